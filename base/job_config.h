@@ -1,0 +1,111 @@
+// The job's configuration, typed. One declaration of each option (base/job_options.cc) serves the INI file, the command line,
+// --help and docs/configuration.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep {
+
+struct JobSection {
+  std::uint64_t seed = 1;
+  std::uint32_t epochs = 0;   // one of epochs and rounds ends the job; with neither: 1 epoch
+  std::uint64_t rounds = 0;
+  std::uint32_t global_batch = 256;  // samples in a round
+  std::uint32_t units = 0;           // units in a round; 0: 4 for each worker, at most one a sample
+  std::uint32_t min_workers = 0;     // 0: the number of --workers less what the policy can spare (at least 1)
+  double join_timeout_s = 60;        // how long to wait for --workers to join
+};
+
+struct ModelSection {
+  std::string name = "mlp";
+  std::vector<std::uint32_t> widths = {256, 128};
+  double dropout = 0;
+  std::string normalization = "none";
+};
+
+struct DataSection {
+  std::string format = "idx";
+  std::string path;
+  std::uint32_t synthetic_train = 8192;
+  std::uint32_t synthetic_test = 2048;
+  std::uint32_t synthetic_features = 64;
+  std::uint32_t synthetic_classes = 10;
+  std::string augment = "none";  // none | shift | shift-flip
+};
+
+struct OptimizerSection {
+  std::string name = "sgd";
+  double lr = 0.1;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0;
+  double clip = 0;  // global norm of the mean gradient; 0: none
+  double decay = 0.9;      // rmsprop
+  double epsilon = 1e-8;   // rmsprop, adamw (Chen et al. use 1.0 for rmsprop)
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  bool linear_scaling = true;  // lr times samples included / global_batch
+};
+
+struct ScheduleSection {
+  std::string name = "constant";  // constant | step | exponential | cosine
+  double warmup = 0;              // updates
+  double step_every = 0;          // updates between steps of `step`; of one factor of `exponential`
+  double factor = 0.1;            // of `step` and `exponential`
+  double final_lr = 0;            // of `cosine`
+};
+
+struct PolicySection {
+  std::string name = "full";
+  std::uint32_t backup_workers = 1;  // backup.workers
+};
+
+struct ExchangeSection {
+  std::string transport = "auto";  // auto | ucx | tcp
+  std::string mapping = "auto";    // auto | off
+  std::string algorithm = "direct";
+  std::string dtype = "f32";
+  std::uint64_t bucket_bytes = 4u << 20;
+  std::uint64_t piece_bytes = 1u << 20;
+  std::uint32_t window = 8;  // pieces under way from one peer
+};
+
+struct EmulateSection {
+  double unit_time_s = 0;  // floor of time for each unit
+};
+
+struct LivenessSection {
+  double timeout_s = 10;
+};
+
+struct EvaluationSection {
+  std::uint32_t every_epochs = 1;  // 0: only at the end
+  std::uint64_t every_rounds = 0;
+};
+
+struct CheckpointSection {
+  std::uint64_t every_rounds = 0;
+  std::uint32_t every_epochs = 1;  // 0: only at the end
+  std::uint32_t keep = 2;          // how many of the newest stay
+};
+
+struct JobConfig {
+  JobSection job;
+  ModelSection model;
+  DataSection data;
+  OptimizerSection optimizer;
+  ScheduleSection schedule;
+  PolicySection policy;
+  ExchangeSection exchange;
+  EmulateSection emulate;
+  LivenessSection liveness;
+  EvaluationSection evaluation;
+  CheckpointSection checkpoint;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,277 @@
+#include "base/job_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint32_t kMostRounds32 = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint64_t kMost64 = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint32_t kMostWorkers = 4096;
+constexpr std::uint32_t kMostUnits = 65536;  // a plan names each of them
+constexpr std::uint32_t kMostSamples = 1u << 24;
+constexpr double kDay = 86400;
+constexpr std::array<std::string_view, 1> kWorkerKeys = {"data.path"};
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
+
+// One or two names with a plus between; which names exist, the registry of policies knows.
+bool IsPolicyName(std::string_view text) {
+  const auto is_rule = [](std::string_view rule) {
+    return !rule.empty() && rule.front() >= 'a' && rule.front() <= 'z' &&
+           std::ranges::all_of(rule, [](char c) {
+             return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+           });
+  };
+  const auto plus = text.find('+');
+  return is_rule(text.substr(0, plus)) &&
+         (plus == std::string_view::npos || is_rule(text.substr(plus + 1)));
+}
+
+OptionType<std::string> PolicyName() {
+  OptionType<std::string> type;
+  type.placeholder = std::string("NAME");
+  type.form = std::string(
+      "a closing rule, a work rule or both joined by +, as full, backup or backup+none");
+  type.parse = [form = type.form](std::string_view text) -> Result<std::string> {
+    if (!IsPolicyName(text)) return Invalid("expected " + form);
+    return std::string(text);
+  };
+  type.format = [](const std::string& value) { return value; };
+  return type;
+}
+
+void DeclareJob(OptionTable& table, JobSection* job) {
+  table.Group("[job]", "what is to be done");
+  table.Add("job.seed", &job->seed, WideCount(0, kMost64),
+            "Of initial parameters, the order of samples, dropout and augmentation; the same seed "
+            "and the same commits give the same bits");
+  table.Add("job.epochs", &job->epochs, Count(0, kMostRounds32),
+            "Passes over the training set after which the job ends; 0: job.rounds says, and if "
+            "that is 0 as well, 1 epoch");
+  table.Add("job.rounds", &job->rounds, WideCount(0, kMost64),
+            "Rounds after which the job ends; 0: job.epochs says");
+  table.Add("job.global_batch", &job->global_batch, Count(1, kMostSamples), "Samples in a round");
+  table.Add("job.units", &job->units, Count(0, kMostUnits),
+            "Units that a round's samples are cut into, the smallest work that moves between "
+            "workers; 0: 4 for each worker, at most one for each sample");
+  table.Add("job.min_workers", &job->min_workers, Count(0, kMostWorkers),
+            "With fewer live workers the job waits; 0: --workers less those that the policy can "
+            "spare, at least 1");
+  table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
+            "How long the coordinator waits for --workers workers to join");
+}
+
+void DeclareModel(OptionTable& table, ModelSection* model) {
+  table.Group("[model]", "what is trained");
+  table.Add("model.name", &model->name, Choice({"softmax", "mlp", "cnn"}), "Kind of model");
+  table.Add("model.widths", &model->widths, Counts(1, 1u << 16, 32),
+            "Units of each hidden layer, from input to output");
+  table.Add("model.dropout", &model->dropout, Number(0, 1, true),
+            "Share of hidden activations that is dropped while training");
+  table.Add("model.normalization", &model->normalization, Choice({"none", "layer"}),
+            "Normalization after each hidden layer");
+}
+
+void DeclareData(OptionTable& table, DataSection* data) {
+  table.Group("[data]", "what it is trained on");
+  table.Add("data.format", &data->format, Choice({"idx", "cifar10", "synthetic"}),
+            "idx: the four usual files of MNIST and Fashion-MNIST, plain or .gz; cifar10: the "
+            "binary batches; synthetic: made from the seed, no files");
+  table.Add("data.path", &data->path, Text("DIR", "a folder"),
+            "Folder with the dataset's files; each worker may overrule it");
+  table.Add("data.synthetic_train", &data->synthetic_train, Count(1, kMostSamples),
+            "Training samples of the synthetic dataset");
+  table.Add("data.synthetic_test", &data->synthetic_test, Count(1, kMostSamples),
+            "Test samples of the synthetic dataset");
+  table.Add("data.synthetic_features", &data->synthetic_features, Count(1, 1u << 16),
+            "Numbers in a synthetic sample");
+  table.Add("data.synthetic_classes", &data->synthetic_classes, Count(2, 1u << 16),
+            "Classes of the synthetic dataset");
+  table.Add("data.augment", &data->augment, Choice({"none", "shift", "shift-flip"}),
+            "What is done to training images: shift by a few pixels, mirror left and right");
+}
+
+void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
+  table.Group("[optimizer]", "how parameters follow the gradient");
+  table.Add("optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw"}), "Optimizer");
+  table.Add("optimizer.lr", &optimizer->lr, Number(0, 1e6),
+            "Learning rate for a full round of job.global_batch samples, before the schedule");
+  table.Add("optimizer.momentum", &optimizer->momentum, Number(0, 1, true),
+            "Momentum of sgd and rmsprop");
+  table.Add("optimizer.nesterov", &optimizer->nesterov, TrueOrFalse(),
+            "Nesterov's form of momentum, of sgd");
+  table.Add("optimizer.weight_decay", &optimizer->weight_decay, Number(0, 1e6),
+            "Weight decay; decoupled from the gradient in adamw");
+  table.Add("optimizer.clip", &optimizer->clip, Number(0, 1e12),
+            "Largest global norm of the mean gradient, longer ones are scaled down; 0: no limit");
+  table.Add("optimizer.decay", &optimizer->decay, Number(0, 1, true),
+            "Decay of the mean of squares, of rmsprop");
+  table.Add("optimizer.epsilon", &optimizer->epsilon, Number(0, 1e6),
+            "Added to the denominator of rmsprop and adamw");
+  table.Add("optimizer.beta1", &optimizer->beta1, Number(0, 1, true),
+            "Decay of the first moment, of adamw");
+  table.Add("optimizer.beta2", &optimizer->beta2, Number(0, 1, true),
+            "Decay of the second moment, of adamw");
+  table.Add("optimizer.linear_scaling", &optimizer->linear_scaling, TrueOrFalse(),
+            "Scale the learning rate by the samples really included over job.global_batch");
+}
+
+void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {
+  table.Group("[schedule]", "how the learning rate changes in the course of the job");
+  table.Add("schedule.name", &schedule->name, Choice({"constant", "step", "exponential", "cosine"}),
+            "constant; step: times factor every step_every updates; exponential: the same "
+            "smoothly; cosine: down to final_lr at the end of the job");
+  table.Add("schedule.warmup", &schedule->warmup, Number(0, 1e12),
+            "Updates over which the learning rate rises from 0");
+  table.Add("schedule.step_every", &schedule->step_every, Number(0, 1e12),
+            "Updates for one factor of step and exponential");
+  table.Add("schedule.factor", &schedule->factor, Number(0, 1e6), "Factor of step and exponential");
+  table.Add("schedule.final_lr", &schedule->final_lr, Number(0, 1e6),
+            "Learning rate at the end of cosine");
+}
+
+void DeclarePolicy(OptionTable& table, PolicySection* policy) {
+  table.Group("[policy]", "what is done about stragglers");
+  table.Add("policy.name", &policy->name, PolicyName(),
+            "When a round closes and who computes what: full waits for all, backup for all but "
+            "the last backup.workers");
+  table.Group("[backup]", "of the closing rule backup");
+  table.Add("backup.workers", &policy->backup_workers, Count(0, kMostWorkers),
+            "How many workers a round does without: with --workers 8 and 1 here it closes over "
+            "the first 7");
+}
+
+void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
+  table.Group("[exchange]", "how gradients travel between the workers");
+  table.Add("exchange.transport", &exchange->transport, Choice({"auto", "ucx", "tcp"}),
+            "Transport of the whole job; auto: the best that all workers have");
+  table.Add("exchange.mapping", &exchange->mapping, Choice({"auto", "off"}),
+            "auto: workers on one host read out of each other's mapped memory; off: they use the "
+            "transport as well");
+  table.Add("exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
+            "direct: every owner reduces its shard out of all contributions at once");
+  table.Add("exchange.dtype", &exchange->dtype, Choice({"f32"}), "Type of a gradient under way");
+  table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
+            "Gradients are cut into buckets of about this size, in the order in which the "
+            "backward pass finishes them");
+  table.Add("exchange.piece_bytes", &exchange->piece_bytes, Bytes(4096, 64u << 20),
+            "Largest piece that is asked for at once");
+  table.Add("exchange.window", &exchange->window, Count(1, 1024),
+            "Pieces under way from one peer at a time");
+}
+
+void DeclareRest(OptionTable& table, JobConfig* config) {
+  table.Group("[emulate]", "make a small machine behave like a larger one");
+  table.Add("emulate.unit_time", &config->emulate.unit_time_s, DurationSeconds(0, 3600),
+            "Computing a unit takes at least this long, the rest is spent asleep; 0s: off");
+  table.Group("[liveness]", "when a worker counts as lost");
+  table.Add("liveness.timeout", &config->liveness.timeout_s, DurationSeconds(0.1, 3600),
+            "The one time-out: who is silent for so long is lost; all others are derived from it");
+  table.Group("[evaluation]", "when the test set is evaluated, besides the end");
+  table.Add("evaluation.every_epochs", &config->evaluation.every_epochs, Count(0, kMostRounds32),
+            "After every so many epochs; 0: not by epochs");
+  table.Add("evaluation.every_rounds", &config->evaluation.every_rounds, WideCount(0, kMost64),
+            "After every so many rounds; 0: not by rounds");
+  table.Group("[checkpoint]", "when a checkpoint is written, besides the end");
+  table.Add("checkpoint.every_rounds", &config->checkpoint.every_rounds, WideCount(0, kMost64),
+            "After every so many rounds; 0: not by rounds");
+  table.Add("checkpoint.every_epochs", &config->checkpoint.every_epochs, Count(0, kMostRounds32),
+            "After every so many epochs; 0: not by epochs");
+  table.Add("checkpoint.keep", &config->checkpoint.keep, Count(1, 1u << 20),
+            "How many of the newest checkpoints stay");
+}
+
+Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {
+  JobConfig config;
+  OptionTable table;
+  DeclareJobOptions(table, &config);
+  for (const Setting& setting : settings) {
+    if (Status set = table.Set(setting.key, setting.value); !set) return set.error();
+  }
+  if (Status read = read_file(table); !read) return read.error();
+  if (Status checked = CheckJobConfig(config); !checked) return checked.error();
+  return config;
+}
+
+}  // namespace
+
+void DeclareJobOptions(OptionTable& table, JobConfig* config) {
+  DeclareJob(table, &config->job);
+  DeclareModel(table, &config->model);
+  DeclareData(table, &config->data);
+  DeclareOptimizer(table, &config->optimizer);
+  DeclareSchedule(table, &config->schedule);
+  DeclarePolicy(table, &config->policy);
+  DeclareExchange(table, &config->exchange);
+  DeclareRest(table, config);
+}
+
+Status CheckJobConfig(const JobConfig& config) {
+  const JobSection& job = config.job;
+  if (job.epochs != 0 && job.rounds != 0) {
+    return Invalid(
+        fmt::format("job.epochs = {} and job.rounds = {}: only one of them ends the job, set the "
+                    "other to 0",
+                    job.epochs, job.rounds));
+  }
+  if (job.units > job.global_batch) {
+    return Invalid(
+        fmt::format("job.units = {} is more than job.global_batch = {}: a unit has at "
+                    "least one sample",
+                    job.units, job.global_batch));
+  }
+  const ExchangeSection& exchange = config.exchange;
+  if (exchange.piece_bytes > exchange.bucket_bytes) {
+    return Invalid(fmt::format("exchange.piece_bytes = {} is more than exchange.bucket_bytes = {}",
+                               exchange.piece_bytes, exchange.bucket_bytes));
+  }
+  const ScheduleSection& schedule = config.schedule;
+  if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {
+    return Invalid(
+        fmt::format("schedule.name = {} needs schedule.step_every above 0", schedule.name));
+  }
+  if (config.optimizer.nesterov && config.optimizer.momentum == 0) {
+    return Invalid("optimizer.nesterov = true needs optimizer.momentum above 0");
+  }
+  return {};
+}
+
+Result<JobConfig> ParseJobConfig(std::string_view text, const std::string& name,
+                                 std::span<const Setting> settings) {
+  return Read(settings, [&](OptionTable& table) { return table.ReadText(text, name); });
+}
+
+Result<JobConfig> LoadJobConfig(const std::string& path, std::span<const Setting> settings) {
+  return Read(settings,
+              [&](OptionTable& table) { return path.empty() ? Status() : table.ReadFile(path); });
+}
+
+std::string ToIni(const JobConfig& config) {
+  JobConfig copy = config;
+  OptionTable table;
+  DeclareJobOptions(table, &copy);
+  return table.ToIni();
+}
+
+std::span<const std::string_view> WorkerKeys() { return kWorkerKeys; }
+
+std::string JobOptionsDescription() {
+  JobConfig defaults;
+  OptionTable table;
+  DeclareJobOptions(table, &defaults);
+  return table.Help();
+}
+
+std::string ConfigurationReference() {
+  JobConfig defaults;
+  OptionTable table;
+  DeclareJobOptions(table, &defaults);
+  return table.Markdown();
+}
+
+}  // namespace lockstep

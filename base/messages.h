@@ -1,0 +1,438 @@
+// The control plane's messages as plain values: what coordinator and workers say to each other. The
+// pure machines speak these; transport/control/ turns them into Protocol Buffers and back.
+// docs/protocol.md tells when each is sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+
+namespace lockstep {
+
+// Of the control and data protocols together; a worker of another version is refused at join.
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// Half-open range of positions in the epoch's sample order.
+struct SampleRange {
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  std::uint64_t size() const { return to - from; }
+  auto operator<=>(const SampleRange&) const = default;
+};
+
+// The smallest work that moves. `index` is unique within the round.
+struct Unit {
+  UnitIndex index;
+  SampleRange range;
+  bool operator==(const Unit&) const = default;
+};
+
+struct MemberId {
+  WorkerId worker;
+  Incarnation incarnation;
+  auto operator<=>(const MemberId&) const = default;
+};
+
+struct OwnerShare {
+  MemberId owner;
+  std::uint32_t weight = 1;  // relative size of its shard, > 0
+  bool operator==(const OwnerShare&) const = default;
+};
+
+// Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
+// (worker/exchange/layout.h).
+struct OwnerMap {
+  std::uint32_t version = 0;       // grows within a round with each new map
+  std::vector<OwnerShare> owners;  // by ascending worker id, at least one
+  bool operator==(const OwnerMap&) const = default;
+};
+
+struct Assignment {
+  MemberId member;
+  std::vector<Unit> units;  // in the order of computation
+  bool operator==(const Assignment&) const = default;
+};
+
+struct Plan {
+  RoundId round;
+  Epoch epoch;
+  std::vector<Assignment> assignments;  // by ascending worker id; a member without units is absent
+  OwnerMap owners;
+  // All who take part in this round's exchange (apply its sums): ascending; includes members
+  // without units and those catching up.
+  std::vector<MemberId> members;
+  bool operator==(const Plan&) const = default;
+};
+
+struct CommittedPart {
+  MemberId member;
+  PartIndex part;
+  float weight = 1.0f;
+  std::uint64_t samples = 0;
+  bool operator==(const CommittedPart&) const = default;
+};
+
+// --- coordinator -> worker
+// -------------------------------------------------------------------------------------------
+
+// Answer to Hello. The worker opens its data, builds its model and its transports, then sends
+// Ready.
+struct Welcome {
+  MemberId self;
+  Term term;
+  std::string job_id;
+  std::vector<std::byte> job_key;  // 32 bytes, see transport::Options
+  std::string config_text;         // the job's effective config, INI
+  bool operator==(const Welcome&) const = default;
+};
+
+// The coordinator will not have this worker; the connection is closed afterwards. One line.
+struct Refuse {
+  std::string reason;
+  bool operator==(const Refuse&) const = default;
+};
+
+struct PeerInfo {
+  MemberId member;
+  std::string data_address;     // of the job's transport
+  std::string mapping_address;  // empty: mapping is off or cannot be had
+  std::string host_id;          // equal host ids: worth trying to map
+  bool operator==(const PeerInfo&) const = default;
+};
+
+// Take `transport` and connect to each of `connect_to`; `expect` will connect to you. Answered by
+// Reached. Sent again with another transport when the first was not possible (everything built up
+// before is dropped), and to a later joiner.
+struct Form {
+  std::uint32_t formation = 0;  // counts the tries
+  std::string transport;
+  std::vector<PeerInfo> connect_to;
+  std::vector<PeerInfo> expect;
+  bool operator==(const Form&) const = default;
+};
+
+struct MemberLeft {
+  MemberId member;
+  std::string reason;
+  bool operator==(const MemberLeft&) const = default;
+};
+
+// Where the parameters and optimizer state of this worker come from.
+enum class StateSource : std::uint8_t {
+  kSeed,        // initial parameters out of the job's seed
+  kCheckpoint,  // StateChunks follow before Start; `Start.plan.round` continues after them
+  kPeers,       // CatchUp follows
+};
+
+struct Start {
+  StateSource source = StateSource::kSeed;
+  // First round to compute. For kPeers: the plan of the round that is open now, in which the worker
+  // has no units.
+  Plan plan;
+  std::uint64_t total_samples_before = 0;
+  bool operator==(const Start&) const = default;
+};
+
+// The coordinator's decision on a round. Closes the round before it. Carries all scalars of the
+// update, computed once.
+struct Commit {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  Epoch epoch;
+  std::vector<CommittedPart> parts;  // in order of summation: worker id, then part; at least one
+  OwnerMap owners;
+  std::vector<MemberId> members;  // who applies
+  std::uint64_t samples = 0;      // included
+  float scale = 0;                // 1 / samples, rounded once
+  float learning_rate = 0;        // of this update, linear scaling included
+  std::uint64_t update = 0;       // 1-based count of updates (AdamW's bias correction)
+  std::optional<Plan> next;       // of round + 1; absent in the last round
+  std::optional<MemberId>
+      checkpoint_writer;  // who streams its state after applying this round (StateUpload)
+  std::uint32_t evaluation =
+      0;  // non-zero: the state after this round is evaluated, under this id (see Evaluate)
+  bool operator==(const Commit&) const = default;
+};
+
+// Give back what is not yet begun, from queue position `from` on (positions count the units given
+// to this worker in this round).
+struct Revoke {
+  RoundId round;
+  std::uint32_t from = 0;
+  bool operator==(const Revoke&) const = default;
+};
+
+// More units in this round.
+struct Assign {
+  RoundId round;
+  std::vector<Unit> units;
+  bool operator==(const Assign&) const = default;
+};
+
+// Nothing that you computed for this round counts; its units have been given away.
+struct FenceRound {
+  RoundId round;
+  bool operator==(const FenceRound&) const = default;
+};
+
+// A new owner map for a round that is not yet committed. For a round whose last attempt was fenced
+// and not replaced it also says that no contribution was left: the round is open again, nothing that
+// was sealed counts, and units follow by Assign, for the parts that were not yet begun to be sealed.
+struct NewOwners {
+  RoundId round;
+  OwnerMap owners;
+  bool operator==(const NewOwners&) const = default;
+};
+
+// Answer whether you hold all shards of this attempt. "No" is a promise: you will not apply it
+// unless TakeSums says so.
+struct FenceAttempt {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const FenceAttempt&) const = default;
+};
+
+// The truth of commit.round is commit.attempt: fetch all shards from `holder` (or use your own).
+struct TakeSums {
+  Commit commit;
+  MemberId holder;
+  bool operator==(const TakeSums&) const = default;
+};
+
+// Your parameters are not those of the last closed round: copy state from `donor`, slice by slice,
+// then follow.
+struct CatchUp {
+  MemberId donor;
+  RoundId open_round;  // commits of this and later rounds will reach you
+  bool operator==(const CatchUp&) const = default;
+};
+
+// Evaluate these test samples with the parameters after round `round`. Computed when there is
+// nothing else to do.
+struct Evaluate {
+  std::uint32_t evaluation = 0;
+  RoundId round;
+  SampleRange range;
+  bool operator==(const Evaluate&) const = default;
+};
+
+// State of a checkpoint, in order, both ways: coordinator -> worker at resume, worker ->
+// coordinator when it was asked to write.
+struct StateChunk {
+  RoundId round;             // state after this closed round
+  std::uint32_t tensor = 0;  // 0: parameters; 1..: optimizer state, in the optimizer's order
+  std::uint64_t offset = 0;  // bytes, into the flat tensor
+  bool last = false;         // of the whole state
+  std::vector<std::byte> bytes;
+  bool operator==(const StateChunk&) const = default;
+};
+
+// End: report Final and leave. `error` empty: the job ended as it should.
+struct Finish {
+  std::string reason;
+  bool failed = false;
+  bool operator==(const Finish&) const = default;
+};
+
+struct SetSlowdown {
+  std::string spec;  // SPEC of the command line; empty: none
+  bool operator==(const SetSlowdown&) const = default;
+};
+
+struct Ping {
+  std::uint64_t sequence = 0;
+  std::int64_t sent_ns = 0;  // the sender's monotonic clock
+  bool operator==(const Ping&) const = default;
+};
+
+using ToWorker = std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign,
+                              FenceRound, NewOwners, FenceAttempt, TakeSums, CatchUp, Evaluate,
+                              StateChunk, Finish, SetSlowdown, Ping>;
+
+// --- worker -> coordinator
+// -------------------------------------------------------------------------------------------
+
+struct Hello {
+  std::uint32_t protocol = kProtocolVersion;
+  std::string version;  // of the software, for people
+  std::string host;
+  std::uint64_t pid = 0;
+  std::string device;              // "cpu", "cuda:0"
+  std::optional<WorkerId> wanted;  // a slot it had before
+  std::string host_id;             // boot id
+  bool operator==(const Hello&) const = default;
+};
+
+struct TransportOffer {
+  std::string name;     // "ucx", "tcp"
+  std::string address;  // empty: not available
+  std::string error;    // why not
+  bool operator==(const TransportOffer&) const = default;
+};
+
+// A named run of parameters, in model order; for checkpoints that other programs read.
+struct TensorInfo {
+  std::string name;
+  std::vector<std::uint64_t> shape;  // its product is the number of values
+  bool operator==(const TensorInfo&) const = default;
+};
+
+struct Ready {
+  std::vector<TransportOffer> transports;
+  std::string mapping_address;
+  std::string dataset_digest;  // hex
+  std::uint64_t train_samples = 0;
+  std::uint64_t test_samples = 0;
+  std::uint64_t parameter_count = 0;
+  std::uint32_t state_tensors = 0;  // of the optimizer
+  std::vector<TensorInfo> tensors;       // empty, or together parameter_count values
+  std::vector<std::string> state_names;  // of the optimizer's tensors
+  bool operator==(const Ready&) const = default;
+};
+
+struct PeerPath {
+  MemberId peer;
+  bool reached = false;
+  std::string error;  // when not reached
+  bool mapped = false;
+  std::string path;  // in words: "mapped", "ucx: tcp/eth0", "tcp"
+  double gb_per_second = 0;
+  bool operator==(const PeerPath&) const = default;
+};
+
+struct Reached {
+  std::uint32_t formation = 0;
+  std::vector<PeerPath> peers;
+  bool operator==(const Reached&) const = default;
+};
+
+struct UnitTiming {
+  Unit unit;
+  std::int64_t start_ns = 0;  // worker's monotonic clock
+  std::int64_t end_ns = 0;
+  bool operator==(const UnitTiming&) const = default;
+};
+
+// Sent when a unit is done, and by itself at an interval while a unit is long.
+struct Progress {
+  RoundId round;
+  std::uint32_t units_done = 0;  // of this round
+  std::uint32_t units_taken = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+struct Sealed {
+  RoundId round;
+  PartIndex part;
+  std::uint64_t samples = 0;
+  double loss_sum = 0;
+  std::vector<UnitTiming> units;
+  std::int64_t sealed_ns = 0;
+  bool operator==(const Sealed&) const = default;
+};
+
+struct ReceivedPart {
+  MemberId member;
+  PartIndex part;
+  bool operator==(const ReceivedPart&) const = default;
+};
+
+// From an owner: it has all pieces of these parts that its shard under this map version needs. A
+// mapped part is received when it is ready.
+struct Receipts {
+  RoundId round;
+  std::uint32_t map_version = 0;
+  std::vector<ReceivedPart> parts;
+  bool operator==(const Receipts&) const = default;
+};
+
+// Answer to Revoke: everything from position `from` on was not begun and is given back.
+struct Revoked {
+  RoundId round;
+  std::uint32_t from = 0;
+  bool operator==(const Revoked&) const = default;
+};
+
+// The owner's shard of this attempt can be fetched.
+struct Published {
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const Published&) const = default;
+};
+
+struct Applied {
+  RoundId round;
+  Attempt attempt;
+  std::uint32_t digest_slice = 0;
+  std::uint64_t digest = 0;  // of that slice of the parameters after the round
+  std::int64_t applied_ns = 0;
+  bool operator==(const Applied&) const = default;
+};
+
+struct HoldAnswer {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  bool holds_all = false;
+  bool operator==(const HoldAnswer&) const = default;
+};
+
+// My parameters cannot follow (the sums of a round are gone, or were torn): I need CatchUp.
+struct Behind {
+  RoundId applied;  // last round whose result I have for sure; meaningless when has_any is false
+  bool has_any = false;
+  std::string reason;
+  bool operator==(const Behind&) const = default;
+};
+
+// Caught up: all of my slices are at `round`.
+struct Level {
+  RoundId round;
+  bool operator==(const Level&) const = default;
+};
+
+struct Unreachable {
+  MemberId peer;
+  std::string reason;
+  bool operator==(const Unreachable&) const = default;
+};
+
+struct EvaluationResult {
+  std::uint32_t evaluation = 0;
+  SampleRange range;
+  double loss_sum = 0;
+  std::uint64_t correct = 0;
+  bool operator==(const EvaluationResult&) const = default;
+};
+
+struct Final {
+  RoundId round;
+  std::string params_digest;  // SHA-256, hex
+  bool operator==(const Final&) const = default;
+};
+
+struct Leave {
+  std::string reason;
+  bool operator==(const Leave&) const = default;
+};
+
+struct Pong {
+  std::uint64_t sequence = 0;
+  std::int64_t ping_sent_ns = 0;  // of the Ping
+  std::int64_t answered_ns = 0;   // the answerer's monotonic clock
+  bool operator==(const Pong&) const = default;
+};
+
+using FromWorker = std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked,
+                                Published, Applied, HoldAnswer, Behind, Level, Unreachable,
+                                EvaluationResult, StateChunk, Final, Leave, Pong>;
+
+}  // namespace lockstep

@@ -1,0 +1,205 @@
+#include "base/program_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
+
+OptionType<std::string> DeviceOption() {
+  OptionType<std::string> type = Text("DEVICE", "cpu, cuda or cuda:N");
+  type.parse = [form = type.form](std::string_view text) -> Result<std::string> {
+    const bool numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() <= 8 &&
+                          text.find_first_not_of("0123456789", 5) == std::string_view::npos;
+    if (text != "cpu" && text != "cuda" && !numbered) return Invalid("expected " + form);
+    return std::string(text);
+  };
+  return type;
+}
+
+// For an option that may be absent.
+template <class T>
+OptionType<std::optional<T>> Maybe(OptionType<T> type) {
+  OptionType<std::optional<T>> maybe;
+  maybe.placeholder = type.placeholder;
+  maybe.form = type.form;
+  maybe.parse = [parse = type.parse](std::string_view text) -> Result<std::optional<T>> {
+    Result<T> value = parse(text);
+    if (!value) return value.error();
+    return std::optional<T>(*std::move(value));
+  };
+  maybe.format = [format = type.format](const std::optional<T>& value) {
+    return value ? format(*value) : std::string();
+  };
+  return maybe;
+}
+
+// What every program has.
+struct Common {
+  bool help = false;
+  bool version = false;
+};
+
+void DeclareCommon(OptionTable& table, std::string* secret_file, std::string* log_level,
+                   Common* common) {
+  table.Add("secret-file", secret_file, Text("FILE", "a file of at least 16 bytes"),
+            "The job's secret, the same file for all; required beyond loopback");
+  table.Add("log-level", log_level, Choice({"trace", "debug", "info", "warn", "error"}),
+            "What is logged to standard error");
+  table.AddSwitch("version", &common->version, "Print the version and end");
+  table.AddSwitch("help", &common->help, "Print this and end");
+}
+
+bool AsksForText(std::span<const std::string> arguments, std::string_view option) {
+  return std::ranges::find(arguments, option) != arguments.end();
+}
+
+// The text of --help or --version, also when the rest of the command line is not in order.
+std::string TextAskedFor(std::span<const std::string> arguments, const OptionTable& table,
+                         const std::string& program, const std::string& usage) {
+  if (AsksForText(arguments, "--help")) {
+    return fmt::format("{} {}: {}\n\n{}", program, Version(), usage, table.Help());
+  }
+  if (AsksForText(arguments, "--version")) return fmt::format("{} {}\n", program, Version());
+  return "";
+}
+
+Status CheckCoordinator(const CoordinatorOptions& options) {
+  if (options.workers == 0) return Invalid("--workers: required, as --workers 4");
+  if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
+  if (options.job.job.min_workers > options.workers) {
+    return Invalid(fmt::format("job.min_workers = {} is more than --workers {}",
+                               options.job.job.min_workers, options.workers));
+  }
+  const std::uint32_t units = options.job.job.units;
+  if (units != 0 && units < options.workers) {
+    return Invalid(fmt::format("job.units = {} is less than --workers {}: each needs at least one",
+                               units, options.workers));
+  }
+  if (options.job.job.global_batch < options.workers) {
+    return Invalid(
+        fmt::format("job.global_batch = {} is less than --workers {}: each needs at least one "
+                    "sample",
+                    options.job.job.global_batch, options.workers));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Version() { return LOCKSTEP_VERSION; }
+
+OptionType<HostPort> HostPortOption() {
+  OptionType<HostPort> type;
+  type.placeholder = std::string("HOST:PORT");
+  type.form = std::string("HOST:PORT, IPv6 as [::1]:7070");
+  type.parse = ParseHostPort;
+  type.format = [](const HostPort& value) {
+    return value.host.empty() ? std::string() : ToString(value);
+  };
+  return type;
+}
+
+OptionType<SlowdownSpec> SlowdownOption() {
+  OptionType<SlowdownSpec> type;
+  type.placeholder = std::string("SPEC");
+  type.form = std::string("key=value,... of worker, factor, from, for");
+  type.parse = ParseSlowdownSpec;
+  type.format = [](const SlowdownSpec& value) { return ToString(value); };
+  return type;
+}
+
+Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments) {
+  CoordinatorOptions options;
+  Common common;
+  OptionTable table;
+  table.Group("Coordinator", "");
+  table.Add("listen", &options.listen, HostPortOption(),
+            "Address for the workers; port 0: one that is free");
+  OptionType<std::uint32_t> workers = Count(1, 4096);
+  workers.format = [](const std::uint32_t& value) {
+    return value == 0 ? std::string() : std::to_string(value);  // it has no default
+  };
+  table.Add("workers", &options.workers, workers, "Workers that the job has; required");
+  table.Add("config", &options.config_file, Text("FILE", "an INI file"),
+            "The job's config; without it all defaults hold");
+  table.Add("run-dir", &options.run_dir, Text("DIR", "a folder"),
+            "Where records, results and checkpoints are written; required");
+  table.Add("http", &options.http, Maybe(HostPortOption()),
+            "Address of the status page and of tools/ctl; without it there is none");
+  table.AddSwitch("resume", &options.resume,
+                  "Go on from the newest checkpoint of the run directory");
+  DeclareCommon(table, &options.secret_file, &options.log_level, &common);
+  DeclareJobOptions(table, &options.job);
+
+  options.print = TextAskedFor(arguments, table, "lockstep-coordinator",
+                               "runs a job's rounds. Options of the job, with a dot, may also "
+                               "stand in the config file");
+  if (!options.print.empty()) return options;
+  if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  std::string file = options.config_file;
+  if (file.empty() && options.resume) file = options.run_dir + "/config.ini";
+  if (!file.empty()) {
+    if (Status read = table.ReadFile(file); !read) return read.error();
+  }
+  if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
+  if (Status checked = CheckCoordinator(options); !checked) return checked.error();
+  return options;
+}
+
+Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments) {
+  WorkerOptions options;
+  Common common;
+  OptionTable table;
+  table.Group("Worker", "");
+  table.Add("coordinator", &options.coordinator, HostPortOption(),
+            "Where the coordinator listens; required");
+  std::uint32_t id = 0;
+  table.Add("id", &id, Count(0, 4095),
+            "Slot that this worker would have, when it is free; without it any free one");
+  table.Add("device", &options.device, DeviceOption(), "What gradients are computed on");
+  table.AddRepeatable("slowdown", &options.slowdowns, SlowdownOption(),
+                      "Slow this worker down, for experiments; may be given more than once");
+  table.Add("data-host", &options.data_host, Text("HOST", "a host's name or address"),
+            "Address of this host for the other workers; without it the one by which it reaches "
+            "the coordinator");
+  table.Add("connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
+            "How long to try to reach the coordinator");
+  DeclareCommon(table, &options.secret_file, &options.log_level, &common);
+  // Checked here, with the same declaration as everywhere; applied when the job's config is known.
+  JobConfig job;
+  OptionTable job_table;
+  DeclareJobOptions(job_table, &job);
+  table.Group("Overrides", "options of the job that differ by host");
+  std::vector<std::string> values(WorkerKeys().size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    OptionType<std::string> type =
+        Text("VALUE", "as in the config file; without it the job's value holds");
+    type.parse = [&job_table, key = std::string(WorkerKeys()[i])](
+                     std::string_view text) -> Result<std::string> {
+      const std::string value(text);
+      if (Status set = job_table.Set(key, value); !set) return set.error();
+      return value;
+    };
+    table.Add(std::string(WorkerKeys()[i]), &values[i], type, "Overrules the job's value");
+  }
+
+  options.print = TextAskedFor(arguments, table, "lockstep-worker",
+                               "computes gradients for a job and exchanges them with its peers");
+  if (!options.print.empty()) return options;
+  if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  if (!table.Given("coordinator")) {
+    return Invalid("--coordinator: required, as --coordinator 127.0.0.1:7070");
+  }
+  if (table.Given("id")) options.wanted = WorkerId(id);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::string key(WorkerKeys()[i]);
+    if (table.Given(key)) options.overrides.push_back({key, values[i]});
+  }
+  return options;
+}
+
+}  // namespace lockstep

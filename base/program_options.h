@@ -1,0 +1,61 @@
+// The command lines of the programs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/host_port.h"
+#include "base/job_config.h"
+#include "base/job_options.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "base/slowdown_spec.h"
+
+namespace lockstep {
+
+// Of the software: "0.1.0".
+std::string Version();
+
+// Option types for what several programs take.
+OptionType<HostPort> HostPortOption();
+OptionType<SlowdownSpec> SlowdownOption();
+
+struct CoordinatorOptions {
+  HostPort listen{"127.0.0.1", 7070};
+  std::uint32_t workers = 0;
+  std::string config_file;
+  std::string run_dir;
+  std::optional<HostPort> http;
+  bool resume = false;
+  std::string secret_file;
+  std::string log_level = "info";
+  // Config file and command line together, checked. With --resume and no --config the file is the
+  // run directory's config.ini.
+  JobConfig job;
+  // Not empty: --help or --version; print it and end with status 0. Nothing else is filled in.
+  std::string print;
+};
+
+struct WorkerOptions {
+  HostPort coordinator;
+  std::optional<WorkerId> wanted;  // --id: the slot to take
+  std::string device = "cpu";
+  std::vector<Setting> overrides;  // of the job's config, those of WorkerKeys()
+  std::vector<SlowdownSpec> slowdowns;
+  std::string secret_file;
+  // Where peers connect to; empty: the address by which this host reaches the coordinator.
+  std::string data_host;
+  double connect_timeout_s = 60;
+  std::string log_level = "info";
+  std::string print;  // as above
+};
+
+// `arguments` without the program's name (see Arguments). Errors are kInvalid, one line; programs
+// print it and end with status 2.
+Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments);
+Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments);
+
+}  // namespace lockstep

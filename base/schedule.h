@@ -1,0 +1,30 @@
+// Learning rates over the course of a job. Computed once, by the coordinator, and sent along with
+// each commit: no two machines need to agree on a cosine.
+#pragma once
+
+#include <cstdint>
+
+#include "base/job_config.h"
+#include "base/result.h"
+
+namespace lockstep {
+
+// Whether the section can be followed; errors name the key.
+Status CheckSchedule(const ScheduleSection& schedule);
+
+// The rate of update number `update` (0, 1, ...) of a job of `total_updates`; `base` is the rate
+// before any schedule. The first `warmup` updates rise linearly from 0, without being 0. Where the
+// end is not known, `total_updates` may be an estimate: only `cosine` looks at it, and stays at
+// final_lr beyond it. A section that CheckSchedule accepts.
+//   step         base * factor ^ floor(update / step_every)
+//   exponential  base * factor ^ (update / step_every)
+//   cosine       from base, after the warm-up, to final_lr along half a cosine (Loshchilov, Hutter
+//   2017)
+double LearningRate(const ScheduleSection& schedule, double base, double update,
+                    double total_updates);
+
+// The linear scaling rule (Goyal et al. 2017) by the samples that an update really includes: half
+// of the planned samples, half of the rate.
+double ScaleBySamples(double rate, std::uint64_t included, std::uint64_t planned);
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#include "coordinator/checkpoint/whole_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace lockstep::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error IoError(const fs::path& path, const std::string& doing) {
+  return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
+}
+
+Status SyncDirectory(const fs::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return IoError(directory, "cannot open");
+  const int rc = ::fsync(fd);
+  ::close(fd);
+  if (rc != 0) return IoError(directory, "cannot sync");
+  return {};
+}
+
+Status WriteAll(int fd, std::string_view text, const fs::path& path) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return IoError(path, "cannot write");
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status WriteWholeFile(const fs::path& path, std::string_view text) {
+  const fs::path temporary = path.string() + ".tmp";
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return IoError(temporary, "cannot open");
+  Status status = WriteAll(fd, text, temporary);
+  if (status.ok() && ::fsync(fd) != 0) status = IoError(temporary, "cannot sync");
+  if (::close(fd) != 0 && status.ok()) status = IoError(temporary, "cannot close");
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = IoError(path, "cannot rename to");
+  if (!status.ok()) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  return SyncDirectory(path.parent_path());
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,55 @@
+// The checkpoints of a run: checkpoints/round-00000123.safetensors with the tensors, and round-00000123.json with where the job
+// stands. The second is written last and makes the first valid; both come into being under a temporary name. Control thread only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/job_state.h"
+
+namespace lockstep::coordinator {
+
+class CheckpointStore {
+ public:
+  // `keep`: how many of the newest stay.
+  CheckpointStore(std::filesystem::path directory, std::uint32_t keep);
+  ~CheckpointStore();
+
+  // What the tensors are called and how long they are; before the first piece. Out of a worker's Ready.
+  void Describe(const Ready& ready);
+
+  // A piece of the checkpoint after piece.round, in order from its first byte. After an error the pieces up to the next first one
+  // are passed over, and Save says what went wrong.
+  void Add(const StateChunk& piece);
+  // Makes the checkpoint valid and removes old ones. On an error nothing is left of it and the last good one stays.
+  Status Save(RoundId round, const JobState& state);
+  void Drop(RoundId round);
+
+  struct Loaded {
+    RoundId round;
+    JobState state;
+    std::filesystem::path tensors;
+  };
+  // The newest valid one; nullopt when there is none. An error names the file that cannot be read.
+  Result<std::optional<Loaded>> Newest() const;
+  // Its tensors, chunk by chunk in the order of StateChunk; ends when `take` says false.
+  static Status ReadState(const Loaded& loaded, const std::function<bool(StateChunk)>& take);
+
+ private:
+  struct Writing;
+  void RemoveOld();
+
+  std::filesystem::path directory_;
+  std::uint32_t keep_;
+  std::optional<Ready> layout_;
+  std::unique_ptr<Writing> writing_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,49 @@
+// The job's end: the last evaluation and checkpoint are awaited, then everybody is told to finish and
+// says what its parameters are.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/checkpointer.h"
+#include "coordinator/evaluation.h"
+#include "coordinator/job.h"
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+
+class Ending {
+ public:
+  Ending(Job* job, RoundMachine* rounds, Evaluation* evaluation, Checkpointer* checkpointer)
+      : job_(job), rounds_(rounds), evaluation_(evaluation), checkpointer_(checkpointer) {}
+
+  // All rounds are closed.
+  void Begin(JobOutcome outcome, std::string reason);
+  Status On(Member& from, const Final& message);
+  void Advance();
+  Time NextDeadline() const { return finishing_ ? deadline_ : kNever; }
+
+  // Now, without waiting for anybody.
+  void Finish(JobOutcome outcome, const std::string& reason);
+
+ private:
+  void SayFinish();
+  bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
+
+  Job* job_;
+  RoundMachine* rounds_;
+  Evaluation* evaluation_;
+  Checkpointer* checkpointer_;
+  JobOutcome outcome_ = JobOutcome::kCompleted;
+  std::string reason_;
+  bool begun_ = false;
+  bool finishing_ = false;  // Finish is sent
+  Time deadline_;
+  std::map<MemberId, std::string> digests_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,264 @@
+#include "coordinator/joining.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "coordinator/admission.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kFormTimeouts = 3;  // of liveness.timeout, to connect to all
+constexpr int kCopyTimeouts = 6;  // to copy the state
+constexpr std::uint32_t kCopyTries = 2;
+
+}  // namespace
+
+void Joining::Form(Member& member) {
+  if (OfferOf(member.ready, job_->transport) == nullptr) {
+    job_->Expel(member, fmt::format("the job runs over {}, which this worker does not have",
+                                    job_->transport), true);
+    return;
+  }
+  Newcomer newcomer;
+  newcomer.formation = ++job_->formations;
+  newcomer.deadline = job_->now + kFormTimeouts * job_->timeout;
+  const bool mapping = job_->start.config.exchange.mapping == "auto";
+  std::vector<PeerInfo> connect_to;
+  std::vector<MemberId> peers;
+  for (const Member& peer : job_->members.all()) {
+    const bool there = peer.connected() && (peer.exchanging() || peer.state == MemberState::kBehind ||
+                                            newcomers_.contains(peer.id));
+    if (!there) continue;
+    connect_to.push_back(PeerInfoOf(peer, job_->transport, mapping));
+    peers.push_back(peer.id);
+    newcomer.peers[peer.id] = 0;
+  }
+  job_->Send(member, lockstep::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
+  job_->Send(peers, lockstep::Form{newcomer.formation, job_->transport, {},
+                                   {PeerInfoOf(member, job_->transport, mapping)}});
+  job_->members.SetState(member, MemberState::kForming, job_->now);
+  newcomers_[member.id] = std::move(newcomer);
+}
+
+Status Joining::On(Member& from, const Reached& message) {
+  if (message.formation > job_->formations) {
+    return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
+  }
+  for (auto& [id, newcomer] : newcomers_) {
+    if (newcomer.formation != message.formation) continue;
+    for (const PeerPath& path : message.peers) {
+      const bool self = from.id == id;
+      const MemberId other = self ? path.peer : from.id;
+      const auto peer = newcomer.peers.find(other);
+      if (peer == newcomer.peers.end() || (!self && path.peer != id)) continue;
+      job_->members.SetPath(from.id.worker, path);
+      if (path.reached) {
+        peer->second |= self ? kSelfSays : kPeerSays;
+        continue;
+      }
+      Member* member = job_->members.Find(id);
+      if (member == nullptr) continue;
+      job_->Expel(*member, fmt::format("worker {} and worker {} do not reach each other over {}: {}",
+                                       id.worker, other.worker, job_->transport, path.error), true);
+    }
+  }
+  return {};
+}
+
+bool Joining::Connected(const Newcomer& newcomer) const {
+  return std::all_of(newcomer.peers.begin(), newcomer.peers.end(),
+                     [](const auto& peer) { return peer.second == kBoth; });
+}
+
+void Joining::MakeLive(Member& member, RoundId next) {
+  member.next = next;
+  member.last_progress = job_->now;
+  job_->members.SetState(member, MemberState::kLive, job_->now);
+  rounds_->OnLevel();
+}
+
+bool Joining::LetIn(Member& member, Newcomer& newcomer) {
+  const std::optional<RoundId> at = rounds_->JoinAt();
+  if (!at) return false;
+  const std::uint64_t counted = job_->totals.samples_counted;
+  if (*at == first_round_) {
+    if (source_ == StateSource::kCheckpoint && !newcomer.streamed) {
+      if (!newcomer.streaming) job_->out->push_back(StreamState{member.connection});
+      newcomer.streaming = true;
+      return false;
+    }
+    job_->Send(member, Start{source_, rounds_->JoinPlan(), counted});
+    MakeLive(member, *at);
+  } else {
+    if (newcomer.streaming && !newcomer.streamed) return false;
+    if (ChooseDonor(member, *at, std::nullopt) == nullptr) return false;
+    job_->Send(member, Start{StateSource::kPeers, rounds_->JoinPlan(), counted});
+    Copy(member, std::nullopt);
+  }
+  job_->Log(LogLevel::kInfo, "worker {} is in the job from round {} on", member.id.worker, *at);
+  return true;
+}
+
+Member* Joining::ChooseDonor(const Member& member, RoundId at,
+                             const std::optional<MemberId>& not_from) {
+  Member* best = nullptr;
+  const auto cost = [&](const Member& donor) {
+    std::uint32_t busy = 0;
+    for (const auto& [id, copying] : copying_) busy += copying.donor == donor.id ? 1 : 0;
+    const bool lately = donor.contributed && donor.contributed->value + 3 >= at.value;
+    return std::tuple(donor.id == not_from, !lately, busy, donor.unit_times.mean, donor.id);
+  };
+  for (Member& donor : job_->members.all()) {
+    // It must hold all rounds whose commits the other will not get.
+    if (!donor.live() || donor.id == member.id || donor.next < at) continue;
+    if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
+    if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
+  }
+  return best;
+}
+
+bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
+  const std::optional<RoundId> at = rounds_->JoinAt();
+  if (!at) return false;
+  Member* donor = ChooseDonor(member, *at, not_from);
+  if (donor == nullptr) return false;
+  Copying& copying = copying_[member.id];
+  copying.donor = donor->id;
+  copying.open_round = *at;
+  copying.since = job_->now;
+  ++copying.tries;
+  if (member.state != MemberState::kCatchingUp) {
+    job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
+  }
+  job_->Send(member, CatchUp{donor->id, *at});
+  job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
+            donor->id.worker);
+  return true;
+}
+
+Status Joining::On(Member& from, const Behind& message) {
+  switch (from.state) {
+    case MemberState::kLive:
+      job_->Log(LogLevel::kWarning, "worker {} is behind: {}", from.id.worker, message.reason);
+      job_->PutBehind(from, message.reason);
+      return {};
+    case MemberState::kCatchingUp: {
+      // The copy failed; another donor is tried, as when it takes too long.
+      const auto copying = copying_.find(from.id);
+      if (copying != copying_.end()) copying->second.since = job_->now - kCopyTimeouts * job_->timeout;
+      return {};
+    }
+    case MemberState::kBehind:
+      return {};
+    default:
+      return Error{ErrorCode::kInvalid, "is behind before it has begun"};
+  }
+}
+
+Status Joining::On(Member& from, const Level& message) {
+  if (from.state != MemberState::kCatchingUp) {
+    if (from.state == MemberState::kLive || from.state == MemberState::kBehind) return {};
+    return Error{ErrorCode::kInvalid, "is level before it has begun"};
+  }
+  const auto copying = copying_.find(from.id);
+  const RoundId next = message.round.Next();
+  const ProvisionalRound* last = rounds_->provisional();
+  if (copying == copying_.end() || next < copying->second.open_round || last == nullptr ||
+      message.round > last->commit.round) {
+    return Error{ErrorCode::kInvalid, fmt::format("cannot be level at round {}", message.round)};
+  }
+  copying_.erase(copying);
+  MakeLive(from, next);
+  job_->Log(LogLevel::kInfo, "worker {} is level at round {}", from.id.worker, message.round);
+  return {};
+}
+
+void Joining::OnUnreachable(Member& from, const MemberId& peer) {
+  const auto copying = copying_.find(from.id);
+  if (copying != copying_.end() && copying->second.donor == peer) Copy(from, peer);
+}
+
+void Joining::OnStreamed(Member& member) {
+  const auto newcomer = newcomers_.find(member.id);
+  if (newcomer != newcomers_.end()) newcomer->second.streamed = true;
+}
+
+void Joining::OnOut(const MemberId& member) {
+  newcomers_.erase(member);
+  copying_.erase(member);
+  for (auto& [id, newcomer] : newcomers_) newcomer.peers.erase(member);
+}
+
+void Joining::CheckNewcomers() {
+  std::vector<MemberId> in;
+  for (auto& [id, newcomer] : newcomers_) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr) continue;
+    if (Connected(newcomer)) {
+      if (LetIn(*member, newcomer)) in.push_back(id);
+    } else if (job_->now >= newcomer.deadline) {
+      const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
+                                       [](const auto& peer) { return peer.second != kBoth; });
+      job_->Expel(*member, fmt::format("it and worker {} did not connect in time",
+                                       silent->first.worker), true);
+    }
+  }
+  for (const MemberId& id : in) newcomers_.erase(id);
+}
+
+void Joining::CheckCopying() {
+  std::vector<MemberId> again;
+  for (const auto& [id, copying] : copying_) {
+    const Member* donor = job_->members.Find(copying.donor);
+    const bool lost = donor == nullptr || !donor->live();
+    if (lost || job_->now >= copying.since + kCopyTimeouts * job_->timeout) again.push_back(id);
+  }
+  for (const MemberId& id : again) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr) continue;
+    Copying& copying = copying_[id];
+    const Member* donor = job_->members.Find(copying.donor);
+    if (donor == nullptr || !donor->live()) --copying.tries;  // not its fault
+    if (copying.tries >= kCopyTries) {
+      job_->Expel(*member, "it could not copy the state in time", true);
+    } else {
+      const std::uint32_t tries = copying.tries;
+      if (!Copy(*member, copying.donor)) copying.tries = tries;
+    }
+  }
+}
+
+void Joining::Advance() {
+  if (job_->phase != Phase::kTraining || !rounds_->begun()) return;
+  if (job_->members.Count(MemberState::kReady) > 0) {
+    for (Member& member : job_->members.all()) {
+      if (member.connected() && member.state == MemberState::kReady) Form(member);
+    }
+  }
+  if (!newcomers_.empty()) CheckNewcomers();
+  if (job_->members.Count(MemberState::kBehind) > 0) {
+    for (Member& member : job_->members.all()) {
+      const bool heard = member.last_heard >= member.since;
+      if (member.connected() && member.state == MemberState::kBehind && heard) {
+        Copy(member, std::nullopt);
+      }
+    }
+  }
+  if (!copying_.empty()) CheckCopying();
+}
+
+Time Joining::NextDeadline() const {
+  Time next = kNever;
+  for (const auto& [id, newcomer] : newcomers_) {
+    if (!Connected(newcomer)) next = std::min(next, newcomer.deadline);
+  }
+  for (const auto& [id, copying] : copying_) {
+    next = std::min(next, copying.since + kCopyTimeouts * job_->timeout);
+  }
+  return next;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,146 @@
+// lockstep-coordinator: runs a job's rounds.
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/job_options.h"
+#include "base/log.h"
+#include "base/program_options.h"
+#include "coordinator/server.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusUsage = 2;
+constexpr int kStatusInterrupted = 130;
+
+int Fail(const Error& error) {
+  std::fprintf(stderr, "lockstep-coordinator: %s\n", error.message.c_str());
+  return kStatusUsage;
+}
+
+std::vector<std::byte> RandomBytes(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  LOCKSTEP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1,
+                 "the system gives no random numbers");
+  return bytes;
+}
+
+std::string Hex(const std::vector<std::byte>& bytes) {
+  std::string text;
+  for (std::byte b : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(b));
+  return text;
+}
+
+// A new term with each start of a coordinator over this run directory.
+Result<Term> NextTerm(RunDirectory& directory) {
+  std::uint32_t term = 0;
+  if (auto text = directory.ReadFile("term"); text.ok()) {
+    if (std::sscanf(text->c_str(), "%u", &term) != 1) {
+      return Error{ErrorCode::kInvalid, fmt::format("{}: not a number", (directory.path() / "term").string())};
+    }
+  }
+  ++term;
+  if (Status written = directory.WriteFile("term", fmt::format("{}\n", term)); !written.ok()) return written.error();
+  return Term(term);
+}
+
+int Report(const JobRunner& runner) {
+  const JobResult& result = runner.result();
+  std::string line = fmt::format("{}: {} rounds, {} epochs in {:.1f} s", Name(result.outcome), result.totals.rounds,
+                                 result.totals.epochs, result.wall_seconds);
+  if (result.train_loss) line += fmt::format(", loss {:.4f}", *result.train_loss);
+  if (result.test_accuracy) line += fmt::format(", test accuracy {:.2f} %", *result.test_accuracy * 100);
+  line += fmt::format(", policy {}, {} samples requeued, {} dropped", result.policy, result.totals.samples_requeued,
+                      result.totals.samples_dropped);
+  if (!result.reason.empty()) line += fmt::format(" ({})", result.reason);
+  spdlog::info("{}", line);
+  for (const StragglerRecord& s : result.stragglers) {
+    if (s.held_up_seconds > 0.05 * result.wall_seconds) {
+      spdlog::info("worker {} was late by {:.1f} s in all ({})", s.worker, s.held_up_seconds, s.kind);
+    }
+  }
+  if (!runner.io_error().empty()) return kStatusFailed;
+  switch (result.outcome) {
+    case JobOutcome::kCompleted:
+      return 0;
+    case JobOutcome::kInterrupted:
+      return kStatusInterrupted;
+    case JobOutcome::kFailed:
+      break;
+  }
+  return kStatusFailed;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  auto parsed = ParseCoordinatorOptions(arguments);
+  if (!parsed) return Fail(parsed.error());
+  const CoordinatorOptions& options = *parsed;
+  if (!options.print.empty()) {
+    std::fputs(options.print.c_str(), stdout);
+    return 0;
+  }
+  InitLogging("coordinator", options.log_level);
+
+  StartParameters parameters;
+  parameters.config = options.job;
+  parameters.config_text = ToIni(options.job);
+  parameters.workers = options.workers;
+  parameters.job_key = RandomBytes(32);
+  parameters.job_id = Hex(RandomBytes(8));
+  parameters.started = MonotonicNow();
+  // What is wrong with the config or the address is said before anything is written.
+  if (auto trial = Coordinator::Make(parameters); !trial) return Fail(trial.error());
+  auto server = Server::Open(options);
+  if (!server) return Fail(server.error());
+
+  auto directory = RunDirectory::Open(options.run_dir, options.resume);
+  if (!directory) return Fail(directory.error());
+  CheckpointStore checkpoints((*directory)->checkpoints(), options.job.checkpoint.keep);
+  std::optional<CheckpointStore::Loaded> loaded;
+  if (options.resume) {
+    auto newest = checkpoints.Newest();
+    if (!newest) return Fail(newest.error());
+    if (!*newest) {
+      return Fail({ErrorCode::kNotFound, fmt::format("--resume: {} holds no checkpoint", (*directory)->checkpoints().string())});
+    }
+    loaded = std::move(*newest);
+    auto latest = (*directory)->CutBack(loaded->state.next_round);
+    if (!latest) return Fail(latest.error());
+    parameters.resume = loaded->state;
+    parameters.started -= FromSeconds(*latest);  // times go on where the kept rounds end
+  }
+  auto term = NextTerm(**directory);
+  if (!term) return Fail(term.error());
+  parameters.term = *term;
+  if (Status written = (*directory)->WriteFile("config.ini", parameters.config_text); !written.ok()) return Fail(written.error());
+  auto machine = Coordinator::Make(std::move(parameters));
+  if (!machine) return Fail(machine.error());
+  for (const std::string& line : (*machine)->Bounds()) spdlog::debug("bound: {}", line);
+
+  if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n"); !written.ok()) {
+    return Fail(written.error());
+  }
+  spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(), options.workers, options.run_dir);
+  if (const auto http = (*server)->http_address()) {
+    spdlog::info("status page: http://{}/status", *http);
+    if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok()) return Fail(written.error());
+  }
+  auto runner = (*server)->Run([&](JobRunner::Ports ports) {
+    return std::make_unique<JobRunner>(std::move(*machine), **directory, checkpoints, std::move(loaded), std::move(ports));
+  });
+  return Report(*runner);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
+
+int main(int argc, char** argv) {
+  return lockstep::coordinator::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

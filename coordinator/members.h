@@ -1,0 +1,131 @@
+// The table of members: a slot for each of --workers, who holds it now, and what is known of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/time.h"
+#include "coordinator/bit_matrix.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/records.h"
+
+namespace lockstep::coordinator {
+
+// Exponentially weighted mean and spread of the time per unit.
+struct UnitTimes {
+  Duration mean{};
+  Duration deviation{};
+  void Add(Duration unit);
+};
+
+// Offset of a worker's monotonic clock, from the ping with the shortest way among the recent ones.
+struct ClockOffset {
+  Duration shortest = Duration::max();
+  Duration worker_minus_ours{};
+  void Add(Time sent, Time received, std::int64_t worker_ns);
+  // Until the first ping is answered: that much, and the message's way, is what we know.
+  void Guess(Time received, std::int64_t worker_ns) {
+    if (shortest == Duration::max()) {
+      worker_minus_ours = Duration(worker_ns) - received.time_since_epoch();
+    }
+  }
+  Time ToOurs(std::int64_t worker_ns) const { return Time(Duration(worker_ns)) - worker_minus_ours; }
+};
+
+struct Member {
+  MemberId id;
+  MemberState state = MemberState::kLost;
+  ConnectionId connection;
+  bool leaving = false;  // will be taken out at the end of this step
+  std::string address;
+  Hello hello;
+  Ready ready;
+  Time since;  // in this state
+  Time last_heard;
+  Time last_progress;  // units, or leave to begin with them
+  ClockOffset clock;
+
+  RoundId next;  // the first round that is not in its parameters
+  std::optional<RoundId> contributed;  // last commit that has a part of it
+  // Was silent as an owner in this round; owns again once it has contributed to a later one.
+  std::optional<RoundId> owner_on_trial;
+
+  UnitTimes unit_times;
+  std::uint64_t rounds_contributed = 0;
+  std::uint64_t rounds_excluded = 0;
+  Duration held_up_compute{};
+  Duration held_up_link{};
+  Duration held_up_lost{};
+
+  bool live() const { return state == MemberState::kLive && !leaving; }
+  // Takes part in exchanges: applies the sums.
+  bool exchanging() const {
+    return !leaving && (state == MemberState::kLive || state == MemberState::kCatchingUp);
+  }
+  bool connected() const { return state != MemberState::kLost && !leaving; }
+};
+
+class Members {
+ public:
+  explicit Members(std::uint32_t slots);
+
+  // A free slot for a newcomer: the one it wants, else one that nobody had, else any. Null: none.
+  Member* TakeSlot(std::optional<WorkerId> wanted, ConnectionId connection, Time now);
+  // Frees the slot; counts and history of the slot stay for the summary.
+  void Free(Member& member, Time now);
+  void SetState(Member& member, MemberState state, Time now);
+
+  Member& at(WorkerId worker) { return members_[worker.value]; }
+  const Member& at(WorkerId worker) const { return members_[worker.value]; }
+  // Null when it is not that incarnation that holds the slot, or it is leaving.
+  Member* Find(const MemberId& id);
+  Member* Find(ConnectionId connection);
+  std::span<Member> all() { return members_; }
+  std::span<const Member> all() const { return members_; }
+  std::uint32_t slots() const { return static_cast<std::uint32_t>(members_.size()); }
+
+  std::uint32_t CountLive() const { return Count(MemberState::kLive); }
+  std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
+  std::vector<MemberId> Exchanging() const;  // ascending
+  std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
+
+  // What `from` says of its way to `to`.
+  void SetPath(WorkerId from, const PeerPath& path);
+  // Each of the two has mapped the other's arena.
+  bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
+  const BitMatrix& mapped() const { return mutual_; }
+  std::vector<PathRecord> Paths() const;
+
+  // Two that reach the coordinator and not each other. False when that was known.
+  bool AddBrokenEdge(WorkerId a, WorkerId b);
+  bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
+  std::uint32_t BrokenEdges(WorkerId worker) const;
+
+  // The median of the members' mean unit times; zero when nothing is known.
+  Duration MedianUnitTime() const;
+
+ private:
+  void ForgetPeers(WorkerId worker);
+
+  std::vector<Member> members_;
+  std::vector<Incarnation> last_incarnation_;
+  std::unordered_map<ConnectionId, WorkerId> by_connection_;
+  std::array<std::uint32_t, 7> counts_{};  // by MemberState
+  BitMatrix mapped_;  // [who says it][peer]
+  BitMatrix mutual_;  // both say it
+  BitMatrix broken_;  // symmetric
+  struct Path {
+    std::string words;
+    double gb_per_second = 0;
+  };
+  std::vector<std::unordered_map<std::uint32_t, Path>> paths_;  // [from][to]
+};
+
+}  // namespace lockstep::coordinator

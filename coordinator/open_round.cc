@@ -1,0 +1,376 @@
+#include "coordinator/open_round.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+}  // namespace
+
+OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time now)
+    : round(plan.round), epoch(plan.epoch), exact(exact_round), started(now),
+      delivery(members.slots()), index_(members.slots(), -1) {
+  std::size_t units = 0;
+  for (const Assignment& assignment : plan.assignments) units += assignment.units.size();
+  units_.resize(units);
+  holder_.assign(units, -1);
+  unit_sealed_.assign(units, false);
+  for (const Assignment& assignment : plan.assignments) {
+    for (const Unit& unit : assignment.units) {
+      units_[unit.index.value] = unit.range;
+      samples += unit.range.size();
+    }
+  }
+  shares_.reserve(plan.assignments.size());
+  views_.reserve(plan.assignments.size());
+  for (const Assignment& assignment : plan.assignments) {
+    WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker))];
+    for (const Unit& unit : assignment.units) {
+      share.queue.push_back(unit.index);
+      holder_[unit.index.value] = assignment.member.worker.value;
+    }
+    Refresh(share, now);
+  }
+  planned_workers_ = with_units_;
+  SetOwners(plan.owners, members, now);
+}
+
+std::size_t OpenRound::AddWorker(const Member& member) {
+  const auto place = std::lower_bound(
+      views_.begin(), views_.end(), member.id,
+      [](const policies::WorkerView& view, const MemberId& id) { return view.member < id; });
+  const std::ptrdiff_t at = place - views_.begin();
+  policies::WorkerView view;
+  view.member = member.id;
+  view.last_heard = member.last_heard;
+  view.unit_time_mean = member.unit_times.mean;
+  view.unit_time_deviation = member.unit_times.deviation;
+  views_.insert(place, std::move(view));
+  WorkerShare share;
+  share.member = member.id;
+  shares_.insert(shares_.begin() + at, std::move(share));
+  if (static_cast<std::size_t>(at) + 1 == views_.size()) {
+    index_[member.id.worker.value] = at;
+  } else {
+    Reindex();
+  }
+  return static_cast<std::size_t>(at);
+}
+
+void OpenRound::Reindex() {
+  std::fill(index_.begin(), index_.end(), -1);
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    index_[shares_[i].member.worker.value] = static_cast<std::int64_t>(i);
+  }
+}
+
+WorkerShare* OpenRound::Find(const MemberId& member) {
+  if (member.worker.value >= index_.size()) return nullptr;
+  const std::int64_t at = index_[member.worker.value];
+  if (at < 0) return nullptr;
+  const auto position = static_cast<std::size_t>(at);
+  if (shares_[position].member != member || views_[position].fenced) return nullptr;
+  return &shares_[position];
+}
+
+std::vector<SampleRange> OpenRound::RangesLess(const IntervalSet& counted) const {
+  IntervalSet left;
+  for (const SampleRange& unit : units_) {
+    if (!counted.Intersects(unit)) {
+      LOCKSTEP_CHECK(left.Add(unit), "a range is in two units");
+    }
+  }
+  return left.Ranges();
+}
+
+const WorkerShare* OpenRound::Share(WorkerId worker) const {
+  const std::int64_t at = index_[worker.value];
+  return at < 0 ? nullptr : &shares_[static_cast<std::size_t>(at)];
+}
+
+const policies::WorkerView* OpenRound::WorkerViewOf(WorkerId worker) const {
+  const std::int64_t at = index_[worker.value];
+  return at < 0 ? nullptr : &views_[static_cast<std::size_t>(at)];
+}
+
+const SealedPart* OpenRound::Part(WorkerId worker, PartIndex part) const {
+  const WorkerShare* share = Share(worker);
+  if (share == nullptr || part.value >= share->parts.size()) return nullptr;
+  const SealedPart& found = share->parts[part.value];
+  return found.is_void ? nullptr : &found;
+}
+
+Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
+  WorkerShare* share = Find(from.id);
+  if (share == nullptr) return {};  // fenced, or out of the round: it will learn
+  if (sealed.part.value != share->parts.size() || sealed.part.value >= kMaxParts) {
+    return Violation(fmt::format("sealed part {} of round {} after {} parts", sealed.part, round,
+                                 share->parts.size()));
+  }
+  if (sealed.units.empty()) return Violation("sealed a part without units");
+  SealedPart part;
+  for (const UnitTiming& timing : sealed.units) {
+    const std::uint32_t unit = timing.unit.index.value;
+    if (unit >= units_.size() || timing.unit.range != units_[unit] ||
+        holder_[unit] != from.id.worker.value || unit_sealed_[unit]) {
+      for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
+      return Violation(fmt::format("sealed unit {} of round {}, which it does not hold", unit, round));
+    }
+    unit_sealed_[unit] = true;
+    part.samples += units_[unit].size();
+    part.units.push_back(timing);
+  }
+  if (part.samples != sealed.samples) {
+    for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
+    return Violation(fmt::format("sealed {} samples in units of {}", sealed.samples, part.samples));
+  }
+  part.loss_sum = sealed.loss_sum;
+  part.clock = from.clock;
+  part.ready_at = now;
+  share->sealed_units += static_cast<std::uint32_t>(part.units.size());
+  if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
+  share->parts.push_back(std::move(part));
+  ++undelivered;
+  last_sealed = now;
+  UpdateDelivered(share, now);
+  return {};
+}
+
+Status OpenRound::OnProgress(const MemberId& from, const Progress& progress) {
+  const WorkerShare* share = Find(from);
+  if (share == nullptr) return {};
+  if (progress.units_done > progress.units_taken) return Violation("more units done than taken");
+  const auto given = static_cast<std::uint32_t>(share->queue.size());
+  policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
+  view.units_done = std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
+  view.units_taken = std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
+  return {};
+}
+
+Status OpenRound::OnReceipts(const MemberId& from, const Receipts& receipts, Time now) {
+  if (receipts.map_version > owners.version) return Violation("receipts for a map to come");
+  if (receipts.map_version < owners.version || !delivery.IsOwner(from.worker)) return {};
+  for (const ReceivedPart& received : receipts.parts) {
+    if (received.part.value >= kMaxParts || received.member.worker.value >= index_.size()) {
+      return Violation("a receipt for a part that cannot be");
+    }
+    WorkerShare* share = Find(received.member);
+    if (share == nullptr) continue;
+    if (delivery.AddReceipt(from.worker, received.member.worker, received.part)) {
+      UpdateDelivered(share, now);
+    }
+  }
+  return {};
+}
+
+void OpenRound::NoteLatePart(const MemberId& from) {
+  WorkerShare* share = Find(from);
+  if (share == nullptr || share->parts.size() >= kMaxParts) return;
+  share->parts.push_back({});
+  share->parts.back().is_void = true;
+}
+
+std::optional<Time> OpenRound::OldestRevoke() const {
+  std::optional<Time> oldest;
+  if (pending_revokes == 0) return oldest;
+  for (const WorkerShare& share : shares_) {
+    if (share.revoke && (!oldest || share.revoke->asked < *oldest)) oldest = share.revoke->asked;
+  }
+  return oldest;
+}
+
+std::vector<WorkerId> OpenRound::RevokesBefore(Time t) const {
+  std::vector<WorkerId> workers;
+  for (const WorkerShare& share : shares_) {
+    if (share.revoke && share.revoke->asked < t) workers.push_back(share.member.worker);
+  }
+  return workers;
+}
+
+void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
+  shares_[static_cast<std::size_t>(index_[worker.value])].revoke = revoke;
+  ++pending_revokes;
+}
+
+Result<std::vector<UnitIndex>> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
+  WorkerShare* share = Find(from);
+  if (share == nullptr || !share->revoke) return std::vector<UnitIndex>{};
+  if (revoked.from > share->queue.size()) return Violation("gave back units it was not given");
+  const auto first = share->queue.begin() + revoked.from;
+  std::vector<UnitIndex> units(first, share->queue.end());
+  for (const UnitIndex unit : units) {
+    if (unit_sealed_[unit.value]) return Violation("gave back a unit it has sealed");
+  }
+  for (const UnitIndex unit : units) holder_[unit.value] = -1;
+  share->queue.erase(first, share->queue.end());
+  share->revoke.reset();
+  --pending_revokes;
+  if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
+  Refresh(*share, started);
+  return units;
+}
+
+void OpenRound::SetOwners(OwnerMap map, const Members& members, Time now) {
+  owners = std::move(map);
+  delivery.SetOwners(owners, members);
+  for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
+}
+
+void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members,
+                     Time now) {
+  if (index_[to.id.worker.value] < 0) {
+    AddWorker(to);
+    delivery.AddContributor(to.id.worker, members);
+  }
+  const auto at = static_cast<std::size_t>(index_[to.id.worker.value]);
+  WorkerShare& share = shares_[at];
+  LOCKSTEP_CHECK(share.member == to.id && share.HasRoom() && !views_[at].fenced,
+                 "worker {} cannot take units", to.id.worker);
+  for (const UnitIndex unit : units) {
+    LOCKSTEP_CHECK(holder_[unit.value] == -1 && !unit_sealed_[unit.value], "unit {} is held", unit);
+    holder_[unit.value] = to.id.worker.value;
+    share.queue.push_back(unit);
+  }
+  share.extra_outstanding = true;
+  Refresh(share, now);
+}
+
+void OpenRound::MakeOrphans(WorkerShare* share) {
+  for (const UnitIndex unit : share->queue) {
+    holder_[unit.value] = -1;
+    unit_sealed_[unit.value] = false;
+    orphans.push_back({unit, share->member.worker});
+  }
+  for (SealedPart& part : share->parts) {
+    if (!part.is_void && !part.delivered_at) --undelivered;
+    part = SealedPart{};
+    part.is_void = true;
+  }
+  share->queue.clear();
+  share->sealed_units = 0;
+  share->extra_outstanding = false;
+  if (share->revoke) --pending_revokes;
+  share->revoke.reset();
+  Refresh(*share, started);
+}
+
+void OpenRound::Remove(WorkerId worker) {
+  const std::int64_t at = index_[worker.value];
+  if (at < 0) return;
+  MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
+  shares_.erase(shares_.begin() + at);
+  views_.erase(views_.begin() + at);
+  Reindex();
+}
+
+void OpenRound::Fence(WorkerId worker) {
+  const std::int64_t at = index_[worker.value];
+  if (at < 0) return;
+  MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
+  views_[static_cast<std::size_t>(at)].fenced = true;
+}
+
+void OpenRound::Reopen(Time now) {
+  for (WorkerShare& share : shares_) MakeOrphans(&share);
+  orphans.insert(orphans.end(), left_out.begin(), left_out.end());
+  left_out.clear();
+  LOCKSTEP_CHECK(orphans.size() == units_.size(), "a unit of round {} is lost", round);
+  last_sealed.reset();
+  started = now;
+}
+
+void OpenRound::SyncHistory(const Member& member) {
+  const std::int64_t at = index_[member.id.worker.value];
+  if (at < 0) return;
+  policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
+  view.last_heard = member.last_heard;
+  view.unit_time_mean = member.unit_times.mean;
+  view.unit_time_deviation = member.unit_times.deviation;
+}
+
+void OpenRound::UpdateDelivered(WorkerShare* share, Time now) {
+  const WorkerId worker = share->member.worker;
+  for (std::size_t i = 0; i < share->parts.size(); ++i) {
+    SealedPart& part = share->parts[i];
+    if (part.is_void) continue;
+    const bool delivered = delivery.Delivered(worker, PartIndex(static_cast<std::uint8_t>(i)));
+    if (delivered && !part.delivered_at) {
+      part.delivered_at = now;
+      --undelivered;
+    } else if (!delivered && part.delivered_at) {
+      part.delivered_at.reset();
+      ++undelivered;
+    }
+  }
+  Refresh(*share, now);
+}
+
+void OpenRound::Refresh(const WorkerShare& share, Time now) {
+  policies::WorkerView& view = views_[static_cast<std::size_t>(index_[share.member.worker.value])];
+  if (view.units_given > 0) {
+    --with_units_;
+    finished_ -= view.finished_at ? 1 : 0;
+  }
+  view.units_given = static_cast<std::uint32_t>(share.queue.size());
+  view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
+  view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
+  view.samples_given = 0;
+  for (const UnitIndex unit : share.queue) view.samples_given += units_[unit.value].size();
+  view.parts.clear();
+  bool all_delivered = share.sealed_units == share.queue.size();
+  for (std::size_t i = 0; i < share.parts.size(); ++i) {
+    const SealedPart& part = share.parts[i];
+    if (part.is_void) continue;
+    view.parts.push_back({PartIndex(static_cast<std::uint8_t>(i)), part.samples, part.ready_at,
+                          part.delivered_at});
+    all_delivered = all_delivered && part.delivered_at.has_value();
+  }
+  if (!all_delivered) {
+    view.finished_at.reset();
+  } else if (!view.finished_at) {
+    view.finished_at = now;
+  }
+  if (view.units_given > 0) {
+    ++with_units_;
+    finished_ += view.finished_at ? 1 : 0;
+  }
+}
+
+policies::RoundView OpenRound::View(Time now, std::uint32_t configured_workers) const {
+  policies::RoundView view;
+  view.round = round;
+  view.epoch = epoch;
+  view.now = now;
+  view.started = started;
+  view.exact = exact;
+  view.configured_workers = configured_workers;
+  view.planned_workers = planned_workers_;
+  view.with_units = with_units_;
+  view.finished = finished_;
+  view.samples_planned = samples;
+  view.workers = views_;
+  return view;
+}
+
+void OpenRound::ViewIfDelivered(Time now, std::uint32_t configured_workers,
+                                Hypothetical* out) const {
+  out->workers = views_;
+  out->view = View(now, configured_workers);
+  out->view.finished = 0;
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    policies::WorkerView& worker = out->workers[i];
+    for (policies::PartView& part : worker.parts) part.delivered_at = part.ready_at;
+    const bool sealed = shares_[i].sealed_units == shares_[i].queue.size();
+    if (sealed && !worker.finished_at) worker.finished_at = now;
+    if (worker.units_given > 0 && worker.finished_at) ++out->view.finished;
+  }
+  out->view.workers = out->workers;
+}
+
+}  // namespace lockstep::coordinator

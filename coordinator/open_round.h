@@ -1,0 +1,142 @@
+// The books of one round: who holds which unit, what is sealed and delivered. No decisions; those
+// are the round machine's. It outlives the commit, for a further attempt and for the record.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/delivery.h"
+#include "coordinator/interval_set.h"
+#include "coordinator/members.h"
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+struct SealedPart {
+  bool is_void = false;  // sealed before the round was re-opened: its number is used up
+  std::uint64_t samples = 0;
+  double loss_sum = 0;
+  std::vector<UnitTiming> units;
+  ClockOffset clock;  // of the worker, for its units' times
+  Time ready_at;
+  std::optional<Time> delivered_at;
+};
+
+// A revoke that waits for its answer.
+struct PendingRevoke {
+  MemberId to;
+  std::uint32_t from = 0;  // position
+  Time asked;
+};
+
+// What one member has to do with the round.
+struct WorkerShare {
+  MemberId member;
+  std::vector<UnitIndex> queue;      // what it was given, less what it gave back
+  std::vector<SealedPart> parts;     // sealed, at most kMaxParts
+  std::uint32_t sealed_units = 0;    // of the queue
+  bool extra_outstanding = false;    // an Assign of which nothing is sealed yet
+  std::optional<PendingRevoke> revoke;
+
+  // Behind the second part nothing can be appended, and the worker may be sealing what it has: so
+  // there is room for one Assign at a time, while a part is left.
+  bool HasRoom() const {
+    return parts.size() < kMaxParts && !extra_outstanding && !revoke &&
+           (parts.empty() || sealed_units == queue.size());
+  }
+};
+
+// A unit in nobody's hands, and who had it.
+struct Orphan {
+  UnitIndex unit;
+  WorkerId from;
+};
+
+class OpenRound {
+ public:
+  OpenRound() = default;
+  OpenRound(const Plan& plan, bool exact, Members& members, Time now);
+
+  // --- what workers say; an error is a violation of the protocol by the sender
+  Status OnSealed(const Member& from, const Sealed& sealed, Time now);
+  Status OnProgress(const MemberId& from, const Progress& progress);
+  Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
+  // The units given back; they are nobody's now, and not among the orphans.
+  Result<std::vector<UnitIndex>> OnRevoked(const MemberId& from, const Revoked& revoked);
+
+  // Sealed after the commit, or on the way when it was made: counts for nothing, but uses up the
+  // part's number.
+  void NoteLatePart(const MemberId& from);
+
+  // --- what the machine decides
+  void SetOwners(OwnerMap map, const Members& members, Time now);
+  void Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members, Time now);
+  void BeginRevoke(WorkerId worker, PendingRevoke revoke);
+  // Its contribution is void; all units it held become orphans. It is out of the round.
+  void Remove(WorkerId worker);
+  // The same, but it stays in the policy's view as fenced.
+  void Fence(WorkerId worker);
+  std::optional<Time> OldestRevoke() const;
+  std::vector<WorkerId> RevokesBefore(Time t) const;
+  // All contributions are void and all units orphans; the numbers of sealed parts stay used.
+  void Reopen(Time now);
+  // The member's unit times and when it was last heard, for the policies.
+  void SyncHistory(const Member& member);
+
+  policies::RoundView View(Time now, std::uint32_t configured_workers) const;
+  // As if every sealed part were delivered; costs a copy.
+  struct Hypothetical {
+    std::vector<policies::WorkerView> workers;
+    policies::RoundView view;
+  };
+  void ViewIfDelivered(Time now, std::uint32_t configured_workers, Hypothetical* out) const;
+
+  const WorkerShare* Share(WorkerId worker) const;
+  const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
+  const SealedPart* Part(WorkerId worker, PartIndex part) const;
+  std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
+  SampleRange RangeOf(UnitIndex unit) const { return units_[unit.value]; }
+  const std::vector<policies::WorkerView>& workers() const { return views_; }
+  const std::vector<WorkerShare>& shares() const { return shares_; }
+
+  RoundId round;
+  Epoch epoch;
+  Attempt attempt;  // of its next commit
+  bool exact = false;
+  Time started;
+  std::uint64_t samples = 0;
+  OwnerMap owners;
+  Delivery delivery;
+  std::vector<Orphan> orphans;
+  std::vector<Orphan> left_out;  // orphans that the round does without
+  std::optional<Time> last_sealed;
+  std::uint32_t undelivered = 0;      // sealed parts that are not delivered
+  std::uint32_t pending_revokes = 0;  // that wait for their answer
+
+ private:
+  WorkerShare* Find(const MemberId& member);  // null: not in the round, or fenced
+  std::size_t AddWorker(const Member& member);
+  void MakeOrphans(WorkerShare* share);
+  void UpdateDelivered(WorkerShare* share, Time now);
+  // Renews its view and the running counts after a change of the share.
+  void Refresh(const WorkerShare& share, Time now);
+  void Reindex();
+
+  std::vector<SampleRange> units_;           // by UnitIndex
+  std::vector<std::int64_t> holder_;         // by UnitIndex: slot, or -1
+  std::vector<bool> unit_sealed_;            // by UnitIndex
+  std::vector<WorkerShare> shares_;          // parallel to views_
+  std::vector<policies::WorkerView> views_;  // ascending
+  std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
+  std::uint32_t planned_workers_ = 0;
+  std::uint32_t with_units_ = 0;
+  std::uint32_t finished_ = 0;
+};
+
+}  // namespace lockstep::coordinator

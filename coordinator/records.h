@@ -1,0 +1,174 @@
+// What the coordinator reports: plain values for the run directory, the progress line and HTTP.
+// Times are seconds since the job's start (StartParameters::started); they speak of closed rounds
+// only, except JobStatus.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+
+namespace lockstep::coordinator {
+
+struct AttemptRecord {
+  Attempt attempt;
+  std::string reason;  // why it was made: the closing rule's words, or what ended the one before
+};
+
+struct ContributorRecord {
+  WorkerId worker;
+  PartIndex part;
+  float weight = 1;
+  std::uint64_t samples = 0;
+  std::vector<SampleRange> ranges;  // ascending, merged
+};
+
+struct UnitRecord {
+  WorkerId worker;
+  SampleRange range;
+  double start = 0;
+  double end = 0;
+};
+
+struct MoveRecord {
+  WorkerId from;
+  WorkerId to;
+  SampleRange range;
+};
+
+struct DigestRecord {
+  std::uint32_t slice = 0;
+  std::uint64_t value = 0;
+  std::uint32_t agreeing = 0;  // members that reported it
+};
+
+// One line of rounds.jsonl.
+struct RoundRecord {
+  RoundId round;
+  Epoch epoch;
+  std::vector<AttemptRecord> attempts;
+  std::string policy;
+  std::string reason;  // of the closing verdict
+  std::vector<ContributorRecord> contributors;
+  std::vector<UnitRecord> units;
+  std::vector<WorkerId> excluded;  // had units, are not in the commit
+  std::vector<MoveRecord> moved;
+  std::vector<SampleRange> dropped;   // left out, and there is no further round to count them in
+  std::vector<SampleRange> requeued;  // left out, given back to the sampler
+  double loss = 0;                    // mean over the included samples
+  std::uint64_t samples = 0;
+  std::uint64_t update = 0;
+  float learning_rate = 0;
+  double start = 0;
+  std::map<WorkerId, double> ready;      // of the last part
+  std::map<WorkerId, double> delivered;  // of the last part
+  double commit = 0;
+  std::optional<double> applied;  // by the last member, if that is known when the round closes
+  std::optional<DigestRecord> digest;
+};
+
+struct EvaluationRecord {
+  RoundId round;
+  Epoch epoch;
+  std::uint64_t samples = 0;
+  double loss = 0;
+  double accuracy = 0;  // 0..1
+};
+
+enum class JobOutcome : std::uint8_t { kCompleted, kInterrupted, kFailed };
+std::string_view Name(JobOutcome outcome);
+
+struct PathRecord {
+  WorkerId from;
+  WorkerId to;
+  std::string path;
+  double gb_per_second = 0;
+};
+
+struct StragglerRecord {
+  WorkerId worker;
+  double held_up_seconds = 0;  // how long rounds waited for it after their median contributor
+  std::string kind;            // "compute", "link" or "lost": what most of that time was
+};
+
+struct Totals {
+  std::uint64_t rounds = 0;  // closed
+  std::uint32_t epochs = 0;  // finished
+  std::uint64_t samples_counted = 0;
+  std::uint64_t samples_dropped = 0;
+  std::uint64_t samples_requeued = 0;
+  std::uint64_t samples_moved = 0;
+};
+
+// summary.json.
+struct JobResult {
+  JobOutcome outcome = JobOutcome::kCompleted;
+  std::string reason;
+  std::string policy;
+  std::uint32_t workers = 0;  // --workers
+  Totals totals;
+  double wall_seconds = 0;
+  std::optional<double> train_loss;  // of the last closed round
+  std::optional<double> test_accuracy;
+  std::optional<double> test_loss;
+  std::string params_digest;             // empty when nobody reported one
+  std::vector<WorkerId> digest_differs;  // whose final parameters were outvoted
+  std::string transport;
+  std::vector<PathRecord> paths;
+  std::vector<StragglerRecord> stragglers;  // the worst first
+  double saved_seconds = 0;
+};
+
+enum class Phase : std::uint8_t { kGathering, kForming, kTraining, kEnding, kFinished };
+std::string_view Name(Phase phase);
+
+enum class MemberState : std::uint8_t {
+  kJoining,     // has been welcomed
+  kReady,       // has its data and transports open; waits to be formed
+  kForming,     // connects to its peers
+  kCatchingUp,  // copies state
+  kLive,        // level
+  kBehind,      // waits for a chance to catch up
+  kLost,        // its slot is free
+};
+std::string_view Name(MemberState state);
+
+struct MemberStatus {
+  MemberId member;
+  MemberState state = MemberState::kLost;
+  std::string host;
+  std::uint64_t pid = 0;
+  std::string device;
+  std::uint32_t units_given = 0;  // in the open round
+  std::uint32_t units_done = 0;
+  double unit_seconds = 0;  // recent mean
+  double silent_seconds = 0;
+  std::uint64_t rounds_contributed = 0;
+  std::uint64_t rounds_excluded = 0;
+  double held_up_seconds = 0;
+  bool owner = false;  // of the open round
+};
+
+struct JobStatus {
+  Phase phase = Phase::kGathering;
+  Epoch epoch;
+  RoundId round;  // open
+  std::uint64_t updates = 0;
+  std::optional<double> loss;  // of the last closed round
+  std::optional<double> test_accuracy;
+  double samples_per_second = 0;  // recent
+  std::uint32_t contributors = 0;  // of the last commit
+  std::uint32_t excluded = 0;
+  std::string policy;
+  std::string transport;
+  std::string waiting_for;  // who is slow and why, in words; empty when nobody is waited for
+  Totals totals;
+  std::vector<MemberStatus> members;  // every slot that was ever taken
+};
+
+}  // namespace lockstep::coordinator

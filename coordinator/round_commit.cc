@@ -1,0 +1,198 @@
+// Judging, committing, closing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/schedule.h"
+#include "coordinator/round_machine.h"
+#include "coordinator/round_record.h"
+
+namespace lockstep::coordinator {
+void RoundMachine::Judge() {
+  const policies::RoundView view = open_->View(job_->now, job_->start.workers);
+  const policies::WorkVerdict work = job_->policy.work->Judge(view);
+  CarryOut(work);
+  const policies::ClosingVerdict closing = job_->policy.closing->Judge(
+      work.moves.empty() && work.fence.empty() ? view
+                                               : open_->View(job_->now, job_->start.workers));
+  look_again_ = std::min(work.look_again, closing.look_again);
+  if (look_again_ <= job_->now) look_again_ = job_->now + std::chrono::milliseconds(1);
+  if (closing.close && TryCommit(closing)) return;
+  CheckReceipts();
+}
+
+std::string RoundMachine::QuorumText() const {
+  std::string missing;
+  for (const Member& member : job_->members.all()) {
+    if (!member.live()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
+  }
+  return fmt::format("{} of at least {} workers are there; waiting for worker {}",
+                     job_->members.CountLive(), job_->min_workers, missing);
+}
+
+bool RoundMachine::HasQuorum() {
+  const bool enough = job_->members.CountLive() >= job_->min_workers;
+  if (!enough && !waits_for_quorum_) job_->Log(LogLevel::kWarning, "{}", QuorumText());
+  if (enough && waits_for_quorum_) job_->Log(LogLevel::kInfo, "enough workers are there again");
+  waits_for_quorum_ = !enough;
+  return enough;
+}
+
+bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
+  if (!open_->orphans.empty() || failing_over() || verdict.parts.empty()) return false;
+  std::uint64_t samples = 0;
+  std::vector<policies::PartChoice> parts = verdict.parts;
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.worker, a.part) < std::tie(b.worker, b.part);
+  });
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const SealedPart* part = parts[i].worker.value < job_->members.slots()
+                                 ? open_->Part(parts[i].worker, parts[i].part)
+                                 : nullptr;
+    const bool twice = i > 0 && parts[i].worker == parts[i - 1].worker &&
+                       parts[i].part == parts[i - 1].part;
+    if (part == nullptr || !part->delivered_at || twice) return false;
+    samples += part->samples;
+  }
+  std::uint64_t wanted = open_->samples;
+  for (const Orphan& orphan : open_->left_out) wanted -= open_->RangeOf(orphan.unit).size();
+  if (open_->exact && samples < wanted) return false;
+  if (!HasQuorum()) return false;
+
+  job_->policy.work->OnCommitted(open_->View(job_->now, job_->start.workers));
+  job_->policy.closing->OnCommitted(open_->View(job_->now, job_->start.workers));
+  CloseProvisional();
+  ProvisionalRound round(*sampler_);
+  round.books = std::move(*open_);
+  round.plan = std::move(open_plan_);
+  round.parts = std::move(parts);
+  open_.reset();
+  round.verdict = verdict.reason;
+  round.attempts = std::move(earlier_attempts_);
+  round.attempts.push_back({round.books.attempt, verdict.reason});
+  round.moved = std::move(moved_);
+  round.commit.round = round.books.round;
+  round.commit.epoch = round.books.epoch;
+  round.commit.attempt = round.books.attempt;
+  round.commit.owners = round.books.owners;
+  round.commit.update = ++updates_;
+  round.first_committed_at = job_->now;
+  for (const policies::PartChoice& choice : round.parts) {
+    const SealedPart& part = *round.books.Part(choice.worker, choice.part);
+    if (*part.delivered_at > part.ready_at) receipt_latency_.Add(*part.delivered_at - part.ready_at);
+  }
+  MakeCommit(std::move(round));
+  return true;
+}
+
+bool RoundMachine::IsLast(RoundId round, const Sampler& after) const {
+  const JobSection& job = job_->start.config.job;
+  if (stopping_) return true;
+  if (job.rounds > 0 && round.value + 1 >= job.rounds) return true;
+  const std::uint32_t epochs = job.epochs > 0 ? job.epochs : job.rounds > 0 ? 0 : 1;
+  return epochs > 0 && after.epoch().value >= epochs;
+}
+
+float RoundMachine::LearningRateOf(std::uint64_t update, std::uint64_t samples) const {
+  const JobConfig& config = job_->start.config;
+  const std::uint64_t in_epoch =
+      (job_->train_samples + config.job.global_batch - 1) / config.job.global_batch;
+  const std::uint64_t total =
+      config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
+  double rate = LearningRate(config.schedule, config.optimizer.lr,
+                             static_cast<double>(update - 1), static_cast<double>(total));
+  if (config.optimizer.linear_scaling) {
+    rate = ScaleBySamples(rate, samples, config.job.global_batch);
+  }
+  return static_cast<float>(rate);
+}
+
+// Makes one attempt known: `round` says over which parts and owners; everything that follows from
+// that is computed here, in the first attempt as in a later one.
+void RoundMachine::MakeCommit(ProvisionalRound round) {
+  Commit& commit = round.commit;
+  commit.term = job_->start.term;
+  commit.parts.clear();
+  commit.samples = 0;
+  std::vector<SampleRange> counted;
+  for (const policies::PartChoice& choice : round.parts) {
+    const SealedPart& part = *round.books.Part(choice.worker, choice.part);
+    const MemberId member = round.books.Share(choice.worker)->member;
+    commit.parts.push_back({member, choice.part, choice.weight, part.samples});
+    commit.samples += part.samples;
+    for (const UnitTiming& timing : part.units) counted.push_back(timing.unit.range);
+    Member& contributor = job_->members.at(choice.worker);
+    if (contributor.id != member) continue;
+    contributor.contributed = commit.round;
+    if (contributor.owner_on_trial < commit.round) contributor.owner_on_trial.reset();
+  }
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
+                 "round {} is committed over nothing or without a quorum", commit.round);
+  commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
+  commit.learning_rate = LearningRateOf(commit.update, commit.samples);
+
+  *sampler_ = round.before_settle;
+  sampler_->Settle(counted);
+  const bool epoch_ended = sampler_->epoch() != commit.epoch;
+  const bool last = IsLast(commit.round, *sampler_);
+  hooks_.on_commit(&commit, *sampler_, epoch_ended, last);
+  commit.members = job_->members.Exchanging();
+  commit.next.reset();
+  bool exact = false;
+  if (!last) commit.next = MakePlan(commit.round.Next(), commit.attempt.value, &exact);
+
+  const std::size_t slots = job_->members.slots();
+  round.committed_at = job_->now;
+  round.applied.assign(slots, false);
+  round.asked.assign(slots, ProvisionalRound::Asked::kUnasked);
+  round.published.assign(slots, std::nullopt);
+  round.unpublished = static_cast<std::uint32_t>(commit.owners.owners.size());
+  round.applied_at.reset();
+  round.holders.clear();
+  round.fencing = false;
+  round.pinged_at.reset();
+  round.published_from = job_->now;
+  round.patience = OwnerDeadline(publish_latency_, job_->timeout);
+  job_->Send(commit.members, commit);
+  open_.reset();
+  if (commit.next) OpenPlanned(*commit.next, exact);
+  provisional_ = std::move(round);
+  CountToApply();
+}
+
+void RoundMachine::CloseProvisional() {
+  if (!provisional_ || provisional_->closed) return;
+  ProvisionalRound& round = *provisional_;
+  round.closed = true;
+  // What was left out comes again, in this run or in the one that resumes it.
+  const bool follows = stopping_ || round.commit.next.has_value();
+  auto record = std::make_shared<const RoundRecord>(
+      MakeRecord(*job_, round, votes_.Leading(round.commit.round), follows));
+  NoteRound(round, job_);
+  job_->totals.rounds += 1;
+  job_->totals.samples_counted += round.commit.samples;
+  for (const SampleRange& range : record->requeued) job_->totals.samples_requeued += range.size();
+  if (!follows) job_->totals.samples_dropped += sampler_->given_back();
+  for (const MoveRecord& move : record->moved) job_->totals.samples_moved += move.range.size();
+  job_->totals.epochs = sampler_->epoch().value;
+  job_->train_loss = record->loss;
+  job_->out->push_back(RoundClosed{record});
+  hooks_.on_closed(*record);
+}
+
+void RoundMachine::Abandon() {
+  job_->Log(LogLevel::kInfo, "round {} is abandoned", open_->round);
+  open_.reset();
+  if (!provisional_) {
+    done_ = true;
+    return;
+  }
+  if (sampler_->round_is_out()) sampler_->Settle({});
+  provisional_->commit.next.reset();
+  Recommit();
+  CheckProvisional();
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,244 @@
+// After the commit: an owner is lost or does not publish. Either somebody holds all sums of the
+// attempt, then that is the truth and the others fetch it there; or, after everybody has promised
+// not to apply it, the next attempt is made.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+
+using Asked = ProvisionalRound::Asked;
+
+bool RoundMachine::MustApply(const Member& member) const {
+  if (!member.live() || member.next > provisional_->commit.round) return false;
+  const auto& members = provisional_->commit.members;
+  return std::binary_search(members.begin(), members.end(), member.id);
+}
+
+void RoundMachine::CountToApply() {
+  ProvisionalRound& round = *provisional_;
+  round.to_apply = 0;
+  for (const Member& member : job_->members.all()) round.to_apply += MustApply(member) ? 1 : 0;
+  if (round.to_apply == 0 && !round.applied_at) round.applied_at = job_->now;
+}
+
+Time RoundMachine::NextProvisionalCheck() const {
+  if (!provisional_ || provisional_->closed) return kNever;
+  const ProvisionalRound& round = *provisional_;
+  if (round.stalled) return kNever;  // goes on when somebody comes
+  if (round.fencing) return round.fence_until;
+  if (round.to_apply == 0) return kNever;
+  Time next = kNever;
+  if (round.unpublished > 0 && round.holders.empty()) {
+    next = round.published_from + (round.pinged_at ? round.patience : round.patience / 2);
+  }
+  if (!open_) next = std::min(next, round.committed_at + job_->timeout);
+  return next;
+}
+
+void RoundMachine::CheckProvisional() {
+  if (!provisional_ || provisional_->closed) return;
+  ProvisionalRound& round = *provisional_;
+  if (round.stalled) {
+    if (HasQuorum()) NextAttempt();
+    return;
+  }
+  if (round.fencing) {
+    if (round.answers_missing == 0 || job_->now >= round.fence_until) ResolveFailover();
+    return;
+  }
+  if (round.to_apply == 0) {
+    if (!open_) {
+      CloseProvisional();
+      done_ = true;
+    }
+    return;
+  }
+  if (!open_ && job_->now >= round.committed_at + job_->timeout) {
+    for (Member& member : job_->members.all()) {
+      if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
+    }
+    return;
+  }
+  if (round.unpublished > 0 && round.holders.empty()) CheckPublication();
+}
+
+void RoundMachine::CheckPublication() {
+  ProvisionalRound& round = *provisional_;
+  if (job_->now < round.published_from + round.patience / 2) return;
+  std::vector<WorkerId> missing;
+  std::size_t published = 0;
+  for (const OwnerShare& share : round.commit.owners.owners) {
+    const bool done = round.published[share.owner.worker.value].has_value();
+    published += done ? 1 : 0;
+    if (!done) missing.push_back(share.owner.worker);
+  }
+  if (!round.pinged_at) {
+    round.pinged_at = job_->now;
+    PingAll(missing);
+  }
+  if (job_->now < round.published_from + round.patience) return;
+  std::erase_if(missing, [&](WorkerId worker) { return HeardSince(worker, *round.pinged_at); });
+  // Alive and late is given more time, then others do it, if there are others that could.
+  const bool late = missing.empty();
+  if (late && (++round.extensions < 3 || published == 0)) {
+    round.pinged_at.reset();
+    round.published_from = job_->now;
+    round.patience = std::min(round.patience * 2, std::max(job_->timeout, round.patience));
+    return;
+  }
+  WorkerId first = late ? WorkerId(0) : missing.front();
+  for (const OwnerShare& share : round.commit.owners.owners) {
+    const WorkerId worker = share.owner.worker;
+    if (round.published[worker.value]) continue;
+    const bool blamed =
+        late || std::find(missing.begin(), missing.end(), worker) != missing.end();
+    if (!blamed) continue;
+    job_->members.at(worker).owner_on_trial = round.commit.round;
+    if (late) first = worker;
+  }
+  BeginFailover(fmt::format("worker {} did not publish its sums in time", first));
+}
+
+void RoundMachine::BeginFailover(const std::string& why) {
+  ProvisionalRound& round = *provisional_;
+  if (round.closed || round.fencing || round.stalled || round.to_apply == 0) return;
+  failover_why_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round.commit.round, round.commit.attempt,
+            why);
+  if (TakeFromHolders()) return;
+  round.fencing = true;
+  round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+  round.answers_missing = 0;
+  std::vector<MemberId> asked;
+  for (const MemberId& id : round.commit.members) {
+    const Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->live()) continue;
+    // A promise stands; what was answered is not asked again.
+    Asked& answer = round.asked[id.worker.value];
+    if (answer == Asked::kNo || answer == Asked::kYes) continue;
+    answer = Asked::kWaiting;
+    ++round.answers_missing;
+    asked.push_back(id);
+  }
+  job_->Send(asked, FenceAttempt{job_->start.term, round.commit.round, round.commit.attempt});
+}
+
+// False: nobody is known to hold all sums of the attempt.
+bool RoundMachine::TakeFromHolders() {
+  ProvisionalRound& round = *provisional_;
+  std::vector<MemberId> holders;
+  for (const Member& member : job_->members.all()) {
+    const std::uint32_t slot = member.id.worker.value;
+    if (member.live() && (round.applied[slot] || round.asked[slot] == Asked::kYes)) {
+      holders.push_back(member.id);
+    }
+  }
+  if (holders.empty()) return false;
+  round.fencing = false;
+  round.holders.clear();
+  for (const MemberId& id : round.commit.members) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->exchanging() || member->next > round.commit.round) continue;
+    const auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return h == id || !job_->members.Broken(h.worker, id.worker);
+    });
+    if (holder == holders.end()) {
+      job_->Expel(*member, "it reaches nobody that holds the sums");
+      continue;
+    }
+    const bool self = round.asked[id.worker.value] == Asked::kYes;
+    const MemberId from = self ? id : *holder;
+    job_->Send(*member, TakeSums{round.commit, from});
+    if (std::find(round.holders.begin(), round.holders.end(), from) == round.holders.end()) {
+      round.holders.push_back(from);
+    }
+  }
+  if (!round.holders.empty()) {
+    job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round.commit.round,
+              round.commit.attempt, round.holders.front().worker);
+  }
+  return true;
+}
+
+void RoundMachine::ResolveFailover() {
+  ProvisionalRound& round = *provisional_;
+  if (TakeFromHolders()) return;
+  std::uint32_t answered = 0;
+  for (const Asked asked : round.asked) answered += asked == Asked::kNo ? 1 : 0;
+  if (answered == 0 && round.answers_missing > 0) {
+    // Nobody is there to go on with; liveness will say who is lost.
+    round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+    return;
+  }
+  for (Member& member : job_->members.all()) {
+    if (!member.live() || round.asked[member.id.worker.value] != Asked::kWaiting) continue;
+    round.asked[member.id.worker.value] = Asked::kUnasked;
+    job_->PutBehind(member, "it did not say in time whether it holds the sums");
+  }
+  round.answers_missing = 0;
+  round.fencing = false;
+  round.stalled = true;
+  if (HasQuorum()) NextAttempt();
+}
+
+void RoundMachine::NextAttempt() {
+  ProvisionalRound round = std::move(*provisional_);
+  provisional_.reset();
+  round.stalled = false;
+  round.commit.attempt = round.commit.attempt.Next();
+  round.attempts.push_back({round.commit.attempt, failover_why_});
+  round.extensions = 0;
+  votes_.Forget(round.commit.round);
+  // New owners fetch pieces anew: only a live contributor can serve them.
+  std::erase_if(round.parts, [this, &round](const policies::PartChoice& choice) {
+    const Member* member = job_->members.Find(round.books.Share(choice.worker)->member);
+    return member == nullptr || !member->live();
+  });
+  if (round.parts.empty()) return ReopenRound(std::move(round));
+  round.commit.owners = weights_.Choose(round.commit.owners.version + 1,
+                                        EligibleFor(round.commit.round.Next(), false), job_->members);
+  job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", round.commit.round,
+            round.commit.attempt, round.parts.size());
+  MakeCommit(std::move(round));
+}
+
+// No contribution is left, so there is nothing to commit: the round is computed again, by whoever
+// is live, in the parts that they have not used. NewOwners for a round whose commit was fenced tells
+// them that it is open again; the units follow by Assign.
+void RoundMachine::ReopenRound(ProvisionalRound round) {
+  job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again",
+            round.commit.round);
+  *sampler_ = round.before_settle;
+  --updates_;
+  open_.emplace(std::move(round.books));
+  open_plan_ = std::move(round.plan);
+  open_->Reopen(job_->now);
+  open_->attempt = round.commit.attempt;
+  std::vector<WorkerId> gone;
+  for (const WorkerShare& share : open_->shares()) {
+    const Member* member = job_->members.Find(share.member);
+    if (member == nullptr || !member->live()) gone.push_back(share.member.worker);
+  }
+  for (const WorkerId worker : gone) open_->Remove(worker);
+  moved_.clear();
+  round.attempts.pop_back();
+  earlier_attempts_ = std::move(round.attempts);
+  look_again_ = kNever;
+  open_->owners = round.commit.owners;
+  const std::vector<MemberId> members = job_->members.Exchanging();
+  OwnerMap map = weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false),
+                                 job_->members);
+  open_->SetOwners(map, job_->members, job_->now);
+  open_plan_.members = members;
+  open_plan_.assignments.clear();
+  open_plan_.owners = map;
+  owners_stale_ = false;
+  ResetReceiptCheck();
+  job_->Send(members, NewOwners{open_->round, std::move(map)});
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,294 @@
+#include "coordinator/round_machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+}  // namespace
+
+RoundMachine::RoundMachine(Job* job, Hooks hooks)
+    : job_(job), hooks_(std::move(hooks)), weights_(job->members.slots()) {}
+
+void RoundMachine::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
+                         StateSource source) {
+  sampler_ = std::move(sampler);
+  updates_ = updates;
+  for (Member& member : job_->members.all()) {
+    if (member.live()) member.next = first_round;
+  }
+  bool exact = false;
+  Plan plan = MakePlan(first_round, 0, &exact);
+  job_->Send(plan.members, Start{source, plan, job_->totals.samples_counted});
+  OpenPlanned(std::move(plan), exact);
+}
+
+std::optional<RoundId> RoundMachine::JoinAt() const {
+  if (!begun() || done_) return std::nullopt;
+  if (failing_over()) {
+    if (!provisional_->stalled) return std::nullopt;
+    return provisional_->commit.round;
+  }
+  if (!open_) return std::nullopt;
+  return open_->round;
+}
+
+const Plan& RoundMachine::JoinPlan() const {
+  return failing_over() ? provisional_->plan : open_plan_;
+}
+
+Status RoundMachine::CheckRound(RoundId round) const {
+  if (!begun()) return Violation("speaks of a round before the start");
+  const RoundId latest = open_ ? open_->round : provisional_ ? provisional_->commit.round : RoundId(0);
+  if (round > latest) {
+    return Violation(fmt::format("speaks of round {} while {} is the latest", round, latest));
+  }
+  return {};
+}
+
+bool RoundMachine::IsProvisional(RoundId round) const {
+  return provisional_ && !provisional_->closed && provisional_->commit.round == round;
+}
+
+Status RoundMachine::On(Member& from, const Progress& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live() || !open_ || message.round != open_->round) return {};
+  const policies::WorkerView* view = open_->WorkerViewOf(from.id.worker);
+  const std::uint32_t done = view == nullptr ? 0 : view->units_done;
+  if (Status status = open_->OnProgress(from.id, message); !status) return status;
+  if (view != nullptr && view->units_done > done) from.last_progress = job_->now;
+  return {};
+}
+
+Status RoundMachine::On(Member& from, const Sealed& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live()) return {};
+  if (IsProvisional(message.round)) provisional_->books.NoteLatePart(from.id);
+  if (!open_ || message.round != open_->round) return {};
+  from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
+  if (Status status = open_->OnSealed(from, message, job_->now); !status) return status;
+  from.last_progress = job_->now;
+  for (const UnitTiming& timing : message.units) {
+    if (timing.end_ns > timing.start_ns) {
+      from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
+    }
+  }
+  open_->SyncHistory(from);
+  return {};
+}
+
+Status RoundMachine::On(Member& from, const Receipts& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live() || !open_ || message.round != open_->round) return {};
+  return open_->OnReceipts(from.id, message, job_->now);
+}
+
+Status RoundMachine::On(Member& from, const Revoked& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live() || !open_ || message.round != open_->round) return {};
+  const WorkerShare* share = open_->Share(from.id.worker);
+  if (share == nullptr || !share->revoke) return {};
+  const MemberId to = share->revoke->to;
+  auto units = open_->OnRevoked(from.id, message);
+  if (!units) return units.error();
+  std::vector<Orphan> moved;
+  for (const UnitIndex unit : *units) moved.push_back({unit, from.id.worker});
+  Member* taker = job_->members.Find(to);
+  if (taker != nullptr && !moved.empty() && CanTake(*taker)) {
+    GiveTo(*taker, moved);
+  } else {
+    open_->orphans.insert(open_->orphans.end(), moved.begin(), moved.end());
+  }
+  return {};
+}
+
+Status RoundMachine::On(Member& from, const Published& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live() || !IsProvisional(message.round)) return {};
+  ProvisionalRound& round = *provisional_;
+  if (message.attempt > round.commit.attempt) return Violation("published an attempt to come");
+  if (message.attempt < round.commit.attempt) return {};
+  const auto& owners = round.commit.owners.owners;
+  const auto owner = std::find_if(owners.begin(), owners.end(), [&from](const OwnerShare& share) {
+    return share.owner == from.id;
+  });
+  if (owner == owners.end()) return Violation("published sums it does not own");
+  std::optional<Duration>& took = round.published[from.id.worker.value];
+  if (took) return {};
+  took = job_->now - round.committed_at;
+  publish_latency_.Add(*took);
+  if (--round.unpublished == 0) {
+    std::vector<MemberId> ids;
+    std::vector<Duration> times;
+    for (const OwnerShare& share : owners) {
+      if (round.published[share.owner.worker.value]) {
+        ids.push_back(share.owner);
+        times.push_back(*round.published[share.owner.worker.value]);
+      }
+    }
+    weights_.OnRoundPublished(ids, times);
+  }
+  return {};
+}
+
+Status RoundMachine::On(Member& from, const Applied& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live()) return {};
+  if (open_ && message.round == open_->round) return Violation("applied a round that is open");
+  if (IsProvisional(message.round)) {
+    ProvisionalRound& round = *provisional_;
+    const std::uint32_t slot = from.id.worker.value;
+    if (message.attempt != round.commit.attempt) return Violation("applied a fenced attempt");
+    if (round.asked[slot] == ProvisionalRound::Asked::kNo && round.holders.empty()) {
+      return Violation("applied an attempt that it said it does not hold");
+    }
+    if (round.applied[slot] || from.next > message.round) return {};
+    round.applied[slot] = true;
+    if (round.to_apply > 0) --round.to_apply;
+    if (round.to_apply == 0) round.applied_at = job_->now;
+    if (round.fencing) TakeFromHolders();
+  } else if (from.next > message.round) {
+    return {};
+  }
+  from.next = message.round.Next();
+  from.last_progress = job_->now;
+  Vote(from, message);
+  if (from.live()) hooks_.on_applied(from, message.round);
+  return {};
+}
+
+void RoundMachine::Vote(const Member& from, const Applied& message) {
+  const auto outcome = votes_.Add(from.id, message.round, message.digest_slice, message.digest,
+                                  job_->members.CountLive());
+  if (outcome.no_majority) {
+    job_->Fail(fmt::format("the members' parameters differ after round {} and no majority agrees",
+                           message.round));
+  }
+  for (const MemberId& id : outcome.minority) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->live()) continue;
+    job_->Log(LogLevel::kWarning,
+              "worker {}: its parameters after round {} differ from the majority's, it catches up",
+              id.worker, message.round);
+    job_->PutBehind(*member, "its parameters differ from the majority's");
+  }
+}
+
+Status RoundMachine::On(Member& from, const HoldAnswer& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (!from.live() || message.term != job_->start.term || !IsProvisional(message.round)) return {};
+  ProvisionalRound& round = *provisional_;
+  if (message.attempt > round.commit.attempt) return Violation("answered for an attempt to come");
+  if (message.attempt < round.commit.attempt) return {};
+  auto& asked = round.asked[from.id.worker.value];
+  using Asked = ProvisionalRound::Asked;
+  if (asked == Asked::kUnasked) return Violation("answered what it was not asked");
+  if (asked == Asked::kNo && message.holds_all && round.holders.empty()) {
+    return Violation("holds an attempt that it said it does not hold");
+  }
+  if (asked == Asked::kWaiting) --round.answers_missing;
+  asked = message.holds_all ? Asked::kYes : Asked::kNo;
+  if (round.fencing && message.holds_all) TakeFromHolders();
+  return {};
+}
+
+Status RoundMachine::On(Member& from, const Unreachable& message) {
+  if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
+  Member* peer = job_->members.Find(message.peer);
+  if (!begun() || done_ || peer == nullptr || !peer->exchanging() || !from.exchanging()) return {};
+  if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
+  job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,
+            peer->id.worker, message.reason);
+  AvoidBrokenEdge(from, *peer);
+  return {};
+}
+
+void RoundMachine::OnOut(const MemberId& member, const std::string& why) {
+  const WorkerId worker = member.worker;
+  if (open_) {
+    const policies::WorkerView* view = open_->WorkerViewOf(worker);
+    if (view != nullptr && !view->finished_at) {
+      Member& slot = job_->members.at(worker);
+      slot.held_up_lost += job_->now - std::max(open_->started, slot.last_progress);
+    }
+    open_->Remove(worker);
+    owners_stale_ = owners_stale_ || open_->delivery.IsOwner(worker);
+  }
+  if (!provisional_ || provisional_->closed) return;
+  ProvisionalRound& round = *provisional_;
+  round.applied[worker.value] = false;
+  if (round.asked[worker.value] == ProvisionalRound::Asked::kWaiting) --round.answers_missing;
+  round.asked[worker.value] = ProvisionalRound::Asked::kUnasked;
+  CountToApply();
+  const auto& owners = round.commit.owners.owners;
+  const bool owned = std::any_of(owners.begin(), owners.end(),
+                                 [&](const OwnerShare& share) { return share.owner == member; });
+  if (owned && !round.published[worker.value]) {
+    round.published[worker.value] = Duration::max();
+    --round.unpublished;
+  }
+  const bool held =
+      std::find(round.holders.begin(), round.holders.end(), member) != round.holders.end();
+  if (held) {
+    round.holders.clear();
+    BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
+  } else if (owned && round.holders.empty()) {
+    BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
+  }
+}
+
+void RoundMachine::OnLevel() {
+  if (provisional_ && !provisional_->closed) CountToApply();
+}
+
+void RoundMachine::Advance() {
+  if (!begun() || done_ || job_->failure) return;
+  CheckProvisional();
+  if (!open_ || done_ || !job_->leaving.empty()) return;
+  if (job_->now >= stop_at_) return Abandon();
+  if (owners_stale_) ReplaceOwners({}, "an owner is out");
+  FenceUnanswered();
+  PlaceOrphans();
+  Judge();
+}
+
+Time RoundMachine::NextDeadline() const {
+  if (!begun() || done_) return kNever;
+  Time next = kNever;
+  if (open_) {
+    next = std::min({look_again_, stop_at_, NextReceiptCheck()});
+    if (const auto oldest = open_->OldestRevoke()) {
+      next = std::min(next, *oldest + OwnerDeadline(publish_latency_, job_->timeout));
+    }
+  }
+  return std::min(next, NextProvisionalCheck());
+}
+
+void RoundMachine::StopSoon(Time until) {
+  stopping_ = true;
+  stop_at_ = until;
+}
+
+void RoundMachine::Recommit() {
+  LOCKSTEP_CHECK(provisional_ && !open_, "only the last commit is sent again");
+  ProvisionalRound& round = *provisional_;
+  hooks_.on_resend(&round.commit, *sampler_);
+  job_->Send(job_->members.Exchanging(), round.commit);
+}
+
+std::string RoundMachine::Waiting() {
+  if (failing_over()) return "asking who holds the sums: " + failover_why_;
+  if (!open_) return provisional_ && !done_ ? "waiting for the last round to be applied" : "";
+  if (waits_for_quorum_ && job_->members.CountLive() < job_->min_workers) return QuorumText();
+  policies::RoundView view = open_->View(job_->now, job_->start.workers);
+  view.explain = true;
+  return job_->policy.closing->Judge(view).reason;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,211 @@
+// The heart: rounds are planned, closed by the policy, committed, carried through failures and
+// closed for good. Pipelined by one: `provisional` is committed and perhaps not applied everywhere,
+// `open` is computed. Commit(r + 1) closes r, because whoever contributed to r + 1 holds r whole.
+//
+//   round_machine.cc     what workers say, who is out, the timer
+//   round_plan.cc        who computes what, who owns
+//   round_moves.cc       work that moves within a round: revoked, fenced, orphaned
+//   round_commit.cc      judging, committing, closing
+//   round_owners.cc      silent owners before the commit, broken edges
+//   round_failover.cc    silent or lost owners after the commit: fence, holder, next attempt
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/digest_votes.h"
+#include "coordinator/job.h"
+#include "coordinator/open_round.h"
+#include "coordinator/owners.h"
+#include "coordinator/recent.h"
+#include "coordinator/records.h"
+#include "coordinator/sampler.h"
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+// A committed round that no later commit has closed yet.
+struct ProvisionalRound {
+  enum class Asked : std::uint8_t { kUnasked, kWaiting, kNo, kYes };
+
+  explicit ProvisionalRound(Sampler sampler) : before_settle(std::move(sampler)) {}
+
+  Sampler before_settle;  // to settle the round anew in a further attempt
+  OpenRound books;
+  Plan plan;
+  std::vector<policies::PartChoice> parts;  // by worker, then part
+  Commit commit;                            // of the current attempt
+  std::string verdict;
+  std::vector<AttemptRecord> attempts;
+  std::vector<MoveRecord> moved;
+  Time first_committed_at;
+  bool closed = false;
+
+  // Of this attempt; vectors by slot.
+  Time committed_at;
+  std::vector<bool> applied;                       // said so
+  std::uint32_t to_apply = 0;                      // live members of the commit that have not
+  std::optional<Time> applied_at;                  // by the last of them
+  std::vector<std::optional<Duration>> published;  // owners: after this long
+  std::uint32_t unpublished = 0;
+  Time published_from;  // the deadline for publication counts from here
+  Duration patience{};
+  std::optional<Time> pinged_at;
+  std::uint32_t extensions = 0;
+
+  // Fail-over.
+  bool fencing = false;  // answers are awaited
+  bool stalled = false;  // nobody holds the sums, and there is no quorum for the next attempt
+  Time fence_until;
+  std::vector<Asked> asked;
+  std::uint32_t answers_missing = 0;
+  std::vector<MemberId> holders;  // the others take the sums from these
+};
+
+class RoundMachine {
+ public:
+  // What others must do when a commit is made, a round is closed, a member has applied.
+  struct Hooks {
+    // May set commit->evaluation and commit->checkpoint_writer. `after`: the sampler after it.
+    std::function<void(Commit* commit, const Sampler& after, bool epoch_ended, bool last)> on_commit;
+    // The last commit is sent again. May set commit->checkpoint_writer.
+    std::function<void(Commit* commit, const Sampler& after)> on_resend;
+    std::function<void(const RoundRecord& record)> on_closed;
+    std::function<void(Member& member, RoundId round)> on_applied;
+  };
+
+  RoundMachine(Job* job, Hooks hooks);
+
+  // All members that are live take part. `updates`: made before.
+  void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
+
+  // --- messages; an error is a violation of the protocol by the sender
+  Status On(Member& from, const Progress& message);
+  Status On(Member& from, const Sealed& message);
+  Status On(Member& from, const Receipts& message);
+  Status On(Member& from, const Revoked& message);
+  Status On(Member& from, const Published& message);
+  Status On(Member& from, const Applied& message);
+  Status On(Member& from, const HoldAnswer& message);
+  Status On(Member& from, const Unreachable& message);
+
+  // The member takes no part any more: gone, or behind. It is not live when this is called.
+  void OnOut(const MemberId& member, const std::string& why);
+  void OnLevel();  // a member has become live
+
+  // Does all that can be done now: judges, commits, fails over. After each event.
+  void Advance();
+  Time NextDeadline() const;
+
+  // The open round is to be the last; at `until` it is abandoned.
+  void StopSoon(Time until);
+  // Sends the last commit once more, for another checkpoint writer.
+  void Recommit();
+
+  bool begun() const { return sampler_.has_value(); }
+  bool done() const { return done_; }  // the last round is closed
+  // The first round whose commit a newcomer will get; nothing while it is undecided.
+  std::optional<RoundId> JoinAt() const;
+  const Plan& JoinPlan() const;
+  RoundId last_committed() const { return provisional_->commit.round; }
+  const OpenRound* open() const { return open_ ? &*open_ : nullptr; }
+  const ProvisionalRound* provisional() const { return provisional_ ? &*provisional_ : nullptr; }
+  const Sampler& sampler() const { return *sampler_; }
+  std::uint64_t updates() const { return updates_; }
+  std::string Waiting();  // who is waited for and why; for people
+
+ private:
+  // round_machine.cc
+  Status CheckRound(RoundId round) const;
+  bool IsProvisional(RoundId round) const;
+  void Vote(const Member& from, const Applied& message);
+
+  // round_plan.cc
+  std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
+  std::vector<MemberId> Responsive(std::vector<MemberId> members) const;
+  std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
+  Plan MakePlan(RoundId round, std::uint32_t map_version, bool* exact);
+  void OpenPlanned(Plan plan, bool exact);
+
+  // round_moves.cc
+  void CarryOut(const policies::WorkVerdict& verdict);
+  void FenceWorker(WorkerId worker, const std::string& why);
+  void FenceUnanswered();
+  bool CanTake(const Member& member) const;
+  void GiveTo(Member& taker, const std::vector<Orphan>& units);
+  void PlaceOrphans();
+  void SpreadOrphans(const std::vector<Member*>& takers);
+
+  // round_commit.cc
+  void Judge();
+  bool HasQuorum();
+  std::string QuorumText() const;
+  bool TryCommit(const policies::ClosingVerdict& verdict);
+  bool IsLast(RoundId round, const Sampler& after) const;
+  float LearningRateOf(std::uint64_t update, std::uint64_t samples) const;
+  void MakeCommit(ProvisionalRound round);
+  void CloseProvisional();
+  void Abandon();
+
+  // round_owners.cc
+  bool HeardSince(WorkerId worker, Time t) const;
+  void PingAll(const std::vector<WorkerId>& workers);
+  void ResetReceiptCheck();
+  Time NextReceiptCheck() const;
+  void CheckReceipts();
+  std::vector<WorkerId> BlameForReceipts(Time pinged_at) const;
+  void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why);
+  void AvoidBrokenEdge(Member& a, Member& b);
+
+  // round_failover.cc
+  bool MustApply(const Member& member) const;
+  void CountToApply();
+  Time NextProvisionalCheck() const;
+  void CheckProvisional();
+  void CheckPublication();
+  bool failing_over() const {
+    return provisional_ && !provisional_->closed && (provisional_->fencing || provisional_->stalled);
+  }
+  void BeginFailover(const std::string& why);
+  bool TakeFromHolders();
+  void ResolveFailover();
+  void NextAttempt();
+  void ReopenRound(ProvisionalRound round);
+
+  Job* job_;
+  Hooks hooks_;
+  std::optional<Sampler> sampler_;
+  std::uint64_t updates_ = 0;  // committed
+
+  std::optional<OpenRound> open_;
+  Plan open_plan_;
+  std::vector<MoveRecord> moved_;                 // in the open round
+  std::vector<AttemptRecord> earlier_attempts_;   // at the open round, before it was re-opened
+  std::optional<ProvisionalRound> provisional_;   // once closed it stays until the next commit
+  DigestVotes votes_;
+
+  OwnerWeights weights_;
+  RecentLatency receipt_latency_;
+  RecentLatency publish_latency_;
+  bool owners_stale_ = false;  // an owner of the open round is out
+  Time look_again_ = kNever;   // the policy's
+  Time receipts_from_;
+  Duration receipt_patience_{};
+  std::optional<Time> receipt_pinged_at_;
+
+  std::string failover_why_;
+  bool waits_for_quorum_ = false;
+  bool stopping_ = false;
+  Time stop_at_ = kNever;
+  bool done_ = false;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,137 @@
+// Work that moves within a round. Each unit is in one pair of hands at a time: it is given again only
+// when its holder has given it back, was fenced, or is out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+
+// What a work rule proposes is done as far as it can be.
+void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
+  for (const WorkerId worker : verdict.fence) {
+    if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
+  }
+  for (const policies::MoveUnits& move : verdict.moves) {
+    if (move.from.value >= job_->members.slots() || move.to.value >= job_->members.slots()) continue;
+    const WorkerShare* from = open_->Share(move.from);
+    const policies::WorkerView* view = open_->WorkerViewOf(move.from);
+    const Member& to = job_->members.at(move.to);
+    if (from == nullptr || view->fenced || from->revoke || move.from == move.to || !CanTake(to)) {
+      continue;
+    }
+    const std::uint32_t movable = view->units_given - view->units_taken;
+    const std::uint32_t units = std::min(move.units, movable);
+    if (units == 0) continue;
+    const std::uint32_t position = view->units_given - units;
+    job_->Send(job_->members.at(move.from), Revoke{open_->round, position});
+    open_->BeginRevoke(move.from, {to.id, position, job_->now});
+  }
+}
+
+void RoundMachine::FenceWorker(WorkerId worker, const std::string& why) {
+  const policies::WorkerView* view = open_->WorkerViewOf(worker);
+  if (view == nullptr || view->fenced) return;
+  job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", open_->round, worker, why);
+  job_->Send(job_->members.at(worker), FenceRound{open_->round});
+  open_->Fence(worker);
+}
+
+void RoundMachine::FenceUnanswered() {
+  const Duration patience = OwnerDeadline(publish_latency_, job_->timeout);
+  const auto oldest = open_->OldestRevoke();
+  if (!oldest || *oldest + patience > job_->now) return;
+  for (const WorkerId worker : open_->RevokesBefore(job_->now - patience + Duration(1))) {
+    FenceWorker(worker, "it did not give back units in time");
+  }
+}
+
+bool RoundMachine::CanTake(const Member& member) const {
+  if (!member.live() || member.next.value + 1 < open_->round.value) return false;
+  const WorkerShare* share = open_->Share(member.id.worker);
+  return share == nullptr ||
+         (share->HasRoom() && !open_->WorkerViewOf(member.id.worker)->fenced);
+}
+
+void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
+  Assign assign{open_->round, {}};
+  std::vector<UnitIndex> indices;
+  for (const Orphan& orphan : units) {
+    const SampleRange range = open_->RangeOf(orphan.unit);
+    indices.push_back(orphan.unit);
+    assign.units.push_back({orphan.unit, range});
+    if (orphan.from != taker.id.worker) moved_.push_back({orphan.from, taker.id.worker, range});
+  }
+  open_->Give(taker, indices, job_->members, job_->now);
+  taker.last_progress = job_->now;
+  job_->Send(taker, std::move(assign));
+}
+
+void RoundMachine::PlaceOrphans() {
+  if (open_->orphans.empty()) return;
+  const policies::RoundView view = open_->View(job_->now, job_->start.workers);
+  bool without = view.with_units > 0 && job_->policy.closing->CanDoWithout(view);
+  std::vector<Member*> level;
+  std::vector<Member*> able;
+  bool later = false;  // somebody may take units in a while
+  for (Member& member : job_->members.all()) {
+    if (!member.connected()) continue;
+    if (CanTake(member)) {
+      (member.next >= open_->round ? level : able).push_back(&member);
+    } else {
+      const WorkerShare* share = member.live() ? open_->Share(member.id.worker) : nullptr;
+      later = later || share == nullptr || share->parts.size() < kMaxParts;
+    }
+  }
+  if (level.empty()) level = std::move(able);
+  if (level.empty() && later && !without) return;
+  // Whom nothing can be given any more has sealed both of its parts: the round does without, and
+  // another one follows with what is left.
+  if (level.empty() && view.with_units > 0) without = true;
+  if (without) {
+    open_->left_out.insert(open_->left_out.end(), open_->orphans.begin(), open_->orphans.end());
+    open_->orphans.clear();
+  } else if (!level.empty()) {
+    SpreadOrphans(level);
+  } else if (job_->members.CountLive() > 0) {
+    job_->Fail(fmt::format("round {} cannot be computed again: nobody has a part left", open_->round));
+  }
+}
+
+// Each unit goes to who would be done with it first.
+void RoundMachine::SpreadOrphans(const std::vector<Member*>& takers) {
+  struct Load {
+    Duration done_in;
+    Duration unit_time;
+    std::size_t taker;
+    bool operator<(const Load& other) const {
+      return std::tie(done_in, taker) > std::tie(other.done_in, other.taker);
+    }
+  };
+  const Duration usual = std::max(job_->members.MedianUnitTime(), Duration(1));
+  std::priority_queue<Load> loads;
+  for (std::size_t i = 0; i < takers.size(); ++i) {
+    const Duration known = takers[i]->unit_times.mean;
+    const Duration unit_time = known > Duration{} ? known : usual;
+    const policies::WorkerView* view = open_->WorkerViewOf(takers[i]->id.worker);
+    const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
+    loads.push({unit_time * (left + 1), unit_time, i});
+  }
+  std::vector<std::vector<Orphan>> given(takers.size());
+  for (const Orphan& orphan : open_->orphans) {
+    Load load = loads.top();
+    loads.pop();
+    given[load.taker].push_back(orphan);
+    load.done_in += load.unit_time;
+    loads.push(load);
+  }
+  open_->orphans.clear();
+  for (std::size_t i = 0; i < takers.size(); ++i) {
+    if (!given[i].empty()) GiveTo(*takers[i], given[i]);
+  }
+}
+
+}  // namespace lockstep::coordinator

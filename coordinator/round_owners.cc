@@ -1,0 +1,157 @@
+// Before the commit: owners that do not send receipts lose their slices, and edges that are broken
+// are avoided.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+std::string Names(const std::vector<WorkerId>& workers) {
+  std::string names;
+  for (const WorkerId worker : workers) names += fmt::format("{}{}", names.empty() ? "" : ", ", worker);
+  return names;
+}
+
+}  // namespace
+
+bool RoundMachine::HeardSince(WorkerId worker, Time t) const {
+  const Member& member = job_->members.at(worker);
+  return member.live() && member.last_heard >= t;
+}
+
+void RoundMachine::PingAll(const std::vector<WorkerId>& workers) {
+  for (const WorkerId worker : workers) {
+    const Member& member = job_->members.at(worker);
+    if (member.connected()) job_->Ping(member);
+  }
+}
+
+void RoundMachine::ResetReceiptCheck() {
+  receipt_pinged_at_.reset();
+  receipts_from_ = job_->now;
+  receipt_patience_ = OwnerDeadline(receipt_latency_, job_->timeout);
+}
+
+// The deadline runs from the last part that was sealed: only then can receipts be all that is
+// missing. At half of it those concerned are asked for a sign of life.
+Time RoundMachine::NextReceiptCheck() const {
+  if (!open_ || open_->undelivered == 0 || !open_->last_sealed) return kNever;
+  const Time from = std::max(*open_->last_sealed, receipts_from_);
+  return from + (receipt_pinged_at_ ? receipt_patience_ : receipt_patience_ / 2);
+}
+
+void RoundMachine::CheckReceipts() {
+  if (NextReceiptCheck() > job_->now) return;
+  if (!receipt_pinged_at_) {
+    receipt_pinged_at_ = job_->now;
+    std::vector<WorkerId> concerned;
+    for (const OwnerShare& share : open_->owners.owners) concerned.push_back(share.owner.worker);
+    PingAll(concerned);
+    if (NextReceiptCheck() > job_->now) return;
+  }
+  const Time pinged_at = *receipt_pinged_at_;
+  receipt_pinged_at_.reset();
+  receipts_from_ = job_->now;
+  OpenRound::Hypothetical delivered;
+  open_->ViewIfDelivered(job_->now, job_->start.workers, &delivered);
+  if (!open_->orphans.empty() || !job_->policy.closing->Judge(delivered.view).close) return;
+  const std::vector<WorkerId> silent = BlameForReceipts(pinged_at);
+  if (silent.empty() || silent.size() == open_->owners.owners.size()) {
+    receipt_patience_ = std::min(receipt_patience_ * 2, job_->timeout);  // it is slow for everybody
+    return;
+  }
+  ReplaceOwners(silent, fmt::format("no receipts from worker {}", Names(silent)));
+}
+
+// A receipt takes two: it is the owner's fault when it is silent, or when it misses most of what
+// others have; not when the contributor is the silent one.
+std::vector<WorkerId> RoundMachine::BlameForReceipts(Time pinged_at) const {
+  std::vector<std::uint32_t> misses(job_->members.slots());
+  std::uint32_t parts = 0;
+  for (const WorkerShare& share : open_->shares()) {
+    const WorkerId contributor = share.member.worker;
+    const bool reachable = HeardSince(contributor, pinged_at);
+    for (std::size_t i = 0; i < share.parts.size(); ++i) {
+      if (share.parts[i].is_void) continue;
+      parts += reachable ? 1 : 0;
+      if (share.parts[i].delivered_at) continue;
+      const PartIndex part(static_cast<std::uint8_t>(i));
+      for (const WorkerId owner : open_->delivery.Missing(contributor, part)) {
+        if (reachable || !HeardSince(owner, pinged_at)) ++misses[owner.value];
+      }
+    }
+  }
+  std::vector<WorkerId> silent;
+  std::vector<WorkerId> slow;
+  for (const OwnerShare& share : open_->owners.owners) {
+    const WorkerId owner = share.owner.worker;
+    if (misses[owner.value] == 0) continue;
+    if (!HeardSince(owner, pinged_at)) silent.push_back(owner);
+    if (2 * misses[owner.value] > parts) slow.push_back(owner);
+  }
+  if (!silent.empty()) return silent;
+  return 2 * slow.size() <= open_->owners.owners.size() ? slow : std::vector<WorkerId>{};
+}
+
+void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why) {
+  for (const WorkerId worker : silent) job_->members.at(worker).owner_on_trial = open_->round;
+  const auto usable = [&](const MemberId& id) {
+    return std::find(silent.begin(), silent.end(), id.worker) == silent.end();
+  };
+  std::vector<MemberId> candidates;
+  for (const OwnerShare& share : open_->owners.owners) {
+    const Member* member = job_->members.Find(share.owner);
+    if (member != nullptr && member->live() && usable(share.owner)) candidates.push_back(share.owner);
+  }
+  if (candidates.empty()) {
+    for (const MemberId& id : EligibleFor(open_->round, false)) {
+      if (usable(id)) candidates.push_back(id);
+    }
+  }
+  owners_stale_ = candidates.empty();  // until somebody comes
+  if (owners_stale_) return;
+  OwnerMap map = weights_.Choose(open_->owners.version + 1, candidates, job_->members);
+  job_->Log(LogLevel::kInfo, "round {}: new owners, {}", open_->round, why);
+  open_->SetOwners(map, job_->members, job_->now);
+  open_plan_.owners = map;
+  ResetReceiptCheck();
+  job_->Send(job_->members.Exchanging(), NewOwners{open_->round, std::move(map)});
+}
+
+// Each member needs each owner, so an owner must have no broken edge. Where everybody has one, the
+// member with more of them leaves (tie: the higher id); it comes back as anybody does, once it
+// reaches all.
+void RoundMachine::AvoidBrokenEdge(Member& a, Member& b) {
+  bool any_whole = false;
+  for (const MemberId& id : EligibleFor(open_ ? open_->round : provisional_->commit.round, false)) {
+    any_whole = any_whole || job_->members.BrokenEdges(id.worker) == 0;
+  }
+  if (!any_whole) {
+    const auto edges = [this](const Member& m) {
+      return std::pair(job_->members.BrokenEdges(m.id.worker), m.id.worker);
+    };
+    Member& out = edges(a) > edges(b) ? a : b;
+    Member& stays = &out == &a ? b : a;
+    job_->Expel(out, fmt::format("it and worker {} cannot reach each other", stays.id.worker));
+    return;
+  }
+  if (open_ && (open_->delivery.IsOwner(a.id.worker) || open_->delivery.IsOwner(b.id.worker))) {
+    ReplaceOwners({}, fmt::format("workers {} and {} cannot reach each other", a.id.worker,
+                                  b.id.worker));
+  }
+  if (!provisional_ || provisional_->closed) return;
+  const auto waits_for = [this](const Member& member, const Member& owner) {
+    const auto& owners = provisional_->commit.owners.owners;
+    return MustApply(member) && std::any_of(owners.begin(), owners.end(), [&](const auto& share) {
+             return share.owner == owner.id;
+           });
+  };
+  if (waits_for(a, b) || waits_for(b, a)) {
+    BeginFailover(fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
+  }
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,113 @@
+// Who computes what in the next round, and who owns.
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Those that have contributed to one of the two rounds before this one.
+bool ContributedLately(const Member& member, RoundId round) {
+  return member.contributed && member.contributed->value + 2 >= round.value;
+}
+
+}  // namespace
+
+std::vector<MemberId> RoundMachine::EligibleFor(RoundId round, bool exact) const {
+  std::vector<MemberId> level;
+  std::vector<MemberId> lately;
+  std::vector<MemberId> live;
+  for (const Member& member : job_->members.all()) {
+    if (!member.live()) continue;
+    live.push_back(member.id);
+    // Has applied the round before the last one at least.
+    if (member.next.value + 1 < round.value) continue;
+    level.push_back(member.id);
+    if (ContributedLately(member, round)) lately.push_back(member.id);
+  }
+  if (exact && !lately.empty()) return lately;
+  return level.empty() ? live : level;
+}
+
+std::vector<std::uint32_t> RoundMachine::ShareUnits(const std::vector<MemberId>& members,
+                                                    std::uint32_t units) {
+  std::vector<policies::WorkerView> views(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Member& member = job_->members.at(members[i].worker);
+    views[i].member = member.id;
+    views[i].last_heard = member.last_heard;
+    views[i].unit_time_mean = member.unit_times.mean;
+    views[i].unit_time_deviation = member.unit_times.deviation;
+  }
+  std::vector<std::uint32_t> shares = job_->policy.work->Share(views, units);
+  const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  if (shares.size() == members.size() && sum == units) return shares;
+  job_->Log(LogLevel::kWarning, "policy {} shared out {} units of {}; they are shared equally",
+            job_->policy.name, sum, units);
+  const auto count = static_cast<std::uint32_t>(members.size());
+  shares.assign(count, units / count);
+  for (std::uint32_t i = 0; i < units % count; ++i) ++shares[i];
+  return shares;
+}
+
+Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version, bool* exact) {
+  PlannedUnits planned = sampler_->PlanRound();
+  *exact = planned.exact;
+  const std::vector<MemberId> eligible = EligibleFor(round, planned.exact);
+  LOCKSTEP_CHECK(!eligible.empty(), "round {} is planned for nobody", round);
+  const auto units = static_cast<std::uint32_t>(planned.units.size());
+  const std::vector<std::uint32_t> shares = ShareUnits(eligible, units);
+
+  // Given-back units come first, and go to those that can be trusted with them.
+  std::vector<std::size_t> order(eligible.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (planned.given_back > 0) {
+    std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
+      return ContributedLately(job_->members.at(eligible[i].worker), round);
+    });
+  }
+  std::vector<std::size_t> first(eligible.size());
+  std::size_t at = 0;
+  for (const std::size_t i : order) {
+    first[i] = at;
+    at += shares[i];
+  }
+
+  Plan plan;
+  plan.round = round;
+  plan.epoch = planned.epoch;
+  plan.members = job_->members.Exchanging();
+  for (std::size_t i = 0; i < eligible.size(); ++i) {
+    if (shares[i] == 0) continue;
+    const auto begin = planned.units.begin() + static_cast<std::ptrdiff_t>(first[i]);
+    plan.assignments.push_back(
+        {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
+  }
+  plan.owners = weights_.Choose(map_version, Responsive(EligibleFor(round, false)), job_->members);
+  return plan;
+}
+
+std::vector<MemberId> RoundMachine::Responsive(std::vector<MemberId> members) const {
+  std::vector<MemberId> heard;
+  for (const MemberId& id : members) {
+    if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2) heard.push_back(id);
+  }
+  return heard.empty() ? members : heard;
+}
+
+void RoundMachine::OpenPlanned(Plan plan, bool exact) {
+  open_.emplace(plan, exact, job_->members, job_->now);
+  for (const Assignment& assignment : plan.assignments) {
+    job_->members.at(assignment.member.worker).last_progress = job_->now;
+  }
+  open_plan_ = std::move(plan);
+  moved_.clear();
+  earlier_attempts_.clear();
+  look_again_ = kNever;
+  owners_stale_ = false;
+  ResetReceiptCheck();
+}
+
+}  // namespace lockstep::coordinator

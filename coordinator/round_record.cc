@@ -1,0 +1,92 @@
+#include "coordinator/round_record.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
+                       std::optional<DigestRecord> digest, bool follows) {
+  const Commit& commit = round.commit;
+  RoundRecord record;
+  record.round = commit.round;
+  record.epoch = commit.epoch;
+  record.attempts = round.attempts;
+  record.policy = job.policy.name;
+  record.reason = round.verdict;
+  record.samples = commit.samples;
+  record.update = commit.update;
+  record.learning_rate = commit.learning_rate;
+  record.start = job.SinceStart(round.books.started);
+  record.commit = job.SinceStart(round.committed_at);
+  if (round.applied_at) record.applied = job.SinceStart(*round.applied_at);
+  record.moved = round.moved;
+  record.digest = std::move(digest);
+
+  IntervalSet counted;
+  double loss = 0;
+  for (const CommittedPart& part : commit.parts) {
+    const WorkerId worker = part.member.worker;
+    const SealedPart& sealed = *round.books.Part(worker, part.part);
+    IntervalSet ranges;
+    for (const UnitTiming& timing : sealed.units) {
+      LOCKSTEP_CHECK(ranges.Add(timing.unit.range) && counted.Add(timing.unit.range),
+                     "a sample counts twice in round {}", commit.round);
+      record.units.push_back({worker, timing.unit.range,
+                              job.SinceStart(sealed.clock.ToOurs(timing.start_ns) - job.stopped),
+                              job.SinceStart(sealed.clock.ToOurs(timing.end_ns) - job.stopped)});
+    }
+    record.contributors.push_back({worker, part.part, part.weight, part.samples, ranges.Ranges()});
+    record.ready[worker] = job.SinceStart(sealed.ready_at);
+    if (sealed.delivered_at) record.delivered[worker] = job.SinceStart(*sealed.delivered_at);
+    loss += sealed.loss_sum;
+  }
+  record.loss = loss / static_cast<double>(commit.samples);
+  for (const WorkerShare& share : round.books.shares()) {
+    const WorkerId worker = share.member.worker;
+    if (!share.queue.empty() && !record.ready.contains(worker)) record.excluded.push_back(worker);
+  }
+  (follows ? record.requeued : record.dropped) = round.books.RangesLess(counted);
+  return record;
+}
+
+void NoteRound(const ProvisionalRound& round, Job* job) {
+  std::vector<Time> finished;
+  Time last_possible = round.first_committed_at;
+  for (const WorkerShare& share : round.books.shares()) {
+    if (share.queue.empty()) continue;
+    Member& member = job->members.at(share.member.worker);
+    if (member.id != share.member) continue;
+    if (member.contributed == round.commit.round) {
+      ++member.rounds_contributed;
+    } else {
+      ++member.rounds_excluded;
+    }
+    const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
+    if (view.finished_at) {
+      finished.push_back(*view.finished_at);
+    } else {
+      last_possible = std::max(last_possible, round.books.started + view.unit_time_mean *
+                                                                        view.units_given);
+    }
+  }
+  job->saved_seconds += Seconds(last_possible - round.first_committed_at);
+  if (finished.size() < 2) return;
+
+  const auto middle = finished.begin() + static_cast<std::ptrdiff_t>((finished.size() - 1) / 2);
+  std::nth_element(finished.begin(), middle, finished.end());
+  const Time median = *middle;
+  const policies::WorkerView* last = nullptr;
+  for (const policies::WorkerView& view : round.books.workers()) {
+    if (view.units_given == 0 || !view.finished_at) continue;
+    if (last == nullptr || *view.finished_at > *last->finished_at) last = &view;
+  }
+  if (last == nullptr || last->parts.empty() || *last->finished_at <= median) return;
+  Member& slowest = job->members.at(last->member.worker);
+  if (slowest.id != last->member) return;
+  const Time ready = std::min(last->parts.back().ready_at, *last->finished_at);
+  slowest.held_up_compute += std::max(ready - median, Duration{});
+  slowest.held_up_link += *last->finished_at - std::max(ready, median);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,229 @@
+#include "coordinator/server.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "coordinator/record_json.h"
+#include "coordinator/status_page.h"
+#include "coordinator/worker_clock.h"
+#include "transport/control/channel.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+namespace asio = boost::asio;
+namespace control = transport::control;
+
+// After the job's end: how long what was sent may take to go out.
+constexpr auto kFarewell = std::chrono::seconds(3);
+
+std::chrono::steady_clock::time_point SteadyTime(Time time) {
+  return std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(time.time_since_epoch()));
+}
+
+class ServerImpl final : public Server {
+ public:
+  Status Start(const CoordinatorOptions& options) {
+    control::ControlServer::Options server;
+    server.listen = options.listen;
+    server.channel.timeout = FromSeconds(options.job.liveness.timeout_s);
+    heard_interval_ = server.channel.timeout / 8;
+    if (!options.secret_file.empty()) {
+      auto secret = control::ReadSecretFile(options.secret_file);
+      if (!secret) return secret.error();
+      if (!secret->warning.empty()) spdlog::warn("{}", secret->warning);
+      server.secret = secret->secret;
+    }
+    control::ControlServer::Handler handler;
+    handler.on_worker = [this](std::unique_ptr<control::WorkerChannel> channel, Hello hello) {
+      OnWorker(std::move(channel), std::move(hello));
+    };
+    handler.on_rejected = [](const std::string& remote, const Error& error) {
+      spdlog::warn("connection from {} came to nothing: {}", remote, error.message);
+    };
+    auto listening = control::ControlServer::Listen(io_, std::move(server), std::move(handler));
+    if (!listening) return listening.error();
+    listener_ = std::move(*listening);
+    if (options.http) {
+      auto page = StatusPage::Listen(io_, *options.http, [this] { return StatusText(runner_->CurrentStatus()); });
+      if (!page) return page.error();
+      page_ = std::move(*page);
+    }
+    return {};
+  }
+
+  std::string address() const override { return ToString(listener_->address()); }
+  std::optional<std::string> http_address() const override {
+    return page_ ? std::optional(ToString(page_->address())) : std::nullopt;
+  }
+
+  std::unique_ptr<JobRunner> Run(const std::function<std::unique_ptr<JobRunner>(JobRunner::Ports)>& make) override {
+    JobRunner::Ports ports;
+    ports.send = [this](ConnectionId to, const std::shared_ptr<const ToWorker>& message) { Send(to, message); };
+    ports.close = [this](ConnectionId connection, const std::string& reason) { Close(connection, reason); };
+    ports.set_timer = [this](Time at) { SetTimer(at); };
+    ports.finished = [this] { Finish(); };
+    runner_ = make(std::move(ports));
+    WatchSignals();
+    Tick();
+    TellWhoWasHeard();
+    runner_->Handle(TimerFired{});  // the machine's first look at the clock: it sets its timer
+    io_.run();
+    channels_.clear();
+    return std::move(runner_);
+  }
+
+ private:
+  struct Peer {
+    std::unique_ptr<control::WorkerChannel> channel;
+    Time told_heard;  // what the machine knows of
+  };
+
+  void OnWorker(std::unique_ptr<control::WorkerChannel> made, Hello hello) {
+    const ConnectionId id(++last_id_);
+    control::WorkerChannel* channel = made.get();
+    channels_.emplace(id, Peer{std::move(made), MonotonicNow()});
+    const std::string remote = channel->remote();
+    channel->Start({.on_message = [this, id, channel](FromWorker message) {
+                      if (const auto clock = channel->clock()) ToOwnClock(message, clock->offset);
+                      Deliver(Received{id, std::move(message)});
+                    },
+                    .on_closed = [this, id](const Error& error) {
+                      const bool ours = closing_.erase(id) != 0;
+                      channels_.erase(id);
+                      if (!ours) Deliver(Disconnected{id, error.message});
+                      if (finished_ && channels_.empty()) io_.stop();
+                    },
+                    .on_drained = nullptr});
+    Deliver(Connected{id, remote});
+    Deliver(Received{id, std::move(hello)});
+  }
+
+  void Deliver(Event event) {
+    if (!finished_) runner_->Handle(std::move(event));
+  }
+
+  void Send(ConnectionId to, const std::shared_ptr<const ToWorker>& message) {
+    const auto found = channels_.find(to);
+    if (found == channels_.end()) return;
+    // Encoded once for all who get the same message.
+    if (message != last_message_) {
+      last_frame_ = control::MakeFrame(*message);
+      last_message_ = message;
+    }
+    found->second.channel->Send(last_frame_);
+  }
+
+  void Close(ConnectionId connection, const std::string& reason) {
+    const auto found = channels_.find(connection);
+    if (found == channels_.end()) return;
+    spdlog::debug("closing the connection of {}: {}", found->second.channel->remote(), reason);
+    closing_.emplace(connection, reason);
+    found->second.channel->Close();
+  }
+
+  void SetTimer(Time at) {
+    timer_.cancel();
+    if (at == kNever) return;
+    timer_.expires_at(SteadyTime(at));
+    timer_.async_wait([this, at](const boost::system::error_code& error) {
+      if (error) return;
+      const Duration late = MonotonicNow() - at;
+      if (late < std::chrono::milliseconds(500) || reading_) {
+        reading_ = false;
+        Deliver(TimerFired{});
+        return;
+      }
+      // This process was stopped or starved: what has arrived meanwhile is read before anybody is judged.
+      reading_ = true;
+      SetTimer(MonotonicNow() + std::chrono::milliseconds(50));
+    });
+  }
+
+  void WatchSignals() {
+    signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+      if (error) return;
+      Deliver(StopRequested{signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)"});
+      WatchSignals();
+    });
+  }
+
+  // Heartbeats are the channels' own; the machine is told who was heard.
+  void TellWhoWasHeard() {
+    heard_timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(heard_interval_));
+    heard_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error || finished_) return;
+      std::vector<ConnectionId> heard;
+      for (auto& [id, peer] : channels_) {
+        if (peer.channel->last_heard() <= peer.told_heard) continue;
+        peer.told_heard = peer.channel->last_heard();
+        heard.push_back(id);
+      }
+      for (ConnectionId id : heard) Deliver(Received{id, Pong{}});
+      TellWhoWasHeard();
+    });
+  }
+
+  void Tick() {
+    progress_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(runner_->progress_interval()));
+    progress_.async_wait([this](const boost::system::error_code& error) {
+      if (error || finished_) return;
+      runner_->ShowProgress();
+      Tick();
+    });
+  }
+
+  void Finish() {
+    finished_ = true;
+    timer_.cancel();
+    heard_timer_.cancel();
+    progress_.cancel();
+    signals_.cancel();
+    page_.reset();
+    listener_.reset();
+    for (auto& [id, peer] : channels_) {
+      closing_.emplace(id, "the job has ended");
+      peer.channel->Close();
+    }
+    // Not from within a callback of a channel.
+    farewell_.expires_after(channels_.empty() ? std::chrono::steady_clock::duration::zero() : kFarewell);
+    farewell_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
+  }
+
+  asio::io_context io_{1};
+  asio::signal_set signals_{io_, SIGINT, SIGTERM};
+  asio::steady_timer timer_{io_};
+  asio::steady_timer progress_{io_};
+  asio::steady_timer farewell_{io_};
+  asio::steady_timer heard_timer_{io_};
+  Duration heard_interval_{};
+  std::unique_ptr<control::ControlServer> listener_;
+  std::unique_ptr<StatusPage> page_;
+  std::map<ConnectionId, Peer> channels_;
+  std::map<ConnectionId, std::string> closing_;
+  std::unique_ptr<JobRunner> runner_;
+  std::shared_ptr<const ToWorker> last_message_;
+  control::Frame last_frame_;
+  std::uint64_t last_id_ = 0;
+  bool reading_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::Open(const CoordinatorOptions& options) {
+  auto server = std::make_unique<ServerImpl>();
+  if (Status started = server->Start(options); !started.ok()) return started.error();
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace lockstep::coordinator

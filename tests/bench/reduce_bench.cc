@@ -1,0 +1,148 @@
+// How fast the reduction is, beside what it is measured against: a memcpy, which moves the fewest
+// bytes per result, and the pairwise way, one input at a time into the sum. "bytes_per_second"
+// counts what has to cross memory: every input and the output once. Run it with
+// --benchmark_enable_random_interleaving=true --benchmark_repetitions=9 on a machine that others
+// use too, and compare medians.
+#include <benchmark/benchmark.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "worker/exchange/digest.h"
+#include "worker/exchange/reduce.h"
+#include "worker/exchange/reduce_kernels.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr std::size_t kMaxInputs = 8;
+constexpr std::size_t kMaxFloats = 16u << 20;
+
+// Memory with its pages in place, the same for all, so that no benchmark pays for another's faults.
+float* Memory(std::size_t which) {
+  static const std::vector<float*> memory = [] {
+    std::vector<float*> made;
+    for (std::size_t s = 0; s <= kMaxInputs; ++s) {
+      void* base = mmap(nullptr, kMaxFloats * sizeof(float), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+      LOCKSTEP_CHECK(base != MAP_FAILED);
+      made.push_back(static_cast<float*>(base));
+      for (std::size_t i = 0; i < kMaxFloats; ++i)
+        made.back()[i] = static_cast<float>(i % 1000 + s);
+    }
+    return made;
+  }();
+  return memory[which];
+}
+
+float* Out() { return Memory(kMaxInputs); }
+
+std::vector<Input> Inputs(std::size_t count) {
+  std::vector<Input> inputs;
+  for (std::size_t s = 0; s < count; ++s) inputs.push_back({Memory(s), 1.0f});
+  return inputs;
+}
+
+void Finish(benchmark::State& state, std::size_t bytes) {
+  state.SetBytesProcessed(static_cast<std::int64_t>(bytes) * state.iterations());
+}
+
+void Memcpy(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  for (auto _ : state) {
+    std::memcpy(Out(), Memory(0), bytes);
+    benchmark::ClobberMemory();
+  }
+  Finish(state, 2 * bytes);
+}
+
+void Fused(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const auto inputs = Inputs(static_cast<std::size_t>(state.range(1)));
+  for (auto _ : state) {
+    WeightedSum(inputs, Out(), bytes / sizeof(float));
+    benchmark::ClobberMemory();
+  }
+  Finish(state, (inputs.size() + 1) * bytes);
+}
+
+void Variant(benchmark::State& state, const ReduceKernels& kernels, bool streaming) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const auto inputs = Inputs(static_cast<std::size_t>(state.range(1)));
+  for (auto _ : state) {
+    kernels.weighted_sum(inputs, Out(), bytes / sizeof(float), streaming);
+    benchmark::ClobberMemory();
+  }
+  Finish(state, (inputs.size() + 1) * bytes);
+}
+
+#if defined(__x86_64__) && !defined(LOCKSTEP_SANITIZED)
+[[gnu::target_clones("avx512f", "avx2", "default")]]
+#endif
+void AddTo(float* sum, const float* x, float w, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) sum[i] += w * x[i];
+}
+
+void Pairwise(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const auto inputs = Inputs(static_cast<std::size_t>(state.range(1)));
+  for (auto _ : state) {
+    std::memcpy(Out(), inputs[0].data, bytes);
+    for (std::size_t s = 1; s < inputs.size(); ++s) {
+      AddTo(Out(), inputs[s].data, inputs[s].weight, bytes / sizeof(float));
+    }
+    benchmark::ClobberMemory();
+  }
+  Finish(state, (inputs.size() + 1) * bytes);
+}
+
+void Squares(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  constexpr std::size_t kGrain = 1024;
+  std::vector<double> out(Grains(bytes / sizeof(float), kGrain));
+  for (auto _ : state) {
+    SumOfSquaresByGrain(Memory(0), bytes / sizeof(float), kGrain, out.data());
+    benchmark::DoNotOptimize(out.data());
+  }
+  Finish(state, bytes);
+}
+
+void Digest(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  for (auto _ : state) benchmark::DoNotOptimize(DigestOf({Memory(0), bytes / sizeof(float)}));
+  Finish(state, bytes);
+}
+
+void RegisterAll() {
+  constexpr std::int64_t kSmall = 256 << 10, kMiddle = 1 << 20, kLarge = 64 << 20;
+  for (const std::int64_t bytes : {kSmall, kMiddle, kLarge}) {
+    benchmark::RegisterBenchmark("memcpy", Memcpy)->Arg(bytes);
+    for (const std::int64_t count : {2, 4, 8}) {
+      benchmark::RegisterBenchmark("fused", Fused)->Args({bytes, count});
+      benchmark::RegisterBenchmark("pairwise", Pairwise)->Args({bytes, count});
+    }
+    for (const ReduceKernels& kernels : AvailableReduceKernels()) {
+      for (const bool streaming : {false, true}) {
+        const std::string name = std::string(kernels.name) + (streaming ? "/streaming" : "/cached");
+        benchmark::RegisterBenchmark(name.c_str(), Variant, kernels, streaming)->Args({bytes, 4});
+      }
+    }
+    benchmark::RegisterBenchmark("sum_of_squares", Squares)->Arg(bytes);
+    benchmark::RegisterBenchmark("digest", Digest)->Arg(bytes);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::worker
+
+int main(int argc, char** argv) {
+  lockstep::worker::RegisterAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

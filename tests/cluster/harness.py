@@ -1,0 +1,187 @@
+"""Real jobs for the cluster tests: coordinator and workers as processes on loopback, in a temporary folder.
+
+Ports are taken by the kernel, processes are ended by their id, nothing waits a fixed time: every wait is for an event that can be
+seen in the run directory or for the end of a process, and has a bound.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ.get("LOCKSTEP_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/release/bin"))
+# Sanitized programs are slower; the bound of each wait grows, nothing else.
+PATIENCE = float(os.environ.get("LOCKSTEP_TEST_PATIENCE", "1"))
+
+SYNTHETIC = {
+    "job.seed": 3,
+    "job.rounds": 40,
+    "job.global_batch": 64,
+    "job.units": 16,
+    "model.name": "mlp",
+    "model.widths": "32",
+    "data.format": "synthetic",
+    "data.synthetic_train": 2048,
+    "data.synthetic_test": 512,
+    "data.synthetic_features": 32,
+    "optimizer.lr": 0.05,
+    "policy.name": "full",
+    "checkpoint.every_epochs": 0,
+    "evaluation.every_epochs": 0,
+}
+
+
+def ini_text(options):
+    sections = collections.defaultdict(list)
+    for key, value in options.items():
+        section, name = key.split(".", 1)
+        sections[section].append(f"{name} = {value}")
+    return "".join(f"[{section}]\n" + "\n".join(lines) + "\n\n" for section, lines in sections.items())
+
+
+def wait_for(what, condition, seconds=30.0, look_every=0.01):
+    """Returns the first true value of condition(); fails with `what` after `seconds`."""
+    end = time.monotonic() + seconds * PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"timed out waiting for {what}")
+        time.sleep(look_every)
+
+
+class Job:
+    """One job in a folder of its own. Use as a context manager: what still runs at the end is killed."""
+
+    def __init__(self, workers, options=None, folder=None, coordinator_args=(), listen="127.0.0.1:0", prefix=(), **more):
+        self.workers = workers
+        self.options = dict(SYNTHETIC)
+        self.options.update(options or {})
+        self.options.update({key.replace("__", "."): value for key, value in more.items()})
+        self.own_folder = folder is None
+        self.folder = pathlib.Path(folder or tempfile.mkdtemp(prefix="lockstep-test-"))
+        self.run_dir = self.folder / "run"
+        self.config = self.folder / "job.ini"
+        self.config.write_text(ini_text(self.options))
+        self.coordinator_args = list(coordinator_args)
+        self.listen = listen
+        self.prefix = list(prefix)
+        self.processes = {}
+        self.logs = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        if kind is not None:
+            for name in self.logs:
+                print(f"--- {name}\n{self.log(name)[-6000:]}")
+        if self.own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, name, command, environment=None, prefix=()):
+        log = self.folder / f"{name}.log"
+        self.logs[name] = log
+        with open(log, "ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [*map(str, prefix), *map(str, command)], stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                env={**os.environ, **(environment or {})})
+        return self.processes[name]
+
+    def log(self, name):
+        return self.logs[name].read_text(errors="replace")
+
+    def start_coordinator(self, *arguments, environment=None):
+        address = self.run_dir / "coordinator.address"
+        if address.exists():
+            address.unlink()
+        self._start("coordinator", [BIN / "lockstep-coordinator", "--listen", self.listen, "--workers", self.workers,
+                                    "--config", self.config, "--run-dir", self.run_dir, *self.coordinator_args, *arguments],
+                    environment, self.prefix)
+        wait_for("the coordinator's address", lambda: address.exists() or self.processes["coordinator"].poll() is not None)
+        if not address.exists():
+            raise AssertionError("the coordinator ended: " + self.log("coordinator"))
+        self.address = address.read_text().strip()
+        return self
+
+    def start_worker(self, index, *arguments, environment=None, name=None, prefix=(), address=None):
+        return self._start(name or f"worker{index}",
+                           [BIN / "lockstep-worker", "--coordinator", address or self.address, "--id", index, *arguments],
+                           environment, prefix)
+
+    def start(self, environment=None):
+        self.start_coordinator(environment=environment)
+        for index in range(self.workers):
+            self.start_worker(index, environment=environment)
+        return self
+
+    def wait(self, name="coordinator", seconds=90.0):
+        try:
+            return self.processes[name].wait(seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} did not end") from None
+
+    def rounds(self):
+        path = self.run_dir / "rounds.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def wait_for_rounds(self, count, seconds=60.0):
+        def there():
+            if self.processes["coordinator"].poll() is not None and len(self.rounds()) < count:
+                raise AssertionError("the coordinator ended early: " + self.log("coordinator")[-3000:])
+            return len(self.rounds()) >= count
+        wait_for(f"{count} closed rounds", there, seconds, look_every=0.03)
+
+    def summary(self):
+        return json.loads((self.run_dir / "summary.json").read_text())
+
+    def finish(self, seconds=90.0):
+        """Waits for the end of a job that must complete; returns its summary."""
+        code = self.wait("coordinator", seconds)
+        if code != 0:
+            raise AssertionError(f"the coordinator ended with status {code}:\n{self.log('coordinator')[-4000:]}")
+        return self.summary()
+
+
+def check_epochs(test, rounds, dataset_size):
+    """Every sample at most once in an epoch, exactly once in each epoch but the last; independent of the program's own books."""
+    counted = collections.defaultdict(list)
+    for line in rounds:
+        samples = 0
+        for contributor in line["contributors"]:
+            size = sum(to - start for start, to in contributor["ranges"])
+            test.assertEqual(size, contributor["samples"])
+            samples += size
+            counted[line["epoch"]].extend(map(tuple, contributor["ranges"]))
+        test.assertEqual(samples, line["samples"])
+    last = max(counted) if counted else 0
+    for epoch, ranges in counted.items():
+        ranges.sort()
+        position = 0
+        for start, to in ranges:
+            test.assertGreaterEqual(start, position, f"positions before {position} counted twice in epoch {epoch}")
+            if epoch != last:
+                test.assertEqual(start, position, f"positions from {position} not counted in epoch {epoch}")
+            position = to
+        if epoch != last:
+            test.assertEqual(position, dataset_size)
+        test.assertLessEqual(position, dataset_size)
+
+
+class ClusterTest(unittest.TestCase):
+    maxDiff = None

@@ -1,0 +1,128 @@
+"""Mistakes of a user: one clear line, status 2, nothing left behind."""
+
+import gzip
+import pathlib
+import shutil
+import socket
+import subprocess
+import unittest
+
+from harness import BIN, ClusterTest, Job, PATIENCE, ini_text, SYNTHETIC
+
+
+class BadInput(ClusterTest):
+    def coordinator(self, job, *arguments):
+        return subprocess.run([BIN / "lockstep-coordinator", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=30 * PATIENCE, cwd=job.folder, check=False)
+
+    def assert_one_line(self, done, *words):
+        self.assertEqual(done.returncode, 2, done.stderr)
+        lines = done.stderr.strip().split("\n")
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+    def test_config_mistakes(self):
+        with Job(2) as job:
+            for text, words in [
+                ("[polcy]\nname = full\n", ["job.ini:2", "polcy", "policy"]),
+                ("[policy]\nnmae = full\n", ["job.ini:2", "nmae", "name"]),
+                ("[job]\nglobal_batch = many\n", ["job.ini:2", "global_batch", "many"]),
+                ("[job]\nglobal_batch = 0\n", ["job.ini:2", "global_batch"]),
+                ("[policy]\nname = fastest\n", ["fastest"]),
+                ("[policy]\nname = backup\n[backup]\nworkers = 2\n", ["backup.workers"]),
+                ("what is this\n", ["job.ini:1"]),
+            ]:
+                with self.subTest(text=text):
+                    job.config.write_text(text)
+                    done = self.coordinator(job, "--listen", "127.0.0.1:0", "--workers", 2, "--config", "job.ini", "--run-dir", "run")
+                    self.assert_one_line(done, *words)
+                    self.assertFalse(job.run_dir.exists(), "something is left behind")
+
+    def test_command_line_mistakes(self):
+        with Job(2) as job:
+            base = ["--listen", "127.0.0.1:0", "--workers", 2, "--config", job.config, "--run-dir", "run"]
+            self.assert_one_line(self.coordinator(job, *base, "--polcy.name=full"), "polcy.name", "policy.name")
+            self.assert_one_line(self.coordinator(job, "--workers", 2, "--config", "none.ini", "--run-dir", "run"), "none.ini")
+            self.assert_one_line(self.coordinator(job, *base, "--listen", "0.0.0.0:0"), "listen")
+            self.assertFalse(job.run_dir.exists())
+
+    def test_no_secret_beyond_loopback(self):
+        with Job(2) as job:
+            done = self.coordinator(job, "--listen", "0.0.0.0:0", "--workers", 2, "--config", job.config, "--run-dir", "run")
+            self.assert_one_line(done, "secret")
+            self.assertFalse(job.run_dir.exists())
+
+    def test_port_in_use(self):
+        with Job(2) as job, socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            done = self.coordinator(job, "--listen", address, "--workers", 2, "--config", job.config, "--run-dir", "run")
+            self.assert_one_line(done, address, "use")
+            self.assertFalse((job.run_dir / "rounds.jsonl").exists())
+
+    def test_nobody_there(self):
+        with Job(1) as job, socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+            address = "127.0.0.1:%d" % closed.getsockname()[1]
+            done = subprocess.run([BIN / "lockstep-worker", "--coordinator", address, "--connect-timeout", "1s"],
+                                  capture_output=True, text=True, timeout=30 * PATIENCE, check=False)
+            self.assert_one_line(done, address)
+
+    def test_wrong_secret(self):
+        with Job(1) as job:
+            for name, text in (("right", "a" * 32), ("wrong", "b" * 32)):
+                (job.folder / name).write_text(text)
+                (job.folder / name).chmod(0o600)
+            job.coordinator_args += ["--secret-file", job.folder / "right"]
+            job.start_coordinator()
+            worker = job.start_worker(0, "--secret-file", job.folder / "wrong", "--connect-timeout", "5s")
+            self.assertEqual(job.wait("worker0"), 2)
+            self.assertIn("secret", job.log("worker0"))
+            worker = job.start_worker(0, "--secret-file", job.folder / "right", name="right")
+            self.assertEqual(job.finish()["status"], "completed")
+            self.assertEqual(worker.wait(30), 0)
+
+    def test_data_files(self):
+        source = pathlib.Path("/usr/share/datasets/fashion-mnist")
+        if not source.exists():
+            self.skipTest("dataset-fashion-mnist is not installed")
+        with Job(1, {"data.format": "idx", "data.path": "data", "job.rounds": 1}) as job:
+            data = job.folder / "data"
+            for case, words in (("missing", ["train-images"]), ("truncated", ["train-images"]), ("foreign", ["train-labels"])):
+                with self.subTest(case=case):
+                    shutil.rmtree(data, ignore_errors=True)
+                    data.mkdir()
+                    for file in source.glob("*.gz"):
+                        shutil.copy(file, data)
+                    images = next(data.glob("train-images*"))
+                    labels = next(data.glob("train-labels*"))
+                    if case == "missing":
+                        images.unlink()
+                    elif case == "truncated":
+                        images.write_bytes(images.read_bytes()[:100000])
+                    else:
+                        labels.write_bytes(gzip.compress(b"this is a text"))
+                    shutil.rmtree(job.run_dir, ignore_errors=True)
+                    job.start_coordinator("--data.path", data)
+                    job.start_worker(0)
+                    self.assertEqual(job.wait("worker0"), 2)
+                    last = job.log("worker0").strip().split("\n")[-1]
+                    for word in words:
+                        self.assertIn(word, last)
+                    job.processes["coordinator"].kill()
+                    job.processes["coordinator"].wait()
+
+    def test_datasets_that_differ(self):
+        with Job(2, job__join_timeout="5s") as job:
+            job.start_coordinator()
+            job.start_worker(0)
+            job.start_worker(1, "--data.synthetic_train", "1024")
+            # Either this override is refused as such, or the digest is: the worker must not take part.
+            self.assertEqual(job.wait("worker1"), 2)
+            self.assertNotEqual(job.log("worker1").strip(), "")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,132 @@
+"""Workers that are slow, stopped or killed."""
+
+import signal
+import unittest
+
+from harness import ClusterTest, Job, check_epochs, wait_for
+
+# Paced, so that there is time to disturb the run and rounds have a length to compare with.
+PACED = {"emulate.unit_time": "10ms", "job.rounds": 0, "job.epochs": 4, "job.units": 16, "job.global_batch": 64}
+
+
+class Failures(ClusterTest):
+    def test_backup_survives_sigkill(self):
+        for mapping in ("auto", "off"):
+            with self.subTest(mapping=mapping), Job(4, PACED, policy__name="backup", backup__workers=1, exchange__mapping=mapping,
+                                                   exchange__transport="tcp", job__min_workers=2) as job:
+                job.start()
+                job.wait_for_rounds(10)
+                job.processes["worker2"].kill()
+                summary = job.finish()
+                self.assertEqual(summary["status"], "completed")
+                rounds = job.rounds()
+                check_epochs(self, rounds, 2048)
+                self.assertEqual(summary["samples_counted"], 4 * 2048)
+                self.assertNotIn(2, {c["worker"] for c in rounds[-1]["contributors"]})
+
+    def test_full_survives_sigkill_with_the_whole_batch(self):
+        with Job(4, PACED, policy__name="full", job__min_workers=2) as job:
+            job.start()
+            job.wait_for_rounds(10)
+            job.processes["worker1"].kill()
+            summary = job.finish()
+            rounds = job.rounds()
+            check_epochs(self, rounds, 2048)
+            self.assertEqual(summary["samples_counted"], 4 * 2048)
+
+    def test_stopped_worker_holds_nobody_up_and_comes_back(self):
+        for mapping in ("auto", "off"):
+            with self.subTest(mapping=mapping), Job(4, PACED, policy__name="backup", backup__workers=1, job__epochs=12,
+                                                   exchange__mapping=mapping, exchange__transport="tcp") as job:
+                job.start()
+                job.wait_for_rounds(20)
+                victim = job.processes["worker3"]
+                victim.send_signal(signal.SIGSTOP)
+                stopped_at = len(job.rounds())
+                # Some dozens of rounds pass while it is stopped: nobody waits for it.
+                job.wait_for_rounds(stopped_at + 60)
+                victim.send_signal(signal.SIGCONT)
+                back = wait_for("the continued worker's contribution", lambda: [
+                    line for line in job.rounds()[stopped_at + 60:] if 3 in {c["worker"] for c in line["contributors"]}])
+                self.assertTrue(back)
+                summary = job.finish()
+                rounds = job.rounds()
+                check_epochs(self, rounds, 2048)
+                commits = [line["times"]["commit"] for line in rounds[:stopped_at + 60]]
+                longest = max(after - before for before, after in zip(commits, commits[1:]))
+                self.assertLess(longest, 2.5, "a round waited for the stopped worker")
+                self.assertEqual(summary["status"], "completed")
+                self.assertEqual(summary["digest_differs"], [])
+
+    def test_killed_worker_is_replaced(self):
+        with Job(3, PACED, policy__name="full", job__epochs=10, job__min_workers=2) as job:
+            job.start()
+            job.wait_for_rounds(10)
+            job.processes["worker0"].kill()
+            job.processes["worker0"].wait()
+            at = len(job.rounds())
+            job.start_worker(0, name="worker0-again")
+            wait_for("the new worker's contribution",
+                     lambda: any(0 in {c["worker"] for c in line["contributors"]} for line in job.rounds()[at + 10:]))
+            summary = job.finish()
+            check_epochs(self, job.rounds(), 2048)
+            self.assertEqual(summary["digest_differs"], [])
+
+    def test_slow_worker_is_left_out_and_its_samples_come_back(self):
+        with Job(4, PACED, policy__name="backup", backup__workers=1, job__epochs=2) as job:
+            job.start_coordinator()
+            for index in range(4):
+                job.start_worker(index, *(["--slowdown", "factor=8"] if index == 1 else []))
+            summary = job.finish()
+            rounds = job.rounds()
+            check_epochs(self, rounds, 2048)
+            self.assertEqual(summary["samples_counted"], 2 * 2048)
+            self.assertEqual(summary["samples_dropped"], 0)
+            self.assertGreater(summary["samples_requeued"], 0)
+            excluded = sum(1 in line["excluded"] for line in rounds)
+            self.assertGreater(excluded, len(rounds) / 4)
+
+    def test_too_few_workers_wait_and_go_on(self):
+        with Job(2, PACED, policy__name="full", job__min_workers=2) as job:
+            job.start()
+            job.wait_for_rounds(5)
+            job.processes["worker1"].kill()
+            job.processes["worker1"].wait()
+            wait_for("the word that it waits", lambda: "waiting for worker 1" in job.log("coordinator"))
+            job.start_worker(1, name="worker1-again")
+            self.assertEqual(job.finish()["status"], "completed")
+
+
+class Ending(ClusterTest):
+    def test_interrupt_leaves_a_checkpoint_and_resume_goes_on_bit_for_bit(self):
+        whole = {"job.rounds": 120, "emulate.unit_time": "2ms"}
+        with Job(3, whole) as job:
+            digest = job.start().finish()["params_digest"]
+        with Job(3, whole) as job:
+            job.start()
+            job.wait_for_rounds(20)
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            job.wait()
+            summary = job.summary()
+            self.assertEqual(summary["status"], "interrupted")
+            self.assertLess(summary["rounds"], 120)
+            for index in range(3):
+                job.wait(f"worker{index}")
+            job.start_coordinator("--resume")
+            for index in range(3):
+                job.start_worker(index)
+            summary = job.finish()
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(120)))
+            self.assertEqual(summary["params_digest"], digest)
+
+    def test_worker_asked_to_leave(self):
+        with Job(3, PACED, job__min_workers=2) as job:
+            job.start()
+            job.wait_for_rounds(5)
+            job.processes["worker2"].send_signal(signal.SIGTERM)
+            self.assertEqual(job.wait("worker2"), 0)
+            self.assertEqual(job.finish()["status"], "completed")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,65 @@
+"""Training with several workers: the same result however many there are and whatever way the bytes go."""
+
+import unittest
+
+from harness import ClusterTest, Job, check_epochs
+
+
+def run(workers, environment=None, **options):
+    with Job(workers, **options) as job:
+        job.start(environment)
+        return job.finish(), job.rounds(), job.log("coordinator")
+
+
+class Training(ClusterTest):
+    def test_worker_counts_agree(self):
+        losses = {}
+        for workers in (1, 2, 4, 8):
+            summary, rounds, _ = run(workers, job__rounds=60)
+            self.assertEqual(summary["rounds"], 60)
+            check_epochs(self, rounds, 2048)
+            losses[workers] = [line["loss"] for line in rounds]
+        self.assertLess(losses[1][-1], 0.5 * losses[1][0], "it does not learn")
+        for workers in (2, 4, 8):
+            for one, several in zip(losses[1], losses[workers]):
+                self.assertLess(abs(one - several), 1e-4 * abs(one))
+
+    def test_ways_agree_bit_for_bit(self):
+        digests = {}
+        for name, options in {
+            "mapped": {},
+            "mapped again": {},
+            "ucx": {"exchange__mapping": "off", "exchange__transport": "ucx"},
+            "tcp": {"exchange__mapping": "off", "exchange__transport": "tcp"},
+        }.items():
+            summary, _, _ = run(4, optimizer__clip=1.0, exchange__bucket_bytes="8KiB", exchange__piece_bytes="4KiB", **options)
+            digests[name] = summary["params_digest"]
+            paths = {path["path"].split(":")[0] for path in summary["paths"]}
+            self.assertEqual(paths, {name.split()[0]})
+            self.assertTrue(all(path["gb_per_s"] > 0 for path in summary["paths"]))
+        self.assertEqual(len(set(digests.values())), 1, digests)
+
+    def test_auto_falls_back_to_tcp_and_says_why(self):
+        summary, _, log = run(2, environment={"UCX_TLS": "bogus"}, exchange__mapping="off")
+        self.assertEqual(summary["transport"], "tcp")
+        warnings = [line for line in log.split("\n") if "warning" in line and "tcp" in line]
+        self.assertEqual(len(warnings), 1, log)
+        self.assertIn("ucx", warnings[0].lower())
+
+    def test_evaluation_and_epochs(self):
+        summary, rounds, _ = run(3, job__rounds=0, job__epochs=2, job__global_batch=100, evaluation__every_epochs=1)
+        self.assertEqual(summary["epochs"], 2)
+        self.assertEqual(summary["samples_counted"], 2 * 2048)
+        self.assertGreater(summary["test_accuracy"], 0.5)
+        check_epochs(self, rounds, 2048)
+
+    def test_other_models_and_optimizers(self):
+        for options in ({"model__name": "softmax", "optimizer__name": "adamw", "optimizer__lr": 0.01},
+                        {"optimizer__name": "rmsprop", "optimizer__lr": 0.001, "schedule__name": "cosine", "schedule__warmup": 5}):
+            summary, rounds, _ = run(2, **options)
+            self.assertEqual(summary["status"], "completed")
+            self.assertLess(rounds[-1]["loss"], rounds[0]["loss"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,34 @@
+// A peer in a process of its own, which a test can stop, continue and kill.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "transport/transport.h"
+
+namespace lockstep::transport {
+
+// Runs the helper program: it serves the pattern, gives every message back that begins with "echo",
+// and ends with its standard input, hence with the test.
+class ChildPeer {
+ public:
+  ChildPeer(const std::string& transport, const PeerIdentity& self, const std::string& listen_host);
+  ~ChildPeer();
+  ChildPeer(const ChildPeer&) = delete;
+  ChildPeer& operator=(const ChildPeer&) = delete;
+
+  // Empty when it did not start.
+  const std::string& address() const { return address_; }
+  void Signal(int signal);
+  // Returns when all its threads have stopped.
+  void SuspendAndWait();
+  void Kill();
+
+ private:
+  pid_t pid_ = -1;
+  int input_ = -1;
+  std::string address_;
+};
+
+}  // namespace lockstep::transport

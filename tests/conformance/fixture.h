@@ -1,0 +1,75 @@
+// The parameter of every conformance test is the name of a transport.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/node.h"
+#include "tests/conformance/pattern.h"
+#include "transport/inproc/inproc.h"
+
+namespace lockstep::transport {
+
+#ifdef LOCKSTEP_SANITIZED
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// "inproc", "tcp" and whatever else this build has.
+std::vector<std::string> AllTransports();
+// Those that cross a process.
+std::vector<std::string> ProcessTransports();
+// Where transports listen: LOCKSTEP_TEST_LISTEN_HOST (an RDMA device's address, say), else
+// loopback.
+std::string ListenHost();
+
+inline PeerIdentity Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {
+  return {WorkerId(worker), Incarnation(incarnation)};
+}
+
+class TransportTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  Options OptionsFor(const PeerIdentity& self) const;
+  // Makes and starts a node.
+  std::unique_ptr<Node> MakeNode(const PeerIdentity& self);
+  std::unique_ptr<Node> MakeNode(Options options);
+  std::unique_ptr<Transport> MakeUnstarted(Options options);
+
+  std::shared_ptr<InprocNetwork> network_ = InprocNetwork::Make();
+};
+
+// A serving node with the pattern and a fetching node with memory, connected.
+class PairTest : public TransportTest {
+ protected:
+  void Connect(std::size_t fetch_window = 8, std::size_t destination_bytes = 0);
+  void TearDown() override;
+
+  Slice Destination(std::uint64_t offset, std::uint64_t bytes) const {
+    return {destination_region_, offset, bytes};
+  }
+  std::span<std::byte> DestinationBytes(std::uint64_t offset, std::uint64_t bytes) {
+    return std::span(destination_).subspan(offset, bytes);
+  }
+  // Fetches and waits; kOk is also checked byte for byte.
+  FetchStatus FetchAndCheck(const PieceName& name, std::uint64_t offset = 0);
+  // Fetches `total` bytes of the pattern in pieces, `slots` at a time, each checked; on the
+  // fetcher's data thread.
+  void FetchLong(std::uint64_t total, std::uint64_t piece_bytes, std::size_t slots);
+
+  const PeerIdentity serving_identity_ = Identity(1);
+  const PeerIdentity fetching_identity_ = Identity(2);
+  std::vector<std::byte> pattern_;
+  std::vector<std::byte> destination_;
+  std::unique_ptr<Node> server_;
+  std::unique_ptr<Node> fetcher_;
+  RegionId pattern_region_;
+  RegionId destination_region_;
+  PeerId server_peer_;   // as the fetcher calls it
+  PeerId fetcher_peer_;  // as the server calls it
+};
+
+}  // namespace lockstep::transport

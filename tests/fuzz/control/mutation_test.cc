@@ -1,0 +1,63 @@
+// Every kind of message, well-formed and then damaged, through the fuzz target.
+#include <gtest/gtest.h>
+
+#include "tests/unit/control/generate_messages.h"
+#include "transport/control/codec.h"
+#include "transport/control/frame.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace lockstep::transport::control {
+namespace {
+
+void RunTarget(const std::string& bytes) {
+  // A copy of exactly this size, so that the sanitizer sees a read beyond it.
+  const std::vector<std::uint8_t> copy(bytes.begin(), bytes.end());
+  LLVMFuzzerTestOneInput(copy.data(), copy.size());
+}
+
+void Damage(std::string& bytes) {
+  const auto at = [&] { return *rc::gen::inRange<std::size_t>(0, bytes.size() + 1); };
+  switch (*rc::gen::inRange(0, 4)) {
+    case 0:
+      if (!bytes.empty()) {
+        bytes[at() % bytes.size()] ^= static_cast<char>(1 << *rc::gen::inRange(0, 8));
+      }
+      break;
+    case 1:
+      bytes.erase(at(), *rc::gen::inRange<std::size_t>(1, 9));
+      break;
+    case 2:
+      bytes.insert(at(), *rc::gen::inRange<std::size_t>(1, 9), static_cast<char>(Any<char>()));
+      break;
+    default:
+      bytes.insert(at(), bytes.substr(at() / 2, 16));
+  }
+}
+
+TEST(ControlMutation, DamagedMessagesAreRefusedOrHarmless) {
+  rc::check("no damage gets through", [] {
+    const auto kind = *rc::gen::inRange<std::size_t>(0, 18);
+    std::string bytes = Any<bool>() ? Encode(AnyToWorker(kind)) : Encode(AnyFromWorker(kind));
+    if (Any<bool>()) bytes = FrameOf(bytes) + FrameOf(bytes);
+    RunTarget(bytes);
+    for (int i = 0; i < 30; ++i) {
+      Damage(bytes);
+      RunTarget(bytes);
+    }
+  });
+}
+
+TEST(ControlMutation, CornersOfTheFormat) {
+  RunTarget("");
+  for (int first = 0; first < 256; ++first) {
+    RunTarget(std::string(1, static_cast<char>(first)));
+    RunTarget(std::string(2, static_cast<char>(first)));
+    RunTarget(std::string(300, static_cast<char>(first)));
+  }
+  // Groups within groups, which protobuf reads by recursion.
+  RunTarget(std::string(100000, '\x0b'));
+}
+
+}  // namespace
+}  // namespace lockstep::transport::control

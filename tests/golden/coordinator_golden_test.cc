@@ -1,0 +1,410 @@
+// The protocol as stories: each test plays one and compares what was said and done with its file.
+// `coordinator_golden_test --rewrite` writes the files anew; read the difference before it is
+// committed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+bool rewrite = false;
+
+void Compare(const Story& story, const std::string& name) {
+  const std::string path = std::string(LOCKSTEP_GOLDEN_DIR) + "/" + name + ".txt";
+  if (rewrite) {
+    std::ofstream(path) << story.text();
+    return;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path << " is missing: run with --rewrite";
+  std::stringstream expected;
+  expected << file.rdbuf();
+  EXPECT_EQ(story.text(), expected.str()) << path;
+}
+
+TEST(Golden, FullRound) {
+  Story s("A round of three workers under `full`: it closes when all have delivered", {});
+  s.Begin();
+  s.Say("Worker 1 is the last; Commit(0) carries the plan of round 1.");
+  s.Sealed(0);
+  s.Sealed(2);
+  s.From(1, Progress{RoundId(0), 1, 2});
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Say("Commit(1) closes round 0.");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  Compare(s, "full_round");
+}
+
+TEST(Golden, UnmappedPartsAreDeliveredByReceipts) {
+  Story s("Without mappings a part counts when every owner has a receipt of it", {.mapped = false});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Receipts(0, {1, 2});
+  s.Receipts(1, {0, 2});
+  s.Receipts(2, {0});
+  s.Say("The last receipt closes the round.");
+  s.Receipts(2, {1});
+  Compare(s, "receipts");
+}
+
+TEST(Golden, BackupLeavesOutTheSlowOne) {
+  Story s("Under `backup` with one spare the slow worker is left out and its samples come back",
+          {.policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.From(2, Progress{RoundId(0), 0, 1});
+  s.Say("Two of three make the round; worker 2's ranges are in the next plan, first of all, for "
+        "those that contributed.");
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "backup_excludes");
+}
+
+TEST(Golden, LostWorkerUnderFull) {
+  Story s("A worker is lost within a round under `full`: the others do its units", {});
+  s.Begin();
+  s.Sealed(0);
+  s.Say("Worker 0 has sealed, so its new unit makes a second part; worker 2 has not.");
+  s.Die(1);
+  s.Sealed(0);
+  s.Sealed(2);
+  Compare(s, "lost_under_full");
+}
+
+TEST(Golden, LostWorkerUnderBackup) {
+  Story s("A worker is lost within a round under `backup`: the round does without it",
+          {.workers = 4, .policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.Die(1);
+  s.Sealed(2);
+  s.Sealed(3);
+  s.Say("A second loss is more than the rule can spare: now the units go to the others.");
+  s.AllPublishAndApply({0, 2, 3});
+  s.Die(3);
+  s.Sealed(0);
+  s.Sealed(2);
+  Compare(s, "lost_under_backup");
+}
+
+TEST(Golden, SilentOwnerBeforeTheCommit) {
+  Story s("An owner is silent before the commit: its slices go to the others", {.mapped = false});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Receipts(0, {1, 2});
+  s.Receipts(1, {0, 2});
+  s.Say("Worker 2 is stopped: it says nothing. The others answer the ping.");
+  s.Wait(1.3);
+  s.Pong(0);
+  s.Pong(1);
+  s.Wait(1.4);
+  s.Say("Receipts under the new map close the round, with the contribution of worker 2 in it.");
+  s.Receipts(0, {1, 2});
+  s.Receipts(1, {0, 2});
+  s.Say("It owns again once it has contributed to a later round.");
+  s.AllPublishAndApply({0, 1});
+  s.Applied(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Receipts(0, {1, 2});
+  s.Receipts(1, {0, 2});
+  Compare(s, "silent_owner_before_commit");
+}
+
+TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
+  Story s("An owner is lost after the commit, and one worker has all sums: the others take them "
+          "from it", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Published(2);
+  s.Say("Nobody has said Applied; so all are asked, and a yes is the truth.");
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Applied(1);
+  s.Applied(0);
+  s.Say("The units of worker 2 in round 1 have gone to the others.");
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "owner_lost_with_holder");
+}
+
+TEST(Golden, OwnerLostAndNobodyHoldsTheSums) {
+  Story s("An owner is lost after the commit and nobody has all sums: the next attempt, without its "
+          "contribution", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("With the last no, attempt 0 is void for ever; worker 2's ranges are planned again.");
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "owner_lost_without_holder");
+}
+
+TEST(Golden, NobodyContributesAnyMore) {
+  Story s("The only contributor is lost after the commit: the round is computed again",
+          {.workers = 2, .policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.Die(0);
+  s.Say("With worker 1's no, no contribution is left.");
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Sealed(1);
+  s.AllPublishAndApply({1});
+  s.Sealed(1);
+  Compare(s, "reopened_round");
+}
+
+TEST(Golden, SilentOwnerAfterTheCommit) {
+  Story s("An owner is stopped after the commit: it is not waited for, and catches up later", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Say("The deadline for publication passes without a word of worker 2.");
+  s.Wait(1.3);
+  s.Pong(0);
+  s.Pong(1);
+  s.Wait(1.3);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("It does not answer either: it is behind.");
+  s.Wait(2.6);
+  s.AllPublishAndApply({0, 1});
+  s.Say("It runs again; what it says of the round is ignored, and it copies the parameters.");
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, Level{RoundId(0)});
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "silent_owner_after_commit");
+}
+
+TEST(Golden, Rejoin) {
+  Story s("A worker is lost and comes back: it connects, copies, is level and gets units", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Say("A new process takes the slot.");
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.Say("The next commit goes to it as well.");
+  s.Sealed(0);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 2});
+  s.From(1, Level{RoundId(1)});
+  s.Say("It has units in the plan after that.");
+  s.Sealed(0);
+  s.Sealed(2);
+  Compare(s, "rejoin");
+}
+
+TEST(Golden, QuorumIsWaitedFor) {
+  Story s("Without a quorum nothing is committed; the worker that comes back makes it", {.min_workers = 3});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Sealed(0);
+  s.Say("All units of round 1 are there, and only two workers.");
+  s.Sealed(2);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.From(1, Level{RoundId(0)});
+  Compare(s, "quorum");
+}
+
+TEST(Golden, EndOfAnEpoch) {
+  Story s("The tail of an epoch: fewer units than workers, closed exactly even under `backup`",
+          {.policy = "backup", .epochs = 2, .train_samples = 14, .test_samples = 6});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 2, 1});
+  s.Say("Round 1 is the tail, with what worker 1 did not do; all of it is awaited.");
+  s.Sealed(0);
+  s.Say("The next plan is of epoch 1.");
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 1, 2});
+  Compare(s, "epoch_end");
+}
+
+TEST(Golden, FormationFallsBack) {
+  Story s("Two workers do not reach each other over UCX: the whole job uses TCP", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w);
+  s.Reached(0);
+  s.From(1, Reached{1, {{s.Id(0), true, "", false, "ucx", 1}, {s.Id(2), false, "no route to host", false, "", 0}}});
+  s.Reached(0);
+  s.Reached(1);
+  s.Reached(2);
+  Compare(s, "formation_fallback");
+}
+
+TEST(Golden, Refusals) {
+  Story s("Who is not let in, and why", {.workers = 2, .transport = "auto"});
+  s.Say("Another version of the protocol.");
+  s.Connect(0);
+  Hello old;
+  old.protocol = 7;
+  old.version = "3.1";
+  s.From(0, old);
+  s.Hello(0);
+  s.Ready(0, false);
+  s.Say("Other data.");
+  s.Hello(1);
+  Ready other = s.ReadyOf(0);
+  other.dataset_digest = "xyz";
+  s.From(1, other);
+  s.Hello(1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  s.Say("No slot is free.");
+  s.Hello(2);
+  s.Say("A message that cannot be.");
+  s.From(1, Published{RoundId(9), Attempt(0)});
+  s.Say("A later joiner without the job's transport.");
+  s.Hello(1);
+  Ready without = s.ReadyOf(0);
+  without.transports = {{"ucx", "u", ""}};
+  s.From(1, without);
+  Compare(s, "refusals");
+}
+
+TEST(Golden, Interrupt) {
+  Story s("SIGINT: the open round is the last, its state is saved", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Interrupt();
+  s.Sealed(1);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t tensor : {0u, 1u}) {
+    s.From(0, StateChunk{RoundId(1), tensor, 0, tensor == 1, std::vector<std::byte>(8)});
+  }
+  s.Saved(1);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(1), "f00d"});
+  Compare(s, "interrupt");
+}
+
+TEST(Golden, InterruptAbandonsTheRound) {
+  Story s("SIGINT, and the open round does not close in time: the one before it was the last", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Interrupt();
+  for (int i = 0; i < 3; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Pong(w);
+  }
+  for (std::uint32_t tensor : {0u, 1u}) {
+    s.From(0, StateChunk{RoundId(0), tensor, 0, tensor == 1, std::vector<std::byte>(8)});
+  }
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(0), "f00d"});
+  Compare(s, "interrupt_abandons");
+}
+
+TEST(Golden, TheEnd) {
+  Story s("The last round: evaluation, checkpoint, digests", {.workers = 2, .rounds = 1, .test_samples = 8});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  for (std::uint32_t tensor : {0u, 1u}) {
+    s.From(0, StateChunk{RoundId(0), tensor, 0, tensor == 1, std::vector<std::byte>(8)});
+  }
+  s.Saved(0);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    s.From(i % 2, EvaluationResult{1, {i, i + 1}, 1.0, i % 4 == 0 ? 0u : 1u});
+  }
+  s.From(0, Final{RoundId(0), "f00d"});
+  s.From(1, Final{RoundId(0), "f00d"});
+  Compare(s, "the_end");
+}
+
+TEST(Golden, Resume) {
+  JobState state;
+  state.next_round = RoundId(7);
+  state.updates = 7;
+  state.sampler = {120, Epoch(1), {{4, 8}, {96, 120}}};
+  state.dataset_digest = "abc";
+  state.parameter_count = 2;
+  state.state_tensors = 1;
+  Story s("A job is resumed: everybody gets the checkpoint, then the round after it", {.workers = 2, .resume = state});
+  s.Begin();
+  s.StateStreamed(0);
+  s.StateStreamed(1);
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "resume");
+}
+
+TEST(Golden, TheCoordinatorIsStopped) {
+  Story s("The coordinator itself is stopped for a minute: nobody looks late for that", {});
+  s.Begin();
+  s.Sealed(0);
+  s.Stand(60);
+  s.Sealed(1);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 1, 2});
+  Compare(s, "coordinator_stopped");
+}
+
+TEST(Golden, DigestsDiffer) {
+  Story s("A worker's parameters differ from the majority's: it catches up", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Applied(0, 0xa);
+  s.Applied(1, 0xb);
+  s.Applied(2, 0xa);
+  Compare(s, "digests_differ");
+}
+
+TEST(Golden, BrokenEdge) {
+  Story s("Two workers lose each other and reach everybody else: neither owns", {.mapped = false});
+  s.Begin();
+  s.Sealed(0);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Sealed(1);
+  s.Sealed(2);
+  s.Receipts(2, {0, 1});
+  Compare(s, "broken_edge");
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--rewrite") == 0) lockstep::coordinator::rewrite = true;
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,234 @@
+#include "tests/golden/describe.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace lockstep::coordinator {
+namespace {
+
+std::string Range(const SampleRange& range) { return fmt::format("[{},{})", range.from, range.to); }
+
+std::string Ranges(const std::vector<SampleRange>& ranges) {
+  std::string text;
+  for (const SampleRange& range : ranges) text += fmt::format("{}{}", text.empty() ? "" : " ", Range(range));
+  return text;
+}
+
+// Neighbouring units as one range: "#0-3 [0,16)".
+std::string Units(const std::vector<Unit>& units) {
+  std::string text;
+  for (std::size_t i = 0; i < units.size();) {
+    std::size_t end = i + 1;
+    while (end < units.size() && units[end].index == units[end - 1].index.Next() &&
+           units[end].range.from == units[end - 1].range.to) {
+      ++end;
+    }
+    if (!text.empty()) text += ", ";
+    text += fmt::format("#{}", units[i].index);
+    if (end > i + 1) text += fmt::format("-{}", units[end - 1].index);
+    text += fmt::format(" {}", Range({units[i].range.from, units[end - 1].range.to}));
+    i = end;
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::string Members(const std::vector<MemberId>& members) {
+  std::vector<std::uint32_t> ids;
+  for (const MemberId& member : members) ids.push_back(member.worker.value);
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+std::string Owners(const OwnerMap& map) {
+  std::string text = fmt::format("owners v{}:", map.version);
+  for (const OwnerShare& share : map.owners) {
+    text += fmt::format(" {}", share.owner.worker);
+    if (share.weight != 1) text += fmt::format("*{}", share.weight);
+  }
+  return text;
+}
+
+std::string Describe(const Plan& plan) {
+  std::string text = fmt::format("plan {} (epoch {}):", plan.round, plan.epoch);
+  for (const Assignment& assignment : plan.assignments) {
+    text += fmt::format(" {}={};", assignment.member.worker, Units(assignment.units));
+  }
+  return fmt::format("{} {}, members {}", text, Owners(plan.owners), Members(plan.members));
+}
+
+std::string Describe(const Commit& commit) {
+  std::string text = fmt::format("Commit {} attempt {} (update {}): parts", commit.round,
+                                 commit.attempt, commit.update);
+  for (const CommittedPart& part : commit.parts) {
+    text += fmt::format(" {}.{}", part.member.worker, part.part);
+  }
+  text += fmt::format(", {} samples, lr {:.4g}, {}, members {}", commit.samples,
+                      commit.learning_rate, Owners(commit.owners), Members(commit.members));
+  if (commit.evaluation != 0) text += fmt::format(", evaluation {}", commit.evaluation);
+  if (commit.checkpoint_writer) {
+    text += fmt::format(", checkpoint by {}", commit.checkpoint_writer->worker);
+  }
+  return fmt::format("{}; {}", text, commit.next ? Describe(*commit.next) : "the last");
+}
+
+std::string Peers(const std::vector<PeerInfo>& peers) {
+  std::vector<std::uint32_t> ids;
+  for (const PeerInfo& peer : peers) ids.push_back(peer.member.worker.value);
+  return ids.empty() ? "nobody" : fmt::format("{}", fmt::join(ids, " "));
+}
+
+const char* Name(StateSource source) {
+  switch (source) {
+    case StateSource::kSeed: return "the seed";
+    case StateSource::kCheckpoint: return "the checkpoint";
+    case StateSource::kPeers: return "its peers";
+  }
+  return "";
+}
+
+struct ToWorkerWords {
+  std::string operator()(const Welcome& m) const {
+    return fmt::format("Welcome as worker {} (incarnation {})", m.self.worker, m.self.incarnation);
+  }
+  std::string operator()(const Refuse& m) const { return fmt::format("Refuse: {}", m.reason); }
+  std::string operator()(const Form& m) const {
+    return fmt::format("Form {} over {}: connect to {}, expect {}", m.formation, m.transport,
+                       Peers(m.connect_to), Peers(m.expect));
+  }
+  std::string operator()(const MemberLeft& m) const {
+    return fmt::format("MemberLeft {}: {}", m.member.worker, m.reason);
+  }
+  std::string operator()(const Start& m) const {
+    return fmt::format("Start from {}: {}", Name(m.source), Describe(m.plan));
+  }
+  std::string operator()(const Commit& m) const { return Describe(m); }
+  std::string operator()(const Revoke& m) const {
+    return fmt::format("Revoke round {} from position {}", m.round, m.from);
+  }
+  std::string operator()(const Assign& m) const {
+    return fmt::format("Assign round {}: {}", m.round, Units(m.units));
+  }
+  std::string operator()(const FenceRound& m) const { return fmt::format("FenceRound {}", m.round); }
+  std::string operator()(const NewOwners& m) const {
+    return fmt::format("NewOwners round {}: {}", m.round, Owners(m.owners));
+  }
+  std::string operator()(const FenceAttempt& m) const {
+    return fmt::format("FenceAttempt {} of round {}: do you hold all sums?", m.attempt, m.round);
+  }
+  std::string operator()(const TakeSums& m) const {
+    return fmt::format("TakeSums of round {} attempt {} from {}", m.commit.round, m.commit.attempt,
+                       m.holder.worker);
+  }
+  std::string operator()(const CatchUp& m) const {
+    return fmt::format("CatchUp from {}, open round {}", m.donor.worker, m.open_round);
+  }
+  std::string operator()(const Evaluate& m) const {
+    return fmt::format("Evaluate {} after round {}: {}", m.evaluation, m.round, Range(m.range));
+  }
+  std::string operator()(const StateChunk&) const { return "StateChunk"; }
+  std::string operator()(const Finish& m) const {
+    return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
+  }
+  std::string operator()(const SetSlowdown& m) const { return fmt::format("SetSlowdown {}", m.spec); }
+  std::string operator()(const Ping&) const { return "Ping"; }
+};
+
+struct FromWorkerWords {
+  std::string operator()(const Hello& m) const {
+    return fmt::format("Hello, protocol {}{}", m.protocol,
+                       m.wanted ? fmt::format(", wants slot {}", *m.wanted) : "");
+  }
+  std::string operator()(const Ready& m) const {
+    std::string offers;
+    for (const TransportOffer& offer : m.transports) {
+      if (!offer.address.empty()) offers += fmt::format(" {}", offer.name);
+    }
+    return fmt::format("Ready, data {}, {} samples, offers{}", m.dataset_digest, m.train_samples,
+                       offers);
+  }
+  std::string operator()(const Reached& m) const {
+    std::string text = fmt::format("Reached {}:", m.formation);
+    for (const PeerPath& path : m.peers) {
+      text += fmt::format(" {}{}", path.peer.worker, path.reached ? "" : fmt::format(" NOT ({})", path.error));
+    }
+    return text;
+  }
+  std::string operator()(const Progress& m) const {
+    return fmt::format("Progress round {}: {} units done", m.round, m.units_done);
+  }
+  std::string operator()(const Sealed& m) const {
+    std::vector<Unit> units;
+    for (const UnitTiming& timing : m.units) units.push_back(timing.unit);
+    return fmt::format("Sealed round {} part {}: {}", m.round, m.part, Units(units));
+  }
+  std::string operator()(const Receipts& m) const {
+    std::string text = fmt::format("Receipts round {} v{}:", m.round, m.map_version);
+    for (const ReceivedPart& part : m.parts) {
+      text += fmt::format(" {}.{}", part.member.worker, part.part);
+    }
+    return text;
+  }
+  std::string operator()(const Revoked& m) const {
+    return fmt::format("Revoked round {} from position {}", m.round, m.from);
+  }
+  std::string operator()(const Published& m) const {
+    return fmt::format("Published round {} attempt {}", m.round, m.attempt);
+  }
+  std::string operator()(const Applied& m) const {
+    return fmt::format("Applied round {} attempt {}, digest {:x}", m.round, m.attempt, m.digest);
+  }
+  std::string operator()(const HoldAnswer& m) const {
+    return fmt::format("HoldAnswer round {} attempt {}: {}", m.round, m.attempt,
+                       m.holds_all ? "yes" : "no");
+  }
+  std::string operator()(const Behind& m) const { return fmt::format("Behind: {}", m.reason); }
+  std::string operator()(const Level& m) const { return fmt::format("Level at round {}", m.round); }
+  std::string operator()(const Unreachable& m) const {
+    return fmt::format("Unreachable {}: {}", m.peer.worker, m.reason);
+  }
+  std::string operator()(const EvaluationResult& m) const {
+    return fmt::format("EvaluationResult {}: {} right of {}", m.evaluation, m.correct, Range(m.range));
+  }
+  std::string operator()(const StateChunk& m) const {
+    return fmt::format("StateChunk after round {}: tensor {} at {}, {} bytes{}", m.round, m.tensor,
+                       m.offset, m.bytes.size(), m.last ? ", the last" : "");
+  }
+  std::string operator()(const Final& m) const { return fmt::format("Final {}", m.params_digest); }
+  std::string operator()(const Leave& m) const { return fmt::format("Leave: {}", m.reason); }
+  std::string operator()(const Pong&) const { return "Pong"; }
+};
+
+}  // namespace
+
+std::string Describe(const FromWorker& message) { return std::visit(FromWorkerWords{}, message); }
+std::string Describe(const ToWorker& message) { return std::visit(ToWorkerWords{}, message); }
+
+std::string Describe(const RoundRecord& record) {
+  std::string text = fmt::format("round {} closed ({}):", record.round, record.reason);
+  for (const ContributorRecord& contributor : record.contributors) {
+    text += fmt::format(" {}.{}={}", contributor.worker, contributor.part,
+                        Ranges(contributor.ranges));
+  }
+  if (record.attempts.size() > 1) {
+    text += fmt::format("; attempt {} because {}", record.attempts.back().attempt,
+                        record.attempts.back().reason);
+  }
+  for (const WorkerId worker : record.excluded) text += fmt::format("; excluded {}", worker);
+  for (const MoveRecord& move : record.moved) {
+    text += fmt::format("; moved {} from {} to {}", Range(move.range), move.from, move.to);
+  }
+  if (!record.requeued.empty()) text += fmt::format("; requeued {}", Ranges(record.requeued));
+  if (!record.dropped.empty()) text += fmt::format("; dropped {}", Ranges(record.dropped));
+  return text;
+}
+
+std::string Describe(const JobResult& result) {
+  std::string text = fmt::format("job {}: {}; {} rounds, {} samples counted, {} requeued, {} moved",
+                                 Name(result.outcome), result.reason, result.totals.rounds,
+                                 result.totals.samples_counted, result.totals.samples_requeued,
+                                 result.totals.samples_moved);
+  if (result.test_accuracy) text += fmt::format(", accuracy {:.2f}", *result.test_accuracy);
+  if (!result.params_digest.empty()) text += fmt::format(", digest {}", result.params_digest);
+  return text;
+}
+
+}  // namespace lockstep::coordinator

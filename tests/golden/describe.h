@@ -1,0 +1,16 @@
+// Messages and actions in words, one line each, for transcripts.
+#pragma once
+
+#include <string>
+
+#include "base/messages.h"
+#include "coordinator/coordinator.h"
+
+namespace lockstep::coordinator {
+
+std::string Describe(const FromWorker& message);
+std::string Describe(const ToWorker& message);
+std::string Describe(const RoundRecord& record);
+std::string Describe(const JobResult& result);
+
+}  // namespace lockstep::coordinator

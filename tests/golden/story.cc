@@ -1,0 +1,278 @@
+#include "tests/golden/story.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "tests/golden/describe.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr Duration kStep = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Story::Story(std::string title, StoryOptions options) : options_(std::move(options)) {
+  StartParameters start;
+  start.workers = options_.workers;
+  start.job_id = "story";
+  start.config.policy.name = options_.policy;
+  start.config.job.min_workers = options_.min_workers;
+  start.config.job.epochs = options_.epochs;
+  start.config.job.rounds = options_.epochs > 0 ? 0 : options_.rounds;
+  start.config.job.global_batch = options_.global_batch;
+  start.config.job.units = options_.units;
+  start.config.exchange.transport = options_.transport;
+  start.config.checkpoint.every_epochs = 0;
+  start.config.evaluation.every_epochs = 0;
+  start.resume = options_.resume;
+  auto made = Coordinator::Make(std::move(start));
+  LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
+  coordinator_ = std::move(*made);
+  text_ = fmt::format("# {}\n", title);
+}
+
+void Story::Say(const std::string& line) { text_ += fmt::format("\n{}\n", line); }
+
+void Story::Step(Event event, const std::string& line) {
+  now_ += kStep;
+  if (!quiet_) {
+    text_ += fmt::format("{:.3f} {}\n", std::chrono::duration<double>(now_.time_since_epoch()).count(),
+                         line);
+  }
+  Actions actions;
+  coordinator_->Step(now_, std::move(event), &actions);
+  for (const Action& action : actions) Note(action);
+}
+
+std::string Story::Receivers(const std::vector<ConnectionId>& to) const {
+  std::string text;
+  std::size_t known = 0;
+  for (const auto& [slot, worker] : state_) {
+    known += worker.connection.value != 0 ? 1 : 0;
+    for (const ConnectionId connection : to) {
+      if (connection == worker.connection) text += fmt::format("{}{}", text.empty() ? "" : ",", slot);
+    }
+  }
+  return to.size() > 1 && to.size() == known ? "all" : text;
+}
+
+void Story::Note(const Action& action) {
+  const auto line = [this](const std::string& words) {
+    if (!quiet_) text_ += fmt::format("        {}\n", words);
+  };
+  if (const auto* send = std::get_if<Send>(&action)) {
+    for (auto& [slot, worker] : state_) {
+      for (const ConnectionId to : send->to) {
+        if (to == worker.connection) Learn(slot, *send->message);
+      }
+    }
+    if (!std::holds_alternative<Ping>(*send->message)) {
+      line(fmt::format("-> {}: {}", Receivers(send->to), Describe(*send->message)));
+    }
+  } else if (const auto* close = std::get_if<Close>(&action)) {
+    line(fmt::format("close {}: {}", Receivers({close->connection}), close->reason));
+    for (auto& [slot, worker] : state_) {
+      if (worker.connection == close->connection) worker.connection = {};
+    }
+  } else if (const auto* timer = std::get_if<SetTimer>(&action)) {
+    timer_ = timer->at;
+  } else if (const auto* log = std::get_if<LogLine>(&action)) {
+    const char* level = log->level == LogLevel::kInfo ? "info" : "warning";
+    line(fmt::format("log {}: {}", level, log->text));
+  } else if (const auto* closed = std::get_if<RoundClosed>(&action)) {
+    line(Describe(*closed->record));
+  } else if (const auto* done = std::get_if<EvaluationDone>(&action)) {
+    line(fmt::format("evaluation after round {}: accuracy {:.2f}", done->record.round,
+                     done->record.accuracy));
+  } else if (const auto* stream = std::get_if<StreamState>(&action)) {
+    line(fmt::format("stream the checkpoint to {}", Receivers({stream->to})));
+  } else if (const auto* piece = std::get_if<CheckpointPiece>(&action)) {
+    line(fmt::format("checkpoint piece: tensor {} at {}", piece->chunk.tensor, piece->chunk.offset));
+  } else if (const auto* save = std::get_if<SaveCheckpoint>(&action)) {
+    line(fmt::format("save the checkpoint after round {} (next {}, epoch {})", save->round,
+                     save->state.next_round, save->state.sampler.epoch));
+  } else if (const auto* drop = std::get_if<DropCheckpoint>(&action)) {
+    line(fmt::format("drop the checkpoint after round {}", drop->round));
+  } else if (const auto* finished = std::get_if<JobFinished>(&action)) {
+    line(Describe(finished->result));
+  }
+}
+
+void Story::TakePlan(Worker* worker, const Plan& plan) {
+  worker->round = plan.round;
+  worker->queue.clear();
+  worker->parts = 0;
+  worker->map_version = plan.owners.version;
+  for (const Assignment& assignment : plan.assignments) {
+    if (assignment.member == worker->self) worker->queue = assignment.units;
+  }
+}
+
+void Story::Learn(std::uint32_t slot, const ToWorker& message) {
+  Worker& worker = state_[slot];
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    worker.self = welcome->self;
+  } else if (const auto* form = std::get_if<Form>(&message)) {
+    worker.form = *form;
+  } else if (const auto* start = std::get_if<Start>(&message)) {
+    TakePlan(&worker, start->plan);
+  } else if (const auto* commit = std::get_if<Commit>(&message)) {
+    worker.commit = *commit;
+    if (commit->next) TakePlan(&worker, *commit->next);
+  } else if (const auto* take = std::get_if<TakeSums>(&message)) {
+    worker.commit = take->commit;
+  } else if (const auto* assign = std::get_if<Assign>(&message)) {
+    worker.queue.insert(worker.queue.end(), assign->units.begin(), assign->units.end());
+  } else if (const auto* owners = std::get_if<NewOwners>(&message)) {
+    if (owners->round != worker.round) worker.queue.clear();  // the round is open again
+    worker.round = owners->round;
+    worker.map_version = owners->owners.version;
+  } else if (const auto* revoke = std::get_if<Revoke>(&message)) {
+    worker.queue.resize(std::min<std::size_t>(worker.queue.size(), revoke->from));
+  } else if (std::holds_alternative<FenceRound>(message)) {
+    worker.queue.clear();
+  }
+}
+
+void Story::Wait(double seconds) {
+  const Time until = now_ + FromSeconds(seconds);
+  while (timer_ <= until) {
+    now_ = std::max(now_, timer_) - kStep;
+    // Everybody answers pings but those who are said to be silent.
+    Step(TimerFired{}, "timer");
+    const std::string tail = fmt::format(
+        "{:.3f} timer\n", std::chrono::duration<double>(now_.time_since_epoch()).count());
+    if (text_.ends_with(tail)) text_.erase(text_.size() - tail.size());
+  }
+  now_ = until;
+}
+
+void Story::Stand(double seconds) {
+  now_ = std::max(now_, timer_) + FromSeconds(seconds);
+}
+
+void Story::Interrupt() { Step(StopRequested{"interrupted by SIGINT"}, "SIGINT"); }
+
+void Story::Connect(std::uint32_t worker) {
+  const bool again = state_.contains(worker);
+  const auto parts = again ? state_[worker].ready : lockstep::Ready{};
+  state_[worker] = {};
+  state_[worker].ready = parts;
+  state_[worker].connection = ConnectionId(++connections_);
+  const bool was_quiet = quiet_;
+  quiet_ = true;
+  Step(Connected{state_[worker].connection, "127.0.0.1"}, "");
+  quiet_ = was_quiet;
+}
+
+void Story::Die(std::uint32_t worker) {
+  const ConnectionId connection = state_[worker].connection;
+  state_[worker].connection = {};
+  Step(Disconnected{connection, "connection closed"}, fmt::format("worker {} dies", worker));
+}
+
+void Story::From(std::uint32_t worker, FromWorker message) {
+  const std::string line = fmt::format("worker {}: {}", worker, Describe(message));
+  Step(Received{state_[worker].connection, std::move(message)}, line);
+}
+
+void Story::StateStreamed(std::uint32_t worker) {
+  Step(coordinator::StateStreamed{state_[worker].connection},
+       fmt::format("worker {} has the checkpoint", worker));
+}
+
+void Story::Saved(std::uint64_t round) {
+  Step(CheckpointSaved{RoundId(round), ""}, "the checkpoint is on disk");
+}
+
+void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
+  Connect(worker);
+  lockstep::Hello hello;
+  hello.version = "0.1";
+  hello.host = "h";
+  hello.device = "cpu";
+  if (wanted) hello.wanted = WorkerId(*wanted);
+  From(worker, hello);
+}
+
+void Story::Ready(std::uint32_t worker, bool ucx) {
+  lockstep::Ready ready;
+  ready.transports = {{"ucx", ucx ? "u" : "", ucx ? "" : "libucp.so was not found"}, {"tcp", "t", ""}};
+  ready.dataset_digest = "abc";
+  ready.train_samples = options_.train_samples;
+  ready.test_samples = options_.test_samples;
+  ready.parameter_count = 2;
+  ready.state_tensors = 1;
+  state_[worker].ready = ready;
+  From(worker, ready);
+}
+
+void Story::Reached(std::uint32_t worker) {
+  const Form& form = state_[worker].form;
+  lockstep::Reached reached;
+  reached.formation = form.formation;
+  for (const auto* list : {&form.connect_to, &form.expect}) {
+    for (const PeerInfo& peer : *list) {
+      reached.peers.push_back({peer.member, true, "", options_.mapped, form.transport, 1.0});
+    }
+  }
+  From(worker, reached);
+}
+
+void Story::Sealed(std::uint32_t slot) {
+  Worker& worker = state_[slot];
+  lockstep::Sealed sealed;
+  sealed.round = worker.round;
+  sealed.part = PartIndex(worker.parts++);
+  for (const Unit& unit : worker.queue) {
+    sealed.samples += unit.range.size();
+    sealed.units.push_back({unit, 0, 0});
+  }
+  sealed.loss_sum = static_cast<double>(sealed.samples);
+  worker.queue.clear();
+  From(slot, sealed);
+}
+
+void Story::Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors) {
+  lockstep::Receipts receipts;
+  receipts.round = state_[owner].round;
+  receipts.map_version = state_[owner].map_version;
+  for (const std::uint32_t slot : contributors) receipts.parts.push_back({Id(slot), PartIndex(0)});
+  From(owner, receipts);
+}
+
+void Story::Published(std::uint32_t worker) {
+  const Commit& commit = *state_[worker].commit;
+  From(worker, lockstep::Published{commit.round, commit.attempt});
+}
+
+void Story::Applied(std::uint32_t worker, std::uint64_t digest) {
+  const Commit& commit = *state_[worker].commit;
+  From(worker, lockstep::Applied{commit.round, commit.attempt, 0, digest, 0});
+}
+
+void Story::Pong(std::uint32_t worker) {
+  const bool was_quiet = quiet_;
+  quiet_ = true;
+  From(worker, lockstep::Pong{0, now_.time_since_epoch().count(), 0});
+  quiet_ = was_quiet;
+}
+
+void Story::Begin() {
+  quiet_ = true;
+  for (std::uint32_t w = 0; w < options_.workers; ++w) Hello(w);
+  for (std::uint32_t w = 0; w < options_.workers; ++w) Ready(w);
+  quiet_ = true;
+  for (std::uint32_t w = 0; w + 1 < options_.workers; ++w) Reached(w);
+  quiet_ = false;
+  Say("All workers are connected.");
+  Reached(options_.workers - 1);
+}
+
+void Story::AllPublishAndApply(std::vector<std::uint32_t> workers) {
+  for (const std::uint32_t worker : workers) Published(worker);
+  for (const std::uint32_t worker : workers) Applied(worker);
+}
+
+}  // namespace lockstep::coordinator

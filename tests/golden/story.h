@@ -1,0 +1,90 @@
+// A scripted conversation with the coordinator, written down as it goes: what happens, and below it
+// what the coordinator does. Pings and timers are left out.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/coordinator.h"
+
+namespace lockstep::coordinator {
+
+struct StoryOptions {
+  std::uint32_t workers = 3;
+  std::string policy = "full";
+  std::uint32_t min_workers = 1;
+  std::uint32_t epochs = 0;
+  std::uint64_t rounds = 100;
+  std::uint32_t global_batch = 12;
+  std::uint32_t units = 6;
+  std::uint64_t train_samples = 120;
+  std::uint64_t test_samples = 0;
+  std::string transport = "auto";
+  bool mapped = true;
+  std::optional<JobState> resume = std::nullopt;
+};
+
+class Story {
+ public:
+  Story(std::string title, StoryOptions options);
+
+  // --- telling
+  void Say(const std::string& line);  // a line of the teller
+  void Quiet(bool quiet) { quiet_ = quiet; }
+  void Wait(double seconds);  // on the timer's events, one by one
+  void Stand(double seconds);  // the coordinator is stopped
+  void Interrupt();
+  void Connect(std::uint32_t worker);
+  void Die(std::uint32_t worker);
+  void From(std::uint32_t worker, FromWorker message);
+  void StateStreamed(std::uint32_t worker);
+  void Saved(std::uint64_t round);
+
+  // --- in the worker's words; what the coordinator has told each is known
+  void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);
+  void Ready(std::uint32_t worker, bool ucx = true);
+  void Reached(std::uint32_t worker);  // all it was told to
+  void Sealed(std::uint32_t worker);   // all it has to do
+  void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
+  void Published(std::uint32_t worker);
+  void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
+  void Pong(std::uint32_t worker);
+  // All of them.
+  void Begin();                                    // until training
+  void AllPublishAndApply(std::vector<std::uint32_t> workers);
+
+  MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
+  const lockstep::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
+  const std::string& text() const { return text_; }
+
+ private:
+  struct Worker {
+    ConnectionId connection;
+    MemberId self;
+    lockstep::Ready ready;
+    Form form;
+    RoundId round;            // whose units these are
+    std::vector<Unit> queue;  // not yet sealed
+    std::uint8_t parts = 0;
+    std::uint32_t map_version = 0;
+    std::optional<Commit> commit;
+  };
+  void Step(Event event, const std::string& line);
+  void Note(const Action& action);
+  void Learn(std::uint32_t worker, const ToWorker& message);
+  void TakePlan(Worker* worker, const Plan& plan);
+  std::string Receivers(const std::vector<ConnectionId>& to) const;
+
+  StoryOptions options_;
+  std::unique_ptr<Coordinator> coordinator_;
+  Time now_;
+  Time timer_ = kNever;
+  std::uint64_t connections_ = 0;
+  std::map<std::uint32_t, Worker> state_;  // by slot
+  bool quiet_ = false;
+  std::string text_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,52 @@
+// A simulated worker's memory, and what the reduction thread and the optimizer do with it: real
+// floats, so that results can be compared bit for bit.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "worker/step_io.h"
+
+namespace lockstep::worker::sim {
+
+// Model state after a round: parameters and one momentum tensor.
+struct State {
+  std::vector<float> parameters;
+  std::vector<float> momentum;
+  bool operator==(const State&) const = default;
+};
+
+State InitialState(const Layout& layout);
+
+// The gradient sum of a unit, added to `gradient`.
+void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
+                 std::vector<float>* gradient);
+
+// One update out of the sum of the gradients (Layout::sum_floats() floats).
+void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
+            float learning_rate, float clip_factor, State* state);
+
+// Sums of squares by grain, as the reduction leaves them behind the sum.
+void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum);
+float ClipFactor(const Layout& layout, const std::vector<float>& sum, float scale, double clip);
+
+std::uint64_t Digest(const float* floats, std::uint64_t count);
+
+struct Memory {
+  explicit Memory(const Layout& layout);
+
+  std::vector<float>& At(const BufferId& buffer);
+  std::uint32_t& GenerationOf(const BufferId& buffer);
+
+  const Layout& layout;
+  State state;
+  std::array<std::vector<float>, kContributionBuffers> contributions;
+  std::array<std::vector<float>, kSumBuffers> sums;
+  std::array<std::vector<float>, kStateOutBuffers> state_out;
+  std::map<BufferId, std::vector<float>> staging;
+  std::map<BufferId, std::uint32_t> generations;
+};
+
+}  // namespace lockstep::worker::sim

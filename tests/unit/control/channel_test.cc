@@ -1,0 +1,211 @@
+#include <gmock/gmock.h>
+
+#include <future>
+#include <thread>
+
+#include "tests/unit/control/control_fixture.h"
+
+namespace lockstep::transport::control {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class ChannelTest : public ControlTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    ControlServer::Options server;
+    ControlClient::Options client;
+    if (GetParam()) {
+      server.secret = SecretOf('s');
+      client.secret = SecretOf('s');
+    }
+    ConnectPair(std::move(server), std::move(client));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, ChannelTest, ::testing::Values(false, true),
+                         [](const auto& test) { return test.param ? "Tls" : "Plain"; });
+
+TEST_P(ChannelTest, MessagesGoBothWaysInOrder) {
+  ASSERT_EQ(hellos_.size(), 1u);
+  EXPECT_EQ(hellos_[0].host, "host");
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    coordinator().channel->Send(FenceRound{RoundId(i)});
+    worker().channel->Send(Level{RoundId(i)});
+  }
+  ASSERT_TRUE(RunUntil(io_, [&] {
+    return coordinator().received.size() == 1000 && worker().received.size() == 1000;
+  }));
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    EXPECT_EQ(worker().received[i], ToWorker(FenceRound{RoundId(i)}));
+    EXPECT_EQ(coordinator().received[i], FromWorker(Level{RoundId(i)}));
+  }
+  EXPECT_EQ(worker().channel->local_host(), "127.0.0.1");
+  EXPECT_THAT(worker().channel->remote(), StartsWith("127.0.0.1:"));
+}
+
+TEST_P(ChannelTest, LargeMessagesBothWaysAtOnce) {
+  StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(kMaxChunkBytes)};
+  for (std::size_t i = 0; i < chunk.bytes.size(); ++i) {
+    chunk.bytes[i] = static_cast<std::byte>(i * 31 >> 3);
+  }
+  for (int i = 0; i < 5; ++i) {
+    coordinator().channel->Send(chunk);
+    worker().channel->Send(chunk);
+  }
+  EXPECT_GT(worker().channel->queued_bytes(), 5 * kMaxChunkBytes);
+  ASSERT_TRUE(RunUntil(
+      io_, [&] { return coordinator().received.size() == 5 && worker().received.size() == 5; }));
+  EXPECT_EQ(worker().received[4], ToWorker(chunk));
+  EXPECT_EQ(coordinator().received[4], FromWorker(chunk));
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().channel->queued_bytes() == 0; }));
+}
+
+TEST_P(ChannelTest, DrainedComesWhenTheQueueIsEmpty) {
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().drained > 0; }));  // of Hello
+  const int before = worker().drained;
+  worker().channel->Send(Level{RoundId(1)});
+  EXPECT_EQ(worker().drained, before) << "never from within Send";
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().drained > before; }));
+  EXPECT_EQ(worker().channel->queued_bytes(), 0u);
+}
+
+TEST_P(ChannelTest, OneFrameServesMany) {
+  auto second = Connect([&] {
+    ControlClient::Options options;
+    if (GetParam()) options.secret = SecretOf('s');
+    return options;
+  }());
+  ASSERT_TRUE(second);
+  ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == 2; }));
+  const Frame frame = MakeFrame(ToWorker(FenceRound{RoundId(7)}));
+  for (const auto& end : workers_) end->channel->Send(frame);
+  ASSERT_TRUE(
+      RunUntil(io_, [&] { return worker().received.size() == 1 && second->received.size() == 1; }));
+  EXPECT_EQ(second->received[0], ToWorker(FenceRound{RoundId(7)}));
+}
+
+TEST_P(ChannelTest, CloseDeliversWhatWasQueued) {
+  const StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(1 << 20)};
+  for (int i = 0; i < 8; ++i) coordinator().channel->Send(chunk);
+  coordinator().channel->Send(Finish{"done", false});
+  coordinator().channel->Close();
+  // What the worker says meanwhile must not make its system throw away what it has been sent.
+  for (int i = 0; i < 100; ++i) worker().channel->Send(Level{RoundId(1)});
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().closed && coordinator().closed; }));
+  ASSERT_EQ(worker().received.size(), 9u);
+  EXPECT_EQ(worker().received.back(), ToWorker(Finish{"done", false}));
+  EXPECT_EQ(worker().closed->message, "the other end closed the connection");
+  EXPECT_EQ(coordinator().closed->message, "closed here");
+  EXPECT_TRUE(coordinator().received.empty()) << "nothing is received after Close";
+}
+
+TEST_P(ChannelTest, ADestroyedChannelStillSendsItsLastWords) {
+  coordinator().channel->Send(Refuse{"no"});
+  coordinator().channel = nullptr;
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().closed.has_value(); }));
+  ASSERT_EQ(worker().received.size(), 1u);
+  EXPECT_EQ(worker().received[0], ToWorker(Refuse{"no"}));
+  EXPECT_FALSE(coordinator().closed) << "no callback after the end of the object";
+}
+
+TEST_P(ChannelTest, ACallbackMayDestroyItsChannel) {
+  auto second = Connect([&] {
+    ControlClient::Options options;
+    options.secret = GetParam() ? std::optional(SecretOf('s')) : std::nullopt;
+    return options;
+  }());
+  ASSERT_TRUE(second);
+  ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == 2; }));
+  second = nullptr;
+  ASSERT_TRUE(RunUntil(io_, [&] { return workers_[1]->closed.has_value(); }));
+
+  struct Suicidal {
+    std::unique_ptr<CoordinatorChannel> channel;
+    std::string text = std::string(100, 'x');  // on the heap, for the sanitizer to see
+    int called = 0;
+  } end;
+  auto connected = TryConnect([&] {
+    ControlClient::Options options;
+    options.coordinator = server_->address();
+    options.secret = GetParam() ? std::optional(SecretOf('s')) : std::nullopt;
+    return options;
+  }());
+  ASSERT_TRUE(connected.ok());
+  end.channel = *std::move(connected);
+  end.channel->Send(Hello{});
+  end.channel->Start({[&end, text = end.text](ToWorker) {
+                        end.channel = nullptr;
+                        end.called += text == end.text ? 1 : 100;
+                      },
+                      [&end](const Error&) { end.called += 1000; }, nullptr});
+  ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == 3; }));
+  workers_[2]->channel->Send(FenceRound{});
+  workers_[2]->channel->Send(FenceRound{});
+  ASSERT_TRUE(RunUntil(io_, [&] { return workers_[2]->closed.has_value(); }));
+  EXPECT_EQ(end.called, 1);
+}
+
+TEST_P(ChannelTest, ThePeersClockIsEstimated) {
+  ASSERT_TRUE(RunUntil(io_, [&] { return coordinator().channel->clock().has_value(); }));
+  const ClockEstimate clock = *coordinator().channel->clock();
+  EXPECT_GT(clock.rtt, Duration::zero());
+  EXPECT_LE(std::chrono::abs(clock.offset), clock.rtt) << "both ends have the same clock";
+  EXPECT_FALSE(worker().channel->clock());
+  EXPECT_TRUE(coordinator().received.empty()) << "a Pong is not passed on";
+  EXPECT_TRUE(worker().received.empty()) << "nor is a Ping";
+}
+
+// Each end in a loop and thread of its own, as in a job.
+TEST(ChannelThreads, TwoLoopsTalk) {
+  constexpr std::uint64_t kMessages = 2000;
+  std::promise<HostPort> address;
+  std::thread coordinator([&] {
+    boost::asio::io_context io;
+    std::unique_ptr<WorkerChannel> channel;
+    std::uint64_t got = 0;
+    bool closed = false;
+    ControlServer::Options options;
+    options.secret = SecretOf('s');
+    auto server = ControlServer::Listen(
+        io, options,
+        {[&](std::unique_ptr<WorkerChannel> made, Hello) {
+           channel = std::move(made);
+           channel->Start({[&](FromWorker message) {
+                             ++got;
+                             channel->Send(FenceRound{std::get<Level>(message).round});
+                           },
+                           [&](const Error&) { closed = true; }, nullptr});
+         },
+         nullptr});
+    EXPECT_TRUE(server.ok());
+    address.set_value((*server)->address());
+    EXPECT_TRUE(RunUntil(io, [&] { return closed; }));
+    EXPECT_EQ(got, kMessages);
+  });
+  boost::asio::io_context io;
+  std::unique_ptr<CoordinatorChannel> channel;
+  std::uint64_t got = 0;
+  ControlClient::Options options;
+  options.coordinator = address.get_future().get();
+  options.secret = SecretOf('s');
+  ControlClient client(io, options, [&](auto connected) {
+    ASSERT_TRUE(connected.ok()) << connected.error().message;
+    channel = *std::move(connected);
+    channel->Send(Hello{});
+    for (std::uint64_t i = 0; i < kMessages; ++i) channel->Send(Level{RoundId(i)});
+    channel->Start({[&](ToWorker message) {
+                      EXPECT_EQ(message, ToWorker(FenceRound{RoundId(got)}));
+                      ++got;
+                    },
+                    [](const Error&) {}, nullptr});
+  });
+  EXPECT_TRUE(RunUntil(io, [&] { return got == kMessages; }));
+  channel = nullptr;
+  EXPECT_TRUE(RunUntil(io, [&] { return io.stopped(); }));
+  coordinator.join();
+}
+
+}  // namespace
+}  // namespace lockstep::transport::control

@@ -1,0 +1,274 @@
+// Random control messages that keep what base/messages.h promises; every field is drawn.
+#pragma once
+
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/messages.h"
+
+namespace lockstep {
+
+template <class T>
+T Any() {
+  return *rc::gen::arbitrary<T>();
+}
+
+template <>
+inline float Any<float>() {
+  return static_cast<float>(*rc::gen::inRange(-1000000, 1000000)) / 7.0f;
+}
+
+template <>
+inline double Any<double>() {
+  return *rc::gen::inRange(-1000000, 1000000) / 7.0;
+}
+
+template <>
+inline RoundId Any<RoundId>() {
+  return RoundId(Any<std::uint64_t>());
+}
+template <>
+inline Attempt Any<Attempt>() {
+  return Attempt(Any<std::uint32_t>());
+}
+template <>
+inline Term Any<Term>() {
+  return Term(Any<std::uint32_t>());
+}
+template <>
+inline Epoch Any<Epoch>() {
+  return Epoch(Any<std::uint32_t>());
+}
+template <>
+inline PartIndex Any<PartIndex>() {
+  return PartIndex(*rc::gen::inRange<std::uint8_t>(0, kMaxParts));
+}
+template <>
+inline MemberId Any<MemberId>() {
+  return {WorkerId(Any<std::uint32_t>()), Incarnation(Any<std::uint32_t>())};
+}
+template <>
+inline SampleRange Any<SampleRange>() {
+  const auto [low, high] = std::minmax({Any<std::uint64_t>(), Any<std::uint64_t>()});
+  return {low, high};
+}
+template <>
+inline Unit Any<Unit>() {
+  return {UnitIndex(Any<std::uint32_t>()), Any<SampleRange>()};
+}
+
+// `draw` called a few times.
+template <class Draw>
+auto Several(Draw&& draw) {
+  std::vector<decltype(draw())> items(*rc::gen::inRange<std::size_t>(0, 5));
+  for (auto& item : items) item = draw();
+  return items;
+}
+
+// Ascending, each worker once, at least one.
+inline std::vector<MemberId> SomeMembers() {
+  auto members = Several(Any<MemberId>);
+  members.push_back(Any<MemberId>());
+  std::ranges::sort(members);
+  const auto rest = std::ranges::unique(members, {}, &MemberId::worker);
+  members.erase(rest.begin(), rest.end());
+  return members;
+}
+
+inline std::vector<std::byte> SomeBytes(std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(Any<std::uint8_t>());
+  return bytes;
+}
+
+template <>
+inline OwnerMap Any<OwnerMap>() {
+  OwnerMap map{Any<std::uint32_t>(), {}};
+  for (const MemberId& member : SomeMembers()) {
+    map.owners.push_back({member, *rc::gen::inRange(1u, 1000u)});
+  }
+  return map;
+}
+
+template <>
+inline Plan Any<Plan>() {
+  Plan plan{Any<RoundId>(), Any<Epoch>(), {}, Any<OwnerMap>(), SomeMembers()};
+  for (const MemberId& member : SomeMembers()) {
+    plan.assignments.push_back({member, Several(Any<Unit>)});
+  }
+  return plan;
+}
+
+template <>
+inline PeerInfo Any<PeerInfo>() {
+  return {Any<MemberId>(), Any<std::string>(), Any<std::string>(), Any<std::string>()};
+}
+
+template <>
+inline Commit Any<Commit>() {
+  Commit commit;
+  commit.term = Any<Term>();
+  commit.round = Any<RoundId>();
+  commit.attempt = Any<Attempt>();
+  commit.epoch = Any<Epoch>();
+  for (const MemberId& member : SomeMembers()) {
+    commit.parts.push_back({member, Any<PartIndex>(), Any<float>(), Any<std::uint64_t>()});
+  }
+  commit.owners = Any<OwnerMap>();
+  commit.members = SomeMembers();
+  commit.samples = Any<std::uint64_t>();
+  commit.scale = Any<float>();
+  commit.learning_rate = Any<float>();
+  commit.update = Any<std::uint64_t>();
+  if (Any<bool>()) commit.next = Any<Plan>();
+  if (Any<bool>()) commit.checkpoint_writer = Any<MemberId>();
+  commit.evaluation = Any<std::uint32_t>();
+  return commit;
+}
+
+template <>
+inline StateChunk Any<StateChunk>() {
+  return {Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint64_t>() / 2, Any<bool>(),
+          SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
+}
+
+inline ToWorker AnyToWorker(std::size_t kind) {
+  static_assert(std::variant_size_v<ToWorker> == 18);
+  switch (kind) {
+    case 0:
+      return Welcome{Any<MemberId>(), Any<Term>(), Any<std::string>(), SomeBytes(32),
+                     Any<std::string>()};
+    case 1:
+      return Refuse{Any<std::string>()};
+    case 2:
+      return Form{Any<std::uint32_t>(), Any<std::string>(), Several(Any<PeerInfo>),
+                  Several(Any<PeerInfo>)};
+    case 3:
+      return MemberLeft{Any<MemberId>(), Any<std::string>()};
+    case 4:
+      return Start{
+          *rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint, StateSource::kPeers),
+          Any<Plan>(), Any<std::uint64_t>()};
+    case 5:
+      return Any<Commit>();
+    case 6:
+      return Revoke{Any<RoundId>(), Any<std::uint32_t>()};
+    case 7:
+      return Assign{Any<RoundId>(), Several(Any<Unit>)};
+    case 8:
+      return FenceRound{Any<RoundId>()};
+    case 9:
+      return NewOwners{Any<RoundId>(), Any<OwnerMap>()};
+    case 10:
+      return FenceAttempt{Any<Term>(), Any<RoundId>(), Any<Attempt>()};
+    case 11:
+      return TakeSums{Any<Commit>(), Any<MemberId>()};
+    case 12:
+      return CatchUp{Any<MemberId>(), Any<RoundId>()};
+    case 13:
+      return Evaluate{Any<std::uint32_t>(), Any<RoundId>(), Any<SampleRange>()};
+    case 14:
+      return Any<StateChunk>();
+    case 15:
+      return Finish{Any<std::string>(), Any<bool>()};
+    case 16:
+      return SetSlowdown{Any<std::string>()};
+    default:
+      return Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
+  }
+}
+
+template <>
+inline Ready Any<Ready>() {
+  Ready ready;
+  ready.transports = Several([] {
+    return TransportOffer{Any<std::string>(), Any<std::string>(), Any<std::string>()};
+  });
+  ready.mapping_address = Any<std::string>();
+  ready.dataset_digest = Any<std::string>();
+  ready.train_samples = Any<std::uint64_t>();
+  ready.test_samples = Any<std::uint64_t>();
+  ready.state_tensors = Any<std::uint32_t>();
+  ready.tensors = Several([] {
+    return TensorInfo{Any<std::string>(),
+                      Several([] { return *rc::gen::inRange<std::uint64_t>(1, 9000); })};
+  });
+  for (const TensorInfo& tensor : ready.tensors) {
+    std::uint64_t values = 1;
+    for (const std::uint64_t size : tensor.shape) values *= size;
+    ready.parameter_count += values;
+  }
+  if (ready.tensors.empty()) ready.parameter_count = Any<std::uint64_t>();
+  ready.state_names = Several(Any<std::string>);
+  return ready;
+}
+
+inline FromWorker AnyFromWorker(std::size_t kind) {
+  static_assert(std::variant_size_v<FromWorker> == 18);
+  switch (kind) {
+    case 0: {
+      Hello hello{Any<std::uint32_t>(), Any<std::string>(), Any<std::string>(),
+                  Any<std::uint64_t>(), Any<std::string>(), std::nullopt,
+                  Any<std::string>()};
+      if (Any<bool>()) hello.wanted = WorkerId(Any<std::uint32_t>());
+      return hello;
+    }
+    case 1:
+      return Any<Ready>();
+    case 2:
+      return Reached{Any<std::uint32_t>(), Several([] {
+                       return PeerPath{Any<MemberId>(), Any<bool>(),        Any<std::string>(),
+                                       Any<bool>(),     Any<std::string>(), Any<double>()};
+                     })};
+    case 3:
+      return Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>()};
+    case 4:
+      return Sealed{
+          Any<RoundId>(),
+          Any<PartIndex>(),
+          Any<std::uint64_t>(),
+          Any<double>(),
+          Several([] {
+            const auto [start, end] = std::minmax({Any<std::int64_t>(), Any<std::int64_t>()});
+            return UnitTiming{Any<Unit>(), start, end};
+          }),
+          Any<std::int64_t>()};
+    case 5:
+      return Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
+                        return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
+                      })};
+    case 6:
+      return Revoked{Any<RoundId>(), Any<std::uint32_t>()};
+    case 7:
+      return Published{Any<RoundId>(), Any<Attempt>()};
+    case 8:
+      return Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(), Any<std::uint64_t>(),
+                     Any<std::int64_t>()};
+    case 9:
+      return HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>()};
+    case 10:
+      return Behind{Any<RoundId>(), Any<bool>(), Any<std::string>()};
+    case 11:
+      return Level{Any<RoundId>()};
+    case 12:
+      return Unreachable{Any<MemberId>(), Any<std::string>()};
+    case 13: {
+      const SampleRange range = Any<SampleRange>();
+      return EvaluationResult{Any<std::uint32_t>(), range, Any<double>(), range.size() / 2};
+    }
+    case 14:
+      return Any<StateChunk>();
+    case 15:
+      return Final{Any<RoundId>(), Any<std::string>()};
+    case 16:
+      return Leave{Any<std::string>()};
+    default:
+      return Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,279 @@
+"""tools/launch, with scripts that stand in for the programs: what it starts, forwards, restarts, reports and leaves behind."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+from pathlib import Path
+
+LAUNCH = None  # the path under test, from the command line
+TIMEOUT_S = 30
+
+# Both stand-ins speak through a socket on loopback, so that the tests wait for events only. The coordinator prints a line for each
+# worker that comes and does what its script (an argument to --plan.do=) says: the worker's first line is its id and its process id.
+COORDINATOR = """
+import os, signal, socket, sys, threading
+arguments = sys.argv[1:]
+value = lambda name: arguments[arguments.index(name) + 1]
+plan = next((a.split("=", 1)[1] for a in arguments if a.startswith("--plan.do=")), "finish")
+run_dir, workers = value("--run-dir"), int(value("--workers"))
+print("arguments:", *arguments, flush=True)
+if plan == "fail":
+    print("bad.ini:3: unknown key", file=sys.stderr)
+    sys.exit(2)
+def stopped(number, _):
+    print("asked to stop by", signal.Signals(number).name, flush=True)
+    if plan != "stubborn":
+        sys.exit(7)
+signal.signal(signal.SIGINT, stopped)
+signal.signal(signal.SIGTERM, stopped)
+listener = socket.create_server(("127.0.0.1", 0))
+temporary = os.path.join(run_dir, "address.tmp")
+with open(temporary, "w") as file:
+    file.write("127.0.0.1:%d\\n" % listener.getsockname()[1])
+os.rename(temporary, os.path.join(run_dir, "coordinator.address"))
+print("pid", os.getpid(), flush=True)
+channels = []
+joins = workers + (1 if plan == "one-more" else 0)
+while len(channels) < joins:
+    channel, _ = listener.accept()
+    print("joined:", channel.makefile().readline().strip(), flush=True)
+    channels.append(channel)
+print("all joined", flush=True)
+if plan == "progress":
+    sys.stdout.write("\\r\\x1b[Kround 1\\r\\x1b[Kround 2 of many")
+    sys.stdout.flush()
+    for channel in channels:
+        channel.sendall(b"print\\n")
+if plan in ("wait", "stubborn", "progress"):
+    while True:
+        signal.pause()
+print("final line", flush=True)
+sys.exit(3 if plan == "exit3" else 0)
+"""
+
+WORKER = """
+import os, socket, sys
+arguments = sys.argv[1:]
+value = lambda name: arguments[arguments.index(name) + 1]
+slot = value("--id")
+print("worker arguments:", *arguments[2:], flush=True)
+died = os.path.join(os.path.dirname(os.path.abspath(__file__)), "died")
+if os.environ.get("WORKER_BAD_USAGE") == slot:
+    print("worker: --device: no such device", file=sys.stderr)
+    sys.exit(2)
+host, port = value("--coordinator").rsplit(":", 1)
+channel = socket.create_connection((host, int(port)))
+channel.sendall(("%s %d\\n" % (slot, os.getpid())).encode())
+if os.environ.get("WORKER_DIES") == slot and not os.path.exists(died):
+    open(died, "w").close()
+    os.kill(os.getpid(), 9)
+if os.environ.get("WORKERS_DIE"):
+    sys.exit(5)
+for line in channel.makefile():
+    print("still here", flush=True)
+"""
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+class LaunchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        for name, body in (("lockstep-coordinator", COORDINATOR), ("lockstep-worker", WORKER)):
+            program = self.folder / name
+            program.write_text(f"#!{sys.executable}\n{textwrap.dedent(body)}")
+            program.chmod(0o755)
+        self.config = self.folder / "job.ini"
+        self.config.write_text("[policy]\nname = backup\n")
+        self.run_dir = self.folder / "run"
+
+    def command(self, *arguments, plan="finish", workers=2):
+        return [sys.executable, "-B", LAUNCH, "-n", str(workers), "--config", str(self.config), "--run-dir", str(self.run_dir),
+                "--build-dir", str(self.folder), "--set", f"plan.do={plan}", *arguments]
+
+    def run_to_end(self, *arguments, env=None, **options):
+        return subprocess.run(self.command(*arguments, **options), capture_output=True, text=True, timeout=TIMEOUT_S,
+                              cwd=self.folder, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+
+    def start(self, *arguments, **options):
+        process = subprocess.Popen(self.command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process
+
+    def read_until(self, process, text):
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if text in line:
+                return "".join(seen)
+        self.fail(f"'{text}' did not come; this did:\n{''.join(seen)}")
+
+    def assert_none_left(self, output):
+        for pid in re.findall(r"(?:pid|joined: \d+) (\d+)", output):
+            deadline = time.monotonic() + TIMEOUT_S
+            while is_running(pid):
+                self.assertLess(time.monotonic(), deadline, f"process {pid} was left behind")
+                os.sched_yield()
+
+    def test_a_job_runs_and_every_line_has_its_process_in_front(self):
+        done = self.run_to_end("--http", "127.0.0.1:8080", "--set", "job.rounds=5", workers=3)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(f"coordinator | arguments: --listen 127.0.0.1:0 --workers 3 --config {self.config} "
+                      f"--run-dir {self.run_dir} --http 127.0.0.1:8080 --plan.do=finish --job.rounds=5\n", done.stdout)
+        self.assertEqual(sorted(re.findall(r"joined: (\d)", done.stdout)), ["0", "1", "2"])
+        for line in done.stdout.splitlines():
+            self.assertRegex(line, r"^(coordinator|worker \d   |launch     ) \| ")
+        self.assertIn("final line", done.stdout)
+        self.assertNotIn("\x1b", done.stdout)
+        self.assert_none_left(done.stdout)
+
+    def test_slowdowns_go_to_their_worker_or_to_all(self):
+        done = self.run_to_end("--slowdown", "worker=1,factor=5", "--slowdown", "factor=2")
+        self.assertRegex(done.stdout, r"worker 0    \| worker arguments: --id 0 --slowdown factor=2\n")
+        self.assertRegex(done.stdout, r"worker 1    \| worker arguments: --id 1 --slowdown worker=1,factor=5 --slowdown factor=2\n")
+
+    def test_the_coordinators_status_is_the_jobs(self):
+        self.assertEqual(self.run_to_end(plan="exit3").returncode, 3)
+        failed = self.run_to_end(plan="fail")
+        self.assertEqual(failed.returncode, 2)
+        self.assertIn("coordinator | bad.ini:3: unknown key\n", failed.stdout)
+
+    def test_a_stale_address_of_an_earlier_start_is_not_used(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "coordinator.address").write_text("127.0.0.1:1\n")
+        done = self.run_to_end("--resume")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn(" --resume ", done.stdout)
+
+    def test_the_first_signal_goes_to_the_coordinator_once(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start(plan="wait")
+            seen = self.read_until(process, "all joined")
+            process.send_signal(number)
+            seen += process.stdout.read()
+            self.assertEqual(process.wait(TIMEOUT_S), 7)
+            self.assertEqual(seen.count(f"asked to stop by {number.name}"), 1)
+            self.assert_none_left(seen)
+
+    def test_the_second_signal_kills_all(self):
+        process = self.start(plan="stubborn")
+        seen = self.read_until(process, "all joined")
+        process.send_signal(signal.SIGINT)
+        seen += self.read_until(process, "asked to stop by SIGINT")
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL)
+        self.assert_none_left(seen)
+
+    def test_nothing_is_left_when_the_launcher_is_killed(self):
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        process.kill()
+        process.wait(TIMEOUT_S)
+        self.assertEqual(len(re.findall(r"(?:pid|joined: \d+) (\d+)", seen)), 3)
+        self.assert_none_left(seen)
+
+    def test_a_killed_worker_does_not_end_the_job(self):
+        done = self.run_to_end(env={"WORKER_DIES": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("final line", done.stdout)
+
+    def test_a_dead_worker_is_started_again_as_often_as_asked(self):
+        done = self.run_to_end("--restart-workers", "1", plan="one-more", env={"WORKER_DIES": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
+        self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 2)
+
+    def test_a_worker_that_was_told_nonsense_ends_the_job(self):
+        done = self.run_to_end(plan="wait", env={"WORKER_BAD_USAGE": "0"})
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("worker: --device: no such device", done.stdout)
+        self.assertIn("asked to stop by SIGTERM", done.stdout)
+        self.assert_none_left(done.stdout)
+
+    def test_bad_usage_is_one_line_and_status_2(self):
+        (self.folder / "empty").mkdir()
+        base = ["-n", "2", "--config", str(self.config)]
+        for arguments in ([], ["-n", "0", "--config", str(self.config)], ["-n", "2", "--config", "none.ini"],
+                          [*base, "--set", "nonsense"], [*base, "--slowdown", "worker=2,factor=3"],
+                          [*base, "--slowdown", "fast"], [*base, "--resume"], [*base, "--unknown"],
+                          [*base, "--restart-workers", "-1"], [*base, "--build-dir", str(self.folder / "empty")]):
+            with self.subTest(arguments):
+                done = subprocess.run([sys.executable, "-B", LAUNCH, *arguments], capture_output=True, text=True,
+                                      timeout=TIMEOUT_S, cwd=self.folder)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, r"^launch: [^\n]+\n$")
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_the_default_run_directory_bears_the_policy(self):
+        command = self.command("--set", "policy.name=full+flexrr")
+        at = command.index("--run-dir")
+        del command[at:at + 2]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, cwd=self.folder)
+        (run_dir,) = (self.folder / "runs").iterdir()
+        self.assertRegex(run_dir.name, r"^\d{8}-\d{6}-full\+flexrr$")
+
+    def on_terminal(self, until, **env):
+        """What a terminal gets to see up to the text, from a job that waits with a progress line; then the job is stopped."""
+        master, terminal = pty.openpty()
+        process = subprocess.Popen(self.command(plan="progress"), stdin=terminal, stdout=terminal, stderr=terminal,
+                                   cwd=self.folder, env={**os.environ, "TERM": "xterm", **env})
+        os.close(terminal)
+        seen = ""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not re.search(until, seen):
+            self.assertTrue(select.select([master], [], [], max(0, deadline - time.monotonic()))[0], seen)
+            seen += os.read(master, 65536).decode()
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            try:
+                os.read(master, 65536)
+            except OSError:
+                break
+        self.assertEqual(process.wait(TIMEOUT_S), 7)
+        os.close(master)
+        return seen
+
+    def test_the_progress_line_stays_below_the_others_on_a_terminal(self):
+        seen = self.on_terminal(r"(?s)(still here.*){2}round 2 of many$", NO_COLOR="")
+        self.assertIn("\x1b[36mcoordinator | \x1b[0mround 2 of many", seen)
+        # Each line erases the progress line, takes its place, and the progress line follows.
+        self.assertRegex(seen, r"\r\x1b\[K\x1b\[32mworker 0    \| \x1b\[0mstill here\r\n\r\x1b\[K\x1b\[36mcoordinator \|")
+
+    def test_no_color_takes_the_colours_and_leaves_the_progress_line(self):
+        seen = self.on_terminal(r"(?s)(still here.*){2}round 2 of many$", NO_COLOR="1")
+        self.assertIn("\rcoordinator | round 2 of many".replace("\r", "\r\x1b[K"), seen)
+        self.assertNotRegex(seen, r"\x1b\[\d+m")
+
+    def test_a_reader_that_goes_away_ends_the_job(self):
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        process.stdout.close()
+        pid = re.search(r"joined: 0 (\d+)", seen).group(1)
+        os.kill(int(pid), signal.SIGKILL)  # makes it print
+        self.assertEqual(process.wait(TIMEOUT_S), 7)
+        self.assert_none_left(seen)
+
+
+if __name__ == "__main__":
+    LAUNCH = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,48 @@
+"""No code waits a fixed time for something that it could wait for by event.
+
+usage: check_sleeps.py ROOT
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import source_tree
+
+# Path: why a fixed wait is right there. An entry that is no longer needed is an error.
+ALLOWED = {
+    "tests/cluster/harness.py": "looks at the files of other processes again and again, until what it waits for holds",
+}
+
+CPP_SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|usleep|clock_nanosleep|nanosleep)\b|(?<![\w.>])sleep\s*\(")
+PYTHON_SLEEP = re.compile(r"\btime\.sleep\b|\bfrom time import\b.*\bsleep\b")
+
+
+def sleeps(root):
+    """path: lines with a sleep."""
+    found = {}
+    for path in source_tree.files(root, source_tree.CPP_ENDINGS + (".py",)):
+        text = (Path(root) / path).read_text(encoding="utf-8")
+        is_python = path.endswith(".py")
+        code = re.sub(r"(?m)#.*$", "", text) if is_python else source_tree.code_only(text)
+        lines = [source_tree.line_of(code, match.start()) for match in (PYTHON_SLEEP if is_python else CPP_SLEEP).finditer(code)]
+        if lines:
+            found[path] = lines
+    return found
+
+
+def problems(found, allowed):
+    result = [f"{path}:{line}: sleeps; wait for the event, or say in check_sleeps.py why not"
+              for path, lines in found.items() if path not in allowed for line in lines]
+    return result + [f"{path}: is allowed to sleep and does not" for path in allowed if path not in found]
+
+
+def main():
+    found = problems(sleeps(sys.argv[1]), ALLOWED)
+    for problem in found:
+        print(problem, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+#include "worker/optimizer/optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::size_t kCount = 1003;  // no multiple of any vector's length
+constexpr int kUpdates = 7;
+
+OptimizerSection Section(const std::string& name) {
+  OptimizerSection section;
+  section.name = name;
+  section.weight_decay = 0.01;
+  section.epsilon = name == "rmsprop" ? 1e-3 : 1e-8;
+  return section;
+}
+
+std::unique_ptr<Optimizer> Make(const OptimizerSection& section) {
+  auto optimizer = MakeOptimizer(section);
+  LOCKSTEP_CHECK(optimizer.ok());
+  return *std::move(optimizer);
+}
+
+UpdateScalars ScalarsOf(int update) {
+  UpdateScalars scalars;
+  scalars.scale = 1.0f / 64;
+  scalars.clip_factor = 0.75f;
+  scalars.learning_rate = 0.05f / static_cast<float>(update);
+  scalars.update = static_cast<std::uint64_t>(update);
+  return scalars;
+}
+
+std::vector<float> GradientSum(int update) {
+  RandomStream random(5, static_cast<std::uint64_t>(update));
+  std::vector<float> sum(kCount);
+  for (float& g : sum) g = (random.NextUniform() - 0.5f) * 200;
+  sum[17] = 0;
+  return sum;
+}
+
+// The parameters and the state of a run, and its update.
+struct Training {
+  explicit Training(const OptimizerSection& section) : optimizer(Make(section)) {
+    RandomStream random(9);
+    for (std::size_t i = 0; i < kCount; ++i) parameters.push_back(random.NextUniform() - 0.5f);
+    state.assign(optimizer->state_names().size(), std::vector<float>(kCount, 0.0f));
+  }
+  void Apply(int update, std::size_t first, std::size_t count) {
+    std::vector<float*> pointers;
+    for (auto& tensor : state) pointers.push_back(tensor.data());
+    optimizer->Apply(ScalarsOf(update), first, count, parameters.data(), pointers,
+                     GradientSum(update).data());
+  }
+
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<float> parameters;
+  std::vector<std::vector<float>> state;
+};
+
+// One element in double precision, straight from the papers.
+struct Reference {
+  double p = 0, v = 0, s = 0;
+
+  void Step(const OptimizerSection& o, double g, double rate, int t) {
+    if (o.name == "sgd") {
+      g += o.weight_decay * p;
+      v = o.momentum * v + g;
+      p -= rate * (o.nesterov ? g + o.momentum * v : v);
+    } else if (o.name == "rmsprop") {
+      g += o.weight_decay * p;
+      s = o.decay * s + (1 - o.decay) * g * g;
+      v = o.momentum * v + rate * g / std::sqrt(s + o.epsilon);
+      p -= v;
+    } else {
+      v = o.beta1 * v + (1 - o.beta1) * g;
+      s = o.beta2 * s + (1 - o.beta2) * g * g;
+      const double mean = v / (1 - std::pow(o.beta1, t));
+      const double square = s / (1 - std::pow(o.beta2, t));
+      p -= rate * (mean / (std::sqrt(square) + o.epsilon) + o.weight_decay * p);
+    }
+  }
+};
+
+class EveryOptimizer : public ::testing::TestWithParam<OptimizerSection> {};
+
+TEST_P(EveryOptimizer, FollowsADoublePrecisionReference) {
+  Training run(GetParam());
+  std::vector<Reference> references(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) references[i].p = static_cast<double>(run.parameters[i]);
+  for (int t = 1; t <= kUpdates; ++t) {
+    const UpdateScalars scalars = ScalarsOf(t);
+    const std::vector<float> sum = GradientSum(t);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const double g = static_cast<double>(sum[i]) * static_cast<double>(scalars.scale) *
+                       static_cast<double>(scalars.clip_factor);
+      references[i].Step(GetParam(), g, static_cast<double>(scalars.learning_rate), t);
+    }
+    run.Apply(t, 0, kCount);
+  }
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_NEAR(static_cast<double>(run.parameters[i]), references[i].p, 2e-5) << "element " << i;
+  }
+}
+
+TEST_P(EveryOptimizer, SlicesInAnyOrderGiveTheBitsOfTheWhole) {
+  Training whole(GetParam());
+  Training sliced(GetParam());
+  for (int t = 1; t <= kUpdates; ++t) {
+    whole.Apply(t, 0, kCount);
+    sliced.Apply(t, 900, kCount - 900);
+    sliced.Apply(t, 0, 1);
+    sliced.Apply(t, 1, 36);
+    sliced.Apply(t, 37, 0);
+    sliced.Apply(t, 37, 863);
+  }
+  EXPECT_EQ(std::memcmp(whole.parameters.data(), sliced.parameters.data(), kCount * sizeof(float)),
+            0);
+  for (std::size_t k = 0; k < whole.state.size(); ++k) {
+    EXPECT_EQ(std::memcmp(whole.state[k].data(), sliced.state[k].data(), kCount * sizeof(float)),
+              0);
+  }
+}
+
+TEST_P(EveryOptimizer, LeavesTheRestAlone) {
+  Training run(GetParam());
+  const std::vector<float> before = run.parameters;
+  run.Apply(1, 100, 50);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (i >= 100 && i < 150) continue;
+    ASSERT_EQ(run.parameters[i], before[i]) << "element " << i;
+  }
+  EXPECT_NE(run.parameters[100], before[100]);
+}
+
+std::vector<OptimizerSection> Sections() {
+  std::vector<OptimizerSection> sections = {Section("sgd"),     Section("sgd"),
+                                            Section("sgd"),     Section("rmsprop"),
+                                            Section("rmsprop"), Section("adamw")};
+  sections[1].nesterov = true;
+  sections[2].momentum = 0;
+  sections[4].momentum = 0;
+  return sections;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<OptimizerSection>& info) {
+  return info.param.name + (info.param.nesterov ? "Nesterov" : "") +
+         (info.param.momentum == 0 ? "Plain" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, EveryOptimizer, ::testing::ValuesIn(Sections()), NameOf);
+
+TEST(Optimizer, NamesItsState) {
+  OptimizerSection plain = Section("sgd");
+  plain.momentum = 0;
+  EXPECT_THAT(Make(plain)->state_names(), IsEmpty());
+  EXPECT_THAT(Make(Section("sgd"))->state_names(), ElementsAre("momentum"));
+  EXPECT_THAT(Make(Section("rmsprop"))->state_names(), ElementsAre("square", "momentum"));
+  EXPECT_THAT(Make(Section("adamw"))->state_names(), ElementsAre("moment", "square"));
+}
+
+TEST(Optimizer, BiasCorrectionComesFromTheUpdatesNumber) {
+  // With correction the first step is the learning rate in the direction of the gradient, however
+  // small that is.
+  OptimizerSection section = Section("adamw");
+  section.weight_decay = 0;
+  Training run(section);
+  const std::vector<float> before = run.parameters;
+  const std::vector<float> sum = GradientSum(1);
+  run.Apply(1, 0, kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const float expected = sum[i] == 0 ? 0.0f : std::copysign(0.05f, sum[i]);
+    ASSERT_NEAR(before[i] - run.parameters[i], expected, 1e-4f);
+  }
+}
+
+TEST(Optimizer, RefusesWhatCannotBe) {
+  const auto message = [](const OptimizerSection& section) {
+    const auto optimizer = MakeOptimizer(section);
+    return optimizer.ok() ? std::string() : optimizer.error().message;
+  };
+  EXPECT_THAT(message(Section("adam")), HasSubstr("did you mean 'adamw'?"));
+  OptimizerSection section = Section("sgd");
+  section.momentum = 0;
+  section.nesterov = true;
+  EXPECT_THAT(message(section), HasSubstr("optimizer.nesterov"));
+  section = Section("rmsprop");
+  section.epsilon = 0;
+  EXPECT_THAT(message(section), HasSubstr("optimizer.epsilon"));
+  section = Section("sgd");
+  section.momentum = 1;
+  EXPECT_THAT(message(section), HasSubstr("momentum"));
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,122 @@
+#include "base/program_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/options/temp_file.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Args = std::vector<std::string>;
+
+TEST(CoordinatorOptions, ReadsCommandLineAndConfig) {
+  TempFolder folder;
+  const auto options = ParseCoordinatorOptions(
+      Args{"--listen", "[::1]:0", "--workers", "4", "--config",
+           folder.Write("job.ini", "[job]\nrounds = 5\nseed = 3\n"), "--run-dir", "runs/a",
+           "--http=127.0.0.1:8080", "--job.seed=8", "--secret-file", "s", "--log-level=debug"});
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->listen, (HostPort{"::1", 0}));
+  EXPECT_EQ(options->workers, 4u);
+  EXPECT_EQ(options->run_dir, "runs/a");
+  EXPECT_EQ(options->http, (HostPort{"127.0.0.1", 8080}));
+  EXPECT_EQ(options->job.job.rounds, 5u);
+  EXPECT_EQ(options->job.job.seed, 8u);
+  EXPECT_EQ(options->secret_file, "s");
+  EXPECT_EQ(options->log_level, "debug");
+  EXPECT_FALSE(options->resume);
+  EXPECT_EQ(options->print, "");
+}
+
+TEST(CoordinatorOptions, ResumeReadsTheRunDirectorysConfig) {
+  TempFolder folder;
+  folder.Write("config.ini", "[job]\nseed = 77\n");
+  const Args args = {"--workers=2", "--run-dir=" + folder.path(), "--resume"};
+  const auto options = ParseCoordinatorOptions(args);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_TRUE(options->resume);
+  EXPECT_EQ(options->job.job.seed, 77u);
+}
+
+TEST(CoordinatorOptions, MistakesAreOneLine) {
+  const auto error = [](const Args& args) {
+    const auto options = ParseCoordinatorOptions(args);
+    EXPECT_FALSE(options.ok());
+    return options.ok() ? "" : options.error().message;
+  };
+  EXPECT_EQ(error({"--run-dir=x"}), "--workers: required, as --workers 4");
+  EXPECT_EQ(error({"--workers=2"}), "--run-dir: required, as --run-dir runs/a");
+  EXPECT_EQ(error({"--listn=1"}), "--listn: unknown option (did you mean \"--listen\"?)");
+  EXPECT_EQ(error({"--listen=7070"}),
+            "--listen = \"7070\": expected HOST:PORT, as 127.0.0.1:7070, [::1]:7070 or node3:7070");
+  const Args good = {"--workers=4", "--run-dir=x"};
+  const auto with = [&](std::string more) {
+    Args args = good;
+    args.push_back(std::move(more));
+    return error(args);
+  };
+  EXPECT_THAT(with("--job.min_workers=5"), HasSubstr("more than --workers 4"));
+  EXPECT_THAT(with("--job.units=3"), HasSubstr("less than --workers 4"));
+  EXPECT_THAT(with("--job.global_batch=3"), HasSubstr("less than --workers 4"));
+  EXPECT_THAT(with("--config=/nowhere/job.ini"), StartsWith("/nowhere/job.ini: No such file"));
+}
+
+TEST(ProgramOptions, HelpAndVersionComeBeforeMistakes) {
+  const auto help = ParseCoordinatorOptions(Args{"--workers=x", "--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_THAT(help->print, HasSubstr("--policy.name NAME (=full)"));
+  EXPECT_THAT(help->print, HasSubstr("--run-dir DIR"));
+  const auto version = ParseWorkerOptions(Args{"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_EQ(version->print, "lockstep-worker " + Version() + "\n");
+}
+
+TEST(WorkerOptions, ReadsTheCommandLine) {
+  const auto options = ParseWorkerOptions(Args{
+      "--coordinator", "node3:7070", "--device=cuda:1", "--data.path", "/data", "--slowdown",
+      "worker=2,factor=4", "--slowdown=factor=2", "--data-host=10.0.0.2", "--connect-timeout=5s"});
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->coordinator, (HostPort{"node3", 7070}));
+  EXPECT_EQ(options->device, "cuda:1");
+  ASSERT_EQ(options->overrides.size(), 1u);
+  EXPECT_EQ(options->overrides[0].key, "data.path");
+  EXPECT_EQ(options->overrides[0].value, "/data");
+  ASSERT_EQ(options->slowdowns.size(), 2u);
+  EXPECT_EQ(options->slowdowns[0].worker, WorkerId(2));
+  EXPECT_EQ(options->data_host, "10.0.0.2");
+  EXPECT_EQ(options->connect_timeout_s, 5);
+
+  const auto config = ParseJobConfig("[data]\npath = /other\n", "job", options->overrides);
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->data.path, "/data");
+}
+
+TEST(WorkerOptions, MistakesAreOneLine) {
+  const auto error = [](const Args& args) {
+    const auto options = ParseWorkerOptions(args);
+    EXPECT_FALSE(options.ok());
+    return options.ok() ? "" : options.error().message;
+  };
+  EXPECT_EQ(error({}), "--coordinator: required, as --coordinator 127.0.0.1:7070");
+  EXPECT_EQ(error({"--policy.name=full"}).substr(0, 30), "--policy.name: unknown option ");
+  EXPECT_THAT(error({"--device=gpu"}), HasSubstr("expected cpu, cuda or cuda:N"));
+  EXPECT_THAT(error({"--slowdown=pattern=pause"}), HasSubstr("pattern"));
+}
+
+TEST(HostPort, ParsesAndPrints) {
+  for (const auto* text : {"127.0.0.1:7070", "[::1]:0", "node-3.example:65535"}) {
+    const auto parsed = ParseHostPort(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(ToString(*parsed), text);
+  }
+  for (const auto* bad : {"", "host", "host:", ":7070", "::1:7070", "host:65536", "host:-1",
+                          "host:7x", "ho st:1", "[]:1", "[::1]", "http://x:1"}) {
+    EXPECT_FALSE(ParseHostPort(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

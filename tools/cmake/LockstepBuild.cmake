@@ -1,0 +1,109 @@
+# Build settings and the small functions that every folder's CMakeLists.txt uses.
+
+option(LOCKSTEP_BUILD_TESTS "Build the tests" ON)
+option(LOCKSTEP_WARNINGS_AS_ERRORS "Treat compiler warnings as errors" ON)
+option(LOCKSTEP_FUZZ "Build the fuzz targets with libFuzzer (takes clang)" OFF)
+set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+# An assert that is off in release protects nobody; ours (LOCKSTEP_CHECK) do not depend on NDEBUG.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+
+add_library(lockstep_options INTERFACE)
+add_library(lockstep::options ALIAS lockstep_options)
+set_target_properties(lockstep_options PROPERTIES EXPORT_NAME options)
+target_compile_features(lockstep_options INTERFACE cxx_std_20)
+target_include_directories(lockstep_options INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
+
+# Settings of our own compilation; they do not reach those who link the installed package.
+add_library(lockstep_private_options INTERFACE)
+target_compile_options(lockstep_private_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough>
+  # Sums are correctly rounded operations in a fixed order: no fused multiply-add behind our back.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(LOCKSTEP_WARNINGS_AS_ERRORS)
+  target_compile_options(lockstep_private_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(LOCKSTEP_SANITIZE)
+  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
+  add_compile_definitions(LOCKSTEP_SANITIZED=1)
+  if(LOCKSTEP_SANITIZE MATCHES "thread")
+    # The thread sanitizer does not model fences; Asio's locks order the same accesses.
+    add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)
+  endif()
+  # Quick to build, fast enough to run, and stacks that can be read.
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
+endif()
+if(LOCKSTEP_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "LOCKSTEP_FUZZ takes clang: cmake --preset fuzz")
+  endif()
+  # Coverage everywhere; the fuzz targets themselves link with -fsanitize=fuzzer, which brings main().
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# tests-LABEL builds what the tests with that label run, and no more.
+if(LOCKSTEP_BUILD_TESTS)
+  foreach(label unit golden property conformance cluster fuzz smoke)
+    add_custom_target(tests-${label})
+  endforeach()
+endif()
+
+# lockstep_library(NAME SOURCES a.cc ... DEPS lib ... PRIVATE_DEPS lib ...): target lockstep_NAME, alias lockstep::NAME.
+function(lockstep_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(lockstep_${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(lockstep_${name} PUBLIC lockstep_options ${ARG_DEPS}
+                          PRIVATE $<BUILD_INTERFACE:lockstep_private_options> ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(lockstep_${name} INTERFACE)
+    target_link_libraries(lockstep_${name} INTERFACE lockstep_options ${ARG_DEPS})
+  endif()
+  add_library(lockstep::${name} ALIAS lockstep_${name})
+  set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES lockstep_${name})
+endfunction()
+
+# lockstep_program(NAME SOURCES ... DEPS ...): an installed executable called NAME.
+function(lockstep_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE lockstep_private_options ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PROGRAMS ${name})
+  if(LOCKSTEP_BUILD_TESTS)
+    add_dependencies(tests-cluster ${name})
+    add_dependencies(tests-smoke ${name})
+  endif()
+endfunction()
+
+# lockstep_test(NAME SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ARGS ...]): a GoogleTest program, one ctest. The labels: the kind
+# of test (unit golden property conformance cluster fuzz), and smoke for the job of several processes that runs under the sanitizers.
+function(lockstep_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE lockstep_private_options GTest::gmock GTest::gtest GTest::gtest_main ${ARG_DEPS})
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(label IN LISTS ARG_LABELS)
+    if(TARGET tests-${label})
+      add_dependencies(tests-${label} ${name})
+    endif()
+  endforeach()
+endfunction()

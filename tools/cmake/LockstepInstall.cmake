@@ -1,0 +1,32 @@
+# What `cmake --install` puts where, and the package that find_package(lockstep CONFIG) finds: headers below include/lockstep, so that
+# #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs and lockstep-launch.
+include(CMakePackageConfigHelpers)
+
+get_property(lockstep_libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
+get_property(lockstep_programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
+set(lockstep_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
+
+# programs: all of them and nothing else.
+add_custom_target(programs)
+if(lockstep_programs)
+  add_dependencies(programs ${lockstep_programs})
+  install(TARGETS ${lockstep_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/launch" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-launch)
+
+install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION "${lockstep_package_dir}")
+
+foreach(folder base policies transport coordinator worker)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
+          FILES_MATCHING PATTERN "*.h")
+endforeach()
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in"
+                              "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" INSTALL_DESTINATION "${lockstep_package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" "${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/FindUCX.cmake"
+        DESTINATION "${lockstep_package_dir}")

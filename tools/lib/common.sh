@@ -1,0 +1,57 @@
+# Shared by the shell scripts of tools/ and .ci/: to be sourced, bash only.
+# shellcheck shell=bash
+
+# Colour only where a person looks, and not where they asked for none (no-color.org).
+if [[ -t 1 && -z "${NO_COLOR:-}" && "${TERM:-dumb}" != dumb ]]; then
+  lockstep_bold=$'\e[1m' lockstep_red=$'\e[31m' lockstep_plain=$'\e[0m'
+else
+  lockstep_bold='' lockstep_red='' lockstep_plain=''
+fi
+
+# Seconds as m:ss.
+lockstep_clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# stage TEXT: a header with the time since the script began.
+stage() { printf '%s==> [%s] %s%s\n' "$lockstep_bold" "$(lockstep_clock $SECONDS)" "$*" "$lockstep_plain"; }
+
+# fail TEXT: one line on stderr, status 1.
+fail() {
+  printf '%s%s: %s%s\n' "$lockstep_red" "${0##*/}" "$*" "$lockstep_plain" >&2
+  exit 1
+}
+
+# bad_usage TEXT: one line on stderr, status 2.
+bad_usage() {
+  printf '%s: %s (see %s --help)\n' "${0##*/}" "$*" "${0##*/}" >&2
+  exit 2
+}
+
+# How many jobs to build and test with: all cores, but no more than the memory carries (1.5 GiB for a compiler).
+lockstep_jobs() {
+  local cores memory_kib by_memory
+  cores=$(nproc)
+  memory_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  by_memory=$((memory_kib / 1572864))
+  ((by_memory >= 1)) || by_memory=1
+  echo $((cores < by_memory ? cores : by_memory))
+}
+
+# Configures PRESET with further cmake arguments; with ccache where there is one.
+lockstep_configure() {
+  local preset=$1
+  shift
+  local launcher=()
+  if command -v ccache >/dev/null; then
+    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  fi
+  cmake --preset "$preset" "${launcher[@]}" "$@" </dev/null
+}
+
+# Builds the targets of PRESET that are named (all: none named). Ninja's line says how far it is.
+lockstep_build() {
+  local preset=$1
+  shift
+  local targets=()
+  (($# == 0)) || targets=(--target "$@")
+  NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(lockstep_jobs)" "${targets[@]}" </dev/null
+}

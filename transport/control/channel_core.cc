@@ -1,0 +1,180 @@
+#include "transport/control/channel_core.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/post.hpp>
+
+namespace lockstep::transport::control {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::size_t kFramesAtOnce = 16;
+
+}  // namespace
+
+ChannelCore::ChannelCore(std::shared_ptr<Stream> stream, FrameReader reader,
+                         const ChannelOptions& options)
+    : heartbeat_(options.timeout, MonotonicNow()),
+      options_(options),
+      stream_(std::move(stream)),
+      reader_(std::move(reader)),
+      timer_(stream_->executor()) {
+  reader_.set_max_bytes(options_.max_message_bytes);
+}
+
+void ChannelCore::Begin() {
+  LOCKSTEP_CHECK(state_ == State::kIdle, "Start is called once");
+  state_ = State::kOpen;
+  // What came before nobody listened tells nothing about how long it has been silent.
+  heartbeat_ = Heartbeat(options_.timeout, MonotonicNow());
+  BeginReading();
+  asio::co_spawn(stream_->executor(), WatchLoop(shared_from_this()), RethrowFromCoroutine);
+}
+
+void ChannelCore::SetTimeout(Duration timeout) {
+  options_.timeout = timeout;
+  heartbeat_ = Heartbeat(timeout, MonotonicNow());
+}
+
+void ChannelCore::BeginReading() {
+  asio::co_spawn(stream_->executor(), ReadLoop(shared_from_this()), RethrowFromCoroutine);
+}
+
+void ChannelCore::Send(const Frame& frame) {
+  if (state_ == State::kDraining || state_ == State::kClosed || write_failed_) return;
+  const std::size_t bytes = frame.bytes->size();
+  if (bytes > options_.max_message_bytes + kFrameHeaderBytes) {
+    return End({ErrorCode::kClosed, fmt::format("a message to send has {} bytes, {} are allowed",
+                                                bytes, options_.max_message_bytes)});
+  }
+  if (queued_bytes_ + bytes > options_.send_queue_bytes) {
+    return End({ErrorCode::kClosed,
+                fmt::format("the other end does not take what is sent: {} bytes are queued, {} are "
+                            "allowed",
+                            queued_bytes_ + bytes, options_.send_queue_bytes)});
+  }
+  queue_.push_back(frame);
+  queued_bytes_ += bytes;
+  if (writing_) return;
+  writing_ = true;
+  asio::co_spawn(stream_->executor(), WriteLoop(shared_from_this()), RethrowFromCoroutine);
+}
+
+void ChannelCore::Close() {
+  if (state_ == State::kDraining || state_ == State::kClosed) return;
+  const bool reading = state_ == State::kOpen;
+  state_ = State::kDraining;
+  // Reads away what still comes, up to the other end's own close: closing over unread bytes would
+  // throw away what we have sent.
+  if (!reading) BeginReading();
+  if (!writing_) stream_->ShutdownSend();
+  timer_.expires_after(options_.timeout);
+  timer_.async_wait([self = shared_from_this()](const boost::system::error_code& failure) {
+    if (!failure) self->End({ErrorCode::kClosed, "closed here"});
+  });
+}
+
+void ChannelCore::Abandon() {
+  Forget();
+  Close();
+}
+
+void ChannelCore::End(const Error& reason) {
+  if (state_ == State::kClosed) return;
+  const bool asked_for = state_ == State::kDraining;
+  state_ = State::kClosed;
+  queue_.clear();
+  queued_bytes_ = 0;
+  stream_->Close();
+  timer_.cancel();
+  const Error told = asked_for ? Error{ErrorCode::kClosed, "closed here"} : reason;
+  asio::post(stream_->executor(), [self = shared_from_this(), told] { self->OnClosed(told); });
+}
+
+Status ChannelCore::DeliverFrames() {
+  while (state_ == State::kOpen) {
+    const auto frame = reader_.Next();
+    if (!frame) return frame.error();
+    if (!*frame) break;
+    heartbeat_.OnFrame(MonotonicNow());
+    if (Status taken = OnFrame(**frame); !taken) return taken;
+  }
+  return {};
+}
+
+asio::awaitable<void> ChannelCore::ReadLoop(std::shared_ptr<ChannelCore> self) {
+  boost::system::error_code failure;
+  while (self->state_ != State::kClosed) {
+    if (Status delivered = self->DeliverFrames(); !delivered) self->End(delivered.error());
+    if (self->state_ == State::kClosed) break;
+    const std::size_t got = co_await self->stream_->ReadSome(asio::buffer(self->buffer_), failure);
+    if (failure) {
+      self->End(WhyEnded(failure));
+      break;
+    }
+    self->heartbeat_.OnBytes(MonotonicNow());
+    if (self->state_ == State::kOpen) self->reader_.Append(std::span(self->buffer_).first(got));
+  }
+}
+
+asio::awaitable<void> ChannelCore::WriteLoop(std::shared_ptr<ChannelCore> self) {
+  std::vector<Frame> batch;
+  std::vector<asio::const_buffer> buffers;
+  boost::system::error_code failure;
+  while (!self->queue_.empty()) {
+    batch.clear();
+    buffers.clear();
+    std::size_t bytes = 0;
+    for (const Frame& frame : self->queue_) {
+      if (batch.size() == kFramesAtOnce) break;
+      batch.push_back(frame);
+      buffers.push_back(asio::buffer(*frame.bytes));
+      bytes += frame.bytes->size();
+    }
+    co_await self->stream_->Write(buffers, failure);
+    if (self->state_ == State::kClosed) co_return;
+    if (failure) {
+      // Its last words may still be in the socket: the reader ends the connection.
+      self->write_failed_ = true;
+      self->queue_.clear();
+      self->queued_bytes_ = 0;
+      break;
+    }
+    self->queue_.erase(self->queue_.begin(),
+                       self->queue_.begin() + static_cast<std::ptrdiff_t>(batch.size()));
+    self->queued_bytes_ -= bytes;
+  }
+  self->writing_ = false;
+  if (self->state_ == State::kDraining) {
+    self->stream_->ShutdownSend();
+  } else if (!self->write_failed_) {
+    self->OnDrained();
+  }
+}
+
+void ChannelCore::Judge() {
+  const Time now = MonotonicNow();
+  switch (heartbeat_.Tick(now, stream_->HasUnread())) {
+    case Heartbeat::Verdict::kSilent:
+      return End(
+          {ErrorCode::kTimeout, fmt::format("no heartbeat for {:g} s", Seconds(options_.timeout))});
+    case Heartbeat::Verdict::kDripping:
+      return End({ErrorCode::kTimeout, "bytes, but no whole message for too long"});
+    case Heartbeat::Verdict::kAlive:
+      break;
+  }
+  if (const auto ping = PingFrame(now)) Send(*ping);
+}
+
+asio::awaitable<void> ChannelCore::WatchLoop(std::shared_ptr<ChannelCore> self) {
+  boost::system::error_code failure;
+  while (self->state_ == State::kOpen) {
+    self->Judge();
+    if (self->state_ != State::kOpen) break;
+    self->timer_.expires_after(self->heartbeat_.interval());
+    co_await self->timer_.async_wait(asio::redirect_error(asio::use_awaitable, failure));
+  }
+}
+
+}  // namespace lockstep::transport::control

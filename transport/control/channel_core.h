@@ -1,0 +1,80 @@
+// What both kinds of Channel have in common: frames in and out of a stream, heartbeats, the end.
+// Internal; one thread. Lives until its coroutines have ended, however long its Channel lives.
+#pragma once
+
+#include "transport/control/coroutines.h"
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "transport/control/channel.h"
+#include "transport/control/frame.h"
+#include "transport/control/heartbeat.h"
+#include "transport/control/stream.h"
+
+namespace lockstep::transport::control {
+
+class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
+ public:
+  // `reader` may hold bytes that were read already.
+  ChannelCore(std::shared_ptr<Stream> stream, FrameReader reader, const ChannelOptions& options);
+  virtual ~ChannelCore() = default;
+
+  void Begin();
+  void Send(const Frame& frame);
+  void Close();
+  void SetTimeout(Duration timeout);
+  // No more callbacks; drains as Close does.
+  void Abandon();
+
+  std::size_t queued_bytes() const { return queued_bytes_; }
+  const Heartbeat& heartbeat() const { return heartbeat_; }
+  const std::string& remote() const { return stream_->remote(); }
+  const std::string& local_host() const { return stream_->local_host(); }
+
+ protected:
+  // Called with each frame while the channel is open and attached.
+  virtual Status OnFrame(std::span<const std::byte> bytes) = 0;
+  virtual void OnClosed(const Error& reason) = 0;
+  virtual void OnDrained() = 0;
+  // Drops the user's callbacks.
+  virtual void Forget() = 0;
+  // Nothing: this end does not ping.
+  virtual std::optional<Frame> PingFrame(Time now) = 0;
+
+  Heartbeat heartbeat_;
+
+ private:
+  enum class State {
+    kIdle,  // before Begin
+    kOpen,
+    kDraining,  // sends what is queued, receives nothing
+    kClosed,
+  };
+
+  static boost::asio::awaitable<void> ReadLoop(std::shared_ptr<ChannelCore> self);
+  static boost::asio::awaitable<void> WriteLoop(std::shared_ptr<ChannelCore> self);
+  static boost::asio::awaitable<void> WatchLoop(std::shared_ptr<ChannelCore> self);
+  Status DeliverFrames();
+  void BeginReading();
+  void Judge();
+  void End(const Error& reason);
+
+  ChannelOptions options_;
+  std::shared_ptr<Stream> stream_;
+  FrameReader reader_;
+  State state_ = State::kIdle;
+  bool writing_ = false;
+  bool write_failed_ = false;
+  std::deque<Frame> queue_;
+  std::size_t queued_bytes_ = 0;
+  boost::asio::steady_timer timer_;
+  std::array<std::byte, 16384> buffer_;
+};
+
+}  // namespace lockstep::transport::control

@@ -1,0 +1,36 @@
+// Control messages to bytes and back (lockstep.proto). Whatever arrives is checked: a decoded
+// message keeps what base/messages.h promises of ranges, orders and counts, so that nobody behind
+// it has to.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/messages.h"
+#include "base/result.h"
+
+namespace lockstep::transport::control {
+
+// Bounds of what is taken. Encode cuts texts for people to kMaxTextBytes.
+inline constexpr std::size_t kMaxTextBytes = 4096;
+inline constexpr std::size_t kMaxAddressBytes = 16384;
+inline constexpr std::size_t kMaxConfigBytes = 1u << 20;
+inline constexpr std::size_t kMaxChunkBytes = 4u << 20;
+inline constexpr std::size_t kMaxMembers = 4096;
+inline constexpr std::size_t kMaxUnits = 65536;  // of a round
+inline constexpr std::size_t kMaxTransports = 16;
+inline constexpr std::size_t kMaxTensors = 65536;
+inline constexpr std::size_t kMaxDimensions = 8;
+inline constexpr std::size_t kJobKeyBytes = 32;
+
+std::string Encode(const ToWorker& message);
+std::string Encode(const FromWorker& message);
+
+// kInvalid: not a message, or one that says what cannot be; names the message and what is wrong.
+// Losses may be infinite or not a number (training that diverges is no error of the protocol); all
+// other numbers are finite.
+Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes);
+Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes);
+
+}  // namespace lockstep::transport::control

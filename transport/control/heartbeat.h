@@ -1,0 +1,55 @@
+// When to ping, when silence means death, and what the pings tell about the other end's clock.
+// Pure: time comes in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "base/messages.h"
+#include "base/time.h"
+#include "transport/control/channel.h"
+
+namespace lockstep::transport::control {
+
+class Heartbeat {
+ public:
+  Heartbeat(Duration timeout, Time now);
+
+  // Tick is called about this often.
+  Duration interval() const { return timeout_ / 16; }
+
+  void OnBytes(Time now) { last_heard_ = deaf_since_ = now; }
+  void OnFrame(Time now) { last_frame_ = now; }
+
+  enum class Verdict {
+    kAlive,
+    kSilent,    // nothing for the time-out
+    kDripping,  // bytes, but no whole message for several time-outs
+  };
+  // `unread`: bytes wait in the socket; who has sent them is not silent. A Tick that comes much too
+  // late means that this process was stopped or busy: what it could not hear meanwhile is nobody's
+  // fault, so all waiting begins later by as much.
+  Verdict Tick(Time now, bool unread);
+
+  // The next ping, when one is due: every quarter of the time-out, whatever else is said, and at
+  // once after such a gap.
+  std::optional<Ping> PingDue(Time now);
+  void OnPong(const Pong& pong, Time now);
+
+  Time last_heard() const { return last_heard_; }
+  // Of the fastest answer among the recent ones.
+  std::optional<ClockEstimate> clock() const;
+
+ private:
+  Duration timeout_;
+  Time last_heard_;
+  Time deaf_since_;  // last_heard_, later by the gaps since then
+  Time last_frame_;  // likewise
+  Time last_tick_;
+  Time next_ping_;
+  std::uint64_t sent_ = 0;
+  std::deque<ClockEstimate> samples_;
+};
+
+}  // namespace lockstep::transport::control

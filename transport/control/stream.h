@@ -1,0 +1,64 @@
+// A TCP socket, plain or within TLS. Internal; one thread.
+#pragma once
+
+#include "transport/control/coroutines.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/control/frame.h"
+#include "transport/control/tls.h"
+
+namespace lockstep::transport::control {
+
+class Stream {
+ public:
+  using Failure = boost::system::error_code;
+
+  // A connected socket.
+  explicit Stream(boost::asio::ip::tcp::socket socket);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  boost::asio::any_io_executor executor() { return socket_.get_executor(); }
+
+  // Waits for the first byte and leaves it in the socket.
+  boost::asio::awaitable<std::optional<unsigned char>> Peek(Failure& failure);
+  boost::asio::awaitable<Status> Secure(std::shared_ptr<TlsContext> tls, TlsRole role);
+
+  boost::asio::awaitable<std::size_t> ReadSome(boost::asio::mutable_buffer into, Failure& failure);
+  boost::asio::awaitable<void> Write(const std::vector<boost::asio::const_buffer>& buffers,
+                                     Failure& failure);
+  // Sends `payload` as a frame, outside of TLS, and ends our side; returns when the other end has
+  // closed its side, so that it has read it.
+  boost::asio::awaitable<void> Dismiss(std::string_view payload);
+
+  // Bytes are in the socket, unread. Also true at its end.
+  bool HasUnread();
+  void ShutdownSend();
+  void Close();
+
+  const std::string& remote() const { return remote_; }
+  const std::string& local_host() const { return local_host_; }
+
+ private:
+  boost::asio::ip::tcp::socket socket_;
+  std::shared_ptr<TlsContext> context_;
+  std::unique_ptr<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
+  std::string remote_;
+  std::string local_host_;
+};
+
+// "10.0.0.1:7070", "[::1]:7070".
+std::string Shown(const boost::asio::ip::tcp::endpoint& endpoint);
+
+// What the end of a connection means to people.
+Error WhyEnded(const boost::system::error_code& failure);
+
+}  // namespace lockstep::transport::control

@@ -1,0 +1,81 @@
+// Internal to the codec: the values that several messages share, and the checks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/messages.h"
+#include "lockstep.pb.h"
+#include "transport/control/codec.h"
+
+namespace lockstep::transport::control {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+// Remembers the first thing that is wrong with a message under decoding.
+class Checks {
+ public:
+  void Require(bool good, std::string_view what) {
+    if (!good && wrong_.empty()) wrong_ = what;
+  }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  std::string wrong_;
+};
+
+// A text for people or a name, cut to what is taken.
+inline std::string_view Cut(std::string_view text) { return text.substr(0, kMaxTextBytes); }
+
+void Put(const SampleRange& in, wire::SampleRange* out);
+void Put(const Unit& in, wire::Unit* out);
+void Put(const MemberId& in, wire::MemberId* out);
+void Put(const OwnerMap& in, wire::OwnerMap* out);
+void Put(const Plan& in, wire::Plan* out);
+void Put(const CommittedPart& in, wire::CommittedPart* out);
+void Put(const StateChunk& in, wire::StateChunk* out);
+
+SampleRange Get(const wire::SampleRange& in, Checks& checks);
+Unit Get(const wire::Unit& in, Checks& checks);
+MemberId Get(const wire::MemberId& in);
+OwnerMap Get(const wire::OwnerMap& in, Checks& checks);
+Plan Get(const wire::Plan& in, Checks& checks);
+CommittedPart Get(const wire::CommittedPart& in, Checks& checks);
+StateChunk Get(const wire::StateChunk& in, Checks& checks);
+PartIndex GetPart(std::uint32_t part, Checks& checks);
+// A text of at most kMaxTextBytes; an address.
+std::string GetText(const std::string& in, Checks& checks);
+std::string GetAddress(const std::string& in, Checks& checks);
+
+template <class In, class Field>
+void PutAll(const std::vector<In>& in, Field* out) {
+  out->Reserve(static_cast<int>(in.size()));
+  for (const In& item : in) Put(item, out->Add());
+}
+
+// Of at most `most` items; stops at the first thing that is wrong.
+template <class Out, class Field, class GetOne>
+std::vector<Out> GetAll(const Field& in, std::size_t most, Checks& checks, GetOne&& get) {
+  std::vector<Out> out;
+  checks.Require(static_cast<std::size_t>(in.size()) <= most, "too many entries");
+  if (!checks.wrong().empty()) return out;
+  out.reserve(static_cast<std::size_t>(in.size()));
+  for (const auto& item : in) {
+    out.push_back(get(item));
+    if (!checks.wrong().empty()) return {};
+  }
+  return out;
+}
+
+std::vector<Unit> GetUnits(const google::protobuf::RepeatedPtrField<wire::Unit>& in,
+                           Checks& checks);
+// Ascending, each worker once.
+std::vector<MemberId> GetMembers(const google::protobuf::RepeatedPtrField<wire::MemberId>& in,
+                                 Checks& checks);
+
+}  // namespace lockstep::transport::control

@@ -1,0 +1,96 @@
+// Proof at the start of a connection that both ends belong to the job, and who they are. No I/O:
+// bytes in, bytes out.
+//
+//   connector                                acceptor
+//   hello     (identity, nonce)      ->
+//                                    <-      answer   (identity, nonce, its proof)
+//   proof     (its proof)            ->
+//                                    <-      accepted
+//
+// A proof is HMAC-SHA256(job key, role || version || both nonces || both identities): fresh nonces
+// stop replay, the role stops reflection, the identities stop a member from being taken for
+// another. Nothing is encrypted. After a failure each end may send farewell(), a refusal in words,
+// and closes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/transport.h"
+
+namespace lockstep::transport {
+
+// "worker 3 (incarnation 2)"
+std::string Describe(const PeerIdentity& who);
+
+class Handshake {
+ public:
+  enum class Role : std::uint8_t { kConnector = 1, kAcceptor = 2 };
+
+  static constexpr std::uint16_t kVersion = 1;
+  // No message is longer; a longer one is refused unread. The transport delimits messages.
+  static constexpr std::size_t kMaxMessageBytes = 256;
+  static constexpr std::size_t kNonceBytes = 32;
+  static constexpr std::size_t kProofBytes = 32;
+
+  // `expected`: who must be at the other end; without it any member is welcome. The key is copied
+  // and must not be empty.
+  Handshake(Role role, const PeerIdentity& self, std::span<const std::byte> job_key,
+            std::optional<PeerIdentity> expected);
+  ~Handshake();
+  Handshake(const Handshake&) = delete;
+  Handshake& operator=(const Handshake&) = delete;
+
+  // The connector's first message; empty for the acceptor. Call once.
+  std::vector<std::byte> Begin();
+
+  // Takes one whole message of the other end and returns the one to send, which may be empty.
+  // Errors: kRefused for a wrong key, version or identity, or when the other end refuses; kInvalid
+  // for bytes that are no handshake. Not after an error.
+  Result<std::vector<std::byte>> Consume(std::span<const std::byte> message);
+
+  // True once the other end has proven itself and accepted us. The bytes that Consume returned last
+  // still have to be sent.
+  bool done() const { return state_ == State::kDone; }
+  // Who is at the other end. Only when done().
+  const PeerIdentity& peer() const;
+
+  // After Consume failed: the refusal to send before closing; empty when there is nobody to tell.
+  const std::vector<std::byte>& farewell() const { return farewell_; }
+
+ private:
+  enum class State : std::uint8_t {
+    kAwaitHello,
+    kAwaitAnswer,
+    kAwaitProof,
+    kAwaitAccepted,
+    kDone,
+    kFailed
+  };
+  using Nonce = std::array<std::byte, kNonceBytes>;
+  using Proof = std::array<std::byte, kProofBytes>;
+
+  Proof Prove(Role role) const;
+  std::vector<std::byte> Message(std::uint8_t type) const;
+  Result<std::vector<std::byte>> Fail(ErrorCode code, const std::string& reason, bool tell);
+  std::optional<std::string> CheckPeer(std::span<const std::byte> proof) const;
+
+  const Role role_;
+  const PeerIdentity self_;
+  const std::optional<PeerIdentity> expected_;
+  std::vector<std::byte> key_;
+  State state_;
+  PeerIdentity peer_;
+  Nonce nonce_{};
+  Nonce peer_nonce_{};
+  std::vector<std::byte> farewell_;
+};
+
+}  // namespace lockstep::transport

@@ -1,0 +1,150 @@
+#include "transport/mapping/arena.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "base/check.h"
+#include "transport/mapping/free_memory.h"
+#include "transport/mapping/ordering.h"
+
+namespace lockstep::transport {
+namespace {
+
+// Linux 6.3; a header of the C library may be older than the kernel.
+constexpr unsigned kNoExecSeal = 0x0008U;
+
+Result<UniqueFd> MakeFile() {
+  constexpr const char* kName = "lockstep-arena";
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(memfd_create(kName, kFlags | kNoExecSeal));
+  if (!fd && errno == EINVAL) fd = UniqueFd(memfd_create(kName, kFlags));
+  if (!fd) return SystemError(ErrorCode::kUnavailable, "cannot make an arena", errno);
+  return fd;
+}
+
+// The kernel would fill the machine's memory before it says no, and then kill for it; so ask first.
+// A size beyond RLIMIT_FSIZE would not be an error but a signal.
+Status CheckSize(std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("an arena of {} bytes is over the limit of {} bytes on file sizes",
+                             bytes, limit.rlim_cur)};
+  }
+  const std::uint64_t free = FreeMemoryBytes();
+  if (bytes > free) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("an arena of {} bytes does not fit into the {} bytes of free memory",
+                             bytes, free)};
+  }
+  return {};
+}
+
+// In steps, as a signal makes the kernel take back the whole of an interrupted one.
+Status Allocate(int fd, std::uint64_t bytes) {
+  constexpr std::uint64_t kStep = 64u << 20;
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    return SystemError(ErrorCode::kUnavailable,
+                       fmt::format("cannot size an arena to {} bytes", bytes), errno);
+  }
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t step = std::min(kStep, bytes - at);
+    const int failed = posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(step));
+    if (failed == EINTR) continue;
+    if (failed != 0) {
+      return SystemError(ErrorCode::kUnavailable,
+                         fmt::format("cannot allocate an arena of {} bytes", bytes), failed);
+    }
+    at += step;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Arena> Arena::Create(std::span<const BlockSpec> specs) {
+  auto layout = PlanLayout(specs, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  if (!layout) return layout.error();
+  if (Status fits = CheckSize(layout->total_bytes); !fits) return fits.error();
+  auto fd = MakeFile();
+  if (!fd) return fd.error();
+  if (Status allocated = Allocate(fd->get(), layout->total_bytes); !allocated) {
+    return allocated.error();
+  }
+  auto mapping = Mapping::Map(fd->get(), layout->total_bytes, PROT_READ | PROT_WRITE);
+  if (!mapping) return mapping.error();
+  // FUTURE_WRITE leaves the mapping just made as the only way to write: a descriptor opened
+  // read-only would not do, as its holder can open it again through /proc. It also forbids to punch
+  // holes, by which pages could vanish.
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (fcntl(fd->get(), F_ADD_SEALS, kSeals) != 0) {
+    return SystemError(ErrorCode::kUnavailable, "cannot seal an arena (Linux 5.1 or later can)",
+                       errno);
+  }
+  ArenaNonce nonce;
+  const int drawn =
+      RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size()));
+  LOCKSTEP_CHECK(drawn == 1, "no random bytes to be had");
+  return Arena(*std::move(fd), *std::move(mapping), nonce, *layout);
+}
+
+Arena::Arena(UniqueFd fd, Mapping mapping, const ArenaNonce& nonce, const ArenaLayout& layout)
+    : fd_(std::move(fd)), mapping_(std::move(mapping)), nonce_(nonce) {
+  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
+    const BlockPlace& place = layout.blocks[i];
+    auto* entry = new (mapping_.data() + EntryOffset(i)) BlockEntry{
+        .offset = place.offset, .bytes = place.bytes, .name = {}, .generation = kNoGeneration};
+    std::ranges::copy(place.name, entry->name.begin());
+    blocks_.push_back({.place = place});
+  }
+  new (mapping_.data()) ArenaHeader{.magic = kArenaMagic,
+                                    .version = kArenaVersion,
+                                    .block_count = static_cast<std::uint32_t>(blocks_.size()),
+                                    .total_bytes = layout.total_bytes,
+                                    .nonce = nonce};
+}
+
+std::optional<std::size_t> Arena::Find(std::string_view name) const {
+  const auto found = std::ranges::find(blocks_, name, [](const Block& b) { return b.place.name; });
+  if (found == blocks_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - blocks_.begin());
+}
+
+std::span<std::byte> Arena::block(std::size_t i) const {
+  LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
+  return {mapping_.data() + blocks_[i].place.offset, blocks_[i].place.bytes};
+}
+
+std::atomic<std::uint64_t>& Arena::GenerationWord(std::size_t i) const {
+  LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
+  return reinterpret_cast<BlockEntry*>(mapping_.data() + EntryOffset(i))->generation;
+}
+
+void Arena::BeginWrite(std::size_t i) {
+  GenerationWord(i).store(kNoGeneration, std::memory_order_relaxed);
+  StoreBeforeLaterWrites();
+  blocks_[i].writing = true;
+}
+
+void Arena::Publish(std::size_t i, std::uint64_t generation) {
+  auto& word = GenerationWord(i);
+  Block& block = blocks_[i];
+  LOCKSTEP_CHECK(block.writing, "block '{}' was not begun", block.place.name);
+  LOCKSTEP_CHECK(generation > block.last, "block '{}' goes from generation {} to {}",
+                 block.place.name, block.last, generation);
+  block.writing = false;
+  block.last = generation;
+  WritesBeforeLaterStore();
+  word.store(generation, std::memory_order_release);
+}
+
+}  // namespace lockstep::transport

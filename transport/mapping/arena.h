@@ -1,0 +1,75 @@
+// A worker's arena: the memory of its own that the other workers of the job on the same host read
+// directly.
+//
+// It is a memory file of fixed size. All its pages are allocated at creation, so that too little
+// memory is an error there and never a SIGBUS later; it is sealed against shrinking and growing,
+// and against any writer but the mapping that this object holds. Peers that have it mapped
+// (peer_arena.h) keep it alive, whatever becomes of the owner.
+//
+// Each block has a generation that says what lies in it. The owner writes so:
+//
+//   arena.BeginWrite(i);            // from here on readers see kNoGeneration
+//   ... write into arena.block(i) ...
+//   arena.Publish(i, generation);   // readers that see `generation` see all of these bytes
+//
+// Nobody ever waits for anybody: a reader finds out after its pass whether the block was rewritten
+// meanwhile, and a process that stops or dies between the two calls leaves a block that nobody
+// reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/mapping/layout.h"
+#include "transport/mapping/os.h"
+
+namespace lockstep::transport {
+
+class Arena {
+ public:
+  // kInvalid for specs that make no layout; kUnavailable where the machine has not the memory or
+  // the kernel not the seals (F_SEAL_FUTURE_WRITE: Linux 5.1). Blocks start zeroed and unpublished.
+  static Result<Arena> Create(std::span<const BlockSpec> specs);
+
+  Arena(Arena&&) noexcept = default;
+  Arena& operator=(Arena&&) noexcept = default;
+
+  std::size_t blocks() const { return blocks_.size(); }
+  std::optional<std::size_t> Find(std::string_view name) const;
+  std::span<std::byte> block(std::size_t i) const;
+  // The whole memory, for a transport that registers it once.
+  std::span<std::byte> memory() const { return {mapping_.data(), mapping_.bytes()}; }
+
+  // One thread at a time per block; different blocks are independent. BeginWrite twice without
+  // Publish is allowed: the first write was given up.
+  void BeginWrite(std::size_t i);
+  // After BeginWrite(i). Generations of a block only grow, so that no reader takes a rewritten
+  // block for the old one.
+  void Publish(std::size_t i, std::uint64_t generation);
+
+  // For ArenaServer.
+  int fd() const { return fd_.get(); }
+  const ArenaNonce& nonce() const { return nonce_; }
+
+ private:
+  struct Block {
+    BlockPlace place;
+    bool writing = false;
+    std::uint64_t last = kNoGeneration;  // the last one published
+  };
+
+  Arena(UniqueFd fd, Mapping mapping, const ArenaNonce& nonce, const ArenaLayout& layout);
+  std::atomic<std::uint64_t>& GenerationWord(std::size_t i) const;
+
+  UniqueFd fd_;
+  Mapping mapping_;
+  ArenaNonce nonce_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace lockstep::transport

@@ -1,0 +1,86 @@
+#include "transport/mapping/free_memory.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace lockstep::transport {
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+// A file that holds one number; nothing where it is absent or says "max".
+std::optional<std::uint64_t> ReadNumber(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+// The number behind `key` in a file of "key value" lines; 0 where it is absent.
+std::uint64_t ReadKey(const std::filesystem::path& path, std::string_view key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string word;
+    std::uint64_t value = 0;
+    if (words >> word >> value && word == key) return value;
+  }
+  return 0;
+}
+
+std::uint64_t LeftInMachine() {
+  constexpr const char* kFile = "/proc/meminfo";
+  const std::uint64_t available_kib = ReadKey(kFile, "MemAvailable:");
+  if (available_kib == 0) return kUnlimited;
+  return (available_kib + ReadKey(kFile, "SwapFree:")) * 1024;
+}
+
+// File pages that were not used lately are given back under pressure, so they do not count as used.
+std::uint64_t LeftInGroup(const std::filesystem::path& group, const char* limit_file,
+                          const char* usage_file, const char* reclaimable_key) {
+  const auto limit = ReadNumber(group / limit_file);
+  const auto usage = ReadNumber(group / usage_file);
+  if (!limit || !usage) return kUnlimited;
+  const std::uint64_t reclaimable = ReadKey(group / "memory.stat", reclaimable_key);
+  const std::uint64_t used = *usage - std::min(*usage, reclaimable);
+  return *limit - std::min(*limit, used);
+}
+
+std::uint64_t LeftInGroups() {
+  std::uint64_t left = kUnlimited;
+  std::ifstream file(
+      "/proc/self/cgroup");  // lines of id:controllers:path; v2 has id 0 and no controllers
+  std::string line;
+  while (std::getline(file, line)) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    std::string controllers(1, ',');
+    controllers.append(line, first + 1, second - first - 1).push_back(',');
+    const bool v2 = controllers == ",,";
+    if (!v2 && controllers.find(",memory,") == std::string::npos) continue;
+    const std::filesystem::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    std::filesystem::path group = line.substr(second + 1);
+    for (;; group = group.parent_path()) {  // the limit of every group above holds too
+      const auto at = root / group.relative_path();
+      left = std::min(left, v2 ? LeftInGroup(at, "memory.max", "memory.current", "inactive_file")
+                               : LeftInGroup(at, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                             "total_inactive_file"));
+      if (group.relative_path().empty()) break;
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+std::uint64_t FreeMemoryBytes() { return std::min(LeftInMachine(), LeftInGroups()); }
+
+}  // namespace lockstep::transport

@@ -1,0 +1,63 @@
+// Another worker's arena (arena.h), mapped for reading.
+//
+// One pass over a block:
+//
+//   const std::uint64_t g = peer.Generation(i);      // kNoGeneration, or not the one awaited: come
+//   back later
+//   ... arithmetic over peer.data(i), by any SIMD code ...
+//   if (!peer.StillValid(i, g)) ... throw the result away ...
+//
+// The bytes may change under the reader at any moment; StillValid alone makes a result good. Until
+// it has said yes no byte may serve as an index, a pointer or a length (ordering.h has the
+// argument). The memory stays mapped and readable however the owner ends; whether the owner lives
+// is not to be learnt here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/mapping/layout.h"
+#include "transport/mapping/os.h"
+
+namespace lockstep::transport {
+
+class PeerArena {
+ public:
+  // Maps what somebody sent. Nothing about `fd` is believed: it must be a memory file that can
+  // neither shrink, nor grow, nor be written through a new mapping, be allocated in full, and hold
+  // an arena with this nonce. kInvalid otherwise.
+  static Result<PeerArena> FromFd(const UniqueFd& fd, const ArenaNonce& nonce);
+
+  PeerArena(PeerArena&&) noexcept = default;
+  PeerArena& operator=(PeerArena&&) noexcept = default;
+
+  std::size_t blocks() const { return blocks_.size(); }
+  std::optional<std::size_t> Find(std::string_view name) const;
+  std::string_view name(std::size_t i) const { return At(i).name; }
+  std::uint64_t bytes(std::size_t i) const { return At(i).bytes; }
+  const std::byte* data(std::size_t i) const { return mapping_.data() + At(i).offset; }
+
+  // Any thread, any number of them.
+  std::uint64_t Generation(std::size_t i) const;
+  // After a pass over the data: every byte that was read since Generation(i) returned `generation`
+  // belongs to it. False for kNoGeneration.
+  bool StillValid(std::size_t i, std::uint64_t generation) const;
+
+ private:
+  PeerArena(Mapping mapping, ArenaLayout layout)
+      : mapping_(std::move(mapping)), blocks_(std::move(layout.blocks)) {}
+  const BlockPlace& At(std::size_t i) const {
+    LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
+    return blocks_[i];
+  }
+  const std::atomic<std::uint64_t>& GenerationWord(std::size_t i) const;
+
+  Mapping mapping_;
+  std::vector<BlockPlace> blocks_;  // as checked; never read again from the mapping
+};
+
+}  // namespace lockstep::transport

@@ -1,0 +1,408 @@
+#include "transport/tcp/connection.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::transport::tcp {
+namespace {
+
+// Read or written in one turn before other connections, timers and tasks get theirs.
+constexpr std::size_t kTurnBytes = 2u << 20;
+// Read or written by one call: small enough that both ends of a connection copy at the same time,
+// out of the cache.
+constexpr std::size_t kCallBytes = 512u << 10;
+
+Error Malformed(const std::string& what) {
+  return Error{ErrorCode::kInvalid, "protocol error of the other end: " + what};
+}
+
+Error SocketError(const char* doing, int error) {
+  return Error{ErrorCode::kClosed, fmt::format("{}: {}", doing, std::strerror(error))};
+}
+
+// Cuts what the vectors name to kCallBytes and returns how much is left.
+std::size_t CutToOneCall(std::span<iovec> vectors) {
+  std::size_t total = 0;
+  for (iovec& vector : vectors) {
+    vector.iov_len = std::min(vector.iov_len, kCallBytes - total);
+    total += vector.iov_len;
+  }
+  return total;
+}
+
+// Both ends on one machine: no path to probe, and pacing (bbr, the default of many systems) only
+// costs there; 10 to 30 % of the CPU time per byte. Buffers are left to the kernel's tuning: fixed
+// ones cost the receiver more wake-ups.
+void TuneForOneHost(Connection::Socket& socket) {
+  boost::system::error_code local_error;
+  boost::system::error_code remote_error;
+  const auto local = socket.local_endpoint(local_error);
+  const auto remote = socket.remote_endpoint(remote_error);
+  if (local_error || remote_error || local.address() != remote.address()) return;
+  constexpr std::string_view kAlgorithm = "reno";
+  // Where it is not allowed the default stays.
+  (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kAlgorithm.data(),
+                     kAlgorithm.size());
+}
+
+}  // namespace
+
+Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<PeerIdentity> whom)
+    : owner_(owner),
+      socket_(std::move(socket)),
+      greeting_timer_(socket_.get_executor()),
+      whom_(whom),
+      handshake_(whom ? Handshake::Role::kConnector : Handshake::Role::kAcceptor,
+                 owner.options().self, owner.options().job_key, whom),
+      inbox_(owner.scratch()) {}
+
+void Connection::StartConnecting(const Endpoint& endpoint) {
+  greeting_timer_.expires_after(owner_.options().connect_timeout);
+  greeting_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    if (!error && self->state_ == State::kGreeting) {
+      self->End(Error{ErrorCode::kTimeout, "no answer in time"});
+    }
+  });
+  socket_.async_connect(endpoint, [self = shared_from_this()](boost::system::error_code error) {
+    if (self->state_ != State::kGreeting) return;
+    if (error) {
+      self->End(Error{ErrorCode::kUnavailable, error.message()});
+      return;
+    }
+    self->StartGreeting();
+  });
+}
+
+void Connection::StartAccepted() {
+  greeting_timer_.expires_after(owner_.options().connect_timeout);
+  greeting_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    if (!error && self->state_ == State::kGreeting) {
+      self->End(Error{ErrorCode::kTimeout, "no greeting in time"});
+    }
+  });
+  StartGreeting();
+}
+
+void Connection::StartGreeting() {
+  boost::system::error_code error;
+  socket_.non_blocking(true, error);
+  if (!error) socket_.set_option(boost::asio::ip::tcp::no_delay(true), error);
+  if (error) {
+    End(Error{ErrorCode::kUnavailable, error.message()});
+    return;
+  }
+  TuneForOneHost(socket_);
+  const std::vector<std::byte> hello = handshake_.Begin();
+  if (!hello.empty()) outbox_.PushSmall(FrameType::kHandshake, 0, hello);
+  ScheduleFlush();
+  WaitReadable();
+}
+
+void Connection::WaitReadable() {
+  socket_.async_wait(Socket::wait_read,
+                     [self = shared_from_this()](boost::system::error_code error) {
+                       if (!error) self->OnReadable();
+                     });
+}
+
+void Connection::WaitWritable() {
+  waiting_writable_ = true;
+  socket_.async_wait(Socket::wait_write,
+                     [self = shared_from_this()](boost::system::error_code error) {
+                       self->waiting_writable_ = false;
+                       if (!error) self->Flush();
+                     });
+}
+
+void Connection::OnReadable() {
+  std::size_t read_now = 0;
+  while (alive()) {
+    std::array<iovec, Inbox::kMaxVectors> vectors{};
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = inbox_.Space(vectors, live_fetches_ > 0);
+    const std::size_t room = CutToOneCall(std::span(vectors).first(message.msg_iovlen));
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (got <= 0) {
+      End(got == 0 ? Error{ErrorCode::kClosed, "the other end closed the connection"}
+                   : SocketError("read", errno));
+      return;
+    }
+    inbox_.Filled(static_cast<std::size_t>(got));
+    if (!HandleFrames()) return;
+    read_now += static_cast<std::size_t>(got);
+    // A short read has emptied the socket; the wait sees what comes after it.
+    if (static_cast<std::size_t>(got) < room || read_now >= kTurnBytes) break;
+  }
+  if (alive()) WaitReadable();
+}
+
+void Connection::ScheduleFlush() {
+  if (flush_scheduled_ || waiting_writable_) return;
+  flush_scheduled_ = true;
+  boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->flush_scheduled_ = false;
+    if (!self->waiting_writable_) self->Flush();
+  });
+}
+
+void Connection::Flush() {
+  std::size_t written_now = 0;
+  while (alive()) {
+    std::array<iovec, Outbox::kMaxVectors> vectors{};
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = outbox_.Gather(vectors);
+    if (CutToOneCall(std::span(vectors).first(message.msg_iovlen)) == 0) return;
+    const ssize_t put = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      WaitWritable();
+      return;
+    }
+    if (put < 0) {
+      End(SocketError("write", errno));
+      return;
+    }
+    const auto done = outbox_.Wrote(static_cast<std::size_t>(put));
+    if (done && done->have) owner_.handler().OnServed(peer_, done->cookie);
+    written_now += static_cast<std::size_t>(put);
+    if (written_now >= kTurnBytes) {
+      ScheduleFlush();
+      return;
+    }
+  }
+}
+
+bool Connection::HandleFrames() {
+  while (alive()) {
+    const auto event = inbox_.Next();
+    if (!event) {
+      End(Malformed(event.error().message));
+      return false;
+    }
+    if (*event == Inbox::Event::kNone) return true;
+    if (*event == Inbox::Event::kPieceDone) {
+      FinishFetch(Find(inbox_.header().id), FetchStatus::kOk);
+      continue;
+    }
+    const Status handled = state_ == State::kGreeting ? HandleGreeting() : HandleFrame();
+    if (!handled) {
+      End(handled.error());
+      return false;
+    }
+  }
+  return false;
+}
+
+Status Connection::HandleGreeting() {
+  if (inbox_.header().type != FrameType::kHandshake) {
+    return Malformed("it does not begin with a handshake");
+  }
+  auto answer = handshake_.Consume(inbox_.body());
+  if (!answer) {
+    SendFarewell();
+    return answer.error();
+  }
+  if (!answer->empty()) outbox_.PushSmall(FrameType::kHandshake, 0, *answer);
+  if (handshake_.done()) {
+    outbox_.PushSmall(FrameType::kSettings, owner_.options().fetch_window, {});
+    greeting_timer_.cancel();
+    inbox_.Grow();
+    state_ = State::kUp;
+    owner_.OnGreeted(*this);
+  }
+  ScheduleFlush();
+  return {};
+}
+
+void Connection::SendFarewell() {
+  if (handshake_.farewell().empty()) return;
+  outbox_.PushSmall(FrameType::kHandshake, 0, handshake_.farewell());
+  std::array<iovec, Outbox::kMaxVectors> vectors{};
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = outbox_.Gather(vectors);
+  // A courtesy: whether it arrives changes nothing here.
+  (void)::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Status Connection::HandleFrame() {
+  const FrameHeader& header = inbox_.header();
+  if ((header.type == FrameType::kSettings) != (peer_window_ == 0)) {
+    return Malformed("settings come first and once");
+  }
+  switch (header.type) {
+    case FrameType::kHandshake:
+      return Malformed("a second handshake");
+    case FrameType::kSettings:
+      peer_window_ = header.id;
+      return {};
+    case FrameType::kMessage:
+      owner_.handler().OnMessage(peer_, inbox_.body());
+      return {};
+    case FrameType::kFetch:
+      return HandleFetch();
+    case FrameType::kCancel:
+      HandleCancel();
+      return {};
+    case FrameType::kPiece:
+      return HandlePieceHeader();
+    case FrameType::kGone:
+      return HandleGone();
+  }
+  return Malformed("an unknown frame");
+}
+
+Status Connection::HandleFetch() {
+  if (outbox_.answers() >= kWindowsOutstanding * peer_window_) {
+    return Malformed("more fetches than its window allows");
+  }
+  const auto name = DecodePieceName(inbox_.body().first<kPieceNameBytes>());
+  if (!name) return Malformed(name.error().message);
+  const std::uint64_t id = inbox_.header().id;
+  const ServeAnswer answer = owner_.handler().OnFetch(peer_, *name);
+  std::span<const std::byte> body;
+  if (answer.have) {
+    LOCKSTEP_CHECK(answer.slice.bytes == name->bytes, "a piece of {} bytes served with {}",
+                   name->bytes, answer.slice.bytes);
+    body = owner_.regions().Resolve(answer.slice);
+  }
+  outbox_.PushAnswer({.id = id, .have = answer.have, .body = body, .cookie = answer.cookie});
+  ScheduleFlush();
+  return {};
+}
+
+void Connection::HandleCancel() {
+  if (const auto cookie = outbox_.Cancel(inbox_.header().id)) {
+    owner_.handler().OnServed(peer_, *cookie);
+  }
+}
+
+Status Connection::HandlePieceHeader() {
+  const FrameHeader& header = inbox_.header();
+  const auto fetch = Find(header.id);
+  if (fetch == fetches_.end()) return Malformed("a piece that was not asked for");
+  if (fetch->destination.size() != header.bytes) {
+    return Malformed(fmt::format("a piece of {} bytes where {} were asked for", header.bytes,
+                                 fetch->destination.size()));
+  }
+  if (fetch->given_up) {
+    inbox_.ReadBodyAway();
+  } else {
+    inbox_.ReadBodyInto(fetch->destination);
+  }
+  return {};
+}
+
+Status Connection::HandleGone() {
+  const auto fetch = Find(inbox_.header().id);
+  if (fetch == fetches_.end()) return Malformed("an answer to no question");
+  FinishFetch(fetch, FetchStatus::kGone);
+  return {};
+}
+
+std::vector<Connection::PendingFetch>::iterator Connection::Find(std::uint64_t id) {
+  return std::ranges::find(fetches_, FetchId(id), &PendingFetch::id);
+}
+
+void Connection::FinishFetch(std::vector<PendingFetch>::iterator fetch, FetchStatus status) {
+  LOCKSTEP_CHECK(fetch != fetches_.end());
+  const PendingFetch done = *fetch;
+  fetches_.erase(fetch);
+  if (!done.given_up) {
+    --live_fetches_;
+    owner_.handler().OnFetchDone(done.id, status);
+  } else if (done.owes_given_up) {
+    owner_.handler().OnFetchDone(done.id, FetchStatus::kGivenUp);
+  }
+}
+
+void Connection::TellGivenUp(FetchId id) {
+  const auto fetch = Find(id.value);
+  if (fetch == fetches_.end() || !fetch->owes_given_up) return;
+  fetch->owes_given_up = false;
+  owner_.handler().OnFetchDone(id, FetchStatus::kGivenUp);
+}
+
+bool Connection::Send(std::span<const std::byte> bytes) {
+  const std::size_t after = outbox_.small_bytes() + kHeaderBytes + bytes.size();
+  if (state_ != State::kUp || after > owner_.options().send_queue_bytes) return false;
+  outbox_.PushSmall(FrameType::kMessage, 0, bytes);
+  ScheduleFlush();
+  return true;
+}
+
+bool Connection::Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination) {
+  const std::size_t window = owner_.options().fetch_window;
+  if (state_ != State::kUp || live_fetches_ >= window ||
+      fetches_.size() >= kWindowsOutstanding * window) {
+    return false;
+  }
+  ++live_fetches_;
+  fetches_.push_back({.id = fetch, .destination = destination});
+  outbox_.PushSmall(FrameType::kFetch, fetch.value, EncodePieceName(name));
+  ScheduleFlush();
+  return true;
+}
+
+bool Connection::GiveUp(FetchId id) {
+  const auto fetch = Find(id.value);
+  if (fetch == fetches_.end()) return false;
+  if (fetch->given_up || !alive()) return true;
+  fetch->given_up = true;
+  fetch->owes_given_up = true;
+  --live_fetches_;
+  if (inbox_.InBodyOf(id.value)) {
+    inbox_.DropDestination();
+  } else {
+    outbox_.PushSmall(FrameType::kCancel, id.value, {});
+    ScheduleFlush();
+  }
+  boost::asio::post(socket_.get_executor(), [self = shared_from_this(), id] {
+    if (self->alive()) self->TellGivenUp(id);
+  });
+  return true;
+}
+
+void Connection::CloseLater(std::string reason) {
+  if (!alive()) return;
+  state_ = State::kEnding;
+  boost::asio::post(socket_.get_executor(), [self = shared_from_this(), reason] {
+    self->End(Error{ErrorCode::kClosed, reason});
+  });
+}
+
+void Connection::End(const Error& reason) {
+  if (state_ == State::kEnded) return;
+  const bool was_greeting = state_ == State::kGreeting;
+  state_ = State::kEnded;
+  const auto self = shared_from_this();  // the owner lets go of it below
+  boost::system::error_code ignored;
+  greeting_timer_.cancel(ignored);
+  socket_.close(ignored);
+  if (was_greeting) {
+    owner_.OnGreetingFailed(*this, reason);
+    return;
+  }
+  while (!fetches_.empty()) FinishFetch(fetches_.begin(), FetchStatus::kPeerDown);
+  for (const Outbox::Answer& answer : outbox_.Withdraw()) {
+    if (answer.have) owner_.handler().OnServed(peer_, answer.cookie);
+  }
+  owner_.OnDown(*this, reason);
+}
+
+}  // namespace lockstep::transport::tcp

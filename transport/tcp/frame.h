@@ -1,0 +1,59 @@
+// The bytes of the TCP transport: a stream of frames, each a header of 16 bytes and a body.
+// Integers are little-endian.
+//
+//   0  u32 bytes   length of the body
+//   4  u8  type    FrameType
+//   5  u8[3]       zero
+//   8  u64 id      see FrameType; zero where it has no meaning
+//
+// First come handshake frames until both ends are content, then one settings frame from each end,
+// then the others in any order. A frame that breaks a rule ends the connection.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "transport/transport.h"
+
+namespace lockstep::transport::tcp {
+
+inline constexpr std::size_t kMaxMessageBytes = 64u << 10;
+inline constexpr std::size_t kMaxPieceBytes = 4u << 20;
+// A peer may announce a window up to this.
+inline constexpr std::size_t kMaxWindow = 1024;
+// Fetches under way plus those given up and not yet answered: a multiple of the window.
+inline constexpr std::size_t kWindowsOutstanding = 2;
+
+enum class FrameType : std::uint8_t {
+  kHandshake = 1,  // body: a message of transport/handshake.h
+  kSettings = 2,   // id: the sender's fetch window, 1 .. kMaxWindow
+  kMessage = 3,    // body: a small message
+  kFetch = 4,      // id: the requester's number for it; body: the PieceName
+  kCancel = 5,  // id: of a fetch that its requester gave up; answered like any, as kGone if it was
+                // not begun
+  kPiece = 6,   // id: of the fetch; body: the piece, of exactly the length asked for
+  kGone = 7,    // id: of the fetch
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kMessage;
+  std::uint32_t bytes = 0;
+  std::uint64_t id = 0;
+};
+
+inline constexpr std::size_t kHeaderBytes = 16;
+inline constexpr std::size_t kPieceNameBytes = 40;
+
+std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
+std::array<std::byte, kPieceNameBytes> EncodePieceName(const PieceName& name);
+
+// Checks all that a header can tell by itself: a known type, a length that the type allows, zeros
+// where zeros belong.
+Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
+// Any bytes are a name, but one longer than kMaxPieceBytes is an error.
+Result<PieceName> DecodePieceName(std::span<const std::byte, kPieceNameBytes> bytes);
+
+}  // namespace lockstep::transport::tcp

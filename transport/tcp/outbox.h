@@ -1,0 +1,66 @@
+// What waits to be written to one connection, and in which order. No I/O: it names the bytes, its
+// owner writes them.
+//
+// Small frames are copied into a buffer and go out before the next answer, so one waits for at most
+// one piece. Bodies of answers are never copied; they are read from the region until Wrote()
+// returns the answer or Withdraw gives it back.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/tcp/frame.h"
+
+namespace lockstep::transport::tcp {
+
+class Outbox {
+ public:
+  // The answer to one fetch of the peer: a piece, or (have == false) that there is none.
+  struct Answer {
+    std::uint64_t id = 0;
+    bool have = false;
+    std::span<const std::byte> body{};
+    std::uint64_t cookie = 0;
+  };
+  static constexpr std::size_t kMaxVectors = 3;
+
+  void PushSmall(FrameType type, std::uint64_t id, std::span<const std::byte> body);
+  void PushAnswer(const Answer& answer);
+
+  // Turns an answer that has not begun into "gone" and returns its cookie; nothing where it has
+  // begun or is not there.
+  std::optional<std::uint64_t> Cancel(std::uint64_t id);
+
+  // Small frames, headers included, that are not written yet.
+  std::size_t small_bytes() const { return writing_.size() - written_ + waiting_.size(); }
+  // Answers that are not written yet, the current one included.
+  std::size_t answers() const { return answers_.size() + (current_ ? 1 : 0); }
+
+  // The next bytes of the stream, in order; returns how many vectors were filled, 0 when there is
+  // nothing to write.
+  std::size_t Gather(std::array<iovec, kMaxVectors>& vectors);
+  // `bytes` of what Gather named are written. Returns the answer that this completes, if any.
+  std::optional<Answer> Wrote(std::size_t bytes);
+
+  // Takes all answers back: the connection has ended.
+  std::vector<Answer> Withdraw();
+
+ private:
+  void ChooseAnswer();
+
+  std::vector<std::byte> writing_;  // small frames on their way, from written_ on
+  std::size_t written_ = 0;
+  std::vector<std::byte> waiting_;  // small frames behind them
+  std::vector<Answer> answers_;     // in the order of the fetches; bounded by the peer's window
+  std::optional<Answer> current_;   // follows writing_ in the stream
+  std::array<std::byte, kHeaderBytes> current_header_{};
+  std::size_t current_written_ = 0;  // header and body
+};
+
+}  // namespace lockstep::transport::tcp

@@ -1,0 +1,360 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/version.hpp>
+#include <charconv>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "transport/tcp/connection.h"
+
+namespace lockstep::transport::tcp {
+namespace {
+
+namespace asio = boost::asio;
+using Acceptor = asio::ip::tcp::acceptor;
+using Endpoint = Connection::Endpoint;
+
+// Strangers that have not proven themselves yet. A further one pushes out the oldest, so that a
+// flood of silent connections delays members at most, and for no longer than it lasts.
+constexpr std::size_t kMaxStrangers = 128;
+constexpr std::size_t kScratchBytes = 256u << 10;
+constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
+constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
+
+std::optional<Endpoint> ParseAddress(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port_text = text.substr(colon + 1);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  std::uint16_t port = 0;
+  const auto [end, failed] =
+      std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
+  boost::system::error_code error;
+  const auto ip = asio::ip::make_address(std::string(host), error);
+  if (error || failed != std::errc() || end != port_text.data() + port_text.size() || port == 0) {
+    return std::nullopt;
+  }
+  return Endpoint(ip, port);
+}
+
+std::string FormatAddress(const Endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
+                                    : fmt::format("{}:{}", host, endpoint.port());
+}
+
+class TcpTransport final : public Transport, public ConnectionOwner {
+ public:
+  explicit TcpTransport(Options options)
+      : options_(std::move(options)), io_(1), acceptor_(io_), scratch_(kScratchBytes) {
+    capabilities_.name = "tcp";
+    capabilities_.version = fmt::format("Boost.Asio {}.{}.{}", BOOST_ASIO_VERSION / 100000,
+                                        BOOST_ASIO_VERSION / 100 % 1000, BOOST_ASIO_VERSION % 100);
+    capabilities_.max_message_bytes = kMaxMessageBytes;
+    capabilities_.max_piece_bytes = kMaxPieceBytes;
+    capabilities_.fetch_window = options_.fetch_window;
+  }
+  ~TcpTransport() override { StopThread(); }
+
+  Status Start(Handler* handler) override;
+  void Stop() override { StopThread(); }
+  void Post(std::function<void()> task) override { asio::post(io_, std::move(task)); }
+  void PostAt(Time when, std::function<void()> task) override;
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::string address() const override { return address_; }
+  void Connect(const PeerIdentity& who, const std::string& address) override;
+  void Close(PeerId peer, std::string reason) override;
+  Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) override {
+    CheckThread();
+    return regions_.Add(kind, base, bytes);
+  }
+  void Unregister(RegionId region) override {
+    CheckThread();
+    regions_.Remove(region);
+  }
+  bool Send(PeerId peer, std::span<const std::byte> bytes) override;
+  Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) override;
+  void GiveUp(FetchId fetch) override;
+
+ private:
+  const Options& options() const override { return options_; }
+  const HostRegionTable& regions() const override { return regions_; }
+  Handler& handler() override { return *handler_; }
+  std::span<std::byte> scratch() override { return scratch_; }
+  void OnGreeted(Connection& connection) override;
+  void OnGreetingFailed(Connection& connection, const Error& error) override;
+  void OnDown(Connection& connection, const Error& reason) override;
+
+  void CheckThread() {
+    LOCKSTEP_CHECK(io_.get_executor().running_in_this_thread(), "not on the data thread");
+  }
+  Status Listen();
+  void Accept();
+  void MakeRoomForStranger();
+  void LogRefusal(const Error& error);
+  void FailConnect(const PeerIdentity& who, const Error& error);
+  void StopThread();
+  void EndAll();
+  std::shared_ptr<Connection> Find(PeerId peer) const {
+    const auto found = peers_.find(peer);
+    return found == peers_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<Connection> TakeGreeting(const Connection& connection);
+
+  const Options options_;
+  Capabilities capabilities_;
+  asio::io_context io_;
+  Acceptor acceptor_;
+  std::string address_;
+  Handler* handler_ = nullptr;
+  HostRegionTable regions_;
+  std::vector<std::byte> scratch_;
+  std::vector<std::shared_ptr<Connection>> greeting_;  // oldest first
+  std::unordered_map<PeerId, std::shared_ptr<Connection>> peers_;
+  std::unordered_map<Connection*, std::string> addresses_;  // of those we connect to
+  PeerId last_peer_;
+  FetchId last_fetch_;
+  bool stopping_ = false;
+  std::size_t failures_to_tell_ = 0;
+  Time last_refusal_log_;
+  std::thread thread_;
+  std::once_flag stopped_;
+};
+
+Status TcpTransport::Listen() {
+  boost::system::error_code error;
+  const auto ip = asio::ip::make_address(options_.listen_host, error);
+  if (error) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("'{}' is not an IP address to listen on", options_.listen_host)};
+  }
+  const Endpoint wanted(ip, 0);
+  acceptor_.open(wanted.protocol(), error);
+  if (!error) acceptor_.bind(wanted, error);
+  if (!error) acceptor_.listen(Acceptor::max_listen_connections, error);
+  Endpoint bound;
+  if (!error) bound = acceptor_.local_endpoint(error);
+  if (error) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("listen on {}: {}", options_.listen_host, error.message())};
+  }
+  address_ = FormatAddress(bound);
+  return {};
+}
+
+Status TcpTransport::Start(Handler* handler) {
+  LOCKSTEP_CHECK(handler != nullptr && !thread_.joinable(), "Start is called once");
+  if (Status listening = Listen(); !listening) return listening;
+  handler_ = handler;
+  Accept();
+  // Signals are for the threads of the program.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "lockstep-tcp");
+    const auto work = asio::make_work_guard(io_);
+    io_.run();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+void TcpTransport::StopThread() {
+  std::call_once(stopped_, [this] {
+    if (!thread_.joinable()) return;
+    LOCKSTEP_CHECK(thread_.get_id() != std::this_thread::get_id(), "Stop on the data thread");
+    asio::post(io_, [this] { EndAll(); });
+    thread_.join();
+  });
+}
+
+void TcpTransport::EndAll() {
+  stopping_ = true;
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+  const Error reason{ErrorCode::kClosed, "the transport was stopped"};
+  while (!greeting_.empty()) greeting_.back()->End(reason);
+  while (!peers_.empty()) std::shared_ptr(peers_.begin()->second)->End(reason);
+  if (failures_to_tell_ > 0) {
+    asio::post(io_, [this] { EndAll(); });
+    return;
+  }
+  io_.stop();
+}
+
+void TcpTransport::PostAt(Time when, std::function<void()> task) {
+  CheckThread();
+  auto timer = std::make_unique<asio::steady_timer>(
+      io_, std::chrono::steady_clock::time_point(when.time_since_epoch()));
+  asio::steady_timer& waiting = *timer;
+  waiting.async_wait(
+      [timer = std::move(timer), task = std::move(task)](boost::system::error_code error) {
+        if (!error) task();
+      });
+}
+
+void TcpTransport::Accept() {
+  acceptor_.async_accept([this](boost::system::error_code error, Connection::Socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (error) {
+      // Out of descriptors or memory: others may give some back.
+      PostAt(MonotonicNow() + kAcceptRetry, [this] {
+        if (acceptor_.is_open()) Accept();
+      });
+      return;
+    }
+    MakeRoomForStranger();
+    greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
+    std::shared_ptr(greeting_.back())->StartAccepted();
+    Accept();
+  });
+}
+
+void TcpTransport::MakeRoomForStranger() {
+  const auto stranger = [](const auto& connection) { return !connection->whom(); };
+  if (std::ranges::count_if(greeting_, stranger) < static_cast<std::ptrdiff_t>(kMaxStrangers)) {
+    return;
+  }
+  std::shared_ptr(*std::ranges::find_if(greeting_, stranger))
+      ->End(Error{ErrorCode::kUnavailable, "too many connections without a greeting"});
+}
+
+void TcpTransport::Connect(const PeerIdentity& who, const std::string& address) {
+  CheckThread();
+  const auto endpoint = ParseAddress(address);
+  if (stopping_ || !endpoint) {
+    const Error error =
+        stopping_ ? Error{ErrorCode::kClosed, "the transport was stopped"}
+                  : Error{ErrorCode::kInvalid, fmt::format("'{}' is not IP:port", address)};
+    ++failures_to_tell_;
+    asio::post(io_, [this, who, error] {
+      --failures_to_tell_;
+      FailConnect(who, error);
+    });
+    return;
+  }
+  auto connection = std::make_shared<Connection>(*this, Connection::Socket(io_), who);
+  addresses_.emplace(connection.get(), address);
+  greeting_.push_back(connection);
+  connection->StartConnecting(*endpoint);
+}
+
+void TcpTransport::FailConnect(const PeerIdentity& who, const Error& error) {
+  handler_->OnConnectFailed(
+      who, Error{error.code, fmt::format("connect to {}: {}", Describe(who), error.message)});
+}
+
+std::shared_ptr<Connection> TcpTransport::TakeGreeting(const Connection& connection) {
+  const auto found = std::ranges::find(greeting_, &connection, &std::shared_ptr<Connection>::get);
+  LOCKSTEP_CHECK(found != greeting_.end());
+  std::shared_ptr<Connection> taken = *found;
+  greeting_.erase(found);
+  return taken;
+}
+
+void TcpTransport::OnGreeted(Connection& connection) {
+  last_peer_ = last_peer_.Next();
+  connection.set_peer(last_peer_);
+  addresses_.erase(&connection);
+  peers_.emplace(last_peer_, TakeGreeting(connection));
+  handler_->OnPeerUp(last_peer_, connection.identity(), "tcp");
+}
+
+void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) {
+  const auto keep = TakeGreeting(connection);
+  if (!connection.whom()) {
+    LogRefusal(error);
+    return;
+  }
+  auto address = addresses_.extract(&connection);
+  FailConnect(*connection.whom(),
+              Error{error.code, fmt::format("{}: {}", address.mapped(), error.message)});
+}
+
+void TcpTransport::LogRefusal(const Error& error) {
+  // Strangers must not be able to fill the log.
+  const Time now = MonotonicNow();
+  if (stopping_ || now - last_refusal_log_ < kRefusalLogInterval) return;
+  last_refusal_log_ = now;
+  spdlog::warn("tcp: a connection to {} came to nothing: {}", address_, error.message);
+}
+
+void TcpTransport::OnDown(Connection& connection, const Error& reason) {
+  const PeerId peer = connection.peer();
+  peers_.erase(peer);
+  handler_->OnPeerDown(peer, reason);
+}
+
+void TcpTransport::Close(PeerId peer, std::string reason) {
+  CheckThread();
+  if (const auto connection = Find(peer)) connection->CloseLater(std::move(reason));
+}
+
+bool TcpTransport::Send(PeerId peer, std::span<const std::byte> bytes) {
+  CheckThread();
+  LOCKSTEP_CHECK(bytes.size() <= kMaxMessageBytes, "a message of {} bytes", bytes.size());
+  const auto connection = Find(peer);
+  return connection && connection->Send(bytes);
+}
+
+Result<FetchId> TcpTransport::Fetch(PeerId peer, const PieceName& name, const Slice& destination) {
+  CheckThread();
+  LOCKSTEP_CHECK(name.bytes == destination.bytes && name.bytes <= kMaxPieceBytes,
+                 "a fetch of {} bytes into {}", name.bytes, destination.bytes);
+  const auto connection = Find(peer);
+  if (!connection) return Error{ErrorCode::kUnavailable, "the peer is down"};
+  const FetchId id = last_fetch_.Next();
+  if (!connection->Fetch(id, name, regions_.Resolve(destination))) {
+    return Error{ErrorCode::kUnavailable, "the window to the peer is full or it is going down"};
+  }
+  last_fetch_ = id;
+  return id;
+}
+
+void TcpTransport::GiveUp(FetchId fetch) {
+  CheckThread();
+  for (const auto& [peer, connection] : peers_) {
+    if (connection->GiveUp(fetch)) return;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::transport::tcp
+
+namespace lockstep::transport {
+
+Result<std::unique_ptr<Transport>> MakeTcpTransport(Options options) {
+  if (options.job_key.empty()) {
+    return Error{ErrorCode::kInvalid, "a transport needs a job key"};
+  }
+  if (options.fetch_window < 1 || options.fetch_window > tcp::kMaxWindow) {
+    return Error{ErrorCode::kInvalid, fmt::format("a fetch window of {} (1 to {} can be had)",
+                                                  options.fetch_window, tcp::kMaxWindow)};
+  }
+  if (options.send_queue_bytes < tcp::kHeaderBytes + tcp::kMaxMessageBytes) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("a send queue of {} bytes is shorter than one message",
+                             options.send_queue_bytes)};
+  }
+  return std::unique_ptr<Transport>(std::make_unique<tcp::TcpTransport>(std::move(options)));
+}
+
+}  // namespace lockstep::transport

@@ -1,0 +1,14 @@
+// The transport over plain TCP sockets: there wherever Lockstep runs. tcp/frame.h describes the
+// bytes.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "transport/transport.h"
+
+namespace lockstep::transport {
+
+Result<std::unique_ptr<Transport>> MakeTcpTransport(Options options);
+
+}  // namespace lockstep::transport

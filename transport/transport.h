@@ -1,0 +1,182 @@
+// The contract of a data-plane transport: moves small messages and bulk pieces between the workers
+// of a job.
+//
+// Threads. A transport owns one thread, the data thread. Every callback of Handler runs on it, and
+// every call of Transport must be made on it, except Post, Start and Stop. A callback may call back
+// into the transport.
+//
+// Small messages are eager and ordered per peer. Bulk moves only on request of the receiver: Fetch
+// names a piece, the peer's Handler::OnFetch says where it lies, the bytes land in the receiver's
+// region. Nothing bulky moves that was not asked for; to refuse a late gradient is not to ask for
+// it.
+//
+// What completion means. "Sent" never means "accepted", so there is no completion of Send. A fetch
+// completes once, with the bytes in place or with the reason why not. A served piece stays
+// untouched until OnServed: a send cannot be called back (see Handler::OnServed).
+//
+// Failures. A peer's death is an event (OnPeerDown), never an abort. After OnPeerDown(p) every
+// fetch from p has been completed with kPeerDown, every piece served to p has had its OnServed, and
+// no callback names p again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep::transport {
+
+enum class MemoryKind : std::uint8_t { kHost, kPinned, kCuda };
+
+// One connection to one incarnation of a worker; never reused within a transport.
+using PeerId = Id<struct PeerIdTag, std::uint64_t>;
+using FetchId = Id<struct FetchIdTag, std::uint64_t>;
+using RegionId = Id<struct RegionIdTag, std::uint32_t>;
+
+// Who is at an end of a connection. Exchanged and proven (see Options::job_key) before OnPeerUp.
+struct PeerIdentity {
+  WorkerId worker;
+  Incarnation incarnation;
+  auto operator<=>(const PeerIdentity&) const = default;
+};
+
+// Names a piece to the peer that serves it. Opaque to the transport; the exchange gives it its
+// meaning.
+struct PieceName {
+  std::uint32_t kind = 0;
+  std::uint32_t attempt = 0;
+  std::uint64_t round = 0;
+  std::uint32_t owner = 0;
+  std::uint32_t part = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;   // length; a serve of any other length is a protocol error
+  auto operator<=>(const PieceName&) const = default;
+};
+
+// A slice of a registered region.
+struct Slice {
+  RegionId region;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;
+};
+
+enum class FetchStatus : std::uint8_t {
+  kOk,
+  kGone,      // the peer does not have the piece (any more, or not yet)
+  kGivenUp,   // GiveUp was called before the bytes were complete; the destination is free again now
+  kPeerDown,  // the connection ended
+};
+
+// The answer of OnFetch.
+struct ServeAnswer {
+  bool have = false;  // false: the fetch ends with kGone
+  Slice slice;        // slice.bytes == name.bytes
+  // Given back in OnServed, so that the handler can count what is pinned.
+  std::uint64_t cookie = 0;
+};
+
+class Handler {
+ public:
+  virtual ~Handler() = default;
+  // Connected and proven, whoever connected. `path` says in words how bytes travel ("tcp", "ucx:
+  // tcp/lo", "ucx: rc_mlx5/mlx5_0:1").
+  virtual void OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) = 0;
+  // A Connect that did not come to OnPeerUp within its time-out, or was refused; nothing was
+  // created.
+  virtual void OnConnectFailed(const PeerIdentity& who, const Error& error) = 0;
+  virtual void OnPeerDown(PeerId peer, const Error& reason) = 0;
+  // A small message. `bytes` is valid during the call only.
+  virtual void OnMessage(PeerId peer, std::span<const std::byte> bytes) = 0;
+  // A peer asks for a piece. The answered slice is read until OnServed(cookie): do not write to it
+  // before.
+  virtual ServeAnswer OnFetch(PeerId peer, const PieceName& name) = 0;
+  // The slice answered with `cookie` is no longer read: sent, refused by the receiver, or the
+  // connection has ended.
+  virtual void OnServed(PeerId peer, std::uint64_t cookie) = 0;
+  // Exactly once for each Fetch. The destination may be reused from here on, not earlier.
+  virtual void OnFetchDone(FetchId fetch, FetchStatus status) = 0;
+};
+
+struct Capabilities {
+  std::string name;     // "tcp", "ucx", "inproc"
+  std::string version;  // of the library behind it
+  bool host_memory = true;
+  bool cuda_memory =
+      false;  // Register(kCuda) works; never true by assumption, always asked of the library
+  std::size_t max_message_bytes = 0;  // largest Send
+  std::size_t max_piece_bytes = 0;    // largest Fetch; larger transfers are cut by the caller
+  std::size_t fetch_window = 0;  // fetches that may be outstanding to one peer; Fetch refuses more
+};
+
+struct Options {
+  PeerIdentity self;
+  // 32 random bytes that the coordinator gives to every member over the control plane. Each end of
+  // a new connection proves to the other that it has it (HMAC-SHA256 over both nonces and
+  // identities) before anything else is accepted.
+  std::vector<std::byte> job_key;
+  // Address to listen on, "127.0.0.1" or an interface's address; the port is the kernel's choice.
+  std::string listen_host = "127.0.0.1";
+  std::size_t fetch_window = 8;
+  // Bytes of small messages queued for one peer; a Send that would exceed it is refused.
+  std::size_t send_queue_bytes = 4u << 20;
+  Duration connect_timeout = std::chrono::seconds(5);
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;  // calls Stop
+
+  // Opens the listener and starts the data thread. kUnavailable with the reason where the transport
+  // cannot run here.
+  virtual Status Start(Handler* handler) = 0;
+  // Ends all connections and the data thread; no callback runs after it returns. Any thread but the
+  // data thread.
+  virtual void Stop() = 0;
+  // Runs `task` on the data thread, in order with the other posted tasks. Any thread; never blocks.
+  virtual void Post(std::function<void()> task) = 0;
+  // Runs `task` on the data thread at `when` or soon after. There is no cancel: check for staleness
+  // in the task.
+  virtual void PostAt(Time when, std::function<void()> task) = 0;
+
+  virtual const Capabilities& capabilities() const = 0;
+  // What a peer passes to Connect. Valid after Start.
+  virtual std::string address() const = 0;
+
+  // Starts to connect to `who` at `address`; ends in OnPeerUp or OnConnectFailed.
+  virtual void Connect(const PeerIdentity& who, const std::string& address) = 0;
+  // Ends the connection now, whatever is under way; OnPeerDown follows in a later turn of the data
+  // thread.
+  virtual void Close(PeerId peer, std::string reason) = 0;
+
+  // Makes memory known, once, never per round. It must outlive the registration. Errors: a kind
+  // that capabilities() denies.
+  virtual Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) = 0;
+  // No fetch or serve may use the region any more.
+  virtual void Unregister(RegionId region) = 0;
+
+  // Queues a small message. False: the peer's queue is full or the peer is down; nothing was
+  // queued.
+  [[nodiscard]] virtual bool Send(PeerId peer, std::span<const std::byte> bytes) = 0;
+
+  // Asks for `name` into `destination` (destination.bytes == name.bytes; zero is allowed). Refused
+  // (kUnavailable) when the window to this peer is full or the peer is down.
+  virtual Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) = 0;
+  // Gives up a fetch; OnFetchDone(kGivenUp) follows (or kOk if it was complete already) once the
+  // destination is free. Where the bytes have begun to move the transport may let them finish or
+  // read them away, at most one piece.
+  virtual void GiveUp(FetchId fetch) = 0;
+};
+
+// Makes the transport called "ucx" or "tcp"; kUnavailable with the reason when this build or
+// machine does not have it.
+Result<std::unique_ptr<Transport>> MakeTransport(std::string_view name, Options options);
+
+}  // namespace lockstep::transport

@@ -1,0 +1,46 @@
+// The state of one connection. No logic: the engine moves it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+
+#include "base/result.h"
+#include "transport/handshake.h"
+#include "transport/transport.h"
+#include "transport/ucx/endpoint.h"
+
+namespace lockstep::transport::ucx {
+
+struct Connection {
+  enum class State : std::uint8_t {
+    kHandshaking,
+    kRefused,  // the proof failed; the other end is being told, and `reason` is why
+    kUp,
+    kClosing,  // nothing is sent or taken in any more; waits for UCX to let go, and `reason` is why
+  };
+
+  Connection(PeerId peer, std::optional<PeerIdentity> whom, Handshake::Role role,
+             const Options& options)
+      : id(peer), wanted(whom), handshake(role, options.self, options.job_key, whom) {}
+
+  const PeerId id;
+  const std::optional<PeerIdentity> wanted;  // the connecting end: whom it wants; the accepting end: nothing
+  std::unique_ptr<Endpoint> endpoint;
+  Handshake handshake;
+  State state = State::kHandshaking;
+  bool was_up = false;
+  Error reason;
+
+  std::size_t operations = 0;    // those that UCX works on
+  std::size_t queued_bytes = 0;  // of small messages, see Options::send_queue_bytes
+  std::size_t replies = 0;       // pieces and refusals that UCX works on
+  std::uint32_t next_sent = 0;   // sequence numbers of messages
+  std::uint32_t next_received = 0;
+  std::size_t fetches = 0;                    // outstanding
+  std::unordered_set<FetchId> abandoned;      // given up, and the answer is still to come
+};
+
+}  // namespace lockstep::transport::ucx

@@ -1,0 +1,130 @@
+// What the data thread does: connections, messages, fetches and serves over UCX. Everything here runs on that thread, except the
+// constructor, and Register and Unregister before Open.
+//
+// UCX's callbacks deliver incoming messages to the handler at once, in order; all that ends or closes something is only noted there
+// and done in Turn, because UCX must not be asked to close anything, nor to progress, from within.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "transport/transport.h"
+#include "transport/ucx/connection.h"
+#include "transport/ucx/context.h"
+#include "transport/ucx/event_sink.h"
+#include "transport/ucx/listener.h"
+#include "transport/ucx/operation.h"
+#include "transport/ucx/regions.h"
+#include "transport/ucx/worker.h"
+
+namespace lockstep::transport::ucx {
+
+// Larger pieces are no faster anywhere, and each pins its memory until it is through.
+inline constexpr std::size_t kMaxPieceBytes = 4u << 20;
+inline constexpr std::size_t kMaxMessageBytes = 256u << 10;
+inline constexpr std::size_t kMaxFetchWindow = 256;
+
+class Engine final : public EventSink, public std::enable_shared_from_this<Engine> {
+ public:
+  // Runs a task on the data thread at a time.
+  using Schedule = std::function<void(Time, std::function<void()>)>;
+
+  Engine(Options options, std::unique_ptr<Context> context, Schedule schedule);
+  ~Engine() override;
+
+  Status Open(Handler* handler);
+  const std::string& address() const { return listener_->address(); }
+  Worker& worker() { return *worker_; }
+
+  // Progresses UCX and carries out what follows. True when there was something to do.
+  bool Turn();
+  // Transfers or closings are under way, so that the other end's next step is near.
+  bool Busy() const;
+  // Stops listening and begins to end all connections; further Turns finish that.
+  void BeginStop();
+  bool Stopped() const { return connections_.empty() && NothingNoted(); }
+
+  // As in Transport.
+  void Connect(const PeerIdentity& who, const std::string& address);
+  void Close(PeerId peer, std::string reason);
+  Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes);
+  void Unregister(RegionId region);
+  bool Send(PeerId peer, std::span<const std::byte> bytes);
+  Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination);
+  void GiveUp(FetchId fetch);
+
+  bool OnActiveMessage(const ActiveMessage& message) override;
+  void OnConnectionRequest(ucp_conn_request_h request) override;
+  void OnEndpointError(PeerId peer, ucs_status_t status) override;
+
+ private:
+  struct PendingFetch {
+    PeerId peer;
+    Regions::Memory destination;
+    RegionId region;
+    std::size_t bytes = 0;
+    bool receiving = false;  // UCX writes to the destination
+    bool given_up = false;   // only while receiving
+  };
+
+  // engine.cc: connections.
+  Connection* Find(PeerId peer);
+  Connection& Add(std::optional<PeerIdentity> whom, Handshake::Role role);
+  void Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint);
+  void Accept(ucp_conn_request_h request);
+  void OnHandshake(Connection& connection, const ActiveMessage& message);
+  void Refuse(Connection& connection, Error error);
+  // From here on nothing is sent to the peer or taken from it; the rest follows in Turn. Idempotent.
+  void Fail(Connection& connection, Error reason);
+  void FailMalformed(Connection& connection, const std::string& what);
+  void Shut(Connection& connection);
+  bool FinishClosed();
+  bool NothingNoted() const;
+
+  // exchange.cc: messages, fetches, serves.
+  bool SendFrame(Connection& connection, Operation::Kind kind, Frame frame,
+                 const HeaderBytes& header, std::span<const std::byte> body, std::size_t charge);
+  void OnMessage(Connection& connection, const ActiveMessage& message);
+  void OnFetch(Connection& connection, const ActiveMessage& message);
+  void Serve(Connection& connection, const PieceHeader& piece, const ServeAnswer& answer);
+  bool OnPiece(Connection& connection, const ActiveMessage& message);
+  bool Receive(Connection& connection, FetchId id, PendingFetch& fetch, void* data);
+  void EndOperation(Operation* operation);
+  void EndFetch(FetchId id, FetchStatus status);
+
+  const Options options_;
+  Regions regions_;
+  const Schedule schedule_;
+  Handler* handler_ = nullptr;
+
+  // UCX's objects, in the order in which they are made; they end in the other order.
+  std::unique_ptr<Context> context_;
+  std::shared_ptr<OperationPool> operations_ = std::make_shared<OperationPool>();
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Listener> listener_;
+  std::unordered_map<PeerId, std::unique_ptr<Connection>> connections_;
+
+  std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // open ones
+  std::unordered_map<FetchId, PendingFetch> fetches_;
+  std::uint64_t next_peer_ = 1;
+  std::uint64_t next_fetch_ = 1;
+  std::size_t strangers_ = 0;       // accepted, not yet up
+  std::size_t operations_open_ = 0;  // of all connections
+  bool stopping_ = false;
+
+  // Noted for Turn.
+  std::vector<ucp_conn_request_h> requests_;
+  std::vector<std::pair<FetchId, FetchStatus>> results_;
+  std::vector<std::pair<PeerIdentity, Error>> failed_connects_;
+  std::vector<PeerId> failing_;
+  std::vector<PeerId> closing_;
+  std::vector<Operation*> ended_;
+};
+
+}  // namespace lockstep::transport::ucx

@@ -1,0 +1,36 @@
+// Listens for connections to a worker. Owned by the data thread; closed before the worker.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "transport/ucx/event_sink.h"
+#include "transport/ucx/worker.h"
+
+namespace lockstep::transport::ucx {
+
+class Listener {
+ public:
+  // On a port of the kernel's choice.
+  static Result<std::unique_ptr<Listener>> Open(const Worker& worker, const std::string& host,
+                                                std::weak_ptr<EventSink> sink);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  const std::string& address() const { return address_; }
+  void Reject(ucp_conn_request_h request);
+
+ private:
+  explicit Listener(std::weak_ptr<EventSink> sink) : sink_(std::move(sink)) {}
+  static void OnRequest(ucp_conn_request_h request, void* argument);
+
+  ucp_listener_h listener_ = nullptr;
+  std::string address_;
+  std::weak_ptr<EventSink> sink_;
+};
+
+}  // namespace lockstep::transport::ucx

@@ -1,0 +1,17 @@
+// Which transports and devices an endpoint uses, in words.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+#include <string_view>
+
+namespace lockstep::transport::ucx {
+
+// "tcp/lo", "rc_mlx5/mlx5_0:1 + cuda_ipc/cuda"; "unknown" where UCX does not say.
+std::string EndpointPath(ucp_ep_h endpoint);
+
+// The same out of what ucp_ep_print_info prints. UCX before 1.14 has no other way to tell.
+std::string PathFromPrintedInfo(std::string_view printed);
+
+}  // namespace lockstep::transport::ucx

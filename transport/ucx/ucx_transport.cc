@@ -1,0 +1,193 @@
+#include "transport/ucx/ucx_transport.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/ucx/engine.h"
+#include "transport/ucx/log.h"
+#include "transport/ucx/task_queue.h"
+
+namespace lockstep::transport {
+namespace {
+
+using ucx::Context;
+using ucx::Engine;
+using ucx::TaskQueue;
+
+// While transfers are under way the next event is near, and looking for it is cheaper than sleeping; the processor is offered to
+// others between two looks.
+constexpr Duration kSpin = std::chrono::microseconds(50);
+// UCX has been seen to lose wake-ups, so no sleep is longer.
+constexpr Duration kBusyNap = std::chrono::milliseconds(1);
+constexpr Duration kIdleNap = std::chrono::milliseconds(5);
+// A stop does not wait longer for UCX to let go of connections.
+constexpr Duration kStopTime = std::chrono::seconds(5);
+
+class UcxTransport final : public Transport {
+ public:
+  UcxTransport(Options options, std::unique_ptr<Context> context);
+  ~UcxTransport() override { Stop(); }
+
+  Status Start(Handler* handler) override;
+  void Stop() override;
+  void Post(std::function<void()> task) override { tasks_.Post(std::move(task)); }
+  void PostAt(Time when, std::function<void()> task) override;
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::string address() const override { return address_; }
+
+  void Connect(const PeerIdentity& who, const std::string& address) override {
+    CheckThread();
+    engine_->Connect(who, address);
+  }
+  void Close(PeerId peer, std::string reason) override {
+    CheckThread();
+    engine_->Close(peer, std::move(reason));
+  }
+  Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) override {
+    CheckThreadOrNotRunning();
+    return engine_->Register(kind, base, bytes);
+  }
+  void Unregister(RegionId region) override {
+    CheckThreadOrNotRunning();
+    engine_->Unregister(region);
+  }
+  bool Send(PeerId peer, std::span<const std::byte> bytes) override {
+    CheckThread();
+    return engine_->Send(peer, bytes);
+  }
+  Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) override {
+    CheckThread();
+    return engine_->Fetch(peer, name, destination);
+  }
+  void GiveUp(FetchId fetch) override {
+    CheckThread();
+    engine_->GiveUp(fetch);
+  }
+
+ private:
+  void Run(Handler* handler, std::promise<Status> started);
+  void Loop();
+  void Nap(Time now);
+  bool OnDataThread() const { return data_thread_.load() == std::this_thread::get_id(); }
+  void CheckThread() const { LOCKSTEP_CHECK(OnDataThread(), "not on the data thread"); }
+  void CheckThreadOrNotRunning() const {
+    LOCKSTEP_CHECK(OnDataThread() || data_thread_.load() == std::thread::id(),
+                   "not on the data thread");
+  }
+
+  Capabilities capabilities_;
+  TaskQueue tasks_;
+  std::shared_ptr<Engine> engine_;  // a weak one is in UCX's hands
+  std::string address_;
+  std::thread thread_;
+  std::atomic<std::thread::id> data_thread_{};
+  bool started_ = false;
+  bool stopping_ = false;  // the data thread's
+};
+
+UcxTransport::UcxTransport(Options options, std::unique_ptr<Context> context) {
+  capabilities_.name = "ucx";
+  capabilities_.version = ucp_get_version_string();
+  capabilities_.cuda_memory = context->supports_cuda();
+  capabilities_.max_message_bytes = std::min(ucx::kMaxMessageBytes, options.send_queue_bytes);
+  capabilities_.max_piece_bytes = ucx::kMaxPieceBytes;
+  capabilities_.fetch_window = options.fetch_window;
+  engine_ = std::make_shared<Engine>(
+      std::move(options), std::move(context),
+      [this](Time when, std::function<void()> task) { tasks_.PostAt(when, std::move(task)); });
+}
+
+Status UcxTransport::Start(Handler* handler) {
+  LOCKSTEP_CHECK(!started_, "a transport starts once");
+  started_ = true;
+  std::promise<Status> promise;
+  auto started = promise.get_future();
+  thread_ = std::thread([this, handler, promise = std::move(promise)]() mutable {
+    Run(handler, std::move(promise));
+  });
+  Status status = started.get();
+  if (!status) thread_.join();
+  return status;
+}
+
+void UcxTransport::Stop() {
+  if (!thread_.joinable()) return;
+  LOCKSTEP_CHECK(!OnDataThread(), "the data thread cannot stop itself");
+  Post([this] { stopping_ = true; });
+  thread_.join();
+}
+
+void UcxTransport::PostAt(Time when, std::function<void()> task) {
+  if (OnDataThread()) {
+    tasks_.PostAt(when, std::move(task));
+  } else {
+    Post([this, when, task = std::move(task)]() mutable { tasks_.PostAt(when, std::move(task)); });
+  }
+}
+
+// UCX's worker belongs to the thread that made it, so it is made and ended here.
+void UcxTransport::Run(Handler* handler, std::promise<Status> started) {
+  pthread_setname_np(pthread_self(), "ucx-data");
+  data_thread_ = std::this_thread::get_id();
+  const Status status = engine_->Open(handler);
+  if (status) {
+    address_ = engine_->address();
+    tasks_.Open([worker = &engine_->worker()] { worker->Signal(); });
+  }
+  started.set_value(status);
+  if (status) Loop();
+  tasks_.Close();
+  engine_.reset();
+}
+
+void UcxTransport::Loop() {
+  Time last_event = MonotonicNow();
+  while (!stopping_) {
+    const Time now = MonotonicNow();
+    const bool ran = tasks_.RunDue(now);
+    if (engine_->Turn() || ran) {
+      last_event = now;
+    } else if (engine_->Busy() && now - last_event < kSpin) {
+      sched_yield();
+    } else {
+      Nap(now);
+    }
+  }
+  engine_->BeginStop();
+  const Time deadline = MonotonicNow() + kStopTime;
+  while (!engine_->Stopped() && MonotonicNow() < deadline) {
+    if (!engine_->Turn()) engine_->worker().Wait(kBusyNap);
+  }
+  if (!engine_->Stopped()) spdlog::warn("ucx: stopped while connections were still being closed");
+}
+
+void UcxTransport::Nap(Time now) {
+  const Duration longest = engine_->Busy() ? kBusyNap : kIdleNap;
+  engine_->worker().Wait(std::min(longest, tasks_.UntilNext(now)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> MakeUcxTransport(Options options) {
+  if (options.job_key.empty()) return Error{ErrorCode::kInvalid, "the transport needs a job key"};
+  if (options.fetch_window == 0 || options.fetch_window > ucx::kMaxFetchWindow) {
+    return Error{ErrorCode::kInvalid, fmt::format("a fetch window of {} is not in 1..{}",
+                                                  options.fetch_window, ucx::kMaxFetchWindow)};
+  }
+  ucx::RouteUcxLog();
+  auto context = Context::Open(options.listen_host);
+  if (!context) return context.error();
+  return std::unique_ptr<Transport>(
+      std::make_unique<UcxTransport>(std::move(options), std::move(*context)));
+}
+
+}  // namespace lockstep::transport

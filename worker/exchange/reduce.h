@@ -1,0 +1,37 @@
+// The arithmetic of the exchange on host memory: sums whose bits depend on nothing but the values
+// and their order.
+//
+// The same on every machine: each operation is one correctly rounded IEEE operation in an order
+// that is part of the contract, without contraction into fused multiply-adds, whatever instructions
+// carry it out. So it does not matter how a range is cut among owners, threads or calls, nor how it
+// is aligned. (A NaN stays a NaN; which one is not promised. The floating-point environment must be
+// the default one: no flushing of denormals.)
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace lockstep::worker {
+
+// One addend: `data` is of the length that goes with the call.
+struct Input {
+  const float* data = nullptr;
+  float weight = 1.0f;
+};
+
+// out[i] = (..((w0 * x0[i]) + w1 * x1[i]) + ..), each product and each sum rounded; zeros for no
+// inputs. One pass over all inputs. `out` overlaps no input. Inputs may be memory that another
+// process rewrites meanwhile (a peer's arena): the result is then any numbers at all, to be thrown
+// away. Writes are globally visible before any store that follows.
+void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n);
+
+inline std::size_t Grains(std::size_t n, std::size_t grain) { return (n + grain - 1) / grain; }
+
+// out[g] = the sum of squares of data[g * grain .. min(n, (g + 1) * grain)), in double precision,
+// for each of the Grains(n, grain). Within a grain element i is added to lane i % 16, in order;
+// then lanes j and j + 8 are added, j and j + 4, j + 2, j + 1. Add the grains by index: then the
+// norm of a gradient does not depend on who owns what, as long as slices begin on multiples of the
+// grain.
+void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out);
+
+}  // namespace lockstep::worker

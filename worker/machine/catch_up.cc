@@ -1,0 +1,130 @@
+#include "worker/machine/catch_up.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+bool OfState(const Want& want) {
+  return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kState);
+}
+
+}  // namespace
+
+void CatchUpJob::Begin(const CatchUp& order) {
+  Abandon();
+  active_ = true;
+  waits_for_donor_ = false;
+  donor_ = order.donor;
+  open_round_ = order.open_round;
+  next_ = order.open_round;
+  versions_.assign(context_.layout.bucket_count(), std::nullopt);
+}
+
+bool CatchUpJob::AnyAt(RoundId round) const {
+  return std::find(versions_.begin(), versions_.end(), round.value) != versions_.end();
+}
+
+bool CatchUpJob::NeededByCopy(RoundId round) const {
+  return copy_ && copy_->version <= round.value;
+}
+
+void CatchUpJob::Advance() {
+  for (auto& version : versions_) {
+    if (version == next_.value) ++*version;
+  }
+  if (NeededByCopy(next_)) Abandon();
+  next_ = next_.Next();
+}
+
+void CatchUpJob::Lose(RoundId round) {
+  for (auto& version : versions_) {
+    if (version == round.value) version.reset();
+  }
+}
+
+std::optional<RoundId> CatchUpJob::LevelAt() const {
+  const auto& first = versions_.front();
+  if (!first || *first == 0 || *first < next_.value) return std::nullopt;
+  const bool level =
+      std::all_of(versions_.begin(), versions_.end(), [&](const auto& v) { return v == first; });
+  if (!level) return std::nullopt;
+  return RoundId(*first);
+}
+
+Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone) {
+  gone = false;
+  if (!active_ || peer != donor_ || !copy_ || copy_->tag || ready.bucket != copy_->bucket ||
+      (!ready.gone && ready.version < copy_->version)) {
+    // The answer to a question that was dropped since; the donor need not keep it.
+    if (!ready.gone) context_.Say(peer, StateTaken{ready.tag});
+    return {};
+  }
+  if (ready.gone) {
+    gone = true;
+    copy_.reset();
+    waits_for_donor_ = true;
+    return {};
+  }
+  if (ready.buffer >= kStateOutBuffers || ready.tag == 0) {
+    return Error{ErrorCode::kInvalid, "it answered with state that was not asked for"};
+  }
+  const FloatRange& bucket = context_.layout.bucket(ready.bucket);
+  copy_->version = ready.version;
+  copy_->tag = ready.tag;
+  const std::uint32_t tensors = 1 + context_.config.state_tensors;
+  copy_->missing = bucket.count * tensors;
+  Piece name;
+  name.kind = static_cast<std::uint32_t>(PieceKind::kState);
+  name.attempt = ready.tag;
+  name.round = ready.version;
+  name.part = ready.buffer;
+  for (std::uint32_t t = 0; t < tensors; ++t) {
+    fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, bucket},
+                 t * context_.layout.largest_bucket());
+  }
+  return {};
+}
+
+void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
+  if (!copy_ || copy_->tag != done.want.piece.attempt || done.want.peer != donor_) return;
+  if (!done.ok) {
+    Abandon();
+    return;
+  }
+  copy_->missing -= done.want.to.range.count;
+  if (copy_->missing > 0) return;
+  versions_[copy_->bucket] = copy_->version;
+  context_.Say(donor_, StateTaken{*copy_->tag});
+  copy_.reset();
+}
+
+void CatchUpJob::OnPeerDown(const MemberId& peer) {
+  if (peer == donor_) Abandon();
+}
+
+void CatchUpJob::Abandon() {
+  if (!copy_) return;
+  fetcher_.Cancel(OfState);
+  if (copy_->tag && peers_.Up(donor_)) context_.Say(donor_, StateTaken{*copy_->tag});
+  copy_.reset();
+}
+
+void CatchUpJob::Update(bool quiet) {
+  if (!active_ || copy_ || !quiet || waits_for_donor_ || !peers_.Up(donor_)) return;
+  // Bytes of a copy that was abandoned may still land.
+  for (std::uint32_t t = 0; t <= context_.config.state_tensors; ++t) {
+    if (buffers_.InUse({BufferKind::kState, t, {}})) return;
+  }
+  const auto lacking = std::find_if(versions_.begin(), versions_.end(), [&](const auto& version) {
+    return !version || *version < next_.value;
+  });
+  if (lacking == versions_.end()) return;
+  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, 0};
+  context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,70 @@
+// Coming back: the state is copied from a donor, bucket by bucket, and each bucket then follows the
+// sums of the rounds after its copy, until all are level. A version counts applied rounds: version
+// v is the state before round v.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "worker/machine/fetcher.h"
+#include "worker/machine/peers.h"
+
+namespace lockstep::worker {
+
+class CatchUpJob {
+ public:
+  CatchUpJob(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers)
+      : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers) {}
+
+  // All that was copied before is forgotten.
+  void Begin(const CatchUp& order);
+  // The same with the donor known, from another round on: what was worked in of it was replaced.
+  void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round}); }
+  void End() { active_ = false; }
+  bool active() const { return active_; }
+  RoundId open_round() const { return open_round_; }
+
+  // The first round whose sums are not worked in.
+  RoundId next() const { return next_; }
+  bool At(std::uint32_t bucket, RoundId round) const { return versions_[bucket] == round.value; }
+  bool AnyAt(RoundId round) const;
+  // A copy under way may need this round's sums.
+  bool NeededByCopy(RoundId round) const;
+  // The round is worked in (it was applied to the buckets at it, or there were none); a copy that
+  // would have needed it is done again.
+  void Advance();
+  // Its application failed: the buckets at it are copied anew.
+  void Lose(RoundId round);
+  // The round all buckets are at, once they are.
+  std::optional<RoundId> LevelAt() const;
+
+  // An error: the peer said what cannot be. `gone` is set when the donor cannot help.
+  Status OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone);
+  void OnFetchDone(const Fetcher::Done& done);
+  void OnPeerDown(const MemberId& peer);
+  // Asks for the next bucket. `quiet`: nobody reads or writes the state.
+  void Update(bool quiet);
+
+ private:
+  struct Copy {
+    std::uint32_t bucket = 0;
+    std::uint64_t version = 0;  // at least
+    std::optional<std::uint32_t> tag;  // once it is there: being fetched
+    std::uint64_t missing = 0;         // floats
+  };
+  void Abandon();
+
+  Context& context_;
+  Buffers& buffers_;
+  Fetcher& fetcher_;
+  const Peers& peers_;
+  bool active_ = false;
+  bool waits_for_donor_ = false;  // the one named cannot help
+  MemberId donor_;
+  RoundId open_round_;
+  RoundId next_;
+  std::vector<std::optional<std::uint64_t>> versions_;  // by bucket
+  std::optional<Copy> copy_;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,292 @@
+// What the parts cannot decide alone.
+#include "worker/machine/core.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+Core::Core(MachineConfig config, Layout layout)
+    : context_(std::move(config), std::move(layout)),
+      buffers_(context_),
+      fetcher_(context_, buffers_),
+      peers_(context_),
+      maps_(context_),
+      own_(context_, buffers_, peers_, maps_),
+      inputs_(context_, buffers_, fetcher_, peers_, maps_),
+      sums_(context_, buffers_, fetcher_, peers_, inputs_, own_),
+      catch_up_(context_, buffers_, fetcher_, peers_),
+      donor_(context_, buffers_, peers_),
+      side_(context_) {}
+
+Actions Core::Step(Time now, const Event& event) {
+  LOCKSTEP_CHECK(now >= context_.now, "time went back");
+  context_.now = now;
+  context_.actions.clear();
+  if (!exited_) {
+    std::visit([&](const auto& e) { On(e); }, event);
+    if (!exited_) Settle();
+  }
+  return std::move(context_.actions);
+}
+
+// The order matters: first what frees buffers, then what takes them.
+void Core::Settle() {
+  own_.Update();
+  inputs_.Update();
+  sums_.Update();
+  LookForLoss();
+  if (standing_ == Standing::kCatching) WorkInWhileCatchingUp();
+  ApplyIfPossible();
+  if (standing_ == Standing::kLevel && !applying_ && !finish_ && !sums_.Committed(next_)) {
+    own_.BeginIfPossible(next_);
+  }
+  if (!applying_) {
+    donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt);
+  }
+  catch_up_.Update(!applying_ && !own_.Busy());
+  side_.Update(!own_.Computing());
+  fetcher_.Pump();
+  FinishIfPossible();
+  SetTimer();
+}
+
+bool Core::Follow(const Commit& commit) {
+  const auto& members = commit.members;
+  if (!Follows() || commit.term != context_.config.term || commit.round < next() ||
+      std::find(members.begin(), members.end(), context_.config.self) == members.end()) {
+    return false;
+  }
+  if (commit.round > expected_) {
+    FallBehind(fmt::format("the commit of round {} did not come", expected_));
+    return false;
+  }
+  if (applying_ && applying_->round == commit.round &&
+      sums_.Find(commit.round)->attempt != commit.attempt) {
+    FallBehind("another attempt than the one being applied was committed", false);
+    return false;
+  }
+  if (!sums_.OnCommit(commit)) return false;
+  last_attempt_ = commit.attempt;
+  expected_ = std::max(expected_, commit.round.Next());
+  own_.Stop(commit.round);
+  maps_.Set(commit.round, commit.owners);
+  inputs_.OnCommit(commit);
+  // The round before is closed: no attempt at it will be made.
+  own_.ReleaseBefore(commit.round);
+  inputs_.DropBefore(commit.round);
+  maps_.DropBefore(commit.round);
+  peers_.OnCommitted(commit.round);
+  DropOldSums();
+  if (commit.next) Adopt(*commit.next);
+  return true;
+}
+
+void Core::Adopt(const Plan& plan) {
+  plan_ = plan;
+  maps_.Set(plan.round, plan.owners);
+  own_.OnPlan(plan);
+  inputs_.OnMapChanged();
+}
+
+void Core::Reopen(const NewOwners& order) {
+  const RoundId round = order.round;
+  if (standing_ == Standing::kCatching && round < next()) {
+    RestartCatchUp(round);
+  } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
+    // Who has not promised cannot be told that.
+    return;
+  }
+  const Epoch epoch = sums_.Find(round)->epoch;
+  sums_.Drop(round);
+  expected_ = round;
+  maps_.Set(round, order.owners);
+  own_.OnReopened(round, epoch);
+  inputs_.OnReopened(round);
+}
+
+void Core::RestartCatchUp(RoundId round) {
+  if (applying_) applying_->abandoned = true;
+  sums_.DropFrom(round);
+  expected_ = round;
+  catch_up_.Restart(round);
+}
+
+void Core::WriteCheckpointIfAsked(const Commit& commit) {
+  if (!last_applied_ || last_applied_->round != commit.round || applying_ ||
+      last_applied_->attempt != commit.attempt || commit.checkpoint_writer != context_.config.self ||
+      last_applied_->checkpoint_writer == commit.checkpoint_writer) {
+    return;
+  }
+  last_applied_->checkpoint_writer = commit.checkpoint_writer;
+  side_.StartUpload(commit.round);
+}
+
+void Core::FallBehind(const std::string& reason, bool clean) {
+  standing_ = Standing::kBehind;
+  catch_up_.End();
+  own_.StopAll();
+  context_.Log(fmt::format("behind at round {}: {}", next_, reason));
+  if (applying_) applying_->abandoned = true;
+  const bool has_any = clean && next_.value > 0;
+  context_.Tell(Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason});
+}
+
+void Core::LookForLoss() {
+  if (standing_ != Standing::kLevel || applying_) return;
+  // Rounds before expected_ - 1 are closed: what they came to is settled.
+  if (next_.Next() >= expected_) return;
+  if (const auto reason = sums_.Lost(next_)) {
+    FallBehind(fmt::format("round {}: {}", next_, *reason));
+  } else if (expected_.value - next_.value > kSumBuffers) {
+    FallBehind(fmt::format("{} rounds wait to be applied", expected_.value - next_.value));
+  }
+}
+
+void Core::ApplyIfPossible() {
+  if (standing_ != Standing::kLevel || applying_ || own_.Busy() || side_.WaitsForSnapshot() ||
+      !sums_.MayApply(next_)) {
+    return;
+  }
+  action::Apply apply = sums_.Apply(next_, [](std::uint32_t) { return true; });
+  applying_ = Applying{apply.op, next_};
+  context_.Emit(std::move(apply));
+}
+
+void Core::WorkInWhileCatchingUp() {
+  while (!applying_) {
+    if (const auto level = catch_up_.LevelAt()) {
+      catch_up_.End();
+      standing_ = Standing::kLevel;
+      next_ = *level;
+      expected_ = std::max(expected_, next_);
+      context_.Tell(Level{RoundId(next_.value - 1)});
+      DropOldSums();
+      return;
+    }
+    const RoundId round = catch_up_.next();
+    if (round >= expected_) return;
+    // No more rounds can be kept waiting than there are buffers for.
+    const bool pressed = expected_.value - round.value >= kSumBuffers;
+    if (catch_up_.NeededByCopy(round) && !pressed) return;
+    if (!catch_up_.AnyAt(round)) {
+      catch_up_.Advance();
+    } else if (sums_.MayApply(round)) {
+      if (own_.Busy()) return;
+      action::Apply apply = sums_.Apply(
+          round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
+      applying_ = Applying{apply.op, round};
+      context_.Emit(std::move(apply));
+    } else if (round.Next() < expected_ && (pressed || sums_.Lost(round))) {
+      catch_up_.Lose(round);
+    } else {
+      return;
+    }
+    DropOldSums();
+  }
+}
+
+void Core::OnApplied(const event::OpDone& done) {
+  const RoundId round = applying_->round;
+  const bool abandoned = applying_->abandoned;
+  applying_.reset();
+  if (done.torn) sums_.OnTornApply(round);
+  if (abandoned) return;
+  if (standing_ == Standing::kCatching) {
+    if (done.torn) catch_up_.Lose(round);
+    catch_up_.Advance();
+    DropOldSums();
+    return;
+  }
+  if (done.torn) {
+    FallBehind(fmt::format("round {}: a mapped sum changed while it was applied", round), false);
+    return;
+  }
+  const Commit* commit = sums_.Find(round);
+  LOCKSTEP_CHECK(commit != nullptr, "round {} was applied without a commit", round);
+  next_ = round.Next();
+  last_applied_ = *commit;
+  context_.Tell(Applied{round, commit->attempt,
+                        static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
+                        done.digest, context_.now.time_since_epoch().count()});
+  side_.OnApplied(*last_applied_);
+  DropOldSums();
+}
+
+void Core::DropOldSums() {
+  // Closed rounds keep their sums for one round more.
+  const std::uint64_t kept = expected_.value < 3 ? 0 : expected_.value - 3;
+  sums_.DropApplied(next(), RoundId(kept));
+}
+
+void Core::FinishIfPossible() {
+  if (!finish_ || digest_op_ || applying_) return;
+  if (finish_->failed || standing_ != Standing::kLevel) {
+    context_.Emit(action::Exit{finish_->reason, finish_->failed});
+    exited_ = true;
+    return;
+  }
+  if (sums_.MayApply(next_)) return;
+  digest_op_ = context_.NewOp();
+  context_.Emit(action::DigestState{*digest_op_});
+}
+
+void Core::SetTimer() {
+  const Time next = std::min(peers_.next_timer(), own_.next_timer());
+  // A timer that comes too early is set again then.
+  if (next >= timer_) return;
+  timer_ = next;
+  context_.Emit(action::SetTimer{next});
+}
+
+Serve Core::OnPieceAsked(const MemberId& peer, const Piece& piece) {
+  if (piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) return {};
+  std::optional<BufferRange> from;
+  switch (static_cast<PieceKind>(piece.kind)) {
+    case PieceKind::kContribution:
+      from = own_.FindPiece(piece);
+      break;
+    case PieceKind::kSum:
+      from = sums_.FindPiece(piece);
+      break;
+    case PieceKind::kState:
+      from = donor_.FindPiece(peer, piece);
+      break;
+  }
+  if (!from) return {};
+  return {true, *from, buffers_.Serve(peer, from->buffer)};
+}
+
+StepMachine::View Core::view() const {
+  StepMachine::View view;
+  view.started = standing_ != Standing::kNotStarted;
+  view.level = standing_ == Standing::kLevel;
+  view.next = next();
+  view.computing = own_.Computing();
+  view.fetches = fetcher_.under_way();
+  view.queued = fetcher_.queued();
+  view.pins = buffers_.pins();
+  view.exited = exited_;
+  return view;
+}
+
+struct StepMachine::Impl : Core {
+  using Core::Core;
+};
+
+StepMachine::StepMachine(MachineConfig config, Layout layout)
+    : impl_(std::make_unique<Impl>(std::move(config), std::move(layout))) {}
+StepMachine::~StepMachine() = default;
+StepMachine::StepMachine(StepMachine&&) noexcept = default;
+StepMachine& StepMachine::operator=(StepMachine&&) noexcept = default;
+
+Actions StepMachine::Step(Time now, const Event& event) { return impl_->Step(now, event); }
+Serve StepMachine::OnPieceAsked(const MemberId& peer, const Piece& piece) {
+  return impl_->OnPieceAsked(peer, piece);
+}
+UnitQueue& StepMachine::queue() { return impl_->queue(); }
+const Layout& StepMachine::layout() const { return impl_->layout(); }
+StepMachine::View StepMachine::view() const { return impl_->view(); }
+
+}  // namespace lockstep::worker

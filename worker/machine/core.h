@@ -1,0 +1,145 @@
+// The machine's middle: takes events to the parts that they concern, and decides what the parts
+// cannot know alone: which round is applied next, when the next one may begin, when this worker is
+// behind.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "worker/machine/catch_up.h"
+#include "worker/machine/donor.h"
+#include "worker/machine/inputs.h"
+#include "worker/machine/own_work.h"
+#include "worker/machine/peers.h"
+#include "worker/machine/side_jobs.h"
+#include "worker/machine/sums.h"
+
+namespace lockstep::worker {
+
+class Core {
+ public:
+  Core(MachineConfig config, Layout layout);
+
+  Actions Step(Time now, const Event& event);
+  Serve OnPieceAsked(const MemberId& peer, const Piece& piece);
+  UnitQueue& queue() { return own_.queue(); }
+  const Layout& layout() const { return context_.layout; }
+  StepMachine::View view() const;
+
+ private:
+  enum class Standing : std::uint8_t {
+    kNotStarted,
+    kLevel,     // the parameters are those before round next_
+    kBehind,    // they are not, and the coordinator knows
+    kCatching,  // being copied
+  };
+  struct Applying {
+    std::uint64_t op = 0;
+    RoundId round;
+    bool abandoned = false;  // the state is doubtful since: it will be copied anew
+  };
+
+  // events.cc: one for each kind of event.
+  void On(const event::FromCoordinator& e);
+  void On(const event::PeerUp& e);
+  void On(const event::PeerDown& e);
+  void On(const event::ConnectFailed& e) { peers_.OnConnectFailed(e); }
+  void On(const event::PeerMapped& e);
+  void On(const event::FromPeer& e);
+  void On(const event::FetchDone& e);
+  void On(const event::Served& e) { buffers_.Unserve(e.cookie); }
+  void On(const event::UnitDone& e) { own_.OnUnitDone(e); }
+  void On(const event::BucketsFinal& e) { own_.OnBucketsFinal(e); }
+  void On(const event::PartSealed& e) { own_.OnPartSealed(e); }
+  void On(const event::ChunkEvaluated& e) { side_.OnChunkEvaluated(e); }
+  void On(const event::OpDone& e);
+  void On(const event::ChunkUploaded&) { side_.OnChunkUploaded(); }
+  void On(const event::LeaveAsked& e);
+  void On(const event::TimerDue&);
+
+  // Messages of the coordinator.
+  void On(const Welcome&) {}
+  void On(const Refuse&) {}
+  void On(const Form& m) { peers_.OnForm(m); }
+  void On(const MemberLeft& m);
+  void On(const Start& m);
+  void On(const Commit& m);
+  void On(const Revoke& m) { own_.OnRevoke(m); }
+  void On(const Assign& m) { own_.OnAssign(m); }
+  void On(const FenceRound& m) { own_.OnFence(m.round); }
+  void On(const NewOwners& m);
+  void On(const FenceAttempt& m) { sums_.OnFenceAttempt(m); }
+  void On(const TakeSums& m);
+  void On(const CatchUp& m);
+  void On(const Evaluate& m) { side_.OnEvaluate(m); }
+  void On(const StateChunk& m);
+  void On(const Finish& m);
+  void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.spec}); }
+  void On(const Ping& m);
+
+  // Messages of peers.
+  Status On(const MemberId& peer, const PartReady& m, std::span<const std::byte> floats) {
+    return inputs_.OnPartReady(peer, m, floats);
+  }
+  Status On(const MemberId& peer, const SumReady& m, std::span<const std::byte> floats) {
+    return sums_.OnSumReady(peer, m, floats);
+  }
+  Status On(const MemberId& peer, const MapState& m, std::span<const std::byte>);
+  Status On(const MemberId& peer, const StateWant& m, std::span<const std::byte>) {
+    return donor_.OnStateWant(peer, m);
+  }
+  Status On(const MemberId& peer, const StateReady& m, std::span<const std::byte>);
+  Status On(const MemberId& peer, const StateTaken& m, std::span<const std::byte>) {
+    donor_.OnStateTaken(peer, m);
+    return {};
+  }
+
+  // core.cc: decisions.
+  bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
+  RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
+  // False when the commit is none that this worker can follow now.
+  bool Follow(const Commit& commit);
+  void Adopt(const Plan& plan);
+  // No contribution to a committed round is left: it is computed again.
+  void Reopen(const NewOwners& order);
+  void RestartCatchUp(RoundId round);
+  void WriteCheckpointIfAsked(const Commit& commit);
+  // `clean`: the parameters are those before round next_.
+  void FallBehind(const std::string& reason, bool clean = true);
+  void LookForLoss();
+  void ApplyIfPossible();
+  void Apply(const Commit& commit);
+  void OnApplied(const event::OpDone& done);
+  void WorkInWhileCatchingUp();
+  void FinishIfPossible();
+  void DropOldSums();
+  void Settle();
+  void SetTimer();
+
+  Context context_;
+  Buffers buffers_;
+  Fetcher fetcher_;
+  Peers peers_;
+  RoundMaps maps_;
+  OwnWork own_;
+  Inputs inputs_;
+  Sums sums_;
+  CatchUpJob catch_up_;
+  Donor donor_;
+  SideJobs side_;
+
+  Standing standing_ = Standing::kNotStarted;
+  RoundId next_;       // first round that is not applied
+  RoundId expected_;   // first round that no commit was seen of
+  Attempt last_attempt_;  // of the last commit that was followed
+  std::optional<Plan> plan_;  // the newest
+  std::optional<Commit> last_applied_;
+  std::optional<Applying> applying_;
+  std::optional<Finish> finish_;
+  std::optional<std::uint64_t> digest_op_;
+  std::set<MemberId> left_;
+  Time timer_ = kNever;
+  bool exited_ = false;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,226 @@
+#include "worker/machine/inputs.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+namespace {
+
+Error Impossible(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+bool OfContribution(const Want& want) {
+  return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kContribution);
+}
+
+}  // namespace
+
+Status Inputs::CheckPlausible(const PartReady& ready) const {
+  const Layout& layout = context_.layout;
+  if (ready.part.value >= kMaxParts || ready.buffer >= kContributionBuffers || ready.tag == 0 ||
+      ready.buckets > layout.bucket_count() ||
+      (ready.sealed && ready.buckets != layout.bucket_count())) {
+    return Impossible(fmt::format("it announced what cannot be: round {}, part {}, {} buckets",
+                                  ready.round, ready.part, ready.buckets));
+  }
+  for (const FloatRange& range : ready.inlined.ranges) {
+    if (range.end() > layout.parameter_count()) {
+      return Impossible("it sent gradients beyond the end of the model");
+    }
+  }
+  return {};
+}
+
+Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
+                           std::span<const std::byte> floats) {
+  if (Status plausible = CheckPlausible(ready); !plausible) return plausible;
+  if (ready.round < oldest_) return {};
+  const Key key = KeyOf(peer.worker, ready.round, ready.part);
+  const auto at = inputs_.find(key);
+  if (at != inputs_.end() && at->second.member == peer) {
+    const PartReady& old = at->second.ready;
+    if (ready.round < old.round || ready.tag < old.tag) return {};
+    if (ready.tag == old.tag) {
+      if (ready.round != old.round || ready.buckets < old.buckets ||
+          (old.sealed && !ready.sealed) || ready.buffer != old.buffer) {
+        return Impossible("it took back what it had announced");
+      }
+      at->second.ready = ready;
+      at->second.dirty = true;
+      StoreInlined(key, at->second, ready.inlined, floats);
+      at->second.ready.inlined = {};
+      return {};
+    }
+  } else if (at != inputs_.end() && peer.incarnation < at->second.member.incarnation) {
+    return {};
+  }
+  const BufferId staging = Staging(key);
+  fetcher_.Cancel([&](const Want& want) { return want.to.buffer == staging; });
+  Input& input = inputs_[key];
+  input = Input{};
+  input.member = peer;
+  input.ready = ready;
+  input.ready.inlined = {};
+  input.blocked = buffers_.InUse(staging);
+  StoreInlined(key, input, ready.inlined, floats);
+  return {};
+}
+
+void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
+                          std::span<const std::byte> floats) {
+  // Without the space for them the same floats are fetched later.
+  if (input.blocked) return;
+  for (const FloatRange& range : inlined.ranges) {
+    const std::size_t bytes = range.count * sizeof(float);
+    // What is held may be under a reduction, what is asked for may land at any time.
+    if (!input.have.Contains(range) &&
+        input.have.Missing(range) == std::vector<FloatRange>{range} &&
+        input.asked.Missing(range) == std::vector<FloatRange>{range}) {
+      context_.Emit(action::StoreInline{{Staging(key), range}, floats.first(bytes)});
+      input.have.Add(range);
+    }
+    floats = floats.subspan(bytes);
+  }
+}
+
+void Inputs::OnFetchDone(const Fetcher::Done& done) {
+  const BufferId& buffer = done.want.to.buffer;
+  const auto at = inputs_.find(Key{buffer.contributor, buffer.index});
+  if (at == inputs_.end()) return;
+  Input& input = at->second;
+  input.dirty = true;
+  if (input.member != done.want.peer || input.ready.tag != done.want.piece.attempt) return;
+  if (input.blocked) return;
+  input.asked.Remove(done.want.to.range);
+  if (done.ok) input.have.Add(done.want.to.range);
+  if (done.status == event::FetchStatus::kGone) input.gone = true;
+}
+
+void Inputs::OnDropped(const Want& want) {
+  const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
+  if (at == inputs_.end() || at->second.ready.tag != want.piece.attempt ||
+      at->second.member != want.peer) {
+    return;
+  }
+  at->second.asked.Remove(want.to.range);
+  at->second.dirty = true;
+}
+
+void Inputs::OnPeerUp(const MemberId& peer) {
+  for (auto& [key, input] : inputs_) {
+    if (input.member != peer) continue;
+    input.dirty = true;
+  }
+}
+
+void Inputs::OnCommit(const Commit& commit) {
+  auto& parts = committed_[commit.round];
+  parts.clear();
+  for (const CommittedPart& part : commit.parts) parts.insert({part.member, part.part});
+  const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
+    return OfContribution(want) && want.piece.round == commit.round.value &&
+           !parts.contains(
+               {want.peer, PartIndex(static_cast<std::uint8_t>(want.to.buffer.index % 2))});
+  });
+  for (const Want& want : dropped) OnDropped(want);
+  MarkAll();
+}
+
+void Inputs::OnReopened(RoundId round) {
+  committed_.erase(round);
+  MarkAll();
+}
+
+void Inputs::DropBefore(RoundId round) {
+  oldest_ = std::max(oldest_, round);
+  fetcher_.Cancel(
+      [&](const Want& want) { return OfContribution(want) && want.piece.round < round.value; });
+  std::erase_if(inputs_, [&](const auto& entry) { return entry.second.ready.round < round; });
+  committed_.erase(committed_.begin(), committed_.lower_bound(round));
+}
+
+void Inputs::Update() {
+  std::map<RoundId, Receipts> receipts;
+  for (auto& [key, input] : inputs_) {
+    if (input.blocked && !buffers_.InUse(Staging(key))) {
+      input.blocked = false;
+      input.dirty = true;
+    }
+    if (!input.dirty || input.blocked) continue;
+    input.dirty = false;
+    const RoundId round = input.ready.round;
+    const OwnerMap* map = maps_.Find(round);
+    if (map == nullptr || peers_.Mapped(input.member)) continue;
+    const bool owner =
+        std::any_of(map->owners.begin(), map->owners.end(), [&](const OwnerShare& share) {
+          return share.owner == context_.config.self;
+        });
+    if (!owner || !Wanted(input)) continue;
+    FetchMissing(key, input);
+    if (committed_.contains(round) || !input.ready.sealed || input.receipted == map->version ||
+        !HasShard(input)) {
+      continue;
+    }
+    input.receipted = map->version;
+    Receipts& batch = receipts[round];
+    batch.round = round;
+    batch.map_version = map->version;
+    batch.parts.push_back({input.member, input.ready.part});
+  }
+  for (auto& [round, batch] : receipts) {
+    std::sort(batch.parts.begin(), batch.parts.end(),
+              [](const ReceivedPart& a, const ReceivedPart& b) {
+                return std::pair(a.member, a.part) < std::pair(b.member, b.part);
+              });
+    context_.Tell(std::move(batch));
+  }
+}
+
+void Inputs::FetchMissing(const Key& key, Input& input) {
+  if (input.gone || !peers_.Up(input.member)) return;
+  Piece name;
+  name.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
+  name.attempt = input.ready.tag;
+  name.round = input.ready.round.value;
+  name.part = input.ready.part.value;
+  for (const Slice& slice : maps_.Shard(input.ready.round, context_.config.self)) {
+    if (slice.bucket >= input.ready.buckets) continue;
+    for (const FloatRange& lacking : input.have.Missing(slice.range)) {
+      for (const FloatRange& range : input.asked.Missing(lacking)) {
+        input.asked.Add(range);
+        fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
+      }
+    }
+  }
+}
+
+bool Inputs::Wanted(const Input& input) const {
+  const auto at = committed_.find(input.ready.round);
+  return at == committed_.end() || at->second.contains({input.member, input.ready.part});
+}
+
+bool Inputs::HasShard(const Input& input) {
+  const auto& shard = maps_.Shard(input.ready.round, context_.config.self);
+  return std::all_of(shard.begin(), shard.end(),
+                     [&](const Slice& slice) { return input.have.Contains(slice.range); });
+}
+
+std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
+  const Key key = KeyOf(member.worker, round, part);
+  const auto at = inputs_.find(key);
+  if (at == inputs_.end()) return std::nullopt;
+  const Input& input = at->second;
+  if (input.member != member || input.ready.round != round || !input.ready.sealed) {
+    return std::nullopt;
+  }
+  if (peers_.Mapped(member)) {
+    return Source{{BufferKind::kContribution, input.ready.buffer, {}}, member, input.ready.tag};
+  }
+  if (!HasShard(input)) return std::nullopt;
+  return Source{Staging(key), std::nullopt, 0};
+}
+
+void Inputs::MarkAll() {
+  for (auto& [key, input] : inputs_) input.dirty = true;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,112 @@
+// What this worker computes: the units given to it, the compute thread's work on the open round,
+// and the contributions that come out of it, until their round is closed.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "worker/machine/buffers.h"
+#include "worker/machine/peers.h"
+#include "worker/machine/round_maps.h"
+#include "worker/unit_queue.h"
+
+namespace lockstep::worker {
+
+class OwnWork {
+ public:
+  OwnWork(Context& context, Buffers& buffers, const Peers& peers, RoundMaps& maps)
+      : context_(context),
+        buffers_(buffers),
+        peers_(peers),
+        maps_(maps),
+        queue_(context.config.queue_capacity) {}
+
+  // The units of a round that is not begun yet; those of an earlier plan of it are forgotten.
+  void OnPlan(const Plan& plan);
+  // A committed round is open again, for units that will be assigned: what was computed for it is
+  // void, the parts that were sealed are used up.
+  void OnReopened(RoundId round, Epoch epoch);
+  void OnRevoke(const Revoke& revoke);
+  void OnAssign(const Assign& assign);
+  void OnFence(RoundId round) { Forget(round); }
+  void OnUnitDone(const event::UnitDone& done);
+  void OnBucketsFinal(const event::BucketsFinal& final);
+  void OnPartSealed(const event::PartSealed& sealed);
+  void OnPeerDown(const MemberId& peer);
+  void OnTimer();
+  Time next_timer() const;
+
+  // Starts the round's work when it is planned, nothing else is under way and there are buffers.
+  void BeginIfPossible(RoundId round);
+  // The round is committed: what is not sealed does not count any more. Its sealed parts stay.
+  void Stop(RoundId round);
+  // This worker does not take part for now; its sealed parts stay.
+  void StopAll() { Stop(RoundId(~std::uint64_t{0})); }
+  // Nothing computed for this round counts.
+  void Forget(RoundId round);
+  // No attempt at a round before this one will be made: its contributions are needed no longer.
+  void ReleaseBefore(RoundId round);
+  // Tells owners what they do not know yet; frees what was dropped.
+  void Update();
+
+  // The compute thread is in a unit or seals a part: parameters must not change.
+  bool Busy() const;
+  // The open round's work is not finished.
+  bool Computing() const;
+  // A sealed part of this worker.
+  std::optional<BufferId> Sealed(RoundId round, PartIndex part) const;
+  std::optional<BufferRange> FindPiece(const Piece& piece) const;
+  UnitQueue& queue() { return queue_; }
+
+ private:
+  struct Pending {
+    Epoch epoch;
+    std::vector<Unit> units;
+    PartIndex first_part;
+  };
+  struct Work {
+    std::uint32_t id = 0;
+    RoundId round;
+    std::uint32_t units_done = 0;
+    std::uint32_t parts_sealed = 0;  // or used up before
+    std::uint8_t parts_told = 0;     // the coordinator knows of them
+    bool is_void = false;
+  };
+  struct Told {
+    std::uint32_t buckets = 0;
+    bool sealed = false;
+  };
+  struct Contribution {
+    std::uint32_t work = 0;
+    RoundId round;
+    PartIndex part;
+    std::uint32_t tag = 0;
+    BufferId buffer;
+    std::uint32_t buckets = 0;  // final
+    bool sealed = false;
+    bool dropped = false;
+    std::uint64_t samples = 0;
+    double loss_sum = 0;
+    std::vector<UnitTiming> units;
+    std::map<MemberId, Told> told;
+  };
+
+  Contribution* Find(std::uint32_t work, PartIndex part);
+  void TellProgress();
+  void Announce(Contribution& contribution, const MemberId& owner);
+
+  Context& context_;
+  Buffers& buffers_;
+  const Peers& peers_;
+  RoundMaps& maps_;
+  UnitQueue queue_;
+  std::map<RoundId, Pending> pending_;
+  std::optional<Work> work_;
+  std::uint32_t next_work_ = 1;
+  std::vector<Contribution> contributions_;
+  Time progress_due_;
+};
+
+}  // namespace lockstep::worker

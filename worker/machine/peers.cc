@@ -1,0 +1,169 @@
+#include "worker/machine/peers.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+void Peers::OnForm(const Form& form) {
+  if (form.transport != transport_) {
+    // Before the first Form, those that are up already had theirs earlier.
+    const bool change = !transport_.empty();
+    transport_ = form.transport;
+    context_.Emit(action::UseTransport{transport_});
+    for (auto it = peers_.begin(); change && it != peers_.end();) Forget((it++)->first);
+  }
+  forming_ = Forming{form.formation, {}, context_.now + context_.config.formation_timeout};
+  for (const auto* list : {&form.connect_to, &form.expect}) {
+    for (const PeerInfo& info : *list) {
+      if (info.member == context_.config.self) continue;
+      forming_->reached[info.member];
+      peers_[info.member].info = info;
+    }
+  }
+  for (const PeerInfo& info : form.connect_to) {
+    if (info.member != context_.config.self && !Up(info.member)) {
+      context_.Emit(action::ConnectPeer{info});
+    }
+  }
+  std::vector<MemberId> members;
+  for (const auto& [id, path] : forming_->reached) members.push_back(id);
+  for (const MemberId& id : members) TryToMap(id);
+  ReportWhenComplete();
+}
+
+void Peers::OnUp(const event::PeerUp& up) {
+  Peer& peer = peers_[up.peer];
+  peer.up = true;
+  peer.path = up.path;
+  peer.maps_us.reset();
+  peer.we_map.reset();
+  peer.asked_to_map = false;
+  peer.gone_since.reset();
+  TryToMap(up.peer);
+}
+
+void Peers::OnDown(const event::PeerDown& down) {
+  Peer& peer = peers_[down.peer];
+  peer.up = false;
+  peer.gone_since = committed_;
+  SettleAs(down.peer, down.reason);
+}
+
+void Peers::OnConnectFailed(const event::ConnectFailed& failed) {
+  if (!Up(failed.peer)) SettleAs(failed.peer, failed.reason);
+}
+
+void Peers::OnMapped(const event::PeerMapped& mapped) {
+  const auto at = peers_.find(mapped.peer);
+  if (at == peers_.end() || !at->second.up || !at->second.asked_to_map) return;
+  at->second.we_map = mapped.ok;
+  if (!mapped.ok) {
+    context_.Log(fmt::format("{} is not mapped: {}", Name(mapped.peer), mapped.error));
+  }
+  SayMapState(mapped.peer, mapped.ok);
+}
+
+void Peers::OnMapState(const MemberId& id, const MapState& state) {
+  peers_[id].maps_us = state.maps_you;
+  Settle(id);
+}
+
+void Peers::OnLeft(const MemberLeft& left) {
+  if (Up(left.member)) context_.Emit(action::ClosePeer{left.member, left.reason});
+  SettleAs(left.member, left.reason);
+}
+
+void Peers::OnTimer() {
+  if (!forming_ || context_.now < forming_->deadline) return;
+  std::vector<MemberId> late;
+  for (const auto& [id, path] : forming_->reached) {
+    if (!path) late.push_back(id);
+  }
+  for (const MemberId& id : late) {
+    const bool up = Up(id);
+    // Half a mapping would be understood differently at its two ends: none at all then.
+    if (up) context_.Emit(action::ClosePeer{id, "the mapping was not settled in time"});
+    SettleAs(id, up ? "the mapping was not settled in time" : "no connection in time");
+  }
+}
+
+void Peers::OnCommitted(RoundId round) {
+  committed_ = std::max(committed_, round);
+  std::vector<MemberId> gone;
+  for (const auto& [id, peer] : peers_) {
+    if (!peer.up && peer.gone_since && committed_.value >= peer.gone_since->value + 2) {
+      gone.push_back(id);
+    }
+  }
+  for (const MemberId& id : gone) Forget(id);
+}
+
+bool Peers::Up(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.up;
+}
+
+bool Peers::Mapped(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.mapped();
+}
+
+void Peers::TryToMap(const MemberId& id) {
+  Peer& peer = peers_[id];
+  if (!peer.up || !peer.info) return;
+  if (peer.we_map || peer.asked_to_map) {
+    Settle(id);
+    return;
+  }
+  const bool possible = context_.config.mapping && !peer.info->mapping_address.empty() &&
+                        peer.info->host_id == context_.config.host_id;
+  if (possible) {
+    peer.asked_to_map = true;
+    context_.Emit(action::MapPeer{*peer.info});
+  } else {
+    peer.we_map = false;
+    SayMapState(id, false);
+  }
+}
+
+void Peers::SayMapState(const MemberId& id, bool maps) {
+  context_.Say(id, MapState{maps});
+  Settle(id);
+}
+
+void Peers::Settle(const MemberId& id) {
+  const Peer& peer = peers_[id];
+  if (!forming_ || !peer.up || !peer.we_map) return;
+  if (*peer.we_map && !peer.maps_us) return;
+  const auto at = forming_->reached.find(id);
+  if (at == forming_->reached.end() || at->second) return;
+  at->second = PeerPath{id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0};
+  ReportWhenComplete();
+}
+
+void Peers::SettleAs(const MemberId& id, std::string error) {
+  if (!forming_) return;
+  const auto at = forming_->reached.find(id);
+  if (at == forming_->reached.end() || at->second) return;
+  at->second = PeerPath{id, false, std::move(error), false, "", 0};
+  ReportWhenComplete();
+}
+
+void Peers::ReportWhenComplete() {
+  if (!forming_) return;
+  Reached reached{forming_->formation, {}};
+  for (const auto& [id, path] : forming_->reached) {
+    if (!path) return;
+    reached.peers.push_back(*path);
+  }
+  forming_.reset();
+  context_.Tell(std::move(reached));
+}
+
+void Peers::Forget(const MemberId& id) {
+  const Peer& peer = peers_[id];
+  if (peer.asked_to_map) context_.Emit(action::UnmapPeer{id});
+  peers_.erase(id);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,66 @@
+// The other members: forming the job (connect, map, report who is reached), who is up and who is
+// mapped.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "worker/machine/context.h"
+
+namespace lockstep::worker {
+
+class Peers {
+ public:
+  explicit Peers(Context& context) : context_(context) {}
+
+  void OnForm(const Form& form);
+  void OnUp(const event::PeerUp& up);
+  void OnDown(const event::PeerDown& down);
+  void OnConnectFailed(const event::ConnectFailed& failed);
+  void OnMapped(const event::PeerMapped& mapped);
+  void OnMapState(const MemberId& peer, const MapState& state);
+  void OnLeft(const MemberLeft& left);
+  void OnTimer();
+  // A round was committed: the memory of those who went two rounds ago is not read any more.
+  void OnCommitted(RoundId round);
+  Time next_timer() const { return forming_ ? forming_->deadline : kNever; }
+
+  bool Up(const MemberId& peer) const;
+  // Each reads the other's memory in place. Stays true for two rounds after the peer's death: its
+  // memory outlives it.
+  bool Mapped(const MemberId& peer) const;
+
+ private:
+  struct Peer {
+    std::optional<PeerInfo> info;
+    bool up = false;
+    std::string path;
+    std::optional<bool> maps_us;   // as it said
+    std::optional<bool> we_map;    // as the shell found
+    bool asked_to_map = false;
+    std::optional<RoundId> gone_since;  // it went down when this round was committed last
+    bool mapped() const { return maps_us.value_or(false) && we_map.value_or(false); }
+  };
+  struct Forming {
+    std::uint32_t formation = 0;
+    std::map<MemberId, std::optional<PeerPath>> reached;
+    Time deadline;
+  };
+
+  void TryToMap(const MemberId& id);
+  void SayMapState(const MemberId& id, bool maps);
+  // Notes whether `id` is reached when that is settled; reports when all are.
+  void Settle(const MemberId& id);
+  void SettleAs(const MemberId& id, std::string error);
+  void ReportWhenComplete();
+  void Forget(const MemberId& id);
+
+  Context& context_;
+  std::string transport_;
+  std::map<MemberId, Peer> peers_;
+  std::optional<Forming> forming_;
+  RoundId committed_;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,56 @@
+// What is done with the state beside training: evaluation on the compute thread while it is idle,
+// and the checkpoint that this worker was asked to upload. Each works on a snapshot that is taken
+// right after the update of its round.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <set>
+
+#include "worker/machine/context.h"
+
+namespace lockstep::worker {
+
+class SideJobs {
+ public:
+  explicit SideJobs(Context& context) : context_(context) {}
+
+  // The round's update is done and the next one has not begun.
+  void OnApplied(const Commit& commit);
+  // The state after this round, which is the present one, is to be uploaded.
+  void StartUpload(RoundId round);
+  // A snapshot is still to be taken: no update may begin.
+  bool WaitsForSnapshot() const { return wanted_evaluation_.has_value(); }
+  void OnEvaluate(const Evaluate& order);
+  void OnChunkEvaluated(const event::ChunkEvaluated& done);
+  void OnChunkUploaded();
+  // True when the operation was a snapshot.
+  bool OnOpDone(const event::OpDone& done);
+  // `idle`: the compute thread has no units.
+  void Update(bool idle);
+
+ private:
+  struct Upload {
+    RoundId round;
+    std::uint64_t op = 0;  // of the snapshot
+    std::uint32_t tensor = 0;
+    std::uint64_t offset = 0;
+    bool complete = false;
+  };
+  void TakeEvaluationSnapshot();
+  void StartChunk();
+  void PumpUpload();
+
+  Context& context_;
+  std::optional<std::uint32_t> wanted_evaluation_;
+  std::uint32_t evaluation_ = 0;  // of the snapshot
+  std::uint64_t snapshot_op_ = 0;
+  std::set<std::uint64_t> ops_;  // snapshots that are being taken
+  std::deque<Evaluate> orders_;
+  std::optional<EvaluationResult> partial_;  // of the first order
+  bool chunk_under_way_ = false;
+  std::optional<Upload> upload_;
+  std::uint32_t chunks_under_way_ = 0;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,105 @@
+// lockstep-worker: joins a job and trains until it ends.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/program_options.h"
+#include "worker/session.h"
+#include "worker/trainer.h"
+
+namespace {
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusUsage = 2;
+
+volatile std::sig_atomic_t g_signal_pipe = -1;
+
+extern "C" void OnSignal(int signal) {
+  const auto byte = static_cast<unsigned char>(signal);
+  [[maybe_unused]] const ssize_t written = ::write(g_signal_pipe, &byte, 1);
+}
+
+// Brings SIGINT and SIGTERM to the session on a thread of its own, outside the signal handler. (Blocking the signals would not do:
+// libraries have threads from before main.)
+class SignalWatch {
+ public:
+  SignalWatch() {
+    LOCKSTEP_CHECK(::pipe2(pipe_, O_CLOEXEC) == 0, "no pipe: {}", std::strerror(errno));
+    g_signal_pipe = pipe_[1];
+  }
+  void Start(lockstep::worker::Session& session) {
+    thread_ = std::thread([this, &session] {
+      for (int count = 0;; ++count) {
+        unsigned char signal = 0;
+        if (::read(pipe_[0], &signal, 1) != 1 || signal == 0) return;
+        if (count > 0) _exit(kStatusFailed);  // a second signal does not wait for anything
+        session.Interrupt(signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)");
+      }
+    });
+    struct sigaction action {};
+    action.sa_handler = OnSignal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGINT, &action, nullptr);
+    ::sigaction(SIGTERM, &action, nullptr);
+  }
+  ~SignalWatch() {
+    if (!thread_.joinable()) return;
+    OnSignal(0);
+    thread_.join();
+  }
+
+ private:
+  int pipe_[2] = {-1, -1};
+  std::thread thread_;
+};
+
+int Fail(const lockstep::Error& error) {
+  std::fprintf(stderr, "lockstep-worker: %s\n", error.message.c_str());
+  return error.code == lockstep::ErrorCode::kClosed || error.code == lockstep::ErrorCode::kIo ? kStatusFailed : kStatusUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  auto parsed = ParseWorkerOptions(arguments);
+  if (!parsed) return Fail(parsed.error());
+  if (!parsed->print.empty()) {
+    std::fputs(parsed->print.c_str(), stdout);
+    return 0;
+  }
+  const WorkerOptions& options = *parsed;
+  InitLogging("worker", options.log_level);
+  if (options.device != "cpu") {
+    return Fail({ErrorCode::kInvalid, "--device " + options.device + ": this build computes on the CPU only (cpu)"});
+  }
+
+  worker::SessionOptions session_options;
+  session_options.coordinator = ToString(options.coordinator);
+  session_options.secret_file = options.secret_file;
+  session_options.wanted = options.wanted;
+  session_options.device = options.device;
+  session_options.data_host = options.data_host;
+  for (const Setting& setting : options.overrides) session_options.overrides[setting.key] = setting.value;
+  session_options.slowdowns = options.slowdowns;
+  session_options.connect_timeout = FromSeconds(options.connect_timeout_s);
+  auto session = worker::Session::Join(std::move(session_options));
+  if (!session) return Fail(session.error());
+  InitLogging("worker " + std::to_string((*session)->self().worker.value), options.log_level);
+  SignalWatch signals;
+  signals.Start(**session);
+  if (Status trained = worker::Train(**session); !trained.ok()) return Fail(trained.error());
+  return 0;
+}

@@ -1,0 +1,142 @@
+#include "worker/optimizer/optimizer.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/suggest.h"
+#include "worker/optimizer/rules.h"
+
+namespace lockstep::worker {
+namespace {
+
+class Sgd final : public Optimizer {
+ public:
+  explicit Sgd(const OptimizerSection& config)
+      : momentum_(static_cast<float>(config.momentum)),
+        weight_decay_(static_cast<float>(config.weight_decay)),
+        nesterov_(config.nesterov) {
+    if (momentum_ != 0) names_ = {"momentum"};
+  }
+  const std::vector<std::string>& state_names() const override { return names_; }
+  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
+             std::span<float* const> state, const float* gradient_sum) const override {
+    LOCKSTEP_CHECK(state.size() == names_.size());
+    const rules::Slice slice{count, parameters + first, gradient_sum + first,
+                             scalars.scale * scalars.clip_factor};
+    if (names_.empty()) {
+      rules::SgdPlain(slice, weight_decay_, scalars.learning_rate);
+    } else {
+      rules::SgdMomentum(slice, weight_decay_, scalars.learning_rate, momentum_, nesterov_,
+                         state[0] + first);
+    }
+  }
+
+ private:
+  const float momentum_;
+  const float weight_decay_;
+  const bool nesterov_;
+  std::vector<std::string> names_;
+};
+
+class RmsProp final : public Optimizer {
+ public:
+  explicit RmsProp(const OptimizerSection& config)
+      : decay_(static_cast<float>(config.decay)),
+        rest_(static_cast<float>(1.0 - config.decay)),
+        epsilon_(static_cast<float>(config.epsilon)),
+        momentum_(static_cast<float>(config.momentum)),
+        weight_decay_(static_cast<float>(config.weight_decay)),
+        names_(momentum_ != 0 ? std::vector<std::string>{"square", "momentum"}
+                              : std::vector<std::string>{"square"}) {}
+  const std::vector<std::string>& state_names() const override { return names_; }
+  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
+             std::span<float* const> state, const float* gradient_sum) const override {
+    LOCKSTEP_CHECK(state.size() == names_.size());
+    const rules::Slice slice{count, parameters + first, gradient_sum + first,
+                             scalars.scale * scalars.clip_factor};
+    const rules::RmsPropFactors factors{weight_decay_, scalars.learning_rate, decay_, rest_,
+                                        epsilon_};
+    if (names_.size() == 1) {
+      rules::RmsPropPlain(slice, factors, state[0] + first);
+    } else {
+      rules::RmsPropMomentum(slice, factors, momentum_, state[0] + first, state[1] + first);
+    }
+  }
+
+ private:
+  const float decay_;
+  const float rest_;
+  const float epsilon_;
+  const float momentum_;
+  const float weight_decay_;
+  const std::vector<std::string> names_;
+};
+
+// base^n by squaring: multiplications only, and so the same on every machine, as pow() need not be.
+double Power(double base, std::uint64_t n) {
+  double result = 1;
+  for (; n > 0; n >>= 1) {
+    if (n & 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+class AdamW final : public Optimizer {
+ public:
+  explicit AdamW(const OptimizerSection& config) : config_(config) {}
+  const std::vector<std::string>& state_names() const override { return names_; }
+  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
+             std::span<float* const> state, const float* gradient_sum) const override {
+    LOCKSTEP_CHECK(state.size() == names_.size() && scalars.update > 0);
+    const rules::Slice slice{count, parameters + first, gradient_sum + first,
+                             scalars.scale * scalars.clip_factor};
+    rules::AdamFactors factors;
+    factors.weight_decay = static_cast<float>(config_.weight_decay);
+    factors.learning_rate = scalars.learning_rate;
+    factors.beta1 = static_cast<float>(config_.beta1);
+    factors.rest1 = static_cast<float>(1.0 - config_.beta1);
+    factors.beta2 = static_cast<float>(config_.beta2);
+    factors.rest2 = static_cast<float>(1.0 - config_.beta2);
+    factors.correction1 = static_cast<float>(1.0 / (1.0 - Power(config_.beta1, scalars.update)));
+    factors.correction2 = static_cast<float>(1.0 / (1.0 - Power(config_.beta2, scalars.update)));
+    factors.epsilon = static_cast<float>(config_.epsilon);
+    rules::AdamWStep(slice, factors, state[0] + first, state[1] + first);
+  }
+
+ private:
+  const OptimizerSection config_;
+  const std::vector<std::string> names_ = {"moment", "square"};
+};
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
+
+bool Share(double x) { return x >= 0 && x < 1; }
+
+}  // namespace
+
+Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config) {
+  const std::vector<std::string> known = {"sgd", "rmsprop", "adamw"};
+  if (!Share(config.momentum) || !Share(config.decay) || !Share(config.beta1) ||
+      !Share(config.beta2)) {
+    return Invalid("optimizer: momentum, decay, beta1 and beta2 must be in [0, 1)");
+  }
+  if (!(config.weight_decay >= 0)) return Invalid("optimizer.weight_decay: must not be negative");
+  // A parameter without gradient would be divided by zero.
+  if (config.name != "sgd" && !(static_cast<float>(config.epsilon) > 0)) {
+    return Invalid("optimizer.epsilon: must be above 0");
+  }
+  if (config.name == "sgd") {
+    if (config.nesterov && config.momentum == 0) {
+      return Invalid("optimizer.nesterov: needs a momentum above 0");
+    }
+    return std::unique_ptr<Optimizer>(std::make_unique<Sgd>(config));
+  }
+  if (config.name == "rmsprop") {
+    return std::unique_ptr<Optimizer>(std::make_unique<RmsProp>(config));
+  }
+  if (config.name == "adamw") return std::unique_ptr<Optimizer>(std::make_unique<AdamW>(config));
+  return Invalid(NotOneOf("optimizer.name", config.name, known));
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,53 @@
+// Turns the round's gradient sum into new parameters. Elementwise: every element's result depends
+// on that element alone, by correctly rounded operations, so that slices may be done in any order,
+// on any machine, with the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/job_config.h"
+#include "base/result.h"
+
+namespace lockstep::worker {
+
+// Of one update; the same on every worker.
+struct UpdateScalars {
+  float scale = 1;           // of the gradient sum: 1 / samples
+  float clip_factor = 1;     // 1 unless the gradient is longer than optimizer.clip
+  float learning_rate = 0;   // schedule and linear scaling included
+  std::uint64_t update = 1;  // 1 for the first
+};
+
+// Immutable; may be used by several threads on different slices.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // The tensors that it keeps, each flat and as long as the parameters, zero before the first
+  // update.
+  virtual const std::vector<std::string>& state_names() const = 0;
+
+  // Updates elements [first, first + count). All pointers are to element 0 of the whole vector;
+  // `state` is in the order of state_names().
+  virtual void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count,
+                     float* parameters, std::span<float* const> state,
+                     const float* gradient_sum) const = 0;
+};
+
+// With g the mean gradient, times clip_factor:
+//   sgd      g += weight_decay * p; v = momentum * v + g; p -= lr * (nesterov ? g + momentum * v :
+//   v) rmsprop  g += weight_decay * p; s = decay * s + (1 - decay) * g^2; v = momentum * v + lr * g
+//   / sqrt(s + epsilon); p -= v
+//            (with momentum, as Chen et al. 2016 train with; they take decay 0.9, momentum 0.9,
+//            epsilon 1)
+//   adamw    Loshchilov, Hutter 2019: m and s with bias correction; p -= lr * (m' / (sqrt(s') +
+//   epsilon) + weight_decay * p)
+// Without momentum, sgd and rmsprop keep no v. Errors name the key.
+Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config);
+
+}  // namespace lockstep::worker

@@ -1,0 +1,53 @@
+// Where the compute thread picks up its work and the data thread lays it down.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "worker/step_io.h"
+#include "worker/unit_queue.h"
+
+namespace lockstep::worker {
+
+class ComputeDesk {
+ public:
+  struct Pick {
+    enum class Kind : std::uint8_t { kUnit, kSeal, kEvaluate, kEnd };
+    Kind kind = Kind::kEnd;
+    action::StartWork work;    // kUnit, kSeal
+    UnitQueue::Take take;      // kUnit, kSeal
+    action::EvaluateChunk chunk;  // kEvaluate
+    std::string reason;        // kEnd
+    bool failed = false;
+  };
+
+  // --- data thread ---
+  // `queue` outlives the desk.
+  void StartWork(UnitQueue* queue, const action::StartWork& work);
+  void WakeCompute();
+  void VoidWork();
+  void Evaluate(const action::EvaluateChunk& chunk);
+  void End(std::string reason, bool failed);  // the first one counts; any thread
+
+  // --- compute thread ---
+  Pick Next();  // blocks
+  // True once the unit in hand cannot count any more.
+  const std::atomic<bool>& cancelled() const { return cancelled_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  UnitQueue* queue_ = nullptr;
+  action::StartWork work_;
+  std::atomic<bool> cancelled_{false};
+  bool look_ = false;  // there may be something in the queue
+  std::optional<action::EvaluateChunk> chunk_;
+  bool ended_ = false;
+  std::string reason_;
+  bool failed_ = false;
+};
+
+}  // namespace lockstep::worker

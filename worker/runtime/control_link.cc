@@ -1,0 +1,122 @@
+#include "worker/runtime/control_link.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "transport/control/channel.h"
+
+namespace lockstep::worker {
+namespace {
+
+namespace asio = boost::asio;
+namespace control = transport::control;
+
+// `sent` is held back while more than this waits to go out.
+constexpr std::size_t kShortQueueBytes = 4u << 20;
+
+class ControlLinkImpl final : public ControlLink {
+ public:
+  explicit ControlLinkImpl(Callbacks callbacks) : callbacks_(std::move(callbacks)), work_(asio::make_work_guard(io_)) {}
+
+  ~ControlLinkImpl() override {
+    if (!thread_.joinable()) return;
+    asio::post(io_, [this] {
+      client_.reset();
+      if (!channel_ || closed_) return io_.stop();
+      closing_ = true;
+      channel_->Close();
+      limit_.expires_after(std::chrono::seconds(1));
+      limit_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
+    });
+    thread_.join();
+    channel_.reset();
+    client_.reset();
+  }
+
+  Status Open(const HostPort& coordinator, const std::string& secret_file, Duration timeout) {
+    control::ControlClient::Options options;
+    options.coordinator = coordinator;
+    options.connect_timeout = timeout;
+    if (!secret_file.empty()) {
+      auto secret = control::ReadSecretFile(secret_file);
+      if (!secret) return secret.error();
+      if (!secret->warning.empty()) spdlog::warn("{}", secret->warning);
+      options.secret = secret->secret;
+    }
+    std::promise<Status> opened;
+    client_ = std::make_unique<control::ControlClient>(
+        io_, std::move(options), [this, &opened](Result<std::unique_ptr<control::CoordinatorChannel>> channel) {
+          if (!channel) return opened.set_value(channel.error());
+          channel_ = std::move(*channel);
+          local_address_ = channel_->local_host();
+          channel_->Start({.on_message = callbacks_.on_message,
+                           .on_closed = [this](const Error& error) { OnClosed(error); },
+                           .on_drained = [this] { Release(); }});
+          opened.set_value({});
+        });
+    thread_ = std::thread([this] { io_.run(); });
+    pthread_setname_np(thread_.native_handle(), "control");
+    return opened.get_future().get();
+  }
+
+  void Send(FromWorker message, std::function<void()> sent) override {
+    asio::post(io_, [this, message = std::move(message), sent = std::move(sent)]() mutable {
+      if (!channel_ || closed_) return;
+      channel_->Send(message);
+      if (!sent) return;
+      waiting_.push_back(std::move(sent));
+      if (channel_->queued_bytes() < kShortQueueBytes) Release();
+    });
+  }
+
+  void SetTimeout(Duration timeout) override {
+    asio::post(io_, [this, timeout] {
+      if (channel_ && !closed_) channel_->SetTimeout(timeout);
+    });
+  }
+
+  const std::string& local_address() const override { return local_address_; }
+
+ private:
+  void Release() {
+    auto waiting = std::move(waiting_);
+    waiting_.clear();
+    for (auto& sent : waiting) sent();
+  }
+  void OnClosed(const Error& error) {
+    closed_ = true;
+    if (closing_) return io_.stop();
+    callbacks_.on_closed(error);
+  }
+
+  const Callbacks callbacks_;
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  asio::steady_timer limit_{io_};
+  std::unique_ptr<control::ControlClient> client_;
+  std::unique_ptr<control::CoordinatorChannel> channel_;
+  std::deque<std::function<void()>> waiting_;
+  bool closed_ = false;
+  bool closing_ = false;
+  std::string local_address_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const HostPort& coordinator, const std::string& secret_file,
+                                                          Duration timeout, Callbacks callbacks) {
+  auto link = std::make_unique<ControlLinkImpl>(std::move(callbacks));
+  if (Status opened = link->Open(coordinator, secret_file, timeout); !opened.ok()) return opened.error();
+  return std::unique_ptr<ControlLink>(std::move(link));
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,36 @@
+// The worker's end of the control plane: a thread with the channel to the coordinator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/host_port.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep::worker {
+
+class ControlLink {
+ public:
+  struct Callbacks {
+    std::function<void(ToWorker)> on_message;  // control thread
+    std::function<void(Error)> on_closed;      // control thread, once, last
+  };
+
+  // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while nobody listens there.
+  static Result<std::unique_ptr<ControlLink>> Connect(const HostPort& coordinator, const std::string& secret_file,
+                                                      Duration timeout, Callbacks callbacks);
+  virtual ~ControlLink() = default;  // lets what was sent go out, within a second; no callback runs after it
+
+  // Any thread. `sent` runs on the control thread when the message was taken by the channel and the channel's queue is
+  // short again: the pace of bulk.
+  virtual void Send(FromWorker message, std::function<void()> sent = nullptr) = 0;
+  // How long nothing may be heard before the channel counts as closed.
+  virtual void SetTimeout(Duration timeout) = 0;
+  // This host's address on the way to the coordinator.
+  virtual const std::string& local_address() const = 0;
+};
+
+}  // namespace lockstep::worker

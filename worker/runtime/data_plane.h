@@ -1,0 +1,56 @@
+// The data thread of a worker: it runs the step machine and carries out its actions over the transport, the mapping and the
+// reduction thread.
+//
+// The machine lives on the data thread of one of the transports, the job's once that is settled (action::UseTransport moves
+// it there). Everything else posts to it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/job_config.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "transport/mapping/arena_server.h"
+#include "transport/transport.h"
+#include "worker/runtime/compute_desk.h"
+#include "worker/runtime/operations.h"
+#include "worker/runtime/probe.h"
+#include "worker/runtime/task_thread.h"
+#include "worker/step_machine.h"
+
+namespace lockstep::worker {
+
+class DataPlane {
+ public:
+  struct Setup {
+    MachineConfig machine;
+    std::vector<std::byte> job_key;
+    std::string data_host;               // to listen on
+    std::string transport;               // exchange.transport: auto | ucx | tcp
+    Duration connect_timeout = std::chrono::seconds(5);
+    std::function<void(std::span<float>)> initialize;
+    // Any of these may run on the data thread.
+    std::function<void(FromWorker, std::function<void()> sent)> to_coordinator;
+    std::function<void(const std::string& spec)> slowdown;
+  };
+
+  // Starts what transports there are; kUnavailable when there is none at all.
+  static Result<std::unique_ptr<DataPlane>> Start(Setup setup, const Layout& layout, WorkerBuffers& buffers,
+                                                  const Optimizer& optimizer, ComputeDesk& desk);
+  virtual ~DataPlane() = default;  // ends the connections and the threads
+
+  virtual const std::vector<TransportOffer>& offers() const = 0;
+  virtual const std::string& mapping_address() const = 0;
+
+  // An event for the machine. Any thread. Spans inside must stay valid until it was taken in: only events without spans,
+  // or FromCoordinator, whose message is owned.
+  virtual void Post(Event event) = 0;
+};
+
+}  // namespace lockstep::worker

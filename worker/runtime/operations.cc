@@ -1,0 +1,174 @@
+#include "worker/runtime/operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "worker/exchange/digest.h"
+#include "worker/exchange/reduce.h"
+
+namespace lockstep::worker {
+
+void PeerArenas::Put(const MemberId& peer, transport::PeerArena arena) {
+  auto shared = std::make_shared<const transport::PeerArena>(std::move(arena));
+  std::lock_guard lock(mutex_);
+  arenas_[peer] = std::move(shared);
+}
+
+void PeerArenas::Drop(const MemberId& peer) {
+  std::lock_guard lock(mutex_);
+  arenas_.erase(peer);
+}
+
+std::shared_ptr<const transport::PeerArena> PeerArenas::Find(const MemberId& peer) const {
+  std::lock_guard lock(mutex_);
+  const auto found = arenas_.find(peer);
+  return found == arenas_.end() ? nullptr : found->second;
+}
+
+std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
+  Open open;
+  if (!source.peer) {
+    open.data = buffers_.At(source.buffer);
+    return open;
+  }
+  open.arena = arenas_.Find(*source.peer);
+  if (!open.arena) return std::nullopt;
+  const auto block = open.arena->Find(BlockName(source.buffer));
+  if (!block || open.arena->bytes(*block) != buffers_.Size(source.buffer) * sizeof(float)) return std::nullopt;
+  open.block = *block;
+  open.generation = source.generation;
+  if (open.arena->Generation(*block) != source.generation) return std::nullopt;
+  open.data = reinterpret_cast<const float*>(open.arena->data(*block));
+  return open;
+}
+
+event::OpDone Operations::Run(const action::Reduce& reduce) {
+  event::OpDone done;
+  done.op = reduce.op;
+  std::vector<Open> sources;
+  for (const action::ReduceInput& input : reduce.inputs) {
+    auto open = OpenSource(input.source);
+    if (!open) {
+      done.torn = true;
+      return done;
+    }
+    sources.push_back(std::move(*open));
+  }
+  float* out = buffers_.At(reduce.out);
+  std::vector<Input> inputs(reduce.inputs.size());
+  for (const Slice& slice : reduce.slices) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = {sources[i].data + slice.range.first, reduce.inputs[i].weight};
+    }
+    WeightedSum(inputs, out + slice.range.first, slice.range.count);
+    if (reduce.norms) {
+      SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
+                          reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
+    }
+  }
+  done.torn = !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
+  return done;
+}
+
+event::OpDone Operations::Run(const action::CopySums& copy) {
+  event::OpDone done;
+  done.op = copy.op;
+  float* to = buffers_.At(copy.to);
+  for (const action::SourceRange& from : copy.from) {
+    const auto open = OpenSource(from.source);
+    if (open) std::memcpy(to + from.range.first, open->data + from.range.first, from.range.count * sizeof(float));
+    if (!open || !open->StillValid()) done.torn = true;
+  }
+  return done;
+}
+
+std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
+  if (apply.clip <= 0) return 1.0f;
+  double total = 0;
+  for (const action::SourceRange& norms : apply.norms) {
+    const auto open = OpenSource(norms.source);
+    if (!open) return std::nullopt;
+    for (std::uint64_t i = 0; i + 2 <= norms.range.count; i += 2) {
+      double value;
+      std::memcpy(&value, open->data + norms.range.first + i, sizeof value);
+      total += value;
+    }
+    if (!open->StillValid()) return std::nullopt;
+  }
+  const double norm = static_cast<double>(apply.scale) * std::sqrt(total);
+  return norm > apply.clip ? static_cast<float>(apply.clip / norm) : 1.0f;
+}
+
+event::OpDone Operations::Run(const action::Apply& apply) {
+  event::OpDone done;
+  done.op = apply.op;
+  const auto clip = ClipFactor(apply);
+  if (!clip) {
+    done.torn = true;
+    return done;
+  }
+  // All sources are there before the first parameter changes.
+  std::vector<Open> sources;
+  for (const action::SourceRange& slice : apply.slices) {
+    auto open = OpenSource(slice.source);
+    if (!open) {
+      done.torn = true;
+      return done;
+    }
+    sources.push_back(std::move(*open));
+  }
+  std::vector<float*> state;
+  for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
+    state.push_back(buffers_.At({BufferKind::kState, t, {}}));
+  }
+  const UpdateScalars scalars{.scale = apply.scale,
+                              .clip_factor = *clip,
+                              .learning_rate = apply.learning_rate,
+                              .update = apply.update};
+  float* parameters = buffers_.parameters();
+  for (std::size_t i = 0; i < apply.slices.size(); ++i) {
+    const FloatRange& range = apply.slices[i].range;
+    optimizer_.Apply(scalars, range.first, range.count, parameters, state, sources[i].data);
+  }
+  done.torn = !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
+  const FloatRange& slice = layout_.bucket(apply.digest_bucket);
+  done.digest = DigestOf({parameters + slice.first, slice.count}).low;
+  return done;
+}
+
+event::OpDone Operations::Run(const action::CopyState& copy) {
+  const FloatRange& bucket = layout_.bucket(copy.bucket);
+  float* to = buffers_.At(copy.to);
+  for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
+    std::memcpy(to + t * bucket.count, buffers_.At({BufferKind::kState, t, {}}) + bucket.first, bucket.count * sizeof(float));
+  }
+  event::OpDone done;
+  done.op = copy.op;
+  return done;
+}
+
+event::OpDone Operations::Run(const action::TakeSnapshot& take) {
+  const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
+  const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
+  for (std::uint32_t t = 0; t < tensors; ++t) {
+    std::memcpy(buffers_.snapshot(t, checkpoint), buffers_.At({BufferKind::kState, t, {}}),
+                layout_.parameter_count() * sizeof(float));
+  }
+  event::OpDone done;
+  done.op = take.op;
+  return done;
+}
+
+event::OpDone Operations::Run(const action::DigestState& digest) {
+  Sha256 sha;
+  sha.Update(std::span<const float>(buffers_.parameters(), layout_.parameter_count()));
+  event::OpDone done;
+  done.op = digest.op;
+  done.text = sha.FinishHex();
+  return done;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,65 @@
+// What the reduction thread does: sums, updates, copies and digests, as the step machine asks for them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/messages.h"
+#include "transport/mapping/peer_arena.h"
+#include "worker/exchange/layout.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/runtime/worker_buffers.h"
+#include "worker/step_io.h"
+
+namespace lockstep::worker {
+
+// The arenas of peers, by member. Mapped by one thread and read by another.
+class PeerArenas {
+ public:
+  void Put(const MemberId& peer, transport::PeerArena arena);
+  void Drop(const MemberId& peer);
+  // Stays valid for the holder whatever is dropped meanwhile.
+  std::shared_ptr<const transport::PeerArena> Find(const MemberId& peer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<MemberId, std::shared_ptr<const transport::PeerArena>> arenas_;
+};
+
+class Operations {
+ public:
+  Operations(const Layout& layout, WorkerBuffers& buffers, const PeerArenas& arenas, const Optimizer& optimizer)
+      : layout_(layout), buffers_(buffers), arenas_(arenas), optimizer_(optimizer),
+        state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
+
+  // The reduction thread. The parameters and the optimizer's state are written by Apply only.
+  event::OpDone Run(const action::Reduce& reduce);
+  event::OpDone Run(const action::CopySums& copy);
+  event::OpDone Run(const action::Apply& apply);
+  event::OpDone Run(const action::CopyState& copy);
+  event::OpDone Run(const action::TakeSnapshot& take);
+  event::OpDone Run(const action::DigestState& digest);
+
+ private:
+  // A source that can be read now: own memory, or a peer's block that has the generation.
+  struct Open {
+    const float* data = nullptr;
+    std::shared_ptr<const transport::PeerArena> arena;
+    std::size_t block = 0;
+    std::uint64_t generation = 0;
+    bool StillValid() const { return arena == nullptr || arena->StillValid(block, generation); }
+  };
+  std::optional<Open> OpenSource(const Source& source);
+  // min(1, clip / (scale * norm)); nullopt when the norms were torn.
+  std::optional<float> ClipFactor(const action::Apply& apply);
+
+  const Layout& layout_;
+  WorkerBuffers& buffers_;
+  const PeerArenas& arenas_;
+  const Optimizer& optimizer_;
+  const std::uint32_t state_tensors_;
+};
+
+}  // namespace lockstep::worker

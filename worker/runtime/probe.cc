@@ -1,0 +1,92 @@
+#include "worker/runtime/probe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace lockstep::worker {
+namespace {
+
+double Rate(std::size_t bytes, Duration took) { return static_cast<double>(bytes) / std::max(Seconds(took), 1e-9) / 1e9; }
+
+}  // namespace
+
+double MeasureMapped(const std::byte* data, std::size_t bytes) {
+  const Time from = MonotonicNow();
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i + sizeof sum <= bytes; i += sizeof sum) {
+    std::uint64_t word;
+    std::memcpy(&word, data + i, sizeof word);
+    sum += word;
+  }
+  volatile std::uint64_t keep = sum;  // so that the pass is made
+  (void)keep;
+  return Rate(bytes, MonotonicNow() - from);
+}
+
+// One half of the memory is served, the other half is fetched into.
+Probe::Probe(transport::Transport& transport) : transport_(transport), memory_(2 * kPieceBytes) {}
+
+void Probe::Open() {
+  if (region_) return;
+  auto region = transport_.Register(transport::MemoryKind::kHost, memory_.data(), memory_.size());
+  if (region) region_ = *region;
+}
+
+void Probe::Start(transport::PeerId peer, std::function<void(double)> done) {
+  Open();
+  if (!region_) return done(0);
+  runs_[peer] = Run{.from = MonotonicNow(), .done = std::move(done)};
+  Next(peer);
+}
+
+void Probe::Next(transport::PeerId peer) {
+  Run& run = runs_.at(peer);
+  const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
+  const transport::PieceName name{.kind = kPieceKind, .bytes = bytes};
+  ++run.started;
+  auto fetch = transport_.Fetch(peer, name, {*region_, kPieceBytes, bytes});
+  if (!fetch) return Finish(peer, 0);
+  fetches_.emplace(*fetch, peer);
+}
+
+void Probe::Finish(transport::PeerId peer, double gb_per_second) {
+  auto done = std::move(runs_.at(peer).done);
+  runs_.erase(peer);
+  done(gb_per_second);
+}
+
+bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+  const auto found = fetches_.find(fetch);
+  if (found == fetches_.end()) return false;
+  const transport::PeerId peer = found->second;
+  fetches_.erase(found);
+  const auto run = runs_.find(peer);
+  if (run == runs_.end() || status == transport::FetchStatus::kPeerDown) return true;
+  if (status != transport::FetchStatus::kOk) {
+    Finish(peer, 0);
+  } else if (++run->second.completed == 1) {
+    run->second.from = MonotonicNow();  // the first one paid for registration and page faults
+    Next(peer);
+  } else if (run->second.completed < kPieces) {
+    Next(peer);
+  } else {
+    const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
+    Finish(peer, Rate((kPieces - 1) * bytes, MonotonicNow() - run->second.from));
+  }
+  return true;
+}
+
+std::optional<transport::ServeAnswer> Probe::OnFetch(const transport::PieceName& name) const {
+  if (name.kind != kPieceKind) return std::nullopt;
+  transport::ServeAnswer answer;
+  if (region_ && name.bytes <= kPieceBytes) {
+    answer.have = true;
+    answer.slice = {*region_, 0, name.bytes};
+    answer.cookie = ~std::uint64_t{0};
+  }
+  return answer;
+}
+
+}  // namespace lockstep::worker

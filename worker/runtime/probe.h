@@ -1,0 +1,56 @@
+// The short transfer with which a worker measures the way to each peer when the connection has come up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/messages.h"
+#include "base/time.h"
+#include "transport/transport.h"
+
+namespace lockstep::worker {
+
+// Reads a peer's mapped block once; GB/s.
+double MeasureMapped(const std::byte* data, std::size_t bytes);
+
+// Fetches a few pieces from each peer that comes up. One transport; its data thread.
+class Probe {
+ public:
+  static constexpr std::uint32_t kPieceKind = 0x70726F62;  // "prob": no kind of the exchange
+  static constexpr std::size_t kPieceBytes = 256u << 10;
+  static constexpr int kPieces = 8;
+
+  // Call Open once the transport has started; until then nothing can be served.
+  explicit Probe(transport::Transport& transport);
+  void Open();
+
+  // `done` gets the GB/s (0 when it could not be measured), once, unless the peer goes down before.
+  void Start(transport::PeerId peer, std::function<void(double)> done);
+  void OnPeerDown(transport::PeerId peer) { runs_.erase(peer); }
+  // A fetch that is not the probe's: false.
+  bool OnFetchDone(transport::FetchId fetch, transport::FetchStatus status);
+  // A piece that is not the probe's: nullopt.
+  std::optional<transport::ServeAnswer> OnFetch(const transport::PieceName& name) const;
+
+ private:
+  struct Run {
+    int started = 0;
+    int completed = 0;
+    Time from;
+    std::function<void(double)> done;
+  };
+  void Next(transport::PeerId peer);
+  void Finish(transport::PeerId peer, double gb_per_second);
+
+  transport::Transport& transport_;
+  std::vector<std::byte> memory_;
+  std::optional<transport::RegionId> region_;
+  std::map<transport::PeerId, Run> runs_;
+  std::map<transport::FetchId, transport::PeerId> fetches_;
+};
+
+}  // namespace lockstep::worker

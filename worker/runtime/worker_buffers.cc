@@ -1,0 +1,122 @@
+#include "worker/runtime/worker_buffers.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace lockstep::worker {
+
+Result<Pages> Pages::Reserve(std::size_t bytes) {
+  if (bytes == 0) bytes = 1;
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return Error{ErrorCode::kUnavailable, fmt::format("cannot have {} MiB of memory: {}", bytes >> 20, std::strerror(errno))};
+  }
+  return Pages(static_cast<std::byte*>(data), bytes);
+}
+
+Pages::Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Pages::~Pages() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+std::string BlockName(const BufferId& buffer) {
+  return fmt::format("{}{}", buffer.kind == BufferKind::kContribution ? "contribution" : "sum", buffer.index);
+}
+
+WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors)
+    : parameter_count_(layout.parameter_count()),
+      sum_floats_(layout.sum_floats()),
+      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()),
+      state_tensors_(state_tensors) {}
+
+Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout, std::uint32_t state_tensors, bool arena) {
+  std::unique_ptr<WorkerBuffers> buffers(new WorkerBuffers(layout, state_tensors));
+  std::vector<BufferId> shared;
+  for (std::uint32_t i = 0; i < kContributionBuffers; ++i) shared.push_back({BufferKind::kContribution, i, {}});
+  for (std::uint32_t i = 0; i < kSumBuffers; ++i) shared.push_back({BufferKind::kSum, i, {}});
+  std::vector<BufferId> own;
+  for (std::uint32_t i = 0; i <= state_tensors; ++i) own.push_back({BufferKind::kState, i, {}});
+  for (std::uint32_t i = 0; i < kStateOutBuffers; ++i) own.push_back({BufferKind::kStateOut, i, {}});
+  if (arena) {
+    std::vector<transport::BlockSpec> specs;
+    for (const BufferId& id : shared) {
+      specs.push_back({.name = BlockName(id), .bytes = buffers->Size(id) * sizeof(float), .page_aligned = true});
+    }
+    auto made = transport::Arena::Create(specs);
+    if (!made) return made.error();
+    buffers->arena_.emplace(std::move(*made));
+  } else {
+    own.insert(own.end(), shared.begin(), shared.end());
+  }
+  for (const BufferId& id : own) {
+    auto pages = Pages::Reserve(buffers->Size(id) * sizeof(float));
+    if (!pages) return pages.error();
+    buffers->pages_.emplace(id, std::move(*pages));
+  }
+  return buffers;
+}
+
+std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
+  switch (buffer.kind) {
+    case BufferKind::kSum:
+      return sum_floats_;
+    case BufferKind::kStateOut:
+      return state_out_floats_;
+    case BufferKind::kContribution:
+    case BufferKind::kStaging:
+    case BufferKind::kState:
+      break;
+  }
+  return parameter_count_;
+}
+
+std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
+  // In the order of Make.
+  return buffer.kind == BufferKind::kContribution ? buffer.index : kContributionBuffers + buffer.index;
+}
+
+float* WorkerBuffers::At(const BufferId& buffer) {
+  const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
+  if (shared && arena_) return reinterpret_cast<float*>(arena_->block(ArenaBlock(buffer)).data());
+  auto found = pages_.find(buffer);
+  if (found == pages_.end()) {
+    LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}", static_cast<int>(buffer.kind),
+                   buffer.index);
+    auto pages = Pages::Reserve(parameter_count_ * sizeof(float));
+    LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
+    found = pages_.emplace(buffer, std::move(*pages)).first;
+  }
+  return reinterpret_cast<float*>(found->second.data());
+}
+
+float* WorkerBuffers::snapshot(std::uint32_t tensor, bool checkpoint) {
+  const auto key = std::pair(checkpoint, tensor);
+  auto found = snapshots_.find(key);
+  if (found == snapshots_.end()) {
+    auto pages = Pages::Reserve(parameter_count_ * sizeof(float));
+    LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
+    found = snapshots_.emplace(key, std::move(*pages)).first;
+  }
+  return reinterpret_cast<float*>(found->second.data());
+}
+
+Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transport, const BufferId& buffer) {
+  const auto found = regions_.find(buffer);
+  if (found != regions_.end()) return found->second;
+  auto region = transport.Register(transport::MemoryKind::kHost, At(buffer), Size(buffer) * sizeof(float));
+  if (region) regions_.emplace(buffer, *region);
+  return region;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,77 @@
+// The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched. step_io.h says what each kind of
+// buffer is for; docs/operations.md has the sum of their sizes.
+//
+// Contributions and sums lie in the arena when peers on this host map it, else in ordinary memory like all the rest. Staging is
+// reserved as a whole and takes memory where it is written: the slices that this worker owns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/mapping/arena.h"
+#include "transport/transport.h"
+#include "worker/exchange/layout.h"
+#include "worker/step_io.h"
+
+namespace lockstep::worker {
+
+// Zeroed pages, returned when the object ends.
+class Pages {
+ public:
+  static Result<Pages> Reserve(std::size_t bytes);
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
+  ~Pages();
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  Pages(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// The name that a contribution or sum buffer has in the arena.
+std::string BlockName(const BufferId& buffer);
+
+class WorkerBuffers {
+ public:
+  // `arena`: make one for peers on this host. kUnavailable where the memory is not to be had.
+  static Result<std::unique_ptr<WorkerBuffers>> Make(const Layout& layout, std::uint32_t state_tensors, bool arena);
+
+  // Null without an arena.
+  transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
+  std::size_t ArenaBlock(const BufferId& buffer) const;
+
+  float* At(const BufferId& buffer);
+  // Floats in the buffer.
+  std::uint64_t Size(const BufferId& buffer) const;
+
+  float* parameters() { return At({BufferKind::kState, 0, {}}); }
+  float* snapshot(std::uint32_t tensor, bool checkpoint);  // made at its first use; tensor 0: the parameters
+
+  // The buffer as a region of `transport`, registered at its first use. The transport's data thread.
+  Result<transport::RegionId> Region(transport::Transport& transport, const BufferId& buffer);
+  // Another transport is used from here on.
+  void ForgetRegions() { regions_.clear(); }
+
+ private:
+  WorkerBuffers(const Layout& layout, std::uint32_t state_tensors);
+
+  std::uint64_t parameter_count_;
+  std::uint64_t sum_floats_;
+  std::uint64_t state_out_floats_;
+  std::uint32_t state_tensors_;
+  std::optional<transport::Arena> arena_;
+  std::map<BufferId, Pages> pages_;
+  std::map<BufferId, transport::RegionId> regions_;
+  std::map<std::pair<bool, std::uint32_t>, Pages> snapshots_;
+};
+
+}  // namespace lockstep::worker

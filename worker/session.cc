@@ -1,0 +1,396 @@
+#include "worker/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+#include "base/job_options.h"
+#include "base/log.h"
+#include "base/permutation.h"
+#include "base/program_options.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/runtime/control_link.h"
+#include "worker/runtime/data_plane.h"
+#include "worker/runtime/pacer.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
+
+// Equal on all processes of one running kernel.
+std::string HostId() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+// The messages that come before Begin, and whoever waits for the first of them.
+class Inbox {
+ public:
+  void Put(ToWorker message) {
+    std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+    wake_.notify_all();
+  }
+  void Close(Error error) {
+    std::lock_guard lock(mutex_);
+    if (!closed_) closed_ = std::move(error);
+    wake_.notify_all();
+  }
+  Result<ToWorker> Wait(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    if (!wake_.wait_for(lock, timeout, [this] { return closed_ || !messages_.empty(); })) {
+      return Error{ErrorCode::kTimeout, "the coordinator does not answer"};
+    }
+    if (messages_.empty()) return *closed_;
+    ToWorker message = std::move(messages_.front());
+    messages_.pop_front();
+    return message;
+  }
+  std::deque<ToWorker> TakeAll() {
+    std::lock_guard lock(mutex_);
+    return std::move(messages_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<ToWorker> messages_;
+  std::optional<Error> closed_;
+};
+
+class SessionImpl final : public Session {
+ public:
+  explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
+
+  ~SessionImpl() override {
+    if (link_ && !ended_) link_->Send(Leave{"the worker ends"});
+    plane_.reset();
+    link_.reset();
+  }
+
+  Status Open() {
+    auto address = ParseHostPort(options_.coordinator);
+    if (!address) return address.error();
+    ControlLink::Callbacks callbacks;
+    callbacks.on_message = [this](ToWorker message) { OnMessage(std::move(message)); };
+    callbacks.on_closed = [this](Error error) { OnClosed(std::move(error)); };
+    auto link = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout, std::move(callbacks));
+    if (!link) return link.error();
+    link_ = std::move(*link);
+    link_->Send(Hello{.protocol = kProtocolVersion,
+                      .version = Version(),
+                      .host = HostName(),
+                      .pid = static_cast<std::uint64_t>(::getpid()),
+                      .device = options_.device,
+                      .wanted = options_.wanted,
+                      .host_id = HostId()});
+    auto answer = inbox_.Wait(kWelcomeTimeout);
+    if (!answer) return answer.error();
+    if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
+      ended_ = true;
+      return Error{ErrorCode::kRefused, fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
+    }
+    auto* welcome = std::get_if<Welcome>(&*answer);
+    if (welcome == nullptr) return Error{ErrorCode::kInvalid, "the coordinator did not begin with a welcome"};
+    welcome_ = std::move(*welcome);
+    std::vector<Setting> settings;
+    for (const auto& [key, value] : options_.overrides) settings.push_back({key, value});
+    auto config = ParseJobConfig(welcome_.config_text, "the job's config", settings);
+    if (!config) return config.error();
+    config_ = std::move(*config);
+    link_->SetTimeout(FromSeconds(config_.liveness.timeout_s));
+    return {};
+  }
+
+  const JobConfig& config() const override { return config_; }
+  MemberId self() const override { return welcome_.self; }
+
+  Status Begin(JobDescription description) override {
+    description_ = std::move(description);
+    auto optimizer = MakeOptimizer(config_.optimizer);
+    if (!optimizer) return optimizer.error();
+    optimizer_ = std::move(*optimizer);
+    PlanBuckets();
+    const bool mapping = config_.exchange.mapping == "auto";
+    auto buffers = WorkerBuffers::Make(*layout_, StateTensors(), mapping);
+    if (!buffers && mapping) {
+      spdlog::warn("no mapping for peers on this host: {}", buffers.error().message);
+      buffers = WorkerBuffers::Make(*layout_, StateTensors(), false);
+    }
+    if (!buffers) return buffers.error();
+    buffers_ = std::move(*buffers);
+
+    pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s), MonotonicNow());
+    std::vector<SlowdownSpec> slowdowns;
+    for (const SlowdownSpec& spec : options_.slowdowns) {
+      if (AppliesTo(spec, welcome_.self.worker)) slowdowns.push_back(spec);
+    }
+    pacer_->SetSlowdowns(std::move(slowdowns));
+
+    auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
+    if (!plane) return plane.error();
+    plane_ = std::move(*plane);
+    link_->Send(Ready{.transports = plane_->offers(),
+                      .mapping_address = plane_->mapping_address(),
+                      .dataset_digest = description_.dataset_digest,
+                      .train_samples = description_.train_samples,
+                      .test_samples = description_.test_samples,
+                      .parameter_count = description_.parameter_count,
+                      .state_tensors = StateTensors(),
+                      .tensors = description_.tensors,
+                      .state_names = optimizer_->state_names()});
+    std::lock_guard lock(handover_);
+    begun_ = true;
+    for (ToWorker& message : inbox_.TakeAll()) Deliver(std::move(message));
+    return {};
+  }
+
+  Work Next() override {
+    for (;;) {
+      auto pick = desk_.Next();
+      switch (pick.kind) {
+        case ComputeDesk::Pick::Kind::kUnit:
+          return TrainWork(std::move(pick));
+        case ComputeDesk::Pick::Kind::kSeal:
+          PostSealed(pick.take.work, pick.take.part);
+          break;
+        case ComputeDesk::Pick::Kind::kEvaluate:
+          return EvaluationWork(pick.chunk);
+        case ComputeDesk::Pick::Kind::kEnd: {
+          ended_ = true;
+          Work work;
+          work.kind = Work::Kind::kEnd;
+          work.reason = pick.reason;
+          work.failed = pick.failed;
+          return work;
+        }
+      }
+    }
+  }
+
+  void BlockFinal(std::uint32_t block) override {
+    // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
+    if (!take_.last || paced_ || next_final_ >= description_.finish_order.size()) return;
+    if (description_.finish_order[next_final_] != block) return;  // out of order: final at Done
+    final_floats_ += description_.blocks[block];
+    ++next_final_;
+    std::uint32_t buckets = buckets_final_;
+    while (buckets < layout_->bucket_count() && bucket_end_[buckets] <= final_floats_) ++buckets;
+    if (buckets == buckets_final_ || buckets == layout_->bucket_count()) return;  // the last one is told by the seal
+    buckets_final_ = buckets;
+    plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
+  }
+
+  void Done(const UnitResult& result) override {
+    LOCKSTEP_CHECK(in_unit_, "Done without a unit");
+    in_unit_ = false;
+    pacer_->Pace(unit_started_, desk_.cancelled());
+    const std::int64_t end = MonotonicNow().time_since_epoch().count();
+    plane_->Post(event::UnitDone{.work = take_.work,
+                                 .part = take_.part,
+                                 .samples = result.samples,
+                                 .loss_sum = result.loss_sum,
+                                 .timing = {.unit = take_.unit, .start_ns = unit_started_.time_since_epoch().count(), .end_ns = end}});
+    if (take_.last) PostSealed(take_.work, take_.part);
+  }
+
+  void EvaluationDone(double loss_sum, std::uint64_t correct) override {
+    plane_->Post(event::ChunkEvaluated{
+        .evaluation = chunk_.evaluation, .range = chunk_.range, .loss_sum = loss_sum, .correct = correct});
+  }
+
+  const std::atomic<bool>& Cancelled() const override { return desk_.cancelled(); }
+
+  void Interrupt(std::string reason) override {
+    std::lock_guard lock(handover_);
+    if (begun_) {
+      plane_->Post(event::LeaveAsked{std::move(reason)});
+    } else {
+      desk_.End(std::move(reason), /*failed=*/false);
+    }
+  }
+
+ private:
+  std::uint32_t StateTensors() const { return static_cast<std::uint32_t>(optimizer_->state_names().size()); }
+
+  // Runs of parameters in the order in which their gradients become final, and where each bucket ends in that order.
+  void PlanBuckets() {
+    std::vector<FloatRange> in_model_order;
+    std::uint64_t offset = 0;
+    for (std::uint64_t size : description_.blocks) {
+      in_model_order.push_back({offset, size});
+      offset += size;
+    }
+    LOCKSTEP_CHECK(offset == description_.parameter_count, "blocks of {} parameters in a model of {}", offset,
+                   description_.parameter_count);
+    std::vector<FloatRange> finished;
+    for (std::uint32_t block : description_.finish_order) finished.push_back(in_model_order.at(block));
+    layout_.emplace(finished, config_.exchange.bucket_bytes);
+    std::uint64_t end = 0;
+    for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
+      end += layout_->bucket(b).count;
+      bucket_end_.push_back(end);
+    }
+  }
+
+  DataPlane::Setup MakeSetup() {
+    DataPlane::Setup setup;
+    setup.machine.self = welcome_.self;
+    setup.machine.term = welcome_.term;
+    setup.machine.host_id = HostId();
+    setup.machine.mapping = buffers_->arena() != nullptr;
+    setup.machine.state_tensors = StateTensors();
+    setup.machine.clip = config_.optimizer.clip;
+    setup.machine.piece_bytes = config_.exchange.piece_bytes;
+    setup.machine.fetch_window = config_.exchange.window;
+    setup.job_key = welcome_.job_key;
+    setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
+    setup.transport = config_.exchange.transport;
+    setup.initialize = description_.initialize;
+    setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
+      link_->Send(std::move(message), std::move(sent));
+    };
+    setup.slowdown = [this](const std::string& spec) {
+      if (Status status = SetSlowdown(spec); !status.ok()) spdlog::warn("{}", status.error().message);
+    };
+    return setup;
+  }
+
+  Status SetSlowdown(const std::string& text) {
+    if (text.empty()) {
+      pacer_->SetSlowdowns({});
+      return {};
+    }
+    auto spec = ParseSlowdownSpec(text);
+    if (!spec) return spec.error();
+    if (AppliesTo(*spec, welcome_.self.worker)) pacer_->SetSlowdowns({*spec});
+    return {};
+  }
+
+  // Control thread.
+  void OnMessage(ToWorker message) {
+    std::lock_guard lock(handover_);
+    if (begun_) {
+      Deliver(std::move(message));
+    } else {
+      inbox_.Put(std::move(message));
+    }
+  }
+  void Deliver(ToWorker message) {
+    if (const auto* refuse = std::get_if<Refuse>(&message)) {
+      desk_.End(fmt::format("the coordinator refuses this worker: {}", refuse->reason), /*failed=*/true);
+      return;
+    }
+    // What else the machine cannot take was answered by the channel or is a mistake of the coordinator.
+    if (std::holds_alternative<Welcome>(message) || std::holds_alternative<Ping>(message)) return;
+    plane_->Post(event::FromCoordinator{std::move(message)});
+    pacer_->Wake();
+  }
+  void OnClosed(Error error) {
+    inbox_.Close(error);
+    desk_.End(fmt::format("the connection to the coordinator is closed: {}", error.message), /*failed=*/true);
+    std::lock_guard lock(handover_);
+    if (pacer_) pacer_->Wake();
+  }
+
+  Work TrainWork(ComputeDesk::Pick pick) {
+    take_ = pick.take;
+    in_unit_ = true;
+    unit_started_ = MonotonicNow();
+    paced_ = pacer_->Active(unit_started_);
+    final_floats_ = 0;
+    next_final_ = 0;
+    buckets_final_ = 0;
+    float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
+    const std::uint64_t count = description_.parameter_count;
+    if (!opened_part_ || *opened_part_ != std::pair(take_.work, take_.part)) {
+      opened_part_ = std::pair(take_.work, take_.part);
+      std::memset(gradient, 0, count * sizeof(float));
+    }
+    const Epoch epoch = pick.work.epoch;
+    if (!order_epoch_ || *order_epoch_ != epoch) {
+      order_ = EpochOrder(config_.job.seed, epoch, static_cast<std::uint32_t>(description_.train_samples));
+      order_epoch_ = epoch;
+    }
+    const SampleRange& range = take_.unit.range;
+    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order_.size(), "a unit [{}, {}) of {} samples", range.from, range.to,
+                   order_.size());
+    Work work;
+    work.kind = Work::Kind::kTrain;
+    work.round = pick.work.round;
+    work.epoch = epoch;
+    work.range = range;
+    work.samples = std::span(order_).subspan(range.from, range.size());
+    work.parameters = {buffers_->parameters(), count};
+    work.gradient = {gradient, count};
+    work.last = take_.last;
+    return work;
+  }
+
+  Work EvaluationWork(const action::EvaluateChunk& chunk) {
+    chunk_ = chunk;
+    Work work;
+    work.kind = Work::Kind::kEvaluate;
+    work.range = chunk.range;
+    work.parameters = {buffers_->snapshot(0, /*checkpoint=*/false), description_.parameter_count};
+    return work;
+  }
+
+  void PostSealed(std::uint32_t work, PartIndex part) {
+    plane_->Post(event::PartSealed{.work = work, .part = part, .sealed_ns = MonotonicNow().time_since_epoch().count()});
+  }
+
+  const SessionOptions options_;
+  Inbox inbox_;
+  ComputeDesk desk_;
+  Welcome welcome_;
+  JobConfig config_;
+  JobDescription description_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<Layout> layout_;
+  std::vector<std::uint64_t> bucket_end_;
+  std::unique_ptr<WorkerBuffers> buffers_;
+  std::unique_ptr<Pacer> pacer_;
+  std::unique_ptr<ControlLink> link_;
+  std::unique_ptr<DataPlane> plane_;
+  std::mutex handover_;  // of messages from the inbox to the machine, at Begin
+  bool begun_ = false;
+
+  // The compute thread's own.
+  UnitQueue::Take take_;
+  action::EvaluateChunk chunk_;
+  bool in_unit_ = false;
+  bool paced_ = false;
+  bool ended_ = false;
+  Time unit_started_;
+  std::uint64_t final_floats_ = 0;
+  std::uint32_t buckets_final_ = 0;
+  std::size_t next_final_ = 0;
+  std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
+  std::optional<Epoch> order_epoch_;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::Join(SessionOptions options) {
+  auto session = std::make_unique<SessionImpl>(std::move(options));
+  if (Status opened = session->Open(); !opened.ok()) return opened.error();
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+}  // namespace lockstep::worker

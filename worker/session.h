@@ -1,0 +1,131 @@
+// Drives a worker of a Lockstep job from any training loop. The built-in trainer
+// (worker/trainer.cc) is its first client, examples/own_loop.cc a small one.
+//
+//   auto session = Session::Join(options);                 // connects to the coordinator, receives
+//   the job's config session->Begin(description);                           // what is trained;
+//   forms the job with the other workers for (;;) {
+//     Work work = session->Next();                         // blocks until there is something to do
+//     if (work.kind == Work::Kind::kTrain) {
+//       ... add the gradient SUM over work.samples to session->gradient(), reading
+//       session->parameters() ... session->Done(result);
+//     } else if (work.kind == Work::Kind::kEvaluate) { ... session->EvaluationDone(...); }
+//     else break;                                          // kEnd
+//   }
+//
+// Threads. All calls come from one thread, the compute thread, except Interrupt. Inside, a session
+// has three threads of its own: control (the coordinator's channel), data (the transport and the
+// step machine; it serves peers whatever the compute thread does) and reduction (sums, updates,
+// digests).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/job_config.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/slowdown_spec.h"
+#include "base/time.h"
+
+namespace lockstep::worker {
+
+struct SessionOptions {
+  std::string coordinator;         // "HOST:PORT"
+  std::string secret_file;         // empty: none; required beyond loopback
+  std::optional<WorkerId> wanted;  // a slot that this worker had before
+  std::string device = "cpu";
+  std::string data_host;  // address that peers connect to; empty: that of the coordinator's channel
+  std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
+  std::vector<SlowdownSpec> slowdowns;           // those that speak of this worker hold, multiplied
+  Duration connect_timeout = std::chrono::seconds(60);
+};
+
+// What is trained, as far as the exchange must know it.
+struct JobDescription {
+  std::uint64_t parameter_count = 0;  // FP32 values in model order
+  // Sizes of consecutive runs of parameters, in model order, whose gradients become final together;
+  // the backward pass finishes them in `finish_order` (indices into `blocks`).
+  std::vector<std::uint64_t> blocks;
+  std::vector<std::uint32_t> finish_order;
+  // Names and shapes of the parameters, in model order, for checkpoints. Optional.
+  std::vector<TensorInfo> tensors;
+  // Called once for a job that starts from its seed; must give the same values on every worker.
+  std::function<void(std::span<float>)> initialize;
+  // The samples. Workers whose digests differ cannot be in one job.
+  std::string dataset_digest;
+  std::uint64_t train_samples = 0;
+  std::uint64_t test_samples = 0;
+};
+
+struct Work {
+  enum class Kind : std::uint8_t { kTrain, kEvaluate, kEnd };
+  Kind kind = Kind::kEnd;
+
+  // kTrain: one unit. kEvaluate: positions are test-set indices.
+  RoundId round;
+  Epoch epoch;
+  SampleRange range;
+  // kTrain: indices of the unit's samples in the training set, in order (range.size() of them).
+  // Valid until Done.
+  std::span<const std::uint32_t> samples;
+  // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
+  // EvaluationDone.
+  std::span<const float> parameters;
+  // kTrain: where the gradient sum of the round is kept; add to it. Valid until Done.
+  std::span<float> gradient;
+  // kTrain: the last unit of this contribution: report blocks as their gradients become final
+  // (BlockFinal).
+  bool last = false;
+
+  // kEnd: why, and whether the job failed.
+  std::string reason;
+  bool failed = false;
+};
+
+struct UnitResult {
+  std::uint64_t samples = 0;
+  double loss_sum = 0;
+};
+
+class Session {
+ public:
+  // Connects (bounded retry), proves the secret and receives the config. Errors are one line for
+  // people.
+  static Result<std::unique_ptr<Session>> Join(SessionOptions options);
+  virtual ~Session() = default;  // leaves the job if it is still on
+
+  virtual const JobConfig& config() const = 0;  // overrides applied
+  virtual MemberId self() const = 0;
+
+  // Allocates the buffers, starts the transports and tells the coordinator that this worker is
+  // ready.
+  virtual Status Begin(JobDescription description) = 0;
+
+  // Blocks until there is a unit, a range to evaluate, or the end.
+  virtual Work Next() = 0;
+  // In the last unit, after the gradient of a block (index into JobDescription::blocks) will not
+  // change any more. Optional: what was not reported counts as final at Done.
+  virtual void BlockFinal(std::uint32_t block) = 0;
+  // The unit is done, or was broken off because Cancelled() turned true. Paces the unit where the
+  // job emulates unit times or this worker is slowed down.
+  virtual void Done(const UnitResult& result) = 0;
+  virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
+
+  // True once the result of the current unit cannot count any more; a compute loop may look at it
+  // between layers.
+  virtual const std::atomic<bool>& Cancelled() const = 0;
+
+  // Makes Next return kEnd soon. Any thread; async-signal-unsafe.
+  virtual void Interrupt(std::string reason) = 0;
+};
+
+}  // namespace lockstep::worker

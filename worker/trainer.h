@@ -1,0 +1,15 @@
+// The built-in trainer: a model and a dataset out of the job's config, driven by a Session.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "worker/session.h"
+
+namespace lockstep::worker {
+
+// Trains until the job ends. Errors that come before training (data, model, refusal) have ErrorCode::kInvalid, kNotFound or
+// kRefused; a job that failed is kClosed.
+Status Train(Session& session);
+
+}  // namespace lockstep::worker

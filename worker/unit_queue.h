@@ -1,0 +1,169 @@
+// The units of one worker in one round, shared by two threads: the compute thread takes from the
+// head, the machine's thread owns the tail (appends, revokes). One atomic word decides, so a revoke
+// is answered at once also in the middle of a slow unit, and each unit is either computed or given
+// back, never both.
+//
+// Parts. Units are added into the gradient sum of the current part. The take that finds the last
+// unit of the queue begins to seal the part: from then on units that are appended belong to the
+// next part, and behind the last part nothing can be appended.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "base/messages.h"
+
+namespace lockstep::worker {
+
+class UnitQueue {
+ public:
+  enum class TakeKind : std::uint8_t {
+    kNone,  // nothing to do now: the queue is empty and sealed as far as it goes, or void
+    kUnit,  // compute `unit` and add it to `part`; when `last`, seal the part with it
+    kSeal,  // seal `part` as it is: what would have been its last units was revoked
+  };
+  struct Take {
+    TakeKind kind = TakeKind::kNone;
+    bool last = false;
+    std::uint32_t work = 0;  // as given to Reset
+    PartIndex part;
+    std::uint32_t position = 0;
+    Unit unit;
+  };
+
+  // Positions, from 0, of at most `capacity` units given to this worker in a round.
+  explicit UnitQueue(std::uint32_t capacity)
+      : capacity_(capacity), units_(std::make_unique<Unit[]>(capacity)) {
+    LOCKSTEP_CHECK(capacity > 0 && capacity <= kMaxCapacity, "capacity {}", capacity);
+  }
+
+  // --- compute thread ---
+  Take TakeNext() {
+    std::uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      State s = Unpack(word);
+      Take take;
+      take.part = PartIndex(static_cast<std::uint8_t>(s.part));
+      if (s.is_void) return take;
+      if (s.head < s.tail) {
+        take.kind = TakeKind::kUnit;
+        take.position = s.head;
+        take.last = s.head + 1 == s.tail;
+        ++s.head;
+        s.begun = true;
+      } else if (s.begun) {
+        take.kind = TakeKind::kSeal;
+      } else {
+        return take;
+      }
+      if (take.last || take.kind == TakeKind::kSeal) {
+        ++s.part;
+        s.begun = false;
+      }
+      if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+        if (take.kind == TakeKind::kUnit) take.unit = units_[take.position];
+        take.work = work_;
+        return take;
+      }
+    }
+  }
+
+  // True once the work was made void: a unit that is being computed may be left off.
+  bool IsVoid() const { return Unpack(word_.load(std::memory_order_acquire)).is_void; }
+
+  // --- machine's thread ---
+  // Only while the compute thread has finished all it took. `first_part`: the parts before it are
+  // used up.
+  void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {}) {
+    LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
+    std::copy(units.begin(), units.end(), units_.get());
+    work_ = work;
+    State s;
+    s.tail = static_cast<std::uint32_t>(units.size());
+    s.part = first_part.value;
+    word_.store(Pack(s), std::memory_order_release);
+  }
+
+  // Adds units at the tail, all or none. The part they belong to; none where they cannot be taken
+  // any more (both parts are being sealed, the queue is void or full).
+  std::optional<PartIndex> Append(const std::vector<Unit>& units) {
+    std::uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      State s = Unpack(word);
+      if (s.is_void || s.part >= std::uint32_t{kMaxParts} || capacity_ - s.tail < units.size()) {
+        return std::nullopt;
+      }
+      // The slots are ours: positions from the tail on are never read by the compute thread.
+      std::copy(units.begin(), units.end(), units_.get() + s.tail);
+      s.tail += static_cast<std::uint32_t>(units.size());
+      if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+        return PartIndex(static_cast<std::uint8_t>(s.part));
+      }
+    }
+  }
+
+  // Takes back what is not begun, from position `from` on. The first position that was taken back,
+  // at least `from` unless the queue ends before it.
+  std::uint32_t RevokeFrom(std::uint32_t from) {
+    std::uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      State s = Unpack(word);
+      s.tail = std::min(s.tail, std::max(s.head, from));
+      if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+        return s.tail;
+      }
+    }
+  }
+
+  // Nothing more is taken.
+  void MakeVoid() { word_.fetch_or(kVoidBit, std::memory_order_acq_rel); }
+
+  std::uint32_t taken() const { return Unpack(word_.load(std::memory_order_acquire)).head; }
+  std::uint32_t size() const { return Unpack(word_.load(std::memory_order_acquire)).tail; }
+  // How many parts the compute thread has begun to seal.
+  std::uint32_t seals_begun() const { return Unpack(word_.load(std::memory_order_acquire)).part; }
+  std::uint32_t capacity() const { return capacity_; }
+
+ private:
+  // head: 28 bits, tail: 28 bits, part: 2 bits, then the flags.
+  static constexpr std::uint32_t kMaxCapacity = (1u << 28) - 1;
+  static constexpr int kTailShift = 28;
+  static constexpr int kPartShift = 56;
+  static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 58;
+  static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 59;
+
+  struct State {
+    std::uint32_t head = 0;   // units taken
+    std::uint32_t tail = 0;   // units given
+    std::uint32_t part = 0;   // the part that is being added to; 2: both are sealed
+    bool begun = false;       // that part has a unit
+    bool is_void = false;
+  };
+  static std::uint64_t Pack(const State& s) {
+    return std::uint64_t{s.head} | std::uint64_t{s.tail} << kTailShift |
+           std::uint64_t{s.part} << kPartShift | (s.begun ? kBegunBit : 0) |
+           (s.is_void ? kVoidBit : 0);
+  }
+  static State Unpack(std::uint64_t w) {
+    return {.head = static_cast<std::uint32_t>(w & kMaxCapacity),
+            .tail = static_cast<std::uint32_t>(w >> kTailShift & kMaxCapacity),
+            .part = static_cast<std::uint32_t>(w >> kPartShift & 3),
+            .begun = (w & kBegunBit) != 0,
+            .is_void = (w & kVoidBit) != 0};
+  }
+
+  const std::uint32_t capacity_;
+  std::unique_ptr<Unit[]> units_;
+  std::uint32_t work_ = 0;  // written and read as units_ is
+  std::atomic<std::uint64_t> word_{0};
+};
+
+}  // namespace lockstep::worker
