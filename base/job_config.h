@@ -1,4 +1,5 @@
-// The job's configuration, typed. One declaration of each option (base/job_options.cc) serves the INI file, the command line,
+// The job's configuration, typed. One declaration of each option (base/job_options.cc) serves the
+// INI file, the command line,
 // --help and docs/configuration.md.
 #pragma once
 
@@ -13,12 +14,13 @@ namespace lockstep {
 
 struct JobSection {
   std::uint64_t seed = 1;
-  std::uint32_t epochs = 0;   // one of epochs and rounds ends the job; with neither: 1 epoch
+  std::uint32_t epochs = 0;  // one of epochs and rounds ends the job; with neither: 1 epoch
   std::uint64_t rounds = 0;
   std::uint32_t global_batch = 256;  // samples in a round
   std::uint32_t units = 0;           // units in a round; 0: 4 for each worker, at most one a sample
-  std::uint32_t min_workers = 0;     // 0: the number of --workers less what the policy can spare (at least 1)
-  double join_timeout_s = 60;        // how long to wait for --workers to join
+  std::uint32_t min_workers =
+      0;  // 0: the number of --workers less what the policy can spare (at least 1)
+  double join_timeout_s = 60;  // how long to wait for --workers to join
 };
 
 struct ModelSection {
@@ -44,9 +46,9 @@ struct OptimizerSection {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 0;
-  double clip = 0;  // global norm of the mean gradient; 0: none
-  double decay = 0.9;      // rmsprop
-  double epsilon = 1e-8;   // rmsprop, adamw (Chen et al. use 1.0 for rmsprop)
+  double clip = 0;        // global norm of the mean gradient; 0: none
+  double decay = 0.9;     // rmsprop
+  double epsilon = 1e-8;  // rmsprop, adamw (Chen et al. use 1.0 for rmsprop)
   double beta1 = 0.9;
   double beta2 = 0.999;
   bool linear_scaling = true;  // lr times samples included / global_batch

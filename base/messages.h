@@ -183,8 +183,9 @@ struct FenceRound {
 };
 
 // A new owner map for a round that is not yet committed. For a round whose last attempt was fenced
-// and not replaced it also says that no contribution was left: the round is open again, nothing that
-// was sealed counts, and units follow by Assign, for the parts that were not yet begun to be sealed.
+// and not replaced it also says that no contribution was left: the round is open again, nothing
+// that was sealed counts, and units follow by Assign, for the parts that were not yet begun to be
+// sealed.
 struct NewOwners {
   RoundId round;
   OwnerMap owners;
@@ -292,7 +293,7 @@ struct Ready {
   std::uint64_t train_samples = 0;
   std::uint64_t test_samples = 0;
   std::uint64_t parameter_count = 0;
-  std::uint32_t state_tensors = 0;  // of the optimizer
+  std::uint32_t state_tensors = 0;       // of the optimizer
   std::vector<TensorInfo> tensors;       // empty, or together parameter_count values
   std::vector<std::string> state_names;  // of the optimizer's tensors
   bool operator==(const Ready&) const = default;

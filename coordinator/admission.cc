@@ -61,14 +61,15 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
   job_->Ping(*member);
 }
 
-std::string Admission::Disagreement(const Ready& ready) const {
+std::string Admission::Disagreement(WorkerId worker, const Ready& ready) const {
   if (ready.dataset_digest != job_->dataset_digest) {
-    return fmt::format("its data have the digest {}, those of {} have {}", ready.dataset_digest,
-                       job_->agreed_by, job_->dataset_digest);
+    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
+                       ready.dataset_digest, job_->agreed_by, job_->dataset_digest);
   }
   const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
     return its == ours ? std::string()
-                       : fmt::format("it has {} {}, {} has {}", its, what, job_->agreed_by, ours);
+                       : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,
+                                     job_->agreed_by, ours);
   };
   for (const std::string& text :
        {differs("training samples", ready.train_samples, job_->train_samples),
@@ -96,8 +97,8 @@ Status Admission::On(Member& from, const Ready& message) {
     job_->parameter_count = message.parameter_count;
     job_->state_tensors = message.state_tensors;
     job_->agreed_by = fmt::format("worker {}", from.id.worker);
-  } else if (std::string difference = Disagreement(message); !difference.empty()) {
-    job_->Expel(from, fmt::format("worker {}: {}", from.id.worker, difference), true);
+  } else if (std::string difference = Disagreement(from.id.worker, message); !difference.empty()) {
+    job_->Expel(from, std::move(difference), true);
     return {};
   }
   from.ready = message;

@@ -32,7 +32,7 @@ class Admission {
     Time since;
   };
   void Refuse(ConnectionId connection, std::string reason);
-  std::string Disagreement(const Ready& ready) const;
+  std::string Disagreement(WorkerId worker, const Ready& ready) const;
 
   Job* job_;
   std::map<ConnectionId, Stranger> strangers_;  // have not said Hello; at most Bound()

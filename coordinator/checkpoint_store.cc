@@ -22,7 +22,7 @@ std::string Stem(RoundId round) { return fmt::format("round-{:010}", round.value
 
 // One tensor of a StateChunk's flat vector; several named ones when the model gave names.
 struct Segment {
-  std::size_t tensor = 0;     // in the file
+  std::size_t tensor = 0;  // in the file
   std::uint64_t bytes = 0;
 };
 
@@ -39,14 +39,16 @@ FileLayout LayOut(const Ready& ready) {
   for (std::uint32_t t = 0; t <= ready.state_tensors; ++t) {
     std::string prefix;
     if (t > 0) {
-      prefix = t - 1 < ready.state_names.size() ? "optimizer." + ready.state_names[t - 1] + "." : fmt::format("optimizer.{}.", t - 1);
+      prefix = t - 1 < ready.state_names.size() ? "optimizer." + ready.state_names[t - 1] + "."
+                                                : fmt::format("optimizer.{}.", t - 1);
     }
     auto& segments = layout.flat.emplace_back();
     for (const TensorInfo& tensor : model) {
       std::uint64_t count = 1;
       for (std::uint64_t extent : tensor.shape) count *= extent;
       segments.push_back({layout.tensors.size(), count * sizeof(float)});
-      layout.tensors.push_back({.name = prefix + tensor.name, .dtype = "F32", .shape = tensor.shape});
+      layout.tensors.push_back(
+          {.name = prefix + tensor.name, .dtype = "F32", .shape = tensor.shape});
     }
   }
   return layout;
@@ -59,7 +61,7 @@ struct CheckpointStore::Writing {
   RoundId round;
   FileLayout layout;
   std::unique_ptr<SafetensorsWriter> writer;
-  std::size_t segment = 0;     // of the tensor that is being filled
+  std::size_t segment = 0;  // of the tensor that is being filled
   std::uint32_t tensor = 0;
   std::uint64_t in_segment = 0;  // bytes
   std::string error;
@@ -71,9 +73,11 @@ struct CheckpointStore::Writing {
       segment = 0;
       in_segment = 0;
     }
-    if (flat >= layout.flat.size()) return Error{ErrorCode::kInvalid, "a piece of a tensor that the job does not have"};
+    if (flat >= layout.flat.size())
+      return Error{ErrorCode::kInvalid, "a piece of a tensor that the job does not have"};
     while (!bytes.empty()) {
-      if (segment == layout.flat[flat].size()) return Error{ErrorCode::kInvalid, "more state than the model has"};
+      if (segment == layout.flat[flat].size())
+        return Error{ErrorCode::kInvalid, "more state than the model has"};
       const Segment& to = layout.flat[flat][segment];
       const std::size_t n = std::min<std::uint64_t>(bytes.size(), to.bytes - in_segment);
       if (Status status = writer->Append(to.tensor, bytes.first(n)); !status.ok()) return status;
@@ -103,8 +107,9 @@ void CheckpointStore::Add(const StateChunk& piece) {
     writing_->round = piece.round;
     LOCKSTEP_CHECK(layout_.has_value(), "state before any worker was ready");
     writing_->layout = LayOut(*layout_);
-    auto writer = SafetensorsWriter::Create((directory_ / (Stem(piece.round) + ".safetensors")).string(), writing_->layout.tensors,
-                                            {{"format", "lockstep"}, {"round", fmt::format("{}", piece.round)}});
+    auto writer = SafetensorsWriter::Create(
+        (directory_ / (Stem(piece.round) + ".safetensors")).string(), writing_->layout.tensors,
+        {{"format", "lockstep"}, {"round", fmt::format("{}", piece.round)}});
     if (writer) {
       writing_->writer = std::move(*writer);
     } else {
@@ -120,10 +125,12 @@ void CheckpointStore::Add(const StateChunk& piece) {
 
 Status CheckpointStore::Save(RoundId round, const JobState& state) {
   auto writing = std::move(writing_);
-  if (!writing || writing->round != round) return Error{ErrorCode::kNotFound, fmt::format("no state after round {} has come", round)};
+  if (!writing || writing->round != round)
+    return Error{ErrorCode::kNotFound, fmt::format("no state after round {} has come", round)};
   if (!writing->error.empty()) return Error{ErrorCode::kIo, writing->error};
   if (Status status = writing->writer->Commit(); !status.ok()) return status;
-  if (Status status = WriteWholeFile(directory_ / (Stem(round) + ".json"), ToJson(state)); !status.ok()) {
+  if (Status status = WriteWholeFile(directory_ / (Stem(round) + ".json"), ToJson(state));
+      !status.ok()) {
     std::error_code ignored;
     fs::remove(directory_ / (Stem(round) + ".safetensors"), ignored);
     return status;
@@ -154,14 +161,17 @@ Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
   std::optional<fs::path> newest;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (entry.path().extension() == ".json" && (!newest || entry.path() > *newest)) newest = entry.path();
+    if (entry.path().extension() == ".json" && (!newest || entry.path() > *newest))
+      newest = entry.path();
   }
   if (!newest) return std::optional<Loaded>();
   std::ifstream in(*newest, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
   auto state = JobStateFromJson(text.str());
-  if (!state) return Error{state.error().code, fmt::format("{}: {}", newest->string(), state.error().message)};
+  if (!state)
+    return Error{state.error().code,
+                 fmt::format("{}: {}", newest->string(), state.error().message)};
   Loaded loaded;
   loaded.state = std::move(*state);
   loaded.round = RoundId(loaded.state.next_round.value - 1);
@@ -170,15 +180,19 @@ Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
   if (!file) return file.error();
   std::uint64_t bytes = 0;
   for (const StoredTensor& tensor : file->header().tensors) bytes += tensor.bytes;
-  const std::uint64_t expected = loaded.state.parameter_count * (1 + loaded.state.state_tensors) * sizeof(float);
+  const std::uint64_t expected =
+      loaded.state.parameter_count * (1 + loaded.state.state_tensors) * sizeof(float);
   if (bytes != expected) {
-    return Error{ErrorCode::kInvalid, fmt::format("{}: holds {} bytes of state where {} tells of {}", loaded.tensors.string(), bytes,
-                                                  newest->filename().string(), expected)};
+    return Error{
+        ErrorCode::kInvalid,
+        fmt::format("{}: holds {} bytes of state where {} tells of {}", loaded.tensors.string(),
+                    bytes, newest->filename().string(), expected)};
   }
   return std::optional(std::move(loaded));
 }
 
-Status CheckpointStore::ReadState(const Loaded& loaded, const std::function<bool(StateChunk)>& take) {
+Status CheckpointStore::ReadState(const Loaded& loaded,
+                                  const std::function<bool(StateChunk)>& take) {
   auto file = SafetensorsFile::Open(loaded.tensors.string());
   if (!file) return file.error();
   const std::uint64_t flat_bytes = loaded.state.parameter_count * sizeof(float);
@@ -191,7 +205,8 @@ Status CheckpointStore::ReadState(const Loaded& loaded, const std::function<bool
       offset += chunk.bytes.size();
       const std::uint64_t length = chunk.bytes.size();
       if (chunk.offset + length > flat_bytes) {
-        return Error{ErrorCode::kInvalid, fmt::format("{}: its tensors do not add up to the model", loaded.tensors.string())};
+        return Error{ErrorCode::kInvalid, fmt::format("{}: its tensors do not add up to the model",
+                                                      loaded.tensors.string())};
       }
       chunk.last = t + 1 == tensors.size() && offset == tensors[t].bytes;
       if (!take(chunk)) return {};

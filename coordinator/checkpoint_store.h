@@ -1,5 +1,6 @@
-// The checkpoints of a run: checkpoints/round-00000123.safetensors with the tensors, and round-00000123.json with where the job
-// stands. The second is written last and makes the first valid; both come into being under a temporary name. Control thread only.
+// The checkpoints of a run: checkpoints/round-00000123.safetensors with the tensors, and
+// round-00000123.json with where the job stands. The second is written last and makes the first
+// valid; both come into being under a temporary name. Control thread only.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,15 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path directory, std::uint32_t keep);
   ~CheckpointStore();
 
-  // What the tensors are called and how long they are; before the first piece. Out of a worker's Ready.
+  // What the tensors are called and how long they are; before the first piece. Out of a worker's
+  // Ready.
   void Describe(const Ready& ready);
 
-  // A piece of the checkpoint after piece.round, in order from its first byte. After an error the pieces up to the next first one
-  // are passed over, and Save says what went wrong.
+  // A piece of the checkpoint after piece.round, in order from its first byte. After an error the
+  // pieces up to the next first one are passed over, and Save says what went wrong.
   void Add(const StateChunk& piece);
-  // Makes the checkpoint valid and removes old ones. On an error nothing is left of it and the last good one stays.
+  // Makes the checkpoint valid and removes old ones. On an error nothing is left of it and the last
+  // good one stays.
   Status Save(RoundId round, const JobState& state);
   void Drop(RoundId round);
 

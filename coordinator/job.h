@@ -22,7 +22,8 @@ namespace lockstep::coordinator {
 struct Leaving {
   MemberId member;
   std::string reason;
-  bool refuse = false;  // tell it why, so that it does not come back at once
+  bool refuse = false;        // tell it why, so that it does not come back at once
+  bool disconnected = false;  // its connection has ended by itself
 };
 
 struct Job {
@@ -86,6 +87,10 @@ struct Job {
     if (!member.connected()) return;
     member.leaving = true;
     leaving.push_back({member.id, std::move(reason), refuse});
+  }
+  void Disconnected(Member& member, const std::string& reason) {
+    Expel(member, reason);
+    leaving.back().disconnected = true;
   }
   // Its parameters are in doubt: it is not live from now on, and catches up when it is heard.
   void PutBehind(Member& member, std::string reason) {

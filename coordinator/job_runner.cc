@@ -25,8 +25,9 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
 
 }  // namespace
 
-JobRunner::JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory, CheckpointStore& checkpoints,
-                     std::optional<CheckpointStore::Loaded> resume, Ports ports)
+JobRunner::JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+                     CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
+                     Ports ports)
     : machine_(std::move(machine)),
       directory_(directory),
       checkpoints_(checkpoints),
@@ -68,7 +69,8 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
     const lockstep::Status saved = checkpoints_.Save(save->round, save->state);
-    follow.push_back(CheckpointSaved{save->round, saved.ok() ? std::string() : saved.error().message});
+    follow.push_back(
+        CheckpointSaved{save->round, saved.ok() ? std::string() : saved.error().message});
   } else if (auto* drop = std::get_if<DropCheckpoint>(&action)) {
     checkpoints_.Drop(drop->round);
   } else if (auto* finished = std::get_if<JobFinished>(&action)) {

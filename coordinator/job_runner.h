@@ -1,5 +1,5 @@
-// Carries out what the coordinator's machine decides: messages out, run directory, checkpoints, timer. One thread, the control
-// thread, which also brings the events.
+// Carries out what the coordinator's machine decides: messages out, run directory, checkpoints,
+// timer. One thread, the control thread, which also brings the events.
 #pragma once
 
 #include <functional>
@@ -25,8 +25,9 @@ class JobRunner {
     std::function<void()> finished;
   };
 
-  JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory, CheckpointStore& checkpoints,
-            std::optional<CheckpointStore::Loaded> resume, Ports ports);
+  JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+            CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
+            Ports ports);
 
   // An event, and all that follows from it.
   void Handle(Event event);

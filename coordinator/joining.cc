@@ -95,7 +95,6 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   } else {
     if (newcomer.streaming && !newcomer.streamed) return false;
     if (ChooseDonor(member, *at, std::nullopt) == nullptr) return false;
-    job_->Send(member, Start{StateSource::kPeers, rounds_->JoinPlan(), counted});
     Copy(member, std::nullopt);
   }
   job_->Log(LogLevel::kInfo, "worker {} is in the job from round {} on", member.id.worker, *at);
@@ -133,6 +132,9 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
   }
+  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level.
+  job_->Send(member,
+             Start{StateSource::kPeers, rounds_->JoinPlan(), job_->totals.samples_counted});
   job_->Send(member, CatchUp{donor->id, *at});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);

@@ -27,8 +27,9 @@ int Fail(const Error& error) {
 
 std::vector<std::byte> RandomBytes(std::size_t count) {
   std::vector<std::byte> bytes(count);
-  LOCKSTEP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1,
-                 "the system gives no random numbers");
+  LOCKSTEP_CHECK(
+      RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1,
+      "the system gives no random numbers");
   return bytes;
 }
 
@@ -43,27 +44,31 @@ Result<Term> NextTerm(RunDirectory& directory) {
   std::uint32_t term = 0;
   if (auto text = directory.ReadFile("term"); text.ok()) {
     if (std::sscanf(text->c_str(), "%u", &term) != 1) {
-      return Error{ErrorCode::kInvalid, fmt::format("{}: not a number", (directory.path() / "term").string())};
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}: not a number", (directory.path() / "term").string())};
     }
   }
   ++term;
-  if (Status written = directory.WriteFile("term", fmt::format("{}\n", term)); !written.ok()) return written.error();
+  if (Status written = directory.WriteFile("term", fmt::format("{}\n", term)); !written.ok())
+    return written.error();
   return Term(term);
 }
 
 int Report(const JobRunner& runner) {
   const JobResult& result = runner.result();
-  std::string line = fmt::format("{}: {} rounds, {} epochs in {:.1f} s", Name(result.outcome), result.totals.rounds,
-                                 result.totals.epochs, result.wall_seconds);
+  std::string line = fmt::format("{}: {} rounds, {} epochs in {:.1f} s", Name(result.outcome),
+                                 result.totals.rounds, result.totals.epochs, result.wall_seconds);
   if (result.train_loss) line += fmt::format(", loss {:.4f}", *result.train_loss);
-  if (result.test_accuracy) line += fmt::format(", test accuracy {:.2f} %", *result.test_accuracy * 100);
-  line += fmt::format(", policy {}, {} samples requeued, {} dropped", result.policy, result.totals.samples_requeued,
-                      result.totals.samples_dropped);
+  if (result.test_accuracy)
+    line += fmt::format(", test accuracy {:.2f} %", *result.test_accuracy * 100);
+  line += fmt::format(", policy {}, {} samples requeued, {} dropped", result.policy,
+                      result.totals.samples_requeued, result.totals.samples_dropped);
   if (!result.reason.empty()) line += fmt::format(" ({})", result.reason);
   spdlog::info("{}", line);
   for (const StragglerRecord& s : result.stragglers) {
     if (s.held_up_seconds > 0.05 * result.wall_seconds) {
-      spdlog::info("worker {} was late by {:.1f} s in all ({})", s.worker, s.held_up_seconds, s.kind);
+      spdlog::info("worker {} was late by {:.1f} s in all ({})", s.worker, s.held_up_seconds,
+                   s.kind);
     }
   }
   if (!runner.io_error().empty()) return kStatusFailed;
@@ -108,7 +113,8 @@ int Main(const std::vector<std::string>& arguments) {
     auto newest = checkpoints.Newest();
     if (!newest) return Fail(newest.error());
     if (!*newest) {
-      return Fail({ErrorCode::kNotFound, fmt::format("--resume: {} holds no checkpoint", (*directory)->checkpoints().string())});
+      return Fail({ErrorCode::kNotFound, fmt::format("--resume: {} holds no checkpoint",
+                                                     (*directory)->checkpoints().string())});
     }
     loaded = std::move(*newest);
     auto latest = (*directory)->CutBack(loaded->state.next_round);
@@ -119,21 +125,26 @@ int Main(const std::vector<std::string>& arguments) {
   auto term = NextTerm(**directory);
   if (!term) return Fail(term.error());
   parameters.term = *term;
-  if (Status written = (*directory)->WriteFile("config.ini", parameters.config_text); !written.ok()) return Fail(written.error());
+  if (Status written = (*directory)->WriteFile("config.ini", parameters.config_text); !written.ok())
+    return Fail(written.error());
   auto machine = Coordinator::Make(std::move(parameters));
   if (!machine) return Fail(machine.error());
   for (const std::string& line : (*machine)->Bounds()) spdlog::debug("bound: {}", line);
 
-  if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n"); !written.ok()) {
+  if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
+      !written.ok()) {
     return Fail(written.error());
   }
-  spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(), options.workers, options.run_dir);
+  spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(),
+               options.workers, options.run_dir);
   if (const auto http = (*server)->http_address()) {
     spdlog::info("status page: http://{}/status", *http);
-    if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok()) return Fail(written.error());
+    if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())
+      return Fail(written.error());
   }
   auto runner = (*server)->Run([&](JobRunner::Ports ports) {
-    return std::make_unique<JobRunner>(std::move(*machine), **directory, checkpoints, std::move(loaded), std::move(ports));
+    return std::make_unique<JobRunner>(std::move(*machine), **directory, checkpoints,
+                                       std::move(loaded), std::move(ports));
   });
   return Report(*runner);
 }

@@ -34,8 +34,7 @@ std::string ProgressText(const JobStatus& status) {
   if (status.loss) text += fmt::format("  loss {:.4f}", *status.loss);
   if (status.test_accuracy) text += fmt::format("  test {:.2f} %", *status.test_accuracy * 100);
   text += fmt::format("  {} samples/s  {} of {} workers", Rate(status.samples_per_second),
-                      status.contributors,
-                      status.contributors + status.excluded);
+                      status.contributors, status.contributors + status.excluded);
   if (!status.waiting_for.empty()) text += "  " + status.waiting_for;
   return text;
 }

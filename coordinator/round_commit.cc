@@ -41,7 +41,7 @@ bool RoundMachine::HasQuorum() {
 }
 
 bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
-  if (!open_->orphans.empty() || failing_over() || verdict.parts.empty()) return false;
+  if (!open_->orphans.empty() || verdict.parts.empty()) return false;
   std::uint64_t samples = 0;
   std::vector<policies::PartChoice> parts = verdict.parts;
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
@@ -71,7 +71,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
   open_.reset();
   round.verdict = verdict.reason;
   round.attempts = std::move(earlier_attempts_);
-  round.attempts.push_back({round.books.attempt, verdict.reason});
+  if (round.attempts.empty()) round.attempts.push_back({round.books.attempt, verdict.reason});
   round.moved = std::move(moved_);
   round.commit.round = round.books.round;
   round.commit.epoch = round.books.epoch;

@@ -225,7 +225,6 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
   }
   for (const WorkerId worker : gone) open_->Remove(worker);
   moved_.clear();
-  round.attempts.pop_back();
   earlier_attempts_ = std::move(round.attempts);
   look_again_ = kNever;
   open_->owners = round.commit.owners;

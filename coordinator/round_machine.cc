@@ -152,6 +152,7 @@ Status RoundMachine::On(Member& from, const Applied& message) {
     round.applied[slot] = true;
     if (round.to_apply > 0) --round.to_apply;
     if (round.to_apply == 0) round.applied_at = job_->now;
+    from.next = message.round.Next();
     if (round.fencing) TakeFromHolders();
   } else if (from.next > message.round) {
     return {};
@@ -252,6 +253,7 @@ void RoundMachine::Advance() {
   CheckProvisional();
   if (!open_ || done_ || !job_->leaving.empty()) return;
   if (job_->now >= stop_at_) return Abandon();
+  if (failing_over()) return;  // the open round may be planned anew
   if (owners_stale_) ReplaceOwners({}, "an owner is out");
   FenceUnanswered();
   PlaceOrphans();

@@ -188,7 +188,7 @@ class RoundMachine {
   std::optional<OpenRound> open_;
   Plan open_plan_;
   std::vector<MoveRecord> moved_;                 // in the open round
-  std::vector<AttemptRecord> earlier_attempts_;   // at the open round, before it was re-opened
+  std::vector<AttemptRecord> earlier_attempts_;   // when the open round was re-opened
   std::optional<ProvisionalRound> provisional_;   // once closed it stays until the next commit
   DigestVotes votes_;
 

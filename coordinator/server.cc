@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "coordinator/record_json.h"
@@ -36,7 +36,6 @@ class ServerImpl final : public Server {
     control::ControlServer::Options server;
     server.listen = options.listen;
     server.channel.timeout = FromSeconds(options.job.liveness.timeout_s);
-    heard_interval_ = server.channel.timeout / 8;
     if (!options.secret_file.empty()) {
       auto secret = control::ReadSecretFile(options.secret_file);
       if (!secret) return secret.error();
@@ -54,7 +53,8 @@ class ServerImpl final : public Server {
     if (!listening) return listening.error();
     listener_ = std::move(*listening);
     if (options.http) {
-      auto page = StatusPage::Listen(io_, *options.http, [this] { return StatusText(runner_->CurrentStatus()); });
+      auto page = StatusPage::Listen(io_, *options.http,
+                                     [this] { return StatusText(runner_->CurrentStatus()); });
       if (!page) return page.error();
       page_ = std::move(*page);
     }
@@ -66,16 +66,20 @@ class ServerImpl final : public Server {
     return page_ ? std::optional(ToString(page_->address())) : std::nullopt;
   }
 
-  std::unique_ptr<JobRunner> Run(const std::function<std::unique_ptr<JobRunner>(JobRunner::Ports)>& make) override {
+  std::unique_ptr<JobRunner> Run(
+      const std::function<std::unique_ptr<JobRunner>(JobRunner::Ports)>& make) override {
     JobRunner::Ports ports;
-    ports.send = [this](ConnectionId to, const std::shared_ptr<const ToWorker>& message) { Send(to, message); };
-    ports.close = [this](ConnectionId connection, const std::string& reason) { Close(connection, reason); };
+    ports.send = [this](ConnectionId to, const std::shared_ptr<const ToWorker>& message) {
+      Send(to, message);
+    };
+    ports.close = [this](ConnectionId connection, const std::string& reason) {
+      Close(connection, reason);
+    };
     ports.set_timer = [this](Time at) { SetTimer(at); };
     ports.finished = [this] { Finish(); };
     runner_ = make(std::move(ports));
     WatchSignals();
     Tick();
-    TellWhoWasHeard();
     runner_->Handle(TimerFired{});  // the machine's first look at the clock: it sets its timer
     io_.run();
     channels_.clear();
@@ -93,16 +97,19 @@ class ServerImpl final : public Server {
     control::WorkerChannel* channel = made.get();
     channels_.emplace(id, Peer{std::move(made), MonotonicNow()});
     const std::string remote = channel->remote();
-    channel->Start({.on_message = [this, id, channel](FromWorker message) {
-                      if (const auto clock = channel->clock()) ToOwnClock(message, clock->offset);
-                      Deliver(Received{id, std::move(message)});
-                    },
-                    .on_closed = [this, id](const Error& error) {
-                      const bool ours = closing_.erase(id) != 0;
-                      channels_.erase(id);
-                      if (!ours) Deliver(Disconnected{id, error.message});
-                      if (finished_ && channels_.empty()) io_.stop();
-                    },
+    channel->Start({.on_message =
+                        [this, id, channel](FromWorker message) {
+                          if (const auto clock = channel->clock())
+                            ToOwnClock(message, clock->offset);
+                          Deliver(Received{id, std::move(message)});
+                        },
+                    .on_closed =
+                        [this, id](const Error& error) {
+                          const bool ours = closing_.erase(id) != 0;
+                          channels_.erase(id);
+                          if (!ours) Deliver(Disconnected{id, error.message});
+                          if (finished_ && channels_.empty()) io_.stop();
+                        },
                     .on_drained = nullptr});
     Deliver(Connected{id, remote});
     Deliver(Received{id, std::move(hello)});
@@ -115,12 +122,27 @@ class ServerImpl final : public Server {
   void Send(ConnectionId to, const std::shared_ptr<const ToWorker>& message) {
     const auto found = channels_.find(to);
     if (found == channels_.end()) return;
+    if (const auto* ping = std::get_if<Ping>(message.get()))
+      return AnswerPing(to, found->second, *ping);
     // Encoded once for all who get the same message.
     if (message != last_message_) {
       last_frame_ = control::MakeFrame(*message);
       last_message_ = message;
     }
     found->second.channel->Send(last_frame_);
+  }
+
+  // Heartbeats are the channel's own: what the machine asks with a Ping is answered out of what the
+  // channel has heard. Times in messages are in our own clock already.
+  void AnswerPing(ConnectionId id, Peer& peer, const Ping& ping) {
+    if (peer.channel->last_heard() <= peer.told_heard) return;
+    peer.told_heard = peer.channel->last_heard();
+    asio::post(io_, [this, id, ping] {
+      const std::int64_t now_ns = MonotonicNow().time_since_epoch().count();
+      Deliver(Received{
+          id,
+          Pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = now_ns}});
+    });
   }
 
   void Close(ConnectionId connection, const std::string& reason) {
@@ -143,7 +165,8 @@ class ServerImpl final : public Server {
         Deliver(TimerFired{});
         return;
       }
-      // This process was stopped or starved: what has arrived meanwhile is read before anybody is judged.
+      // This process was stopped or starved: what has arrived meanwhile is read before anybody is
+      // judged.
       reading_ = true;
       SetTimer(MonotonicNow() + std::chrono::milliseconds(50));
     });
@@ -157,24 +180,9 @@ class ServerImpl final : public Server {
     });
   }
 
-  // Heartbeats are the channels' own; the machine is told who was heard.
-  void TellWhoWasHeard() {
-    heard_timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(heard_interval_));
-    heard_timer_.async_wait([this](const boost::system::error_code& error) {
-      if (error || finished_) return;
-      std::vector<ConnectionId> heard;
-      for (auto& [id, peer] : channels_) {
-        if (peer.channel->last_heard() <= peer.told_heard) continue;
-        peer.told_heard = peer.channel->last_heard();
-        heard.push_back(id);
-      }
-      for (ConnectionId id : heard) Deliver(Received{id, Pong{}});
-      TellWhoWasHeard();
-    });
-  }
-
   void Tick() {
-    progress_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(runner_->progress_interval()));
+    progress_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+        runner_->progress_interval()));
     progress_.async_wait([this](const boost::system::error_code& error) {
       if (error || finished_) return;
       runner_->ShowProgress();
@@ -185,7 +193,6 @@ class ServerImpl final : public Server {
   void Finish() {
     finished_ = true;
     timer_.cancel();
-    heard_timer_.cancel();
     progress_.cancel();
     signals_.cancel();
     page_.reset();
@@ -195,7 +202,8 @@ class ServerImpl final : public Server {
       peer.channel->Close();
     }
     // Not from within a callback of a channel.
-    farewell_.expires_after(channels_.empty() ? std::chrono::steady_clock::duration::zero() : kFarewell);
+    farewell_.expires_after(channels_.empty() ? std::chrono::steady_clock::duration::zero()
+                                              : kFarewell);
     farewell_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
   }
 
@@ -204,8 +212,6 @@ class ServerImpl final : public Server {
   asio::steady_timer timer_{io_};
   asio::steady_timer progress_{io_};
   asio::steady_timer farewell_{io_};
-  asio::steady_timer heard_timer_{io_};
-  Duration heard_interval_{};
   std::unique_ptr<control::ControlServer> listener_;
   std::unique_ptr<StatusPage> page_;
   std::map<ConnectionId, Peer> channels_;

@@ -1,4 +1,5 @@
-// The coordinator's shell: control connections, signals, timers and the status page around a JobRunner. One thread.
+// The coordinator's shell: control connections, signals, timers and the status page around a
+// JobRunner. One thread.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,8 @@ namespace lockstep::coordinator {
 
 class Server {
  public:
-  // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM are the server's.
+  // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM
+  // are the server's.
   static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options);
   virtual ~Server() = default;
 
@@ -22,8 +24,10 @@ class Server {
   virtual std::string address() const = 0;
   virtual std::optional<std::string> http_address() const = 0;
 
-  // Makes the runner with ports of this server, runs the job to its end and returns the runner, which has the result.
-  virtual std::unique_ptr<JobRunner> Run(const std::function<std::unique_ptr<JobRunner>(JobRunner::Ports)>& make) = 0;
+  // Makes the runner with ports of this server, runs the job to its end and returns the runner,
+  // which has the result.
+  virtual std::unique_ptr<JobRunner> Run(
+      const std::function<std::unique_ptr<JobRunner>(JobRunner::Ports)>& make) = 0;
 };
 
 }  // namespace lockstep::coordinator

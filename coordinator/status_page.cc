@@ -26,7 +26,8 @@ struct Shared {
 // One request and its answer.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(tcp::socket socket, std::shared_ptr<Shared> shared) : stream_(std::move(socket)), shared_(std::move(shared)) {
+  Exchange(tcp::socket socket, std::shared_ptr<Shared> shared)
+      : stream_(std::move(socket)), shared_(std::move(shared)) {
     ++shared_->connections;
     parser_.body_limit(0);
     parser_.header_limit(8192);
@@ -35,9 +36,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   void Begin() {
     stream_.expires_after(kRequestTimeout);
-    http::async_read(stream_, buffer_, parser_, [self = shared_from_this()](beast::error_code error, std::size_t) {
-      if (!error) self->Answer();
-    });
+    http::async_read(stream_, buffer_, parser_,
+                     [self = shared_from_this()](beast::error_code error, std::size_t) {
+                       if (!error) self->Answer();
+                     });
   }
 
  private:
@@ -57,10 +59,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       response_.body() = "{\"error\": \"try /status\"}\n";
     }
     response_.prepare_payload();
-    http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code, std::size_t) {
-      beast::error_code ignored;
-      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    });
+    http::async_write(stream_, response_,
+                      [self = shared_from_this()](beast::error_code, std::size_t) {
+                        beast::error_code ignored;
+                        self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+                      });
   }
 
   beast::tcp_stream stream_;
@@ -77,16 +80,21 @@ class StatusPageImpl final : public StatusPage {
 
   Status Open(const HostPort& wanted) {
     beast::error_code error;
-    const auto host = asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
+    const auto host =
+        asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
     if (error || !host.is_loopback()) {
-      return Error{ErrorCode::kInvalid, fmt::format("--http {}: the status page is for loopback addresses only", ToString(wanted))};
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("--http {}: the status page is for loopback addresses only",
+                               ToString(wanted))};
     }
     const tcp::endpoint endpoint(host, wanted.port);
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) return Error{ErrorCode::kUnavailable, fmt::format("--http {}: {}", ToString(wanted), error.message())};
+    if (error)
+      return Error{ErrorCode::kUnavailable,
+                   fmt::format("--http {}: {}", ToString(wanted), error.message())};
     Accept();
     return {};
   }
@@ -100,7 +108,8 @@ class StatusPageImpl final : public StatusPage {
   void Accept() {
     acceptor_.async_accept([this](beast::error_code error, tcp::socket socket) {
       if (error == asio::error::operation_aborted) return;
-      if (!error && shared_->connections < kMaxConnections) std::make_shared<Exchange>(std::move(socket), shared_)->Begin();
+      if (!error && shared_->connections < kMaxConnections)
+        std::make_shared<Exchange>(std::move(socket), shared_)->Begin();
       Accept();
     });
   }
@@ -111,7 +120,8 @@ class StatusPageImpl final : public StatusPage {
 
 }  // namespace
 
-Result<std::unique_ptr<StatusPage>> StatusPage::Listen(asio::io_context& io, const HostPort& address,
+Result<std::unique_ptr<StatusPage>> StatusPage::Listen(asio::io_context& io,
+                                                       const HostPort& address,
                                                        std::function<std::string()> status) {
   auto page = std::make_unique<StatusPageImpl>(io, std::move(status));
   if (Status opened = page->Open(address); !opened.ok()) return opened.error();

@@ -16,9 +16,10 @@ namespace lockstep::coordinator {
 
 class StatusPage {
  public:
-  // kInvalid for an address that is not loopback; kUnavailable when the port cannot be had. `status` is called on the
-  // io_context's thread for each request.
-  static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io, const HostPort& address,
+  // kInvalid for an address that is not loopback; kUnavailable when the port cannot be had.
+  // `status` is called on the io_context's thread for each request.
+  static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
+                                                    const HostPort& address,
                                                     std::function<std::string()> status);
   virtual ~StatusPage() = default;
   virtual HostPort address() const = 0;

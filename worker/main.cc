@@ -30,8 +30,8 @@ extern "C" void OnSignal(int signal) {
   [[maybe_unused]] const ssize_t written = ::write(g_signal_pipe, &byte, 1);
 }
 
-// Brings SIGINT and SIGTERM to the session on a thread of its own, outside the signal handler. (Blocking the signals would not do:
-// libraries have threads from before main.)
+// Brings SIGINT and SIGTERM to the session on a thread of its own, outside the signal handler.
+// (Blocking the signals would not do: libraries have threads from before main.)
 class SignalWatch {
  public:
   SignalWatch() {
@@ -66,7 +66,9 @@ class SignalWatch {
 
 int Fail(const lockstep::Error& error) {
   std::fprintf(stderr, "lockstep-worker: %s\n", error.message.c_str());
-  return error.code == lockstep::ErrorCode::kClosed || error.code == lockstep::ErrorCode::kIo ? kStatusFailed : kStatusUsage;
+  return error.code == lockstep::ErrorCode::kClosed || error.code == lockstep::ErrorCode::kIo
+             ? kStatusFailed
+             : kStatusUsage;
 }
 
 }  // namespace
@@ -83,7 +85,8 @@ int main(int argc, char** argv) {
   const WorkerOptions& options = *parsed;
   InitLogging("worker", options.log_level);
   if (options.device != "cpu") {
-    return Fail({ErrorCode::kInvalid, "--device " + options.device + ": this build computes on the CPU only (cpu)"});
+    return Fail({ErrorCode::kInvalid,
+                 "--device " + options.device + ": this build computes on the CPU only (cpu)"});
   }
 
   worker::SessionOptions session_options;
@@ -92,7 +95,8 @@ int main(int argc, char** argv) {
   session_options.wanted = options.wanted;
   session_options.device = options.device;
   session_options.data_host = options.data_host;
-  for (const Setting& setting : options.overrides) session_options.overrides[setting.key] = setting.value;
+  for (const Setting& setting : options.overrides)
+    session_options.overrides[setting.key] = setting.value;
   session_options.slowdowns = options.slowdowns;
   session_options.connect_timeout = FromSeconds(options.connect_timeout_s);
   auto session = worker::Session::Join(std::move(session_options));

@@ -88,7 +88,8 @@ class SessionImpl final : public Session {
     ControlLink::Callbacks callbacks;
     callbacks.on_message = [this](ToWorker message) { OnMessage(std::move(message)); };
     callbacks.on_closed = [this](Error error) { OnClosed(std::move(error)); };
-    auto link = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout, std::move(callbacks));
+    auto link = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
+                                     std::move(callbacks));
     if (!link) return link.error();
     link_ = std::move(*link);
     link_->Send(Hello{.protocol = kProtocolVersion,
@@ -102,10 +103,12 @@ class SessionImpl final : public Session {
     if (!answer) return answer.error();
     if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
       ended_ = true;
-      return Error{ErrorCode::kRefused, fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
+      return Error{ErrorCode::kRefused,
+                   fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
     }
     auto* welcome = std::get_if<Welcome>(&*answer);
-    if (welcome == nullptr) return Error{ErrorCode::kInvalid, "the coordinator did not begin with a welcome"};
+    if (welcome == nullptr)
+      return Error{ErrorCode::kInvalid, "the coordinator did not begin with a welcome"};
     welcome_ = std::move(*welcome);
     std::vector<Setting> settings;
     for (const auto& [key, value] : options_.overrides) settings.push_back({key, value});
@@ -190,7 +193,8 @@ class SessionImpl final : public Session {
     ++next_final_;
     std::uint32_t buckets = buckets_final_;
     while (buckets < layout_->bucket_count() && bucket_end_[buckets] <= final_floats_) ++buckets;
-    if (buckets == buckets_final_ || buckets == layout_->bucket_count()) return;  // the last one is told by the seal
+    if (buckets == buckets_final_ || buckets == layout_->bucket_count())
+      return;  // the last one is told by the seal
     buckets_final_ = buckets;
     plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
   }
@@ -204,13 +208,17 @@ class SessionImpl final : public Session {
                                  .part = take_.part,
                                  .samples = result.samples,
                                  .loss_sum = result.loss_sum,
-                                 .timing = {.unit = take_.unit, .start_ns = unit_started_.time_since_epoch().count(), .end_ns = end}});
+                                 .timing = {.unit = take_.unit,
+                                            .start_ns = unit_started_.time_since_epoch().count(),
+                                            .end_ns = end}});
     if (take_.last) PostSealed(take_.work, take_.part);
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
-    plane_->Post(event::ChunkEvaluated{
-        .evaluation = chunk_.evaluation, .range = chunk_.range, .loss_sum = loss_sum, .correct = correct});
+    plane_->Post(event::ChunkEvaluated{.evaluation = chunk_.evaluation,
+                                       .range = chunk_.range,
+                                       .loss_sum = loss_sum,
+                                       .correct = correct});
   }
 
   const std::atomic<bool>& Cancelled() const override { return desk_.cancelled(); }
@@ -225,9 +233,12 @@ class SessionImpl final : public Session {
   }
 
  private:
-  std::uint32_t StateTensors() const { return static_cast<std::uint32_t>(optimizer_->state_names().size()); }
+  std::uint32_t StateTensors() const {
+    return static_cast<std::uint32_t>(optimizer_->state_names().size());
+  }
 
-  // Runs of parameters in the order in which their gradients become final, and where each bucket ends in that order.
+  // Runs of parameters in the order in which their gradients become final, and where each bucket
+  // ends in that order.
   void PlanBuckets() {
     std::vector<FloatRange> in_model_order;
     std::uint64_t offset = 0;
@@ -235,10 +246,12 @@ class SessionImpl final : public Session {
       in_model_order.push_back({offset, size});
       offset += size;
     }
-    LOCKSTEP_CHECK(offset == description_.parameter_count, "blocks of {} parameters in a model of {}", offset,
+    LOCKSTEP_CHECK(offset == description_.parameter_count,
+                   "blocks of {} parameters in a model of {}", offset,
                    description_.parameter_count);
     std::vector<FloatRange> finished;
-    for (std::uint32_t block : description_.finish_order) finished.push_back(in_model_order.at(block));
+    for (std::uint32_t block : description_.finish_order)
+      finished.push_back(in_model_order.at(block));
     layout_.emplace(finished, config_.exchange.bucket_bytes);
     std::uint64_t end = 0;
     for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
@@ -265,7 +278,8 @@ class SessionImpl final : public Session {
       link_->Send(std::move(message), std::move(sent));
     };
     setup.slowdown = [this](const std::string& spec) {
-      if (Status status = SetSlowdown(spec); !status.ok()) spdlog::warn("{}", status.error().message);
+      if (Status status = SetSlowdown(spec); !status.ok())
+        spdlog::warn("{}", status.error().message);
     };
     return setup;
   }
@@ -292,17 +306,20 @@ class SessionImpl final : public Session {
   }
   void Deliver(ToWorker message) {
     if (const auto* refuse = std::get_if<Refuse>(&message)) {
-      desk_.End(fmt::format("the coordinator refuses this worker: {}", refuse->reason), /*failed=*/true);
+      desk_.End(fmt::format("the coordinator refuses this worker: {}", refuse->reason),
+                /*failed=*/true);
       return;
     }
-    // What else the machine cannot take was answered by the channel or is a mistake of the coordinator.
+    // What else the machine cannot take was answered by the channel or is a mistake of the
+    // coordinator.
     if (std::holds_alternative<Welcome>(message) || std::holds_alternative<Ping>(message)) return;
     plane_->Post(event::FromCoordinator{std::move(message)});
     pacer_->Wake();
   }
   void OnClosed(Error error) {
     inbox_.Close(error);
-    desk_.End(fmt::format("the connection to the coordinator is closed: {}", error.message), /*failed=*/true);
+    desk_.End(fmt::format("the connection to the coordinator is closed: {}", error.message),
+              /*failed=*/true);
     std::lock_guard lock(handover_);
     if (pacer_) pacer_->Wake();
   }
@@ -323,12 +340,13 @@ class SessionImpl final : public Session {
     }
     const Epoch epoch = pick.work.epoch;
     if (!order_epoch_ || *order_epoch_ != epoch) {
-      order_ = EpochOrder(config_.job.seed, epoch, static_cast<std::uint32_t>(description_.train_samples));
+      order_ = EpochOrder(config_.job.seed, epoch,
+                          static_cast<std::uint32_t>(description_.train_samples));
       order_epoch_ = epoch;
     }
     const SampleRange& range = take_.unit.range;
-    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order_.size(), "a unit [{}, {}) of {} samples", range.from, range.to,
-                   order_.size());
+    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order_.size(),
+                   "a unit [{}, {}) of {} samples", range.from, range.to, order_.size());
     Work work;
     work.kind = Work::Kind::kTrain;
     work.round = pick.work.round;
@@ -351,7 +369,8 @@ class SessionImpl final : public Session {
   }
 
   void PostSealed(std::uint32_t work, PartIndex part) {
-    plane_->Post(event::PartSealed{.work = work, .part = part, .sealed_ns = MonotonicNow().time_since_epoch().count()});
+    plane_->Post(event::PartSealed{
+        .work = work, .part = part, .sealed_ns = MonotonicNow().time_since_epoch().count()});
   }
 
   const SessionOptions options_;

@@ -63,6 +63,7 @@ class StepMachine {
     std::size_t queued = 0;    // fetches that wait for their window
     std::size_t pins = 0;      // served pieces that are not yet sent
     bool exited = false;
+    std::string waiting_for;   // for people
   };
   View view() const;
 

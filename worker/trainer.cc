@@ -28,8 +28,11 @@ JobDescription Describe(const JobConfig& config, const Model& model, const Datas
   job.parameter_count = model.parameter_count();
   for (const ParameterBlock& block : model.blocks()) job.blocks.push_back(block.count);
   job.finish_order = model.finish_order();
-  for (const NamedTensor& tensor : model.tensors()) job.tensors.push_back({tensor.name, tensor.shape});
-  job.initialize = [&model, seed = config.job.seed](std::span<float> parameters) { model.InitParameters(seed, parameters); };
+  for (const NamedTensor& tensor : model.tensors())
+    job.tensors.push_back({tensor.name, tensor.shape});
+  job.initialize = [&model, seed = config.job.seed](std::span<float> parameters) {
+    model.InitParameters(seed, parameters);
+  };
   job.dataset_digest = data.digest();
   job.train_samples = data.size(Split::kTrain);
   job.test_samples = data.size(Split::kTest);
@@ -44,7 +47,8 @@ Status Train(Session& session) {
   if (!data) return data.error();
   const Dataset& dataset = **data;
   auto compute = MakeCpuCompute();
-  auto model = MakeModel({.config = config.model, .input = dataset.shape(), .classes = dataset.classes()}, *compute);
+  auto model = MakeModel(
+      {.config = config.model, .input = dataset.shape(), .classes = dataset.classes()}, *compute);
   if (!model) return model.error();
   if (Status begun = session.Begin(Describe(config, **model, dataset)); !begun.ok()) return begun;
 
@@ -63,12 +67,14 @@ Status Train(Session& session) {
       batch.epoch = work.epoch.value;
       batch.first_position = work.range.from;
       dataset.FillBatch(Split::kTrain, work.samples, batch);
-      const TrainResult result = (*model)->TrainUnit(work.parameters.data(), work.gradient.data(), batch,
-                                                     work.last ? &final_blocks : nullptr, session.Cancelled());
+      const TrainResult result =
+          (*model)->TrainUnit(work.parameters.data(), work.gradient.data(), batch,
+                              work.last ? &final_blocks : nullptr, session.Cancelled());
       session.Done({.samples = result.samples, .loss_sum = result.loss_sum});
     } else {
       test_indices.resize(work.range.size());
-      std::iota(test_indices.begin(), test_indices.end(), static_cast<std::uint32_t>(work.range.from));
+      std::iota(test_indices.begin(), test_indices.end(),
+                static_cast<std::uint32_t>(work.range.from));
       dataset.FillBatch(Split::kTest, test_indices, batch);
       const EvalResult result = (*model)->Evaluate(work.parameters.data(), batch);
       session.EvaluationDone(result.loss_sum, result.correct);

@@ -8,8 +8,8 @@
 
 namespace lockstep::worker {
 
-// Trains until the job ends. Errors that come before training (data, model, refusal) have ErrorCode::kInvalid, kNotFound or
-// kRefused; a job that failed is kClosed.
+// Trains until the job ends. Errors that come before training (data, model, refusal) have
+// ErrorCode::kInvalid, kNotFound or kRefused; a job that failed is kClosed.
 Status Train(Session& session);
 
 }  // namespace lockstep::worker

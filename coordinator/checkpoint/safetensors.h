@@ -1,5 +1,5 @@
-// Reading and writing safetensors files. Writing is atomic: under its name there is the last complete file or none, whatever
-// happens in between.
+// Reading and writing safetensors files. Writing is atomic: under its name there is the last
+// complete file or none, whatever happens in between.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,9 @@ class OwnedFd {
   int fd_;
 };
 
-// Writes `path`.partial, then renames it. One writer for a path at a time. After an error the partial file is gone and the
-// writer only good for destruction; errors name the path and the operating system's reason (disk full, permission).
+// Writes `path`.partial, then renames it. One writer for a path at a time. After an error the
+// partial file is gone and the writer only good for destruction; errors name the path and the
+// operating system's reason (disk full, permission).
 class SafetensorsWriter {
  public:
   // Reserves the space, so that a full disk shows here and not after the last chunk.

@@ -29,7 +29,8 @@ std::optional<std::uint64_t> ElementBytes(const std::string& dtype) {
 
 Result<std::uint64_t> TensorBytes(const FileTensor& info) {
   const auto element = ElementBytes(info.dtype);
-  if (!element) return Invalid(fmt::format("tensor '{}' has unknown dtype '{}'", info.name, info.dtype));
+  if (!element)
+    return Invalid(fmt::format("tensor '{}' has unknown dtype '{}'", info.name, info.dtype));
   std::uint64_t bytes = *element;
   for (std::uint64_t extent : info.shape) {
     if (extent != 0 && bytes > kMaxBytes / extent) {
@@ -64,8 +65,8 @@ Result<StoredTensor> ParseTensor(const std::string& name, const Json& entry) {
   const auto bytes = TensorBytes(tensor.info);
   if (!bytes) return bytes.error();
   if (end < begin || end - begin != *bytes) {
-    return Invalid(fmt::format("tensor '{}' needs {} bytes but lies at {} to {}", name, *bytes,
-                               begin, end));
+    return Invalid(
+        fmt::format("tensor '{}' needs {} bytes but lies at {} to {}", name, *bytes, begin, end));
   }
   tensor.offset = begin;
   tensor.bytes = *bytes;

@@ -45,7 +45,8 @@ Status WriteWholeFile(const fs::path& path, std::string_view text) {
   Status status = WriteAll(fd, text, temporary);
   if (status.ok() && ::fsync(fd) != 0) status = IoError(temporary, "cannot sync");
   if (::close(fd) != 0 && status.ok()) status = IoError(temporary, "cannot close");
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = IoError(path, "cannot rename to");
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    status = IoError(path, "cannot rename to");
   if (!status.ok()) {
     ::unlink(temporary.c_str());
     return status;

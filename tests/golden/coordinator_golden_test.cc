@@ -183,7 +183,7 @@ TEST(Golden, SilentOwnerAfterTheCommit) {
   s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Say("It does not answer either: it is behind.");
-  s.Wait(2.6);
+  s.Wait(0.145);
   s.AllPublishAndApply({0, 1});
   s.Say("It runs again; what it says of the round is ignored, and it copies the parameters.");
   s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
@@ -383,6 +383,8 @@ TEST(Golden, DigestsDiffer) {
   s.Applied(0, 0xa);
   s.Applied(1, 0xb);
   s.Applied(2, 0xa);
+  s.From(1, Progress{RoundId(1), 1, 1});
+  s.From(1, Level{RoundId(0)});
   Compare(s, "digests_differ");
 }
 

@@ -1,7 +1,6 @@
 #include "tests/golden/describe.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace lockstep::coordinator {
 namespace {
@@ -33,9 +32,11 @@ std::string Units(const std::vector<Unit>& units) {
 }
 
 std::string Members(const std::vector<MemberId>& members) {
-  std::vector<std::uint32_t> ids;
-  for (const MemberId& member : members) ids.push_back(member.worker.value);
-  return fmt::format("{}", fmt::join(ids, " "));
+  std::string text;
+  for (const MemberId& member : members) {
+    text += fmt::format("{}{}", text.empty() ? "" : " ", member.worker);
+  }
+  return text.empty() ? "nobody" : text;
 }
 
 std::string Owners(const OwnerMap& map) {
@@ -71,9 +72,9 @@ std::string Describe(const Commit& commit) {
 }
 
 std::string Peers(const std::vector<PeerInfo>& peers) {
-  std::vector<std::uint32_t> ids;
-  for (const PeerInfo& peer : peers) ids.push_back(peer.member.worker.value);
-  return ids.empty() ? "nobody" : fmt::format("{}", fmt::join(ids, " "));
+  std::vector<MemberId> members;
+  for (const PeerInfo& peer : peers) members.push_back(peer.member);
+  return Members(members);
 }
 
 const char* Name(StateSource source) {

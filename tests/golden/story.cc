@@ -189,8 +189,8 @@ void Story::Saved(std::uint64_t round) {
 void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
   Connect(worker);
   lockstep::Hello hello;
-  hello.version = "0.1";
-  hello.host = "h";
+  hello.version = "0.1.0";
+  hello.host = "host";
   hello.device = "cpu";
   if (wanted) hello.wanted = WorkerId(*wanted);
   From(worker, hello);

@@ -61,7 +61,7 @@ class Channel {
     std::function<void()> on_drained;
   };
 
-  // As Close, but no callback comes any more.
+  // As Close, but no callback comes any more. What is queued goes out while the io_context runs.
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;

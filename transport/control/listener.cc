@@ -20,7 +20,7 @@ constexpr unsigned char kTlsHandshake = 0x16;  // first byte; a frame of ours be
 // How long a newcomer may keep its place when others want it.
 constexpr Duration kUndisturbed = std::chrono::seconds(1);
 // After an accept that failed, out of file descriptors for one.
-constexpr Duration kPause = std::chrono::milliseconds(200);
+constexpr Duration kPause = std::chrono::seconds(1);
 
 // A connection that has not said Hello yet.
 struct Pending {

@@ -23,6 +23,26 @@ void SetDefault(ucp_config_t* config, const std::string& name, const std::string
   }
 }
 
+// The options of a transport are named without its name before 1.17.
+void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
+  if (std::getenv(("UCX_TCP_" + name).c_str()) != nullptr) return;
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  ucp_get_version(&major, &minor, &release);
+  const bool prefixed = major > 1 || minor >= 17;
+  SetDefault(config, prefixed ? "TCP_" + name : name, value);
+}
+
+// Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, the acknowledgement may still be handled
+// after the connection has failed, and where UCX is built with assertions, as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22)
+// then ends this process. Without puts bulk takes active messages, which are as fast when they come in larger segments. Both
+// ends must agree on the size of segments.
+void SetTcpDefaults(ucp_config_t* config) {
+  SetTcpDefault(config, "PUT_ENABLE", "n");
+  SetTcpDefault(config, "RX_SEG_SIZE", "256K");
+}
+
 Error Unavailable(const char* what, ucs_status_t status, const LogCapture& log) {
   std::string message = fmt::format("UCX {}: {}: {}", ucp_get_version_string(), what,
                                     ucs_status_string(status));
@@ -42,10 +62,7 @@ Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host) {
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw_config,
                                                                             &ucp_config_release);
   SetDefault(config.get(), "KEEPALIVE_INTERVAL", kKeepaliveInterval);
-  // Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, its acknowledgement may still be
-  // handled after the connection has failed, and an assertion of UCX then ends this process (1.13, tcp_ep.c). So bulk takes active
-  // messages there; other transports are not concerned.
-  SetDefault(config.get(), "TCP_PUT_ENABLE", "n");
+  SetTcpDefaults(config.get());
   if (const auto host = SocketAddress::FromHost(listen_host, 0)) {
     const std::string device = host->LoopbackDevice();
     if (!device.empty()) SetDefault(config.get(), "NET_DEVICES", device);

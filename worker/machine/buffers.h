@@ -32,6 +32,7 @@ class Buffers {
 
   bool InUse(const BufferId& buffer) const;
   bool ServedOf(const BufferId& buffer) const;
+  bool Operating() const { return !ops_.empty(); }
   std::size_t pins() const { return serves_.size(); }
 
  private:

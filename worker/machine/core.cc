@@ -48,6 +48,9 @@ void Core::Settle() {
   catch_up_.Update(!applying_ && !own_.Busy());
   side_.Update(!own_.Computing());
   fetcher_.Pump();
+  if (!buffers_.Operating()) {
+    peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
+  }
   FinishIfPossible();
   SetTimer();
 }
@@ -268,6 +271,17 @@ StepMachine::View Core::view() const {
   view.queued = fetcher_.queued();
   view.pins = buffers_.pins();
   view.exited = exited_;
+  if (applying_) {
+    view.waiting_for = fmt::format("the update of round {}", applying_->round);
+  } else if (view.computing) {
+    view.waiting_for = "its units";
+  } else if (standing_ == Standing::kBehind) {
+    view.waiting_for = "the order to catch up";
+  } else if (sums_.MayApply(next())) {
+    view.waiting_for = "its compute thread";
+  } else if (view.started) {
+    view.waiting_for = sums_.Missing(next());
+  }
   return view;
 }
 

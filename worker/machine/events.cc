@@ -114,7 +114,11 @@ void Core::On(const MemberLeft& m) {
 }
 
 void Core::On(const Start& m) {
-  if (standing_ != Standing::kNotStarted) return;
+  if (standing_ != Standing::kNotStarted) {
+    // Again, ahead of CatchUp: the plan is what matters.
+    if (m.source == StateSource::kPeers) plan_ = m.plan;
+    return;
+  }
   expected_ = next_ = m.plan.round;
   switch (m.source) {
     case StateSource::kSeed:
@@ -172,6 +176,12 @@ void Core::On(const CatchUp& m) {
   if (applying_) applying_->abandoned = true;
   own_.StopAll();
   sums_.DropFrom(m.open_round);
+  if (plan_ && plan_->round == m.open_round) {
+    // What was planned for this worker in the open round has been given away; it may get other
+    // units once it is level.
+    plan_->assignments.clear();
+    Adopt(*plan_);
+  }
   last_applied_.reset();
   expected_ = m.open_round;
   catch_up_.Begin(m);

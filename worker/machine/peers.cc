@@ -87,13 +87,11 @@ void Peers::OnTimer() {
   }
 }
 
-void Peers::OnCommitted(RoundId round) {
-  committed_ = std::max(committed_, round);
+void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
   std::vector<MemberId> gone;
   for (const auto& [id, peer] : peers_) {
-    if (!peer.up && peer.gone_since && committed_.value >= peer.gone_since->value + 2) {
-      gone.push_back(id);
-    }
+    const bool old = !peer.up && peer.gone_since && committed_.value >= peer.gone_since->value + 2;
+    if (old && !still_read(id)) gone.push_back(id);
   }
   for (const MemberId& id : gone) Forget(id);
 }

@@ -2,6 +2,8 @@
 // mapped.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,13 +24,14 @@ class Peers {
   void OnMapState(const MemberId& peer, const MapState& state);
   void OnLeft(const MemberLeft& left);
   void OnTimer();
-  // A round was committed: the memory of those who went two rounds ago is not read any more.
-  void OnCommitted(RoundId round);
+  void OnCommitted(RoundId round) { committed_ = std::max(committed_, round); }
+  // Forgets those who went two rounds ago, unless their memory is still read.
+  void ForgetGone(const std::function<bool(const MemberId&)>& still_read);
   Time next_timer() const { return forming_ ? forming_->deadline : kNever; }
 
   bool Up(const MemberId& peer) const;
-  // Each reads the other's memory in place. Stays true for two rounds after the peer's death: its
-  // memory outlives it.
+  // Each reads the other's memory in place. Stays true for two rounds at least after the peer's
+  // death: its memory outlives it.
   bool Mapped(const MemberId& peer) const;
 
  private:

@@ -468,6 +468,34 @@ std::optional<std::string> Sums::Lost(RoundId round) const {
   return std::nullopt;
 }
 
+std::string Sums::Missing(RoundId round) const {
+  const auto at = entries_.find(round);
+  if (at == entries_.end()) return fmt::format("the commit of round {}", round);
+  const Entry& entry = at->second;
+  std::string text;
+  for (const Shard& shard : entry.shards) {
+    if (Held(entry, shard)) continue;
+    text += text.empty() ? fmt::format("sums of round {} attempt {} from ", round,
+                                       entry.commit.attempt)
+                         : std::string(", ");
+    text += shard.owner == context_.config.self ? "itself" : Name(shard.owner);
+    if (shard.requested) text += " (asked for)";
+  }
+  if (entry.holder) text += fmt::format(", held by {}", Name(*entry.holder));
+  if (entry.fenced) text += ", fenced";
+  if (entry.gone) text += ", " + *entry.gone;
+  return text;
+}
+
+bool Sums::Reads(const MemberId& peer) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    const auto& shards = entry.second.shards;
+    return std::any_of(shards.begin(), shards.end(), [&](const Shard& shard) {
+      return shard.mapped && shard.mapped->peer == peer;
+    });
+  });
+}
+
 std::optional<BufferRange> Sums::FindPiece(const Piece& piece) const {
   const auto at = entries_.find(RoundId(piece.round));
   if (at == entries_.end() || at->second.commit.attempt.value != piece.attempt ||

@@ -63,6 +63,10 @@ class Sums {
   // A closed round's shards cannot be had any more: why.
   std::optional<std::string> Lost(RoundId round) const;
 
+  // Shards are read out of this peer's memory.
+  bool Reads(const MemberId& peer) const;
+  // What the round's update waits for, for people.
+  std::string Missing(RoundId round) const;
   std::optional<BufferRange> FindPiece(const Piece& piece) const;
 
  private:

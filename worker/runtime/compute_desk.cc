@@ -54,7 +54,8 @@ ComputeDesk::Pick ComputeDesk::Next() {
         wake_.wait(lock, [&] { return ended_ || work_.work == pick.take.work; });
         if (ended_) continue;
         pick.work = work_;
-        pick.kind = pick.take.kind == UnitQueue::TakeKind::kUnit ? Pick::Kind::kUnit : Pick::Kind::kSeal;
+        pick.kind =
+            pick.take.kind == UnitQueue::TakeKind::kUnit ? Pick::Kind::kUnit : Pick::Kind::kSeal;
         return pick;
       }
       look_ = false;

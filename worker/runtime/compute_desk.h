@@ -17,10 +17,10 @@ class ComputeDesk {
   struct Pick {
     enum class Kind : std::uint8_t { kUnit, kSeal, kEvaluate, kEnd };
     Kind kind = Kind::kEnd;
-    action::StartWork work;    // kUnit, kSeal
-    UnitQueue::Take take;      // kUnit, kSeal
+    action::StartWork work;       // kUnit, kSeal
+    UnitQueue::Take take;         // kUnit, kSeal
     action::EvaluateChunk chunk;  // kEvaluate
-    std::string reason;        // kEnd
+    std::string reason;           // kEnd
     bool failed = false;
   };
 

@@ -24,7 +24,8 @@ constexpr std::size_t kShortQueueBytes = 4u << 20;
 
 class ControlLinkImpl final : public ControlLink {
  public:
-  explicit ControlLinkImpl(Callbacks callbacks) : callbacks_(std::move(callbacks)), work_(asio::make_work_guard(io_)) {}
+  explicit ControlLinkImpl(Callbacks callbacks)
+      : callbacks_(std::move(callbacks)), work_(asio::make_work_guard(io_)) {}
 
   ~ControlLinkImpl() override {
     if (!thread_.joinable()) return;
@@ -53,7 +54,8 @@ class ControlLinkImpl final : public ControlLink {
     }
     std::promise<Status> opened;
     client_ = std::make_unique<control::ControlClient>(
-        io_, std::move(options), [this, &opened](Result<std::unique_ptr<control::CoordinatorChannel>> channel) {
+        io_, std::move(options),
+        [this, &opened](Result<std::unique_ptr<control::CoordinatorChannel>> channel) {
           if (!channel) return opened.set_value(channel.error());
           channel_ = std::move(*channel);
           local_address_ = channel_->local_host();
@@ -112,10 +114,12 @@ class ControlLinkImpl final : public ControlLink {
 
 }  // namespace
 
-Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const HostPort& coordinator, const std::string& secret_file,
+Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const HostPort& coordinator,
+                                                          const std::string& secret_file,
                                                           Duration timeout, Callbacks callbacks) {
   auto link = std::make_unique<ControlLinkImpl>(std::move(callbacks));
-  if (Status opened = link->Open(coordinator, secret_file, timeout); !opened.ok()) return opened.error();
+  if (Status opened = link->Open(coordinator, secret_file, timeout); !opened.ok())
+    return opened.error();
   return std::unique_ptr<ControlLink>(std::move(link));
 }
 

@@ -19,13 +19,16 @@ class ControlLink {
     std::function<void(Error)> on_closed;      // control thread, once, last
   };
 
-  // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while nobody listens there.
-  static Result<std::unique_ptr<ControlLink>> Connect(const HostPort& coordinator, const std::string& secret_file,
+  // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while
+  // nobody listens there.
+  static Result<std::unique_ptr<ControlLink>> Connect(const HostPort& coordinator,
+                                                      const std::string& secret_file,
                                                       Duration timeout, Callbacks callbacks);
-  virtual ~ControlLink() = default;  // lets what was sent go out, within a second; no callback runs after it
+  virtual ~ControlLink() =
+      default;  // lets what was sent go out, within a second; no callback runs after it
 
-  // Any thread. `sent` runs on the control thread when the message was taken by the channel and the channel's queue is
-  // short again: the pace of bulk.
+  // Any thread. `sent` runs on the control thread when the message was taken by the channel and the
+  // channel's queue is short again: the pace of bulk.
   virtual void Send(FromWorker message, std::function<void()> sent = nullptr) = 0;
   // How long nothing may be heard before the channel counts as closed.
   virtual void SetTimeout(Duration timeout) = 0;

@@ -21,8 +21,12 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-transport::PeerIdentity Identity(const MemberId& member) { return {member.worker, member.incarnation}; }
-MemberId Member(const transport::PeerIdentity& identity) { return {identity.worker, identity.incarnation}; }
+transport::PeerIdentity Identity(const MemberId& member) {
+  return {member.worker, member.incarnation};
+}
+MemberId Member(const transport::PeerIdentity& identity) {
+  return {identity.worker, identity.incarnation};
+}
 
 event::FetchStatus Translate(transport::FetchStatus status) {
   switch (status) {
@@ -46,7 +50,8 @@ class Link final : public transport::Handler {
   Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name)
       : name(std::move(link_name)), transport(std::move(made)), probe(*transport), plane_(plane) {}
 
-  void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who, const std::string& path) override;
+  void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+                const std::string& path) override;
   void OnConnectFailed(const transport::PeerIdentity& who, const Error& error) override;
   void OnPeerDown(transport::PeerId peer, const Error& reason) override;
   void OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) override;
@@ -63,20 +68,22 @@ class Link final : public transport::Handler {
   const std::string name;
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
-  std::map<MemberId, transport::PeerId> by_member;  // up, one for each member
-  std::map<transport::PeerId, MemberId> by_peer;    // the same
-  std::map<MemberId, double> measured;              // GB/s
+  std::map<MemberId, transport::PeerId> by_member;      // up, one for each member
+  std::map<transport::PeerId, MemberId> by_peer;        // the same
+  std::map<MemberId, double> measured;                  // GB/s
   std::map<transport::FetchId, std::uint64_t> fetches;  // the machine's number
 
  private:
-  // Messages may overtake the probe of the peer that sends them: they are kept until the machine knows the peer.
+  // Messages may overtake the probe of the peer that sends them: they are kept until the machine
+  // knows the peer.
   std::map<transport::PeerId, std::vector<std::vector<std::byte>>> early_;
   DataPlaneImpl& plane_;
 };
 
 class DataPlaneImpl final : public DataPlane {
  public:
-  DataPlaneImpl(Setup setup, const Layout& layout, WorkerBuffers& buffers, const Optimizer& optimizer, ComputeDesk& desk)
+  DataPlaneImpl(Setup setup, const Layout& layout, WorkerBuffers& buffers,
+                const Optimizer& optimizer, ComputeDesk& desk)
       : setup_(std::move(setup)),
         buffers_(buffers),
         desk_(desk),
@@ -85,7 +92,8 @@ class DataPlaneImpl final : public DataPlane {
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   ~DataPlaneImpl() override {
-    // No callback may find a half-destroyed object: the transports end first, then the thread that posts to them.
+    // No callback may find a half-destroyed object: the transports end first, then the thread that
+    // posts to them.
     for (auto& link : links_) link->transport->Stop();
     reduction_.reset();
     mapper_.reset();
@@ -93,7 +101,8 @@ class DataPlaneImpl final : public DataPlane {
 
   Status Open() {
     if (buffers_.arena() != nullptr) {
-      auto server = transport::ArenaServer::Start(*buffers_.arena(), setup_.job_key, {.self = Identity(setup_.machine.self)});
+      auto server = transport::ArenaServer::Start(*buffers_.arena(), setup_.job_key,
+                                                  {.self = Identity(setup_.machine.self)});
       if (server) {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();
@@ -106,8 +115,10 @@ class DataPlaneImpl final : public DataPlane {
     }
     if (links_.empty()) {
       std::string reasons;
-      for (const TransportOffer& offer : offers_) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", offer.name, offer.error);
-      return Error{ErrorCode::kUnavailable, fmt::format("no transport can be used here ({})", reasons)};
+      for (const TransportOffer& offer : offers_)
+        reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", offer.name, offer.error);
+      return Error{ErrorCode::kUnavailable,
+                   fmt::format("no transport can be used here ({})", reasons)};
     }
     home_.store(links_.front().get());
     return {};
@@ -187,8 +198,10 @@ class DataPlaneImpl final : public DataPlane {
         if (link->name != name) link->transport->Close(peer, "the job uses another transport");
       }
     }
-    const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->name == name; });
-    LOCKSTEP_CHECK(found != links_.end(), "the coordinator chose transport {}, which was not offered", name);
+    const auto found = std::find_if(links_.begin(), links_.end(),
+                                    [&](const auto& link) { return link->name == name; });
+    LOCKSTEP_CHECK(found != links_.end(),
+                   "the coordinator chose transport {}, which was not offered", name);
     buffers_.ForgetRegions();
     if (found->get() == home_.load()) return false;
     home_.store(found->get());
@@ -219,7 +232,8 @@ class DataPlaneImpl final : public DataPlane {
       } else if (const auto m = home().measured.find(path.peer); m != home().measured.end()) {
         path.gb_per_second = m->second;
       }
-      spdlog::info("worker {}: path {}, {:.2f} GB/s", path.peer.worker, path.path, path.gb_per_second);
+      spdlog::info("worker {}: path {}, {:.2f} GB/s", path.peer.worker, path.path,
+                   path.gb_per_second);
     }
   }
 
@@ -227,7 +241,8 @@ class DataPlaneImpl final : public DataPlane {
     const auto peer = home().PeerOf(a.peer);
     if (!peer) return;  // went down; the machine hears of it
     for (const BufferRange& range : a.payload) {
-      const auto* bytes = reinterpret_cast<const std::byte*>(buffers_.At(range.buffer) + range.range.first);
+      const auto* bytes =
+          reinterpret_cast<const std::byte*>(buffers_.At(range.buffer) + range.range.first);
       a.bytes.insert(a.bytes.end(), bytes, bytes + range.range.count * sizeof(float));
     }
     if (!home().transport->Send(*peer, a.bytes)) {
@@ -237,18 +252,21 @@ class DataPlaneImpl final : public DataPlane {
 
   void Do(action::UseTransport&) {}  // see CarryOut
 
-  void Do(action::ConnectPeer& a) { home().transport->Connect(Identity(a.info.member), a.info.data_address); }
+  void Do(action::ConnectPeer& a) {
+    home().transport->Connect(Identity(a.info.member), a.info.data_address);
+  }
 
   void Do(action::MapPeer& a) {
     // Blocks for as long as the peer takes to answer, so not here, and not where sums are made.
     mapper_->Post([this, info = a.info] {
       event::PeerMapped mapped{.peer = info.member, .ok = false, .error = {}};
-      auto arena = transport::MapPeer(info.mapping_address, Identity(setup_.machine.self), Identity(info.member), setup_.job_key,
-                                      kMapTimeout);
+      auto arena = transport::MapPeer(info.mapping_address, Identity(setup_.machine.self),
+                                      Identity(info.member), setup_.job_key, kMapTimeout);
       double rate = 0;
       if (arena) {
         mapped.ok = true;
-        if (arena->blocks() > 0) rate = MeasureMapped(arena->data(0), std::min<std::uint64_t>(arena->bytes(0), 4u << 20));
+        if (arena->blocks() > 0)
+          rate = MeasureMapped(arena->data(0), std::min<std::uint64_t>(arena->bytes(0), 4u << 20));
         arenas_.Put(info.member, std::move(*arena));
       } else {
         mapped.error = arena.error().message;
@@ -290,7 +308,8 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   void Do(action::GiveUpFetch& a) {
-    if (const auto found = fetch_ids_.find(a.fetch); found != fetch_ids_.end()) home().transport->GiveUp(found->second);
+    if (const auto found = fetch_ids_.find(a.fetch); found != fetch_ids_.end())
+      home().transport->GiveUp(found->second);
   }
 
   void Do(action::StoreInline& a) {
@@ -313,7 +332,8 @@ class DataPlaneImpl final : public DataPlane {
 
   template <class Operation>
   void PostOperation(Operation& operation) {
-    reduction_->Post([this, operation = std::move(operation)] { Post(operations_.Run(operation)); });
+    reduction_->Post(
+        [this, operation = std::move(operation)] { Post(operations_.Run(operation)); });
   }
   void Do(action::Reduce& a) { PostOperation(a); }
   void Do(action::CopySums& a) { PostOperation(a); }
@@ -336,8 +356,11 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   void Do(action::UploadChunk& a) {
-    StateChunk chunk{.round = a.round, .tensor = a.tensor, .offset = a.offset, .last = a.last, .bytes = {}};
-    const auto* from = reinterpret_cast<const std::byte*>(buffers_.snapshot(a.tensor, /*checkpoint=*/true)) + a.offset;
+    StateChunk chunk{
+        .round = a.round, .tensor = a.tensor, .offset = a.offset, .last = a.last, .bytes = {}};
+    const auto* from =
+        reinterpret_cast<const std::byte*>(buffers_.snapshot(a.tensor, /*checkpoint=*/true)) +
+        a.offset;
     chunk.bytes.assign(from, from + a.bytes);
     setup_.to_coordinator(std::move(chunk), [this] { Post(event::ChunkUploaded{}); });
   }
@@ -379,7 +402,8 @@ class DataPlaneImpl final : public DataPlane {
 
 bool Link::Current() const { return plane_.IsHome(this); }
 
-void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who, const std::string& path) {
+void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+                    const std::string& path) {
   const MemberId member = Member(who);
   if (by_member.count(member) != 0) {
     transport->Close(peer, "connected already");
@@ -396,7 +420,8 @@ void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who, 
       plane_.Handle(event::PeerUp{.peer = member, .path = path});
       auto early = std::move(early_[peer]);
       early_.erase(peer);
-      for (const auto& bytes : early) plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+      for (const auto& bytes : early)
+        plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
     });
   });
 }
@@ -457,7 +482,8 @@ void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) 
 
 }  // namespace
 
-Result<std::unique_ptr<DataPlane>> DataPlane::Start(Setup setup, const Layout& layout, WorkerBuffers& buffers,
+Result<std::unique_ptr<DataPlane>> DataPlane::Start(Setup setup, const Layout& layout,
+                                                    WorkerBuffers& buffers,
                                                     const Optimizer& optimizer, ComputeDesk& desk) {
   auto plane = std::make_unique<DataPlaneImpl>(std::move(setup), layout, buffers, optimizer, desk);
   if (Status opened = plane->Open(); !opened.ok()) return opened.error();

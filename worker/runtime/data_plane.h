@@ -1,8 +1,8 @@
-// The data thread of a worker: it runs the step machine and carries out its actions over the transport, the mapping and the
-// reduction thread.
+// The data thread of a worker: it runs the step machine and carries out its actions over the
+// transport, the mapping and the reduction thread.
 //
-// The machine lives on the data thread of one of the transports, the job's once that is settled (action::UseTransport moves
-// it there). Everything else posts to it.
+// The machine lives on the data thread of one of the transports, the job's once that is settled
+// (action::UseTransport moves it there). Everything else posts to it.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ class DataPlane {
   struct Setup {
     MachineConfig machine;
     std::vector<std::byte> job_key;
-    std::string data_host;               // to listen on
-    std::string transport;               // exchange.transport: auto | ucx | tcp
+    std::string data_host;  // to listen on
+    std::string transport;  // exchange.transport: auto | ucx | tcp
     Duration connect_timeout = std::chrono::seconds(5);
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.
@@ -41,15 +41,16 @@ class DataPlane {
   };
 
   // Starts what transports there are; kUnavailable when there is none at all.
-  static Result<std::unique_ptr<DataPlane>> Start(Setup setup, const Layout& layout, WorkerBuffers& buffers,
+  static Result<std::unique_ptr<DataPlane>> Start(Setup setup, const Layout& layout,
+                                                  WorkerBuffers& buffers,
                                                   const Optimizer& optimizer, ComputeDesk& desk);
   virtual ~DataPlane() = default;  // ends the connections and the threads
 
   virtual const std::vector<TransportOffer>& offers() const = 0;
   virtual const std::string& mapping_address() const = 0;
 
-  // An event for the machine. Any thread. Spans inside must stay valid until it was taken in: only events without spans,
-  // or FromCoordinator, whose message is owned.
+  // An event for the machine. Any thread. Spans inside must stay valid until it was taken in: only
+  // events without spans, or FromCoordinator, whose message is owned.
   virtual void Post(Event event) = 0;
 };
 

@@ -37,7 +37,8 @@ std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
   open.arena = arenas_.Find(*source.peer);
   if (!open.arena) return std::nullopt;
   const auto block = open.arena->Find(BlockName(source.buffer));
-  if (!block || open.arena->bytes(*block) != buffers_.Size(source.buffer) * sizeof(float)) return std::nullopt;
+  if (!block || open.arena->bytes(*block) != buffers_.Size(source.buffer) * sizeof(float))
+    return std::nullopt;
   open.block = *block;
   open.generation = source.generation;
   if (open.arena->Generation(*block) != source.generation) return std::nullopt;
@@ -69,7 +70,8 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
                           reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
     }
   }
-  done.torn = !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
+  done.torn =
+      !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
   return done;
 }
 
@@ -79,7 +81,9 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   float* to = buffers_.At(copy.to);
   for (const action::SourceRange& from : copy.from) {
     const auto open = OpenSource(from.source);
-    if (open) std::memcpy(to + from.range.first, open->data + from.range.first, from.range.count * sizeof(float));
+    if (open)
+      std::memcpy(to + from.range.first, open->data + from.range.first,
+                  from.range.count * sizeof(float));
     if (!open || !open->StillValid()) done.torn = true;
   }
   return done;
@@ -133,7 +137,8 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     const FloatRange& range = apply.slices[i].range;
     optimizer_.Apply(scalars, range.first, range.count, parameters, state, sources[i].data);
   }
-  done.torn = !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
+  done.torn =
+      !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
   const FloatRange& slice = layout_.bucket(apply.digest_bucket);
   done.digest = DigestOf({parameters + slice.first, slice.count}).low;
   return done;
@@ -143,7 +148,8 @@ event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange& bucket = layout_.bucket(copy.bucket);
   float* to = buffers_.At(copy.to);
   for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    std::memcpy(to + t * bucket.count, buffers_.At({BufferKind::kState, t, {}}) + bucket.first, bucket.count * sizeof(float));
+    std::memcpy(to + t * bucket.count, buffers_.At({BufferKind::kState, t, {}}) + bucket.first,
+                bucket.count * sizeof(float));
   }
   event::OpDone done;
   done.op = copy.op;

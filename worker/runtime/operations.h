@@ -1,4 +1,5 @@
-// What the reduction thread does: sums, updates, copies and digests, as the step machine asks for them.
+// What the reduction thread does: sums, updates, copies and digests, as the step machine asks for
+// them.
 #pragma once
 
 #include <map>
@@ -30,8 +31,12 @@ class PeerArenas {
 
 class Operations {
  public:
-  Operations(const Layout& layout, WorkerBuffers& buffers, const PeerArenas& arenas, const Optimizer& optimizer)
-      : layout_(layout), buffers_(buffers), arenas_(arenas), optimizer_(optimizer),
+  Operations(const Layout& layout, WorkerBuffers& buffers, const PeerArenas& arenas,
+             const Optimizer& optimizer)
+      : layout_(layout),
+        buffers_(buffers),
+        arenas_(arenas),
+        optimizer_(optimizer),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   // The reduction thread. The parameters and the optimizer's state are written by Apply only.

@@ -8,7 +8,9 @@
 namespace lockstep::worker {
 namespace {
 
-double Rate(std::size_t bytes, Duration took) { return static_cast<double>(bytes) / std::max(Seconds(took), 1e-9) / 1e9; }
+double Rate(std::size_t bytes, Duration took) {
+  return static_cast<double>(bytes) / std::max(Seconds(took), 1e-9) / 1e9;
+}
 
 }  // namespace
 
@@ -43,7 +45,8 @@ void Probe::Start(transport::PeerId peer, std::function<void(double)> done) {
 
 void Probe::Next(transport::PeerId peer) {
   Run& run = runs_.at(peer);
-  const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
+  const std::uint64_t bytes =
+      std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
   const transport::PieceName name{.kind = kPieceKind, .bytes = bytes};
   ++run.started;
   auto fetch = transport_.Fetch(peer, name, {*region_, kPieceBytes, bytes});
@@ -72,7 +75,8 @@ bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status)
   } else if (run->second.completed < kPieces) {
     Next(peer);
   } else {
-    const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
+    const std::uint64_t bytes =
+        std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
     Finish(peer, Rate((kPieces - 1) * bytes, MonotonicNow() - run->second.from));
   }
   return true;

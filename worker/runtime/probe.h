@@ -1,4 +1,5 @@
-// The short transfer with which a worker measures the way to each peer when the connection has come up.
+// The short transfer with which a worker measures the way to each peer when the connection has come
+// up.
 #pragma once
 
 #include <cstddef>

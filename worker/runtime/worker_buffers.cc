@@ -11,14 +11,17 @@ namespace lockstep::worker {
 
 Result<Pages> Pages::Reserve(std::size_t bytes) {
   if (bytes == 0) bytes = 1;
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return Error{ErrorCode::kUnavailable, fmt::format("cannot have {} MiB of memory: {}", bytes >> 20, std::strerror(errno))};
+    return Error{ErrorCode::kUnavailable, fmt::format("cannot have {} MiB of memory: {}",
+                                                      bytes >> 20, std::strerror(errno))};
   }
   return Pages(static_cast<std::byte*>(data), bytes);
 }
 
-Pages::Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
@@ -31,7 +34,8 @@ Pages::~Pages() {
 }
 
 std::string BlockName(const BufferId& buffer) {
-  return fmt::format("{}{}", buffer.kind == BufferKind::kContribution ? "contribution" : "sum", buffer.index);
+  return fmt::format("{}{}", buffer.kind == BufferKind::kContribution ? "contribution" : "sum",
+                     buffer.index);
 }
 
 WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors)
@@ -40,18 +44,24 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors)
       state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()),
       state_tensors_(state_tensors) {}
 
-Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout, std::uint32_t state_tensors, bool arena) {
+Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
+                                                           std::uint32_t state_tensors,
+                                                           bool arena) {
   std::unique_ptr<WorkerBuffers> buffers(new WorkerBuffers(layout, state_tensors));
   std::vector<BufferId> shared;
-  for (std::uint32_t i = 0; i < kContributionBuffers; ++i) shared.push_back({BufferKind::kContribution, i, {}});
+  for (std::uint32_t i = 0; i < kContributionBuffers; ++i)
+    shared.push_back({BufferKind::kContribution, i, {}});
   for (std::uint32_t i = 0; i < kSumBuffers; ++i) shared.push_back({BufferKind::kSum, i, {}});
   std::vector<BufferId> own;
   for (std::uint32_t i = 0; i <= state_tensors; ++i) own.push_back({BufferKind::kState, i, {}});
-  for (std::uint32_t i = 0; i < kStateOutBuffers; ++i) own.push_back({BufferKind::kStateOut, i, {}});
+  for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
+    own.push_back({BufferKind::kStateOut, i, {}});
   if (arena) {
     std::vector<transport::BlockSpec> specs;
     for (const BufferId& id : shared) {
-      specs.push_back({.name = BlockName(id), .bytes = buffers->Size(id) * sizeof(float), .page_aligned = true});
+      specs.push_back({.name = BlockName(id),
+                       .bytes = buffers->Size(id) * sizeof(float),
+                       .page_aligned = true});
     }
     auto made = transport::Arena::Create(specs);
     if (!made) return made.error();
@@ -83,7 +93,8 @@ std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
 
 std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
   // In the order of Make.
-  return buffer.kind == BufferKind::kContribution ? buffer.index : kContributionBuffers + buffer.index;
+  return buffer.kind == BufferKind::kContribution ? buffer.index
+                                                  : kContributionBuffers + buffer.index;
 }
 
 float* WorkerBuffers::At(const BufferId& buffer) {
@@ -91,8 +102,8 @@ float* WorkerBuffers::At(const BufferId& buffer) {
   if (shared && arena_) return reinterpret_cast<float*>(arena_->block(ArenaBlock(buffer)).data());
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
-    LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}", static_cast<int>(buffer.kind),
-                   buffer.index);
+    LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
+                   static_cast<int>(buffer.kind), buffer.index);
     auto pages = Pages::Reserve(parameter_count_ * sizeof(float));
     LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
     found = pages_.emplace(buffer, std::move(*pages)).first;
@@ -111,10 +122,12 @@ float* WorkerBuffers::snapshot(std::uint32_t tensor, bool checkpoint) {
   return reinterpret_cast<float*>(found->second.data());
 }
 
-Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transport, const BufferId& buffer) {
+Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transport,
+                                                  const BufferId& buffer) {
   const auto found = regions_.find(buffer);
   if (found != regions_.end()) return found->second;
-  auto region = transport.Register(transport::MemoryKind::kHost, At(buffer), Size(buffer) * sizeof(float));
+  auto region =
+      transport.Register(transport::MemoryKind::kHost, At(buffer), Size(buffer) * sizeof(float));
   if (region) regions_.emplace(buffer, *region);
   return region;
 }

@@ -1,8 +1,9 @@
-// The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched. step_io.h says what each kind of
-// buffer is for; docs/operations.md has the sum of their sizes.
+// The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
+// step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
 //
-// Contributions and sums lie in the arena when peers on this host map it, else in ordinary memory like all the rest. Staging is
-// reserved as a whole and takes memory where it is written: the slices that this worker owns.
+// Contributions and sums lie in the arena when peers on this host map it, else in ordinary memory
+// like all the rest. Staging is reserved as a whole and takes memory where it is written: the
+// slices that this worker owns.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,8 @@ std::string BlockName(const BufferId& buffer);
 class WorkerBuffers {
  public:
   // `arena`: make one for peers on this host. kUnavailable where the memory is not to be had.
-  static Result<std::unique_ptr<WorkerBuffers>> Make(const Layout& layout, std::uint32_t state_tensors, bool arena);
+  static Result<std::unique_ptr<WorkerBuffers>> Make(const Layout& layout,
+                                                     std::uint32_t state_tensors, bool arena);
 
   // Null without an arena.
   transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
@@ -54,9 +56,11 @@ class WorkerBuffers {
   std::uint64_t Size(const BufferId& buffer) const;
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
-  float* snapshot(std::uint32_t tensor, bool checkpoint);  // made at its first use; tensor 0: the parameters
+  float* snapshot(std::uint32_t tensor,
+                  bool checkpoint);  // made at its first use; tensor 0: the parameters
 
-  // The buffer as a region of `transport`, registered at its first use. The transport's data thread.
+  // The buffer as a region of `transport`, registered at its first use. The transport's data
+  // thread.
   Result<transport::RegionId> Region(transport::Transport& transport, const BufferId& buffer);
   // Another transport is used from here on.
   void ForgetRegions() { regions_.clear(); }

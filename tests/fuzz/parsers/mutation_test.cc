@@ -10,7 +10,7 @@
 #include "tests/fuzz/parsers/targets.h"
 #include "tests/temp_folder.h"
 #include "tests/unit/data/fixtures.h"
-#include "worker/checkpoint/safetensors.h"
+#include "coordinator/checkpoint/safetensors.h"
 
 namespace lockstep::fuzz {
 namespace {
@@ -82,9 +82,9 @@ std::string Gzip(const std::string& bytes) {
   return test::ReadFile(folder / "a.gz");
 }
 
-std::string Safetensors(const std::vector<worker::TensorInfo>& tensors, worker::Metadata metadata) {
+std::string Safetensors(const std::vector<coordinator::FileTensor>& tensors, coordinator::Metadata metadata) {
   const test::TempFolder folder;
-  auto writer = worker::SafetensorsWriter::Create(folder / "a", tensors, std::move(metadata));
+  auto writer = coordinator::SafetensorsWriter::Create(folder / "a", tensors, std::move(metadata));
   LOCKSTEP_CHECK(writer.ok());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::size_t bytes = 4;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "worker/checkpoint/safetensors.h"
+#include "coordinator/checkpoint/safetensors.h"
 #include "worker/data/byte_source.h"
 #include "worker/data/cifar10.h"
 #include "worker/data/idx.h"
@@ -76,11 +76,11 @@ bool gzip(std::span<const std::uint8_t> bytes) {
 
 bool safetensors(std::span<const std::uint8_t> bytes) {
   const MemoryFile memory(bytes);
-  const auto file = worker::SafetensorsFile::Open(memory.path());
+  const auto file = coordinator::SafetensorsFile::Open(memory.path());
   if (!file) return false;
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < file->header().tensors.size(); ++i) {
-    const worker::StoredTensor& tensor = file->header().tensors[i];
+    const coordinator::StoredTensor& tensor = file->header().tensors[i];
     LOCKSTEP_CHECK(tensor.offset == end);
     end += tensor.bytes;
     std::vector<std::byte> values(tensor.bytes);

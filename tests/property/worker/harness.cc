@@ -18,8 +18,8 @@ void SimWorker::OnMessage(const ToWorker& message) {
     config.self = self_;
     config.term = welcome->term;
     config.state_tensors = 1;
-    config.mapping = world_->options.one_host;
-    config.host_id = world_->options.one_host ? "host" : fmt::format("host{}", self_.worker);
+    config.mapping = world_->options.hosts > 0;
+    config.host_id = host_id_;
     memory_ = std::make_shared<Memory>(world_->layout);
     machine_.emplace(config, world_->layout);
     return;

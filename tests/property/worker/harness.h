@@ -39,7 +39,7 @@ struct WorldOptions {
   std::vector<FloatRange> blocks;
   std::uint64_t bucket_bytes = 8192;
   MachineConfig machine;  // of all; self and term are set for each
-  bool one_host = false;  // workers map each other
+  std::uint32_t hosts = 0;  // workers of one host map each other; 0: no mapping
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // worker ids
   double slow_factor = 6;
@@ -82,6 +82,7 @@ class World {
   };
   std::optional<State> Compute(const Commit& commit);
 
+  RoundId oldest_;  // that is still known
   std::map<std::pair<RoundId, Attempt>, Commit> commits_;
   std::map<std::tuple<MemberId, RoundId, PartIndex>, std::vector<float>> sealed_;
   std::map<RoundId, Truth> truth_;  // after the round
@@ -89,7 +90,8 @@ class World {
 
 class SimWorker {
  public:
-  SimWorker(World* world, Host* host) : world_(world), host_(host) {}
+  SimWorker(World* world, Host* host, std::string host_id)
+      : world_(world), host_(host), host_id_(std::move(host_id)) {}
 
   // Of the coordinator. Welcome makes the machine; all others go to it.
   void OnMessage(const ToWorker& message);
@@ -164,6 +166,7 @@ class SimWorker {
 
   World* world_;
   Host* host_;
+  std::string host_id_;
   MemberId self_;
   std::optional<StepMachine> machine_;
   std::shared_ptr<Memory> memory_;

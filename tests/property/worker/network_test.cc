@@ -1,6 +1,7 @@
 // Whole jobs: the real coordinator and real step machines with real memory, under random delays,
 // stops and kills. Each update of each worker is compared, bit by bit, with what the commit comes to
-// when it is computed in one place. A failing seed is run again alone with LOCKSTEP_SEED=n.
+// when it is computed in one place. A failing seed is run again alone with LOCKSTEP_SEED=n;
+// LOCKSTEP_SEEDS=n runs that many.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ class Process final : public coordinator::WorkerModel, public Host {
     hello.pid = host_->slot_hint();
     hello.device = "cpu";
     hello.wanted = host_->wanted();
-    hello.host_id = "host";
+    hello.host_id = HostId();
     host_->Send(hello);
   }
   void OnMessage(const ToWorker& message) override {
@@ -55,9 +56,13 @@ class Process final : public coordinator::WorkerModel, public Host {
   Time now() const override { return host_->now(); }
 
  private:
+  std::string HostId() const {
+    return fmt::format("{}", host_->slot_hint() % std::max(1u, world_->options.hosts));
+  }
+
   coordinator::WorkerHost* host_;
   World* world_;
-  SimWorker worker_{world_, this};
+  SimWorker worker_{world_, this, HostId()};
 };
 
 struct Scenario {
@@ -85,7 +90,7 @@ Scenario RandomScenario(std::uint64_t seed) {
   }
   if (random.NextBelow(2) == 0) std::reverse(s.world.blocks.begin(), s.world.blocks.end());
   s.world.bucket_bytes = 4096 * (1 + random.NextBelow(4));
-  s.world.one_host = random.NextBelow(3) == 0;
+  s.world.hosts = static_cast<std::uint32_t>(random.NextBelow(3));
   s.world.machine.piece_bytes = 1024 * (1 + random.NextBelow(8));
   s.world.machine.fetch_window = static_cast<std::uint32_t>(1 + random.NextBelow(4));
   s.world.machine.inline_bytes = std::array<std::uint64_t, 3>{0, 2048, 32768}[random.NextBelow(3)];
@@ -127,7 +132,7 @@ void RunJob(const Scenario& scenario, std::uint64_t seed, Total* total) {
   start.config.job.min_workers = 1;
   start.config.policy.name = scenario.policy;
   start.config.liveness.timeout_s = 2;
-  start.config.exchange.mapping = scenario.world.one_host ? "auto" : "off";
+  start.config.exchange.mapping = scenario.world.hosts > 0 ? "auto" : "off";
   start.job_id = "job";
 
   World world(scenario.world);
@@ -148,7 +153,14 @@ void RunJob(const Scenario& scenario, std::uint64_t seed, Total* total) {
   if (scenario.faults.until > Time{}) simulation.SetFaults(scenario.faults);
   const Time until = std::max(simulation.now(), scenario.faults.until) + std::chrono::minutes(5);
   const bool finished = simulation.Run(until);
-  ASSERT_TRUE(finished) << simulation.coordinator().Status(simulation.now()).waiting_for << "\n"
+  std::string views;
+  for (const auto& [id, worker] : world.alive) {
+    const StepMachine::View view = worker->machine().view();
+    views += fmt::format("worker {}.{} round {}{}, {} fetches, {} queued, {} pins: waits for {}\n",
+                         id.worker, id.incarnation, view.next, view.level ? "" : " (not level)",
+                         view.fetches, view.queued, view.pins, view.waiting_for);
+  }
+  ASSERT_TRUE(finished) << views << simulation.coordinator().Status(simulation.now()).waiting_for << "\n"
                         << Log(simulation);
   for (const std::string& error : world.errors) ADD_FAILURE() << error;
   if (!world.errors.empty()) FAIL() << Log(simulation);
@@ -175,6 +187,8 @@ template <class Change>
 Total RunSeeds(std::uint64_t count, Change change) {
   const char* only = std::getenv("LOCKSTEP_SEED");
   const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
+  const char* many = std::getenv("LOCKSTEP_SEEDS");
+  if (many != nullptr) count = std::strtoull(many, nullptr, 10);
   const std::uint64_t last = only != nullptr ? first : count;
   Total total;
   for (std::uint64_t seed = first; seed <= last && !::testing::Test::HasFailure(); ++seed) {

@@ -9,10 +9,10 @@ World::World(WorldOptions o) : options(std::move(o)), layout(options.blocks, opt
 
 void World::OnCommit(const Commit& commit) {
   commits_[{commit.round, commit.attempt}] = commit;
-  const RoundId old(commit.round.value < 12 ? 0 : commit.round.value - 12);
-  std::erase_if(commits_, [&](const auto& c) { return c.first.first < old; });
-  std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) < old; });
-  std::erase_if(truth_, [&](const auto& t) { return t.first < old; });
+  oldest_ = std::max(oldest_, RoundId(commit.round.value < 12 ? 0 : commit.round.value - 12));
+  std::erase_if(commits_, [&](const auto& c) { return c.first.first < oldest_; });
+  std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) < oldest_; });
+  std::erase_if(truth_, [&](const auto& t) { return t.first < oldest_; });
 }
 
 void World::OnSealed(const MemberId& member, RoundId round, PartIndex part,
@@ -55,9 +55,10 @@ std::string World::CheckApplied(RoundId round, Attempt attempt, const State& sta
   auto known = truth_.find(round);
   if (known == truth_.end() || known->second.attempt < attempt) {
     const auto commit = commits_.find({round, attempt});
+    if (commit == commits_.end() && round < oldest_) return "";  // too long ago to be known
     if (commit == commits_.end()) return "a round was applied that was not committed";
     auto computed = Compute(commit->second);
-    if (!computed) return "";  // too long ago to be known
+    if (!computed) return "";
     truth_[round] = {attempt, std::move(*computed)};
     known = truth_.find(round);
   }

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/safetensors.h"
+#include "coordinator/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 #include "tests/temp_folder.h"
 
-namespace lockstep::worker {
+namespace lockstep::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
@@ -31,7 +31,7 @@ std::vector<float> Counting(std::size_t count, float from) {
   return values;
 }
 
-const std::vector<TensorInfo> kTensors = {{"weight", "F32", {3, 4}}, {"bias", "F32", {5}}};
+const std::vector<FileTensor> kTensors = {{"weight", "F32", {3, 4}}, {"bias", "F32", {5}}};
 
 Status Write(const std::string& path, float from) {
   auto writer = SafetensorsWriter::Create(path, kTensors, {{"round", "17"}});
@@ -253,4 +253,4 @@ TEST(Safetensors, ReadsStayWithinTheirTensor) {
 }
 
 }  // namespace
-}  // namespace lockstep::worker
+}  // namespace lockstep::coordinator

@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 LAUNCH = None  # the path under test, from the command line
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 # Both stand-ins speak through a socket on loopback, so that the tests wait for events only. The coordinator prints a line for each
 # worker that comes and does what its script (an argument to --plan.do=) says: the worker's first line is its id and its process id.
@@ -25,6 +25,7 @@ value = lambda name: arguments[arguments.index(name) + 1]
 plan = next((a.split("=", 1)[1] for a in arguments if a.startswith("--plan.do=")), "finish")
 run_dir, workers = value("--run-dir"), int(value("--workers"))
 print("arguments:", *arguments, flush=True)
+os.makedirs(run_dir, exist_ok=True)
 if plan == "fail":
     print("bad.ini:3: unknown key", file=sys.stderr)
     sys.exit(2)

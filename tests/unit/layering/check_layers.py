@@ -29,7 +29,7 @@ RULES = {
 PURE_FOLDERS = {"base", "policies"}
 PURE_LIBRARIES = {"std", "fmt", "nlohmann"}
 IMPURE_STANDARD_HEADERS = {
-    "atomic", "barrier", "condition_variable", "filesystem", "fstream", "future", "iostream", "latch", "mutex",
+    "barrier", "condition_variable", "filesystem", "fstream", "future", "iostream", "latch", "mutex",
     "semaphore", "shared_mutex", "stop_token", "syncstream", "thread", "csignal", "ctime",
 }
 IMPURE_NAMES = re.compile(r"\b\w+_clock\s*::\s*now\b|\bstd\s*::\s*(?:thread|jthread|mutex|random_device)\b")

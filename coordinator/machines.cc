@@ -1,0 +1,252 @@
+#include "coordinator/machines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+
+std::uint32_t UnitsPerRound(const StartParameters& start) {
+  const JobSection& job = start.config.job;
+  const std::uint32_t units = job.units > 0 ? job.units : 4 * start.workers;
+  return std::min(units, job.global_batch);
+}
+
+Coordinator::Machines::Machines(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
+    : job(std::move(start), std::move(policy), min_workers), admission(&job), formation(&job),
+      rounds(&job, MakeHooks()), joining(&job, &rounds), liveness(&job), evaluation(&job),
+      checkpointer(&job), ending(&job, &rounds, &evaluation, &checkpointer) {
+  if (!job.start.resume) return;
+  const JobState& state = *job.start.resume;
+  job.agreed = true;
+  job.agreed_by = "the checkpoint";
+  job.dataset_digest = state.dataset_digest;
+  job.train_samples = state.sampler.epoch_samples;
+  job.test_samples = state.test_samples;
+  job.parameter_count = state.parameter_count;
+  job.state_tensors = state.state_tensors;
+  job.totals = state.totals;
+}
+
+RoundMachine::Hooks Coordinator::Machines::MakeHooks() {
+  RoundMachine::Hooks hooks;
+  hooks.on_commit = [this](Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
+    const bool final_one = last && !stopping;
+    commit->evaluation =
+        evaluation.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
+    checkpointer.AtCommit(commit, after, epoch_ended, last);
+  };
+  hooks.on_resend = [this](Commit* commit, const Sampler& after) {
+    checkpointer.AtCommit(commit, after, false, true);
+  };
+  hooks.on_closed = [this](const RoundRecord& record) {
+    checkpointer.OnClosed(record.round);
+    NoteSpeed(record);
+  };
+  hooks.on_applied = [this](Member& member, RoundId round) { evaluation.OnApplied(member, round); };
+  return hooks;
+}
+
+void Coordinator::Machines::Step(Event event) {
+  std::visit([this](auto&& e) { On(std::forward<decltype(e)>(e)); }, std::move(event));
+  Settle();
+}
+
+void Coordinator::Machines::Settle() {
+  const ProvisionalRound* last = rounds.provisional();
+  if (liveness.Tick(rounds.open(), last == nullptr ? RoundId(0) : last->commit.round)) {
+    admission.Tick();
+    evaluation.Tick();
+    checkpointer.Tick();
+  }
+  do {
+    Drain();
+    if (job.phase == Phase::kFinished) return;
+    if (job.failure) return ending.Finish(JobOutcome::kFailed, *job.failure);
+    if (formation.Advance()) BeginTraining();
+    if (!streaming.empty() || (job.phase == Phase::kTraining && !rounds.begun())) StartRounds();
+    rounds.Advance();
+    joining.Advance();
+    if (rounds.done() && job.phase == Phase::kTraining) {
+      ending.Begin(stopping ? JobOutcome::kInterrupted : JobOutcome::kCompleted,
+                   stopping ? stop_reason : "all rounds are done");
+    }
+    ending.Advance();
+  } while (!job.leaving.empty() || !job.behind.empty() || (job.failure && job.phase != Phase::kFinished));
+}
+
+void Coordinator::Machines::Drain() {
+  while (!job.behind.empty()) {
+    const Leaving behind = std::move(job.behind.front());
+    job.behind.pop_front();
+    rounds.OnOut(behind.member, behind.reason);
+    evaluation.OnOut(behind.member);
+    checkpointer.OnOut(behind.member);
+  }
+  while (!job.leaving.empty()) {
+    const Leaving leaving = std::move(job.leaving.front());
+    job.leaving.pop_front();
+    Remove(leaving);
+  }
+  const bool holders = job.members.CountLive() > 0;
+  if (job.phase == Phase::kTraining && rounds.begun() && !holders) {
+    job.Fail("no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+  }
+}
+
+void Coordinator::Machines::Remove(const Leaving& leaving) {
+  Member& member = job.members.at(leaving.member.worker);
+  const MemberState state = member.state;
+  job.Log(LogLevel::kWarning, "worker {} is out: {}", member.id.worker, leaving.reason);
+  if (leaving.refuse) {
+    job.out->push_back(Send{{member.connection},
+                            std::make_shared<const ToWorker>(Refuse{leaving.reason})});
+  }
+  if (!leaving.disconnected) job.out->push_back(Close{member.connection, leaving.reason});
+  job.members.Free(member, job.now);
+  std::erase(streaming, leaving.member);
+  if (state != MemberState::kJoining && state != MemberState::kReady) {
+    std::vector<MemberId> others;
+    for (const Member& other : job.members.all()) {
+      if (other.connected() && other.state != MemberState::kJoining) others.push_back(other.id);
+    }
+    job.Send(others, MemberLeft{leaving.member, leaving.reason});
+    formation.OnOut(leaving.member);
+  }
+  joining.OnOut(leaving.member);
+  rounds.OnOut(leaving.member, leaving.reason);
+  evaluation.OnOut(leaving.member);
+  checkpointer.OnOut(leaving.member);
+}
+
+void Coordinator::Machines::BeginTraining() {
+  job.phase = Phase::kTraining;
+  job.Log(LogLevel::kInfo, "{} workers are connected over {}", job.members.Count(MemberState::kForming),
+          job.transport);
+  for (const Member& member : job.members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    streaming.push_back(member.id);
+    if (job.start.resume) job.out->push_back(StreamState{member.connection});
+  }
+  if (!job.start.resume) StartRounds();
+}
+
+// With a checkpoint: once all have it.
+void Coordinator::Machines::StartRounds() {
+  if (job.start.resume && !streaming.empty()) return;
+  streaming.clear();
+  if (rounds.begun()) return;
+  std::uint32_t count = 0;
+  for (Member& member : job.members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    job.members.SetState(member, MemberState::kLive, job.now);
+    ++count;
+  }
+  if (count == 0) return job.Fail("all workers left before the first round");
+  const std::uint32_t units = UnitsPerRound(job.start);
+  const std::uint32_t batch = job.start.config.job.global_batch;
+  if (job.start.resume) {
+    const JobState& state = *job.start.resume;
+    joining.OnBegin(state.next_round, StateSource::kCheckpoint);
+    rounds.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates,
+                 StateSource::kCheckpoint);
+  } else {
+    joining.OnBegin(RoundId(0), StateSource::kSeed);
+    rounds.Begin(Sampler(job.train_samples, batch, units), RoundId(0), 0, StateSource::kSeed);
+  }
+}
+
+void Coordinator::Machines::On(const Disconnected& event) {
+  if (admission.Waits(event.connection)) return admission.OnDisconnected(event.connection);
+  if (Member* member = job.members.Find(event.connection)) job.Disconnected(*member, event.reason);
+}
+
+void Coordinator::Machines::On(Received event) {
+  if (admission.Waits(event.connection)) return admission.OnFirst(event.connection, event.message);
+  Member* member = job.members.Find(event.connection);
+  if (member == nullptr || member->leaving) return;
+  member->last_heard = job.now;
+  const lockstep::Status status = Dispatch(*member, std::move(event.message));
+  if (!status) job.Expel(*member, "it broke the protocol: it " + status.error().message);
+}
+
+lockstep::Status Coordinator::Machines::Dispatch(Member& from, FromWorker message) {
+  const auto on = [&](auto& machine) {
+    return [&](const auto& m) -> lockstep::Status { return machine.On(from, m); };
+  };
+  return std::visit(
+      [&](auto& m) -> lockstep::Status {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<M, Hello>) {
+          return Error{ErrorCode::kInvalid, "said Hello twice"};
+        } else if constexpr (std::is_same_v<M, Ready>) {
+          return on(admission)(m);
+        } else if constexpr (std::is_same_v<M, Reached>) {
+          if (lockstep::Status status = on(joining)(m); !status) return status;
+          return on(formation)(m);
+        } else if constexpr (std::is_same_v<M, Behind> || std::is_same_v<M, Level>) {
+          return on(joining)(m);
+        } else if constexpr (std::is_same_v<M, Unreachable>) {
+          joining.OnUnreachable(from, m.peer);
+          return on(rounds)(m);
+        } else if constexpr (std::is_same_v<M, EvaluationResult>) {
+          return on(evaluation)(m);
+        } else if constexpr (std::is_same_v<M, StateChunk>) {
+          return checkpointer.On(from, std::move(m));
+        } else if constexpr (std::is_same_v<M, Final>) {
+          return on(ending)(m);
+        } else if constexpr (std::is_same_v<M, Leave>) {
+          job.Expel(from, "it leaves: " + m.reason);
+          return {};
+        } else if constexpr (std::is_same_v<M, Pong>) {
+          return on(liveness)(m);
+        } else {
+          return on(rounds)(m);
+        }
+      },
+      message);
+}
+
+void Coordinator::Machines::On(const StopRequested& event) {
+  const bool again = stopping;
+  stopping = true;
+  stop_reason = event.reason;
+  if (again || job.phase == Phase::kGathering || job.phase == Phase::kForming || !rounds.begun()) {
+    return ending.Finish(JobOutcome::kInterrupted, event.reason);
+  }
+  if (job.phase == Phase::kTraining) rounds.StopSoon(job.now + job.timeout / 2);
+}
+
+void Coordinator::Machines::On(const SlowdownRequested& event) {
+  const bool known = event.worker.value < job.members.slots();
+  if (!known || !job.members.at(event.worker).connected()) {
+    job.Log(LogLevel::kWarning, "no slow-down for worker {}: it is not there", event.worker);
+    return;
+  }
+  job.Send(job.members.at(event.worker), SetSlowdown{event.spec});
+}
+
+void Coordinator::Machines::On(const StateStreamed& event) {
+  Member* member = job.members.Find(event.connection);
+  if (member == nullptr) return;
+  std::erase(streaming, member->id);
+  joining.OnStreamed(*member);
+}
+
+void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
+  const double took = record.commit - last_commit;
+  last_commit = record.commit;
+  contributors = 0;
+  for (const ContributorRecord& part : record.contributors) contributors += part.part.value == 0;
+  excluded = static_cast<std::uint32_t>(record.excluded.size());
+  if (took <= 0) return;
+  const double speed = static_cast<double>(record.samples) / took;
+  samples_per_second = samples_per_second == 0 ? speed : 0.8 * samples_per_second + 0.2 * speed;
+}
+
+Time Coordinator::Machines::NextDeadline() const {
+  return std::min({liveness.NextDeadline(), formation.NextDeadline(), rounds.NextDeadline(),
+                   joining.NextDeadline(), ending.NextDeadline()});
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,65 @@
+// The coordinator's machines put together: who gets which event, and in which order they act.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/admission.h"
+#include "coordinator/checkpointer.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/ending.h"
+#include "coordinator/evaluation.h"
+#include "coordinator/formation.h"
+#include "coordinator/job.h"
+#include "coordinator/joining.h"
+#include "coordinator/liveness.h"
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+
+std::uint32_t UnitsPerRound(const StartParameters& start);
+
+struct Coordinator::Machines {
+  Machines(StartParameters start, policies::Policy policy, std::uint32_t min_workers);
+
+  void Step(Event event);
+  void On(Connected event) { admission.OnConnected(event.connection, std::move(event.address)); }
+  void On(const Disconnected& event);
+  void On(Received event);
+  void On(const TimerFired&) {}
+  void On(const StopRequested& event);
+  void On(const SlowdownRequested& event);
+  void On(const StateStreamed& event);
+  void On(const CheckpointSaved& event) { checkpointer.OnSaved(event.round, event.error); }
+
+  RoundMachine::Hooks MakeHooks();
+  lockstep::Status Dispatch(Member& from, FromWorker message);
+  void Settle();
+  void Drain();
+  void Remove(const Leaving& leaving);
+  void BeginTraining();
+  void StartRounds();
+  void NoteSpeed(const RoundRecord& record);
+  Time NextDeadline() const;
+
+  Job job;
+  Admission admission;
+  Formation formation;
+  RoundMachine rounds;
+  Joining joining;
+  Liveness liveness;
+  Evaluation evaluation;
+  Checkpointer checkpointer;
+  Ending ending;
+
+  std::vector<MemberId> streaming;  // get the checkpoint before the first round
+  bool stopping = false;
+  std::string stop_reason;
+  Time timer = kNever;  // in the shell's time
+  double samples_per_second = 0;
+  double last_commit = 0;
+  std::uint32_t contributors = 0;
+  std::uint32_t excluded = 0;
+};
+
+}  // namespace lockstep::coordinator

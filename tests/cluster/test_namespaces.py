@@ -1,0 +1,126 @@
+"""Three hosts on one machine: network namespaces joined by veth. Needs root; skipped in plain words without."""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+from harness import BIN, ClusterTest, Job
+
+HOSTS = ("lsc", "lsa", "lsb")  # coordinator, two workers' hosts
+
+
+def sh(*words):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+
+
+def can_make_namespaces():
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return False
+    name = f"lsprobe{os.getpid()}"
+    made = sh("ip", "netns", "add", name).returncode == 0
+    sh("ip", "netns", "del", name)
+    return made
+
+
+class Network:
+    """A bridge in a namespace of its own, with the three hosts at it: 10.77.0.1 to .3."""
+
+    def __enter__(self):
+        tag = os.getpid()
+        self.switch = f"lss{tag}"
+        self.hosts = {host: f"{host}{tag}" for host in HOSTS}
+        self.made = []
+        self.run("ip", "netns", "add", self.switch)
+        self.made.append(self.switch)
+        self.inside(self.switch, "ip", "link", "add", "br0", "type", "bridge")
+        self.inside(self.switch, "ip", "link", "set", "br0", "up")
+        for number, (host, name) in enumerate(self.hosts.items(), 1):
+            self.run("ip", "netns", "add", name)
+            self.made.append(name)
+            self.run("ip", "-n", self.switch, "link", "add", f"p{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.inside(self.switch, "ip", "link", "set", f"p{number}", "master", "br0", "up")
+            self.inside(name, "ip", "link", "set", "lo", "up")
+            self.inside(name, "ip", "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            self.inside(name, "ip", "link", "set", "eth0", "up")
+        return self
+
+    def __exit__(self, *_):
+        for name in self.made:
+            sh("ip", "netns", "del", name)
+
+    def run(self, *words):
+        done = sh(*words)
+        if done.returncode != 0:
+            raise AssertionError(f"{' '.join(map(str, words))}: {done.stderr}")
+
+    def inside(self, name, *words):
+        self.run("ip", "netns", "exec", name, *words)
+
+    def shape(self, host, rate):
+        """What the host sends goes out at `rate` at most."""
+        self.inside(self.hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb",
+                    "latency", "200ms")
+
+    def prefix(self, host):
+        return ["ip", "netns", "exec", self.hosts[host]]
+
+
+@unittest.skipUnless(can_make_namespaces(), "network namespaces cannot be made here (needs root)")
+class Namespaces(ClusterTest):
+    def secret(self, job):
+        path = job.folder / "secret"
+        path.write_text("s" * 40)
+        path.chmod(0o600)
+        return path
+
+    def run_job(self, network, transport, **options):
+        with Job(3, listen="10.77.0.1:0", prefix=network.prefix("lsc"), exchange__transport=transport, **options) as job:
+            secret = self.secret(job)
+            job.coordinator_args += ["--secret-file", secret]
+            job.start_coordinator()
+            for index, host in enumerate(("lsa", "lsa", "lsb")):
+                job.start_worker(index, "--secret-file", secret, prefix=network.prefix(host))
+            summary = job.finish(120)
+            return summary, job.rounds()
+
+    def test_over_ucx_and_tcp(self):
+        with Network() as network:
+            digests = {}
+            for transport in ("ucx", "tcp"):
+                summary, _ = self.run_job(network, transport)
+                self.assertEqual(summary["status"], "completed")
+                self.assertEqual(summary["transport"], transport)
+                kinds = {(path["from"], path["to"]): path["path"].split(":")[0] for path in summary["paths"]}
+                self.assertEqual(kinds[0, 1], "mapped")  # the same host
+                self.assertEqual(kinds[0, 2], transport)
+                digests[transport] = summary["params_digest"]
+            self.assertEqual(digests["ucx"], digests["tcp"])
+
+    def test_slow_link_makes_a_straggler(self):
+        with Network() as network:
+            network.shape("lsb", "200mbit")
+            # Some 10 MB of gradients a round: 0.3 s and more over the slow link.
+            summary, rounds = self.run_job(network, "tcp", policy__name="backup", backup__workers=1, job__rounds=25,
+                                           model__widths="1024,1024", data__synthetic_features=1024)
+            self.assertEqual(summary["status"], "completed")
+            excluded = sum(2 in line["excluded"] for line in rounds)
+            others = sum(1 in line["excluded"] or 0 in line["excluded"] for line in rounds)
+            self.assertGreater(excluded, others)
+            self.assertGreater(excluded, 5)
+
+    def test_no_secret_no_start(self):
+        with Network() as network, Job(1) as job:
+            done = subprocess.run([*network.prefix("lsc"), BIN / "lockstep-coordinator", "--listen", "10.77.0.1:0", "--workers", "1",
+                                   "--config", job.config, "--run-dir", job.run_dir], capture_output=True, text=True, timeout=60,
+                                  check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("secret", done.stderr)
+            done = subprocess.run([*network.prefix("lsa"), BIN / "lockstep-worker", "--coordinator", "10.77.0.1:7000"],
+                                  capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("secret", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,119 @@
+// Workers are not trusted: some of these say anything at any time, beside what they should. The
+// coordinator survives, closes those it can tell, and counts nothing twice.
+#include <gtest/gtest.h>
+
+#include "coordinator/interval_set.h"
+#include "tests/property/coordinator/model_worker.h"
+#include "tests/property/coordinator/simulation.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+class Liar final : public WorkerModel {
+ public:
+  Liar(WorkerHost* host, World* world) : host_(host), honest_(host, world) {}
+  void OnStart() override {
+    honest_.OnStart();
+    Lie();
+  }
+  void OnMessage(const ToWorker& message) override {
+    if (const auto* commit = std::get_if<Commit>(&message)) round_ = commit->round.value;
+    if (const auto* welcome = std::get_if<Welcome>(&message)) self_ = welcome->self;
+    // Sometimes it does not hear, either.
+    if (Below(20) != 0) honest_.OnMessage(message);
+  }
+
+ private:
+  std::uint64_t Below(std::uint64_t bound) { return host_->random().NextBelow(bound); }
+  std::uint64_t Odd() { return Below(4) == 0 ? host_->random().NextWord() : Below(6); }
+  RoundId Round() { return RoundId(Below(8) == 0 ? host_->random().NextWord() : round_ + Below(3)); }
+  MemberId Somebody() {
+    if (Below(3) == 0) return self_;
+    return {WorkerId(static_cast<std::uint32_t>(Odd())), Incarnation(static_cast<std::uint32_t>(Below(3)))};
+  }
+  PartIndex Part() { return PartIndex(static_cast<std::uint8_t>(Odd())); }
+  SampleRange Range() { return {Odd(), Odd()}; }
+  std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
+
+  FromWorker Anything() {
+    switch (Below(18)) {
+      case 0: return Hello{};
+      case 1: return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small()};
+      case 2: return Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
+      case 3: return Progress{Round(), Small(), Small()};
+      case 4: {
+        Sealed sealed{Round(), Part(), Odd(), 0, {}, static_cast<std::int64_t>(Odd())};
+        for (std::uint64_t i = Below(4); i > 0; --i) {
+          sealed.units.push_back({{UnitIndex(Small()), Range()}, static_cast<std::int64_t>(Odd()), 0});
+          sealed.samples += sealed.units.back().unit.range.size();
+        }
+        return sealed;
+      }
+      case 5: return Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
+      case 6: return Revoked{Round(), Small()};
+      case 7: return Published{Round(), Attempt(Small())};
+      case 8: return Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
+      case 9: return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0};
+      case 10: return Behind{Round(), Below(2) == 0, "a lie"};
+      case 11: return Level{Round()};
+      case 12: return Unreachable{Somebody(), "a lie"};
+      case 13: return EvaluationResult{Small(), Range(), 0, Odd()};
+      case 14: return StateChunk{Round(), Small(), Odd(), Below(2) == 0, std::vector<std::byte>(Below(9))};
+      case 15: return Final{Round(), "a lie"};
+      case 16: return Leave{"a lie"};
+      default: return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
+    }
+  }
+  void Lie() {
+    host_->After(std::chrono::microseconds(100 + Below(30000)), [this] {
+      host_->Send(Anything());
+      Lie();
+    });
+  }
+
+  WorkerHost* host_;
+  ModelWorker honest_;
+  MemberId self_;
+  std::uint64_t round_ = 0;
+};
+
+TEST(Liars, AreSurvived) {
+  std::size_t rounds = 0;
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    World world{{}, {}};
+    world.options.mapped = seed % 2 == 0;
+    StartParameters start;
+    start.workers = 4;
+    start.config.job.epochs = 3;
+    start.config.job.global_batch = 40;
+    start.config.job.min_workers = 1;
+    start.config.policy.name = seed % 3 == 0 ? "backup" : "full";
+    start.config.liveness.timeout_s = 0.3;
+    Simulation simulation(start, seed, [&](WorkerHost* host) -> std::unique_ptr<WorkerModel> {
+      // The first two processes are honest; the others, and all that come after them, are not.
+      if (host->slot_hint() < 2) return std::make_unique<ModelWorker>(host, &world);
+      return std::make_unique<Liar>(host, &world);
+    });
+    for (int i = 0; i < 4; ++i) simulation.AddWorker(std::nullopt, std::chrono::milliseconds(i));
+    simulation.Run(simulation.now() + std::chrono::seconds(5));
+    IntervalSet counted;
+    std::optional<Epoch> epoch;
+    for (const auto& record : simulation.records()) {
+      if (epoch && record->epoch != *epoch) {
+        EXPECT_EQ(counted.positions(), world.options.train_samples) << "seed " << seed;
+        counted = {};
+      }
+      epoch = record->epoch;
+      for (const ContributorRecord& contributor : record->contributors) {
+        for (const SampleRange& range : contributor.ranges) {
+          ASSERT_TRUE(counted.Add(range)) << "seed " << seed;
+        }
+      }
+    }
+    rounds += simulation.records().size();
+  }
+  EXPECT_GT(rounds, 300u) << "the lies end every job before it has begun: the test tests nothing";
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

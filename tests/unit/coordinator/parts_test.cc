@@ -1,0 +1,167 @@
+// The smaller parts of the coordinator, one by one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/delivery.h"
+#include "coordinator/digest_votes.h"
+#include "coordinator/members.h"
+#include "coordinator/owners.h"
+#include "coordinator/recent.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+
+MemberId Id(std::uint32_t worker, std::uint32_t incarnation = 1) {
+  return {WorkerId(worker), Incarnation(incarnation)};
+}
+
+Members Three() {
+  Members members(3);
+  for (std::uint64_t i = 0; i < 3; ++i) members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
+  return members;
+}
+
+OwnerMap MapOf(std::vector<std::uint32_t> owners, std::uint32_t version = 0) {
+  OwnerMap map{version, {}};
+  for (const std::uint32_t owner : owners) map.owners.push_back({Id(owner), 1});
+  return map;
+}
+
+TEST(Members, SlotsKeepTheirNumbersAndIncarnationsGrow) {
+  Members members = Three();
+  EXPECT_EQ(members.TakeSlot(WorkerId(1), ConnectionId(9), Time{}), nullptr);
+  members.Free(members.at(WorkerId(1)), Time{});
+  Member* again = members.TakeSlot(WorkerId(0), ConnectionId(9), Time{});
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->id, Id(1, 2));
+  EXPECT_EQ(members.Find(Id(1, 1)), nullptr);
+  EXPECT_EQ(members.Find(ConnectionId(9)), again);
+  EXPECT_EQ(members.Find(ConnectionId(2)), nullptr);
+}
+
+TEST(Members, ANewcomerTakesAFreshSlotBeforeALostOnes) {
+  Members members(3);
+  members.TakeSlot(std::nullopt, ConnectionId(1), Time{});
+  members.Free(members.at(WorkerId(0)), Time{});
+  EXPECT_EQ(members.TakeSlot(std::nullopt, ConnectionId(2), Time{})->id, Id(1));
+  EXPECT_EQ(members.TakeSlot(WorkerId(0), ConnectionId(3), Time{})->id, Id(0, 2));
+}
+
+TEST(Members, AMappingTakesBothAndEndsWithTheIncarnation) {
+  Members members = Three();
+  members.SetPath(WorkerId(0), {Id(1), true, "", true, "mapped", 1});
+  EXPECT_FALSE(members.Mapped(WorkerId(0), WorkerId(1)));
+  members.SetPath(WorkerId(1), {Id(0), true, "", true, "mapped", 1});
+  EXPECT_TRUE(members.Mapped(WorkerId(0), WorkerId(1)));
+  members.Free(members.at(WorkerId(1)), Time{});
+  members.TakeSlot(WorkerId(1), ConnectionId(9), Time{});
+  EXPECT_FALSE(members.Mapped(WorkerId(0), WorkerId(1)));
+}
+
+TEST(ClockOffset, TheShortestWayWins) {
+  ClockOffset clock;
+  clock.Add(Time(milliseconds(100)), Time(milliseconds(120)), 1'000'110'000'000);
+  clock.Add(Time(milliseconds(200)), Time(milliseconds(202)), 1'000'201'000'000);
+  clock.Add(Time(milliseconds(300)), Time(milliseconds(340)), 1'000'339'000'000);
+  EXPECT_EQ(clock.ToOurs(1'000'500'000'000), Time(milliseconds(500)));
+}
+
+TEST(Delivery, AReceiptIsNeededOfEachOwnerThatIsNeitherSelfNorMapped) {
+  Members members = Three();
+  members.SetPath(WorkerId(0), {Id(1), true, "", true, "mapped", 1});
+  members.SetPath(WorkerId(1), {Id(0), true, "", true, "mapped", 1});
+  Delivery delivery(3);
+  delivery.SetOwners(MapOf({0, 1, 2}), members);
+  EXPECT_THAT(delivery.Missing(WorkerId(0), PartIndex(0)), ElementsAre(WorkerId(2)));
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(2), WorkerId(0), PartIndex(0)));
+  EXPECT_FALSE(delivery.AddReceipt(WorkerId(2), WorkerId(0), PartIndex(0)));
+  EXPECT_TRUE(delivery.Delivered(WorkerId(0), PartIndex(0)));
+  EXPECT_FALSE(delivery.Delivered(WorkerId(0), PartIndex(1)));
+  EXPECT_FALSE(delivery.AddReceipt(WorkerId(0), WorkerId(2), PartIndex(0)));
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(1), WorkerId(2), PartIndex(0)));
+}
+
+TEST(Delivery, ReceiptsEndWithTheMapAndWithTheContributor) {
+  const Members members = Three();
+  Delivery delivery(3);
+  delivery.SetOwners(MapOf({0}), members);
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(0), WorkerId(1), PartIndex(0)));
+  delivery.AddContributor(WorkerId(1), members);
+  EXPECT_FALSE(delivery.Delivered(WorkerId(1), PartIndex(0)));
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(0), WorkerId(1), PartIndex(0)));
+  delivery.SetOwners(MapOf({2}, 1), members);
+  EXPECT_FALSE(delivery.Delivered(WorkerId(1), PartIndex(0)));
+  EXPECT_TRUE(delivery.Delivered(WorkerId(2), PartIndex(0)));
+}
+
+TEST(DigestVotes, AMinorityIsNamed) {
+  DigestVotes votes;
+  EXPECT_TRUE(votes.Add(Id(0), RoundId(1), 0, 5, 3).minority.empty());
+  EXPECT_TRUE(votes.Add(Id(1), RoundId(1), 0, 6, 3).minority.empty());
+  const auto outcome = votes.Add(Id(2), RoundId(1), 0, 6, 3);
+  EXPECT_THAT(outcome.minority, ElementsAre(Id(0)));
+  EXPECT_FALSE(outcome.no_majority);
+  EXPECT_EQ(votes.Leading(RoundId(1))->value, 6u);
+  EXPECT_EQ(votes.Leading(RoundId(1))->agreeing, 2u);
+}
+
+TEST(DigestVotes, WithoutAStrictMajorityNobodyIsBelieved) {
+  DigestVotes votes;
+  EXPECT_FALSE(votes.Add(Id(0), RoundId(1), 0, 5, 2).no_majority);
+  EXPECT_TRUE(votes.Add(Id(1), RoundId(1), 0, 6, 2).no_majority);
+}
+
+TEST(DigestVotes, ANewAttemptVotesAnew) {
+  DigestVotes votes;
+  EXPECT_TRUE(votes.Add(Id(0), RoundId(1), 0, 5, 2).minority.empty());
+  votes.Forget(RoundId(1));
+  EXPECT_FALSE(votes.Leading(RoundId(1)));
+  EXPECT_FALSE(votes.Add(Id(1), RoundId(1), 0, 6, 2).no_majority);
+}
+
+TEST(OwnerDeadline, FollowsTheMedianInsideItsBounds) {
+  RecentLatency latency;
+  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(2500));
+  EXPECT_EQ(OwnerDeadline(latency, milliseconds(100)), milliseconds(250));
+  for (int i = 0; i < 9; ++i) latency.Add(milliseconds(100));
+  for (int i = 0; i < 4; ++i) latency.Add(milliseconds(9000));
+  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(1000));
+  for (int i = 0; i < 99; ++i) latency.Add(milliseconds(1));
+  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(250));
+  for (int i = 0; i < 99; ++i) latency.Add(milliseconds(5000));
+  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(5000));
+}
+
+TEST(OwnerWeights, StayUnderStaticConditionsAndHalveForALastingReason) {
+  const Members members = Three();
+  OwnerWeights weights(3);
+  const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
+  const OwnerMap equal = weights.Choose(0, ids, members);
+  const std::vector<Duration> jitter[] = {{milliseconds(20), milliseconds(25), milliseconds(22)},
+                                          {milliseconds(28), milliseconds(20), milliseconds(35)}};
+  for (int i = 0; i < 200; ++i) {
+    weights.OnRoundPublished(ids, jitter[i % 2]);
+    ASSERT_EQ(weights.Choose(0, ids, members), equal);
+  }
+  const std::vector<Duration> slow = {milliseconds(20), milliseconds(20), milliseconds(100)};
+  for (int i = 0; i < 40; ++i) weights.OnRoundPublished(ids, slow);
+  const OwnerMap half = weights.Choose(0, ids, members);
+  EXPECT_EQ(half.owners[0].weight, 2u);
+  EXPECT_EQ(half.owners[2].weight, 1u);
+}
+
+TEST(OwnerWeights, WhoHasABrokenEdgeOrIsOnTrialDoesNotOwn) {
+  Members members = Three();
+  OwnerWeights weights(3);
+  const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
+  members.at(WorkerId(0)).owner_on_trial = RoundId(3);
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({1, 2}));
+  members.AddBrokenEdge(WorkerId(1), WorkerId(0));
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({2}));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,178 @@
+// Work that a rule moves: units are given again only when their holder gave them back or was fenced.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/round_machine.h"
+#include "policies/full.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+struct Proposals {
+  std::vector<policies::MoveUnits> moves;
+  std::vector<WorkerId> fence;
+};
+
+class ProposingRule final : public policies::WorkRule {
+ public:
+  explicit ProposingRule(Proposals* proposals) : proposals_(proposals) {}
+  std::string_view name() const override { return "proposing"; }
+  std::vector<std::uint32_t> Share(std::span<const policies::WorkerView> members,
+                                   std::uint32_t units) override {
+    return std::vector<std::uint32_t>(members.size(),
+                                      units / static_cast<std::uint32_t>(members.size()));
+  }
+  policies::WorkVerdict Judge(const policies::RoundView&) override {
+    policies::WorkVerdict verdict;
+    verdict.moves = std::move(proposals_->moves);
+    verdict.fence = std::move(proposals_->fence);
+    proposals_->moves.clear();
+    proposals_->fence.clear();
+    verdict.reason = "because";
+    return verdict;
+  }
+
+ private:
+  Proposals* proposals_;
+};
+
+// Two workers, four units each, all mapped.
+class RoundMovesTest : public ::testing::Test {
+ protected:
+  RoundMovesTest() {
+    StartParameters start;
+    start.workers = 2;
+    start.config.job.global_batch = 8;
+    policies::Policy policy;
+    policy.name = "test";
+    policy.closing = policies::MakeFull();
+    policy.work = std::make_unique<ProposingRule>(&proposals_);
+    job_ = std::make_unique<Job>(std::move(start), std::move(policy), 1);
+    job_->out = &actions_;
+    job_->train_samples = 80;
+    for (std::uint32_t i : {0u, 1u}) {
+      Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
+      job_->members.SetState(*member, MemberState::kLive, Time{});
+    }
+    for (std::uint32_t i : {0u, 1u}) {
+      job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
+    }
+    RoundMachine::Hooks hooks;
+    hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
+    hooks.on_resend = [](Commit*, const Sampler&) {};
+    hooks.on_closed = [](const RoundRecord&) {};
+    hooks.on_applied = [](Member&, RoundId) {};
+    rounds_ = std::make_unique<RoundMachine>(job_.get(), std::move(hooks));
+    rounds_->Begin(Sampler(80, 8, 8), RoundId(0), 0, StateSource::kSeed);
+  }
+  Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
+  void Advance() {
+    actions_.clear();
+    rounds_->Advance();
+  }
+  // Messages of a kind that the last step sent to `worker`.
+  template <class M>
+  std::vector<M> Sent(std::uint32_t worker) {
+    std::vector<M> messages;
+    for (const Action& action : actions_) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send == nullptr || !std::holds_alternative<M>(*send->message)) continue;
+      for (const ConnectionId to : send->to) {
+        if (to.value == worker + 1) messages.push_back(std::get<M>(*send->message));
+      }
+    }
+    return messages;
+  }
+  Sealed SealedOf(PartIndex part, std::uint64_t from, std::uint64_t to) {
+    Sealed sealed{RoundId(0), part, to - from, 0, {}, 0};
+    for (std::uint64_t i = from; i < to; ++i) {
+      sealed.units.push_back({{UnitIndex(static_cast<std::uint32_t>(i)), {i, i + 1}}, 0, 1});
+    }
+    return sealed;
+  }
+
+  Proposals proposals_;
+  Actions actions_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<RoundMachine> rounds_;
+};
+
+TEST_F(RoundMovesTest, UnitsMoveOnceTheirHolderHasGivenThemBack) {
+  proposals_.moves = {{WorkerId(0), WorkerId(1), 2}};
+  Advance();
+  ASSERT_THAT(Sent<Revoke>(0), SizeIs(1));
+  EXPECT_EQ(Sent<Revoke>(0)[0].from, 2u);
+  EXPECT_THAT(Sent<Assign>(1), SizeIs(0));
+  // It had begun the third one.
+  actions_.clear();
+  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3}).ok());
+  ASSERT_THAT(Sent<Assign>(1), SizeIs(1));
+  EXPECT_THAT(Sent<Assign>(1)[0].units, ElementsAre(Unit{UnitIndex(3), {3, 4}}));
+  ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 3)).ok());
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  Advance();
+  EXPECT_THAT(Sent<Commit>(0), SizeIs(0));
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
+  Advance();
+  ASSERT_THAT(Sent<Commit>(0), SizeIs(1));
+  EXPECT_EQ(Sent<Commit>(0)[0].samples, 8u);
+}
+
+TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
+  proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
+  Advance();
+  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3}).ok());
+  EXPECT_FALSE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+}
+
+TEST_F(RoundMovesTest, WhoDoesNotGiveBackInTimeIsFenced) {
+  proposals_.moves = {{WorkerId(0), WorkerId(1), 2}};
+  Advance();
+  job_->now = rounds_->NextDeadline();
+  Advance();
+  EXPECT_THAT(Sent<FenceRound>(0), SizeIs(1));
+  ASSERT_THAT(Sent<Assign>(1), SizeIs(1));
+  EXPECT_THAT(Sent<Assign>(1)[0].units, SizeIs(4));
+  // What it says of the round counts for nothing, and is no crime: it may not know yet.
+  EXPECT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+  EXPECT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 2}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 0, 4)).ok());
+  Advance();
+  ASSERT_THAT(Sent<Commit>(1), SizeIs(1));
+  EXPECT_THAT(Sent<Commit>(1)[0].parts, SizeIs(2));
+}
+
+TEST_F(RoundMovesTest, FencedByTheRule) {
+  proposals_.fence = {WorkerId(1)};
+  Advance();
+  EXPECT_THAT(Sent<FenceRound>(1), SizeIs(1));
+  Advance();
+  ASSERT_THAT(Sent<Assign>(0), SizeIs(1));
+  EXPECT_THAT(Sent<Assign>(0)[0].units, SizeIs(4));
+}
+
+TEST_F(RoundMovesTest, NonsenseIsNotCarriedOut) {
+  proposals_.moves = {{WorkerId(0), WorkerId(0), 2}, {WorkerId(7), WorkerId(0), 1},
+                      {WorkerId(0), WorkerId(9), 1}};
+  proposals_.fence = {WorkerId(8)};
+  Advance();
+  EXPECT_TRUE(actions_.empty());
+}
+
+TEST_F(RoundMovesTest, NothingIsGivenBehindTheSecondPart) {
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
+  Advance();
+  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
+  proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
+  Advance();
+  EXPECT_THAT(Sent<Revoke>(0), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,64 @@
+// What a coordinator will not start with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/coordinator.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ErrorOf(const StartParameters& start) {
+  auto made = Coordinator::Make(start);
+  return made.ok() ? "" : made.error().message;
+}
+
+TEST(Start, WrongConfigsAreOneLine) {
+  StartParameters start;
+  start.workers = 4;
+  EXPECT_EQ(ErrorOf(start), "");
+  StartParameters wrong = start;
+  wrong.config.policy.name = "ful";
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("'full'"));
+  wrong = start;
+  wrong.config.job.min_workers = 5;
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("job.min_workers"));
+  wrong = start;
+  wrong.config.job.global_batch = 0;
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("job.global_batch"));
+  wrong = start;
+  wrong.config.job.global_batch = 10;
+  wrong.config.job.units = 11;
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("job.units"));
+  wrong = start;
+  wrong.config.policy.name = "backup";
+  wrong.config.policy.backup_workers = 4;
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("backup.workers"));
+}
+
+TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {
+  StartParameters start;
+  start.workers = 2;
+  start.config.job.join_timeout_s = 5;
+  auto coordinator = std::move(*Coordinator::Make(start));
+  Actions actions;
+  coordinator->Step(Time{}, Connected{ConnectionId(1), "127.0.0.1"}, &actions);
+  coordinator->Step(Time{}, Received{ConnectionId(1), Hello{}}, &actions);
+  Ready ready;
+  ready.transports = {{"tcp", "address", ""}};
+  ready.train_samples = ready.parameter_count = 10;
+  coordinator->Step(Time{}, Received{ConnectionId(1), ready}, &actions);
+  actions.clear();
+  coordinator->Step(Time(std::chrono::seconds(5)), TimerFired{}, &actions);
+  EXPECT_FALSE(coordinator->finished()) << "the timer was late: the coordinator stood still";
+  coordinator->Step(Time(std::chrono::seconds(10)), TimerFired{}, &actions);
+  ASSERT_TRUE(coordinator->finished());
+  const auto* finished = std::get_if<JobFinished>(&actions.back());
+  ASSERT_NE(finished, nullptr);
+  EXPECT_EQ(finished->result.outcome, JobOutcome::kFailed);
+  EXPECT_THAT(finished->result.reason, HasSubstr("worker 1 is not there"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
