@@ -159,9 +159,9 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
             "Gradients are cut into buckets of about this size, in the order in which the "
             "backward pass finishes them");
-  table.Add("exchange.piece_bytes", &exchange->piece_bytes, Bytes(4096, 64u << 20),
+  table.Add("exchange.piece_bytes", &exchange->piece_bytes, Bytes(4096, 4u << 20),
             "Largest piece that is asked for at once");
-  table.Add("exchange.window", &exchange->window, Count(1, 1024),
+  table.Add("exchange.window", &exchange->window, Count(1, 256),
             "Pieces under way from one peer at a time");
 }
 

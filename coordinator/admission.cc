@@ -30,8 +30,8 @@ void Admission::OnConnected(ConnectionId connection, std::string address) {
 void Admission::Refuse(ConnectionId connection, std::string reason) {
   job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
-  job_->out->push_back(coordinator::Send{
-      {connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason})});
+  job_->out->push_back(
+      coordinator::Send{{connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason})});
   job_->out->push_back(Close{connection, std::move(reason)});
 }
 
@@ -48,7 +48,8 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
   }
   Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now);
   if (member == nullptr) {
-    return Refuse(connection, fmt::format("all {} workers of the job are there", job_->start.workers));
+    return Refuse(connection,
+                  fmt::format("all {} workers of the job are there", job_->start.workers));
   }
   member->hello = *hello;
   member->address = strangers_[connection].address;

@@ -31,7 +31,9 @@ class BitMatrix {
   void SetWord(std::size_t row, std::size_t index, std::uint64_t value) {
     bits_[row * words_ + index] = value;
   }
-  std::uint64_t Word(std::size_t row, std::size_t index) const { return bits_[row * words_ + index]; }
+  std::uint64_t Word(std::size_t row, std::size_t index) const {
+    return bits_[row * words_ + index];
+  }
 
  private:
   std::size_t words_ = 0;

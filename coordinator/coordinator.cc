@@ -26,14 +26,27 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
     return invalid(fmt::format("job.units = {}: a unit has at least one sample, and there are {}",
                                job.units, job.global_batch));
   }
-  if (parameters.config.liveness.timeout_s <= 0) return invalid("liveness.timeout must be positive");
+  if (parameters.config.liveness.timeout_s <= 0)
+    return invalid("liveness.timeout must be positive");
   if (lockstep::Status status = CheckSchedule(parameters.config.schedule); !status) {
     return status.error();
   }
   auto policy = policies::MakePolicy(parameters.config.policy, parameters.workers);
   if (!policy) return policy.error();
+  if (parameters.resume) {
+    const JobState& state = *parameters.resume;
+    const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
+    if ((job.rounds > 0 && state.next_round.value >= job.rounds) ||
+        (epochs > 0 && state.sampler.epoch.value >= epochs)) {
+      return invalid(
+          fmt::format("the checkpoint is at the job's end (round {}, epoch {}): there is "
+                      "nothing to resume",
+                      state.next_round, state.sampler.epoch));
+    }
+  }
   const std::uint32_t spare = std::min(policy->closing->Spare(), parameters.workers - 1);
-  const std::uint32_t min_workers = job.min_workers > 0 ? job.min_workers : parameters.workers - spare;
+  const std::uint32_t min_workers =
+      job.min_workers > 0 ? job.min_workers : parameters.workers - spare;
   if (min_workers > parameters.workers) {
     return invalid(fmt::format("job.min_workers = {} is more than the {} workers of the job",
                                min_workers, parameters.workers));

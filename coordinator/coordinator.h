@@ -143,9 +143,9 @@ struct JobFinished {
   JobResult result;
 };
 
-using Action = std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone,
-                            StreamState, CheckpointPiece, SaveCheckpoint, DropCheckpoint,
-                            JobFinished>;
+using Action =
+    std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone, StreamState,
+                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, JobFinished>;
 using Actions = std::vector<Action>;
 
 class Coordinator {

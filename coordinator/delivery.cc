@@ -3,7 +3,9 @@
 namespace lockstep::coordinator {
 
 Delivery::Delivery(std::uint32_t slots)
-    : slots_(slots), owners_(1, slots), needs_(slots, slots),
+    : slots_(slots),
+      owners_(1, slots),
+      needs_(slots, slots),
       receipts_(slots, std::size_t{slots} * kMaxParts),
       missing_(std::size_t{slots} * kMaxParts) {}
 

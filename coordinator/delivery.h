@@ -43,9 +43,9 @@ class Delivery {
   void CountMissing(std::uint32_t contributor, const Members& members);
 
   std::uint32_t slots_;
-  BitMatrix owners_;               // one row
-  BitMatrix needs_;                // [contributor][owner]: a receipt is needed
-  BitMatrix receipts_;             // [owner][key]
+  BitMatrix owners_;                    // one row
+  BitMatrix needs_;                     // [contributor][owner]: a receipt is needed
+  BitMatrix receipts_;                  // [owner][key]
   std::vector<std::uint32_t> missing_;  // by key: receipts that are to come
 };
 

@@ -33,7 +33,8 @@ void Ending::Advance() {
   std::string digest;
   std::vector<WorkerId> differ;
   if (!Agree(&digest, &differ)) {
-    return Finish(JobOutcome::kFailed, "the members' final parameters differ and no majority agrees");
+    return Finish(JobOutcome::kFailed,
+                  "the members' final parameters differ and no majority agrees");
   }
   Finish(outcome_, reason_);
 }
@@ -104,11 +105,14 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double lost = Seconds(member.held_up_lost);
     const double sum = compute + link + lost;
     if (sum <= 0) continue;
-    const char* kind = lost >= std::max(compute, link) ? "lost" : link > compute ? "link" : "compute";
+    const char* kind = lost >= std::max(compute, link) ? "lost"
+                       : link > compute                ? "link"
+                                                       : "compute";
     result.stragglers.push_back({member.id.worker, sum, kind});
   }
-  std::stable_sort(result.stragglers.begin(), result.stragglers.end(),
-                   [](const auto& a, const auto& b) { return a.held_up_seconds > b.held_up_seconds; });
+  std::stable_sort(
+      result.stragglers.begin(), result.stragglers.end(),
+      [](const auto& a, const auto& b) { return a.held_up_seconds > b.held_up_seconds; });
   result.saved_seconds = job_->saved_seconds;
   job_->phase = Phase::kFinished;
   job_->out->push_back(JobFinished{std::move(result)});

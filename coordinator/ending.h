@@ -1,5 +1,5 @@
-// The job's end: the last evaluation and checkpoint are awaited, then everybody is told to finish and
-// says what its parameters are.
+// The job's end: the last evaluation and checkpoint are awaited, then everybody is told to finish
+// and says what its parameters are.
 #pragma once
 
 #include <map>

@@ -42,9 +42,8 @@ void Evaluation::OnApplied(Member& member, RoundId round) {
 }
 
 bool Evaluation::Busy(const MemberId& member) const {
-  return std::any_of(current_->chunks.begin(), current_->chunks.end(), [&](const Chunk& chunk) {
-    return !chunk.done && chunk.with == member;
-  });
+  return std::any_of(current_->chunks.begin(), current_->chunks.end(),
+                     [&](const Chunk& chunk) { return !chunk.done && chunk.with == member; });
 }
 
 void Evaluation::Give(Member& member) {
@@ -119,7 +118,8 @@ void Evaluation::GiveToIdle() {
 
 void Evaluation::GiveUp(const std::string& why) {
   if (!current_) return;
-  job_->Log(LogLevel::kWarning, "the evaluation after round {} is given up: {}", current_->round, why);
+  job_->Log(LogLevel::kWarning, "the evaluation after round {} is given up: {}", current_->round,
+            why);
   current_.reset();
 }
 

@@ -11,12 +11,14 @@ namespace lockstep::coordinator {
 Formation::Formation(Job* job)
     : job_(job),
       join_deadline_(job->start.started + FromSeconds(job->start.config.job.join_timeout_s)),
-      answered_(job->members.slots()), reached_(job->members.slots(), job->members.slots()) {}
+      answered_(job->members.slots()),
+      reached_(job->members.slots(), job->members.slots()) {}
 
 std::vector<Member*> Formation::Participants() const {
   std::vector<Member*> participants;
   for (Member& member : job_->members.all()) {
-    if (member.connected() && member.state == MemberState::kForming) participants.push_back(&member);
+    if (member.connected() && member.state == MemberState::kForming)
+      participants.push_back(&member);
   }
   return participants;
 }
@@ -108,8 +110,9 @@ void Formation::Form() {
   // The lower id connects to the higher.
   for (std::size_t i = 0; i < participants.size(); ++i) {
     const auto self = peers.begin() + static_cast<std::ptrdiff_t>(i);
-    job_->Send(*participants[i], lockstep::Form{formation_, job_->transport,
-                                                {self + 1, peers.end()}, {peers.begin(), self}});
+    job_->Send(*participants[i],
+               lockstep::Form{
+                   formation_, job_->transport, {self + 1, peers.end()}, {peers.begin(), self}});
   }
 }
 

@@ -21,7 +21,7 @@ class IntervalSet {
   std::size_t fragments() const { return ranges_.size(); }
   bool Covers(SampleRange range) const;
   bool Intersects(SampleRange range) const;
-  std::vector<SampleRange> Ranges() const;  // ascending
+  std::vector<SampleRange> Ranges() const;                   // ascending
   std::vector<SampleRange> Within(SampleRange range) const;  // the same, clipped to `range`
   bool operator==(const IntervalSet&) const = default;
 

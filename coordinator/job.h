@@ -28,8 +28,11 @@ struct Leaving {
 
 struct Job {
   Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum)
-      : start(std::move(parameters)), policy(std::move(rules)), min_workers(quorum),
-        members(start.workers), timeout(FromSeconds(start.config.liveness.timeout_s)) {}
+      : start(std::move(parameters)),
+        policy(std::move(rules)),
+        min_workers(quorum),
+        members(start.workers),
+        timeout(FromSeconds(start.config.liveness.timeout_s)) {}
 
   const StartParameters start;
   policies::Policy policy;
@@ -66,8 +69,8 @@ struct Job {
   double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
 
   void Send(const Member& to, ToWorker message) {
-    out->push_back(coordinator::Send{{to.connection},
-                                     std::make_shared<const ToWorker>(std::move(message))});
+    out->push_back(
+        coordinator::Send{{to.connection}, std::make_shared<const ToWorker>(std::move(message))});
   }
   void Send(std::span<const MemberId> to, ToWorker message) {
     Send(to, std::make_shared<const ToWorker>(std::move(message)));
@@ -89,6 +92,7 @@ struct Job {
     leaving.push_back({member.id, std::move(reason), refuse});
   }
   void Disconnected(Member& member, const std::string& reason) {
+    if (!member.connected()) return;
     Expel(member, reason);
     leaving.back().disconnected = true;
   }

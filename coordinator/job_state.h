@@ -13,7 +13,7 @@
 namespace lockstep::coordinator {
 
 struct JobState {
-  RoundId next_round;        // the first that is not in the tensors
+  RoundId next_round;  // the first that is not in the tensors
   std::uint64_t updates = 0;
   SamplerState sampler;
   Totals totals;

@@ -18,8 +18,10 @@ constexpr std::uint32_t kCopyTries = 2;
 
 void Joining::Form(Member& member) {
   if (OfferOf(member.ready, job_->transport) == nullptr) {
-    job_->Expel(member, fmt::format("the job runs over {}, which this worker does not have",
-                                    job_->transport), true);
+    job_->Expel(
+        member,
+        fmt::format("the job runs over {}, which this worker does not have", job_->transport),
+        true);
     return;
   }
   Newcomer newcomer;
@@ -29,16 +31,20 @@ void Joining::Form(Member& member) {
   std::vector<PeerInfo> connect_to;
   std::vector<MemberId> peers;
   for (const Member& peer : job_->members.all()) {
-    const bool there = peer.connected() && (peer.exchanging() || peer.state == MemberState::kBehind ||
-                                            newcomers_.contains(peer.id));
+    const bool there =
+        peer.connected() &&
+        (peer.exchanging() || peer.state == MemberState::kBehind || newcomers_.contains(peer.id));
     if (!there) continue;
     connect_to.push_back(PeerInfoOf(peer, job_->transport, mapping));
     peers.push_back(peer.id);
     newcomer.peers[peer.id] = 0;
   }
-  job_->Send(member, lockstep::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
-  job_->Send(peers, lockstep::Form{newcomer.formation, job_->transport, {},
-                                   {PeerInfoOf(member, job_->transport, mapping)}});
+  job_->Send(member,
+             lockstep::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
+  job_->Send(
+      peers,
+      lockstep::Form{
+          newcomer.formation, job_->transport, {}, {PeerInfoOf(member, job_->transport, mapping)}});
   job_->members.SetState(member, MemberState::kForming, job_->now);
   newcomers_[member.id] = std::move(newcomer);
 }
@@ -61,8 +67,10 @@ Status Joining::On(Member& from, const Reached& message) {
       }
       Member* member = job_->members.Find(id);
       if (member == nullptr) continue;
-      job_->Expel(*member, fmt::format("worker {} and worker {} do not reach each other over {}: {}",
-                                       id.worker, other.worker, job_->transport, path.error), true);
+      job_->Expel(*member,
+                  fmt::format("worker {} and worker {} do not reach each other over {}: {}",
+                              id.worker, other.worker, job_->transport, path.error),
+                  true);
     }
   }
   return {};
@@ -133,8 +141,7 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
   }
   // The plan of the open round goes ahead: units of it may be assigned as soon as it is level.
-  job_->Send(member,
-             Start{StateSource::kPeers, rounds_->JoinPlan(), job_->totals.samples_counted});
+  job_->Send(member, Start{StateSource::kPeers, rounds_->JoinPlan(), job_->totals.samples_counted});
   job_->Send(member, CatchUp{donor->id, *at});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
@@ -150,7 +157,8 @@ Status Joining::On(Member& from, const Behind& message) {
     case MemberState::kCatchingUp: {
       // The copy failed; another donor is tried, as when it takes too long.
       const auto copying = copying_.find(from.id);
-      if (copying != copying_.end()) copying->second.since = job_->now - kCopyTimeouts * job_->timeout;
+      if (copying != copying_.end())
+        copying->second.since = job_->now - kCopyTimeouts * job_->timeout;
       return {};
     }
     case MemberState::kBehind:
@@ -204,8 +212,9 @@ void Joining::CheckNewcomers() {
     } else if (job_->now >= newcomer.deadline) {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
                                        [](const auto& peer) { return peer.second != kBoth; });
-      job_->Expel(*member, fmt::format("it and worker {} did not connect in time",
-                                       silent->first.worker), true);
+      job_->Expel(*member,
+                  fmt::format("it and worker {} did not connect in time", silent->first.worker),
+                  true);
     }
   }
   for (const MemberId& id : in) newcomers_.erase(id);
@@ -250,17 +259,6 @@ void Joining::Advance() {
     }
   }
   if (!copying_.empty()) CheckCopying();
-}
-
-Time Joining::NextDeadline() const {
-  Time next = kNever;
-  for (const auto& [id, newcomer] : newcomers_) {
-    if (!Connected(newcomer)) next = std::min(next, newcomer.deadline);
-  }
-  for (const auto& [id, copying] : copying_) {
-    next = std::min(next, copying.since + kCopyTimeouts * job_->timeout);
-  }
-  return next;
 }
 
 }  // namespace lockstep::coordinator

@@ -30,8 +30,8 @@ class Joining {
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnStreamed(Member& member);
   void OnOut(const MemberId& member);
+  // Its deadlines are long: that it is called at each of liveness' periods will do.
   void Advance();
-  Time NextDeadline() const;
 
  private:
   enum : std::uint8_t { kSelfSays = 1, kPeerSays = 2, kBoth = 3 };

@@ -7,9 +7,9 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr int kPeriods = 8;     // looks in one liveness.timeout
+constexpr int kPeriods = 8;         // looks in one liveness.timeout
 constexpr int kFollowTimeouts = 3;  // of liveness.timeout, to apply a closed round
-constexpr int kUnitTimes = 10;  // without a finished unit
+constexpr int kUnitTimes = 10;      // without a finished unit
 
 }  // namespace
 

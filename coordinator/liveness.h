@@ -1,5 +1,6 @@
-// Who is lost by evidence: no message for liveness.timeout, or units and no progress for much longer
-// than they take. Who is behind: lacks a closed round and does not get on. Pings make everybody say something, and measure the offsets of clocks.
+// Who is lost by evidence: no message for liveness.timeout, or units and no progress for much
+// longer than they take. Who is behind: lacks a closed round and does not get on. Pings make
+// everybody say something, and measure the offsets of clocks.
 #pragma once
 
 #include "base/messages.h"

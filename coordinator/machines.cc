@@ -12,10 +12,17 @@ std::uint32_t UnitsPerRound(const StartParameters& start) {
   return std::min(units, job.global_batch);
 }
 
-Coordinator::Machines::Machines(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
-    : job(std::move(start), std::move(policy), min_workers), admission(&job), formation(&job),
-      rounds(&job, MakeHooks()), joining(&job, &rounds), liveness(&job), evaluation(&job),
-      checkpointer(&job), ending(&job, &rounds, &evaluation, &checkpointer) {
+Coordinator::Machines::Machines(StartParameters start, policies::Policy policy,
+                                std::uint32_t min_workers)
+    : job(std::move(start), std::move(policy), min_workers),
+      admission(&job),
+      formation(&job),
+      rounds(&job, MakeHooks()),
+      joining(&job, &rounds),
+      liveness(&job),
+      evaluation(&job),
+      checkpointer(&job),
+      ending(&job, &rounds, &evaluation, &checkpointer) {
   if (!job.start.resume) return;
   const JobState& state = *job.start.resume;
   job.agreed = true;
@@ -32,8 +39,7 @@ RoundMachine::Hooks Coordinator::Machines::MakeHooks() {
   RoundMachine::Hooks hooks;
   hooks.on_commit = [this](Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
     const bool final_one = last && !stopping;
-    commit->evaluation =
-        evaluation.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
+    commit->evaluation = evaluation.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
     checkpointer.AtCommit(commit, after, epoch_ended, last);
   };
   hooks.on_resend = [this](Commit* commit, const Sampler& after) {
@@ -72,7 +78,8 @@ void Coordinator::Machines::Settle() {
                    stopping ? stop_reason : "all rounds are done");
     }
     ending.Advance();
-  } while (!job.leaving.empty() || !job.behind.empty() || (job.failure && job.phase != Phase::kFinished));
+  } while (!job.leaving.empty() || !job.behind.empty() ||
+           (job.failure && job.phase != Phase::kFinished));
 }
 
 void Coordinator::Machines::Drain() {
@@ -90,17 +97,20 @@ void Coordinator::Machines::Drain() {
   }
   const bool holders = job.members.CountLive() > 0;
   if (job.phase == Phase::kTraining && rounds.begun() && !holders) {
-    job.Fail("no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+    job.Fail(
+        "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
   }
 }
 
 void Coordinator::Machines::Remove(const Leaving& leaving) {
   Member& member = job.members.at(leaving.member.worker);
   const MemberState state = member.state;
-  job.Log(LogLevel::kWarning, "worker {} is out: {}", member.id.worker, leaving.reason);
+  // At the end everybody goes.
+  job.Log(job.phase == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
+          "worker {} is out: {}", member.id.worker, leaving.reason);
   if (leaving.refuse) {
-    job.out->push_back(Send{{member.connection},
-                            std::make_shared<const ToWorker>(Refuse{leaving.reason})});
+    job.out->push_back(
+        Send{{member.connection}, std::make_shared<const ToWorker>(Refuse{leaving.reason})});
   }
   if (!leaving.disconnected) job.out->push_back(Close{member.connection, leaving.reason});
   job.members.Free(member, job.now);
@@ -121,8 +131,8 @@ void Coordinator::Machines::Remove(const Leaving& leaving) {
 
 void Coordinator::Machines::BeginTraining() {
   job.phase = Phase::kTraining;
-  job.Log(LogLevel::kInfo, "{} workers are connected over {}", job.members.Count(MemberState::kForming),
-          job.transport);
+  job.Log(LogLevel::kInfo, "{} workers are connected over {}",
+          job.members.Count(MemberState::kForming), job.transport);
   for (const Member& member : job.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     streaming.push_back(member.id);
@@ -246,7 +256,7 @@ void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
 
 Time Coordinator::Machines::NextDeadline() const {
   return std::min({liveness.NextDeadline(), formation.NextDeadline(), rounds.NextDeadline(),
-                   joining.NextDeadline(), ending.NextDeadline()});
+                   ending.NextDeadline()});
 }
 
 }  // namespace lockstep::coordinator

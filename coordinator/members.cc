@@ -27,7 +27,11 @@ void ClockOffset::Add(Time sent, Time received, std::int64_t worker_ns) {
 }
 
 Members::Members(std::uint32_t slots)
-    : members_(slots), last_incarnation_(slots), mapped_(slots, slots), mutual_(slots, slots), broken_(slots, slots),
+    : members_(slots),
+      last_incarnation_(slots),
+      mapped_(slots, slots),
+      mutual_(slots, slots),
+      broken_(slots, slots),
       paths_(slots) {
   counts_[static_cast<std::size_t>(MemberState::kLost)] = slots;
   for (std::uint32_t i = 0; i < slots; ++i) members_[i].id.worker = WorkerId(i);

@@ -36,7 +36,9 @@ struct ClockOffset {
       worker_minus_ours = Duration(worker_ns) - received.time_since_epoch();
     }
   }
-  Time ToOurs(std::int64_t worker_ns) const { return Time(Duration(worker_ns)) - worker_minus_ours; }
+  Time ToOurs(std::int64_t worker_ns) const {
+    return Time(Duration(worker_ns)) - worker_minus_ours;
+  }
 };
 
 struct Member {
@@ -52,7 +54,7 @@ struct Member {
   Time last_progress;  // units, or leave to begin with them
   ClockOffset clock;
 
-  RoundId next;  // the first round that is not in its parameters
+  RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   // Was silent as an owner in this round; owns again once it has contributed to a later one.
   std::optional<RoundId> owner_on_trial;
@@ -118,9 +120,9 @@ class Members {
   std::vector<Incarnation> last_incarnation_;
   std::unordered_map<ConnectionId, WorkerId> by_connection_;
   std::array<std::uint32_t, 7> counts_{};  // by MemberState
-  BitMatrix mapped_;  // [who says it][peer]
-  BitMatrix mutual_;  // both say it
-  BitMatrix broken_;  // symmetric
+  BitMatrix mapped_;                       // [who says it][peer]
+  BitMatrix mutual_;                       // both say it
+  BitMatrix broken_;                       // symmetric
   struct Path {
     std::string words;
     double gb_per_second = 0;

@@ -14,8 +14,12 @@ Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)
 }  // namespace
 
 OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time now)
-    : round(plan.round), epoch(plan.epoch), exact(exact_round), started(now),
-      delivery(members.slots()), index_(members.slots(), -1) {
+    : round(plan.round),
+      epoch(plan.epoch),
+      exact(exact_round),
+      started(now),
+      delivery(members.slots()),
+      index_(members.slots(), -1) {
   std::size_t units = 0;
   for (const Assignment& assignment : plan.assignments) units += assignment.units.size();
   units_.resize(units);
@@ -120,7 +124,8 @@ Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
     if (unit >= units_.size() || timing.unit.range != units_[unit] ||
         holder_[unit] != from.id.worker.value || unit_sealed_[unit]) {
       for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
-      return Violation(fmt::format("sealed unit {} of round {}, which it does not hold", unit, round));
+      return Violation(
+          fmt::format("sealed unit {} of round {}, which it does not hold", unit, round));
     }
     unit_sealed_[unit] = true;
     part.samples += units_[unit].size();
@@ -148,8 +153,10 @@ Status OpenRound::OnProgress(const MemberId& from, const Progress& progress) {
   if (progress.units_done > progress.units_taken) return Violation("more units done than taken");
   const auto given = static_cast<std::uint32_t>(share->queue.size());
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
-  view.units_done = std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
-  view.units_taken = std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
+  view.units_done =
+      std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
+  view.units_taken =
+      std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
   return {};
 }
 
@@ -327,8 +334,8 @@ void OpenRound::Refresh(const WorkerShare& share, Time now) {
   for (std::size_t i = 0; i < share.parts.size(); ++i) {
     const SealedPart& part = share.parts[i];
     if (part.is_void) continue;
-    view.parts.push_back({PartIndex(static_cast<std::uint8_t>(i)), part.samples, part.ready_at,
-                          part.delivered_at});
+    view.parts.push_back(
+        {PartIndex(static_cast<std::uint8_t>(i)), part.samples, part.ready_at, part.delivered_at});
     all_delivered = all_delivered && part.delivered_at.has_value();
   }
   if (!all_delivered) {

@@ -38,10 +38,10 @@ struct PendingRevoke {
 // What one member has to do with the round.
 struct WorkerShare {
   MemberId member;
-  std::vector<UnitIndex> queue;      // what it was given, less what it gave back
-  std::vector<SealedPart> parts;     // sealed, at most kMaxParts
-  std::uint32_t sealed_units = 0;    // of the queue
-  bool extra_outstanding = false;    // an Assign of which nothing is sealed yet
+  std::vector<UnitIndex> queue;    // what it was given, less what it gave back
+  std::vector<SealedPart> parts;   // sealed, at most kMaxParts
+  std::uint32_t sealed_units = 0;  // of the queue
+  bool extra_outstanding = false;  // an Assign of which nothing is sealed yet
   std::optional<PendingRevoke> revoke;
 
   // Behind the second part nothing can be appended, and the worker may be sealing what it has: so
@@ -76,7 +76,8 @@ class OpenRound {
 
   // --- what the machine decides
   void SetOwners(OwnerMap map, const Members& members, Time now);
-  void Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members, Time now);
+  void Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members,
+            Time now);
   void BeginRevoke(WorkerId worker, PendingRevoke revoke);
   // Its contribution is void; all units it held become orphans. It is out of the round.
   void Remove(WorkerId worker);

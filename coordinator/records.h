@@ -161,7 +161,7 @@ struct JobStatus {
   std::uint64_t updates = 0;
   std::optional<double> loss;  // of the last closed round
   std::optional<double> test_accuracy;
-  double samples_per_second = 0;  // recent
+  double samples_per_second = 0;   // recent
   std::uint32_t contributors = 0;  // of the last commit
   std::uint32_t excluded = 0;
   std::string policy;

@@ -26,7 +26,8 @@ void RoundMachine::Judge() {
 std::string RoundMachine::QuorumText() const {
   std::string missing;
   for (const Member& member : job_->members.all()) {
-    if (!member.live()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
+    if (!member.live())
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
   return fmt::format("{} of at least {} workers are there; waiting for worker {}",
                      job_->members.CountLive(), job_->min_workers, missing);
@@ -51,8 +52,8 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     const SealedPart* part = parts[i].worker.value < job_->members.slots()
                                  ? open_->Part(parts[i].worker, parts[i].part)
                                  : nullptr;
-    const bool twice = i > 0 && parts[i].worker == parts[i - 1].worker &&
-                       parts[i].part == parts[i - 1].part;
+    const bool twice =
+        i > 0 && parts[i].worker == parts[i - 1].worker && parts[i].part == parts[i - 1].part;
     if (part == nullptr || !part->delivered_at || twice) return false;
     samples += part->samples;
   }
@@ -81,7 +82,8 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
   round.first_committed_at = job_->now;
   for (const policies::PartChoice& choice : round.parts) {
     const SealedPart& part = *round.books.Part(choice.worker, choice.part);
-    if (*part.delivered_at > part.ready_at) receipt_latency_.Add(*part.delivered_at - part.ready_at);
+    if (*part.delivered_at > part.ready_at)
+      receipt_latency_.Add(*part.delivered_at - part.ready_at);
   }
   MakeCommit(std::move(round));
   return true;
@@ -101,8 +103,8 @@ float RoundMachine::LearningRateOf(std::uint64_t update, std::uint64_t samples) 
       (job_->train_samples + config.job.global_batch - 1) / config.job.global_batch;
   const std::uint64_t total =
       config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
-  double rate = LearningRate(config.schedule, config.optimizer.lr,
-                             static_cast<double>(update - 1), static_cast<double>(total));
+  double rate = LearningRate(config.schedule, config.optimizer.lr, static_cast<double>(update - 1),
+                             static_cast<double>(total));
   if (config.optimizer.linear_scaling) {
     rate = ScaleBySamples(rate, samples, config.job.global_batch);
   }

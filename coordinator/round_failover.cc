@@ -94,8 +94,7 @@ void RoundMachine::CheckPublication() {
   for (const OwnerShare& share : round.commit.owners.owners) {
     const WorkerId worker = share.owner.worker;
     if (round.published[worker.value]) continue;
-    const bool blamed =
-        late || std::find(missing.begin(), missing.end(), worker) != missing.end();
+    const bool blamed = late || std::find(missing.begin(), missing.end(), worker) != missing.end();
     if (!blamed) continue;
     job_->members.at(worker).owner_on_trial = round.commit.round;
     if (late) first = worker;
@@ -199,16 +198,17 @@ void RoundMachine::NextAttempt() {
     return member == nullptr || !member->live();
   });
   if (round.parts.empty()) return ReopenRound(std::move(round));
-  round.commit.owners = weights_.Choose(round.commit.owners.version + 1,
-                                        EligibleFor(round.commit.round.Next(), false), job_->members);
+  round.commit.owners =
+      weights_.Choose(round.commit.owners.version + 1,
+                      EligibleFor(round.commit.round.Next(), false), job_->members);
   job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", round.commit.round,
             round.commit.attempt, round.parts.size());
   MakeCommit(std::move(round));
 }
 
 // No contribution is left, so there is nothing to commit: the round is computed again, by whoever
-// is live, in the parts that they have not used. NewOwners for a round whose commit was fenced tells
-// them that it is open again; the units follow by Assign.
+// is live, in the parts that they have not used. NewOwners for a round whose commit was fenced
+// tells them that it is open again; the units follow by Assign.
 void RoundMachine::ReopenRound(ProvisionalRound round) {
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again",
             round.commit.round);
@@ -229,8 +229,8 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
   look_again_ = kNever;
   open_->owners = round.commit.owners;
   const std::vector<MemberId> members = job_->members.Exchanging();
-  OwnerMap map = weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false),
-                                 job_->members);
+  OwnerMap map =
+      weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false), job_->members);
   open_->SetOwners(map, job_->members, job_->now);
   open_plan_.members = members;
   open_plan_.assignments.clear();

@@ -45,7 +45,9 @@ const Plan& RoundMachine::JoinPlan() const {
 
 Status RoundMachine::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");
-  const RoundId latest = open_ ? open_->round : provisional_ ? provisional_->commit.round : RoundId(0);
+  const RoundId latest = open_          ? open_->round
+                         : provisional_ ? provisional_->commit.round
+                                        : RoundId(0);
   if (round > latest) {
     return Violation(fmt::format("speaks of round {} while {} is the latest", round, latest));
   }
@@ -241,6 +243,13 @@ void RoundMachine::OnOut(const MemberId& member, const std::string& why) {
     BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
   } else if (owned && round.holders.empty()) {
     BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
+  } else if (round.commit.attempt.value > 0 && round.unpublished > 0 && round.holders.empty()) {
+    // Unlike those of the first attempt, the new owners may not have had its pieces yet.
+    const auto& parts = round.commit.parts;
+    if (std::any_of(parts.begin(), parts.end(),
+                    [&](const CommittedPart& part) { return part.member == member; })) {
+      BeginFailover(fmt::format("worker {}, a contributor, is out: {}", worker, why));
+    }
   }
 }
 
@@ -263,7 +272,9 @@ void RoundMachine::Advance() {
 Time RoundMachine::NextDeadline() const {
   if (!begun() || done_) return kNever;
   Time next = kNever;
-  if (open_) {
+  if (open_ && failing_over()) {
+    next = stop_at_;
+  } else if (open_) {
     next = std::min({look_again_, stop_at_, NextReceiptCheck()});
     if (const auto oldest = open_->OldestRevoke()) {
       next = std::min(next, *oldest + OwnerDeadline(publish_latency_, job_->timeout));

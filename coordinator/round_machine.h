@@ -75,7 +75,8 @@ class RoundMachine {
   // What others must do when a commit is made, a round is closed, a member has applied.
   struct Hooks {
     // May set commit->evaluation and commit->checkpoint_writer. `after`: the sampler after it.
-    std::function<void(Commit* commit, const Sampler& after, bool epoch_ended, bool last)> on_commit;
+    std::function<void(Commit* commit, const Sampler& after, bool epoch_ended, bool last)>
+        on_commit;
     // The last commit is sent again. May set commit->checkpoint_writer.
     std::function<void(Commit* commit, const Sampler& after)> on_resend;
     std::function<void(const RoundRecord& record)> on_closed;
@@ -172,7 +173,8 @@ class RoundMachine {
   void CheckProvisional();
   void CheckPublication();
   bool failing_over() const {
-    return provisional_ && !provisional_->closed && (provisional_->fencing || provisional_->stalled);
+    return provisional_ && !provisional_->closed &&
+           (provisional_->fencing || provisional_->stalled);
   }
   void BeginFailover(const std::string& why);
   bool TakeFromHolders();
@@ -187,9 +189,9 @@ class RoundMachine {
 
   std::optional<OpenRound> open_;
   Plan open_plan_;
-  std::vector<MoveRecord> moved_;                 // in the open round
-  std::vector<AttemptRecord> earlier_attempts_;   // when the open round was re-opened
-  std::optional<ProvisionalRound> provisional_;   // once closed it stays until the next commit
+  std::vector<MoveRecord> moved_;                // in the open round
+  std::vector<AttemptRecord> earlier_attempts_;  // when the open round was re-opened
+  std::optional<ProvisionalRound> provisional_;  // once closed it stays until the next commit
   DigestVotes votes_;
 
   OwnerWeights weights_;

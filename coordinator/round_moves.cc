@@ -1,5 +1,5 @@
-// Work that moves within a round. Each unit is in one pair of hands at a time: it is given again only
-// when its holder has given it back, was fenced, or is out.
+// Work that moves within a round. Each unit is in one pair of hands at a time: it is given again
+// only when its holder has given it back, was fenced, or is out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
     if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
   }
   for (const policies::MoveUnits& move : verdict.moves) {
-    if (move.from.value >= job_->members.slots() || move.to.value >= job_->members.slots()) continue;
+    if (move.from.value >= job_->members.slots() || move.to.value >= job_->members.slots())
+      continue;
     const WorkerShare* from = open_->Share(move.from);
     const policies::WorkerView* view = open_->WorkerViewOf(move.from);
     const Member& to = job_->members.at(move.to);
@@ -52,8 +53,7 @@ void RoundMachine::FenceUnanswered() {
 bool RoundMachine::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < open_->round.value) return false;
   const WorkerShare* share = open_->Share(member.id.worker);
-  return share == nullptr ||
-         (share->HasRoom() && !open_->WorkerViewOf(member.id.worker)->fenced);
+  return share == nullptr || (share->HasRoom() && !open_->WorkerViewOf(member.id.worker)->fenced);
 }
 
 void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
@@ -97,7 +97,8 @@ void RoundMachine::PlaceOrphans() {
   } else if (!level.empty()) {
     SpreadOrphans(level);
   } else if (job_->members.CountLive() > 0) {
-    job_->Fail(fmt::format("round {} cannot be computed again: nobody has a part left", open_->round));
+    job_->Fail(
+        fmt::format("round {} cannot be computed again: nobody has a part left", open_->round));
   }
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 std::string Names(const std::vector<WorkerId>& workers) {
   std::string names;
-  for (const WorkerId worker : workers) names += fmt::format("{}{}", names.empty() ? "" : ", ", worker);
+  for (const WorkerId worker : workers)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", worker);
   return names;
 }
 
@@ -104,7 +105,8 @@ void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std:
   std::vector<MemberId> candidates;
   for (const OwnerShare& share : open_->owners.owners) {
     const Member* member = job_->members.Find(share.owner);
-    if (member != nullptr && member->live() && usable(share.owner)) candidates.push_back(share.owner);
+    if (member != nullptr && member->live() && usable(share.owner))
+      candidates.push_back(share.owner);
   }
   if (candidates.empty()) {
     for (const MemberId& id : EligibleFor(open_->round, false)) {
@@ -139,8 +141,8 @@ void RoundMachine::AvoidBrokenEdge(Member& a, Member& b) {
     return;
   }
   if (open_ && (open_->delivery.IsOwner(a.id.worker) || open_->delivery.IsOwner(b.id.worker))) {
-    ReplaceOwners({}, fmt::format("workers {} and {} cannot reach each other", a.id.worker,
-                                  b.id.worker));
+    ReplaceOwners(
+        {}, fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
   }
   if (!provisional_ || provisional_->closed) return;
   const auto waits_for = [this](const Member& member, const Member& owner) {
@@ -150,7 +152,8 @@ void RoundMachine::AvoidBrokenEdge(Member& a, Member& b) {
            });
   };
   if (waits_for(a, b) || waits_for(b, a)) {
-    BeginFailover(fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
+    BeginFailover(
+        fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
   }
 }
 

@@ -92,7 +92,8 @@ Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version, bool* exac
 std::vector<MemberId> RoundMachine::Responsive(std::vector<MemberId> members) const {
   std::vector<MemberId> heard;
   for (const MemberId& id : members) {
-    if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2) heard.push_back(id);
+    if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2)
+      heard.push_back(id);
   }
   return heard.empty() ? members : heard;
 }

@@ -66,8 +66,8 @@ void NoteRound(const ProvisionalRound& round, Job* job) {
     if (view.finished_at) {
       finished.push_back(*view.finished_at);
     } else {
-      last_possible = std::max(last_possible, round.books.started + view.unit_time_mean *
-                                                                        view.units_given);
+      last_possible =
+          std::max(last_possible, round.books.started + view.unit_time_mean * view.units_given);
     }
   }
   job->saved_seconds += Seconds(last_possible - round.first_committed_at);

@@ -18,7 +18,8 @@ class Backup final : public ClosingRule {
 
   ClosingVerdict Judge(const RoundView& view) override {
     ClosingVerdict verdict;
-    const std::uint32_t need = view.exact ? view.with_units : std::min(view.with_units, Enough(view));
+    const std::uint32_t need =
+        view.exact ? view.with_units : std::min(view.with_units, Enough(view));
     if (need > 0 && view.finished >= need) {
       verdict.close = true;
       verdict.parts = AllDelivered(view);

@@ -1,7 +1,8 @@
-// What a straggler policy is: a closing rule (when does a round close, over which parts) and a work rule (who computes
-// what, and what moves within a round). Rules are pure: a view and the time in, a verdict out. They propose; the round
-// machine disposes: it carries out what keeps the invariants and ignores the rest, so a wrong rule wastes time and never
-// breaks a result. A rule object lives as long as its job's policy and is called by one thread.
+// What a straggler policy is: a closing rule (when does a round close, over which parts) and a work
+// rule (who computes what, and what moves within a round). Rules are pure: a view and the time in,
+// a verdict out. They propose; the round machine disposes: it carries out what keeps the invariants
+// and ignores the rest, so a wrong rule wastes time and never breaks a result. A rule object lives
+// as long as its job's policy and is called by one thread.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,17 @@ struct PartView {
 
 struct WorkerView {
   MemberId member;
-  bool fenced = false;             // its contribution to this round is void
-  std::uint32_t units_given = 0;   // in this round, less those revoked
-  std::uint32_t units_done = 0;    // as last reported
+  bool fenced = false;            // its contribution to this round is void
+  std::uint32_t units_given = 0;  // in this round, less those revoked
+  std::uint32_t units_done = 0;   // as last reported
   std::uint32_t units_taken = 0;
   std::uint64_t samples_given = 0;
-  Time last_heard;                 // any message
-  std::optional<Time> finished_at; // all of its units are sealed and delivered; set at the round's start when it has no units
+  Time last_heard;                  // any message
+  std::optional<Time> finished_at;  // all of its units are sealed and delivered; set at the round's
+                                    // start when it has no units
   std::vector<PartView> parts;
-  // Recent history: exponentially weighted mean and spread of its time per unit; zero when nothing is known yet.
+  // Recent history: exponentially weighted mean and spread of its time per unit; zero when nothing
+  // is known yet.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
 };
@@ -46,19 +49,22 @@ struct RoundView {
   Epoch epoch;
   Time now;
   Time started;
-  // The last round of an epoch: it closes over all of its units; a verdict that leaves some out is not carried out.
+  // The last round of an epoch: it closes over all of its units; a verdict that leaves some out is
+  // not carried out.
   bool exact = false;
   std::uint32_t configured_workers = 0;  // --workers
   std::uint32_t planned_workers = 0;     // had units when the round was planned
-  // Of `workers`, kept as running counts so that a rule need not scan to say "not yet": those not fenced that have
-  // units, and of these those with finished_at.
+  // Of `workers`, kept as running counts so that a rule need not scan to say "not yet": those not
+  // fenced that have units, and of these those with finished_at.
   std::uint32_t with_units = 0;
   std::uint32_t finished = 0;
-  // The verdict's reason is wanted even if the round does not close (status page, log). Otherwise only a verdict that
-  // closes, moves or fences needs one: rules are called after each event and formatting would dominate their cost.
+  // The verdict's reason is wanted even if the round does not close (status page, log). Otherwise
+  // only a verdict that closes, moves or fences needs one: rules are called after each event and
+  // formatting would dominate their cost.
   bool explain = false;
   std::uint64_t samples_planned = 0;
-  std::span<const WorkerView> workers;   // members that had units at the start or were given some, by ascending worker id
+  std::span<const WorkerView>
+      workers;  // members that had units at the start or were given some, by ascending worker id
 };
 
 struct PartChoice {
@@ -80,10 +86,12 @@ class ClosingRule {
   virtual std::string_view name() const = 0;
   // Called after each event of the round.
   virtual ClosingVerdict Judge(const RoundView& view) = 0;
-  // Some workers of the round are lost and their units are in nobody's hands; `view` is without them. True: the rule can
-  // close without that work, it goes back to the sampler. False: it is given to others within the round.
+  // Some workers of the round are lost and their units are in nobody's hands; `view` is without
+  // them. True: the rule can close without that work, it goes back to the sampler. False: it is
+  // given to others within the round.
   virtual bool CanDoWithout(const RoundView& view) = 0;
-  // How many of the configured workers the rule can spare for a whole job; the default of job.min_workers follows.
+  // How many of the configured workers the rule can spare for a whole job; the default of
+  // job.min_workers follows.
   virtual std::uint32_t Spare() const { return 0; }
   // Called once for each committed round, with the view at its commit.
   virtual void OnCommitted(const RoundView& view) { (void)view; }
@@ -96,8 +104,9 @@ struct MoveUnits {
 };
 
 struct WorkVerdict {
-  std::vector<MoveUnits> moves;  // revoked from the tail of `from`; given to `to` once `from` has answered
-  std::vector<WorkerId> fence;   // void their contribution to this round, give their units away
+  std::vector<MoveUnits>
+      moves;  // revoked from the tail of `from`; given to `to` once `from` has answered
+  std::vector<WorkerId> fence;  // void their contribution to this round, give their units away
   Time look_again = kNever;
   std::string reason;
 };
@@ -106,8 +115,10 @@ class WorkRule {
  public:
   virtual ~WorkRule() = default;
   virtual std::string_view name() const = 0;
-  // How many of `units` each of the members is given at the start of a round: as many numbers as members, their sum is `units`.
-  virtual std::vector<std::uint32_t> Share(std::span<const WorkerView> members, std::uint32_t units) = 0;
+  // How many of `units` each of the members is given at the start of a round: as many numbers as
+  // members, their sum is `units`.
+  virtual std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
+                                           std::uint32_t units) = 0;
   // Called after each event of the round, before the closing rule.
   virtual WorkVerdict Judge(const RoundView& view) = 0;
   virtual void OnCommitted(const RoundView& view) { (void)view; }

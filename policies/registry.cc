@@ -59,8 +59,8 @@ Error UnknownName(std::string_view configured, std::string_view name) {
   std::vector<std::string> known = ClosingRuleNames();
   for (std::string& work : WorkRuleNames()) known.push_back(std::move(work));
   return {ErrorCode::kInvalid,
-          fmt::format("policy.name = {}: there is no rule '{}', did you mean '{}'?", configured, name,
-                      Nearest(name, known))};
+          fmt::format("policy.name = {}: there is no rule '{}', did you mean '{}'?", configured,
+                      name, Nearest(name, known))};
 }
 
 }  // namespace

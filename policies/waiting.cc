@@ -16,10 +16,10 @@ std::string WaitingFor(const RoundView& view) {
   if (slowest == nullptr) return "waiting for nobody";
   const bool delivering = slowest->units_done >= slowest->units_given;
   std::string text =
-      delivering ? fmt::format("waiting for worker {} (its sums are on their way)",
-                               slowest->member.worker)
-                 : fmt::format("waiting for worker {} ({} of {} units done)",
-                               slowest->member.worker, slowest->units_done, slowest->units_given);
+      delivering
+          ? fmt::format("waiting for worker {} (its sums are on their way)", slowest->member.worker)
+          : fmt::format("waiting for worker {} ({} of {} units done)", slowest->member.worker,
+                        slowest->units_done, slowest->units_given);
   if (unfinished > 1) {
     text += fmt::format(" and {} other{}", unfinished - 1, unfinished > 2 ? "s" : "");
   }

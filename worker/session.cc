@@ -22,6 +22,8 @@
 namespace lockstep::worker {
 namespace {
 
+// All units of a round (job.units allows no more) may come to one worker.
+constexpr std::uint32_t kMaxUnits = 65536;
 constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
 
 // Equal on all processes of one running kernel.
@@ -78,7 +80,11 @@ class SessionImpl final : public Session {
 
   ~SessionImpl() override {
     if (link_ && !ended_) link_->Send(Leave{"the worker ends"});
-    plane_.reset();
+    {
+      std::lock_guard lock(handover_);
+      closing_ = true;  // what still comes from the coordinator is for nobody
+    }
+    plane_.reset();  // before the link, to which it speaks
     link_.reset();
   }
 
@@ -270,6 +276,7 @@ class SessionImpl final : public Session {
     setup.machine.clip = config_.optimizer.clip;
     setup.machine.piece_bytes = config_.exchange.piece_bytes;
     setup.machine.fetch_window = config_.exchange.window;
+    setup.machine.queue_capacity = kMaxUnits;
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
     setup.transport = config_.exchange.transport;
@@ -298,6 +305,7 @@ class SessionImpl final : public Session {
   // Control thread.
   void OnMessage(ToWorker message) {
     std::lock_guard lock(handover_);
+    if (closing_) return;
     if (begun_) {
       Deliver(std::move(message));
     } else {
@@ -388,6 +396,7 @@ class SessionImpl final : public Session {
   std::unique_ptr<DataPlane> plane_;
   std::mutex handover_;  // of messages from the inbox to the machine, at Begin
   bool begun_ = false;
+  bool closing_ = false;
 
   // The compute thread's own.
   UnitQueue::Take take_;

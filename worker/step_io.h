@@ -39,7 +39,7 @@ enum class BufferKind : std::uint8_t {
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
   kStaging,       // pieces of one contributor: index = 2 * (round % 2) + part; parameter_count
                   // floats, of which only the slices that this worker owns are ever touched
-  kState,     // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
+  kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
   kStateOut,  // index < kStateOutBuffers; a bucket of each state tensor, one behind the other:
               // (1 + state_tensors) * Layout::largest_bucket() floats
 };

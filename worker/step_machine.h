@@ -21,17 +21,17 @@ struct MachineConfig {
   MemberId self;
   Term term;
   std::string host_id;
-  bool mapping = true;              // exchange.mapping = auto and this worker has an arena
-  std::uint32_t state_tensors = 0;  // of the optimizer, each as long as the parameters
-  double clip = 0;                  // optimizer.clip
-  std::uint64_t piece_bytes = 1u << 20;   // of one fetch
-  std::uint32_t fetch_window = 8;         // fetches under way from one peer
+  bool mapping = true;                     // exchange.mapping = auto and this worker has an arena
+  std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
+  double clip = 0;                         // optimizer.clip
+  std::uint64_t piece_bytes = 1u << 20;    // of one fetch
+  std::uint32_t fetch_window = 8;          // fetches under way from one peer
   std::uint64_t inline_bytes = 32u << 10;  // payload that may ride on a small message; 0: none
   std::uint64_t chunk_bytes = 1u << 20;    // of a checkpoint's StateChunk
   std::uint32_t chunks_in_flight = 4;
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
-  Duration progress_interval = std::chrono::seconds(1);  // while a unit is long
+  Duration progress_interval = std::chrono::seconds(1);   // while a unit is long
   Duration formation_timeout = std::chrono::seconds(10);  // then who did not come is not reached
 };
 
@@ -56,14 +56,14 @@ class StepMachine {
   // For status and tests.
   struct View {
     bool started = false;
-    bool level = false;        // the parameters are those after round next - 1
-    RoundId next;              // first round that is not applied
+    bool level = false;  // the parameters are those after round next - 1
+    RoundId next;        // first round that is not applied
     bool computing = false;
-    std::size_t fetches = 0;   // under way
-    std::size_t queued = 0;    // fetches that wait for their window
-    std::size_t pins = 0;      // served pieces that are not yet sent
+    std::size_t fetches = 0;  // under way
+    std::size_t queued = 0;   // fetches that wait for their window
+    std::size_t pins = 0;     // served pieces that are not yet sent
     bool exited = false;
-    std::string waiting_for;   // for people
+    std::string waiting_for;  // for people
   };
   View view() const;
 

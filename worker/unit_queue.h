@@ -141,10 +141,10 @@ class UnitQueue {
   static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 59;
 
   struct State {
-    std::uint32_t head = 0;   // units taken
-    std::uint32_t tail = 0;   // units given
-    std::uint32_t part = 0;   // the part that is being added to; 2: both are sealed
-    bool begun = false;       // that part has a unit
+    std::uint32_t head = 0;  // units taken
+    std::uint32_t tail = 0;  // units given
+    std::uint32_t part = 0;  // the part that is being added to; 2: both are sealed
+    bool begun = false;      // that part has a unit
     bool is_void = false;
   };
   static std::uint64_t Pack(const State& s) {

@@ -60,8 +60,9 @@ TEST(Golden, BackupLeavesOutTheSlowOne) {
   s.Begin();
   s.Sealed(0);
   s.From(2, Progress{RoundId(0), 0, 1});
-  s.Say("Two of three make the round; worker 2's ranges are in the next plan, first of all, for "
-        "those that contributed.");
+  s.Say(
+      "Two of three make the round; worker 2's ranges are in the next plan, first of all, for "
+      "those that contributed.");
   s.Sealed(1);
   s.AllPublishAndApply({0, 1, 2});
   s.Sealed(0);
@@ -120,8 +121,10 @@ TEST(Golden, SilentOwnerBeforeTheCommit) {
 }
 
 TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
-  Story s("An owner is lost after the commit, and one worker has all sums: the others take them "
-          "from it", {});
+  Story s(
+      "An owner is lost after the commit, and one worker has all sums: the others take them "
+      "from it",
+      {});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
@@ -140,8 +143,10 @@ TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
 }
 
 TEST(Golden, OwnerLostAndNobodyHoldsTheSums) {
-  Story s("An owner is lost after the commit and nobody has all sums: the next attempt, without its "
-          "contribution", {});
+  Story s(
+      "An owner is lost after the commit and nobody has all sums: the next attempt, without its "
+      "contribution",
+      {});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
@@ -217,7 +222,8 @@ TEST(Golden, Rejoin) {
 }
 
 TEST(Golden, QuorumIsWaitedFor) {
-  Story s("Without a quorum nothing is committed; the worker that comes back makes it", {.min_workers = 3});
+  Story s("Without a quorum nothing is committed; the worker that comes back makes it",
+          {.min_workers = 3});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.AllPublishAndApply({0, 1, 2});
@@ -254,7 +260,9 @@ TEST(Golden, FormationFallsBack) {
   for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w);
   s.Reached(0);
-  s.From(1, Reached{1, {{s.Id(0), true, "", false, "ucx", 1}, {s.Id(2), false, "no route to host", false, "", 0}}});
+  s.From(1, Reached{1,
+                    {{s.Id(0), true, "", false, "ucx", 1},
+                     {s.Id(2), false, "no route to host", false, "", 0}}});
   s.Reached(0);
   s.Reached(1);
   s.Reached(2);
@@ -330,7 +338,8 @@ TEST(Golden, InterruptAbandonsTheRound) {
 }
 
 TEST(Golden, TheEnd) {
-  Story s("The last round: evaluation, checkpoint, digests", {.workers = 2, .rounds = 1, .test_samples = 8});
+  Story s("The last round: evaluation, checkpoint, digests",
+          {.workers = 2, .rounds = 1, .test_samples = 8});
   s.Begin();
   s.Sealed(0);
   s.Sealed(1);
@@ -355,7 +364,8 @@ TEST(Golden, Resume) {
   state.dataset_digest = "abc";
   state.parameter_count = 2;
   state.state_tensors = 1;
-  Story s("A job is resumed: everybody gets the checkpoint, then the round after it", {.workers = 2, .resume = state});
+  Story s("A job is resumed: everybody gets the checkpoint, then the round after it",
+          {.workers = 2, .resume = state});
   s.Begin();
   s.StateStreamed(0);
   s.StateStreamed(1);

@@ -9,7 +9,8 @@ std::string Range(const SampleRange& range) { return fmt::format("[{},{})", rang
 
 std::string Ranges(const std::vector<SampleRange>& ranges) {
   std::string text;
-  for (const SampleRange& range : ranges) text += fmt::format("{}{}", text.empty() ? "" : " ", Range(range));
+  for (const SampleRange& range : ranges)
+    text += fmt::format("{}{}", text.empty() ? "" : " ", Range(range));
   return text;
 }
 
@@ -79,9 +80,12 @@ std::string Peers(const std::vector<PeerInfo>& peers) {
 
 const char* Name(StateSource source) {
   switch (source) {
-    case StateSource::kSeed: return "the seed";
-    case StateSource::kCheckpoint: return "the checkpoint";
-    case StateSource::kPeers: return "its peers";
+    case StateSource::kSeed:
+      return "the seed";
+    case StateSource::kCheckpoint:
+      return "the checkpoint";
+    case StateSource::kPeers:
+      return "its peers";
   }
   return "";
 }
@@ -108,7 +112,9 @@ struct ToWorkerWords {
   std::string operator()(const Assign& m) const {
     return fmt::format("Assign round {}: {}", m.round, Units(m.units));
   }
-  std::string operator()(const FenceRound& m) const { return fmt::format("FenceRound {}", m.round); }
+  std::string operator()(const FenceRound& m) const {
+    return fmt::format("FenceRound {}", m.round);
+  }
   std::string operator()(const NewOwners& m) const {
     return fmt::format("NewOwners round {}: {}", m.round, Owners(m.owners));
   }
@@ -129,7 +135,9 @@ struct ToWorkerWords {
   std::string operator()(const Finish& m) const {
     return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
   }
-  std::string operator()(const SetSlowdown& m) const { return fmt::format("SetSlowdown {}", m.spec); }
+  std::string operator()(const SetSlowdown& m) const {
+    return fmt::format("SetSlowdown {}", m.spec);
+  }
   std::string operator()(const Ping&) const { return "Ping"; }
 };
 
@@ -149,7 +157,8 @@ struct FromWorkerWords {
   std::string operator()(const Reached& m) const {
     std::string text = fmt::format("Reached {}:", m.formation);
     for (const PeerPath& path : m.peers) {
-      text += fmt::format(" {}{}", path.peer.worker, path.reached ? "" : fmt::format(" NOT ({})", path.error));
+      text += fmt::format(" {}{}", path.peer.worker,
+                          path.reached ? "" : fmt::format(" NOT ({})", path.error));
     }
     return text;
   }
@@ -187,7 +196,8 @@ struct FromWorkerWords {
     return fmt::format("Unreachable {}: {}", m.peer.worker, m.reason);
   }
   std::string operator()(const EvaluationResult& m) const {
-    return fmt::format("EvaluationResult {}: {} right of {}", m.evaluation, m.correct, Range(m.range));
+    return fmt::format("EvaluationResult {}: {} right of {}", m.evaluation, m.correct,
+                       Range(m.range));
   }
   std::string operator()(const StateChunk& m) const {
     return fmt::format("StateChunk after round {}: tensor {} at {}, {} bytes{}", m.round, m.tensor,
@@ -206,8 +216,8 @@ std::string Describe(const ToWorker& message) { return std::visit(ToWorkerWords{
 std::string Describe(const RoundRecord& record) {
   std::string text = fmt::format("round {} closed ({}):", record.round, record.reason);
   for (const ContributorRecord& contributor : record.contributors) {
-    text += fmt::format(" {}.{}={}", contributor.worker, contributor.part,
-                        Ranges(contributor.ranges));
+    text +=
+        fmt::format(" {}.{}={}", contributor.worker, contributor.part, Ranges(contributor.ranges));
   }
   if (record.attempts.size() > 1) {
     text += fmt::format("; attempt {} because {}", record.attempts.back().attempt,

@@ -37,8 +37,8 @@ void Story::Say(const std::string& line) { text_ += fmt::format("\n{}\n", line);
 void Story::Step(Event event, const std::string& line) {
   now_ += kStep;
   if (!quiet_) {
-    text_ += fmt::format("{:.3f} {}\n", std::chrono::duration<double>(now_.time_since_epoch()).count(),
-                         line);
+    text_ += fmt::format("{:.3f} {}\n",
+                         std::chrono::duration<double>(now_.time_since_epoch()).count(), line);
   }
   Actions actions;
   coordinator_->Step(now_, std::move(event), &actions);
@@ -51,7 +51,8 @@ std::string Story::Receivers(const std::vector<ConnectionId>& to) const {
   for (const auto& [slot, worker] : state_) {
     known += worker.connection.value != 0 ? 1 : 0;
     for (const ConnectionId connection : to) {
-      if (connection == worker.connection) text += fmt::format("{}{}", text.empty() ? "" : ",", slot);
+      if (connection == worker.connection)
+        text += fmt::format("{}{}", text.empty() ? "" : ",", slot);
     }
   }
   return to.size() > 1 && to.size() == known ? "all" : text;
@@ -88,7 +89,8 @@ void Story::Note(const Action& action) {
   } else if (const auto* stream = std::get_if<StreamState>(&action)) {
     line(fmt::format("stream the checkpoint to {}", Receivers({stream->to})));
   } else if (const auto* piece = std::get_if<CheckpointPiece>(&action)) {
-    line(fmt::format("checkpoint piece: tensor {} at {}", piece->chunk.tensor, piece->chunk.offset));
+    line(
+        fmt::format("checkpoint piece: tensor {} at {}", piece->chunk.tensor, piece->chunk.offset));
   } else if (const auto* save = std::get_if<SaveCheckpoint>(&action)) {
     line(fmt::format("save the checkpoint after round {} (next {}, epoch {})", save->round,
                      save->state.next_round, save->state.sampler.epoch));
@@ -148,9 +150,7 @@ void Story::Wait(double seconds) {
   now_ = until;
 }
 
-void Story::Stand(double seconds) {
-  now_ = std::max(now_, timer_) + FromSeconds(seconds);
-}
+void Story::Stand(double seconds) { now_ = std::max(now_, timer_) + FromSeconds(seconds); }
 
 void Story::Interrupt() { Step(StopRequested{"interrupted by SIGINT"}, "SIGINT"); }
 
@@ -198,7 +198,8 @@ void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
 
 void Story::Ready(std::uint32_t worker, bool ucx) {
   lockstep::Ready ready;
-  ready.transports = {{"ucx", ucx ? "u" : "", ucx ? "" : "libucp.so was not found"}, {"tcp", "t", ""}};
+  ready.transports = {{"ucx", ucx ? "u" : "", ucx ? "" : "libucp.so was not found"},
+                      {"tcp", "t", ""}};
   ready.dataset_digest = "abc";
   ready.train_samples = options_.train_samples;
   ready.test_samples = options_.test_samples;

@@ -33,7 +33,7 @@ class Story {
   // --- telling
   void Say(const std::string& line);  // a line of the teller
   void Quiet(bool quiet) { quiet_ = quiet; }
-  void Wait(double seconds);  // on the timer's events, one by one
+  void Wait(double seconds);   // on the timer's events, one by one
   void Stand(double seconds);  // the coordinator is stopped
   void Interrupt();
   void Connect(std::uint32_t worker);
@@ -52,7 +52,7 @@ class Story {
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
   void Pong(std::uint32_t worker);
   // All of them.
-  void Begin();                                    // until training
+  void Begin();  // until training
   void AllPublishAndApply(std::vector<std::uint32_t> workers);
 
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }

@@ -11,13 +11,13 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/version.hpp>
-#include <charconv>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
+#include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 
 namespace lockstep::transport::tcp {
@@ -25,7 +25,6 @@ namespace {
 
 namespace asio = boost::asio;
 using Acceptor = asio::ip::tcp::acceptor;
-using Endpoint = Connection::Endpoint;
 
 // Strangers that have not proven themselves yet. A further one pushes out the oldest, so that a
 // flood of silent connections delays members at most, and for no longer than it lasts.
@@ -33,31 +32,6 @@ constexpr std::size_t kMaxStrangers = 128;
 constexpr std::size_t kScratchBytes = 256u << 10;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
-
-std::optional<Endpoint> ParseAddress(std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return std::nullopt;
-  std::string_view host = text.substr(0, colon);
-  const std::string_view port_text = text.substr(colon + 1);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  std::uint16_t port = 0;
-  const auto [end, failed] =
-      std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
-  boost::system::error_code error;
-  const auto ip = asio::ip::make_address(std::string(host), error);
-  if (error || failed != std::errc() || end != port_text.data() + port_text.size() || port == 0) {
-    return std::nullopt;
-  }
-  return Endpoint(ip, port);
-}
-
-std::string FormatAddress(const Endpoint& endpoint) {
-  const std::string host = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
-                                    : fmt::format("{}:{}", host, endpoint.port());
-}
 
 class TcpTransport final : public Transport, public ConnectionOwner {
  public:
@@ -144,11 +118,11 @@ Status TcpTransport::Listen() {
     return Error{ErrorCode::kInvalid,
                  fmt::format("'{}' is not an IP address to listen on", options_.listen_host)};
   }
-  const Endpoint wanted(ip, 0);
+  const asio::ip::tcp::endpoint wanted(ip, 0);
   acceptor_.open(wanted.protocol(), error);
   if (!error) acceptor_.bind(wanted, error);
   if (!error) acceptor_.listen(Acceptor::max_listen_connections, error);
-  Endpoint bound;
+  asio::ip::tcp::endpoint bound;
   if (!error) bound = acceptor_.local_endpoint(error);
   if (error) {
     return Error{ErrorCode::kUnavailable,

@@ -18,7 +18,8 @@ Result<SocketAddress> SocketAddress::FromHost(const std::string& host, std::uint
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (host.empty() || getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+  if (host.empty() ||
+      getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
     return Error{ErrorCode::kInvalid, fmt::format("'{}' is not an IP address", host)};
   }
   sockaddr_storage storage{};
@@ -64,7 +65,8 @@ std::string SocketAddress::LoopbackDevice() const {
   if (!loopback || getifaddrs(&all) != 0) return {};
   std::string name;
   for (const ifaddrs* one = all; one != nullptr && name.empty(); one = one->ifa_next) {
-    if ((one->ifa_flags & IFF_LOOPBACK) != 0 && (one->ifa_flags & IFF_UP) != 0) name = one->ifa_name;
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 && (one->ifa_flags & IFF_UP) != 0)
+      name = one->ifa_name;
   }
   freeifaddrs(all);
   return name;

@@ -27,7 +27,8 @@ struct Connection {
       : id(peer), wanted(whom), handshake(role, options.self, options.job_key, whom) {}
 
   const PeerId id;
-  const std::optional<PeerIdentity> wanted;  // the connecting end: whom it wants; the accepting end: nothing
+  const std::optional<PeerIdentity>
+      wanted;  // the connecting end: whom it wants; the accepting end: nothing
   std::unique_ptr<Endpoint> endpoint;
   Handshake handshake;
   State state = State::kHandshaking;
@@ -39,8 +40,8 @@ struct Connection {
   std::size_t replies = 0;       // pieces and refusals that UCX works on
   std::uint32_t next_sent = 0;   // sequence numbers of messages
   std::uint32_t next_received = 0;
-  std::size_t fetches = 0;                    // outstanding
-  std::unordered_set<FetchId> abandoned;      // given up, and the answer is still to come
+  std::size_t fetches = 0;                // outstanding
+  std::unordered_set<FetchId> abandoned;  // given up, and the answer is still to come
 };
 
 }  // namespace lockstep::transport::ucx

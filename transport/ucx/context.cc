@@ -34,18 +34,19 @@ void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::str
   SetDefault(config, prefixed ? "TCP_" + name : name, value);
 }
 
-// Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, the acknowledgement may still be handled
-// after the connection has failed, and where UCX is built with assertions, as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22)
-// then ends this process. Without puts bulk takes active messages, which are as fast when they come in larger segments. Both
-// ends must agree on the size of segments.
+// Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, the
+// acknowledgement may still be handled after the connection has failed, and where UCX is built with
+// assertions, as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22) then ends this process.
+// Without puts bulk takes active messages, which are as fast when they come in larger segments.
+// Both ends must agree on the size of segments.
 void SetTcpDefaults(ucp_config_t* config) {
   SetTcpDefault(config, "PUT_ENABLE", "n");
   SetTcpDefault(config, "RX_SEG_SIZE", "256K");
 }
 
 Error Unavailable(const char* what, ucs_status_t status, const LogCapture& log) {
-  std::string message = fmt::format("UCX {}: {}: {}", ucp_get_version_string(), what,
-                                    ucs_status_string(status));
+  std::string message =
+      fmt::format("UCX {}: {}: {}", ucp_get_version_string(), what, ucs_status_string(status));
   if (!log.text().empty()) message += fmt::format(" ({})", log.text());
   return Error{ErrorCode::kUnavailable, message};
 }

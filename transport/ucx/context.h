@@ -15,9 +15,10 @@ std::string Describe(ucs_status_t status);
 
 class Context {
  public:
-  // Takes UCX's configuration as its file and the environment have it, with defaults of ours where the environment says nothing: a
-  // shorter keep-alive interval, no puts over TCP, and no other network device than the loopback one when `listen_host` is on
-  // that (UCX would open ports on all of them). kUnavailable, with what UCX said, where UCX does not start.
+  // Takes UCX's configuration as its file and the environment have it, with defaults of ours where
+  // the environment says nothing: a shorter keep-alive interval, no puts over TCP, and no other
+  // network device than the loopback one when `listen_host` is on that (UCX would open ports on all
+  // of them). kUnavailable, with what UCX said, where UCX does not start.
   static Result<std::unique_ptr<Context>> Open(const std::string& listen_host);
   ~Context();
   Context(const Context&) = delete;

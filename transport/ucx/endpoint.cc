@@ -57,7 +57,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Accept(const Worker& worker, ucp_con
 
 Endpoint::~Endpoint() {
   if (endpoint_ != nullptr) Close();
-  // Only where the worker goes down with it is the request still open here; the worker then takes it along.
+  // Only where the worker goes down with it is the request still open here; the worker then takes
+  // it along.
   if (close_request_ != nullptr) ucp_request_free(close_request_);
 }
 

@@ -1,4 +1,5 @@
-// One end of a connection, in UCX's error mode PEER: a dead peer is an event. Owned by the data thread.
+// One end of a connection, in UCX's error mode PEER: a dead peer is an event. Owned by the data
+// thread.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -16,7 +17,8 @@ namespace lockstep::transport::ucx {
 
 class Endpoint {
  public:
-  // Connecting has only begun when this returns; what is sent meanwhile waits. Errors of `peer` go to the sink.
+  // Connecting has only begun when this returns; what is sent meanwhile waits. Errors of `peer` go
+  // to the sink.
   static Result<std::unique_ptr<Endpoint>> Connect(const Worker& worker, const SocketAddress& to,
                                                    PeerId peer, std::weak_ptr<EventSink> sink);
   // Takes the request over, also on failure.
@@ -29,8 +31,8 @@ class Endpoint {
 
   ucp_ep_h get() const { return endpoint_; }
 
-  // Sends the operation's header and body eagerly. UCS_OK: done, and there will be no callback; UCS_INPROGRESS: the operation
-  // belongs to UCX until it ends; else the error.
+  // Sends the operation's header and body eagerly. UCS_OK: done, and there will be no callback;
+  // UCS_INPROGRESS: the operation belongs to UCX until it ends; else the error.
   ucs_status_t SendEager(Frame frame, Operation* operation);
   // Offers the memory to the receiver, who fetches it or refuses.
   ucs_status_t SendRendezvous(Frame frame, Operation* operation, const void* memory,

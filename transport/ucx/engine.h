@@ -1,8 +1,9 @@
-// What the data thread does: connections, messages, fetches and serves over UCX. Everything here runs on that thread, except the
-// constructor, and Register and Unregister before Open.
+// What the data thread does: connections, messages, fetches and serves over UCX. Everything here
+// runs on that thread, except the constructor, and Register and Unregister before Open.
 //
-// UCX's callbacks deliver incoming messages to the handler at once, in order; all that ends or closes something is only noted there
-// and done in Turn, because UCX must not be asked to close anything, nor to progress, from within.
+// UCX's callbacks deliver incoming messages to the handler at once, in order; all that ends or
+// closes something is only noted there and done in Turn, because UCX must not be asked to close
+// anything, nor to progress, from within.
 #pragma once
 
 #include <functional>
@@ -80,7 +81,8 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   void Accept(ucp_conn_request_h request);
   void OnHandshake(Connection& connection, const ActiveMessage& message);
   void Refuse(Connection& connection, Error error);
-  // From here on nothing is sent to the peer or taken from it; the rest follows in Turn. Idempotent.
+  // From here on nothing is sent to the peer or taken from it; the rest follows in Turn.
+  // Idempotent.
   void Fail(Connection& connection, Error reason);
   void FailMalformed(Connection& connection, const std::string& what);
   void Shut(Connection& connection);
@@ -114,7 +116,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::unordered_map<FetchId, PendingFetch> fetches_;
   std::uint64_t next_peer_ = 1;
   std::uint64_t next_fetch_ = 1;
-  std::size_t strangers_ = 0;       // accepted, not yet up
+  std::size_t strangers_ = 0;        // accepted, not yet up
   std::size_t operations_open_ = 0;  // of all connections
   bool stopping_ = false;
 

@@ -1,5 +1,6 @@
-// Where the callbacks of UCX arrive. They run inside Worker::Progress, on the data thread; no implementation may progress the
-// worker, close an endpoint or throw. The UCX objects hold a weak reference to the sink.
+// Where the callbacks of UCX arrive. They run inside Worker::Progress, on the data thread; no
+// implementation may progress the worker, close an endpoint or throw. The UCX objects hold a weak
+// reference to the sink.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -11,10 +11,12 @@ namespace {
 
 // What a message takes of its queue at least, so that empty ones are bounded too.
 constexpr std::size_t kLeastCharge = 64;
-// Answers to one peer that UCX has not finished. A well-behaved peer stays below by its window (kMaxFetchWindow).
+// Answers to one peer that UCX has not finished. A well-behaved peer stays below by its window
+// (kMaxFetchWindow).
 constexpr std::size_t kMaxReplies = 4096;
-// Fetches that the peer has not answered, those given up included, in multiples of the window: a stopped peer that is asked and
-// given up on again and again must not gather an endless list of questions.
+// Fetches that the peer has not answered, those given up included, in multiples of the window: a
+// stopped peer that is asked and given up on again and again must not gather an endless list of
+// questions.
 constexpr std::size_t kUnansweredPerWindow = 4;
 
 }  // namespace
@@ -203,13 +205,13 @@ bool Engine::Receive(Connection& connection, FetchId id, PendingFetch& fetch, vo
   Operation* operation = operations_->Acquire(Operation::Kind::kReceive, connection.id);
   operation->fetch = id;
   ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   params.cb.recv_am = &OperationPool::OnReceiveEnded;
   params.user_data = operation;
   params.memory_type = fetch.destination.kind;
-  void* request = ucp_am_recv_data_nbx(worker_->get(), data, fetch.destination.data, fetch.bytes,
-                                       &params);
+  void* request =
+      ucp_am_recv_data_nbx(worker_->get(), data, fetch.destination.data, fetch.bytes, &params);
   if (request != nullptr && !UCS_PTR_IS_ERR(request)) {
     fetch.receiving = true;
     ++connection.operations;
@@ -239,7 +241,8 @@ void Engine::EndOperation(Operation* operation) {
 
   const bool replied = kind == Operation::Kind::kServe || kind == Operation::Kind::kReply;
   if (replied) --connection.replies;
-  // "Canceled" is how a receiver refuses a piece; every other error means that the connection is not to be trusted any more.
+  // "Canceled" is how a receiver refuses a piece; every other error means that the connection is
+  // not to be trusted any more.
   const bool refused = kind == Operation::Kind::kServe && status == UCS_ERR_CANCELED;
   if (status != UCS_OK && !refused) OnEndpointError(connection.id, status);
   if (kind == Operation::Kind::kServe) handler_->OnServed(connection.id, cookie);

@@ -26,9 +26,9 @@ Result<std::unique_ptr<Listener>> Listener::Open(const Worker& worker, const std
   ucs_status_t status = ucp_listener_create(worker.get(), &params, &listener->listener_);
   if (status != UCS_OK) {
     listener->listener_ = nullptr;
-    return Error{ErrorCode::kUnavailable, fmt::format("UCX cannot listen on {}: {}{}{}", host,
-                                                      Describe(status), log.text().empty() ? "" : ": ",
-                                                      log.text())};
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("UCX cannot listen on {}: {}{}{}", host, Describe(status),
+                             log.text().empty() ? "" : ": ", log.text())};
   }
   ucp_listener_attr_t attributes{};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
@@ -51,7 +51,8 @@ void Listener::Reject(ucp_conn_request_h request) {
 }
 
 void Listener::OnRequest(ucp_conn_request_h request, void* argument) {
-  // UCX ends its callbacks before ucp_listener_destroy returns, so the listener itself is alive here.
+  // UCX ends its callbacks before ucp_listener_destroy returns, so the listener itself is alive
+  // here.
   auto* listener = static_cast<Listener*>(argument);
   if (const auto sink = listener->sink_.lock()) {
     sink->OnConnectionRequest(request);

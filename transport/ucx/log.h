@@ -5,11 +5,13 @@
 
 namespace lockstep::transport::ucx {
 
-// From here on, for the whole process: UCX's errors and warnings become log lines of ours at level debug, since whatever
-// matters of them also reaches us as a status. With UCX_LOG_LEVEL set by the user UCX logs as it does by itself. Idempotent.
+// From here on, for the whole process: UCX's errors and warnings become log lines of ours at level
+// debug, since whatever matters of them also reaches us as a status. With UCX_LOG_LEVEL set by the
+// user UCX logs as it does by itself. Idempotent.
 void RouteUcxLog();
 
-// While one lives, the errors and warnings that UCX raises on this thread are kept here instead. Does not nest.
+// While one lives, the errors and warnings that UCX raises on this thread are kept here instead.
+// Does not nest.
 class LogCapture {
  public:
   LogCapture();

@@ -1,4 +1,5 @@
-// What UCX works on while a send or a receive is under way: header and body stay at their address until UCX is done.
+// What UCX works on while a send or a receive is under way: header and body stay at their address
+// until UCX is done.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -20,10 +21,10 @@ struct Operation {
   Kind kind = Kind::kSend;
   PeerId peer;
   HeaderBytes header;
-  std::vector<std::byte> body;     // kSend, kReply: a copy of the bytes to send
-  std::size_t charged_bytes = 0;   // kSend: what it takes of the peer's send queue
-  std::uint64_t cookie = 0;        // kServe
-  FetchId fetch;                   // kReceive
+  std::vector<std::byte> body;    // kSend, kReply: a copy of the bytes to send
+  std::size_t charged_bytes = 0;  // kSend: what it takes of the peer's send queue
+  std::uint64_t cookie = 0;       // kServe
+  FetchId fetch;                  // kReceive
   ucs_status_t status = UCS_INPROGRESS;
 
  private:
@@ -31,19 +32,21 @@ struct Operation {
   std::weak_ptr<class OperationPool> pool;
 };
 
-// Owns all operations and collects those that UCX has ended. The bound on their number is the users': send queues, fetch windows
-// and the limit on serves. The worker holds a reference, so that no operation dies while UCX may still name it.
+// Owns all operations and collects those that UCX has ended. The bound on their number is the
+// users': send queues, fetch windows and the limit on serves. The worker holds a reference, so that
+// no operation dies while UCX may still name it.
 class OperationPool : public std::enable_shared_from_this<OperationPool> {
  public:
   Operation* Acquire(Operation::Kind kind, PeerId peer);
   // Not while UCX works on it.
   void Release(Operation* operation);
 
-  // Since the last call, in the order in which UCX ended them. Swaps, so that no memory is allocated per turn.
+  // Since the last call, in the order in which UCX ended them. Swaps, so that no memory is
+  // allocated per turn.
   void TakeEnded(std::vector<Operation*>& ended);
 
-  // UCX's completion callbacks; user_data is the operation. They only take note: UCX must not be re-entered by way of a handler
-  // in the middle of the purge of a dead endpoint.
+  // UCX's completion callbacks; user_data is the operation. They only take note: UCX must not be
+  // re-entered by way of a handler in the middle of the purge of a dead endpoint.
   static void OnSendEnded(void* request, ucs_status_t status, void* user_data);
   static void OnReceiveEnded(void* request, ucs_status_t status, std::size_t length,
                              void* user_data);

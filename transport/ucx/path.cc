@@ -33,8 +33,9 @@ class PathList {
 
 }  // namespace
 
-// A lane reads "#   lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am keepalive": index, transport, device, path index.
-// The lane of the connection manager ("lane[1]: cm tcp") carries no data and has no index.
+// A lane reads "#   lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am keepalive": index,
+// transport, device, path index. The lane of the connection manager ("lane[1]: cm tcp") carries no
+// data and has no index.
 std::string PathFromPrintedInfo(std::string_view printed) {
   PathList paths;
   while (!printed.empty()) {

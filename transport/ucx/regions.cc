@@ -28,9 +28,8 @@ std::optional<Regions::Memory> Regions::Find(const Slice& slice) const {
   if (found == regions_.end()) return std::nullopt;
   const Region& region = found->second;
   if (slice.offset > region.bytes || slice.bytes > region.bytes - slice.offset) return std::nullopt;
-  return Memory{region.base + slice.offset, region.kind == MemoryKind::kCuda
-                                                ? UCS_MEMORY_TYPE_CUDA
-                                                : UCS_MEMORY_TYPE_HOST};
+  return Memory{region.base + slice.offset,
+                region.kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST};
 }
 
 }  // namespace lockstep::transport::ucx

@@ -1,5 +1,6 @@
-// The memory that the transport may read and write. To UCX it is ordinary memory: it registers what a rendezvous touches and
-// keeps that in a cache of its own. A handle of ours would not be invalidated when a peer fails in the middle of a transfer.
+// The memory that the transport may read and write. To UCX it is ordinary memory: it registers what
+// a rendezvous touches and keeps that in a cache of its own. A handle of ours would not be
+// invalidated when a peer fails in the middle of a transfer.
 #pragma once
 
 #include <ucp/api/ucp.h>

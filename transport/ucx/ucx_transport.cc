@@ -23,9 +23,9 @@ using ucx::Context;
 using ucx::Engine;
 using ucx::TaskQueue;
 
-// While transfers are under way the next event is near, and looking for it is cheaper than sleeping; the processor is offered to
-// others between two looks.
-const Duration kSpin = std::chrono::microseconds(std::atoi(std::getenv("SPIN")));
+// While transfers are under way the next event is near, and looking for it is cheaper than
+// sleeping; the processor is offered to others between two looks.
+constexpr Duration kSpin = std::chrono::microseconds(50);
 // UCX has been seen to lose wake-ups, so no sleep is longer.
 constexpr Duration kBusyNap = std::chrono::milliseconds(1);
 constexpr Duration kIdleNap = std::chrono::milliseconds(5);
@@ -157,7 +157,7 @@ void UcxTransport::Loop() {
     if (engine_->Turn() || ran) {
       last_event = now;
     } else if (engine_->Busy() && now - last_event < kSpin) {
-      if (std::getenv("YIELD")) sched_yield();
+      sched_yield();
     } else {
       Nap(now);
     }

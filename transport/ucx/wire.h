@@ -1,4 +1,5 @@
-// The frames of the UCX transport. Each travels as one active message: a short header, which this file encodes, and a body.
+// The frames of the UCX transport. Each travels as one active message: a short header, which this
+// file encodes, and a body.
 //
 //   frame      body               header after the prefix
 //   handshake  Handshake's bytes  -
@@ -6,7 +7,8 @@
 //   fetch      -                  fetch id (8), piece name (40)
 //   piece      the piece          fetch id (8), bytes (8); the prefix carries the status
 //
-// The prefix: version (1), frame (1), status (2), sequence (4). Integers are little-endian, unused fields are zero.
+// The prefix: version (1), frame (1), status (2), sequence (4). Integers are little-endian, unused
+// fields are zero.
 #pragma once
 
 #include <array>
@@ -51,7 +53,8 @@ HeaderBytes EncodeMessage(std::uint32_t sequence);
 HeaderBytes EncodeFetch(const FetchHeader& fetch);
 HeaderBytes EncodePiece(const PieceHeader& piece);
 
-// Nothing for bytes that are no such header: a wrong length, version, frame or status, or an unused field that is set.
+// Nothing for bytes that are no such header: a wrong length, version, frame or status, or an unused
+// field that is set.
 bool IsHandshake(std::span<const std::byte> header);
 std::optional<std::uint32_t> DecodeMessage(std::span<const std::byte> header);
 std::optional<FetchHeader> DecodeFetch(std::span<const std::byte> header);

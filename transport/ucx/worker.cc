@@ -52,7 +52,8 @@ Status Worker::Listen(Frame frame, std::weak_ptr<EventSink> sink) {
   params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   params.id = static_cast<unsigned>(frame);
-  // With persistent data a piece that UCX sends eagerly, as it may, is received like any other, also into device memory.
+  // With persistent data a piece that UCX sends eagerly, as it may, is received like any other,
+  // also into device memory.
   params.flags = UCP_AM_FLAG_WHOLE_MSG | (frame == Frame::kPiece ? UCP_AM_FLAG_PERSISTENT_DATA : 0);
   params.cb = &Worker::OnActiveMessage;
   params.arg = routes_.back().get();
@@ -72,11 +73,11 @@ ucs_status_t Worker::OnActiveMessage(void* argument, const void* header, std::si
   message.data = data;
   message.bytes = bytes;
   message.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  message.receivable =
-      message.rendezvous || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
+  message.receivable = message.rendezvous || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
   const auto sink = route->sink.lock();
   const bool wanted = sink != nullptr && sink->OnActiveMessage(message);
-  // Only a rendezvous may be answered with an error. A receive that was begun keeps its descriptor whatever we return.
+  // Only a rendezvous may be answered with an error. A receive that was begun keeps its descriptor
+  // whatever we return.
   return wanted || !message.rendezvous ? UCS_OK : UCS_ERR_CANCELED;
 }
 

@@ -106,7 +106,9 @@ void Fields(Message& m, Visitor&& v) {
   if constexpr (std::is_same_v<M, PartReady>) {
     v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.inlined);
   } else if constexpr (std::is_same_v<M, SumReady>) {
-    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.inlined);
+    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.gone, m.inlined);
+  } else if constexpr (std::is_same_v<M, SumWant>) {
+    v(m.term, m.round, m.attempt);
   } else if constexpr (std::is_same_v<M, MapState>) {
     v(m.maps_you);
   } else if constexpr (std::is_same_v<M, StateWant>) {

@@ -45,7 +45,8 @@ struct PartReady {
   bool operator==(const PartReady&) const = default;
 };
 
-// From an owner to all members: its shard of this attempt may be fetched or read.
+// From an owner to all members: its shard of this attempt may be fetched or read. From a holder, as
+// the answer to SumWant: all shards may be fetched.
 struct SumReady {
   Term term;
   RoundId round;
@@ -53,8 +54,18 @@ struct SumReady {
   std::uint32_t map_version = 0;
   std::uint32_t buffer = 0;  // index among the sum buffers, for who maps them
   std::uint32_t generation = 0;
+  bool gone = false;  // answer to SumWant: they cannot be had here
   InlineRanges inlined;
   bool operator==(const SumReady&) const = default;
+};
+
+// To a member that holds all shards of an attempt (TakeSums): make them fit to be fetched, then say
+// SumReady.
+struct SumWant {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const SumWant&) const = default;
 };
 
 // Whether the sender reads the receiver's memory through the mapping. A pair is mapped when both
@@ -90,7 +101,7 @@ struct StateTaken {
 };
 
 using PeerMessage =
-    std::variant<PartReady, SumReady, MapState, StateWant, StateReady, StateTaken>;
+    std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady, StateTaken>;
 
 // The message without the floats: `inlined.Floats()` of them are to be put behind it.
 std::vector<std::byte> EncodePeerMessage(const PeerMessage& message);

@@ -76,9 +76,7 @@ void Buffers::EndFetch(const BufferId& into) {
   if (--at->second == 0) fetches_.erase(at);
 }
 
-void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) {
-  ops_[op] = std::move(uses);
-}
+void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) { ops_[op] = std::move(uses); }
 
 void Buffers::EndOp(std::uint64_t op) {
   LOCKSTEP_CHECK(ops_.erase(op) == 1, "operation {} ended twice", op);

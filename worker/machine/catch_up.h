@@ -48,7 +48,7 @@ class CatchUpJob {
  private:
   struct Copy {
     std::uint32_t bucket = 0;
-    std::uint64_t version = 0;  // at least
+    std::uint64_t version = 0;         // at least
     std::optional<std::uint32_t> tag;  // once it is there: being fetched
     std::uint64_t missing = 0;         // floats
   };

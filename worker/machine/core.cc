@@ -118,7 +118,8 @@ void Core::RestartCatchUp(RoundId round) {
 
 void Core::WriteCheckpointIfAsked(const Commit& commit) {
   if (!last_applied_ || last_applied_->round != commit.round || applying_ ||
-      last_applied_->attempt != commit.attempt || commit.checkpoint_writer != context_.config.self ||
+      last_applied_->attempt != commit.attempt ||
+      commit.checkpoint_writer != context_.config.self ||
       last_applied_->checkpoint_writer == commit.checkpoint_writer) {
     return;
   }
@@ -139,7 +140,7 @@ void Core::FallBehind(const std::string& reason, bool clean) {
 void Core::LookForLoss() {
   if (standing_ != Standing::kLevel || applying_) return;
   // Rounds before expected_ - 1 are closed: what they came to is settled.
-  if (next_.Next() >= expected_) return;
+  if (next_.Next() >= expected_ && !sums_.HolderFailed(next_)) return;
   if (const auto reason = sums_.Lost(next_)) {
     FallBehind(fmt::format("round {}: {}", next_, *reason));
   } else if (expected_.value - next_.value > kSumBuffers) {
@@ -177,8 +178,8 @@ void Core::WorkInWhileCatchingUp() {
       catch_up_.Advance();
     } else if (sums_.MayApply(round)) {
       if (own_.Busy()) return;
-      action::Apply apply = sums_.Apply(
-          round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
+      action::Apply apply =
+          sums_.Apply(round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
       applying_ = Applying{apply.op, round};
       context_.Emit(std::move(apply));
     } else if (round.Next() < expected_ && (pressed || sums_.Lost(round))) {

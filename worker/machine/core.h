@@ -84,6 +84,10 @@ class Core {
   Status On(const MemberId& peer, const SumReady& m, std::span<const std::byte> floats) {
     return sums_.OnSumReady(peer, m, floats);
   }
+  Status On(const MemberId& peer, const SumWant& m, std::span<const std::byte>) {
+    sums_.OnSumWant(peer, m);
+    return {};
+  }
   Status On(const MemberId& peer, const MapState& m, std::span<const std::byte>);
   Status On(const MemberId& peer, const StateWant& m, std::span<const std::byte>) {
     return donor_.OnStateWant(peer, m);
@@ -129,9 +133,9 @@ class Core {
   SideJobs side_;
 
   Standing standing_ = Standing::kNotStarted;
-  RoundId next_;       // first round that is not applied
-  RoundId expected_;   // first round that no commit was seen of
-  Attempt last_attempt_;  // of the last commit that was followed
+  RoundId next_;              // first round that is not applied
+  RoundId expected_;          // first round that no commit was seen of
+  Attempt last_attempt_;      // of the last commit that was followed
   std::optional<Plan> plan_;  // the newest
   std::optional<Commit> last_applied_;
   std::optional<Applying> applying_;

@@ -39,12 +39,11 @@ void Core::On(const event::PeerMapped& e) {
 void Core::On(const event::FromPeer& e) {
   if (!peers_.Up(e.peer)) return;
   const auto decoded = DecodePeerMessage(e.bytes);
-  Status status = !decoded.ok() ? Status(decoded.error())
-                                : std::visit(
-                                      [&](const auto& message) {
-                                        return On(e.peer, message, decoded->floats);
-                                      },
-                                      decoded->message);
+  Status status =
+      !decoded.ok()
+          ? Status(decoded.error())
+          : std::visit([&](const auto& message) { return On(e.peer, message, decoded->floats); },
+                       decoded->message);
   if (!status) context_.Emit(action::ClosePeer{e.peer, status.error().message});
 }
 
@@ -163,8 +162,7 @@ void Core::On(const NewOwners& m) {
 
 void Core::On(const TakeSums& m) {
   if (m.commit.round < next() && Follows()) return;
-  if (!sums_.Committed(m.commit.round) ||
-      sums_.Find(m.commit.round)->attempt != m.commit.attempt) {
+  if (!sums_.Committed(m.commit.round) || sums_.Find(m.commit.round)->attempt != m.commit.attempt) {
     if (!Follow(m.commit)) return;
   }
   sums_.OnTakeSums(m);

@@ -151,9 +151,8 @@ void Inputs::Update() {
     const OwnerMap* map = maps_.Find(round);
     if (map == nullptr || peers_.Mapped(input.member)) continue;
     const bool owner =
-        std::any_of(map->owners.begin(), map->owners.end(), [&](const OwnerShare& share) {
-          return share.owner == context_.config.self;
-        });
+        std::any_of(map->owners.begin(), map->owners.end(),
+                    [&](const OwnerShare& share) { return share.owner == context_.config.self; });
     if (!owner || !Wanted(input)) continue;
     FetchMissing(key, input);
     if (committed_.contains(round) || !input.ready.sealed || input.receipted == map->version ||

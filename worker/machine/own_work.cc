@@ -113,8 +113,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   c->buckets = context_.layout.bucket_count();
   c->sealed = true;
   ++work_->parts_told;
-  context_.Tell(
-      lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units), sealed.sealed_ns});
+  context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
+                                 sealed.sealed_ns});
 }
 
 void OwnWork::OnPeerDown(const MemberId& peer) {
@@ -202,8 +202,8 @@ void OwnWork::TellProgress() {
 }
 
 bool OwnWork::Busy() const {
-  return work_ && (queue_.taken() != work_->units_done ||
-                   queue_.seals_begun() != work_->parts_sealed);
+  return work_ &&
+         (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed);
 }
 
 bool OwnWork::Computing() const {

@@ -11,12 +11,14 @@ void Peers::OnForm(const Form& form) {
     transport_ = form.transport;
     context_.Emit(action::UseTransport{transport_});
     for (auto it = peers_.begin(); change && it != peers_.end();) Forget((it++)->first);
+    forming_.clear();
   }
-  forming_ = Forming{form.formation, {}, context_.now + context_.config.formation_timeout};
+  Forming& forming = forming_[form.formation];
+  forming.deadline = context_.now + context_.config.formation_timeout;
   for (const auto* list : {&form.connect_to, &form.expect}) {
     for (const PeerInfo& info : *list) {
       if (info.member == context_.config.self) continue;
-      forming_->reached[info.member];
+      forming.reached[info.member];
       peers_[info.member].info = info;
     }
   }
@@ -26,9 +28,9 @@ void Peers::OnForm(const Form& form) {
     }
   }
   std::vector<MemberId> members;
-  for (const auto& [id, path] : forming_->reached) members.push_back(id);
+  for (const auto& [id, path] : forming.reached) members.push_back(id);
   for (const MemberId& id : members) TryToMap(id);
-  ReportWhenComplete();
+  ReportComplete();
 }
 
 void Peers::OnUp(const event::PeerUp& up) {
@@ -73,11 +75,19 @@ void Peers::OnLeft(const MemberLeft& left) {
   SettleAs(left.member, left.reason);
 }
 
+Time Peers::next_timer() const {
+  Time next = kNever;
+  for (const auto& [number, forming] : forming_) next = std::min(next, forming.deadline);
+  return next;
+}
+
 void Peers::OnTimer() {
-  if (!forming_ || context_.now < forming_->deadline) return;
-  std::vector<MemberId> late;
-  for (const auto& [id, path] : forming_->reached) {
-    if (!path) late.push_back(id);
+  std::set<MemberId> late;
+  for (const auto& [number, forming] : forming_) {
+    if (context_.now < forming.deadline) continue;
+    for (const auto& [id, path] : forming.reached) {
+      if (!path) late.insert(id);
+    }
   }
   for (const MemberId& id : late) {
     const bool up = Up(id);
@@ -131,31 +141,36 @@ void Peers::SayMapState(const MemberId& id, bool maps) {
 
 void Peers::Settle(const MemberId& id) {
   const Peer& peer = peers_[id];
-  if (!forming_ || !peer.up || !peer.we_map) return;
+  if (!peer.up || !peer.we_map) return;
   if (*peer.we_map && !peer.maps_us) return;
-  const auto at = forming_->reached.find(id);
-  if (at == forming_->reached.end() || at->second) return;
-  at->second = PeerPath{id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0};
-  ReportWhenComplete();
+  SettleAll(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
 }
 
 void Peers::SettleAs(const MemberId& id, std::string error) {
-  if (!forming_) return;
-  const auto at = forming_->reached.find(id);
-  if (at == forming_->reached.end() || at->second) return;
-  at->second = PeerPath{id, false, std::move(error), false, "", 0};
-  ReportWhenComplete();
+  SettleAll(id, {id, false, std::move(error), false, "", 0});
 }
 
-void Peers::ReportWhenComplete() {
-  if (!forming_) return;
-  Reached reached{forming_->formation, {}};
-  for (const auto& [id, path] : forming_->reached) {
-    if (!path) return;
-    reached.peers.push_back(*path);
+void Peers::SettleAll(const MemberId& id, const PeerPath& path) {
+  for (auto& [number, forming] : forming_) {
+    const auto at = forming.reached.find(id);
+    if (at != forming.reached.end() && !at->second) at->second = path;
   }
-  forming_.reset();
-  context_.Tell(std::move(reached));
+  ReportComplete();
+}
+
+void Peers::ReportComplete() {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    Reached reached{it->first, {}};
+    for (const auto& [id, path] : it->second.reached) {
+      if (path) reached.peers.push_back(*path);
+    }
+    if (reached.peers.size() < it->second.reached.size()) {
+      ++it;
+      continue;
+    }
+    it = forming_.erase(it);
+    context_.Tell(std::move(reached));
+  }
 }
 
 void Peers::Forget(const MemberId& id) {

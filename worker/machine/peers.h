@@ -27,7 +27,7 @@ class Peers {
   void OnCommitted(RoundId round) { committed_ = std::max(committed_, round); }
   // Forgets those who went two rounds ago, unless their memory is still read.
   void ForgetGone(const std::function<bool(const MemberId&)>& still_read);
-  Time next_timer() const { return forming_ ? forming_->deadline : kNever; }
+  Time next_timer() const;
 
   bool Up(const MemberId& peer) const;
   // Each reads the other's memory in place. Stays true for two rounds at least after the peer's
@@ -39,14 +39,13 @@ class Peers {
     std::optional<PeerInfo> info;
     bool up = false;
     std::string path;
-    std::optional<bool> maps_us;   // as it said
-    std::optional<bool> we_map;    // as the shell found
+    std::optional<bool> maps_us;  // as it said
+    std::optional<bool> we_map;   // as the shell found
     bool asked_to_map = false;
     std::optional<RoundId> gone_since;  // it went down when this round was committed last
     bool mapped() const { return maps_us.value_or(false) && we_map.value_or(false); }
   };
   struct Forming {
-    std::uint32_t formation = 0;
     std::map<MemberId, std::optional<PeerPath>> reached;
     Time deadline;
   };
@@ -56,13 +55,14 @@ class Peers {
   // Notes whether `id` is reached when that is settled; reports when all are.
   void Settle(const MemberId& id);
   void SettleAs(const MemberId& id, std::string error);
-  void ReportWhenComplete();
+  void SettleAll(const MemberId& id, const PeerPath& path);
+  void ReportComplete();
   void Forget(const MemberId& id);
 
   Context& context_;
   std::string transport_;
   std::map<MemberId, Peer> peers_;
-  std::optional<Forming> forming_;
+  std::map<std::uint32_t, Forming> forming_;  // by number; several newcomers may come at once
   RoundId committed_;
 };
 

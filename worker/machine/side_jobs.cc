@@ -38,9 +38,7 @@ void SideJobs::OnEvaluate(const Evaluate& order) {
   orders_.push_back(order);
 }
 
-bool SideJobs::OnOpDone(const event::OpDone& done) {
-  return ops_.erase(done.op) == 1;
-}
+bool SideJobs::OnOpDone(const event::OpDone& done) { return ops_.erase(done.op) == 1; }
 
 void SideJobs::Update(bool idle) {
   TakeEvaluationSnapshot();
@@ -49,7 +47,8 @@ void SideJobs::Update(bool idle) {
 }
 
 void SideJobs::StartChunk() {
-  if (chunk_under_way_ || ops_.contains(snapshot_op_) || wanted_evaluation_ || orders_.empty()) return;
+  if (chunk_under_way_ || ops_.contains(snapshot_op_) || wanted_evaluation_ || orders_.empty())
+    return;
   const Evaluate& order = orders_.front();
   if (order.evaluation != evaluation_) return;
   if (!partial_) {

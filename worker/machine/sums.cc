@@ -1,6 +1,7 @@
 #include "worker/machine/sums.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -40,6 +41,8 @@ void Sums::OnTakeSums(const TakeSums& take) {
   entry.gone.reset();
   if (take.holder == context_.config.self) return;
   entry.holder = take.holder;
+  entry.holder_asked = false;
+  entry.holder_ready = false;
   // From now on the holder is asked for all that is missing, the own shard too.
   if (entry.own == Own::kWaiting) entry.own = Own::kVoid;
   for (Shard& shard : entry.shards) shard.requested = false;
@@ -129,7 +132,7 @@ Sums::Shard* Sums::OwnShard(Entry& entry) {
 bool Sums::Held(const Entry& entry, const Shard& shard) const {
   if (shard.mapped || shard.held) return true;
   shard.held = std::all_of(shard.ranges.begin(), shard.ranges.end(),
-                     [&](const FloatRange& range) { return entry.have.Contains(range); });
+                           [&](const FloatRange& range) { return entry.have.Contains(range); });
   return shard.held;
 }
 
@@ -158,7 +161,9 @@ bool Sums::TakeBuffer(Entry& entry) {
 
 void Sums::Update() {
   for (auto& [round, entry] : entries_) {
+    TryServeAll(entry);
     if (entry.fenced) continue;
+    AskHolder(entry);
     for (Shard& shard : entry.shards) {
       if (!Held(entry, shard)) Absorb(entry, shard);
     }
@@ -242,11 +247,20 @@ void Sums::Publish(Entry& entry) {
   for (const MemberId& member : entry.commit.members) SaySumReady(entry, member);
 }
 
+SumReady Sums::ReadyOf(const Entry& entry) const {
+  SumReady ready;
+  ready.term = context_.config.term;
+  ready.round = entry.commit.round;
+  ready.attempt = entry.commit.attempt;
+  ready.map_version = entry.commit.owners.version;
+  ready.buffer = entry.buffer ? entry.buffer->index : 0;
+  ready.generation = entry.generation;
+  return ready;
+}
+
 void Sums::SaySumReady(const Entry& entry, const MemberId& to) {
   if (to == context_.config.self || !peers_.Up(to) || !entry.buffer) return;
-  SumReady ready{context_.config.term,         entry.commit.round,   entry.commit.attempt,
-                 entry.commit.owners.version, entry.buffer->index, entry.generation,
-                 {}};
+  SumReady ready = ReadyOf(entry);
   std::vector<BufferRange> payload;
   if (!peers_.Mapped(to)) {
     for (const Shard& shard : entry.shards) {
@@ -264,6 +278,7 @@ void Sums::SaySumReady(const Entry& entry, const MemberId& to) {
 void Sums::OnPeerUp(const MemberId& peer) {
   for (auto& [round, entry] : entries_) {
     for (Shard& shard : entry.shards) shard.requested = false;
+    if (entry.holder == peer) entry.holder_asked = entry.holder_ready = false;
     if (entry.own == Own::kPublished && Member(entry.commit, peer)) SaySumReady(entry, peer);
   }
 }
@@ -279,19 +294,27 @@ Status Sums::OnSumReady(const MemberId& peer, const SumReady& ready,
     }
   }
   if (ready.term != context_.config.term) return {};
+  Entry* entry = FindEntry(ready.round);
+  if (entry != nullptr && entry->holder && entry->commit.attempt == ready.attempt) {
+    if (entry->holder != peer) return {};
+    entry->holder_ready = !ready.gone;
+    if (ready.gone) entry->gone = fmt::format("{} has its sums no longer", Name(peer));
+    return {};
+  }
+  if (ready.gone) return {};
   if (const Commit* commit = Find(ready.round); commit != nullptr) {
     const auto& owners = commit->owners.owners;
     const bool owner = std::any_of(owners.begin(), owners.end(),
                                    [&](const OwnerShare& s) { return s.owner == peer; });
     if (commit->attempt == ready.attempt && !owner) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("it published sums of round {}, of which it owns nothing",
-                               ready.round)};
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("it published sums of round {}, of which it owns nothing", ready.round)};
     }
   }
   auto& slot = heard_[peer][ready.round.value % kSumBuffers];
-  if (slot && std::pair(slot->ready.round, slot->ready.attempt) >
-                  std::pair(ready.round, ready.attempt)) {
+  if (slot &&
+      std::pair(slot->ready.round, slot->ready.attempt) > std::pair(ready.round, ready.attempt)) {
     return {};
   }
   slot = Heard{ready, {floats.begin(), floats.end()}};
@@ -303,7 +326,7 @@ void Sums::Absorb(Entry& entry, Shard& shard) {
   if (shard.owner == context_.config.self && entry.own == Own::kReducing) return;
   if (entry.gone) return;
   if (entry.holder) {
-    if (!peers_.Up(*entry.holder) || !TakeBuffer(entry)) return;
+    if (!entry.holder_ready || !peers_.Up(*entry.holder) || !TakeBuffer(entry)) return;
     shard.requested = true;
     FetchMissing(entry, shard, *entry.holder);
     return;
@@ -317,8 +340,8 @@ void Sums::Absorb(Entry& entry, Shard& shard) {
     return;
   }
   if (peers_.Mapped(shard.owner)) {
-    shard.mapped = Source{
-        {BufferKind::kSum, heard->ready.buffer, {}}, shard.owner, heard->ready.generation};
+    shard.mapped =
+        Source{{BufferKind::kSum, heard->ready.buffer, {}}, shard.owner, heard->ready.generation};
     return;
   }
   if (!TakeBuffer(entry)) return;
@@ -395,26 +418,63 @@ void Sums::OnFenceAttempt(const FenceAttempt& fence) {
 // "Yes" promises that others can fetch everything from here, so what is only read through the
 // mapping is copied first. "No" promises not to apply.
 void Sums::TryAnswerHold(Entry& entry) {
-  if (entry.copy_op) return;
   const bool holds = entry.applied || HoldsAll(entry);
+  if (holds && !Localize(entry)) return;
+  if (!holds) entry.fenced = true;
+  const FenceAttempt fence = *entry.asked_to_hold;
+  entry.asked_to_hold.reset();
+  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds});
+}
+
+// True when all that is held lies in the own buffer; else it is being copied there.
+bool Sums::Localize(Entry& entry) {
+  if (entry.copy_op) return false;
   action::CopySums copy;
   for (const Shard& shard : entry.shards) {
     if (!shard.mapped || entry.gone) continue;
     for (const FloatRange& range : shard.ranges) copy.from.push_back({*shard.mapped, range});
   }
-  if (holds && !copy.from.empty()) {
-    if (!TakeBuffer(entry)) return;
-    copy.op = context_.NewOp();
-    copy.to = *entry.buffer;
-    buffers_.BeginOp(copy.op, {copy.to});
-    entry.copy_op = copy.op;
-    context_.Emit(std::move(copy));
-    return;
+  if (copy.from.empty()) return true;
+  if (!TakeBuffer(entry)) return false;
+  copy.op = context_.NewOp();
+  copy.to = *entry.buffer;
+  buffers_.BeginOp(copy.op, {copy.to});
+  entry.copy_op = copy.op;
+  context_.Emit(std::move(copy));
+  return false;
+}
+
+void Sums::AskHolder(Entry& entry) {
+  if (!entry.holder || entry.holder_asked || HoldsAll(entry) || !peers_.Up(*entry.holder)) return;
+  entry.holder_asked = true;
+  context_.Say(*entry.holder,
+               SumWant{context_.config.term, entry.commit.round, entry.commit.attempt});
+}
+
+void Sums::OnSumWant(const MemberId& peer, const SumWant& want) {
+  Entry* entry = FindEntry(want.round);
+  const bool has = want.term == context_.config.term && entry != nullptr &&
+                   entry->commit.attempt == want.attempt && HoldsAll(*entry);
+  if (has) {
+    entry->wanted_by.insert(peer);
+  } else {
+    SumReady gone;
+    gone.term = want.term;
+    gone.round = want.round;
+    gone.attempt = want.attempt;
+    gone.generation = 1;
+    gone.gone = true;
+    context_.Say(peer, gone);
   }
-  if (!holds) entry.fenced = true;
-  const FenceAttempt fence = *entry.asked_to_hold;
-  entry.asked_to_hold.reset();
-  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds});
+}
+
+void Sums::TryServeAll(Entry& entry) {
+  if (entry.wanted_by.empty() || !Localize(entry)) return;
+  for (const MemberId& peer : std::exchange(entry.wanted_by, {})) {
+    SumReady ready = ReadyOf(entry);
+    ready.gone = !HoldsAll(entry);
+    context_.Say(peer, ready);
+  }
 }
 
 action::Apply Sums::Apply(RoundId round, const std::function<bool(std::uint32_t)>& wanted) {
@@ -452,6 +512,11 @@ action::Apply Sums::Apply(RoundId round, const std::function<bool(std::uint32_t)
   return apply;
 }
 
+bool Sums::HolderFailed(RoundId round) const {
+  const auto at = entries_.find(round);
+  return at != entries_.end() && at->second.holder && at->second.gone && !HoldsAll(at->second);
+}
+
 std::optional<std::string> Sums::Lost(RoundId round) const {
   const auto at = entries_.find(round);
   if (at == entries_.end()) return fmt::format("the commit of round {} did not come", round);
@@ -475,9 +540,9 @@ std::string Sums::Missing(RoundId round) const {
   std::string text;
   for (const Shard& shard : entry.shards) {
     if (Held(entry, shard)) continue;
-    text += text.empty() ? fmt::format("sums of round {} attempt {} from ", round,
-                                       entry.commit.attempt)
-                         : std::string(", ");
+    text += text.empty()
+                ? fmt::format("sums of round {} attempt {} from ", round, entry.commit.attempt)
+                : std::string(", ");
     text += shard.owner == context_.config.self ? "itself" : Name(shard.owner);
     if (shard.requested) text += " (asked for)";
   }

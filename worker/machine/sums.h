@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ class Sums {
   // The commit is known already.
   void OnTakeSums(const TakeSums& take);
   void OnFenceAttempt(const FenceAttempt& fence);
-  Status OnSumReady(const MemberId& peer, const SumReady& ready,
-                    std::span<const std::byte> floats);
+  Status OnSumReady(const MemberId& peer, const SumReady& ready, std::span<const std::byte> floats);
+  void OnSumWant(const MemberId& peer, const SumWant& want);
   void OnFetchDone(const Fetcher::Done& done);
   void OnDropped(const Want& want);
   void OnPeerUp(const MemberId& peer);
@@ -60,6 +61,8 @@ class Sums {
   void OnTornApply(RoundId round);
   // The rounds before `next` are applied, those from `kept` on are still taken by others.
   void DropApplied(RoundId next, RoundId kept);
+  // Who was named as holder has them no longer.
+  bool HolderFailed(RoundId round) const;
   // A closed round's shards cannot be had any more: why.
   std::optional<std::string> Lost(RoundId round) const;
 
@@ -84,14 +87,17 @@ class Sums {
     std::vector<Shard> shards;
     std::optional<BufferId> buffer;
     std::uint32_t generation = 0;
-    IntervalSet have;   // in the buffer
+    IntervalSet have;  // in the buffer
     IntervalSet asked;
     Own own = Own::kNothing;
     std::optional<std::uint64_t> op;       // reduction
     std::optional<std::uint64_t> copy_op;  // of mapped shards, before holding them is promised
     std::optional<FenceAttempt> asked_to_hold;
     std::optional<MemberId> holder;  // TakeSums: where everything is fetched from
-    bool fenced = false;             // promised not to apply it
+    bool holder_asked = false;
+    bool holder_ready = false;
+    std::set<MemberId> wanted_by;  // others were told to fetch everything here
+    bool fenced = false;           // promised not to apply it
     bool applied = false;
     std::optional<std::string> gone;
   };
@@ -108,11 +114,15 @@ class Sums {
   bool TakeBuffer(Entry& entry);
   void TryReduce(Entry& entry);
   void Publish(Entry& entry);
+  SumReady ReadyOf(const Entry& entry) const;
   void SaySumReady(const Entry& entry, const MemberId& to);
   void Absorb(Entry& entry, Shard& shard);
   bool StoreInlined(Entry& entry, const Shard& shard, const Heard& heard);
   void FetchMissing(Entry& entry, const Shard& shard, const MemberId& from);
+  void AskHolder(Entry& entry);
+  bool Localize(Entry& entry);
   void TryAnswerHold(Entry& entry);
+  void TryServeAll(Entry& entry);
   Shard* OwnShard(Entry& entry);
 
   Context& context_;

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/random.h"
+#include "coordinator/checkpoint/safetensors.h"
 #include "tests/fuzz/parsers/targets.h"
 #include "tests/temp_folder.h"
 #include "tests/unit/data/fixtures.h"
-#include "coordinator/checkpoint/safetensors.h"
 
 namespace lockstep::fuzz {
 namespace {
@@ -82,7 +82,8 @@ std::string Gzip(const std::string& bytes) {
   return test::ReadFile(folder / "a.gz");
 }
 
-std::string Safetensors(const std::vector<coordinator::FileTensor>& tensors, coordinator::Metadata metadata) {
+std::string Safetensors(const std::vector<coordinator::FileTensor>& tensors,
+                        coordinator::Metadata metadata) {
   const test::TempFolder folder;
   auto writer = coordinator::SafetensorsWriter::Create(folder / "a", tensors, std::move(metadata));
   LOCKSTEP_CHECK(writer.ok());

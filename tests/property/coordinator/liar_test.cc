@@ -26,10 +26,13 @@ class Liar final : public WorkerModel {
  private:
   std::uint64_t Below(std::uint64_t bound) { return host_->random().NextBelow(bound); }
   std::uint64_t Odd() { return Below(4) == 0 ? host_->random().NextWord() : Below(6); }
-  RoundId Round() { return RoundId(Below(8) == 0 ? host_->random().NextWord() : round_ + Below(3)); }
+  RoundId Round() {
+    return RoundId(Below(8) == 0 ? host_->random().NextWord() : round_ + Below(3));
+  }
   MemberId Somebody() {
     if (Below(3) == 0) return self_;
-    return {WorkerId(static_cast<std::uint32_t>(Odd())), Incarnation(static_cast<std::uint32_t>(Below(3)))};
+    return {WorkerId(static_cast<std::uint32_t>(Odd())),
+            Incarnation(static_cast<std::uint32_t>(Below(3)))};
   }
   PartIndex Part() { return PartIndex(static_cast<std::uint8_t>(Odd())); }
   SampleRange Range() { return {Odd(), Odd()}; }
@@ -37,31 +40,49 @@ class Liar final : public WorkerModel {
 
   FromWorker Anything() {
     switch (Below(18)) {
-      case 0: return Hello{};
-      case 1: return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small()};
-      case 2: return Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
-      case 3: return Progress{Round(), Small(), Small()};
+      case 0:
+        return Hello{};
+      case 1:
+        return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small(), {}, {}};
+      case 2:
+        return Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
+      case 3:
+        return Progress{Round(), Small(), Small()};
       case 4: {
         Sealed sealed{Round(), Part(), Odd(), 0, {}, static_cast<std::int64_t>(Odd())};
         for (std::uint64_t i = Below(4); i > 0; --i) {
-          sealed.units.push_back({{UnitIndex(Small()), Range()}, static_cast<std::int64_t>(Odd()), 0});
+          sealed.units.push_back(
+              {{UnitIndex(Small()), Range()}, static_cast<std::int64_t>(Odd()), 0});
           sealed.samples += sealed.units.back().unit.range.size();
         }
         return sealed;
       }
-      case 5: return Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
-      case 6: return Revoked{Round(), Small()};
-      case 7: return Published{Round(), Attempt(Small())};
-      case 8: return Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
-      case 9: return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0};
-      case 10: return Behind{Round(), Below(2) == 0, "a lie"};
-      case 11: return Level{Round()};
-      case 12: return Unreachable{Somebody(), "a lie"};
-      case 13: return EvaluationResult{Small(), Range(), 0, Odd()};
-      case 14: return StateChunk{Round(), Small(), Odd(), Below(2) == 0, std::vector<std::byte>(Below(9))};
-      case 15: return Final{Round(), "a lie"};
-      case 16: return Leave{"a lie"};
-      default: return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
+      case 5:
+        return Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
+      case 6:
+        return Revoked{Round(), Small()};
+      case 7:
+        return Published{Round(), Attempt(Small())};
+      case 8:
+        return Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
+      case 9:
+        return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0};
+      case 10:
+        return Behind{Round(), Below(2) == 0, "a lie"};
+      case 11:
+        return Level{Round()};
+      case 12:
+        return Unreachable{Somebody(), "a lie"};
+      case 13:
+        return EvaluationResult{Small(), Range(), 0, Odd()};
+      case 14:
+        return StateChunk{Round(), Small(), Odd(), Below(2) == 0, std::vector<std::byte>(Below(9))};
+      case 15:
+        return Final{Round(), "a lie"};
+      case 16:
+        return Leave{"a lie"};
+      default:
+        return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
     }
   }
   void Lie() {

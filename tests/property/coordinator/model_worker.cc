@@ -108,8 +108,9 @@ void ModelWorker::TakeUnit() {
   auto time = world_->options.unit_time / 2 +
               Duration(host_->random().NextBelow(
                   static_cast<std::uint64_t>(world_->options.unit_time.count())));
-  if (slow) time = Duration(static_cast<std::int64_t>(static_cast<double>(time.count()) *
-                                                      world_->options.slow_factor));
+  if (slow)
+    time = Duration(
+        static_cast<std::int64_t>(static_cast<double>(time.count()) * world_->options.slow_factor));
   const std::int64_t start = host_->now().time_since_epoch().count();
   host_->After(time, [this, unit, start, work = work_] {
     busy_ = false;
@@ -203,9 +204,9 @@ void ModelWorker::On(const NewOwners& m) {
   if (commit != commits_.end()) {
     if (!refused_.contains({m.round, commit->second.attempt})) return;
     if (plan_ && plan_->round == m.round.Next()) {
-      const std::uint32_t used = static_cast<std::uint32_t>(
-          received_.contains({self_, m.round, PartIndex(0)}) +
-          received_.contains({self_, m.round, PartIndex(1)}));
+      const std::uint32_t used =
+          static_cast<std::uint32_t>(received_.contains({self_, m.round, PartIndex(0)}) +
+                                     received_.contains({self_, m.round, PartIndex(1)}));
       plan_->round = m.round;
       plan_->assignments.clear();
       queue_.clear();
@@ -249,7 +250,8 @@ void ModelWorker::On(const Commit& m) {
   Reduce();
   Apply();
   CheckSources();
-  if (again && has_state_ && next_ == m.round.Next() && m.checkpoint_writer == self_) Stream(m.round);
+  if (again && has_state_ && next_ == m.round.Next() && m.checkpoint_writer == self_)
+    Stream(m.round);
 }
 
 void ModelWorker::Reduce() {
@@ -280,15 +282,16 @@ void ModelWorker::FetchSum(const MemberId& from, const SumKey& key, std::set<Mem
   host_->AtPeer(from, [key, shards, to = self_](WorkerModel& p) {
     auto& peer = static_cast<ModelWorker&>(p);
     const auto held = peer.sums_.find(key);
-    const bool have = held != peer.sums_.end() &&
-                      std::includes(held->second.begin(), held->second.end(), shards.begin(),
-                                    shards.end());
+    const bool have =
+        held != peer.sums_.end() &&
+        std::includes(held->second.begin(), held->second.end(), shards.begin(), shards.end());
     peer.host_->AtPeer(to, [key, shards, have](WorkerModel& w) {
       auto& self = static_cast<ModelWorker&>(w);
       if (have) return self.OnSum(key, shards);
       if (self.has_state_ && self.next_ == key.first) {
         self.has_state_ = false;
-        self.host_->Send(Behind{RoundId(self.next_.value - 1), self.next_.value > 0, "sums are gone"});
+        self.host_->Send(
+            Behind{RoundId(self.next_.value - 1), self.next_.value > 0, "sums are gone"});
       }
     });
   });
@@ -315,12 +318,13 @@ void ModelWorker::Apply() {
   if (!Contains(commit.members, self_) || refused_.contains(key) || !Holds(key)) return;
   state_ = Mix64(state_ ^ Mix64(commit.round.value * 31 + commit.attempt.value));
   for (const CommittedPart& part : commit.parts) {
-    state_ = Mix64(state_ ^ (part.member.worker.value * 1000 + part.part.value) ^ part.samples << 32);
+    state_ =
+        Mix64(state_ ^ (part.member.worker.value * 1000 + part.part.value) ^ part.samples << 32);
   }
   next_ = next_.Next();
   if (commit.evaluation != 0) snapshots_ = {{commit.evaluation, commit.round}};
-  host_->Send(Applied{commit.round, commit.attempt, 0, state_,
-                      host_->now().time_since_epoch().count()});
+  host_->Send(
+      Applied{commit.round, commit.attempt, 0, state_, host_->now().time_since_epoch().count()});
   if (commit.checkpoint_writer == self_) Stream(commit.round);
   BeginRound();
   Apply();

@@ -17,11 +17,11 @@ namespace lockstep::coordinator {
 
 struct ModelOptions {
   Duration unit_time = std::chrono::milliseconds(2);
-  bool mapped = false;              // all on one host
-  bool ucx = false;                 // offers it
+  bool mapped = false;  // all on one host
+  bool ucx = false;     // offers it
   std::uint64_t train_samples = 500;
   std::uint64_t test_samples = 64;
-  std::set<std::uint32_t> slow;     // process numbers
+  std::set<std::uint32_t> slow;  // process numbers
   double slow_factor = 8;
 };
 
@@ -88,7 +88,7 @@ class ModelWorker final : public WorkerModel {
   std::set<MemberId> peers_;
 
   bool has_state_ = false;
-  RoundId next_;           // first that is not applied
+  RoundId next_;  // first that is not applied
   std::uint64_t state_ = 0;
 
   std::optional<Plan> plan_;  // of the latest round that is not committed
@@ -105,7 +105,7 @@ class ModelWorker final : public WorkerModel {
   std::set<PartKey> received_;  // held here
   std::map<RoundId, Commit> commits_;
   std::map<SumKey, std::set<MemberId>> sums_;  // shards held, by owner
-  std::map<SumKey, MemberId> sources_;  // by TakeSums
+  std::map<SumKey, MemberId> sources_;         // by TakeSums
   std::set<SumKey> published_;
   std::set<SumKey> refused_;
   std::map<std::uint32_t, RoundId> snapshots_;

@@ -16,7 +16,8 @@ RC_GTEST_PROP(Sampler, CountsEachPositionOfAnEpochOnce, ()) {
   std::uint32_t idle_rounds = 0;
   while (sampler.epoch() == Epoch(0)) {
     const PlannedUnits plan = sampler.PlanRound();
-    RC_ASSERT(plan.samples <= batch && plan.samples == std::min(batch, samples - counted.positions()));
+    RC_ASSERT(plan.samples <= batch &&
+              plan.samples == std::min(batch, samples - counted.positions()));
     RC_ASSERT(plan.exact == (plan.samples == samples - counted.positions()));
     std::vector<SampleRange> done;
     for (const Unit& unit : plan.units) {

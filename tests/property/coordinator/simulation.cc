@@ -26,18 +26,17 @@ class Simulation::Process final : public WorkerHost {
     });
   }
   void After(Duration delay, std::function<void()> action) override {
-    simulation_->At(simulation_->now_ + delay, [this, a = std::move(action)]() mutable {
-      Run(std::move(a));
-    });
+    simulation_->At(simulation_->now_ + delay,
+                    [this, a = std::move(action)]() mutable { Run(std::move(a)); });
   }
   void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) override {
-    simulation_->At(simulation_->now_ + simulation_->Delay(), [s = simulation_, peer,
-                                                               a = std::move(action)]() {
-      const auto found = s->members_.find(peer);
-      if (found == s->members_.end()) return;
-      Process* process = found->second;
-      process->Run([process, a] { a(*process->model); });
-    });
+    simulation_->At(simulation_->now_ + simulation_->Delay(),
+                    [s = simulation_, peer, a = std::move(action)]() {
+                      const auto found = s->members_.find(peer);
+                      if (found == s->members_.end()) return;
+                      Process* process = found->second;
+                      process->Run([process, a] { a(*process->model); });
+                    });
   }
   void SetSelf(const MemberId& self) override {
     self_ = self;
@@ -50,9 +49,8 @@ class Simulation::Process final : public WorkerHost {
 
   void Deliver(std::shared_ptr<const ToWorker> message) {
     in_at_ = std::max(in_at_, simulation_->now_ + simulation_->Delay());
-    simulation_->At(in_at_, [this, message] {
-      Run([this, message] { model->OnMessage(*message); });
-    });
+    simulation_->At(in_at_,
+                    [this, message] { Run([this, message] { model->OnMessage(*message); }); });
   }
   // A stopped process does it when it runs again, a dead one never.
   void Run(std::function<void()> action) {
@@ -107,8 +105,8 @@ void Simulation::At(Time time, std::function<void()> action) {
 
 void Simulation::AddWorker(std::optional<WorkerId> wanted, Duration after) {
   At(now_ + after, [this, wanted] {
-    processes_.push_back(std::make_unique<Process>(
-        this, static_cast<std::uint32_t>(processes_.size()), wanted));
+    processes_.push_back(
+        std::make_unique<Process>(this, static_cast<std::uint32_t>(processes_.size()), wanted));
     processes_.back()->Start();
   });
 }
@@ -195,9 +193,8 @@ void Simulation::CarryOut(Action action) {
     if (process == nullptr || process->closed) return;
     process->closed = true;
     // The process learns it after what was sent before, ends, and is started again.
-    At(now_ + std::chrono::milliseconds(2), [this, process] {
-      process->Run([this, process] { Kill(process, true); });
-    });
+    At(now_ + std::chrono::milliseconds(2),
+       [this, process] { process->Run([this, process] { Kill(process, true); }); });
   } else if (auto* timer = std::get_if<SetTimer>(&action)) {
     const std::uint64_t generation = ++timer_generation_;
     if (timer->at == kNever) return;

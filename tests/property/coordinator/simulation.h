@@ -1,6 +1,6 @@
-// Runs the real coordinator against simulated worker processes on virtual time: messages take random
-// times (in order on each connection), processes are stopped, killed and started again. What a
-// worker does is behind WorkerModel, so that another implementation can take the model's place.
+// Runs the real coordinator against simulated worker processes on virtual time: messages take
+// random times (in order on each connection), processes are stopped, killed and started again. What
+// a worker does is behind WorkerModel, so that another implementation can take the model's place.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ class WorkerHost {
  public:
   virtual ~WorkerHost() = default;
   virtual void Send(FromWorker message) = 0;
-  virtual void After(Duration delay, std::function<void()> action) = 0;  // void when the process dies
+  virtual void After(Duration delay,
+                     std::function<void()> action) = 0;  // void when the process dies
   // Runs in the other process, some time later; nothing happens when that incarnation is not there.
   virtual void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) = 0;
   virtual void SetSelf(const MemberId& self) = 0;  // from Welcome

@@ -55,7 +55,8 @@ class Checker {
     for (const CommittedPart& part : commit.parts) {
       for (const OwnerShare& share : commit.owners.owners) {
         if (share.owner == part.member) continue;
-        const bool has = world_->received[share.owner].contains({part.member, commit.round, part.part});
+        const bool has =
+            world_->received[share.owner].contains({part.member, commit.round, part.part});
         EXPECT_TRUE(has) << "round " << commit.round.value << ": owner " << share.owner.worker.value
                          << " has no pieces of worker " << part.member.worker.value;
       }
@@ -102,7 +103,8 @@ std::string Log(const Simulation& simulation) {
                         member.units_given, member.owner ? ", owner" : "");
   }
   const auto& log = simulation.log();
-  for (std::size_t i = log.size() > 60 ? log.size() - 60 : 0; i < log.size(); ++i) text += log[i] + "\n";
+  for (std::size_t i = log.size() > 60 ? log.size() - 60 : 0; i < log.size(); ++i)
+    text += log[i] + "\n";
   return text;
 }
 
@@ -133,8 +135,8 @@ void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* chec
     ASSERT_TRUE(counted.Add({at, scenario.model.train_samples}));
   }
   checker.CheckRecords(scenario.model.train_samples, counted);
-  const bool lost_all = result.reason.starts_with("no worker holds") ||
-                        result.reason.starts_with("all workers left");
+  const bool lost_all =
+      result.reason.starts_with("no worker holds") || result.reason.starts_with("all workers left");
   if (lost_all) {
     EXPECT_TRUE(scenario.faults.kills || scenario.faults.stops) << Log(simulation);
     return;
@@ -152,7 +154,8 @@ void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* chec
   }
   if (!simulation.records().empty() && scenario.faults.until == Time{}) {
     ASSERT_FALSE(simulation.checkpoints().empty()) << Log(simulation);
-    EXPECT_EQ(simulation.checkpoints().back().next_round, simulation.records().back()->round.Next());
+    EXPECT_EQ(simulation.checkpoints().back().next_round,
+              simulation.records().back()->round.Next());
   }
   if (checkpoint != nullptr && !simulation.checkpoints().empty()) {
     *checkpoint = simulation.checkpoints().back();
@@ -170,7 +173,8 @@ Scenario RandomScenario(std::uint64_t seed) {
   s.model.train_samples = 1 + random.NextBelow(1500);
   s.model.mapped = random.NextBelow(2) == 0;
   s.model.ucx = random.NextBelow(2) == 0;
-  if (random.NextBelow(2) == 0) s.model.slow.insert(static_cast<std::uint32_t>(random.NextBelow(s.workers)));
+  if (random.NextBelow(2) == 0)
+    s.model.slow.insert(static_cast<std::uint32_t>(random.NextBelow(s.workers)));
   return s;
 }
 
@@ -213,7 +217,9 @@ TEST(Simulation, JobsFinishWhenTheCoordinatorStops) {
 
 TEST(Simulation, JobsFinishWithEverything) {
   RunSeeds(300, [](Scenario* s) {
-    s->faults = {.kills = true, .stops = true, .coordinator_stops = true,
+    s->faults = {.kills = true,
+                 .stops = true,
+                 .coordinator_stops = true,
                  .until = Time(std::chrono::seconds(10))};
     s->epochs += 6;
   });

@@ -38,7 +38,9 @@ void SimWorker::Handle(const Event& event) {
   }
 }
 
-Duration SimWorker::Delay() { return std::chrono::microseconds(20 + host_->random().NextBelow(300)); }
+Duration SimWorker::Delay() {
+  return std::chrono::microseconds(20 + host_->random().NextBelow(300));
+}
 
 void SimWorker::Kill() {
   if (dead_) return;
@@ -380,8 +382,8 @@ void SimWorker::Compute() {
               Duration(host_->random().NextBelow(
                   static_cast<std::uint64_t>(world_->options.unit_time.count())));
   if (world_->options.slow.contains(self_.worker.value)) {
-    time = Duration(static_cast<std::int64_t>(static_cast<double>(time.count()) *
-                                              world_->options.slow_factor));
+    time = Duration(
+        static_cast<std::int64_t>(static_cast<double>(time.count()) * world_->options.slow_factor));
   }
   const std::int64_t start = host_->now().time_since_epoch().count();
   host_->After(time, [this, take, start, parameters = memory_->state.parameters] {

@@ -38,7 +38,7 @@ class Host {
 struct WorldOptions {
   std::vector<FloatRange> blocks;
   std::uint64_t bucket_bytes = 8192;
-  MachineConfig machine;  // of all; self and term are set for each
+  MachineConfig machine;    // of all; self and term are set for each
   std::uint32_t hosts = 0;  // workers of one host map each other; 0: no mapping
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // worker ids
@@ -68,11 +68,11 @@ class World {
   const Layout layout;
   std::map<MemberId, SimWorker*> alive;
   std::vector<std::string> errors;
-  std::uint64_t applied = 0;        // updates compared
-  std::uint64_t caught_up = 0;      // states compared that were copied
-  std::uint64_t fetched = 0;        // pieces
-  std::uint64_t inlined = 0;        // pieces
-  std::uint64_t read_in_place = 0;  // ranges of mapped blocks
+  std::uint64_t applied = 0;                    // updates compared
+  std::uint64_t caught_up = 0;                  // states compared that were copied
+  std::uint64_t fetched = 0;                    // pieces
+  std::uint64_t inlined = 0;                    // pieces
+  std::uint64_t read_in_place = 0;              // ranges of mapped blocks
   std::map<std::string, std::uint64_t> counts;  // messages and actions by name, for tests
 
  private:

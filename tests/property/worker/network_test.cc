@@ -1,6 +1,6 @@
 // Whole jobs: the real coordinator and real step machines with real memory, under random delays,
-// stops and kills. Each update of each worker is compared, bit by bit, with what the commit comes to
-// when it is computed in one place. A failing seed is run again alone with LOCKSTEP_SEED=n;
+// stops and kills. Each update of each worker is compared, bit by bit, with what the commit comes
+// to when it is computed in one place. A failing seed is run again alone with LOCKSTEP_SEED=n;
 // LOCKSTEP_SEEDS=n runs that many.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -160,7 +160,8 @@ void RunJob(const Scenario& scenario, std::uint64_t seed, Total* total) {
                          id.worker, id.incarnation, view.next, view.level ? "" : " (not level)",
                          view.fetches, view.queued, view.pins, view.waiting_for);
   }
-  ASSERT_TRUE(finished) << views << simulation.coordinator().Status(simulation.now()).waiting_for << "\n"
+  ASSERT_TRUE(finished) << views << simulation.coordinator().Status(simulation.now()).waiting_for
+                        << "\n"
                         << Log(simulation);
   for (const std::string& error : world.errors) ADD_FAILURE() << error;
   if (!world.errors.empty()) FAIL() << Log(simulation);
@@ -171,7 +172,8 @@ void RunJob(const Scenario& scenario, std::uint64_t seed, Total* total) {
   total->read_in_place += world.read_in_place;
   for (const auto& [name, count] : world.counts) total->counts[name] += count;
   const auto& result = *simulation.result();
-  if (result.reason.starts_with("no worker holds") || result.reason.starts_with("all workers left") ||
+  if (result.reason.starts_with("no worker holds") ||
+      result.reason.starts_with("all workers left") ||
       result.reason.find("cannot reach") != std::string::npos) {
     EXPECT_TRUE(scenario.faults.kills || scenario.faults.stops) << Log(simulation);
     return;
@@ -228,7 +230,9 @@ TEST(Network, WithKillsAndStops) {
 
 TEST(Network, WithEverything) {
   RunSeeds(120, [](Scenario* s) {
-    s->faults = {.kills = true, .stops = true, .coordinator_stops = true,
+    s->faults = {.kills = true,
+                 .stops = true,
+                 .coordinator_stops = true,
                  .until = Time(std::chrono::seconds(10))};
     s->epochs += 12;
   });

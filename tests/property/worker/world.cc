@@ -5,7 +5,8 @@
 
 namespace lockstep::worker::sim {
 
-World::World(WorldOptions o) : options(std::move(o)), layout(options.blocks, options.bucket_bytes) {}
+World::World(WorldOptions o)
+    : options(std::move(o)), layout(options.blocks, options.bucket_bytes) {}
 
 void World::OnCommit(const Commit& commit) {
   commits_[{commit.round, commit.attempt}] = commit;

@@ -1,4 +1,5 @@
-// Work that a rule moves: units are given again only when their holder gave them back or was fenced.
+// Work that a rule moves: units are given again only when their holder gave them back or was
+// fenced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -156,8 +157,8 @@ TEST_F(RoundMovesTest, FencedByTheRule) {
 }
 
 TEST_F(RoundMovesTest, NonsenseIsNotCarriedOut) {
-  proposals_.moves = {{WorkerId(0), WorkerId(0), 2}, {WorkerId(7), WorkerId(0), 1},
-                      {WorkerId(0), WorkerId(9), 1}};
+  proposals_.moves = {
+      {WorkerId(0), WorkerId(0), 2}, {WorkerId(7), WorkerId(0), 1}, {WorkerId(0), WorkerId(9), 1}};
   proposals_.fence = {WorkerId(8)};
   Advance();
   EXPECT_TRUE(actions_.empty());

@@ -35,7 +35,11 @@ std::optional<Page> ReadPage() {
   return Page{page.substr(0, end), page.substr(end)};
 }
 
-std::string Generated() { return "\n" + ConfigurationReference(); }
+std::string Generated() {
+  std::string text = ConfigurationReference();
+  text.insert(text.begin(), '\n');
+  return text;
+}
 
 TEST(ConfigurationPage, TellsOfTheOptionsAsTheyAre) {
   const auto page = ReadPage();

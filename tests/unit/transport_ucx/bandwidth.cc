@@ -1,4 +1,5 @@
-// How fast pieces come from another process on this machine, for sizes of pieces and windows. Not a test: it asserts nothing.
+// How fast pieces come from another process on this machine, for sizes of pieces and windows. Not a
+// test: it asserts nothing.
 //
 //   ucx_bandwidth [SECONDS]     of each combination
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
-// A transport with a handler that records what happens, for tests that wait for events instead of time.
+// A transport with a handler that records what happens, for tests that wait for events instead of
+// time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -153,7 +154,8 @@ inline std::span<const std::byte> Bytes(const std::string& text) {
 
 inline std::vector<std::byte> Pattern(std::size_t bytes) {
   std::vector<std::byte> pattern(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<std::byte>((i * 131 + i / 251) & 0xff);
+  for (std::size_t i = 0; i < bytes; ++i)
+    pattern[i] = static_cast<std::byte>((i * 131 + i / 251) & 0xff);
   return pattern;
 }
 

@@ -1,5 +1,5 @@
-// The other process of ucx_process_test: serves a pattern, answers each message with how many it has seen, and ends
-// with its standard input. Prints its address.
+// The other process of ucx_process_test: serves a pattern, answers each message with how many it
+// has seen, and ends with its standard input. Prints its address.
 #include <cstdio>
 
 #include "tests/unit/transport_ucx/node.h"

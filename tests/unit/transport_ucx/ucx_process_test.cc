@@ -95,8 +95,9 @@ TEST_F(WithChild, AKilledPeerIsAnEvent) {
   child.Signal(SIGKILL);
   ASSERT_TRUE(a.WaitFor([](const Seen& s) { return s.down.size() == 1; }));
   const auto noticed = std::chrono::steady_clock::now() - killed;
-  RecordProperty("noticed_after_us",
-                 static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(noticed).count()));
+  RecordProperty(
+      "noticed_after_us",
+      static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(noticed).count()));
   const Seen s = a.seen();
   EXPECT_EQ(s.order.back(), "down");
   int failed = 0;

@@ -132,9 +132,9 @@ TEST_F(Pair, RefusesSlicesOutsideTheRegion) {
     PieceName name;
     name.bytes = 100;
     const std::uint64_t huge = ~std::uint64_t{0} - 10;
-    for (const Slice& slice : {Slice{target_region, target.size() - 99, 100},
-                               Slice{target_region, huge, 100}, Slice{RegionId(99), 0, 100},
-                               Slice{target_region, 0, 99}}) {
+    for (const Slice& slice :
+         {Slice{target_region, target.size() - 99, 100}, Slice{target_region, huge, 100},
+          Slice{RegionId(99), 0, 100}, Slice{target_region, 0, 99}}) {
       const auto fetch = a.transport().Fetch(peer_b, name, slice);
       ASSERT_FALSE(fetch.ok());
       EXPECT_EQ(fetch.error().code, ErrorCode::kInvalid);
@@ -142,7 +142,8 @@ TEST_F(Pair, RefusesSlicesOutsideTheRegion) {
   });
 }
 
-// All are given up at once after they were asked for, so that nothing may be written to the target afterwards.
+// All are given up at once after they were asked for, so that nothing may be written to the target
+// afterwards.
 TEST_F(Pair, AGivenUpFetchLeavesTheDestinationAlone) {
   std::vector<FetchId> fetches;
   a.Call([&] {
@@ -233,9 +234,7 @@ TEST(UcxTransport, RefusesAnotherKeyAndSaysSo) {
   Node b(MakeOptions(1));
   a.Start();
   b.Start();
-  a.Call([&] {
-    a.transport().Connect({WorkerId(1), Incarnation(1)}, b.transport().address());
-  });
+  a.Call([&] { a.transport().Connect({WorkerId(1), Incarnation(1)}, b.transport().address()); });
   ASSERT_TRUE(a.WaitFor([](const Seen& s) { return s.failed.size() == 1; }));
   EXPECT_EQ(a.seen().failed[0].second.code, ErrorCode::kRefused);
   EXPECT_TRUE(a.seen().up.empty());

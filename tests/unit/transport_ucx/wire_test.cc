@@ -24,8 +24,7 @@ TEST(Wire, PieceAndMessageRoundTrip) {
   ASSERT_TRUE(piece.has_value());
   EXPECT_EQ(piece->fetch, 8u);
   EXPECT_EQ(piece->bytes, 4096u);
-  EXPECT_EQ(DecodePiece(Span(EncodePiece({8, PieceStatus::kGone, 0})))->status,
-            PieceStatus::kGone);
+  EXPECT_EQ(DecodePiece(Span(EncodePiece({8, PieceStatus::kGone, 0})))->status, PieceStatus::kGone);
   EXPECT_EQ(DecodeMessage(Span(EncodeMessage(77))), 77u);
   EXPECT_TRUE(IsHandshake(Span(EncodeHandshake())));
 }
@@ -48,13 +47,14 @@ TEST(Wire, NothingElseIsAccepted) {
 }
 
 TEST(Path, ReadsTheLanesThatUcxPrints) {
-  EXPECT_EQ(PathFromPrintedInfo("#\n# UCP endpoint\n"
-                                "#                 lane[0]: cm tcp\n"
-                                "#                 lane[1]:  3:tcp/eth0.100.0 md[1]  -> md[1]/tcp am\n"
-                                "#                 lane[2]: 12:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib\n"
-                                "#                 lane[3]: 12:rc_mlx5/mlx5_0:1.1 md[4] -> md[4]/ib\n"
-                                "#                am_send: 0..<egr/short>..8184\n"),
-            "tcp/eth0.100 + rc_mlx5/mlx5_0:1");
+  EXPECT_EQ(
+      PathFromPrintedInfo("#\n# UCP endpoint\n"
+                          "#                 lane[0]: cm tcp\n"
+                          "#                 lane[1]:  3:tcp/eth0.100.0 md[1]  -> md[1]/tcp am\n"
+                          "#                 lane[2]: 12:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib\n"
+                          "#                 lane[3]: 12:rc_mlx5/mlx5_0:1.1 md[4] -> md[4]/ib\n"
+                          "#                am_send: 0..<egr/short>..8184\n"),
+      "tcp/eth0.100 + rc_mlx5/mlx5_0:1");
   EXPECT_EQ(PathFromPrintedInfo("lane[0]: 1:tcp"), "unknown");
   EXPECT_EQ(PathFromPrintedInfo("lane[0]:"), "unknown");
   EXPECT_EQ(PathFromPrintedInfo(""), "unknown");

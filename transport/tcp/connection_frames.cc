@@ -1,0 +1,171 @@
+// What a connection does with the frames that arrive.
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "transport/tcp/connection.h"
+
+namespace lockstep::transport::tcp {
+namespace {
+
+Error Malformed(const std::string& what) {
+  return Error{ErrorCode::kInvalid, "protocol error of the other end: " + what};
+}
+
+}  // namespace
+
+bool Connection::HandleFrames() {
+  while (alive()) {
+    const auto event = inbox_.Next();
+    if (!event) {
+      End(Malformed(event.error().message));
+      return false;
+    }
+    if (*event == Inbox::Event::kNone) return true;
+    if (*event == Inbox::Event::kPieceDone) {
+      FinishFetch(Find(inbox_.header().id), FetchStatus::kOk);
+      continue;
+    }
+    const Status handled = state_ == State::kGreeting ? HandleGreeting() : HandleFrame();
+    if (!handled) {
+      End(handled.error());
+      return false;
+    }
+  }
+  return false;
+}
+
+Status Connection::HandleGreeting() {
+  if (inbox_.header().type != FrameType::kHandshake) {
+    return Malformed("it does not begin with a handshake");
+  }
+  auto answer = handshake_.Consume(inbox_.body());
+  if (!answer) {
+    SendFarewell();
+    return answer.error();
+  }
+  if (!answer->empty()) outbox_.PushSmall(FrameType::kHandshake, 0, *answer);
+  if (handshake_.done()) {
+    outbox_.PushSmall(FrameType::kSettings, owner_.options().fetch_window, {});
+    greeting_timer_.cancel();
+    inbox_.Grow();
+    state_ = State::kUp;
+    owner_.OnGreeted(*this);
+  }
+  ScheduleFlush();
+  return {};
+}
+
+void Connection::SendFarewell() {
+  if (handshake_.farewell().empty()) return;
+  outbox_.PushSmall(FrameType::kHandshake, 0, handshake_.farewell());
+  std::array<iovec, Outbox::kMaxVectors> vectors{};
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = outbox_.Gather(vectors);
+  // A courtesy: whether it arrives changes nothing here.
+  (void)::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Status Connection::HandleFrame() {
+  const FrameHeader& header = inbox_.header();
+  if ((header.type == FrameType::kSettings) != (peer_window_ == 0)) {
+    return Malformed("settings come first and once");
+  }
+  switch (header.type) {
+    case FrameType::kHandshake:
+      return Malformed("a second handshake");
+    case FrameType::kSettings:
+      peer_window_ = header.id;
+      return {};
+    case FrameType::kMessage:
+      owner_.handler().OnMessage(peer_, inbox_.body());
+      return {};
+    case FrameType::kFetch:
+      return HandleFetch();
+    case FrameType::kCancel:
+      HandleCancel();
+      return {};
+    case FrameType::kPiece:
+      return HandlePieceHeader();
+    case FrameType::kGone:
+      return HandleGone();
+  }
+  return Malformed("an unknown frame");
+}
+
+Status Connection::HandleFetch() {
+  if (outbox_.answers() >= kWindowsOutstanding * peer_window_) {
+    return Malformed("more fetches than its window allows");
+  }
+  const auto name = DecodePieceName(inbox_.body().first<kPieceNameBytes>());
+  if (!name) return Malformed(name.error().message);
+  const std::uint64_t id = inbox_.header().id;
+  const ServeAnswer answer = owner_.handler().OnFetch(peer_, *name);
+  std::span<const std::byte> body;
+  if (answer.have) {
+    LOCKSTEP_CHECK(answer.slice.bytes == name->bytes, "a piece of {} bytes served with {}",
+                   name->bytes, answer.slice.bytes);
+    body = owner_.regions().Resolve(answer.slice);
+  }
+  outbox_.PushAnswer({.id = id, .have = answer.have, .body = body, .cookie = answer.cookie});
+  ScheduleFlush();
+  return {};
+}
+
+void Connection::HandleCancel() {
+  if (const auto cookie = outbox_.Cancel(inbox_.header().id)) {
+    owner_.handler().OnServed(peer_, *cookie);
+  }
+}
+
+Status Connection::HandlePieceHeader() {
+  const FrameHeader& header = inbox_.header();
+  const auto fetch = Find(header.id);
+  if (fetch == fetches_.end()) return Malformed("a piece that was not asked for");
+  if (fetch->destination.size() != header.bytes) {
+    return Malformed(fmt::format("a piece of {} bytes where {} were asked for", header.bytes,
+                                 fetch->destination.size()));
+  }
+  if (fetch->given_up) {
+    inbox_.ReadBodyAway();
+  } else {
+    inbox_.ReadBodyInto(fetch->destination);
+  }
+  return {};
+}
+
+Status Connection::HandleGone() {
+  const auto fetch = Find(inbox_.header().id);
+  if (fetch == fetches_.end()) return Malformed("an answer to no question");
+  FinishFetch(fetch, FetchStatus::kGone);
+  return {};
+}
+
+std::vector<Connection::PendingFetch>::iterator Connection::Find(std::uint64_t id) {
+  return std::ranges::find(fetches_, FetchId(id), &PendingFetch::id);
+}
+
+void Connection::FinishFetch(std::vector<PendingFetch>::iterator fetch, FetchStatus status) {
+  LOCKSTEP_CHECK(fetch != fetches_.end());
+  const PendingFetch done = *fetch;
+  fetches_.erase(fetch);
+  if (!done.given_up) {
+    --live_fetches_;
+    owner_.handler().OnFetchDone(done.id, status);
+  } else if (done.owes_given_up) {
+    owner_.handler().OnFetchDone(done.id, FetchStatus::kGivenUp);
+  }
+}
+
+void Connection::TellGivenUp(FetchId id) {
+  const auto fetch = Find(id.value);
+  if (fetch == fetches_.end() || !fetch->owes_given_up) return;
+  fetch->owes_given_up = false;
+  owner_.handler().OnFetchDone(id, FetchStatus::kGivenUp);
+}
+
+}  // namespace lockstep::transport::tcp
