@@ -76,7 +76,7 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   m.Step(std::move(event));
   const Time deadline = finished() ? kNever : m.NextDeadline();
   const Time timer = deadline == kNever ? kNever : std::max(deadline + m.job.stopped, now);
-  if (timer != m.timer) out->push_back(SetTimer{timer});
+  if (!finished() && timer != m.timer) out->push_back(SetTimer{timer});
   m.timer = timer;
 }
 

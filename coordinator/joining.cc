@@ -91,14 +91,13 @@ void Joining::MakeLive(Member& member, RoundId next) {
 bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
-  const std::uint64_t counted = job_->totals.samples_counted;
   if (*at == first_round_) {
     if (source_ == StateSource::kCheckpoint && !newcomer.streamed) {
       if (!newcomer.streaming) job_->out->push_back(StreamState{member.connection});
       newcomer.streaming = true;
       return false;
     }
-    job_->Send(member, Start{source_, rounds_->JoinPlan(), counted});
+    job_->Send(member, Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
     MakeLive(member, *at);
   } else {
     if (newcomer.streaming && !newcomer.streamed) return false;
@@ -140,8 +139,11 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
   }
-  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level.
-  job_->Send(member, Start{StateSource::kPeers, rounds_->JoinPlan(), job_->totals.samples_counted});
+  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. What
+  // the member had in it went to others.
+  Plan plan = rounds_->JoinPlan();
+  std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
+  job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
   job_->Send(member, CatchUp{donor->id, *at});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
@@ -230,14 +232,13 @@ void Joining::CheckCopying() {
   for (const MemberId& id : again) {
     Member* member = job_->members.Find(id);
     if (member == nullptr) continue;
-    Copying& copying = copying_[id];
+    const Copying& copying = copying_[id];
     const Member* donor = job_->members.Find(copying.donor);
-    if (donor == nullptr || !donor->live()) --copying.tries;  // not its fault
-    if (copying.tries >= kCopyTries) {
+    const bool lost = donor == nullptr || !donor->live();
+    if (!lost && copying.tries >= kCopyTries) {
       job_->Expel(*member, "it could not copy the state in time", true);
-    } else {
-      const std::uint32_t tries = copying.tries;
-      if (!Copy(*member, copying.donor)) copying.tries = tries;
+    } else if (Copy(*member, copying.donor) && lost) {
+      --copying_[id].tries;  // the loss of a donor is not its fault
     }
   }
 }

@@ -148,7 +148,8 @@ event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange& bucket = layout_.bucket(copy.bucket);
   float* to = buffers_.At(copy.to);
   for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    std::memcpy(to + t * layout_.largest_bucket(), buffers_.At({BufferKind::kState, t, {}}) + bucket.first,
+    std::memcpy(to + t * layout_.largest_bucket(),
+                buffers_.At({BufferKind::kState, t, {}}) + bucket.first,
                 bucket.count * sizeof(float));
   }
   event::OpDone done;

@@ -9,18 +9,18 @@
 namespace lockstep::coordinator {
 namespace {
 
-class Liar final : public WorkerModel {
+class Liar final : public ModelWorker {
  public:
-  Liar(WorkerHost* host, World* world) : host_(host), honest_(host, world) {}
+  Liar(WorkerHost* host, World* world) : ModelWorker(host, world), host_(host) {}
   void OnStart() override {
-    honest_.OnStart();
+    ModelWorker::OnStart();
     Lie();
   }
   void OnMessage(const ToWorker& message) override {
     if (const auto* commit = std::get_if<Commit>(&message)) round_ = commit->round.value;
     if (const auto* welcome = std::get_if<Welcome>(&message)) self_ = welcome->self;
     // Sometimes it does not hear, either.
-    if (Below(20) != 0) honest_.OnMessage(message);
+    if (Below(20) != 0) ModelWorker::OnMessage(message);
   }
 
  private:
@@ -93,7 +93,6 @@ class Liar final : public WorkerModel {
   }
 
   WorkerHost* host_;
-  ModelWorker honest_;
   MemberId self_;
   std::uint64_t round_ = 0;
 };

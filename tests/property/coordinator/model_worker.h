@@ -32,7 +32,7 @@ struct World {
   std::map<MemberId, std::set<std::tuple<MemberId, RoundId, PartIndex>>> received;
 };
 
-class ModelWorker final : public WorkerModel {
+class ModelWorker : public WorkerModel {
  public:
   ModelWorker(WorkerHost* host, World* world) : host_(host), world_(world) {}
   void OnStart() override;

@@ -49,11 +49,17 @@ TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {
   ready.transports = {{"tcp", "address", ""}};
   ready.train_samples = ready.parameter_count = 10;
   coordinator->Step(Time{}, Received{ConnectionId(1), ready}, &actions);
-  actions.clear();
-  coordinator->Step(Time(std::chrono::seconds(5)), TimerFired{}, &actions);
-  EXPECT_FALSE(coordinator->finished()) << "the timer was late: the coordinator stood still";
-  coordinator->Step(Time(std::chrono::seconds(10)), TimerFired{}, &actions);
+  Time timer;
+  while (!coordinator->finished() && timer < Time(std::chrono::minutes(1))) {
+    for (const Action& action : actions) {
+      if (const auto* set = std::get_if<SetTimer>(&action)) timer = set->at;
+    }
+    actions.clear();
+    coordinator->Step(timer, Received{ConnectionId(1), Pong{}}, &actions);
+    if (!coordinator->finished()) coordinator->Step(timer, TimerFired{}, &actions);
+  }
   ASSERT_TRUE(coordinator->finished());
+  EXPECT_EQ(timer, Time(std::chrono::seconds(5)));
   const auto* finished = std::get_if<JobFinished>(&actions.back());
   ASSERT_NE(finished, nullptr);
   EXPECT_EQ(finished->result.outcome, JobOutcome::kFailed);

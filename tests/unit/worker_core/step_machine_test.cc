@@ -1,0 +1,319 @@
+// The machine alone, its coordinator and its one peer spoken by the test.
+#include "worker/step_machine.h"
+
+#include <gtest/gtest.h>
+
+#include "worker/exchange/peer_messages.h"
+
+namespace lockstep::worker {
+namespace {
+
+const MemberId kSelf{WorkerId(0), Incarnation(1)};
+const MemberId kPeer{WorkerId(1), Incarnation(1)};
+
+class StepMachineTest : public ::testing::Test {
+ protected:
+  StepMachineTest() : machine_(Config(), Layout({{0, 4096}}, 4 * 4096)) {}
+
+  static MachineConfig Config() {
+    MachineConfig config;
+    config.self = kSelf;
+    config.term = Term(1);
+    config.mapping = false;
+    config.inline_bytes = 0;
+    config.queue_capacity = 16;
+    return config;
+  }
+
+  void Do(const Event& event) {
+    now_ += std::chrono::milliseconds(1);
+    actions_ = machine_.Step(now_, event);
+  }
+  void Tell(ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
+  void PeerSays(const PeerMessage& message) {
+    const auto bytes = EncodePeerMessage(message);
+    Do(event::FromPeer{kPeer, bytes});
+  }
+
+  template <class T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Action& action : actions_) {
+      if (const auto* a = std::get_if<T>(&action)) found.push_back(*a);
+    }
+    return found;
+  }
+  template <class T>
+  std::optional<T> Told() const {
+    for (const auto& a : All<action::ToCoordinator>()) {
+      if (const auto* m = std::get_if<T>(&a.message)) return *m;
+    }
+    return std::nullopt;
+  }
+  template <class T>
+  std::optional<T> Said() const {
+    for (const auto& a : All<action::ToPeer>()) {
+      const auto decoded = DecodePeerMessage(a.bytes);
+      if (!decoded.ok()) continue;
+      if (const auto* m = std::get_if<T>(&decoded->message)) return *m;
+    }
+    return std::nullopt;
+  }
+
+  static std::vector<Unit> Units(std::uint32_t count) {
+    std::vector<Unit> units;
+    for (std::uint32_t i = 0; i < count; ++i) units.push_back({UnitIndex(i), {i * 4, i * 4 + 4}});
+    return units;
+  }
+  static Plan MakePlan(std::uint64_t round, std::uint32_t units) {
+    Plan plan;
+    plan.round = RoundId(round);
+    plan.owners = {1, {{kSelf, 1}, {kPeer, 1}}};
+    plan.members = {kSelf, kPeer};
+    if (units > 0) plan.assignments = {{kSelf, Units(units)}};
+    return plan;
+  }
+  static Commit MakeCommit(std::uint64_t round, std::vector<CommittedPart> parts) {
+    Commit commit;
+    commit.term = Term(1);
+    commit.round = RoundId(round);
+    commit.parts = std::move(parts);
+    commit.owners = {1, {{kSelf, 1}, {kPeer, 1}}};
+    commit.members = {kSelf, kPeer};
+    commit.next = MakePlan(round + 1, 1);
+    return commit;
+  }
+  void Begin(std::uint32_t units) {
+    Do(event::PeerUp{kPeer, "test"});
+    Tell(Start{StateSource::kSeed, MakePlan(0, units), 0});
+  }
+  // The compute thread does one unit, and seals when it was the last.
+  void Compute(std::uint32_t work) {
+    const auto take = machine_.queue().TakeNext();
+    ASSERT_EQ(take.kind, UnitQueue::TakeKind::kUnit);
+    Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
+    if (take.last) Do(event::PartSealed{work, take.part, 2});
+  }
+
+  Time now_{std::chrono::seconds(1)};
+  StepMachine machine_;
+  Actions actions_;
+};
+
+TEST_F(StepMachineTest, FormationIsReportedWhenAllIsSettled) {
+  Form form;
+  form.formation = 3;
+  form.transport = "tcp";
+  form.connect_to = {{kPeer, "address", "", "elsewhere"}};
+  Tell(form);
+  EXPECT_EQ(All<action::UseTransport>().size(), 1u);
+  ASSERT_EQ(All<action::ConnectPeer>().size(), 1u);
+  EXPECT_FALSE(Told<Reached>());
+  Do(event::PeerUp{kPeer, "tcp"});
+  const auto reached = Told<Reached>();
+  ASSERT_TRUE(reached);
+  EXPECT_EQ(reached->formation, 3u);
+  ASSERT_EQ(reached->peers.size(), 1u);
+  EXPECT_TRUE(reached->peers[0].reached);
+  EXPECT_FALSE(reached->peers[0].mapped);
+}
+
+TEST_F(StepMachineTest, TwoFormationsAtATimeAreBothAnswered) {
+  const MemberId other{WorkerId(2), Incarnation(1)};
+  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  Tell(Form{2, "tcp", {}, {{other, "b", "", ""}}});
+  Do(event::PeerUp{kPeer, "tcp"});
+  ASSERT_TRUE(Told<Reached>());
+  EXPECT_EQ(Told<Reached>()->formation, 1u);
+  Do(event::PeerUp{other, "tcp"});
+  ASSERT_TRUE(Told<Reached>());
+  EXPECT_EQ(Told<Reached>()->formation, 2u);
+}
+
+TEST_F(StepMachineTest, WhoDoesNotComeIsNotReached) {
+  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  ASSERT_EQ(All<action::SetTimer>().size(), 1u);
+  now_ = All<action::SetTimer>()[0].at;
+  Do(event::TimerDue{});
+  ASSERT_TRUE(Told<Reached>());
+  EXPECT_FALSE(Told<Reached>()->peers[0].reached);
+}
+
+TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
+  Begin(2);
+  EXPECT_EQ(All<action::InitializeState>().size(), 1u);
+  ASSERT_EQ(All<action::StartWork>().size(), 1u);
+  const auto work = All<action::StartWork>()[0];
+  Compute(work.work);
+  EXPECT_EQ(Told<Progress>()->units_done, 1u);
+  Compute(work.work);
+  const auto sealed = Told<Sealed>();
+  ASSERT_TRUE(sealed);
+  EXPECT_EQ(sealed->samples, 8u);
+  EXPECT_EQ(sealed->units.size(), 2u);
+  const auto ready = Said<PartReady>();
+  ASSERT_TRUE(ready);
+  EXPECT_TRUE(ready->sealed);
+
+  Piece piece;
+  piece.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
+  piece.attempt = ready->tag;
+  piece.bytes = 4096;
+  const Serve serve = machine_.OnPieceAsked(kPeer, piece);
+  ASSERT_TRUE(serve.have);
+  EXPECT_EQ(serve.from.buffer, work.parts[0]);
+  EXPECT_EQ(machine_.view().pins, 1u);
+  Do(event::Served{serve.cookie});
+  EXPECT_EQ(machine_.view().pins, 0u);
+  piece.attempt = ready->tag + 100;
+  EXPECT_FALSE(machine_.OnPieceAsked(kPeer, piece).have);
+}
+
+TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {
+  Begin(4);
+  const auto take = machine_.queue().TakeNext();
+  ASSERT_EQ(take.position, 0u);
+  Tell(Revoke{RoundId(0), 0});
+  ASSERT_TRUE(Told<Revoked>());
+  EXPECT_EQ(Told<Revoked>()->from, 1u);
+}
+
+TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
+  Begin(1);
+  const auto work = All<action::StartWork>()[0].work;
+  const auto take = machine_.queue().TakeNext();
+  Tell(FenceRound{RoundId(0)});
+  EXPECT_EQ(All<action::VoidWork>().size(), 1u);
+  Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
+  Do(event::PartSealed{work, take.part, 2});
+  EXPECT_FALSE(Told<Sealed>());
+  EXPECT_FALSE(Said<PartReady>());
+}
+
+TEST_F(StepMachineTest, ARoundFromEndToEnd) {
+  Begin(1);
+  Compute(All<action::StartWork>()[0].work);
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, {}});
+  auto fetches = All<action::Fetch>();
+  ASSERT_EQ(fetches.size(), 1u);
+  EXPECT_EQ(fetches[0].to.range, (FloatRange{0, 2048}));
+  Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+  ASSERT_TRUE(Told<Receipts>());
+  EXPECT_EQ(Told<Receipts>()->parts, (std::vector<ReceivedPart>{{kPeer, PartIndex(0)}}));
+
+  Tell(MakeCommit(0, {{kSelf, PartIndex(0), 1, 4}, {kPeer, PartIndex(0), 1, 4}}));
+  ASSERT_EQ(All<action::Reduce>().size(), 1u);
+  const auto reduce = All<action::Reduce>()[0];
+  ASSERT_EQ(reduce.inputs.size(), 2u);
+  EXPECT_EQ(reduce.inputs[0].source.buffer.kind, BufferKind::kContribution);
+  EXPECT_EQ(reduce.inputs[1].source.buffer.kind, BufferKind::kStaging);
+  Do(event::OpDone{reduce.op, false, 0, ""});
+  EXPECT_TRUE(Told<Published>());
+  EXPECT_TRUE(Said<SumReady>());
+
+  SumReady theirs;
+  theirs.term = Term(1);
+  theirs.map_version = 1;
+  theirs.generation = 5;
+  PeerSays(theirs);
+  fetches = All<action::Fetch>();
+  ASSERT_EQ(fetches.size(), 1u);
+  Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  EXPECT_EQ(All<action::StartWork>().size(), 0u);
+  Do(event::OpDone{All<action::Apply>()[0].op, false, 42, ""});
+  ASSERT_TRUE(Told<Applied>());
+  EXPECT_EQ(Told<Applied>()->digest, 42u);
+  ASSERT_EQ(All<action::StartWork>().size(), 1u);
+  EXPECT_EQ(All<action::StartWork>()[0].round, RoundId(1));
+}
+
+TEST_F(StepMachineTest, NoIsAPromise) {
+  Begin(1);
+  Compute(All<action::StartWork>()[0].work);
+  Tell(MakeCommit(0, {{kSelf, PartIndex(0), 1, 4}}));
+  const auto reduce = All<action::Reduce>();
+  ASSERT_EQ(reduce.size(), 1u);
+  Tell(FenceAttempt{Term(1), RoundId(0), Attempt(0)});
+  ASSERT_TRUE(Told<HoldAnswer>());
+  EXPECT_FALSE(Told<HoldAnswer>()->holds_all);
+  Do(event::OpDone{reduce[0].op, false, 0, ""});
+  SumReady theirs;
+  theirs.term = Term(1);
+  theirs.map_version = 1;
+  theirs.generation = 5;
+  PeerSays(theirs);
+  EXPECT_TRUE(All<action::Fetch>().empty());
+  EXPECT_TRUE(All<action::Apply>().empty());
+}
+
+TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
+  Begin(1);
+  const auto work = All<action::StartWork>()[0].work;
+  const auto take = machine_.queue().TakeNext();
+  Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+  commit.owners = {1, {{kPeer, 1}}};
+  Tell(commit);
+  SumReady theirs;
+  theirs.term = Term(1);
+  theirs.map_version = 1;
+  theirs.generation = 5;
+  PeerSays(theirs);
+  for (const auto& fetch : All<action::Fetch>()) {
+    Do(event::FetchDone{fetch.fetch, event::FetchStatus::kOk});
+  }
+  EXPECT_TRUE(All<action::Apply>().empty());
+  Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
+  Do(event::PartSealed{work, take.part, 2});
+  EXPECT_EQ(All<action::Apply>().size(), 1u);
+}
+
+TEST_F(StepMachineTest, WhatCannotBeClosesThePeer) {
+  Begin(1);
+  const std::vector<std::byte> junk(5, std::byte{0xff});
+  Do(event::FromPeer{kPeer, junk});
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+  PeerSays(PartReady{RoundId(0), PartIndex(2), 1, 0, 1, true, {}});
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 1, 0, 99, false, {}});
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 1, true, {}});
+  EXPECT_TRUE(All<action::ClosePeer>().empty());
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 0, false, {}});  // takes it back
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+  PeerSays(StateWant{77, 0});
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+}
+
+TEST_F(StepMachineTest, ADonorCopiesForAJoiner) {
+  Begin(0);
+  PeerSays(StateWant{0, 0});
+  ASSERT_EQ(All<action::CopyState>().size(), 1u);
+  Do(event::OpDone{All<action::CopyState>()[0].op, false, 0, ""});
+  const auto ready = Said<StateReady>();
+  ASSERT_TRUE(ready);
+  Piece piece;
+  piece.kind = static_cast<std::uint32_t>(PieceKind::kState);
+  piece.attempt = ready->tag;
+  piece.bytes = 4 * 4096;
+  const Serve serve = machine_.OnPieceAsked(kPeer, piece);
+  ASSERT_TRUE(serve.have);
+  Do(event::Served{serve.cookie});
+  PeerSays(StateTaken{ready->tag});
+  EXPECT_FALSE(machine_.OnPieceAsked(kPeer, piece).have);
+  PeerSays(StateWant{0, 1});  // after a round that is not applied yet
+  EXPECT_TRUE(All<action::CopyState>().empty());
+}
+
+TEST_F(StepMachineTest, FinishReportsTheDigest) {
+  Begin(0);
+  Tell(Finish{"done", false});
+  ASSERT_EQ(All<action::DigestState>().size(), 1u);
+  Do(event::OpDone{All<action::DigestState>()[0].op, false, 0, "abc"});
+  ASSERT_TRUE(Told<Final>());
+  EXPECT_EQ(Told<Final>()->params_digest, "abc");
+  EXPECT_EQ(All<action::Exit>().size(), 1u);
+}
+
+}  // namespace
+}  // namespace lockstep::worker
