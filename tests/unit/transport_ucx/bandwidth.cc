@@ -1,7 +1,7 @@
 // How fast pieces come from another process on this machine, for sizes of pieces and windows. Not a
 // test: it asserts nothing.
 //
-//   ucx_bandwidth [SECONDS]     of each combination
+//   transport_bandwidth [ucx|tcp [SECONDS]]     of each combination
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,10 +16,23 @@ namespace {
 
 constexpr std::size_t kRegionBytes = 64u << 20;
 
-int ServeUntilTheEnd() {
+[[noreturn]] void Die(const std::string& why) {
+  std::fprintf(stderr, "transport_bandwidth: %s\n", why.c_str());
+  std::_Exit(1);
+}
+
+std::unique_ptr<Transport> Make(const std::string& name, std::uint32_t worker) {
+  Options options = MakeOptions(worker);
+  options.fetch_window = 64;
+  auto made = MakeTransport(name, std::move(options));
+  if (!made) Die(made.error().message);
+  return std::move(*made);
+}
+
+int ServeUntilTheEnd(const std::string& transport) {
   std::vector<std::byte> source = Pattern(kRegionBytes);
   RegionId region;
-  Node node(MakeOptions(1), [&](PeerId, const PieceName& name) {
+  Node node(Make(transport, 1), [&](PeerId, const PieceName& name) {
     return ServeAnswer{true, {region, name.offset, name.bytes}, 0};
   });
   node.Start();
@@ -80,10 +93,6 @@ class Fetcher final : public Handler {
   }
 
  private:
-  [[noreturn]] static void Die(const std::string& why) {
-    std::fprintf(stderr, "ucx_bandwidth: %s\n", why.c_str());
-    std::_Exit(1);
-  }
   void Fill() {
     while (outstanding_ < window_) {
       PieceName name;
@@ -112,8 +121,9 @@ class Fetcher final : public Handler {
 };
 
 int Main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "serve") return ServeUntilTheEnd();
-  const Duration duration = FromSeconds(argc == 2 ? std::atof(argv[1]) : 0.5);
+  const std::string name = argc > 1 ? argv[1] : "ucx";
+  if (argc == 3 && std::string(argv[2]) == "serve") return ServeUntilTheEnd(name);
+  const Duration duration = FromSeconds(argc == 3 ? std::atof(argv[2]) : 0.5);
   std::array<int, 2> to{};
   std::array<int, 2> from{};
   if (pipe(to.data()) != 0 || pipe(from.data()) != 0) return 1;
@@ -122,16 +132,14 @@ int Main(int argc, char** argv) {
     dup2(to[0], STDIN_FILENO);
     dup2(from[1], STDOUT_FILENO);
     close(to[1]);
-    execl("/proc/self/exe", "ucx_bandwidth", "serve", nullptr);
+    execl("/proc/self/exe", argv[0], name.c_str(), "serve", nullptr);
     _exit(127);
   }
   std::string address;
   char c = 0;
   while (read(from[0], &c, 1) == 1 && c != '\n') address += c;
 
-  Options options = MakeOptions(0);
-  options.fetch_window = 64;
-  auto transport = std::move(*MakeUcxTransport(options));
+  auto transport = Make(name, 0);
   Fetcher fetcher(*transport);
   if (!transport->Start(&fetcher)) return 1;
   transport->Post([&] { transport->Connect({WorkerId(1), Incarnation(1)}, address); });

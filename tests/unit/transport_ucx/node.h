@@ -43,11 +43,10 @@ class Node final : public Handler {
  public:
   using Serve = std::function<ServeAnswer(PeerId, const PieceName&)>;
 
-  explicit Node(Options options, Serve serve = nullptr) : serve_(std::move(serve)) {
-    auto made = MakeUcxTransport(std::move(options));
-    EXPECT_TRUE(made.ok()) << made.error().message;
-    transport_ = std::move(*made);
-  }
+  explicit Node(Options options, Serve serve = nullptr)
+      : Node(Made(MakeUcxTransport(std::move(options))), std::move(serve)) {}
+  Node(std::unique_ptr<Transport> transport, Serve serve)
+      : serve_(std::move(serve)), transport_(std::move(transport)) {}
   ~Node() override { transport_->Stop(); }
 
   void Start() {
@@ -135,6 +134,10 @@ class Node final : public Handler {
   std::function<void(FetchId, FetchStatus)> on_fetch_done;
 
  private:
+  static std::unique_ptr<Transport> Made(Result<std::unique_ptr<Transport>> made) {
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    return std::move(*made);
+  }
   void Note(const std::function<void(Seen&)>& note) {
     const std::lock_guard lock(mutex_);
     note(seen_);
