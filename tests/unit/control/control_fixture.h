@@ -32,7 +32,7 @@ inline Secret SecretOf(char fill) {
 // Runs the loop until `done`; false when that takes so long that something hangs.
 template <class Done>
 bool RunUntil(boost::asio::io_context& io, Done&& done) {
-  const auto give_up = std::chrono::steady_clock::now() + 30s;
+  const auto give_up = std::chrono::steady_clock::now() + 90s;
   while (!done()) {
     if (std::chrono::steady_clock::now() > give_up) return false;
     io.restart();
