@@ -42,6 +42,7 @@ void RoundMachine::FenceWorker(WorkerId worker, const std::string& why) {
 }
 
 void RoundMachine::FenceUnanswered() {
+  if (open_->pending_revokes == 0) return;
   const Duration patience = OwnerDeadline(publish_latency_, job_->timeout);
   const auto oldest = open_->OldestRevoke();
   if (!oldest || *oldest + patience > job_->now) return;

@@ -49,10 +49,9 @@ while len(channels) < joins:
     channels.append(channel)
 print("all joined", flush=True)
 if plan == "progress":
+    signal.signal(signal.SIGUSR1, lambda *_: [channel.sendall(b"print\\n") for channel in channels])
     sys.stdout.write("\\r\\x1b[Kround 1\\r\\x1b[Kround 2 of many")
     sys.stdout.flush()
-    for channel in channels:
-        channel.sendall(b"print\\n")
 if plan in ("wait", "stubborn", "progress"):
     while True:
         signal.pause()
@@ -233,17 +232,24 @@ class LaunchTest(unittest.TestCase):
         (run_dir,) = (self.folder / "runs").iterdir()
         self.assertRegex(run_dir.name, r"^\d{8}-\d{6}-full\+flexrr$")
 
-    def on_terminal(self, until, **env):
-        """What a terminal gets to see up to the text, from a job that waits with a progress line; then the job is stopped."""
+    def on_terminal(self, **env):
+        """What a terminal gets to see of a job with a progress line, whose workers then each print a line, until it is stopped."""
         master, terminal = pty.openpty()
         process = subprocess.Popen(self.command(plan="progress"), stdin=terminal, stdout=terminal, stderr=terminal,
                                    cwd=self.folder, env={**os.environ, "TERM": "xterm", **env})
         os.close(terminal)
         seen = ""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not re.search(until, seen):
-            self.assertTrue(select.select([master], [], [], max(0, deadline - time.monotonic()))[0], seen)
-            seen += os.read(master, 65536).decode()
+
+        def see(until):
+            nonlocal seen
+            deadline = time.monotonic() + TIMEOUT_S
+            while not re.search(until, seen):
+                self.assertTrue(select.select([master], [], [], max(0, deadline - time.monotonic()))[0], seen)
+                seen += os.read(master, 65536).decode()
+
+        see(r"round 2 of many$")
+        os.kill(int(re.search(r"pid (\d+)", seen).group(1)), signal.SIGUSR1)
+        see(r"(?s)(still here.*){2}round 2 of many$")
         process.send_signal(signal.SIGTERM)
         while process.poll() is None:
             try:
@@ -255,13 +261,13 @@ class LaunchTest(unittest.TestCase):
         return seen
 
     def test_the_progress_line_stays_below_the_others_on_a_terminal(self):
-        seen = self.on_terminal(r"(?s)(still here.*){2}round 2 of many$", NO_COLOR="")
+        seen = self.on_terminal(NO_COLOR="")
         self.assertIn("\x1b[36mcoordinator | \x1b[0mround 2 of many", seen)
         # Each line erases the progress line, takes its place, and the progress line follows.
         self.assertRegex(seen, r"\r\x1b\[K\x1b\[32mworker 0    \| \x1b\[0mstill here\r\n\r\x1b\[K\x1b\[36mcoordinator \|")
 
     def test_no_color_takes_the_colours_and_leaves_the_progress_line(self):
-        seen = self.on_terminal(r"(?s)(still here.*){2}round 2 of many$", NO_COLOR="1")
+        seen = self.on_terminal(NO_COLOR="1")
         self.assertIn("\rcoordinator | round 2 of many".replace("\r", "\r\x1b[K"), seen)
         self.assertNotRegex(seen, r"\x1b\[\d+m")
 

@@ -1,0 +1,97 @@
+// The round as policies see it, renewed with each change so that judging costs no pass over the
+// workers.
+#include <algorithm>
+
+#include "coordinator/open_round.h"
+
+namespace lockstep::coordinator {
+
+void OpenRound::SyncHistory(const Member& member) {
+  const std::int64_t at = index_[member.id.worker.value];
+  if (at < 0) return;
+  policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
+  view.last_heard = member.last_heard;
+  view.unit_time_mean = member.unit_times.mean;
+  view.unit_time_deviation = member.unit_times.deviation;
+}
+
+void OpenRound::UpdateDelivered(WorkerShare* share, Time now) {
+  const WorkerId worker = share->member.worker;
+  for (std::size_t i = 0; i < share->parts.size(); ++i) {
+    SealedPart& part = share->parts[i];
+    if (part.is_void) continue;
+    const bool delivered = delivery.Delivered(worker, PartIndex(static_cast<std::uint8_t>(i)));
+    if (delivered && !part.delivered_at) {
+      part.delivered_at = now;
+      --undelivered;
+    } else if (!delivered && part.delivered_at) {
+      part.delivered_at.reset();
+      ++undelivered;
+    }
+  }
+  Refresh(*share, now);
+}
+
+void OpenRound::Refresh(const WorkerShare& share, Time now) {
+  policies::WorkerView& view = views_[static_cast<std::size_t>(index_[share.member.worker.value])];
+  if (view.units_given > 0) {
+    --with_units_;
+    finished_ -= view.finished_at ? 1 : 0;
+  }
+  view.units_given = static_cast<std::uint32_t>(share.queue.size());
+  view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
+  view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
+  view.samples_given = 0;
+  for (const UnitIndex unit : share.queue) view.samples_given += units_[unit.value].size();
+  view.parts.clear();
+  bool all_delivered = share.sealed_units == share.queue.size();
+  for (std::size_t i = 0; i < share.parts.size(); ++i) {
+    const SealedPart& part = share.parts[i];
+    if (part.is_void) continue;
+    view.parts.push_back(
+        {PartIndex(static_cast<std::uint8_t>(i)), part.samples, part.ready_at, part.delivered_at});
+    all_delivered = all_delivered && part.delivered_at.has_value();
+  }
+  if (!all_delivered) {
+    view.finished_at.reset();
+  } else if (!view.finished_at) {
+    view.finished_at = now;
+  }
+  if (view.units_given > 0) {
+    ++with_units_;
+    finished_ += view.finished_at ? 1 : 0;
+  }
+}
+
+policies::RoundView OpenRound::View(Time now, std::uint32_t configured_workers) const {
+  policies::RoundView view;
+  view.round = round;
+  view.epoch = epoch;
+  view.now = now;
+  view.started = started;
+  view.exact = exact;
+  view.configured_workers = configured_workers;
+  view.planned_workers = planned_workers_;
+  view.with_units = with_units_;
+  view.finished = finished_;
+  view.samples_planned = samples;
+  view.workers = views_;
+  return view;
+}
+
+void OpenRound::ViewIfDelivered(Time now, std::uint32_t configured_workers,
+                                Hypothetical* out) const {
+  out->workers = views_;
+  out->view = View(now, configured_workers);
+  out->view.finished = 0;
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    policies::WorkerView& worker = out->workers[i];
+    for (policies::PartView& part : worker.parts) part.delivered_at = part.ready_at;
+    const bool sealed = shares_[i].sealed_units == shares_[i].queue.size();
+    if (sealed && !worker.finished_at) worker.finished_at = now;
+    if (worker.units_given > 0 && worker.finished_at) ++out->view.finished;
+  }
+  out->view.workers = out->workers;
+}
+
+}  // namespace lockstep::coordinator
