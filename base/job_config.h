@@ -63,8 +63,21 @@ struct ScheduleSection {
 };
 
 struct PolicySection {
+  static constexpr std::uint32_t kAuto = 0xffffffff;
+
   std::string name = "full";
-  std::uint32_t backup_workers = 1;  // backup.workers
+  std::string plugin;                // path of a shared library, for the name `plugin`
+  std::uint32_t backup_workers = 1;  // backup.workers; kAuto: chosen anew in the course of the job
+  double deadline_k = 4;
+  std::uint32_t deadline_min_contributors = 0;  // 0: half of --workers
+  std::uint32_t deadline_window = 20;
+  double partial_k = 4;
+  std::uint32_t partial_min_contributors = 0;  // 0: half of --workers
+  std::uint32_t partial_window = 20;
+  double flexrr_trigger = 0.2;
+  double flexrr_first = 0.025;
+  std::uint32_t flexrr_group_size = 0;  // 0: all
+  double balance_hysteresis = 0.05;
 };
 
 struct ExchangeSection {

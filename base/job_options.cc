@@ -45,6 +45,20 @@ OptionType<std::string> PolicyName() {
   return type;
 }
 
+OptionType<std::uint32_t> CountOrAuto(std::uint32_t most) {
+  OptionType<std::uint32_t> type = Count(0, most);
+  type.placeholder = std::string("N|auto");
+  type.form += " or auto";
+  type.parse = [count = type.parse](std::string_view text) -> Result<std::uint32_t> {
+    if (text == "auto") return PolicySection::kAuto;
+    return count(text);
+  };
+  type.format = [count = type.format](const std::uint32_t& value) {
+    return value == PolicySection::kAuto ? std::string("auto") : count(value);
+  };
+  return type;
+}
+
 void DeclareJob(OptionTable& table, JobSection* job) {
   table.Group("[job]", "what is to be done");
   table.Add("job.seed", &job->seed, WideCount(0, kMost64),
@@ -138,12 +152,42 @@ void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {
 void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[policy]", "what is done about stragglers");
   table.Add("policy.name", &policy->name, PolicyName(),
-            "When a round closes and who computes what: full waits for all, backup for all but "
-            "the last backup.workers");
+            "When a round closes (full, backup, deadline, partial) and who computes what (none, "
+            "flexrr, balance), joined by +; or auto, which combines them; or plugin");
+  table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
+            "Shared library with the policy of the name plugin (policies/plugin.h)");
   table.Group("[backup]", "of the closing rule backup");
-  table.Add("backup.workers", &policy->backup_workers, Count(0, kMostWorkers),
+  table.Add("backup.workers", &policy->backup_workers, CountOrAuto(kMostWorkers),
             "How many workers a round does without: with --workers 8 and 1 here it closes over "
-            "the first 7");
+            "the first 7; auto: chosen in the course of the job from when contributions arrive");
+  table.Group("[deadline]", "of the closing rule deadline");
+  table.Add("deadline.k", &policy->deadline_k, Number(0, 1000),
+            "A round closes at the median of the recent arrivals plus so many of their median "
+            "absolute deviations");
+  table.Add("deadline.min_contributors", &policy->deadline_min_contributors, Count(0, kMostWorkers),
+            "Not with fewer contributors; 0: half of --workers");
+  table.Add("deadline.window", &policy->deadline_window, Count(1, 1000),
+            "Rounds whose arrivals count as recent");
+  table.Group("[partial]", "of the closing rule partial");
+  table.Add("partial.k", &policy->partial_k, Number(0, 1000),
+            "Workers seal what they have at the median of the times that whole shares took, plus "
+            "so many median absolute deviations");
+  table.Add("partial.min_contributors", &policy->partial_min_contributors, Count(0, kMostWorkers),
+            "Not with fewer contributors; 0: half of --workers");
+  table.Add("partial.window", &policy->partial_window, Count(1, 1000),
+            "Rounds whose times count as recent");
+  table.Group("[flexrr]", "of the work rule flexrr");
+  table.Add("flexrr.trigger", &policy->flexrr_trigger, Number(0, 1),
+            "How far behind a helper a worker is when its work begins to move, as a share of a "
+            "round");
+  table.Add("flexrr.first", &policy->flexrr_first, Number(0, 1),
+            "The first hand-over as a share of a worker's units, at least one unit; follow-ups "
+            "double");
+  table.Add("flexrr.group_size", &policy->flexrr_group_size, Count(0, kMostWorkers),
+            "Workers that help each other, neighbours by id; 0: all of them");
+  table.Group("[balance]", "of the work rule balance");
+  table.Add("balance.hysteresis", &policy->balance_hysteresis, Number(0, 1),
+            "Shares stay until others would make a round shorter by more than this share of it");
 }
 
 void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (lockstep::Status status = CheckSchedule(parameters.config.schedule); !status) {
     return status.error();
   }
-  auto policy = policies::MakePolicy(parameters.config.policy, parameters.workers);
+  auto policy =
+      policies::MakePolicy(parameters.config.policy, parameters.workers, parameters.plugin);
   if (!policy) return policy.error();
   if (parameters.resume) {
     const JobState& state = *parameters.resume;

@@ -18,6 +18,7 @@
 #include "base/time.h"
 #include "coordinator/job_state.h"
 #include "coordinator/records.h"
+#include "policies/registry.h"
 
 namespace lockstep::coordinator {
 
@@ -33,6 +34,7 @@ struct StartParameters {
   std::vector<std::byte> job_key;
   Time started;                    // times in records count from here
   std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
+  policies::PluginMaker plugin = nullptr;  // for policy.name = plugin
 };
 
 // --- events

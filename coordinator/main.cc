@@ -11,6 +11,7 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "coordinator/policy_loader.h"
 #include "coordinator/server.h"
 
 namespace lockstep::coordinator {
@@ -97,6 +98,7 @@ int Main(const std::vector<std::string>& arguments) {
   parameters.config = options.job;
   parameters.config_text = ToIni(options.job);
   parameters.workers = options.workers;
+  parameters.plugin = LoadPolicy;
   parameters.job_key = RandomBytes(32);
   parameters.job_id = Hex(RandomBytes(8));
   parameters.started = MonotonicNow();

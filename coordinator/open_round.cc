@@ -34,24 +34,26 @@ OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time 
   shares_.reserve(plan.assignments.size());
   views_.reserve(plan.assignments.size());
   for (const Assignment& assignment : plan.assignments) {
-    WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker))];
+    WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker), now)];
     for (const Unit& unit : assignment.units) {
       share.queue.push_back(unit.index);
       holder_[unit.index.value] = assignment.member.worker.value;
     }
     Refresh(share, now);
+    WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
   }
   planned_workers_ = with_units_;
   SetOwners(plan.owners, members, now);
 }
 
-std::size_t OpenRound::AddWorker(const Member& member) {
+std::size_t OpenRound::AddWorker(const Member& member, Time now) {
   const auto place = std::lower_bound(
       views_.begin(), views_.end(), member.id,
       [](const policies::WorkerView& view, const MemberId& id) { return view.member < id; });
   const std::ptrdiff_t at = place - views_.begin();
   policies::WorkerView view;
   view.member = member.id;
+  view.progressed_at = now;
   view.last_heard = member.last_heard;
   view.unit_time_mean = member.unit_times.mean;
   view.unit_time_deviation = member.unit_times.deviation;
@@ -139,6 +141,10 @@ Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   part.clock = from.clock;
   part.ready_at = now;
   share->sealed_units += static_cast<std::uint32_t>(part.units.size());
+  policies::WorkerView& view = WorkerViewAt(*share);
+  if (share->sealed_units > view.units_done) {
+    NotePace(&view, share->sealed_units - view.units_done, now);
+  }
   if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
   share->parts.push_back(std::move(part));
   ++undelivered;
@@ -147,14 +153,16 @@ Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   return {};
 }
 
-Status OpenRound::OnProgress(const MemberId& from, const Progress& progress) {
+Status OpenRound::OnProgress(const MemberId& from, const Progress& progress, Time now) {
   const WorkerShare* share = Find(from);
   if (share == nullptr) return {};
   if (progress.units_done > progress.units_taken) return Violation("more units done than taken");
   const auto given = static_cast<std::uint32_t>(share->queue.size());
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
-  view.units_done =
+  const std::uint32_t done =
       std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
+  if (done > view.units_done) NotePace(&view, done - view.units_done, now);
+  view.units_done = done;
   view.units_taken =
       std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
   return {};
@@ -201,8 +209,10 @@ std::vector<WorkerId> OpenRound::RevokesBefore(Time t) const {
 }
 
 void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
-  shares_[static_cast<std::size_t>(index_[worker.value])].revoke = revoke;
+  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  share.revoke = std::move(revoke);
   ++pending_revokes;
+  Refresh(share, started);
 }
 
 Result<std::vector<UnitIndex>> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
@@ -216,6 +226,11 @@ Result<std::vector<UnitIndex>> OpenRound::OnRevoked(const MemberId& from, const 
   }
   for (const UnitIndex unit : units) holder_[unit.value] = -1;
   share->queue.erase(first, share->queue.end());
+  // Less than was asked for: all before it is begun.
+  policies::WorkerView& view = WorkerViewAt(*share);
+  if (revoked.from > share->revoke->from) {
+    view.units_taken = std::max(view.units_taken, revoked.from);
+  }
   share->revoke.reset();
   --pending_revokes;
   if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
@@ -232,7 +247,7 @@ void OpenRound::SetOwners(OwnerMap map, const Members& members, Time now) {
 void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members,
                      Time now) {
   if (index_[to.id.worker.value] < 0) {
-    AddWorker(to);
+    AddWorker(to, now);
     delivery.AddContributor(to.id.worker, members);
   }
   const auto at = static_cast<std::size_t>(index_[to.id.worker.value]);
@@ -290,6 +305,7 @@ void OpenRound::Reopen(Time now) {
   LOCKSTEP_CHECK(orphans.size() == units_.size(), "a unit of round {} is lost", round);
   last_sealed.reset();
   started = now;
+  for (policies::WorkerView& view : views_) view.progressed_at = now;
 }
 
 }  // namespace lockstep::coordinator

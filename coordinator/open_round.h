@@ -30,8 +30,12 @@ struct SealedPart {
 
 // A revoke that waits for its answer.
 struct PendingRevoke {
-  MemberId to;
-  std::uint32_t from = 0;  // position
+  struct Taker {
+    MemberId member;
+    std::uint32_t units = 0;
+  };
+  std::vector<Taker> takers;  // none: the round does without the units
+  std::uint32_t from = 0;     // position
   Time asked;
 };
 
@@ -65,7 +69,7 @@ class OpenRound {
 
   // --- what workers say; an error is a violation of the protocol by the sender
   Status OnSealed(const Member& from, const Sealed& sealed, Time now);
-  Status OnProgress(const MemberId& from, const Progress& progress);
+  Status OnProgress(const MemberId& from, const Progress& progress, Time now);
   Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
   // The units given back; they are nobody's now, and not among the orphans.
   Result<std::vector<UnitIndex>> OnRevoked(const MemberId& from, const Revoked& revoked);
@@ -122,7 +126,11 @@ class OpenRound {
 
  private:
   WorkerShare* Find(const MemberId& member);  // null: not in the round, or fenced
-  std::size_t AddWorker(const Member& member);
+  std::size_t AddWorker(const Member& member, Time now);
+  policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
+    return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
+  }
+  static void NotePace(policies::WorkerView* view, std::uint32_t units, Time now);
   void MakeOrphans(WorkerShare* share);
   void UpdateDelivered(WorkerShare* share, Time now);
   // Renews its view and the running counts after a change of the share.

@@ -41,6 +41,8 @@ void OpenRound::Refresh(const WorkerShare& share, Time now) {
   view.units_given = static_cast<std::uint32_t>(share.queue.size());
   view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
   view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
+  view.takes_units = share.HasRoom() && !view.fenced;
+  view.revoking = share.revoke.has_value();
   view.samples_given = 0;
   for (const UnitIndex unit : share.queue) view.samples_given += units_[unit.value].size();
   view.parts.clear();
@@ -63,6 +65,14 @@ void OpenRound::Refresh(const WorkerShare& share, Time now) {
   }
 }
 
+// A third of what is new: a single slow unit does not make a slow worker.
+void OpenRound::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
+  const Duration sample = (now - view->progressed_at) / units;
+  const Duration known = view->pace > Duration{} ? view->pace : view->unit_time_mean;
+  view->pace = std::max(known > Duration{} ? known + (sample - known) / 3 : sample, Duration(1));
+  view->progressed_at = now;
+}
+
 policies::RoundView OpenRound::View(Time now, std::uint32_t configured_workers) const {
   policies::RoundView view;
   view.round = round;
@@ -74,6 +84,7 @@ policies::RoundView OpenRound::View(Time now, std::uint32_t configured_workers) 
   view.planned_workers = planned_workers_;
   view.with_units = with_units_;
   view.finished = finished_;
+  view.pending_revokes = pending_revokes;
   view.samples_planned = samples;
   view.workers = views_;
   return view;

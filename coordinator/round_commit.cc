@@ -19,6 +19,7 @@ void RoundMachine::Judge() {
                                                : open_->View(job_->now, job_->start.workers));
   look_again_ = std::min(work.look_again, closing.look_again);
   if (look_again_ <= job_->now) look_again_ = job_->now + std::chrono::milliseconds(1);
+  if (closing.cut) Cut();
   if (closing.close && TryCommit(closing)) return;
   CheckReceipts();
 }

@@ -63,7 +63,7 @@ Status RoundMachine::On(Member& from, const Progress& message) {
   if (!from.live() || !open_ || message.round != open_->round) return {};
   const policies::WorkerView* view = open_->WorkerViewOf(from.id.worker);
   const std::uint32_t done = view == nullptr ? 0 : view->units_done;
-  if (Status status = open_->OnProgress(from.id, message); !status) return status;
+  if (Status status = open_->OnProgress(from.id, message, job_->now); !status) return status;
   if (view != nullptr && view->units_done > done) from.last_progress = job_->now;
   return {};
 }
@@ -96,17 +96,10 @@ Status RoundMachine::On(Member& from, const Revoked& message) {
   if (!from.live() || !open_ || message.round != open_->round) return {};
   const WorkerShare* share = open_->Share(from.id.worker);
   if (share == nullptr || !share->revoke) return {};
-  const MemberId to = share->revoke->to;
+  const std::vector<PendingRevoke::Taker> takers = share->revoke->takers;
   auto units = open_->OnRevoked(from.id, message);
   if (!units) return units.error();
-  std::vector<Orphan> moved;
-  for (const UnitIndex unit : *units) moved.push_back({unit, from.id.worker});
-  Member* taker = job_->members.Find(to);
-  if (taker != nullptr && !moved.empty() && CanTake(*taker)) {
-    GiveTo(*taker, moved);
-  } else {
-    open_->orphans.insert(open_->orphans.end(), moved.begin(), moved.end());
-  }
+  HandOn(from.id.worker, *units, takers);
   return {};
 }
 

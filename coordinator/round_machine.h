@@ -138,6 +138,9 @@ class RoundMachine {
 
   // round_moves.cc
   void CarryOut(const policies::WorkVerdict& verdict);
+  void Cut();
+  void HandOn(WorkerId from, const std::vector<UnitIndex>& units,
+              const std::vector<PendingRevoke::Taker>& takers);
   void FenceWorker(WorkerId worker, const std::string& why);
   void FenceUnanswered();
   bool CanTake(const Member& member) const;

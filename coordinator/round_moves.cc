@@ -15,22 +15,59 @@ void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
   for (const WorkerId worker : verdict.fence) {
     if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
   }
-  for (const policies::MoveUnits& move : verdict.moves) {
-    if (move.from.value >= job_->members.slots() || move.to.value >= job_->members.slots())
-      continue;
-    const WorkerShare* from = open_->Share(move.from);
-    const policies::WorkerView* view = open_->WorkerViewOf(move.from);
-    const Member& to = job_->members.at(move.to);
-    if (from == nullptr || view->fenced || from->revoke || move.from == move.to || !CanTake(to)) {
-      continue;
-    }
+  // One revoke for each giver, at the place of its first move.
+  std::vector<WorkerId> asked;
+  for (const policies::MoveUnits& first : verdict.moves) {
+    if (first.from.value >= job_->members.slots()) continue;
+    if (std::find(asked.begin(), asked.end(), first.from) != asked.end()) continue;
+    asked.push_back(first.from);
+    const WorkerShare* from = open_->Share(first.from);
+    const policies::WorkerView* view = open_->WorkerViewOf(first.from);
+    if (from == nullptr || view->fenced || from->revoke) continue;
     const std::uint32_t movable = view->units_given - view->units_taken;
-    const std::uint32_t units = std::min(move.units, movable);
+    PendingRevoke revoke{{}, 0, job_->now};
+    std::uint32_t units = 0;
+    for (const policies::MoveUnits& move : verdict.moves) {
+      if (move.from != first.from || move.to == move.from) continue;
+      if (move.to.value >= job_->members.slots() || !CanTake(job_->members.at(move.to))) continue;
+      const std::uint32_t taken = std::min(move.units, movable - units);
+      if (taken == 0) continue;
+      revoke.takers.push_back({job_->members.at(move.to).id, taken});
+      units += taken;
+    }
     if (units == 0) continue;
-    const std::uint32_t position = view->units_given - units;
-    job_->Send(job_->members.at(move.from), Revoke{open_->round, position});
-    open_->BeginRevoke(move.from, {to.id, position, job_->now});
+    revoke.from = view->units_given - units;
+    job_->Send(job_->members.at(first.from), Revoke{open_->round, revoke.from});
+    open_->BeginRevoke(first.from, std::move(revoke));
   }
+}
+
+// Everybody is asked for all that is not begun, and nobody gets it: the round does without.
+void RoundMachine::Cut() {
+  if (open_->exact) return;
+  for (const policies::WorkerView& view : open_->workers()) {
+    if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
+    job_->Send(job_->members.at(view.member.worker), Revoke{open_->round, view.units_taken});
+    open_->BeginRevoke(view.member.worker, {{}, view.units_taken, job_->now});
+  }
+}
+
+// Fewer units than were asked for may come back; the takers named first get theirs first.
+void RoundMachine::HandOn(WorkerId from, const std::vector<UnitIndex>& units,
+                          const std::vector<PendingRevoke::Taker>& takers) {
+  auto next = units.begin();
+  for (const PendingRevoke::Taker& taker : takers) {
+    Member* member = job_->members.Find(taker.member);
+    if (next == units.end()) return;
+    if (member == nullptr || !CanTake(*member)) continue;
+    std::vector<Orphan> moved;
+    for (; next != units.end() && moved.size() < taker.units; ++next) {
+      moved.push_back({*next, from});
+    }
+    GiveTo(*member, moved);
+  }
+  std::vector<Orphan>& rest = takers.empty() ? open_->left_out : open_->orphans;
+  for (; next != units.end(); ++next) rest.push_back({*next, from});
 }
 
 void RoundMachine::FenceWorker(WorkerId worker, const std::string& why) {

@@ -63,11 +63,10 @@ void NoteRound(const ProvisionalRound& round, Job* job) {
       ++member.rounds_excluded;
     }
     const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
-    if (view.finished_at) {
-      finished.push_back(*view.finished_at);
-    } else {
+    if (view.finished_at) finished.push_back(*view.finished_at);
+    if (!view.finished_at || view.units_given < view.units_planned) {
       last_possible =
-          std::max(last_possible, round.books.started + view.unit_time_mean * view.units_given);
+          std::max(last_possible, round.books.started + view.unit_time_mean * view.units_planned);
     }
   }
   job->saved_seconds += Seconds(last_possible - round.first_committed_at);

@@ -33,7 +33,14 @@ struct WorkerView {
   std::uint32_t units_given = 0;  // in this round, less those revoked
   std::uint32_t units_done = 0;   // as last reported
   std::uint32_t units_taken = 0;
+  std::uint32_t units_planned = 0;  // given at the start of the round
   std::uint64_t samples_given = 0;
+  bool takes_units = false;  // can be given more units in this round
+  bool revoking = false;     // it was asked to give units back and has not answered yet
+  // When units_done last rose, or the round's start; and the weighted mean of the time between such
+  // events in this round (zero before the first): how fast it is now.
+  Time progressed_at;
+  Duration pace{};
   Time last_heard;                  // any message
   std::optional<Time> finished_at;  // all of its units are sealed and delivered; set at the round's
                                     // start when it has no units
@@ -58,6 +65,7 @@ struct RoundView {
   // fenced that have units, and of these those with finished_at.
   std::uint32_t with_units = 0;
   std::uint32_t finished = 0;
+  std::uint32_t pending_revokes = 0;  // workers with `revoking`
   // The verdict's reason is wanted even if the round does not close (status page, log). Otherwise
   // only a verdict that closes, moves or fences needs one: rules are called after each event and
   // formatting would dominate their cost.
@@ -75,6 +83,9 @@ struct PartChoice {
 
 struct ClosingVerdict {
   bool close = false;
+  // Units that nobody has begun are taken back and left out of this round (they go back to the
+  // sampler); workers seal what they have. Not carried out in an exact round.
+  bool cut = false;
   std::vector<PartChoice> parts;  // when close: over which parts; a chosen part must be delivered
   Time look_again = kNever;       // when not: call again then, if no event comes before
   std::string reason;             // for people: "waiting for worker 3 (2 of 8 units done)"
@@ -104,8 +115,9 @@ struct MoveUnits {
 };
 
 struct WorkVerdict {
-  std::vector<MoveUnits>
-      moves;  // revoked from the tail of `from`; given to `to` once `from` has answered
+  // Revoked from the tail of `from`; given to `to` once `from` has answered. All moves from one
+  // worker are one revoke; it has one outstanding at a time.
+  std::vector<MoveUnits> moves;
   std::vector<WorkerId> fence;  // void their contribution to this round, give their units away
   Time look_again = kNever;
   std::string reason;

@@ -7,8 +7,14 @@
 #include <string_view>
 
 #include "base/suggest.h"
+#include "policies/auto.h"
 #include "policies/backup.h"
+#include "policies/backup_auto.h"
+#include "policies/balance.h"
+#include "policies/deadline.h"
+#include "policies/flexrr.h"
 #include "policies/full.h"
+#include "policies/partial.h"
 #include "policies/work_none.h"
 
 namespace lockstep::policies {
@@ -21,7 +27,13 @@ struct ClosingEntry {
 
 struct WorkEntry {
   std::string_view name;
-  std::unique_ptr<WorkRule> (*make)();
+  std::unique_ptr<WorkRule> (*make)(const PolicySection&);
+};
+
+// Whole policies, not joined with anything.
+struct PolicyEntry {
+  std::string_view name;
+  Result<Policy> (*make)(const PolicySection&, std::uint32_t workers, PluginMaker plugin);
 };
 
 Result<std::unique_ptr<ClosingRule>> MakeFullRule(const PolicySection&, std::uint32_t) {
@@ -30,6 +42,7 @@ Result<std::unique_ptr<ClosingRule>> MakeFullRule(const PolicySection&, std::uin
 
 Result<std::unique_ptr<ClosingRule>> MakeBackupRule(const PolicySection& section,
                                                     std::uint32_t workers) {
+  if (section.backup_workers == PolicySection::kAuto) return MakeBackupAuto();
   if (section.backup_workers >= workers) {
     return Error{ErrorCode::kInvalid,
                  fmt::format("backup.workers = {} must be less than the {} workers of the job",
@@ -38,9 +51,65 @@ Result<std::unique_ptr<ClosingRule>> MakeBackupRule(const PolicySection& section
   return MakeBackup(section.backup_workers);
 }
 
-constexpr std::array kClosing = {ClosingEntry{"full", MakeFullRule},
-                                 ClosingEntry{"backup", MakeBackupRule}};
-constexpr std::array kWork = {WorkEntry{"none", MakeWorkNone}};
+Result<std::uint32_t> LeastContributors(std::string_view key, std::uint32_t configured,
+                                        std::uint32_t workers) {
+  if (configured > workers) {
+    return Error{
+        ErrorCode::kInvalid,
+        fmt::format("{} = {} must be at most the {} workers of the job", key, configured, workers)};
+  }
+  return configured > 0 ? configured : (workers + 1) / 2;
+}
+
+Result<std::unique_ptr<ClosingRule>> MakeDeadlineRule(const PolicySection& section,
+                                                      std::uint32_t workers) {
+  auto least =
+      LeastContributors("deadline.min_contributors", section.deadline_min_contributors, workers);
+  if (!least) return least.error();
+  return MakeDeadline({section.deadline_k, *least, workers, section.deadline_window});
+}
+
+Result<std::unique_ptr<ClosingRule>> MakePartialRule(const PolicySection& section,
+                                                     std::uint32_t workers) {
+  auto least =
+      LeastContributors("partial.min_contributors", section.partial_min_contributors, workers);
+  if (!least) return least.error();
+  return MakePartial({section.partial_k, *least, workers, section.partial_window});
+}
+
+std::unique_ptr<WorkRule> MakeNoneRule(const PolicySection&) { return MakeWorkNone(); }
+
+FlexrrOptions FlexrrOf(const PolicySection& section) {
+  return {section.flexrr_trigger, section.flexrr_first, section.flexrr_group_size};
+}
+
+std::unique_ptr<WorkRule> MakeFlexrrRule(const PolicySection& section) {
+  return MakeFlexrr(FlexrrOf(section), MakeWorkNone());
+}
+
+std::unique_ptr<WorkRule> MakeBalanceRule(const PolicySection& section) {
+  return MakeBalance({section.balance_hysteresis});
+}
+
+Result<Policy> MakeAutoPolicy(const PolicySection& section, std::uint32_t, PluginMaker) {
+  return MakeAuto(FlexrrOf(section), {section.balance_hysteresis});
+}
+
+Result<Policy> MakePluginPolicy(const PolicySection& section, std::uint32_t workers,
+                                PluginMaker plugin) {
+  if (plugin == nullptr) {
+    return Error{ErrorCode::kInvalid, "policy.name = plugin: this program loads none"};
+  }
+  return plugin(section, workers);
+}
+
+constexpr std::array kClosing = {
+    ClosingEntry{"full", MakeFullRule}, ClosingEntry{"backup", MakeBackupRule},
+    ClosingEntry{"deadline", MakeDeadlineRule}, ClosingEntry{"partial", MakePartialRule}};
+constexpr std::array kWork = {WorkEntry{"none", MakeNoneRule}, WorkEntry{"flexrr", MakeFlexrrRule},
+                              WorkEntry{"balance", MakeBalanceRule}};
+constexpr std::array kWhole = {PolicyEntry{"auto", MakeAutoPolicy},
+                               PolicyEntry{"plugin", MakePluginPolicy}};
 
 template <class Entries>
 auto Find(const Entries& entries, std::string_view name) {
@@ -58,6 +127,7 @@ std::vector<std::string> Names(const Entries& entries) {
 Error UnknownName(std::string_view configured, std::string_view name) {
   std::vector<std::string> known = ClosingRuleNames();
   for (std::string& work : WorkRuleNames()) known.push_back(std::move(work));
+  for (std::string& whole : WholePolicyNames()) known.push_back(std::move(whole));
   return {ErrorCode::kInvalid,
           fmt::format("policy.name = {}: there is no rule '{}', did you mean '{}'?", configured,
                       name, Nearest(name, known))};
@@ -67,8 +137,12 @@ Error UnknownName(std::string_view configured, std::string_view name) {
 
 std::vector<std::string> ClosingRuleNames() { return Names(kClosing); }
 std::vector<std::string> WorkRuleNames() { return Names(kWork); }
+std::vector<std::string> WholePolicyNames() { return Names(kWhole); }
 
-Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers) {
+Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, PluginMaker plugin) {
+  if (const auto whole = Find(kWhole, section.name); whole != kWhole.end()) {
+    return whole->make(section, workers, plugin);
+  }
   const ClosingEntry* closing = nullptr;
   const WorkEntry* work = nullptr;
   std::string_view rest = section.name;
@@ -80,6 +154,11 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers) {
     const auto closing_found = Find(kClosing, name);
     const auto work_found = Find(kWork, name);
     if (closing_found == kClosing.end() && work_found == kWork.end()) {
+      if (Find(kWhole, name) != kWhole.end()) {
+        return Error{ErrorCode::kInvalid,
+                     fmt::format("policy.name = {}: '{}' is a whole policy and stands alone",
+                                 section.name, name)};
+      }
       return UnknownName(section.name, name);
     }
     const bool twice = closing_found != kClosing.end() ? closing != nullptr : work != nullptr;
@@ -100,7 +179,7 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers) {
   Policy policy;
   policy.name = fmt::format("{}+{}", closing->name, work->name);
   policy.closing = std::move(*rule);
-  policy.work = work->make();
+  policy.work = work->make(section);
   return policy;
 }
 

@@ -25,6 +25,35 @@ TEST(Registry, TwoNamesInEitherOrder) {
   EXPECT_EQ(Make("none+backup")->name, "backup+none");
 }
 
+TEST(Registry, RulesOfBothKindsCombine) {
+  for (const std::string& closing : ClosingRuleNames()) {
+    for (const std::string& work : WorkRuleNames()) {
+      const auto policy = Make(closing + "+" + work);
+      ASSERT_TRUE(policy.ok()) << policy.error().message;
+      EXPECT_EQ(policy->name, closing + "+" + work);
+      EXPECT_EQ(policy->closing->name(), closing);
+      EXPECT_EQ(policy->work->name(), work);
+    }
+  }
+  EXPECT_EQ(Make("flexrr")->name, "full+flexrr");
+  EXPECT_EQ(Make("auto")->name, "auto");
+}
+
+TEST(Registry, AWholePolicyStandsAlone) {
+  const auto policy = Make("auto+flexrr");
+  ASSERT_FALSE(policy.ok());
+  EXPECT_THAT(policy.error().message, HasSubstr("'auto' is a whole policy"));
+}
+
+TEST(Registry, MoreContributorsThanWorkersAreAnError) {
+  PolicySection section;
+  section.name = "deadline";
+  section.deadline_min_contributors = 5;
+  const auto policy = MakePolicy(section, 4);
+  ASSERT_FALSE(policy.ok());
+  EXPECT_THAT(policy.error().message, HasSubstr("deadline.min_contributors = 5"));
+}
+
 TEST(Registry, AnUnknownNameIsOneLineWithTheNearestKnown) {
   const auto policy = Make("bakcup");
   ASSERT_FALSE(policy.ok());
@@ -46,6 +75,8 @@ TEST(Registry, BackupNeedsMoreWorkersThanSpares) {
   section.backup_workers = 4;
   EXPECT_FALSE(MakePolicy(section, 4).ok());
   EXPECT_TRUE(MakePolicy(section, 5).ok());
+  section.backup_workers = PolicySection::kAuto;
+  EXPECT_TRUE(MakePolicy(section, 2).ok());
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+// How long recent contributions took to arrive, for rules that set a deadline.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "base/time.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+class Arrivals {
+ public:
+  // Keeps `rounds` rounds.
+  explicit Arrivals(std::size_t rounds) : rounds_(rounds) {}
+
+  // A committed round. For who had not arrived its expected time counts, so that leaving somebody
+  // out does not make it look quick. `full_work`: who had units taken away counts as if it had
+  // computed all that it was given at the start, at its pace.
+  void Add(const RoundView& view, bool full_work);
+
+  // Median plus `k` times the median absolute deviation, which counts as at least 2 % of the
+  // median; nothing before `rounds` rounds, at most five, are known.
+  std::optional<Duration> Deadline(double k) const;
+
+  // One vector for each known round, ascending.
+  const std::vector<std::vector<Duration>>& rounds() const { return recent_; }
+
+ private:
+  const std::size_t rounds_;
+  std::size_t next_ = 0;
+  std::vector<std::vector<Duration>> recent_;
+};
+
+}  // namespace lockstep::policies

@@ -1,0 +1,18 @@
+// Policy `auto`: picks what the job's own statistics call for, and says why.
+//
+// A lasting difference (a worker's mean unit time stays apart from the others') is met by shares in
+// proportion to speed, as `balance` makes them. A passing one is met within the round, as `flexrr`
+// does. A worker that is stuck in one unit while all others are done is left out of the round, as
+// `backup` would, where computing its units again takes longer than the samples are worth. Without
+// stragglers it is `full` with equal shares.
+#pragma once
+
+#include "policies/balance.h"
+#include "policies/flexrr.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+Policy MakeAuto(const FlexrrOptions& flexrr, const BalanceOptions& balance);
+
+}  // namespace lockstep::policies

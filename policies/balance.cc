@@ -1,0 +1,112 @@
+#include "policies/balance.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "policies/work_none.h"
+
+namespace lockstep::policies {
+namespace {
+
+// A worker without units is not measured. After so many rounds it gets one unit again.
+constexpr std::uint32_t kProbeEvery = 64;
+
+class Balance final : public WorkRule {
+ public:
+  explicit Balance(const BalanceOptions& options) : options_(options), equal_(MakeWorkNone()) {}
+
+  std::string_view name() const override { return "balance"; }
+
+  std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
+                                   std::uint32_t units) override {
+    std::vector<Duration> unit_times;
+    for (const WorkerView& member : members) unit_times.push_back(member.unit_time_mean);
+    std::vector<std::uint32_t> shares;
+    if (std::find(unit_times.begin(), unit_times.end(), Duration{}) != unit_times.end()) {
+      shares = equal_->Share(members, units);  // until all are measured
+    } else {
+      shares = SharesBySpeed(unit_times, units);
+      const bool same_members =
+          units == units_ &&
+          std::equal(members.begin(), members.end(), members_.begin(), members_.end(),
+                     [](const WorkerView& a, const MemberId& b) { return a.member == b; });
+      if (same_members && !Worthwhile(unit_times, shares)) shares = shares_;
+      Probe(&shares);
+    }
+    members_.clear();
+    for (const WorkerView& member : members) members_.push_back(member.member);
+    units_ = units;
+    shares_ = shares;
+    return shares;
+  }
+
+  WorkVerdict Judge(const RoundView&) override { return {}; }
+
+ private:
+  static Duration Longest(std::span<const Duration> unit_times,
+                          std::span<const std::uint32_t> shares) {
+    Duration longest{};
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      longest = std::max(longest, unit_times[i] * shares[i]);
+    }
+    return longest;
+  }
+
+  bool Worthwhile(std::span<const Duration> unit_times,
+                  std::span<const std::uint32_t> shares) const {
+    return Seconds(Longest(unit_times, shares)) <
+           Seconds(Longest(unit_times, shares_)) * (1 - options_.hysteresis);
+  }
+
+  // From the largest share.
+  void Probe(std::vector<std::uint32_t>* shares) {
+    if (std::find(shares->begin(), shares->end(), 0u) == shares->end()) {
+      rounds_without_ = 0;
+      return;
+    }
+    if (++rounds_without_ % kProbeEvery != 0) return;
+    for (std::uint32_t& share : *shares) {
+      std::uint32_t& largest = *std::max_element(shares->begin(), shares->end());
+      if (share > 0 || largest < 2) continue;
+      --largest;
+      share = 1;
+    }
+  }
+
+  const BalanceOptions options_;
+  const std::unique_ptr<WorkRule> equal_;
+  std::vector<MemberId> members_;  // of the last plan
+  std::uint32_t units_ = 0;
+  std::vector<std::uint32_t> shares_;
+  std::uint32_t rounds_without_ = 0;
+};
+
+}  // namespace
+
+// Each unit goes to who would be done with it first; that is optimal for units of one size.
+std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times,
+                                         std::uint32_t units) {
+  using Load = std::pair<Duration, std::size_t>;  // when it would be done with one more
+  std::vector<Load> heap;
+  for (std::size_t i = 0; i < unit_times.size(); ++i) heap.emplace_back(unit_times[i], i);
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads(std::greater<>(),
+                                                                     std::move(heap));
+  std::vector<std::uint32_t> shares(unit_times.size(), 0);
+  for (std::uint32_t unit = 0; unit < units && !loads.empty(); ++unit) {
+    auto [end, worker] = loads.top();
+    loads.pop();
+    ++shares[worker];
+    loads.emplace(end + unit_times[worker], worker);
+  }
+  return shares;
+}
+
+std::unique_ptr<WorkRule> MakeBalance(const BalanceOptions& options) {
+  return std::make_unique<Balance>(options);
+}
+
+}  // namespace lockstep::policies

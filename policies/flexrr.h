@@ -1,0 +1,28 @@
+// Work rule `flexrr`: work moves from who lags to who is ahead, within the round, so that nobody
+// waits and nothing is dropped. After Harlap et al., "Addressing the straggler problem for
+// iterative convergent parallel ML", SoCC'16, section 4 (RapidReassignment).
+//
+// There workers report progress to each other in helper groups, and a helpee answers a report that
+// is more than 20 % of a round ahead of it with a small assignment, follow-ups doubling. Here the
+// coordinator has everybody's reports, and a hand-over is revoke, acknowledge, assign, so that each
+// unit is in one pair of hands at any time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+struct FlexrrOptions {
+  double trigger = 0.2;  // how far behind a helper, as a share of a round
+  double first = 0.025;  // first hand-over, as a share of a worker's units; at least one unit
+  std::uint32_t group_size = 0;  // workers that help each other; 0: all
+};
+
+// Shares are those of `shares`, a work rule that moves nothing (equal ones: MakeWorkNone()).
+std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options,
+                                     std::unique_ptr<WorkRule> shares);
+
+}  // namespace lockstep::policies

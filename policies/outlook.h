@@ -1,0 +1,36 @@
+// When a worker will be done with what it has, as far as its reports tell.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+// Time that one of its units takes now: the pace of this round, else what is known of it from
+// earlier rounds, else `otherwise`.
+Duration UnitTimeOf(const WorkerView& worker, Duration otherwise);
+
+// When it will have computed all units it holds. A unit that takes longer than usual is expected to
+// need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
+Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time);
+
+// Units done, of those it holds, as a share from 0 to 1; the one under way counts as far as its
+// time goes.
+double Progressed(const WorkerView& worker, Time now, Duration unit_time);
+
+// The median of UnitTimeOf over the workers of which something is known; zero when of none.
+Duration MedianUnitTime(const RoundView& view);
+
+// Units that cannot be moved any more: a worker with units left is in one of them, whatever its
+// last report said.
+inline std::uint32_t Begun(const WorkerView& worker) {
+  return std::min(worker.units_given, std::max(worker.units_taken, worker.units_done + 1));
+}
+
+// Everything it holds is computed; perhaps not delivered.
+inline bool Computed(const WorkerView& worker) { return worker.units_done >= worker.units_given; }
+
+}  // namespace lockstep::policies

@@ -1,0 +1,35 @@
+// A policy of the user's own: a shared library, named in policy.plugin, for policy.name = plugin
+// (coordinator/policy_loader.h loads it).
+// It is built against the installed headers of the same version and defines
+//
+//   LOCKSTEP_POLICY_PLUGIN(section, workers) { return lockstep::policies::Policy{...}; }
+//
+// once; examples/plugin/ is a complete one. It runs in the coordinator's process and in the
+// simulator, on one thread. It must be pure, as any policy.
+#pragma once
+
+#include <cstdint>
+
+#include "base/job_config.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+// Changes with this header, policy.h and job_config.h.
+inline constexpr std::uint32_t kPluginVersion = 1;
+
+}  // namespace lockstep::policies
+
+#define LOCKSTEP_POLICY_PLUGIN(section, workers)                                                 \
+  static lockstep::policies::Policy LockstepMakePolicy(const lockstep::PolicySection& section,   \
+                                                       std::uint32_t workers);                   \
+  extern "C" std::uint32_t lockstep_policy_plugin_version() {                                    \
+    return lockstep::policies::kPluginVersion;                                                   \
+  }                                                                                              \
+  extern "C" void lockstep_policy_plugin_make(const lockstep::PolicySection* s, std::uint32_t w, \
+                                              lockstep::policies::Policy* out) {                 \
+    *out = LockstepMakePolicy(*s, w);                                                            \
+  }                                                                                              \
+  static lockstep::policies::Policy LockstepMakePolicy(                                          \
+      [[maybe_unused]] const lockstep::PolicySection& section,                                   \
+      [[maybe_unused]] std::uint32_t workers)

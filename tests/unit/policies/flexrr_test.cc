@@ -1,0 +1,143 @@
+#include "policies/flexrr.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "policies/work_none.h"
+#include "tests/unit/policies/round_model.h"
+
+namespace lockstep::policies {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<WorkRule> Rule(FlexrrOptions options = {}) {
+  return MakeFlexrr(options, MakeWorkNone());
+}
+
+TEST(Flexrr, MovesNothingAmongEqualWorkers) {
+  auto rule = Rule();
+  RoundModel round(8, 16, milliseconds(5));
+  for (std::uint32_t i = 0; i < 8; ++i)
+    round.SetUnitTime(i, milliseconds(5) + milliseconds(5) * i / 50);
+  RunRound(rule.get(), &round, milliseconds(1), milliseconds(200));
+  EXPECT_EQ(round.moved, 0u);
+  EXPECT_THAT(round.fenced, IsEmpty());
+}
+
+TEST(Flexrr, BeginsWhenAWorkerIsTheTriggerBehindAndNotBefore) {
+  auto rule = Rule();
+  RoundModel round(4, 20, milliseconds(10));
+  round.SetUnitTime(3, milliseconds(40));
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(49));  // 4.9 of 20 against 1.2: 18 %
+  EXPECT_THAT(rule->Judge(round.view()).moves, IsEmpty());
+  round.AdvanceTo(round.now() + milliseconds(21));  // 7 against 1.75: 26 %
+  const WorkVerdict verdict = rule->Judge(round.view());
+  ASSERT_EQ(verdict.moves.size(), 1u);
+  EXPECT_EQ(verdict.moves[0].from, WorkerId(3));
+  EXPECT_EQ(verdict.moves[0].units, 1u);
+  EXPECT_THAT(verdict.reason, HasSubstr("worker 3 lags (1 of 20 units done)"));
+}
+
+TEST(Flexrr, HandOversDouble) {
+  auto rule = Rule();
+  RoundModel round(4, 40, milliseconds(10));
+  round.SetUnitTime(3, milliseconds(100));
+  rule->Judge(round.view());
+  std::vector<std::uint32_t> sizes;
+  for (int i = 0; i < 12; ++i) {
+    round.AdvanceTo(round.now() + milliseconds(20));
+    const WorkVerdict verdict = rule->Judge(round.view());
+    std::uint32_t size = 0;
+    for (const MoveUnits& move : verdict.moves) size += move.units;
+    if (size > 0) sizes.push_back(size);
+    round.CarryOut(verdict);
+  }
+  ASSERT_GE(sizes.size(), 4u);
+  sizes.resize(4);
+  EXPECT_THAT(sizes, ElementsAre(1, 2, 4, 8));
+}
+
+TEST(Flexrr, TheFirstHandOverFollowsItsShare) {
+  auto rule = Rule({.trigger = 0.2, .first = 0.1, .group_size = 0});
+  RoundModel round(4, 40, milliseconds(10));
+  round.SetUnitTime(3, milliseconds(1000));
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(100));
+  const WorkVerdict verdict = rule->Judge(round.view());
+  std::uint32_t size = 0;
+  for (const MoveUnits& move : verdict.moves) size += move.units;
+  EXPECT_EQ(size, 4u);
+}
+
+// Seven at 5 ms and one at 20 ms are 7.25 workers: 128 units take them 88.3 ms.
+TEST(Flexrr, ARoundWithOneFourTimesSlowerIsWithinATenthOfIdeal) {
+  auto rule = Rule();
+  RoundModel round(8, 16, milliseconds(5));
+  round.SetUnitTime(5, milliseconds(20));
+  RunRound(rule.get(), &round, std::chrono::microseconds(500), milliseconds(400));
+  EXPECT_TRUE(round.Done());
+  EXPECT_LT(Seconds(round.age()), 0.0883 * 1.1);
+}
+
+TEST(Flexrr, WhoIsStuckLosesAllButTheUnitItIsIn) {
+  auto rule = Rule();
+  RoundModel round(4, 8, milliseconds(10));
+  round.KnowUnitTimes();
+  round.SetUnitTime(2, std::chrono::hours(1));
+  RunRound(rule.get(), &round, milliseconds(1), milliseconds(110));
+  EXPECT_EQ(round.worker(2).units_given, 1u);
+}
+
+// Its unit again costs 10 ms; so long it is waited for behind the time that it should have taken.
+TEST(Flexrr, WhoIsStuckInItsLastUnitIsFencedWhenComputingItAgainIsAsQuick) {
+  auto rule = Rule();
+  RoundModel round(4, 8, milliseconds(10));
+  round.KnowUnitTimes();
+  round.SetUnitTime(2, std::chrono::hours(1));
+  RunRound(rule.get(), &round, milliseconds(1), milliseconds(200));
+  EXPECT_THAT(round.fenced, ElementsAre(2));
+  EXPECT_LT(Seconds(round.age()), 0.14);
+}
+
+TEST(Flexrr, NobodyIsFencedWithoutAFreeWorker) {
+  auto rule = Rule();
+  RoundModel round(4, 8, milliseconds(10));
+  round.KnowUnitTimes();
+  round.SetUnitTime(2, std::chrono::hours(1));
+  for (std::uint32_t i = 0; i < 4; ++i) round.worker(i).takes_units = false;
+  RunRound(rule.get(), &round, milliseconds(1), milliseconds(400));
+  EXPECT_THAT(round.fenced, IsEmpty());
+  EXPECT_EQ(round.moved, 0u);
+}
+
+TEST(Flexrr, HelpersAreOfTheGroup) {
+  auto rule = Rule({.trigger = 0.2, .first = 0.025, .group_size = 2});
+  RoundModel round(4, 20, milliseconds(10));
+  round.SetUnitTime(3, milliseconds(100));
+  rule->Judge(round.view());
+  for (int i = 0; i < 20; ++i) {
+    round.AdvanceTo(round.now() + milliseconds(5));
+    const WorkVerdict verdict = rule->Judge(round.view());
+    for (const MoveUnits& move : verdict.moves) EXPECT_EQ(move.to, WorkerId(2));
+    round.CarryOut(verdict);
+  }
+  EXPECT_GT(round.moved, 0u);
+}
+
+TEST(Flexrr, AWorkerThatHasNotAnsweredIsNotAskedAgain) {
+  auto rule = Rule();
+  RoundModel round(4, 20, milliseconds(10));
+  round.SetUnitTime(3, milliseconds(100));
+  round.worker(3).revoking = true;
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(100));
+  EXPECT_THAT(rule->Judge(round.view()).moves, IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::policies

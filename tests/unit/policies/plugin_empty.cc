@@ -1,0 +1,3 @@
+#include "policies/plugin.h"
+
+LOCKSTEP_POLICY_PLUGIN(section, workers) { return {}; }
