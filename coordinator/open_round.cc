@@ -298,6 +298,12 @@ void OpenRound::Fence(WorkerId worker) {
   views_[static_cast<std::size_t>(at)].fenced = true;
 }
 
+void OpenRound::TakeBackLeftOut() {
+  if (with_units_ > 0 || pending_revokes > 0) return;
+  orphans.insert(orphans.end(), left_out.begin(), left_out.end());
+  left_out.clear();
+}
+
 void OpenRound::Reopen(Time now) {
   for (WorkerShare& share : shares_) MakeOrphans(&share);
   orphans.insert(orphans.end(), left_out.begin(), left_out.end());

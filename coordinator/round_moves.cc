@@ -109,6 +109,7 @@ void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
 }
 
 void RoundMachine::PlaceOrphans() {
+  open_->TakeBackLeftOut();
   if (open_->orphans.empty()) return;
   const policies::RoundView view = open_->View(job_->now, job_->start.workers);
   bool without = view.with_units > 0 && job_->policy.closing->CanDoWithout(view);

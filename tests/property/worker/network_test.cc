@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "tests/property/coordinator/simulation.h"
+#include "tests/property/random_policy.h"
 #include "tests/property/worker/harness.h"
 
 namespace lockstep::worker::sim {
@@ -67,7 +68,7 @@ class Process final : public coordinator::WorkerModel, public Host {
 
 struct Scenario {
   std::uint32_t workers = 4;
-  std::string policy = "full";
+  PolicySection policy;
   std::uint32_t global_batch = 64;
   std::uint32_t epochs = 3;
   WorldOptions world;
@@ -78,7 +79,7 @@ Scenario RandomScenario(std::uint64_t seed) {
   RandomStream random(seed, 5);
   Scenario s;
   s.workers = static_cast<std::uint32_t>(1 + random.NextBelow(6));
-  if (s.workers > 1 && random.NextBelow(2) == 0) s.policy = "backup";
+  s.policy = RandomPolicy(&random, s.workers);
   s.global_batch = static_cast<std::uint32_t>(s.workers + random.NextBelow(80));
   // Blocks in model order, finished from the last to the first, or the other way round.
   std::uint64_t at = 0;
@@ -130,7 +131,7 @@ void RunJob(const Scenario& scenario, std::uint64_t seed, Total* total) {
   start.config.job.epochs = scenario.epochs;
   start.config.job.global_batch = scenario.global_batch;
   start.config.job.min_workers = 1;
-  start.config.policy.name = scenario.policy;
+  start.config.policy = scenario.policy;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = scenario.world.hosts > 0 ? "auto" : "off";
   start.job_id = "job";
