@@ -7,13 +7,17 @@
 namespace lockstep {
 
 void InitLogging(const std::string& process_name, const std::string& level) {
-  // Not registered by name: a process may take a new one once it knows better who it is.
-  auto logger = std::make_shared<spdlog::logger>(
-      process_name, std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  logger->set_pattern("%H:%M:%S.%e %n %^%l%$ %v");
+  // A process takes a new name once it knows better who it is, and other threads may log by then:
+  // the logger stays, only the pattern changes (spdlog locks that).
+  static const std::shared_ptr<spdlog::logger> logger = [] {
+    auto made = std::make_shared<spdlog::logger>(
+        "lockstep", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    made->flush_on(spdlog::level::trace);
+    spdlog::set_default_logger(made);
+    return made;
+  }();
+  logger->set_pattern("%H:%M:%S.%e " + process_name + " %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::trace);
-  spdlog::set_default_logger(logger);
 }
 
 }  // namespace lockstep
