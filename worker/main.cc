@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -23,7 +24,9 @@ namespace {
 constexpr int kStatusFailed = 1;
 constexpr int kStatusUsage = 2;
 
-volatile std::sig_atomic_t g_signal_pipe = -1;
+// Written before any handler is installed; the handler runs on whatever thread the kernel chooses.
+std::atomic<int> g_signal_pipe = -1;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void OnSignal(int signal) {
   const auto byte = static_cast<unsigned char>(signal);

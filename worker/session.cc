@@ -143,12 +143,16 @@ class SessionImpl final : public Session {
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
 
-    pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s), MonotonicNow());
+    auto pacer = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s), MonotonicNow());
     std::vector<SlowdownSpec> slowdowns;
     for (const SlowdownSpec& spec : options_.slowdowns) {
       if (AppliesTo(spec, welcome_.self.worker)) slowdowns.push_back(spec);
     }
-    pacer_->SetSlowdowns(std::move(slowdowns));
+    pacer->SetSlowdowns(std::move(slowdowns));
+    {
+      std::lock_guard lock(handover_);  // the control thread may be closing meanwhile
+      pacer_ = std::move(pacer);
+    }
 
     auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
     if (!plane) return plane.error();
@@ -282,13 +286,22 @@ class SessionImpl final : public Session {
     setup.transport = config_.exchange.transport;
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
-      link_->Send(std::move(message), std::move(sent));
+      link_->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& spec) {
       if (Status status = SetSlowdown(spec); !status.ok())
         spdlog::warn("{}", status.error().message);
     };
     return setup;
+  }
+
+  // The control thread may still hold what the plane wants to be told of when the plane has ended.
+  std::function<void()> Guarded(std::function<void()> sent) {
+    if (!sent) return nullptr;
+    return [this, sent = std::move(sent)] {
+      std::lock_guard lock(handover_);
+      if (!closing_) sent();
+    };
   }
 
   Status SetSlowdown(const std::string& text) {

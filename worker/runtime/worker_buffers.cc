@@ -100,6 +100,7 @@ std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
 float* WorkerBuffers::At(const BufferId& buffer) {
   const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
   if (shared && arena_) return reinterpret_cast<float*>(arena_->block(ArenaBlock(buffer)).data());
+  const std::lock_guard lock(mutex_);
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
     LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
@@ -113,6 +114,7 @@ float* WorkerBuffers::At(const BufferId& buffer) {
 
 float* WorkerBuffers::snapshot(std::uint32_t tensor, bool checkpoint) {
   const auto key = std::pair(checkpoint, tensor);
+  const std::lock_guard lock(mutex_);
   auto found = snapshots_.find(key);
   if (found == snapshots_.end()) {
     auto pages = Pages::Reserve(parameter_count_ * sizeof(float));

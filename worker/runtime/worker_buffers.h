@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,13 +52,14 @@ class WorkerBuffers {
   transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
   std::size_t ArenaBlock(const BufferId& buffer) const;
 
+  // Any thread; the memory stays where it is. Who may read and write it: step_io.h.
   float* At(const BufferId& buffer);
   // Floats in the buffer.
   std::uint64_t Size(const BufferId& buffer) const;
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
-  float* snapshot(std::uint32_t tensor,
-                  bool checkpoint);  // made at its first use; tensor 0: the parameters
+  // Made at its first use; tensor 0: the parameters. Any thread.
+  float* snapshot(std::uint32_t tensor, bool checkpoint);
 
   // The buffer as a region of `transport`, registered at its first use. The transport's data
   // thread.
@@ -73,8 +75,9 @@ class WorkerBuffers {
   std::uint64_t state_out_floats_;
   std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
-  std::map<BufferId, Pages> pages_;
   std::map<BufferId, transport::RegionId> regions_;
+  std::mutex mutex_;  // guards the next two, which grow under the threads that look into them
+  std::map<BufferId, Pages> pages_;
   std::map<std::pair<bool, std::uint32_t>, Pages> snapshots_;
 };
 
