@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <utility>
 
 #include "base/log.h"
 #include "transport/mapping/map_peer.h"
+#include "transport/mapping/ordering.h"
 
 namespace lockstep::worker {
 namespace {
@@ -44,7 +47,8 @@ event::FetchStatus Translate(transport::FetchStatus status) {
 
 class DataPlaneImpl;
 
-// One transport and the connections over it; its callbacks run on its data thread.
+// One transport and the connections over it. All of it belongs to the transport's data thread, but
+// for the name and the transport's Post.
 class Link final : public transport::Handler {
  public:
   Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name)
@@ -59,7 +63,16 @@ class Link final : public transport::Handler {
   void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
   void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
 
-  bool Current() const;
+  // The machine lives here from now on: it hears of the peers that came up before, and of what
+  // waited for it.
+  void BecomeHome();
+  // The machine moves to another link.
+  void Leave() { home_ = false; }
+  bool IsHome() const { return home_; }
+  void CloseAll(const std::string& reason) {
+    for (const auto& [peer, member] : by_peer) transport->Close(peer, reason);
+  }
+
   std::optional<transport::PeerId> PeerOf(const MemberId& member) const {
     const auto found = by_member.find(member);
     return found == by_member.end() ? std::nullopt : std::optional(found->second);
@@ -74,9 +87,16 @@ class Link final : public transport::Handler {
   std::map<transport::FetchId, std::uint64_t> fetches;  // the machine's number
 
  private:
-  // Messages may overtake the probe of the peer that sends them: they are kept until the machine
-  // knows the peer.
-  std::map<transport::PeerId, std::vector<std::vector<std::byte>>> early_;
+  void Report(transport::PeerId peer);
+
+  // Peers that the machine does not know yet, with the messages that overtook their report: their
+  // probe is under way, or the machine is not here (they had their Form earlier).
+  struct Early {
+    std::optional<std::string> path;  // once the probe has ended
+    std::vector<std::vector<std::byte>> messages;
+  };
+  std::map<transport::PeerId, Early> early_;
+  bool home_ = false;
   DataPlaneImpl& plane_;
 };
 
@@ -120,7 +140,9 @@ class DataPlaneImpl final : public DataPlane {
       return Error{ErrorCode::kUnavailable,
                    fmt::format("no transport can be used here ({})", reasons)};
     }
-    home_.store(links_.front().get());
+    Link* first = links_.front().get();
+    first->transport->Post([first] { first->BecomeHome(); });
+    home_.store(first);
     return {};
   }
 
@@ -131,16 +153,34 @@ class DataPlaneImpl final : public DataPlane {
     Run([this, event = std::move(event)] { Handle(event); });
   }
 
-  // Runs a task where the machine lives. Any thread.
+  // Runs a task where the machine lives, in order with all other such tasks, also while the machine
+  // moves. Any thread.
   void Run(std::function<void()> task) {
-    Link* home = home_.load();
-    home->transport->Post([this, home, task = std::move(task)]() mutable {
-      if (home == home_.load()) {
-        task();
-      } else {
-        Run(std::move(task));  // the machine has moved meanwhile
-      }
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    // A link that is not the home (any more, or yet) leaves it to the one that becomes it.
+    Link* link = home_.load();
+    link->transport->Post([this, link] {
+      if (link->IsHome()) RunNext();
     });
+  }
+
+  // On the machine's thread: runs the first task, if there is one.
+  void RunNext() {
+    std::function<void()> task;
+    {
+      const std::lock_guard lock(mutex_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+  std::size_t WaitingTasks() {
+    const std::lock_guard lock(mutex_);
+    return tasks_.size();
   }
 
   // On the machine's thread.
@@ -149,7 +189,6 @@ class DataPlaneImpl final : public DataPlane {
     CarryOut(std::move(actions), 0);
   }
 
-  bool IsHome(const Link* link) const { return home_.load() == link; }
   StepMachine& machine() { return machine_; }
   WorkerBuffers& buffers() { return buffers_; }
 
@@ -182,30 +221,35 @@ class DataPlaneImpl final : public DataPlane {
   void CarryOut(Actions actions, std::size_t from) {
     for (std::size_t i = from; i < actions.size(); ++i) {
       if (const auto* use = std::get_if<action::UseTransport>(&actions[i])) {
-        if (!MoveTo(use->name)) continue;
-        // The rest belongs on the thread where the machine lives now.
-        Run([this, rest = std::move(actions), i]() mutable { CarryOut(std::move(rest), i + 1); });
+        Link* to = Choose(use->name);
+        if (to == &home()) continue;
+        home().Leave();
+        home_.store(to);
+        // The rest belongs on the thread where the machine lives from now on, before any event.
+        to->transport->Post([this, to, rest = std::move(actions), i]() mutable {
+          CarryOut(std::move(rest), i + 1);
+          to->BecomeHome();
+        });
         return;
       }
       std::visit([this](auto& a) { Do(a); }, actions[i]);
     }
   }
 
-  // True when the machine has to go to another thread.
-  bool MoveTo(const std::string& name) {
+  Link* Choose(const std::string& name) {
+    Link* chosen = nullptr;
     for (auto& link : links_) {
-      for (const auto& [member, peer] : link->by_member) {
-        if (link->name != name) link->transport->Close(peer, "the job uses another transport");
+      if (link->name == name) {
+        chosen = link.get();
+      } else {
+        link->transport->Post(
+            [other = link.get()] { other->CloseAll("the job uses another transport"); });
       }
     }
-    const auto found = std::find_if(links_.begin(), links_.end(),
-                                    [&](const auto& link) { return link->name == name; });
-    LOCKSTEP_CHECK(found != links_.end(),
-                   "the coordinator chose transport {}, which was not offered", name);
+    LOCKSTEP_CHECK(chosen != nullptr, "the coordinator chose transport {}, which was not offered",
+                   name);
     buffers_.ForgetRegions();
-    if (found->get() == home_.load()) return false;
-    home_.store(found->get());
-    return true;
+    return chosen;
   }
 
   Link& home() { return *home_.load(); }
@@ -322,7 +366,7 @@ class DataPlaneImpl final : public DataPlane {
     buffers_.arena()->BeginWrite(block);
     buffers_.arena()->Publish(block, a.generation);
     // The new generation is seen before any byte of the new content is.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    transport::StoreBeforeLaterWrites();
   }
 
   void Do(action::StartWork& a) { desk_.StartWork(&machine_.queue(), a); }
@@ -389,7 +433,9 @@ class DataPlaneImpl final : public DataPlane {
   StepMachine machine_;
   const std::uint32_t state_tensors_;
   std::vector<std::unique_ptr<Link>> links_;
-  std::atomic<Link*> home_{nullptr};
+  std::atomic<Link*> home_{nullptr};  // where the machine lives or is about to
+  std::mutex mutex_;
+  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
   std::vector<TransportOffer> offers_;
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
@@ -400,7 +446,15 @@ class DataPlaneImpl final : public DataPlane {
   std::uint64_t timer_ = 0;
 };
 
-bool Link::Current() const { return plane_.IsHome(this); }
+void Link::BecomeHome() {
+  home_ = true;
+  std::vector<transport::PeerId> waiting;
+  for (const auto& [peer, early] : early_) {
+    if (early.path) waiting.push_back(peer);
+  }
+  for (const transport::PeerId peer : waiting) Report(peer);
+  for (std::size_t tasks = plane_.WaitingTasks(); tasks > 0 && home_; --tasks) plane_.RunNext();
+}
 
 void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
                     const std::string& path) {
@@ -414,20 +468,28 @@ void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
   early_[peer];
   probe.Start(peer, [this, peer, member, path](double rate) {
     measured[member] = rate;
-    // Not inside the transport's callback of a fetch, and where the machine lives.
-    plane_.Run([this, peer, member, path] {
-      if (!Current() || by_peer.count(peer) == 0) return;
-      plane_.Handle(event::PeerUp{.peer = member, .path = path});
-      auto early = std::move(early_[peer]);
-      early_.erase(peer);
-      for (const auto& bytes : early)
-        plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+    // Not inside the transport's callback of a fetch.
+    transport->Post([this, peer, path] {
+      const auto early = early_.find(peer);
+      if (early == early_.end()) return;  // down again
+      early->second.path = path;
+      if (home_) Report(peer);
     });
   });
 }
 
+void Link::Report(transport::PeerId peer) {
+  auto early = early_.extract(peer);
+  const auto found = by_peer.find(peer);
+  if (early.empty() || found == by_peer.end()) return;
+  const MemberId member = found->second;
+  plane_.Handle(event::PeerUp{.peer = member, .path = *early.mapped().path});
+  for (const auto& bytes : early.mapped().messages)
+    plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+}
+
 void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
-  if (Current()) plane_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
+  if (home_) plane_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
 }
 
 void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
@@ -438,23 +500,23 @@ void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
   const MemberId member = found->second;
   by_peer.erase(found);
   by_member.erase(member);
-  if (Current()) plane_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
+  if (home_) plane_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
 }
 
 void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
   const auto found = by_peer.find(peer);
   if (found == by_peer.end()) return;
   if (const auto early = early_.find(peer); early != early_.end()) {
-    early->second.emplace_back(bytes.begin(), bytes.end());
+    early->second.messages.emplace_back(bytes.begin(), bytes.end());
     return;
   }
-  if (Current()) plane_.Handle(event::FromPeer{.peer = found->second, .bytes = bytes});
+  if (home_) plane_.Handle(event::FromPeer{.peer = found->second, .bytes = bytes});
 }
 
 transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::PieceName& piece) {
   if (auto answer = probe.OnFetch(piece)) return *answer;
   const auto found = by_peer.find(peer);
-  if (!Current() || found == by_peer.end()) return {};
+  if (!home_ || found == by_peer.end()) return {};
   const Serve serve = plane_.machine().OnPieceAsked(found->second, {.kind = piece.kind,
                                                                     .attempt = piece.attempt,
                                                                     .round = piece.round,
@@ -467,7 +529,7 @@ transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::Pi
 }
 
 void Link::OnServed(transport::PeerId, std::uint64_t cookie) {
-  if (cookie != ~std::uint64_t{0} && Current()) plane_.Handle(event::Served{.cookie = cookie});
+  if (cookie != ~std::uint64_t{0} && home_) plane_.Handle(event::Served{.cookie = cookie});
 }
 
 void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
@@ -477,7 +539,7 @@ void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) 
   const std::uint64_t number = found->second;
   fetches.erase(found);
   plane_.fetch_ids_.erase(number);
-  if (Current()) plane_.Handle(event::FetchDone{.fetch = number, .status = Translate(status)});
+  if (home_) plane_.Handle(event::FetchDone{.fetch = number, .status = Translate(status)});
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+#include "worker/runtime/data_plane.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "worker/optimizer/optimizer.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr std::uint64_t kParameters = 64;
+
+MemberId Member(std::uint32_t worker) { return {WorkerId(worker), Incarnation(1)}; }
+
+// What a worker has without its session and its coordinator, for which the test speaks.
+class Plane {
+ public:
+  explicit Plane(std::uint32_t worker)
+      : member_(Member(worker)), layout_({{0, kParameters}}, 1u << 20) {
+    auto optimizer = MakeOptimizer({});
+    EXPECT_TRUE(optimizer.ok());
+    optimizer_ = std::move(*optimizer);
+    const auto tensors = static_cast<std::uint32_t>(optimizer_->state_names().size());
+    auto buffers = WorkerBuffers::Make(layout_, tensors, /*arena=*/false);
+    EXPECT_TRUE(buffers.ok());
+    buffers_ = std::move(*buffers);
+    DataPlane::Setup setup;
+    setup.machine.self = member_;
+    setup.machine.mapping = false;
+    setup.machine.state_tensors = tensors;
+    setup.machine.formation_timeout = std::chrono::seconds(60);
+    setup.job_key.assign(32, std::byte{7});
+    setup.data_host = "127.0.0.1";
+    setup.transport = "auto";
+    setup.to_coordinator = [this](FromWorker message, std::function<void()>) {
+      if (auto* reached = std::get_if<Reached>(&message)) {
+        const std::lock_guard lock(mutex_);
+        reached_ = std::move(*reached);
+        changed_.notify_all();
+      }
+    };
+    auto plane = DataPlane::Start(std::move(setup), layout_, *buffers_, *optimizer_, desk_);
+    EXPECT_TRUE(plane.ok());
+    plane_ = std::move(*plane);
+  }
+
+  DataPlane& operator*() { return *plane_; }
+
+  PeerInfo InfoFor(const std::string& transport) const {
+    for (const TransportOffer& offer : plane_->offers()) {
+      if (offer.name == transport && offer.error.empty()) {
+        return {
+            .member = member_, .data_address = offer.address, .mapping_address = {}, .host_id = {}};
+      }
+    }
+    return {};
+  }
+
+  // nullopt: no answer to the Form, for very long.
+  std::optional<Reached> WaitForReached() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(90), [this] { return reached_.has_value(); });
+    return reached_;
+  }
+
+ private:
+  const MemberId member_;
+  const Layout layout_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<WorkerBuffers> buffers_;
+  ComputeDesk desk_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Reached> reached_;
+  std::unique_ptr<DataPlane> plane_;
+};
+
+// The machine begins on the first transport. The peer has its Form earlier and is connected over
+// another one, and measured, before the machine goes there.
+TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
+  Plane early(0);
+  Plane late(1);
+  if ((*late).offers().front().name == "tcp" || !(*late).offers().front().error.empty()) {
+    GTEST_SKIP() << "there is one transport only";
+  }
+  const Form to_early{
+      .formation = 1, .transport = "tcp", .connect_to = {late.InfoFor("tcp")}, .expect = {}};
+  (*early).Post(event::FromCoordinator{to_early});
+  const auto first = early.WaitForReached();
+  ASSERT_TRUE(first && first->peers.size() == 1);
+  EXPECT_TRUE(first->peers.front().reached) << first->peers.front().error;
+
+  const Form to_late{
+      .formation = 1, .transport = "tcp", .connect_to = {}, .expect = {early.InfoFor("tcp")}};
+  (*late).Post(event::FromCoordinator{to_late});
+  const auto second = late.WaitForReached();
+  ASSERT_TRUE(second && second->peers.size() == 1);
+  EXPECT_TRUE(second->peers.front().reached) << second->peers.front().error;
+  EXPECT_EQ(second->peers.front().path, "tcp");
+}
+
+}  // namespace
+}  // namespace lockstep::worker
