@@ -8,6 +8,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,9 @@ import unittest
 BIN = pathlib.Path(os.environ.get("LOCKSTEP_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/release/bin"))
 # Sanitized programs are slower; the bound of each wait grows, nothing else.
 PATIENCE = float(os.environ.get("LOCKSTEP_TEST_PATIENCE", "1"))
+
+# What a sanitizer writes fails a test whatever the process's status: it may have been killed later.
+SANITIZER_REPORT = re.compile(r"(WARNING|ERROR): [A-Za-z]+Sanitizer|:\d+: runtime error: ")
 
 SYNTHETIC = {
     "job.seed": 3,
@@ -85,11 +89,16 @@ class Job:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             process.wait()
-        if kind is not None:
-            for name in self.logs:
+        reports = [name for name in self.logs if SANITIZER_REPORT.search(self.log(name))]
+        for name in self.logs:
+            if name in reports:
+                print(f"--- {name}\n{self.log(name)[:30000]}")
+            elif kind is not None:
                 print(f"--- {name}\n{self.log(name)[-6000:]}")
         if self.own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+        if reports and kind is None:
+            raise AssertionError("a sanitizer reports something in " + ", ".join(reports))
 
     def _start(self, name, command, environment=None, prefix=()):
         log = self.folder / f"{name}.log"

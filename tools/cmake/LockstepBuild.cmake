@@ -90,6 +90,15 @@ function(lockstep_program name)
   endif()
 endfunction()
 
+# lockstep_reports_fail(TEST ...): in a sanitized build a test fails by any report in its output, also by one of a child process
+# whose exit status nobody looks at (it was killed, say).
+function(lockstep_reports_fail)
+  if(LOCKSTEP_SANITIZE)
+    set_tests_properties(${ARGN} PROPERTIES FAIL_REGULAR_EXPRESSION
+                         "(WARNING|ERROR): [A-Za-z]+Sanitizer|:[0-9]+: runtime error: ")
+  endif()
+endfunction()
+
 # lockstep_test(NAME SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ARGS ...]): a GoogleTest program, one ctest. The labels: the kind
 # of test (unit golden property conformance cluster fuzz), and smoke for the job of several processes that runs under the sanitizers.
 function(lockstep_test name)
@@ -101,6 +110,7 @@ function(lockstep_test name)
   target_link_libraries(${name} PRIVATE lockstep_private_options GTest::gmock GTest::gtest GTest::gtest_main ${ARG_DEPS})
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  lockstep_reports_fail(${name})
   foreach(label IN LISTS ARG_LABELS)
     if(TARGET tests-${label})
       add_dependencies(tests-${label} ${name})
