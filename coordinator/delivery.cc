@@ -48,9 +48,7 @@ bool Delivery::AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part) 
 std::vector<WorkerId> Delivery::Missing(WorkerId contributor, PartIndex part) const {
   std::vector<WorkerId> owners;
   for (std::uint32_t o = 0; o < slots_; ++o) {
-    if (Needs(WorkerId(o), contributor) && !receipts_.Test(o, Key(contributor, part))) {
-      owners.push_back(WorkerId(o));
-    }
+    if (Lacks(WorkerId(o), contributor, part)) owners.push_back(WorkerId(o));
   }
   return owners;
 }

@@ -29,6 +29,10 @@ class Delivery {
   bool Delivered(WorkerId contributor, PartIndex part) const {
     return missing_[Key(contributor, part)] == 0;
   }
+  // Needed, and not there.
+  bool Lacks(WorkerId owner, WorkerId contributor, PartIndex part) const {
+    return Needs(owner, contributor) && !receipts_.Test(owner.value, Key(contributor, part));
+  }
   std::vector<WorkerId> Missing(WorkerId contributor, PartIndex part) const;
   bool IsOwner(WorkerId worker) const { return owners_.Test(0, worker.value); }
 

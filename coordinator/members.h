@@ -1,6 +1,7 @@
 // The table of members: a slot for each of --workers, who holds it now, and what is known of it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -41,6 +42,13 @@ struct ClockOffset {
   }
 };
 
+// How long what the worker says to the coordinator is on its way, beyond what it was when nothing
+// else was on that link: it waits behind the worker's own bulk where the link is slow.
+struct ResponseDelay {
+  Duration mean{};
+  void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
+};
+
 struct Member {
   MemberId id;
   MemberState state = MemberState::kLost;
@@ -60,6 +68,7 @@ struct Member {
   std::optional<RoundId> owner_on_trial;
 
   UnitTimes unit_times;
+  ResponseDelay response;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   Duration held_up_compute{};

@@ -177,6 +177,10 @@ Status OpenRound::OnReceipts(const MemberId& from, const Receipts& receipts, Tim
     }
     WorkerShare* share = Find(received.member);
     if (share == nullptr) continue;
+    if (received.part.value == 0 && !share->parts.empty() && !share->parts[0].is_void &&
+        delivery.Lacks(from.worker, received.member.worker, received.part)) {
+      receipts_late_[from.worker.value].push_back(now - share->parts[0].ready_at);
+    }
     if (delivery.AddReceipt(from.worker, received.member.worker, received.part)) {
       UpdateDelivered(share, now);
     }
@@ -241,6 +245,7 @@ Result<std::vector<UnitIndex>> OpenRound::OnRevoked(const MemberId& from, const 
 void OpenRound::SetOwners(OwnerMap map, const Members& members, Time now) {
   owners = std::move(map);
   delivery.SetOwners(owners, members);
+  receipts_late_.assign(index_.size(), {});
   for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
 }
 

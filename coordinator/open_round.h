@@ -14,6 +14,7 @@
 #include "coordinator/delivery.h"
 #include "coordinator/interval_set.h"
 #include "coordinator/members.h"
+#include "coordinator/owners.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
@@ -104,6 +105,9 @@ class OpenRound {
   };
   void ViewIfDelivered(Time now, std::uint32_t configured_workers, Hypothetical* out) const;
 
+  // Of all that have sealed a part or own; `control` is left open.
+  std::vector<LinkResponse> Responses(Time now) const;
+
   const WorkerShare* Share(WorkerId worker) const;
   const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
   const SealedPart* Part(WorkerId worker, PartIndex part) const;
@@ -145,6 +149,9 @@ class OpenRound {
   std::vector<WorkerShare> shares_;          // parallel to views_
   std::vector<policies::WorkerView> views_;  // ascending
   std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
+  // By slot: of each owner, how long after the first part of each contributor that is not mapped
+  // with it was ready its receipt came.
+  std::vector<std::vector<Duration>> receipts_late_;
   std::uint32_t planned_workers_ = 0;
   std::uint32_t with_units_ = 0;
   std::uint32_t finished_ = 0;

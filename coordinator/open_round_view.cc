@@ -73,6 +73,46 @@ void OpenRound::NotePace(policies::WorkerView* view, std::uint32_t units, Time n
   view->progressed_at = now;
 }
 
+std::vector<LinkResponse> OpenRound::Responses(Time now) const {
+  const PartIndex first(0);
+  std::vector<LinkResponse> responses;
+  std::vector<std::size_t> at(index_.size(), index_.size());  // in `responses`, by slot
+  std::vector<WorkerId> missing;
+  std::size_t sealed = 0;
+  for (const WorkerShare& share : shares_) {
+    const SealedPart* part = Part(share.member.worker, first);
+    if (part == nullptr) continue;
+    ++sealed;
+    if (!part->delivered_at) missing.push_back(share.member.worker);
+    at[share.member.worker.value] = responses.size();
+    responses.push_back({.member = share.member,
+                         .receipts = std::nullopt,
+                         .delivery = part->delivered_at.value_or(now) - part->ready_at,
+                         .delivered = part->delivered_at.has_value()});
+  }
+  for (const OwnerShare& share : owners.owners) {
+    const WorkerId owner = share.owner.worker;
+    std::vector<Duration> late = receipts_late_[owner.value];
+    for (const WorkerId contributor : missing) {
+      if (delivery.Lacks(owner, contributor, first)) {
+        late.push_back(now - Part(contributor, first)->ready_at);
+      }
+    }
+    // The others are mapped with it: received when ready.
+    late.resize(std::max(late.size(), sealed - (Part(owner, first) != nullptr ? 1 : 0)));
+    if (late.empty()) continue;
+    const auto quartile = late.begin() + static_cast<std::ptrdiff_t>((late.size() - 1) / 4);
+    std::nth_element(late.begin(), quartile, late.end());
+    std::size_t& response = at[owner.value];
+    if (response == at.size()) {
+      response = responses.size();
+      responses.push_back({.member = share.owner, .receipts = {}, .delivery = {}});
+    }
+    responses[response].receipts = *quartile;
+  }
+  return responses;
+}
+
 policies::RoundView OpenRound::View(Time now, std::uint32_t configured_workers) const {
   policies::RoundView view;
   view.round = round;

@@ -65,6 +65,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
 
   job_->policy.work->OnCommitted(open_->View(job_->now, job_->start.workers));
   job_->policy.closing->OnCommitted(open_->View(job_->now, job_->start.workers));
+  NoteResponses();
   CloseProvisional();
   ProvisionalRound round(*sampler_);
   round.books = std::move(*open_);

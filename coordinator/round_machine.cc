@@ -74,6 +74,7 @@ Status RoundMachine::On(Member& from, const Sealed& message) {
   if (IsProvisional(message.round)) provisional_->books.NoteLatePart(from.id);
   if (!open_ || message.round != open_->round) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
+  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
   if (Status status = open_->OnSealed(from, message, job_->now); !status) return status;
   from.last_progress = job_->now;
   for (const UnitTiming& timing : message.units) {
@@ -154,6 +155,7 @@ Status RoundMachine::On(Member& from, const Applied& message) {
   }
   from.next = message.round.Next();
   from.last_progress = job_->now;
+  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);
   if (from.live()) hooks_.on_applied(from, message.round);
   return {};

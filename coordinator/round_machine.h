@@ -168,6 +168,7 @@ class RoundMachine {
   std::vector<WorkerId> BlameForReceipts(Time pinged_at) const;
   void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why);
   void AvoidBrokenEdge(Member& a, Member& b);
+  void NoteResponses();
 
   // round_failover.cc
   bool MustApply(const Member& member) const;

@@ -1,5 +1,5 @@
-// Before the commit: owners that do not send receipts lose their slices, and edges that are broken
-// are avoided.
+// Who owns. Before the commit: owners that do not send receipts lose their slices, and edges that
+// are broken are avoided.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -95,6 +95,19 @@ std::vector<WorkerId> RoundMachine::BlameForReceipts(Time pinged_at) const {
   }
   if (!silent.empty()) return silent;
   return 2 * slow.size() <= open_->owners.owners.size() ? slow : std::vector<WorkerId>{};
+}
+
+// Of the open round, which is about to be committed.
+void RoundMachine::NoteResponses() {
+  std::vector<LinkResponse> responses = open_->Responses(job_->now);
+  for (LinkResponse& response : responses) {
+    response.control = job_->members.at(response.member.worker).response.mean;
+  }
+  for (const OwnerChange& change : weights_.OnRoundDelivered(responses)) {
+    job_->Log(LogLevel::kInfo, "worker {} {}", change.worker,
+              change.owns ? "may own again: its link is as quick as before"
+                          : "owns nothing for now: its link is slow");
+  }
 }
 
 void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why) {

@@ -97,18 +97,22 @@ class Namespaces(ClusterTest):
                 digests[transport] = summary["params_digest"]
             self.assertEqual(digests["ucx"], digests["tcp"])
 
-    def test_slow_link_is_left_out_at_times(self):
+    def test_slow_link_makes_a_straggler(self):
         with Network() as network:
             network.shape("lsb", "200mbit")
-            # Some 10 MB of gradients a round: 0.3 s and more over the slow link.
-            summary, rounds = self.run_job(network, "tcp", policy__name="backup", backup__workers=1, job__rounds=25,
-                                           model__widths="1024,1024", data__synthetic_features=1024)
-            self.assertEqual(summary["status"], "completed")
-            # How often depends on the way that the owners' receipts take over the same link; that it happens, and that all goes
-            # on around it, is what is held here.
-            self.assertGreater(sum(2 in line["excluded"] for line in rounds), 0)
-            self.assertTrue(all(len({c["worker"] for c in line["contributors"]}) >= 2 for line in rounds))
-            check_epochs(self, rounds, 2048)
+            for transport in ("ucx", "tcp"):
+                # Some 10 MB of gradients a round: 0.3 s and more over the slow link.
+                summary, rounds = self.run_job(network, transport, policy__name="backup", backup__workers=1, job__rounds=25,
+                                               model__widths="1024,1024", data__synthetic_features=1024)
+                self.assertEqual(summary["status"], "completed")
+                # Found out within a few rounds, it owns nothing and so holds up nobody but itself: it is excluded, or has not even
+                # applied the rounds before and gets no units.
+                contributors = [{c["worker"] for c in line["contributors"]} for line in rounds]
+                without = [sum(worker not in workers for workers in contributors) for worker in range(3)]
+                self.assertGreater(without[2], max(without[:2]), (transport, without))
+                self.assertGreaterEqual(without[2], len(rounds) / 2, (transport, without))
+                self.assertTrue(all(len(workers) >= 2 for workers in contributors))
+                check_epochs(self, rounds, 2048)
 
     def test_no_secret_no_start(self):
         with Network() as network, Job(1) as job:

@@ -135,6 +135,20 @@ TEST(OwnerDeadline, FollowsTheMedianInsideItsBounds) {
   EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(5000));
 }
 
+// Of owners; all with the same delay of control messages but the last.
+std::vector<LinkResponse> Late(const std::vector<milliseconds>& receipts, milliseconds control) {
+  std::vector<LinkResponse> responses;
+  for (std::uint32_t i = 0; i < receipts.size(); ++i) {
+    responses.push_back({.member = Id(i),
+                         .receipts = receipts[i],
+                         .delivery = milliseconds(200),
+                         .delivered = true,
+                         .control = milliseconds(1)});
+  }
+  responses.back().control = control;
+  return responses;
+}
+
 TEST(OwnerWeights, StayUnderStaticConditionsAndHalveForALastingReason) {
   const Members members = Three();
   OwnerWeights weights(3);
@@ -151,6 +165,63 @@ TEST(OwnerWeights, StayUnderStaticConditionsAndHalveForALastingReason) {
   const OwnerMap half = weights.Choose(0, ids, members);
   EXPECT_EQ(half.owners[0].weight, 2u);
   EXPECT_EQ(half.owners[2].weight, 1u);
+}
+
+TEST(OwnerWeights, WhoseReceiptsAndWordsAreLateOwnsNothing) {
+  const Members members = Three();
+  OwnerWeights weights(3);
+  const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
+  const std::vector<milliseconds> late = {milliseconds(1), milliseconds(2), milliseconds(90)};
+  const std::vector<milliseconds> even = {milliseconds(8), milliseconds(15), milliseconds(50)};
+  // Neither alone, nor both at times.
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_TRUE(weights.OnRoundDelivered(Late(late, milliseconds(8))).empty());
+    EXPECT_TRUE(weights.OnRoundDelivered(Late(even, milliseconds(16))).empty());
+    EXPECT_TRUE(weights.OnRoundDelivered(Late(late, milliseconds(16))).empty());
+  }
+  for (int i = 0; i < 3; ++i) weights.OnRoundDelivered(Late(even, milliseconds(16)));
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 1, 2}));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(weights.OnRoundDelivered(Late(late, milliseconds(16))).empty());
+  }
+  const auto changes = weights.OnRoundDelivered(Late(late, milliseconds(16)));
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].worker, WorkerId(2));
+  EXPECT_FALSE(changes[0].owns);
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 1}));
+  // Better than nobody; and the next one in its slot is another one.
+  EXPECT_EQ(weights.Choose(0, std::vector{Id(2)}, members), MapOf({2}));
+  const OwnerMap with_a_newcomer{0, {{Id(1), 1}, {Id(2, 7), 1}}};
+  EXPECT_EQ(weights.Choose(0, std::vector{Id(1), Id(2, 7)}, members), with_a_newcomer);
+}
+
+TEST(OwnerWeights, ALinkThatIsQuickAgainComesBackEachTimeLater) {
+  const Members members = Three();
+  OwnerWeights weights(3);
+  const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
+  // Its own part after that long, when it owns nothing.
+  const auto rounds_until_it_owns = [&](milliseconds delivery, bool delivered,
+                                        milliseconds control) {
+    for (int i = 0; i < 4; ++i) {
+      weights.OnRoundDelivered(
+          Late({milliseconds(1), milliseconds(2), milliseconds(90)}, milliseconds(16)));
+    }
+    EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 1}));
+    auto responses = Late({milliseconds(1), milliseconds(2), milliseconds(0)}, control);
+    responses[2].receipts.reset();
+    responses[2].delivery = delivery;
+    responses[2].delivered = delivered;
+    for (int i = 1; i <= 1000; ++i) {
+      weights.OnRoundDelivered(responses);
+      if (weights.Choose(0, ids, members) == MapOf({0, 1, 2})) return i;
+    }
+    return 0;
+  };
+  EXPECT_EQ(rounds_until_it_owns(milliseconds(50), true, milliseconds(2)), 32);
+  EXPECT_EQ(rounds_until_it_owns(milliseconds(50), true, milliseconds(2)), 64);
+  EXPECT_EQ(rounds_until_it_owns(milliseconds(150), true, milliseconds(2)), 0);
+  EXPECT_EQ(rounds_until_it_owns(milliseconds(50), true, milliseconds(16)), 0);
+  EXPECT_EQ(rounds_until_it_owns(milliseconds(50), false, milliseconds(2)), 0);
 }
 
 TEST(OwnerWeights, WhoHasABrokenEdgeOrIsOnTrialDoesNotOwn) {
