@@ -177,9 +177,8 @@ Status Joining::On(Member& from, const Level& message) {
   }
   const auto copying = copying_.find(from.id);
   const RoundId next = message.round.Next();
-  const ProvisionalRound* last = rounds_->provisional();
-  if (copying == copying_.end() || next < copying->second.open_round || last == nullptr ||
-      message.round > last->commit.round) {
+  if (copying == copying_.end() || next < copying->second.open_round ||
+      next > rounds_->first_uncommitted()) {
     return Error{ErrorCode::kInvalid, fmt::format("cannot be level at round {}", message.round)};
   }
   copying_.erase(copying);

@@ -116,7 +116,10 @@ class RoundMachine {
   // The first round whose commit a newcomer will get; nothing while it is undecided.
   std::optional<RoundId> JoinAt() const;
   const Plan& JoinPlan() const;
-  RoundId last_committed() const { return provisional_->commit.round; }
+  // The first round that nobody can have applied.
+  RoundId first_uncommitted() const {
+    return open_ ? open_->round : provisional_ ? provisional_->commit.round.Next() : RoundId(0);
+  }
   const OpenRound* open() const { return open_ ? &*open_ : nullptr; }
   const ProvisionalRound* provisional() const { return provisional_ ? &*provisional_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }

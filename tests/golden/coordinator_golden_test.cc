@@ -174,6 +174,26 @@ TEST(Golden, NobodyContributesAnyMore) {
   Compare(s, "reopened_round");
 }
 
+TEST(Golden, ComingBackToAReopenedRound) {
+  Story s("A worker comes back while a round that was opened again is computed",
+          {.workers = 2, .policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Die(0);
+  s.Say("With worker 1's no, no contribution to round 1 is left.");
+  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Hello(0, 0);
+  s.Ready(0);
+  s.Reached(1);
+  s.Reached(0);
+  s.Say("No round is provisional; what it has copied is the state before the open one.");
+  s.From(0, Level{RoundId(0)});
+  s.Sealed(1);
+  Compare(s, "reopened_round_rejoin");
+}
+
 TEST(Golden, SilentOwnerAfterTheCommit) {
   Story s("An owner is stopped after the commit: it is not waited for, and catches up later", {});
   s.Begin();
