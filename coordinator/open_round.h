@@ -88,7 +88,8 @@ class OpenRound {
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.
   void Fence(WorkerId worker);
-  // What was left out are orphans again when nobody has anything else: a round closes over something.
+  // What was left out are orphans again when nobody has anything else: a round closes over
+  // something.
   void TakeBackLeftOut();
   std::optional<Time> OldestRevoke() const;
   std::vector<WorkerId> RevokesBefore(Time t) const;

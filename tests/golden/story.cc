@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "tests/golden/describe.h"
+#include "tools/simulate/describe.h"
 
 namespace lockstep::coordinator {
 namespace {

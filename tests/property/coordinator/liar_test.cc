@@ -4,7 +4,7 @@
 
 #include "coordinator/interval_set.h"
 #include "tests/property/coordinator/model_worker.h"
-#include "tests/property/coordinator/simulation.h"
+#include "tools/simulate/recording.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -109,16 +109,20 @@ TEST(Liars, AreSurvived) {
     start.config.job.min_workers = 1;
     start.config.policy.name = seed % 3 == 0 ? "backup" : "full";
     start.config.liveness.timeout_s = 0.3;
-    Simulation simulation(start, seed, [&](WorkerHost* host) -> std::unique_ptr<WorkerModel> {
-      // The first two processes are honest; the others, and all that come after them, are not.
-      if (host->slot_hint() < 2) return std::make_unique<ModelWorker>(host, &world);
-      return std::make_unique<Liar>(host, &world);
-    });
-    for (int i = 0; i < 4; ++i) simulation.AddWorker(std::nullopt, std::chrono::milliseconds(i));
+    simulate::Simulation simulation(start, seed, {},
+                                    [&](WorkerHost* host) -> std::unique_ptr<WorkerModel> {
+                                      // The first two machines are honest; the others are not.
+                                      if (host->machine() < 2)
+                                        return std::make_unique<ModelWorker>(host, &world);
+                                      return std::make_unique<Liar>(host, &world);
+                                    });
+    simulate::Recording recording;
+    recording.Attach(&simulation);
+    for (int i = 0; i < 4; ++i) simulation.AddWorker(std::chrono::milliseconds(i));
     simulation.Run(simulation.now() + std::chrono::seconds(5));
     IntervalSet counted;
     std::optional<Epoch> epoch;
-    for (const auto& record : simulation.records()) {
+    for (const auto& record : recording.records) {
       if (epoch && record->epoch != *epoch) {
         EXPECT_EQ(counted.positions(), world.options.train_samples) << "seed " << seed;
         counted = {};
@@ -130,7 +134,7 @@ TEST(Liars, AreSurvived) {
         }
       }
     }
-    rounds += simulation.records().size();
+    rounds += recording.records.size();
   }
   EXPECT_GT(rounds, 300u) << "the lies end every job before it has begun: the test tests nothing";
 }

@@ -27,7 +27,7 @@ void ModelWorker::OnStart() {
   Hello hello;
   hello.version = "model";
   hello.host = "host";
-  hello.pid = host_->slot_hint();
+  hello.pid = host_->machine();
   hello.device = "cpu";
   hello.wanted = host_->wanted();
   host_->Send(hello);
@@ -104,7 +104,7 @@ void ModelWorker::TakeUnit() {
   }
   busy_ = true;
   const Unit unit = queue_[head_++];
-  const bool slow = world_->options.slow.contains(host_->slot_hint());
+  const bool slow = world_->options.slow.contains(host_->machine());
   auto time = world_->options.unit_time / 2 +
               Duration(host_->random().NextBelow(
                   static_cast<std::uint64_t>(world_->options.unit_time.count())));

@@ -11,9 +11,12 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/property/coordinator/simulation.h"
+#include "tools/simulate/simulation.h"
 
 namespace lockstep::coordinator {
+
+using simulate::WorkerHost;
+using simulate::WorkerModel;
 
 struct ModelOptions {
   Duration unit_time = std::chrono::milliseconds(2);
@@ -21,7 +24,7 @@ struct ModelOptions {
   bool ucx = false;     // offers it
   std::uint64_t train_samples = 500;
   std::uint64_t test_samples = 64;
-  std::set<std::uint32_t> slow;  // process numbers
+  std::set<std::uint32_t> slow;  // machines
   double slow_factor = 8;
 };
 

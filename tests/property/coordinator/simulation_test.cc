@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
+#include <string_view>
 
 #include "coordinator/interval_set.h"
 #include "tests/property/coordinator/model_worker.h"
-#include "tests/property/coordinator/simulation.h"
 #include "tests/property/random_policy.h"
+#include "tools/simulate/recording.h"
 
 namespace lockstep::coordinator {
 namespace {
+
+using simulate::FaultMix;
+using simulate::Recording;
+using simulate::Simulation;
 
 struct Scenario {
   std::uint32_t workers = 4;
@@ -22,7 +26,7 @@ struct Scenario {
   std::uint64_t rounds = 0;
   std::uint32_t global_batch = 64;
   ModelOptions model;
-  Faults faults;
+  FaultMix faults;
   Duration interrupt{};
   std::optional<JobState> resume;
 };
@@ -44,9 +48,9 @@ StartParameters Parameters(const Scenario& scenario) {
 
 class Checker {
  public:
-  Checker(World* world, Simulation* simulation) : world_(world), simulation_(simulation) {
-    simulation->on_send = [this](const ToWorker& message) {
-      if (const auto* commit = std::get_if<Commit>(&message)) OnCommit(*commit);
+  Checker(World* world, Simulation* simulation) : world_(world) {
+    simulation->hooks.on_send = [this](const Send& send) {
+      if (const auto* commit = std::get_if<Commit>(send.message.get())) OnCommit(*commit);
     };
   }
 
@@ -65,10 +69,11 @@ class Checker {
   }
 
   // I2: at most once in an epoch, exactly once in a finished one.
-  void CheckRecords(std::uint64_t epoch_samples, IntervalSet counted = {}) {
+  void CheckRecords(const Recording& recording, std::uint64_t epoch_samples,
+                    IntervalSet counted = {}) {
     std::optional<RoundId> before;
     std::optional<Epoch> epoch;
-    for (const auto& record : simulation_->records()) {
+    for (const auto& record : recording.records) {
       if (before) {
         EXPECT_EQ(record->round.value, before->value + 1);
       }
@@ -93,39 +98,37 @@ class Checker {
 
  private:
   World* world_;
-  Simulation* simulation_;
 };
 
-std::string Log(const Simulation& simulation) {
+std::string Log(const Simulation& simulation, const Recording& recording) {
   std::string text;
   for (const MemberStatus& member : simulation.coordinator().Status(simulation.now()).members) {
     text += fmt::format("worker {} ({}) {}: {} of {} units{}\n", member.member.worker,
                         member.member.incarnation, Name(member.state), member.units_done,
                         member.units_given, member.owner ? ", owner" : "");
   }
-  const auto& log = simulation.log();
-  const std::size_t most = std::getenv("LOCKSTEP_SEED") != nullptr ? 1000000 : 60;
-  for (std::size_t i = log.size() > most ? log.size() - most : 0; i < log.size(); ++i)
-    text += log[i] + "\n";
-  return text;
+  return text + recording.LogText();
 }
 
 void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* checkpoint = nullptr) {
   SCOPED_TRACE(fmt::format("LOCKSTEP_SEED={}", seed));
   World world{scenario.model, {}};
-  Simulation simulation(Parameters(scenario), seed, [&world](WorkerHost* host) {
+  Simulation simulation(Parameters(scenario), seed, {}, [&world](WorkerHost* host) {
     return std::make_unique<ModelWorker>(host, &world);
   });
+  Recording recording;
+  recording.Attach(&simulation);
   Checker checker(&world, &simulation);
   for (std::uint32_t i = 0; i < scenario.workers; ++i) {
-    simulation.AddWorker(std::nullopt, std::chrono::milliseconds(i));
+    simulation.AddWorker(std::chrono::milliseconds(i));
   }
-  if (scenario.faults.until > Time{}) simulation.SetFaults(scenario.faults);
+  RandomStream faults(seed, 98);
+  simulation.AddFaults(DrawFaults(scenario.faults, scenario.workers, faults));
   if (scenario.interrupt > Duration{}) simulation.StopJob(scenario.interrupt);
-  const Time until = std::max(simulation.now(), scenario.faults.until) + std::chrono::minutes(5);
+  const Time until = Simulation::kStart + scenario.faults.until + std::chrono::minutes(5);
   const bool finished = simulation.Run(until);
   ASSERT_TRUE(finished) << simulation.coordinator().Status(simulation.now()).waiting_for << "\n"
-                        << Log(simulation);
+                        << Log(simulation, recording);
   const JobResult& result = *simulation.result();
   IntervalSet counted;
   if (scenario.resume) {
@@ -136,16 +139,17 @@ void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* chec
     }
     ASSERT_TRUE(counted.Add({at, scenario.model.train_samples}));
   }
-  checker.CheckRecords(scenario.model.train_samples, counted);
+  checker.CheckRecords(recording, scenario.model.train_samples, counted);
   const bool lost_all =
       result.reason.starts_with("no worker holds") || result.reason.starts_with("all workers left");
   if (lost_all) {
-    EXPECT_TRUE(scenario.faults.kills || scenario.faults.stops) << Log(simulation);
+    EXPECT_TRUE(scenario.faults.crashes || scenario.faults.stops) << Log(simulation, recording);
     return;
   }
   const JobOutcome expected =
       scenario.interrupt > Duration{} ? JobOutcome::kInterrupted : JobOutcome::kCompleted;
-  EXPECT_EQ(Name(result.outcome), Name(expected)) << result.reason << "\n" << Log(simulation);
+  EXPECT_EQ(Name(result.outcome), Name(expected)) << result.reason << "\n"
+                                                  << Log(simulation, recording);
   EXPECT_TRUE(result.digest_differs.empty());
   if (expected == JobOutcome::kCompleted) {
     EXPECT_TRUE(result.test_accuracy.has_value());
@@ -154,14 +158,23 @@ void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* chec
       EXPECT_EQ(result.totals.epochs, scenario.epochs);
     }
   }
-  if (!simulation.records().empty() && scenario.faults.until == Time{}) {
-    ASSERT_FALSE(simulation.checkpoints().empty()) << Log(simulation);
-    EXPECT_EQ(simulation.checkpoints().back().next_round,
-              simulation.records().back()->round.Next());
+  if (!recording.records.empty() && scenario.faults.until == Duration{}) {
+    ASSERT_FALSE(recording.checkpoints.empty()) << Log(simulation, recording);
+    EXPECT_EQ(recording.checkpoints.back().next_round, recording.records.back()->round.Next());
   }
-  if (checkpoint != nullptr && !simulation.checkpoints().empty()) {
-    *checkpoint = simulation.checkpoints().back();
+  if (checkpoint != nullptr && !recording.checkpoints.empty()) {
+    *checkpoint = recording.checkpoints.back();
   }
+}
+
+FaultMix Mix(std::string_view kinds, int seconds) {
+  FaultMix mix;
+  mix.crashes = kinds.find("crashes") != std::string_view::npos;
+  mix.stops = kinds.find("stops") != std::string_view::npos;
+  mix.coordinator = kinds.find("coordinator") != std::string_view::npos;
+  mix.until = std::chrono::seconds(seconds);
+  mix.mean_pause = std::chrono::milliseconds(200);
+  return mix;
 }
 
 Scenario RandomScenario(std::uint64_t seed) {
@@ -198,31 +211,28 @@ TEST(Simulation, JobsFinishWithoutFaults) {
 
 TEST(Simulation, JobsFinishWithStops) {
   RunSeeds(200, [](Scenario* s) {
-    s->faults = {.stops = true, .until = Time(std::chrono::seconds(6))};
+    s->faults = Mix("stops", 6);
     s->epochs += 4;
   });
 }
 
 TEST(Simulation, JobsFinishWithKillsAndStops) {
   RunSeeds(300, [](Scenario* s) {
-    s->faults = {.kills = true, .stops = true, .until = Time(std::chrono::seconds(8))};
+    s->faults = Mix("crashes stops", 8);
     s->epochs += 6;
   });
 }
 
 TEST(Simulation, JobsFinishWhenTheCoordinatorStops) {
   RunSeeds(100, [](Scenario* s) {
-    s->faults = {.coordinator_stops = true, .until = Time(std::chrono::seconds(8))};
+    s->faults = Mix("coordinator", 8);
     s->epochs += 4;
   });
 }
 
 TEST(Simulation, JobsFinishWithEverything) {
   RunSeeds(300, [](Scenario* s) {
-    s->faults = {.kills = true,
-                 .stops = true,
-                 .coordinator_stops = true,
-                 .until = Time(std::chrono::seconds(10))};
+    s->faults = Mix("crashes stops coordinator", 10);
     s->epochs += 6;
   });
 }

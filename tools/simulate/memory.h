@@ -9,7 +9,13 @@
 
 #include "worker/step_io.h"
 
-namespace lockstep::worker::sim {
+namespace lockstep::simulate {
+
+using worker::BufferId;
+using worker::BufferKind;
+using worker::FloatRange;
+using worker::Layout;
+using worker::Slice;
 
 // Model state after a round: parameters and one momentum tensor.
 struct State {
@@ -42,11 +48,11 @@ struct Memory {
 
   const Layout& layout;
   State state;
-  std::array<std::vector<float>, kContributionBuffers> contributions;
-  std::array<std::vector<float>, kSumBuffers> sums;
-  std::array<std::vector<float>, kStateOutBuffers> state_out;
+  std::array<std::vector<float>, worker::kContributionBuffers> contributions;
+  std::array<std::vector<float>, worker::kSumBuffers> sums;
+  std::array<std::vector<float>, worker::kStateOutBuffers> state_out;
   std::map<BufferId, std::vector<float>> staging;
   std::map<BufferId, std::uint32_t> generations;
 };
 
-}  // namespace lockstep::worker::sim
+}  // namespace lockstep::simulate

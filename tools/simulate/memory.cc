@@ -1,4 +1,4 @@
-#include "tests/property/worker/sim_memory.h"
+#include "tools/simulate/memory.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/random.h"
 
-namespace lockstep::worker::sim {
+namespace lockstep::simulate {
 
 State InitialState(const Layout& layout) {
   State state;
@@ -45,8 +45,8 @@ void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum)
   const FloatRange norms = layout.NormsOf(slice);
   for (std::uint64_t g = 0; g * 2 < norms.count; ++g) {
     double squares = 0;
-    const std::uint64_t from = slice.range.first + g * kGrain;
-    const std::uint64_t to = std::min(slice.range.end(), from + kGrain);
+    const std::uint64_t from = slice.range.first + g * worker::kGrain;
+    const std::uint64_t to = std::min(slice.range.end(), from + worker::kGrain);
     for (std::uint64_t i = from; i < to; ++i) squares += double{(*sum)[i]} * (*sum)[i];
     std::memcpy(sum->data() + norms.first + 2 * g, &squares, sizeof(squares));
   }
@@ -105,4 +105,4 @@ std::vector<float>& Memory::At(const BufferId& buffer) {
 
 std::uint32_t& Memory::GenerationOf(const BufferId& buffer) { return generations[buffer]; }
 
-}  // namespace lockstep::worker::sim
+}  // namespace lockstep::simulate

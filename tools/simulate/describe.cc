@@ -1,4 +1,4 @@
-#include "tests/golden/describe.h"
+#include "tools/simulate/describe.h"
 
 #include <fmt/format.h>
 

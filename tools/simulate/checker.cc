@@ -1,0 +1,268 @@
+#include "tools/simulate/checker.h"
+
+#include <algorithm>
+
+namespace lockstep::simulate {
+
+using coordinator::MemberState;
+
+// --- what workers say
+
+void Checker::OnEvent(const coordinator::Event& event) {
+  if (const auto* gone = std::get_if<coordinator::Disconnected>(&event)) {
+    const auto member = members_.find(gone->connection);
+    if (member != members_.end()) Out(member->second);
+    return;
+  }
+  const auto* received = std::get_if<coordinator::Received>(&event);
+  if (received == nullptr) return;
+  const auto member = members_.find(received->connection);
+  if (member == members_.end()) return;
+  const MemberId& from = member->second;
+  if (const auto* sealed = std::get_if<Sealed>(&received->message)) On(from, *sealed);
+  if (const auto* receipts = std::get_if<Receipts>(&received->message)) On(from, *receipts);
+  if (const auto* revoked = std::get_if<Revoked>(&received->message)) On(from, *revoked);
+  if (const auto* reached = std::get_if<Reached>(&received->message)) On(from, *reached);
+  if (std::holds_alternative<Level>(received->message)) live_.insert(from);
+  if (std::holds_alternative<Leave>(received->message)) Out(from);
+}
+
+void Checker::On(const MemberId& from, const Sealed& m) { sealed_[{from, m.round, m.part}] = m; }
+
+void Checker::On(const MemberId& from, const Receipts& m) {
+  for (const ReceivedPart& part : m.parts) {
+    receipts_.insert({from, m.map_version, PartKey(part.member, m.round, part.part)});
+  }
+}
+
+void Checker::On(const MemberId& from, const Revoked& m) {
+  if (m.round != planned_) return;
+  std::vector<UnitIndex>& queue = queues_[from];
+  while (queue.size() > m.from) {
+    holders_.erase(queue.back());
+    queue.pop_back();
+  }
+}
+
+void Checker::On(const MemberId& from, const Reached& m) {
+  for (const PeerPath& path : m.peers) {
+    if (path.reached && path.mapped) mapped_.insert({from, path.peer});
+  }
+}
+
+void Checker::Release(const MemberId& member) {
+  for (const UnitIndex unit : queues_[member]) {
+    const auto holder = holders_.find(unit);
+    if (holder != holders_.end() && holder->second == member) holders_.erase(holder);
+  }
+  queues_.erase(member);
+}
+
+void Checker::Out(const MemberId& member) {
+  live_.erase(member);
+  Release(member);
+}
+
+// --- what the coordinator says
+
+void Checker::OnSend(const coordinator::Send& send) {
+  const ToWorker& message = *send.message;
+  const auto receiver = members_.find(send.to.front());
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    members_[send.to.front()] = welcome->self;
+  } else if (const auto* start = std::get_if<Start>(&message)) {
+    if (start->source != StateSource::kPeers) {
+      for (const auto connection : send.to) live_.insert(members_[connection]);
+    }
+    if (!any_plan_ || start->plan.round > planned_) OnPlan(start->plan);
+  } else if (const auto* commit = std::get_if<Commit>(&message)) {
+    OnCommit(*commit);
+  } else if (const auto* left = std::get_if<MemberLeft>(&message)) {
+    Out(left->member);
+  } else if (receiver == members_.end()) {
+    return;
+  } else if (const auto* assign = std::get_if<Assign>(&message)) {
+    OnAssign(receiver->second, *assign);
+  } else if (std::holds_alternative<FenceRound>(message)) {
+    Release(receiver->second);
+  } else if (std::holds_alternative<CatchUp>(message)) {
+    Out(receiver->second);
+  } else if (const auto* owners = std::get_if<NewOwners>(&message)) {
+    if (committed_ && owners->round == committed_->first) {
+      // Open again: nothing that was sealed counts, all units are in nobody's hands.
+      if (closed_ && *closed_ >= owners->round) {
+        Fail("round {} is opened again after it was closed", owners->round);
+      }
+      for (const auto& [key, sealed] : sealed_) {
+        if (std::get<1>(key) != owners->round) continue;
+        for (const UnitTiming& timing : sealed.units) units_[timing.unit.index] = timing.unit;
+      }
+      planned_ = owners->round;
+      holders_.clear();
+      queues_.clear();
+      std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) == owners->round; });
+      committed_ = committed_->first.value == 0
+                       ? std::nullopt
+                       : std::optional(std::pair(RoundId(committed_->first.value - 1), Attempt(0)));
+    }
+  }
+}
+
+void Checker::OnPlan(const Plan& plan) {
+  any_plan_ = true;
+  planned_ = plan.round;
+  units_.clear();
+  holders_.clear();
+  queues_.clear();
+  for (const Assignment& assignment : plan.assignments) {
+    for (const Unit& unit : assignment.units) {
+      if (!units_.emplace(unit.index, unit).second) {
+        Fail("round {}: unit {} is planned twice", plan.round, unit.index);
+      }
+      holders_[unit.index] = assignment.member;
+      queues_[assignment.member].push_back(unit.index);
+    }
+  }
+}
+
+void Checker::OnAssign(const MemberId& to, const Assign& m) {
+  if (m.round != planned_) {
+    Fail("units of round {} are assigned while round {} is planned", m.round, planned_);
+  }
+  for (const Unit& unit : m.units) {
+    const auto holder = holders_.find(unit.index);
+    if (holder != holders_.end()) doubts_.push_back({holder->second, unit.index});
+    holders_[unit.index] = to;
+    queues_[to].push_back(unit.index);
+  }
+}
+
+void Checker::OnCommit(const Commit& m) {
+  const std::pair now(m.round, m.attempt);
+  if (committed_ == now) return;  // the same again, for another writer of the checkpoint
+  if (closed_ && m.round <= *closed_) {
+    Fail("round {} is committed again after it was closed", m.round);
+  }
+  if (committed_ && m.round != committed_->first && m.round != committed_->first.Next()) {
+    Fail("round {} is committed after round {}", m.round, committed_->first);
+  }
+  if (committed_ && m.round == committed_->first && m.attempt <= committed_->second) {
+    Fail("round {}: attempt {} follows attempt {}", m.round, m.attempt, committed_->second);
+  }
+  if (live_.size() < options_.min_workers) {
+    Fail("round {} is committed with {} live members; {} are needed", m.round, live_.size(),
+         options_.min_workers);
+  }
+  CheckParts(m);
+  CheckDelivered(m);
+  committed_ = now;
+  if (m.next) OnPlan(*m.next);
+  const auto old = [&m](RoundId round) { return round.value + 4 < m.round.value; };
+  std::erase_if(sealed_, [&](const auto& s) { return old(std::get<1>(s.first)); });
+  std::erase_if(receipts_, [&](const auto& r) { return old(std::get<1>(std::get<2>(r))); });
+}
+
+void Checker::CheckParts(const Commit& m) {
+  if (m.parts.empty()) Fail("round {} is committed over nothing", m.round);
+  coordinator::IntervalSet ranges;
+  std::uint64_t samples = 0;
+  for (std::size_t i = 0; i < m.parts.size(); ++i) {
+    const CommittedPart& part = m.parts[i];
+    if (i > 0 && std::tie(part.member.worker, part.part) <=
+                     std::tie(m.parts[i - 1].member.worker, m.parts[i - 1].part)) {
+      Fail("round {}: the parts are not in the order of summation", m.round);
+    }
+    const auto sealed = sealed_.find({part.member, m.round, part.part});
+    if (sealed == sealed_.end()) {
+      Fail("round {}: part {} of worker {} was never sealed", m.round, part.part,
+           part.member.worker);
+      continue;
+    }
+    for (const UnitTiming& timing : sealed->second.units) {
+      if (!ranges.Add(timing.unit.range)) {
+        Fail("round {}: a sample of unit {} is in two parts", m.round, timing.unit.index);
+      }
+      const auto holder = holders_.find(timing.unit.index);
+      if (m.attempt.value == 0 && m.round == planned_ &&
+          (holder == holders_.end() || holder->second != part.member)) {
+        Fail("round {}: worker {} has sealed unit {}, which it did not hold", m.round,
+             part.member.worker, timing.unit.index);
+      }
+    }
+    samples += part.samples;
+  }
+  if (samples != m.samples || samples != ranges.positions()) {
+    Fail("round {}: {} samples are said to be in parts of {}", m.round, m.samples, samples);
+  }
+  if (m.scale != static_cast<float>(1.0 / static_cast<double>(m.samples))) {
+    Fail("round {}: the scale is not 1 / samples", m.round);
+  }
+}
+
+void Checker::CheckDelivered(const Commit& m) {
+  // Later attempts are over what their new owners still have to fetch.
+  if (m.attempt.value > 0) return;
+  for (const CommittedPart& part : m.parts) {
+    const PartKey key(part.member, m.round, part.part);
+    for (const OwnerShare& share : m.owners.owners) {
+      const MemberId& owner = share.owner;
+      const bool in_place = owner == part.member || (mapped_.contains({owner, part.member}) &&
+                                                     mapped_.contains({part.member, owner}));
+      if (!in_place && !receipts_.contains({owner, m.owners.version, key})) {
+        Fail("round {}: part {} of worker {} is committed, but owner {} has no receipt of it",
+             m.round, part.part, part.member.worker, owner.worker);
+      }
+    }
+  }
+}
+
+void Checker::OnClosed(const coordinator::RoundRecord& record) {
+  if (closed_ && record.round != closed_->Next()) {
+    Fail("round {} is closed after round {}", record.round, *closed_);
+  }
+  if (!committed_ || record.round > committed_->first) {
+    Fail("round {} is closed before it is committed", record.round);
+  }
+  closed_ = record.round;
+  if (epoch_ && record.epoch != *epoch_) {
+    if (counted_.positions() != options_.epoch_samples) {
+      Fail("epoch {} ends with {} of {} samples counted", *epoch_, counted_.positions(),
+           options_.epoch_samples);
+    }
+    if (record.epoch != epoch_->Next()) Fail("epoch {} follows epoch {}", record.epoch, *epoch_);
+    counted_ = {};
+    ++epochs_;
+  }
+  epoch_ = record.epoch;
+  for (const coordinator::ContributorRecord& contributor : record.contributors) {
+    for (const SampleRange& range : contributor.ranges) {
+      if (!counted_.Add(range)) {
+        Fail("epoch {}: [{}, {}) counts twice, the second time in round {}", record.epoch,
+             range.from, range.to, record.round);
+      }
+    }
+  }
+}
+
+void Checker::AfterStep() {
+  if (doubts_.empty()) return;
+  const auto status = simulation_->coordinator().Status(simulation_->now());
+  for (const Doubt& doubt : doubts_) {
+    for (const coordinator::MemberStatus& member : status.members) {
+      if (member.member == doubt.member && member.state == MemberState::kLive) {
+        Fail("round {}: unit {} is given away while worker {} has it", planned_, doubt.unit,
+             doubt.member.worker);
+      }
+    }
+  }
+  doubts_.clear();
+}
+
+void Checker::AtEnd(std::uint32_t epochs) {
+  if (epochs_ + 1 != epochs || counted_.positions() != options_.epoch_samples) {
+    Fail("the job has ended with {} samples of its last epoch counted, and {} epochs before it",
+         counted_.positions(), epochs_);
+  }
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,94 @@
+// Holds a simulated job to the invariants of docs/concepts.md, as far as they can be seen in what
+// the coordinator and its workers say, after every event:
+// - each unit is in one pair of hands; what a commit counts was sealed by who held it;
+// - each sample of an epoch counts at most once, and exactly once in an epoch that is finished;
+// - commits follow one another, are made over delivered parts and with a quorum, their scalars are
+//   right; a closed round is not committed again.
+// What the sums come to is Truth's to compare.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "coordinator/interval_set.h"
+#include "tools/simulate/simulation.h"
+
+namespace lockstep::simulate {
+
+class Checker {
+ public:
+  struct Options {
+    std::uint32_t min_workers = 1;
+    std::uint64_t epoch_samples = 0;
+  };
+  Checker(Options options, const Simulation* simulation)
+      : options_(options), simulation_(simulation) {}
+
+  void OnEvent(const coordinator::Event& event);  // before the coordinator has it
+  void OnSend(const coordinator::Send& send);
+  void OnClosed(const coordinator::RoundRecord& record);
+  void AfterStep();
+  // The job has completed all its epochs.
+  void AtEnd(std::uint32_t epochs);
+
+  // Of the first violation; empty: there was none.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  using PartKey = std::tuple<MemberId, RoundId, PartIndex>;
+  struct Holding {
+    MemberId member;
+    Unit unit;
+  };
+  struct Doubt {  // given to another while `member` had it: right only if that is out
+    MemberId member;
+    UnitIndex unit;
+  };
+
+  void On(const MemberId& from, const Sealed& m);
+  void On(const MemberId& from, const Receipts& m);
+  void On(const MemberId& from, const Revoked& m);
+  void On(const MemberId& from, const Reached& m);
+  void OnPlan(const Plan& plan);
+  void OnAssign(const MemberId& to, const Assign& m);
+  void OnCommit(const Commit& m);
+  void CheckParts(const Commit& m);
+  void CheckDelivered(const Commit& m);
+  void Release(const MemberId& member);
+  void Out(const MemberId& member);
+  template <class... Args>
+  void Fail(fmt::format_string<Args...> format, Args&&... args) {
+    if (failure_.empty()) failure_ = fmt::format(format, std::forward<Args>(args)...);
+  }
+
+  const Options options_;
+  const Simulation* simulation_;
+  std::string failure_;
+
+  std::map<coordinator::ConnectionId, MemberId> members_;
+  std::set<MemberId> live_;
+  std::set<std::pair<MemberId, MemberId>> mapped_;  // the first reads the second
+
+  RoundId planned_;
+  bool any_plan_ = false;
+  std::map<UnitIndex, Unit> units_;        // of the planned round
+  std::map<UnitIndex, MemberId> holders_;  // of its units that are in somebody's hands
+  std::map<MemberId, std::vector<UnitIndex>> queues_;
+  std::vector<Doubt> doubts_;
+  std::map<PartKey, Sealed> sealed_;
+  std::set<std::tuple<MemberId, std::uint32_t, PartKey>> receipts_;  // owner, map version, part
+
+  std::optional<std::pair<RoundId, Attempt>> committed_;
+  std::optional<RoundId> closed_;
+  std::optional<Epoch> epoch_;
+  std::uint32_t epochs_ = 0;  // finished
+  coordinator::IntervalSet counted_;
+};
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,55 @@
+#include "tools/simulate/compute_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace lockstep::simulate {
+namespace {
+
+// exp(sigma * z), z standard normal (Box and Muller 1958).
+double LogNormal(double sigma, RandomStream& random) {
+  if (sigma == 0) return 1;
+  const double u = 1.0 - static_cast<double>(random.NextUniform());
+  const double v = static_cast<double>(random.NextUniform());
+  const double z = std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+  return std::exp(sigma * z);
+}
+
+}  // namespace
+
+Duration EvenCompute::UnitTime(WorkerId worker, Time, const SampleRange&, RandomStream& random) {
+  const Duration time =
+      unit_time_ / 2 + Duration(random.NextBelow(static_cast<std::uint64_t>(unit_time_.count())));
+  if (!slow_.contains(worker.value)) return time;
+  return FromSeconds(Seconds(time) * slow_factor_);
+}
+
+ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start,
+                           std::uint32_t workers)
+    : options_(std::move(options)), start_(start), slowdowns_(workers) {
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    RandomStream random(seed, 4, w);
+    worker_factor_.push_back(LogNormal(options_.worker_spread, random));
+    for (const SlowdownSpec& spec : options_.slowdowns) {
+      if (AppliesTo(spec, WorkerId(w))) slowdowns_[w].push_back(spec);
+    }
+  }
+}
+
+double ModelCompute::FactorAt(WorkerId worker, Time now) const {
+  double factor = 1;
+  for (const SlowdownSpec& spec : slowdowns_[worker.value]) {
+    factor *= lockstep::FactorAt(spec, now - start_);
+  }
+  return std::max(factor, 1.0);
+}
+
+Duration ModelCompute::UnitTime(WorkerId worker, Time now, const SampleRange&,
+                                RandomStream& random) {
+  const double seconds = Seconds(options_.unit_time) * worker_factor_[worker.value] *
+                         LogNormal(options_.spread, random) * FactorAt(worker, now);
+  return std::max(FromSeconds(seconds), Duration(1000));
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,66 @@
+// How long units take.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/random.h"
+#include "base/slowdown_spec.h"
+#include "base/time.h"
+
+namespace lockstep::simulate {
+
+class ComputeModel {
+ public:
+  virtual ~ComputeModel() = default;
+  // Of a unit that this worker begins now. `random`: of the worker's process.
+  virtual Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+                            RandomStream& random) = 0;
+};
+
+// Between half and one and a half times `unit_time`, evenly; some workers are slower all the time.
+class EvenCompute final : public ComputeModel {
+ public:
+  EvenCompute(Duration unit_time, std::set<std::uint32_t> slow, double slow_factor)
+      : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
+  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+                    RandomStream& random) override;
+
+ private:
+  const Duration unit_time_;
+  const std::set<std::uint32_t> slow_;
+  const double slow_factor_;
+};
+
+struct UnitTimeOptions {
+  Duration unit_time = std::chrono::milliseconds(20);
+  // Of the times, log-normal: the standard deviation of the logarithm; 0: all are equal.
+  double spread = 0;
+  // The same of the workers' own speeds, drawn once for each.
+  double worker_spread = 0;
+  std::vector<SlowdownSpec> slowdowns;
+};
+
+// A unit's time in a job: a base with a spread, lengthened as slow-downs say at its start; the same
+// for short units, as emulate.unit_time is.
+class ModelCompute final : public ComputeModel {
+ public:
+  // `start`: what the slow-downs' times count from.
+  ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
+  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+                    RandomStream& random) override;
+
+ private:
+  // The one place that asks the slow-downs.
+  double FactorAt(WorkerId worker, Time now) const;
+
+  const UnitTimeOptions options_;
+  const Time start_;
+  std::vector<double> worker_factor_;
+  std::vector<std::vector<SlowdownSpec>> slowdowns_;  // by worker
+};
+
+}  // namespace lockstep::simulate

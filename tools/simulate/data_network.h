@@ -1,0 +1,73 @@
+// The way between two workers: when what one sends arrives at the other. Machines are named by
+// their numbers in the simulation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "base/time.h"
+#include "tools/simulate/fault.h"
+
+namespace lockstep::simulate {
+
+class DataNetwork {
+ public:
+  virtual ~DataNetwork() = default;
+  // When `bytes` that leave now are there. Whoever carries keeps the order of a connection.
+  virtual Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) = 0;
+  // How long one pass over so many bytes of memory takes: a sum, an update, a copy.
+  virtual Duration Pass(std::uint64_t bytes) = 0;
+};
+
+// Short random times that depend on nothing, and faults: for finding rare orders of events.
+class RandomNetwork final : public DataNetwork {
+ public:
+  explicit RandomNetwork(std::uint64_t seed) : random_(seed, 3) {}
+
+  Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) override;
+  Duration Pass(std::uint64_t bytes) override;
+  // kPartition and kDelay; the others are none of its business.
+  void Inject(Time now, const Fault& fault);
+
+ private:
+  struct Trouble {
+    Time partition_until;
+    Time delay_until;
+    Duration delay{};
+  };
+  RandomStream random_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Trouble> troubles_;  // the lower number first
+};
+
+// Latency and bandwidth. What a machine sends leaves one after the other at its bandwidth, what
+// comes to it arrives one after the other at its bandwidth.
+struct NetworkOptions {
+  Duration latency = std::chrono::microseconds(50);  // one way
+  double bytes_per_second = 1.25e9;                  // of each machine, each way
+  double memory_bytes_per_second = 1e10;             // read in one pass
+  std::map<std::uint32_t, double> slow_links;        // machines with another bandwidth
+
+  double BandwidthOf(std::uint32_t machine) const {
+    const auto slow = slow_links.find(machine);
+    return slow == slow_links.end() ? bytes_per_second : slow->second;
+  }
+};
+
+class ModelNetwork final : public DataNetwork {
+ public:
+  ModelNetwork(NetworkOptions options, std::uint32_t machines);
+
+  Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) override;
+  Duration Pass(std::uint64_t bytes) override;
+
+ private:
+  const NetworkOptions options_;
+  std::vector<double> seconds_per_byte_;  // by machine
+  std::vector<Time> out_free_;
+  std::vector<Time> in_free_;
+};
+
+}  // namespace lockstep::simulate

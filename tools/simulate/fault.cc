@@ -1,0 +1,132 @@
+#include "tools/simulate/fault.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "base/options.h"
+
+namespace lockstep::simulate {
+namespace {
+
+struct KindName {
+  FaultKind kind;
+  std::string_view name;
+  bool machine;  // concerns one
+  bool other;    // and a second one
+  bool length;
+};
+
+constexpr std::array kKinds = {
+    KindName{FaultKind::kCrash, "crash", true, false, false},
+    KindName{FaultKind::kLoseControl, "lose-control", true, false, true},
+    KindName{FaultKind::kStop, "stop", true, false, true},
+    KindName{FaultKind::kCutLink, "cut-link", true, true, false},
+    KindName{FaultKind::kPartition, "partition", true, true, true},
+    KindName{FaultKind::kDelay, "delay", true, true, true},
+    KindName{FaultKind::kStopCoordinator, "stop-coordinator", false, false, true},
+};
+
+const KindName& Of(FaultKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
+
+Result<Duration> ParseTime(std::string_view text) {
+  auto seconds = ParseDurationSeconds(text);
+  if (!seconds) return seconds.error();
+  // Times are whole microseconds, which a double of seconds holds.
+  return Duration(std::chrono::microseconds(static_cast<std::int64_t>(*seconds * 1e6 + 0.5)));
+}
+
+}  // namespace
+
+std::string ToString(const Fault& fault) {
+  const KindName& kind = Of(fault.kind);
+  std::string text = fmt::format("{}@{:.6f}s", kind.name, Seconds(fault.at));
+  if (kind.machine) text += fmt::format(":{}", fault.machine);
+  if (kind.other) text += fmt::format("-{}", fault.other);
+  if (kind.length) text += fmt::format(",for={:.6f}s", Seconds(fault.length));
+  return text;
+}
+
+Result<Fault> ParseFault(std::string_view text) {
+  const Error wrong{ErrorCode::kInvalid,
+                    fmt::format("'{}' is no fault; they look like stop@1.25s:3,for=0.2s", text)};
+  const std::size_t at = text.find('@');
+  if (at == std::string_view::npos) return wrong;
+  for (const KindName& kind : kKinds) {
+    if (text.substr(0, at) != kind.name) continue;
+    Fault fault;
+    fault.kind = kind.kind;
+    std::string_view rest = text.substr(at + 1);
+    if (const std::size_t comma = rest.find(",for="); comma != std::string_view::npos) {
+      auto length = ParseTime(rest.substr(comma + 5));
+      if (!length || !kind.length) return wrong;
+      fault.length = *length;
+      rest = rest.substr(0, comma);
+    } else if (kind.length) {
+      return wrong;
+    }
+    if (kind.machine) {
+      const std::size_t colon = rest.find(':');
+      if (colon == std::string_view::npos) return wrong;
+      std::string_view machines = rest.substr(colon + 1);
+      rest = rest.substr(0, colon);
+      const std::size_t dash = machines.find('-');
+      if ((dash != std::string_view::npos) != kind.other) return wrong;
+      const auto number = Count(0, 4095).parse;
+      auto machine = number(machines.substr(0, dash));
+      if (!machine) return wrong;
+      fault.machine = *machine;
+      if (kind.other) {
+        auto other = number(machines.substr(dash + 1));
+        if (!other || *other == *machine) return wrong;
+        fault.other = *other;
+      }
+    }
+    auto time = ParseTime(rest);
+    if (!time) return wrong;
+    fault.at = *time;
+    return fault;
+  }
+  return wrong;
+}
+
+std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, RandomStream& random) {
+  std::vector<FaultKind> kinds;
+  const auto add = [&kinds](FaultKind kind, int weight) {
+    kinds.insert(kinds.end(), weight, kind);
+  };
+  if (mix.crashes) add(FaultKind::kCrash, 4), add(FaultKind::kLoseControl, 1);
+  if (mix.stops) add(FaultKind::kStop, 6);
+  if (mix.links && machines > 1) {
+    add(FaultKind::kCutLink, 1), add(FaultKind::kPartition, 2), add(FaultKind::kDelay, 2);
+  }
+  if (mix.coordinator) add(FaultKind::kStopCoordinator, 1);
+  std::vector<Fault> faults;
+  if (kinds.empty() || machines == 0) return faults;
+  const auto micros = [&random](std::uint64_t below) {
+    return Duration(std::chrono::microseconds(random.NextBelow(below)));
+  };
+  const auto pause = static_cast<std::uint64_t>(2 * mix.mean_pause.count() / 1000);
+  Duration at{};
+  for (;;) {
+    at += micros(pause + 1);
+    if (at > mix.until) return faults;
+    Fault fault;
+    fault.at = at;
+    fault.kind = kinds[random.NextBelow(kinds.size())];
+    const KindName& kind = Of(fault.kind);
+    if (kind.machine) fault.machine = static_cast<std::uint32_t>(random.NextBelow(machines));
+    if (kind.other) {
+      fault.other = static_cast<std::uint32_t>(random.NextBelow(machines - 1));
+      if (fault.other >= fault.machine) ++fault.other;
+    }
+    // Most are short, some are longer than every time-out.
+    const bool is_long = random.NextBelow(4) == 0;
+    if (kind.length) fault.length = micros(is_long ? 5'000'000 : 300'000);
+    if (fault.kind == FaultKind::kDelay) fault.length = micros(is_long ? 1'000'000 : 20'000);
+    faults.push_back(fault);
+  }
+}
+
+}  // namespace lockstep::simulate

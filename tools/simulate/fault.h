@@ -1,0 +1,51 @@
+// What goes wrong in a simulated job, as a list that can be written down, cut down and run again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep::simulate {
+
+enum class FaultKind : std::uint8_t {
+  kCrash,        // the worker's process dies and is started again
+  kLoseControl,  // its connection to the coordinator ends; it sees that after `length`, ends too
+                 // and is started again
+  kStop,         // SIGSTOP, SIGCONT after `length`
+  kCutLink,      // the data connection of two machines ends
+  kPartition,    // nothing gets through between two machines for `length`
+  kDelay,        // what two machines say to each other takes up to `length` longer, for a second
+  kStopCoordinator,  // SIGSTOP, SIGCONT after `length`
+};
+
+struct Fault {
+  Duration at{};  // since the job's start
+  FaultKind kind = FaultKind::kCrash;
+  std::uint32_t machine = 0;
+  std::uint32_t other = 0;  // of those that concern two
+  Duration length{};
+  bool operator==(const Fault&) const = default;
+};
+
+// "crash@1.250s:m3,for=0.2s"; parsing gives the same fault back.
+std::string ToString(const Fault& fault);
+Result<Fault> ParseFault(std::string_view text);
+
+struct FaultMix {
+  bool crashes = false;
+  bool stops = false;
+  bool links = false;
+  bool coordinator = false;
+  Duration until{};       // none begins after this
+  Duration mean_pause{};  // between two
+};
+
+// By ascending time.
+std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, RandomStream& random);
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,239 @@
+#include "tools/simulate/fault_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "policies/registry.h"
+#include "tools/simulate/checker.h"
+#include "tools/simulate/describe.h"
+#include "tools/simulate/recording.h"
+#include "tools/simulate/truth.h"
+
+namespace lockstep::simulate {
+namespace {
+
+std::string DrawPolicy(std::uint32_t workers, RandomStream& random) {
+  const std::vector<std::string> closing = policies::ClosingRuleNames();
+  const std::vector<std::string> work = policies::WorkRuleNames();
+  PolicySection section;
+  section.name = fmt::format("{}+{}", closing[random.NextBelow(closing.size())],
+                             work[random.NextBelow(work.size())]);
+  // Some make no sense with so few workers.
+  return policies::MakePolicy(section, workers).ok() ? section.name : "full+none";
+}
+
+coordinator::StartParameters StartOf(const FaultJob& job) {
+  coordinator::StartParameters start;
+  start.workers = job.workers;
+  start.config.job.epochs = job.epochs;
+  start.config.job.global_batch = job.global_batch;
+  start.config.job.min_workers = job.min_workers;
+  start.config.policy.name = job.policy;
+  start.config.liveness.timeout_s = 2;
+  start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
+  start.job_id = "job";
+  return start;
+}
+
+// The words of the coordinator when nobody is left.
+bool NobodyIsLeft(const std::string& reason) {
+  return reason.starts_with("no worker holds") || reason.starts_with("all workers left") ||
+         reason.find("cannot reach") != std::string::npos ||
+         reason.find("nobody has a part left") != std::string::npos;
+}
+
+class Run {
+ public:
+  Run(const FaultJob& job, const std::function<void(const std::string&)>& history)
+      : job_(job),
+        history_(history),
+        truth_(worker::Layout(job.blocks, job.bucket_bytes), job.cluster.machine.clip),
+        network_(job.seed),
+        compute_(job.unit_time, job.slow, job.slow_factor),
+        cluster_(job.cluster, truth_.layout(), &network_, &compute_,
+                 [this](const MemberId& self) {
+                   return std::make_shared<RealNumbers>(self, &truth_, &outcome_.numbers);
+                 }),
+        simulation_(
+            StartOf(job), job.seed, {},
+            [this](WorkerHost* host) { return std::make_unique<StepWorker>(host, &cluster_); }),
+        checker_({job.min_workers, job.cluster.train_samples}, &simulation_) {
+    recording_.Attach(&simulation_);
+    Simulation::Hooks& hooks = simulation_.hooks;
+    hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
+    hooks.on_send = [this](const coordinator::Send& send) { OnSend(send); };
+    hooks.on_closed = [this](const auto& record) {
+      ++outcome_.rounds;
+      checker_.OnClosed(*record);
+    };
+    hooks.on_fault = [this](const Fault& fault) {
+      Tell("*** {}", ToString(fault));
+      network_.Inject(simulation_.now(), fault);
+      cluster_.Inject(fault);
+    };
+    hooks.after_step = [this] { checker_.AfterStep(); };
+    for (std::uint32_t i = 0; i < job.workers; ++i) {
+      simulation_.AddWorker(std::chrono::milliseconds(i));
+    }
+    simulation_.AddFaults(job.faults);
+  }
+
+  FaultOutcome Go() {
+    const Time until = Simulation::kStart + job_.faults_until + job_.patience;
+    while (outcome_.failure.empty() && simulation_.now() <= until && simulation_.RunNext()) {
+      if (!truth_.errors().empty()) Fail(truth_.errors().front());
+      if (!checker_.failure().empty()) Fail(checker_.failure());
+    }
+    if (outcome_.failure.empty()) CheckEnd();
+    outcome_.events = simulation_.queue().run();
+    outcome_.applied = truth_.applied();
+    outcome_.caught_up = truth_.caught_up();
+    for (const auto& [name, count] : cluster_.counts) outcome_.counts[name] += count;
+    return std::move(outcome_);
+  }
+
+ private:
+  template <class... Args>
+  void Tell(fmt::format_string<Args...> format, Args&&... args) {
+    if (!history_) return;
+    history_(fmt::format("{:10.6f} {}", Seconds(simulation_.now() - Simulation::kStart),
+                         fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  std::string Names(const std::vector<coordinator::ConnectionId>& connections) const {
+    std::string names;
+    for (const auto connection : connections) {
+      const auto member = members_.find(connection);
+      names += fmt::format("{}{}", names.empty() ? "" : " ",
+                           member == members_.end() ? fmt::format("(connection {})", connection)
+                                                    : fmt::format("{}", member->second.worker));
+    }
+    return names;
+  }
+
+  void OnEvent(const coordinator::Event& event) {
+    checker_.OnEvent(event);
+    if (!history_) return;
+    if (const auto* received = std::get_if<coordinator::Received>(&event)) {
+      if (std::holds_alternative<Progress>(received->message) ||
+          std::holds_alternative<Pong>(received->message)) {
+        return;
+      }
+      Tell("{} -> coordinator: {}", Names({received->connection}),
+           coordinator::Describe(received->message));
+    } else if (const auto* gone = std::get_if<coordinator::Disconnected>(&event)) {
+      Tell("{} -> coordinator: disconnected, {}", Names({gone->connection}), gone->reason);
+    }
+  }
+
+  void OnSend(const coordinator::Send& send) {
+    const ToWorker& message = *send.message;
+    if (const auto* welcome = std::get_if<Welcome>(&message)) {
+      members_[send.to.front()] = welcome->self;
+    }
+    if (const auto* commit = std::get_if<Commit>(&message)) truth_.OnCommit(*commit);
+    if (const auto* take = std::get_if<TakeSums>(&message)) truth_.OnCommit(take->commit);
+    if (std::holds_alternative<TakeSums>(message)) cluster_.counts["take sums"]++;
+    if (std::holds_alternative<FenceAttempt>(message)) cluster_.counts["fence"]++;
+    if (std::holds_alternative<CatchUp>(message)) cluster_.counts["catch up"]++;
+    if (std::holds_alternative<NewOwners>(message)) cluster_.counts["new owners"]++;
+    checker_.OnSend(send);
+    if (history_ && !std::holds_alternative<Ping>(message)) {
+      Tell("coordinator -> {}: {}", Names(send.to), coordinator::Describe(message));
+    }
+  }
+
+  void CheckEnd() {
+    const coordinator::JobResult* result = simulation_.result();
+    if (result == nullptr) {
+      Fail(fmt::format("the job has not finished {:.0f} s after the last fault: {}",
+                       Seconds(job_.patience),
+                       simulation_.coordinator().Status(simulation_.now()).waiting_for));
+    } else if (!result->digest_differs.empty()) {
+      Fail("the final parameters differ");
+    } else if (result->outcome == coordinator::JobOutcome::kCompleted) {
+      checker_.AtEnd(job_.epochs);
+      if (!checker_.failure().empty()) Fail(checker_.failure());
+    } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
+      outcome_.all_lost = true;
+    } else {
+      Fail(fmt::format("the job has {}: {}", Name(result->outcome), result->reason));
+    }
+  }
+
+  void Fail(std::string what) {
+    outcome_.failure = std::move(what);
+    outcome_.details = cluster_.Describe();
+    for (const auto& m : simulation_.coordinator().Status(simulation_.now()).members) {
+      outcome_.details +=
+          fmt::format("worker {}.{} {}: {} of {} units{}\n", m.member.worker, m.member.incarnation,
+                      Name(m.state), m.units_done, m.units_given, m.owner ? ", owner" : "");
+    }
+    outcome_.details += recording_.LogText();
+  }
+
+  const FaultJob& job_;
+  const std::function<void(const std::string&)>& history_;
+  FaultOutcome outcome_;
+  Truth truth_;
+  RandomNetwork network_;
+  EvenCompute compute_;
+  Cluster cluster_;
+  Simulation simulation_;
+  Recording recording_;
+  Checker checker_;
+  std::map<coordinator::ConnectionId, MemberId> members_;
+};
+
+}  // namespace
+
+FaultJob DrawFaultJob(const FaultDraw& draw) {
+  RandomStream random(draw.seed, 5);
+  FaultJob job;
+  job.seed = draw.seed;
+  job.workers = static_cast<std::uint32_t>(1 + random.NextBelow(6));
+  if (draw.workers) job.workers = *draw.workers;
+  const std::string policy = DrawPolicy(job.workers, random);
+  job.policy = draw.policy.value_or(policy);
+  if (random.NextBelow(4) == 0) {
+    job.min_workers = static_cast<std::uint32_t>(1 + random.NextBelow(job.workers));
+  }
+  job.global_batch = static_cast<std::uint32_t>(job.workers + random.NextBelow(80));
+  job.epochs = 3 + draw.more_epochs;
+  // Blocks in model order, finished from the last to the first, or the other way round.
+  std::uint64_t at = 0;
+  const std::uint64_t blocks = 1 + random.NextBelow(5);
+  for (std::uint64_t b = 0; b < blocks; ++b) {
+    const std::uint64_t count = 1 + random.NextBelow(random.NextBelow(3) == 0 ? 5000 : 900);
+    job.blocks.push_back({at, count});
+    at += count;
+  }
+  if (random.NextBelow(2) == 0) std::reverse(job.blocks.begin(), job.blocks.end());
+  job.bucket_bytes = 4096 * (1 + random.NextBelow(4));
+  job.cluster.hosts = static_cast<std::uint32_t>(random.NextBelow(3));
+  job.cluster.test_samples = 900;
+  worker::MachineConfig& machine = job.cluster.machine;
+  machine.piece_bytes = 1024 * (1 + random.NextBelow(8));
+  machine.fetch_window = static_cast<std::uint32_t>(1 + random.NextBelow(4));
+  machine.inline_bytes = std::array<std::uint64_t, 3>{0, 2048, 32768}[random.NextBelow(3)];
+  machine.clip = random.NextBelow(2) == 0 ? 0.0 : 0.05;
+  machine.queue_capacity = 256;
+  machine.chunk_bytes = 5000;
+  machine.formation_timeout = std::chrono::seconds(2);
+  if (random.NextBelow(2) == 0) {
+    job.slow.insert(static_cast<std::uint32_t>(random.NextBelow(job.workers)));
+  }
+  job.faults = DrawFaults(draw.mix, job.workers, random);
+  job.faults_until = draw.mix.until;
+  return job;
+}
+
+FaultOutcome RunFaultJob(const FaultJob& job,
+                         const std::function<void(const std::string&)>& history) {
+  return Run(job, history).Go();
+}
+
+}  // namespace lockstep::simulate

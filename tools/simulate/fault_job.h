@@ -1,0 +1,63 @@
+// One small job with real floats under faults: all of it follows from a seed, and the list of
+// faults can be replaced to find out which of them it takes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/simulate/fault.h"
+#include "tools/simulate/real_numbers.h"
+#include "tools/simulate/step_worker.h"
+
+namespace lockstep::simulate {
+
+struct FaultJob {
+  std::uint64_t seed = 1;
+  std::uint32_t workers = 4;
+  std::uint32_t min_workers = 1;
+  std::string policy = "full";
+  std::uint32_t global_batch = 64;
+  std::uint32_t epochs = 3;
+  std::vector<worker::FloatRange> blocks;
+  std::uint64_t bucket_bytes = 8192;
+  Cluster::Options cluster;
+  Duration unit_time = std::chrono::microseconds(800);
+  std::set<std::uint32_t> slow;  // workers
+  double slow_factor = 6;
+  std::vector<Fault> faults;
+  Duration faults_until{};  // from here on nothing goes wrong, and the job has to finish
+  Duration patience = std::chrono::minutes(5);  // after that
+};
+
+// What a draw leaves to the caller.
+struct FaultDraw {
+  std::uint64_t seed = 1;
+  std::optional<std::uint32_t> workers;  // else 1 to 6
+  std::optional<std::string> policy;     // else any pair of rules
+  FaultMix mix;
+  std::uint32_t more_epochs = 0;
+};
+FaultJob DrawFaultJob(const FaultDraw& draw);
+
+struct FaultOutcome {
+  std::string failure;    // empty: all is well
+  std::string details;    // with a failure: who waits for what, and the coordinator's log
+  bool all_lost = false;  // the faults have left nobody who could go on; the job has failed rightly
+  std::uint64_t rounds = 0;
+  std::uint64_t events = 0;
+  std::uint64_t applied = 0;    // updates compared
+  std::uint64_t caught_up = 0;  // states compared that were copied
+  RealNumbers::Counts numbers;
+  std::map<std::string, std::uint64_t> counts;  // messages and actions by name
+};
+
+// `history`: is told each message and fault in words, as it happens.
+FaultOutcome RunFaultJob(const FaultJob& job,
+                         const std::function<void(const std::string&)>& history = nullptr);
+
+}  // namespace lockstep::simulate

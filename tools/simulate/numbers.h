@@ -1,0 +1,80 @@
+// The memory of a simulated worker, and what is done to it: real floats where results are to be
+// compared, only sizes where times are all that is asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/step_io.h"
+#include "worker/unit_queue.h"
+
+namespace lockstep::simulate {
+
+class Numbers {
+ public:
+  virtual ~Numbers() = default;
+
+  // Of a message that leaves.
+  virtual void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) = 0;
+  virtual void StoreInline(const worker::action::StoreInline& a) = 0;
+  // A piece that was fetched, as the server's memory is when it arrives.
+  virtual void TakePiece(Numbers& server, const worker::BufferRange& from,
+                         const worker::BufferRange& to) = 0;
+  virtual void OpenBlock(const worker::BufferId& buffer, std::uint32_t generation) = 0;
+  // The peer's memory may be read from here on; it outlives the peer.
+  virtual void Map(const MemberId& peer, const std::shared_ptr<Numbers>& memory) = 0;
+  virtual void Unmap(const MemberId& peer) = 0;
+
+  virtual void Initialize() = 0;
+  virtual void StartWork(const worker::action::StartWork& work) = 0;
+  // The compute thread: it reads the parameters now, and adds the unit when it is through.
+  virtual void BeginUnit() = 0;
+  virtual void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) = 0;
+  virtual void Seal(const worker::UnitQueue::Take& take) = 0;
+
+  // Operations; each sets in `done` what it has to tell.
+  virtual void Run(const worker::action::Reduce& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::CopySums& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::Apply& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::CopyState& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::DigestState& a, worker::event::OpDone* done) = 0;
+
+  // It says that it has caught up and is level before round `next`.
+  virtual void OnLevel(RoundId next) = 0;
+};
+
+// Sizes only. The digest of the parameters is the number of the last round.
+class NoNumbers final : public Numbers {
+ public:
+  void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) override {
+    bytes->resize(bytes->size() + range.range.count * sizeof(float));
+  }
+  void StoreInline(const worker::action::StoreInline&) override {}
+  void TakePiece(Numbers&, const worker::BufferRange&, const worker::BufferRange&) override {}
+  void OpenBlock(const worker::BufferId&, std::uint32_t) override {}
+  void Map(const MemberId&, const std::shared_ptr<Numbers>&) override {}
+  void Unmap(const MemberId&) override {}
+  void Initialize() override {}
+  void StartWork(const worker::action::StartWork&) override {}
+  void BeginUnit() override {}
+  void FinishUnit(const worker::UnitQueue::Take&, bool) override {}
+  void Seal(const worker::UnitQueue::Take&) override {}
+  void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}
+  void Run(const worker::action::CopySums&, worker::event::OpDone*) override {}
+  void Run(const worker::action::Apply& a, worker::event::OpDone* done) override {
+    done->digest = a.round.value;
+  }
+  void Run(const worker::action::CopyState&, worker::event::OpDone*) override {}
+  void Run(const worker::action::TakeSnapshot&, worker::event::OpDone*) override {}
+  void Run(const worker::action::DigestState&, worker::event::OpDone* done) override {
+    done->text = "simulated";
+  }
+  void OnLevel(RoundId) override {}
+};
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,67 @@
+// A trivial model with real floats, every result of which is held against the truth.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tools/simulate/memory.h"
+#include "tools/simulate/numbers.h"
+#include "tools/simulate/truth.h"
+
+namespace lockstep::simulate {
+
+class RealNumbers final : public Numbers {
+ public:
+  // What happened, for tests that want it to have happened.
+  struct Counts {
+    std::uint64_t fetched = 0;        // pieces
+    std::uint64_t inlined = 0;        // pieces
+    std::uint64_t read_in_place = 0;  // ranges of mapped blocks
+  };
+
+  RealNumbers(const MemberId& self, Truth* truth, Counts* counts)
+      : self_(self), truth_(truth), counts_(counts), memory_(truth->layout()) {}
+
+  void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) override;
+  void StoreInline(const worker::action::StoreInline& a) override;
+  void TakePiece(Numbers& server, const worker::BufferRange& from,
+                 const worker::BufferRange& to) override;
+  void OpenBlock(const BufferId& buffer, std::uint32_t generation) override {
+    memory_.GenerationOf(buffer) = generation;
+  }
+  void Map(const MemberId& peer, const std::shared_ptr<Numbers>& memory) override {
+    mapped_[peer] = std::static_pointer_cast<RealNumbers>(memory);
+  }
+  void Unmap(const MemberId& peer) override { mapped_.erase(peer); }
+
+  void Initialize() override { memory_.state = InitialState(memory_.layout); }
+  void StartWork(const worker::action::StartWork& work) override;
+  void BeginUnit() override { unit_parameters_ = memory_.state.parameters; }
+  void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) override;
+  void Seal(const worker::UnitQueue::Take& take) override;
+
+  void Run(const worker::action::Reduce& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::CopySums& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::Apply& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::TakeSnapshot&, worker::event::OpDone*) override {}
+  void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
+  void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_.state); }
+
+ private:
+  // False when it is torn.
+  bool Read(const worker::Source& source, const FloatRange& range, std::vector<float>* to);
+
+  const MemberId self_;
+  Truth* truth_;
+  Counts* counts_;
+  Memory memory_;
+  std::map<MemberId, std::shared_ptr<RealNumbers>> mapped_;
+  worker::action::StartWork work_;
+  std::array<bool, kMaxParts> part_begun_{};
+  std::vector<float> unit_parameters_;  // at its beginning
+};
+
+}  // namespace lockstep::simulate

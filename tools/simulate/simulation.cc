@@ -1,0 +1,314 @@
+#include "tools/simulate/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::simulate {
+
+using coordinator::ConnectionId;
+
+class Simulation::Process final : public WorkerHost {
+ public:
+  Process(Simulation* simulation, std::uint32_t machine, std::uint64_t number,
+          std::optional<WorkerId> wanted)
+      : connection(number),
+        simulation_(simulation),
+        machine_(machine),
+        wanted_(wanted),
+        random_(simulation->seed_, 1, number) {}
+
+  void Start() {
+    model = simulation_->factory_(this);
+    simulation_->Arrive(coordinator::Connected{connection, fmt::format("machine {}", machine_)});
+    model->OnStart();
+  }
+
+  void Send(FromWorker message) override {
+    // In order, and lost with the process only if it has not left yet.
+    out_at_ = std::max(out_at_, now() + simulation_->Delay(random_));
+    simulation_->queue_.At(out_at_, [this, m = std::make_unique<FromWorker>(std::move(message))] {
+      if (!closed) simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
+    });
+  }
+  void At(Time time, Task task) override { simulation_->queue_.At(time, Guarded(std::move(task))); }
+  void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) override {
+    simulation_->queue_.After(simulation_->Delay(random_),
+                              [s = simulation_, peer, a = std::move(action)] {
+                                const auto found = s->members_.find(peer);
+                                if (found == s->members_.end()) return;
+                                Process* process = found->second;
+                                process->Run([process, a] { a(*process->model); });
+                              });
+  }
+  void SetSelf(const MemberId& id) override {
+    self = id;
+    simulation_->members_[id] = this;
+  }
+  RandomStream& random() override { return random_; }
+  Time now() const override { return simulation_->now(); }
+  std::uint32_t machine() const override { return machine_; }
+  std::optional<WorkerId> wanted() const override { return wanted_; }
+
+  void Deliver(const std::shared_ptr<const ToWorker>& message, Time leaves) {
+    in_at_ = std::max(in_at_, leaves + simulation_->Delay(random_));
+    simulation_->queue_.At(
+        in_at_, [this, message] { Run([this, message] { model->OnMessage(*message); }); });
+  }
+  // A stopped process does it when it runs again, a dead one never.
+  template <class F>
+  void Run(F&& action) {
+    if (dead) return;
+    if (stopped) {
+      backlog_.emplace_back(std::forward<F>(action));
+    } else {
+      action();
+    }
+  }
+  void Stop(Duration time) {
+    if (stopped || dead) return;
+    stopped = true;
+    simulation_->queue_.After(time, [this] {
+      stopped = false;
+      std::deque<Task> backlog = std::exchange(backlog_, {});
+      for (Task& action : backlog) Run(std::move(action));
+    });
+  }
+
+  const ConnectionId connection;
+  std::unique_ptr<WorkerModel> model;
+  std::optional<MemberId> self;
+  bool dead = false;
+  bool stopped = false;
+  bool closed = false;  // the connection
+
+ private:
+  // A task within a task would not fit in place.
+  struct GuardedTask {
+    Process* process;
+    std::uint32_t slot;
+    void operator()() const {
+      Task task = std::move(process->tasks_[slot]);
+      process->free_.push_back(slot);
+      process->Run(std::move(task));
+    }
+  };
+  GuardedTask Guarded(Task task) {
+    if (free_.empty()) {
+      tasks_.push_back(std::move(task));
+      return {this, static_cast<std::uint32_t>(tasks_.size() - 1)};
+    }
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    tasks_[slot] = std::move(task);
+    return {this, slot};
+  }
+
+  Simulation* simulation_;
+  std::uint32_t machine_;
+  std::optional<WorkerId> wanted_;
+  RandomStream random_;
+  Time out_at_;
+  Time in_at_;
+  std::deque<Task> backlog_;
+  std::deque<Task> tasks_;  // that are scheduled
+  std::vector<std::uint32_t> free_;
+};
+
+Simulation::Simulation(coordinator::StartParameters start, std::uint64_t seed, ControlTiming timing,
+                       Factory factory)
+    : timing_(timing),
+      seed_(seed),
+      factory_(std::move(factory)),
+      queue_(kStart),
+      random_(seed, 2),
+      busy_until_(kStart),
+      stopped_until_(kStart) {
+  start.started = kStart;
+  auto made = coordinator::Coordinator::Make(std::move(start));
+  LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
+  coordinator_ = std::move(*made);
+}
+
+Simulation::~Simulation() = default;
+
+Duration Simulation::Delay(RandomStream& random) {
+  if (timing_.jitter == Duration{}) return timing_.latency;
+  return timing_.latency +
+         Duration(random.NextBelow(static_cast<std::uint64_t>(timing_.jitter.count())));
+}
+
+void Simulation::AddWorker(Duration after) {
+  const auto machine = static_cast<std::uint32_t>(machines_.size());
+  machines_.emplace_back();
+  queue_.After(after, [this, machine] { StartProcess(machine, std::nullopt); });
+}
+
+void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted) {
+  processes_.push_back(std::make_unique<Process>(this, machine, processes_.size() + 1, wanted));
+  machines_[machine].process = processes_.back().get();
+  processes_.back()->Start();
+}
+
+void Simulation::AddFaults(const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    queue_.At(std::max(now(), kStart + fault.at), [this, fault] { Inject(fault); });
+  }
+}
+
+void Simulation::StopJob(Duration after) {
+  queue_.After(after, [this] { Arrive(coordinator::StopRequested{"interrupted"}); });
+}
+
+void Simulation::Inject(const Fault& fault) {
+  if (hooks.on_fault) hooks.on_fault(fault);
+  Process* process = fault.machine < machines_.size() ? machines_[fault.machine].process : nullptr;
+  switch (fault.kind) {
+    case FaultKind::kCrash:
+      if (process != nullptr) Kill(process, true);
+      break;
+    case FaultKind::kLoseControl:
+      if (process == nullptr || process->dead || process->closed) break;
+      process->closed = true;
+      Arrive(coordinator::Disconnected{process->connection, "connection reset"});
+      queue_.After(fault.length, [this, process] { Kill(process, true); });
+      break;
+    case FaultKind::kStop:
+      if (process != nullptr) process->Stop(fault.length);
+      break;
+    case FaultKind::kStopCoordinator:
+      stopped_until_ = std::max(stopped_until_, now() + fault.length);
+      break;
+    case FaultKind::kCutLink:
+    case FaultKind::kPartition:
+    case FaultKind::kDelay:
+      break;  // of the data plane: whoever has one hears of it through the hook
+  }
+}
+
+void Simulation::Kill(Process* process, bool restart) {
+  if (process->dead) return;
+  process->dead = true;
+  if (process->model) process->model->OnKilled();
+  if (process->self) {
+    const auto found = members_.find(*process->self);
+    if (found != members_.end() && found->second == process) members_.erase(found);
+  }
+  queue_.After(Delay(random_), [this, process] {
+    if (process->closed) return;
+    process->closed = true;
+    Arrive(coordinator::Disconnected{process->connection, "connection closed by peer"});
+  });
+  if (!restart) return;
+  const auto wanted = process->self ? std::optional(process->self->worker) : std::nullopt;
+  queue_.After(std::chrono::milliseconds(10 + process->random().NextBelow(500)),
+               [this, machine = process->machine(), wanted] { StartProcess(machine, wanted); });
+}
+
+Simulation::Process* Simulation::Find(ConnectionId connection) {
+  return connection.value - 1 < processes_.size() ? processes_[connection.value - 1].get()
+                                                  : nullptr;
+}
+
+// --- the coordinator's thread: one message at a time, each at its cost
+
+void Simulation::Arrive(coordinator::Event event) {
+  if (result_) return;
+  if (inbox_.empty() && now() >= busy_until_ && now() >= stopped_until_) {
+    Step(std::move(event));
+    return;
+  }
+  inbox_.push_back(std::move(event));
+  was_stopped_ = was_stopped_ || now() < stopped_until_;
+  if (serving_) return;
+  serving_ = true;
+  queue_.At(std::max({now(), busy_until_, stopped_until_}), [this] { Serve(); });
+}
+
+void Simulation::Serve() {
+  serving_ = false;
+  if (result_) return;
+  if (now() >= stopped_until_ && now() >= busy_until_) {
+    if (was_stopped_) {
+      was_stopped_ = false;
+      // After a stop the sockets are read before the timer is looked at.
+      std::stable_partition(inbox_.begin(), inbox_.end(), [](const coordinator::Event& event) {
+        return !std::holds_alternative<coordinator::TimerFired>(event);
+      });
+    }
+    coordinator::Event event = std::move(inbox_.front());
+    inbox_.pop_front();
+    Step(std::move(event));
+  }
+  if (inbox_.empty() || result_) return;
+  serving_ = true;
+  queue_.At(std::max({now(), busy_until_, stopped_until_}), [this] { Serve(); });
+}
+
+void Simulation::Step(coordinator::Event event) {
+  busy_until_ = now() + timing_.coordinator_cost;
+  if (hooks.on_event) hooks.on_event(event);
+  // Carrying out actions steps nothing: whatever follows is an event of its own.
+  actions_.clear();
+  coordinator_->Step(now(), std::move(event), &actions_);
+  for (coordinator::Action& action : actions_) CarryOut(action);
+  if (hooks.after_step) hooks.after_step();
+}
+
+void Simulation::Carry(const coordinator::Send& send) {
+  if (hooks.on_send) hooks.on_send(send);
+  for (const ConnectionId to : send.to) {
+    busy_until_ += timing_.coordinator_cost;
+    if (Process* process = Find(to)) process->Deliver(send.message, busy_until_);
+  }
+}
+
+void Simulation::CarryOut(coordinator::Action& action) {
+  if (auto* send = std::get_if<coordinator::Send>(&action)) {
+    Carry(*send);
+  } else if (auto* close = std::get_if<coordinator::Close>(&action)) {
+    Process* process = Find(close->connection);
+    if (process == nullptr || process->closed) return;
+    process->closed = true;
+    // The process learns it after what was sent before, ends, and is started again.
+    queue_.At(busy_until_ + timing_.latency + timing_.jitter + std::chrono::milliseconds(1),
+              [this, process] { process->Run([this, process] { Kill(process, true); }); });
+  } else if (auto* timer = std::get_if<coordinator::SetTimer>(&action)) {
+    const std::uint64_t generation = ++timer_generation_;
+    if (timer->at == kNever) return;
+    queue_.At(std::max(timer->at, now()), [this, generation] {
+      if (generation == timer_generation_) Arrive(coordinator::TimerFired{});
+    });
+  } else if (auto* line = std::get_if<coordinator::LogLine>(&action)) {
+    if (hooks.on_log) hooks.on_log(*line);
+  } else if (auto* closed = std::get_if<coordinator::RoundClosed>(&action)) {
+    if (hooks.on_closed) hooks.on_closed(closed->record);
+  } else if (auto* done = std::get_if<coordinator::EvaluationDone>(&action)) {
+    if (hooks.on_evaluated) hooks.on_evaluated(done->record);
+  } else if (auto* stream = std::get_if<coordinator::StreamState>(&action)) {
+    queue_.After(Delay(random_), [this, c = stream->to] { Arrive(coordinator::StateStreamed{c}); });
+  } else if (auto* save = std::get_if<coordinator::SaveCheckpoint>(&action)) {
+    if (hooks.on_checkpoint) hooks.on_checkpoint(save->state);
+    queue_.After(Delay(random_), [this, r = save->round] {
+      Arrive(coordinator::CheckpointSaved{r, {}});
+    });
+  } else if (auto* finished = std::get_if<coordinator::JobFinished>(&action)) {
+    result_ = std::move(finished->result);
+  }
+}
+
+bool Simulation::RunNext() {
+  if (result_ || queue_.empty()) return false;
+  queue_.RunNext();
+  return true;
+}
+
+bool Simulation::Run(Time until) {
+  while (!result_ && queue_.next() <= until && !queue_.empty()) queue_.RunNext();
+  return result_.has_value();
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,132 @@
+// Runs the real coordinator on virtual time against simulated worker processes: messages take time
+// (in order on each connection), processes are stopped, killed and started again. What a worker
+// does is behind WorkerModel.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "coordinator/coordinator.h"
+#include "tools/simulate/event_queue.h"
+#include "tools/simulate/fault.h"
+
+namespace lockstep::simulate {
+
+class WorkerModel {
+ public:
+  virtual ~WorkerModel() = default;
+  virtual void OnStart() = 0;  // the connection is made
+  virtual void OnMessage(const ToWorker& message) = 0;
+  virtual void OnKilled() {}  // the process is dead from here on
+};
+
+// What a simulated process may do.
+class WorkerHost {
+ public:
+  virtual ~WorkerHost() = default;
+  virtual void Send(FromWorker message) = 0;
+  // Later when the process is stopped then, never when it is dead.
+  virtual void At(Time time, Task task) = 0;
+  void After(Duration delay, Task task) { At(now() + delay, std::move(task)); }
+  // Runs in the other process, some time later; nothing happens when that incarnation is not there.
+  virtual void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) = 0;
+  virtual void SetSelf(const MemberId& self) = 0;  // from Welcome
+  virtual RandomStream& random() = 0;              // of this process
+  virtual Time now() const = 0;
+  // The machine that the process runs on; one that is started again runs on the same.
+  virtual std::uint32_t machine() const = 0;
+  virtual std::optional<WorkerId> wanted() const = 0;
+};
+
+// The control plane: how long messages take.
+struct ControlTiming {
+  Duration latency = std::chrono::microseconds(50);
+  Duration jitter = std::chrono::microseconds(400);  // up to that much more, evenly spread
+  Duration coordinator_cost{};                       // of its one thread, for each message
+};
+
+class Simulation {
+ public:
+  using Factory = std::function<std::unique_ptr<WorkerModel>(WorkerHost*)>;
+
+  static constexpr Time kStart{std::chrono::seconds(1)};
+
+  // The job starts at kStart; `start.started` is set.
+  Simulation(coordinator::StartParameters start, std::uint64_t seed, ControlTiming timing,
+             Factory factory);
+  ~Simulation();
+
+  // A machine with a worker on it, numbered 0, 1, ...
+  void AddWorker(Duration after);
+  void AddFaults(const std::vector<Fault>& faults);
+  void StopJob(Duration after);  // SIGINT
+  // Until the job has finished or `until`. False: it has not finished.
+  bool Run(Time until);
+  // As one event does it; false when there is none or the job has finished.
+  bool RunNext();
+
+  const coordinator::JobResult* result() const { return result_ ? &*result_ : nullptr; }
+  const coordinator::Coordinator& coordinator() const { return *coordinator_; }
+  Time now() const { return queue_.now(); }
+  EventQueue& queue() { return queue_; }
+
+  // Asked about everything that happens, before it is carried out.
+  struct Hooks {
+    std::function<void(const coordinator::Event&)> on_event;  // of the coordinator
+    // A message and to whom; a copy for each receiver follows.
+    std::function<void(const coordinator::Send&)> on_send;
+    std::function<void(const std::shared_ptr<const coordinator::RoundRecord>&)> on_closed;
+    std::function<void(const coordinator::EvaluationRecord&)> on_evaluated;
+    std::function<void(const coordinator::JobState&)> on_checkpoint;
+    std::function<void(const coordinator::LogLine&)> on_log;
+    std::function<void(const Fault&)> on_fault;
+    std::function<void()> after_step;  // of the coordinator, its actions carried out
+  };
+  Hooks hooks;
+
+ private:
+  class Process;
+  struct Machine {
+    Process* process = nullptr;  // that runs, or ran last
+  };
+
+  void StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted);
+  void Arrive(coordinator::Event event);
+  void Serve();
+  void Step(coordinator::Event event);
+  void CarryOut(coordinator::Action& action);
+  void Carry(const coordinator::Send& send);
+  void Kill(Process* process, bool restart);
+  void Inject(const Fault& fault);
+  Process* Find(coordinator::ConnectionId connection);
+  Duration Delay(RandomStream& random);
+
+  const ControlTiming timing_;
+  const std::uint64_t seed_;
+  Factory factory_;
+  EventQueue queue_;
+  RandomStream random_;
+  std::unique_ptr<coordinator::Coordinator> coordinator_;
+  std::deque<coordinator::Event> inbox_;  // of the coordinator, while it is busy or stopped
+  Time busy_until_;
+  Time stopped_until_;
+  bool serving_ = false;      // a look at the inbox is scheduled
+  bool was_stopped_ = false;  // since the last look
+  std::uint64_t timer_generation_ = 0;
+  std::vector<std::unique_ptr<Process>> processes_;  // by connection, from 1
+  std::vector<Machine> machines_;
+  std::map<MemberId, Process*> members_;
+  std::optional<coordinator::JobResult> result_;
+  coordinator::Actions actions_;
+};
+
+}  // namespace lockstep::simulate

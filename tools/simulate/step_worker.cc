@@ -1,0 +1,415 @@
+#include "tools/simulate/step_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::simulate {
+
+using worker::UnitQueue;
+using worker::event::FetchStatus;
+namespace action = worker::action;
+namespace event = worker::event;
+
+namespace {
+
+constexpr std::uint64_t kFrame = 64;  // bytes of a message beside its payload, about
+
+std::uint64_t FloatsOf(const std::vector<action::SourceRange>& ranges) {
+  std::uint64_t floats = 0;
+  for (const action::SourceRange& range : ranges) floats += range.range.count;
+  return floats;
+}
+
+}  // namespace
+
+void Cluster::Inject(const Fault& fault) {
+  if (fault.kind != FaultKind::kCutLink) return;
+  StepWorker* one = nullptr;
+  std::optional<MemberId> other;
+  for (const auto& [id, worker] : alive) {
+    if (worker->machine() == fault.machine) one = worker;
+    if (worker->machine() == fault.other) other = id;
+  }
+  if (one != nullptr && other) one->Cut(*other);
+}
+
+std::string Cluster::Describe() const {
+  std::string text;
+  for (const auto& [id, worker] : alive) {
+    const worker::StepMachine::View view = worker->view();
+    text += fmt::format("worker {}.{} round {}{}, {} fetches, {} queued, {} pins: waits for {}\n",
+                        id.worker, id.incarnation, view.next, view.level ? "" : " (not level)",
+                        view.fetches, view.queued, view.pins, view.waiting_for);
+  }
+  return text;
+}
+
+std::string StepWorker::HostId() const {
+  return fmt::format("{}", host_->machine() % std::max(1u, cluster_->options.hosts));
+}
+
+void StepWorker::OnStart() {
+  Hello hello;
+  hello.version = "simulated";
+  hello.host = "simulated";
+  hello.pid = host_->machine();
+  hello.device = "cpu";
+  hello.wanted = host_->wanted();
+  hello.host_id = HostId();
+  host_->Send(hello);
+}
+
+void StepWorker::OnMessage(const ToWorker& message) {
+  const auto* welcome = std::get_if<Welcome>(&message);
+  if (welcome == nullptr) {
+    if (machine_) Handle(event::FromCoordinator{message});
+    return;
+  }
+  const Cluster::Options& options = cluster_->options;
+  self_ = welcome->self;
+  host_->SetSelf(self_);
+  cluster_->alive[self_] = this;
+  worker::MachineConfig config = options.machine;
+  config.self = self_;
+  config.term = welcome->term;
+  config.state_tensors = 1;
+  config.mapping = options.hosts > 0;
+  config.host_id = HostId();
+  numbers_ = cluster_->make_numbers(self_);
+  machine_.emplace(config, cluster_->layout);
+  Ready ready;
+  ready.transports.push_back({"tcp", "address", ""});
+  if (options.hosts > 0) ready.mapping_address = "arena";
+  ready.dataset_digest = "simulated";
+  ready.train_samples = options.train_samples;
+  ready.test_samples = options.test_samples;
+  ready.parameter_count = options.whole_checkpoints ? cluster_->layout.parameter_count() : 1;
+  ready.state_tensors = options.whole_checkpoints ? 1 : 0;
+  host_->Send(ready);
+}
+
+void StepWorker::Handle(const worker::Event& event) {
+  if (dead_) return;
+  LOCKSTEP_CHECK(!in_step_, "a step within a step");
+  in_step_ = true;
+  const worker::Actions actions = machine_->Step(host_->now(), event);
+  in_step_ = false;
+  for (const worker::Action& action : actions) {
+    std::visit([&](const auto& a) { Do(a); }, action);
+  }
+}
+
+Duration StepWorker::Shortly() { return cluster_->network->Pass(0); }
+
+void StepWorker::OnKilled() {
+  if (dead_) return;
+  dead_ = true;
+  const auto at = cluster_->alive.find(self_);
+  if (at != cluster_->alive.end() && at->second == this) cluster_->alive.erase(at);
+  for (const auto& [peer, connection] : connections_) {
+    connection->down[EndOf(*connection)] = true;
+    EndConnection(connection, "connection closed by peer");
+  }
+}
+
+// --- connections and messages
+
+void StepWorker::Carry(const std::shared_ptr<Connection>& c, std::uint64_t bytes,
+                       std::function<void(StepWorker*)> there) {
+  const int to = 1 - EndOf(*c);
+  StepWorker* other = c->ends[to];
+  if (other->dead_) return;
+  const Time now = host_->now();
+  c->last_arrival[to] =
+      std::max(c->last_arrival[to],
+               cluster_->network->Arrival(now, machine(), other->machine(), bytes + kFrame));
+  other->host_->At(c->last_arrival[to], [c, to, other, there = std::move(there)] {
+    if (!c->down[to]) there(other);
+  });
+}
+
+void StepWorker::EndConnection(const std::shared_ptr<Connection>& c, const std::string& reason) {
+  Carry(c, 0, [c, reason](StepWorker* other) { other->Down(c, reason); });
+}
+
+void StepWorker::Cut(const MemberId& peer) {
+  const auto at = connections_.find(peer);
+  if (at == connections_.end()) return;
+  const auto c = at->second;
+  EndConnection(c, "connection reset");
+  host_->After(Shortly(), [this, c] { Down(c, "connection reset"); });
+}
+
+void StepWorker::Down(const std::shared_ptr<Connection>& c, const std::string& reason) {
+  const int end = EndOf(*c);
+  if (c->down[end]) return;
+  c->down[end] = true;
+  const MemberId peer = c->ends[1 - end]->self_;
+  if (const auto at = connections_.find(peer); at != connections_.end() && at->second == c) {
+    connections_.erase(at);
+  }
+  std::vector<Fetch> mine;
+  for (const auto& [id, fetch] : fetches_) {
+    if (fetch->connection == c) mine.push_back(fetch);
+  }
+  for (const Fetch& fetch : mine) FinishFetch(fetch, FetchStatus::kPeerDown);
+  const std::vector<Fetch> serving = std::move(serving_[c.get()]);
+  serving_.erase(c.get());
+  for (const Fetch& fetch : serving) {
+    if (fetch->cookie) Handle(event::Served{*std::exchange(fetch->cookie, std::nullopt)});
+  }
+  Handle(event::PeerDown{peer, reason});
+}
+
+void StepWorker::Do(const action::ConnectPeer& a) {
+  const auto at = cluster_->alive.find(a.info.member);
+  StepWorker* other = at == cluster_->alive.end() ? nullptr : at->second;
+  if (other == nullptr || connections_.contains(a.info.member)) {
+    host_->After(Shortly(), [this, member = a.info.member] {
+      Handle(event::ConnectFailed{member, "no such worker"});
+    });
+    return;
+  }
+  auto c = std::make_shared<Connection>();
+  c->ends = {this, other};
+  connections_[other->self_] = c;
+  Carry(c, 0, [c, me = self_](StepWorker* o) {
+    if (o->connections_.contains(me)) return;
+    o->connections_[me] = c;
+    o->Carry(c, 0, [c](StepWorker* first) { first->Connected(c); });
+    o->Connected(c);
+  });
+}
+
+void StepWorker::Connected(const std::shared_ptr<Connection>& c) {
+  Handle(event::PeerUp{c->ends[1 - EndOf(*c)]->self_, "simulated"});
+}
+
+void StepWorker::Do(const action::MapPeer& a) {
+  host_->After(Shortly(), [this, member = a.info.member] {
+    const auto at = cluster_->alive.find(member);
+    if (at == cluster_->alive.end()) {
+      Handle(event::PeerMapped{member, false, "no such worker"});
+      return;
+    }
+    numbers_->Map(member, at->second->numbers_);
+    Handle(event::PeerMapped{member, true, ""});
+  });
+}
+
+void StepWorker::Do(const action::ClosePeer& a) {
+  cluster_->counts["close"]++;
+  const auto at = connections_.find(a.peer);
+  if (at == connections_.end()) return;
+  const auto c = at->second;
+  EndConnection(c, a.reason);
+  host_->After(Shortly(), [this, c, reason = a.reason] { Down(c, reason); });
+}
+
+void StepWorker::Do(const action::ToPeer& a) {
+  const auto at = connections_.find(a.peer);
+  if (at == connections_.end()) return;
+  std::vector<std::byte> bytes = a.bytes;
+  for (const worker::BufferRange& part : a.payload) numbers_->Append(part, &bytes);
+  const std::uint64_t size = bytes.size();
+  Carry(at->second, size, [bytes = std::move(bytes), from = self_](StepWorker* other) {
+    other->Handle(event::FromPeer{from, bytes});
+  });
+}
+
+void StepWorker::Do(const action::ToCoordinator& a) {
+  if (const auto* level = std::get_if<Level>(&a.message)) numbers_->OnLevel(level->round.Next());
+  if (std::holds_alternative<Behind>(a.message)) cluster_->counts["behind"]++;
+  host_->Send(a.message);
+}
+
+// --- fetches
+
+void StepWorker::Do(const action::Fetch& a) {
+  auto fetch = std::make_shared<FetchState>();
+  fetch->order = a;
+  const auto at = connections_.find(a.peer);
+  fetches_[a.fetch] = fetch;
+  if (at == connections_.end()) {
+    host_->After(Shortly(), [this, fetch] { FinishFetch(fetch, FetchStatus::kPeerDown); });
+    return;
+  }
+  fetch->connection = at->second;
+  Carry(at->second, 0,
+        [c = at->second, fetch](StepWorker* server) { server->ServeFetch(c, fetch); });
+}
+
+void StepWorker::ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& fetch) {
+  const MemberId peer = c->ends[1 - EndOf(*c)]->self_;
+  const worker::Serve serve = machine_->OnPieceAsked(peer, fetch->order.piece);
+  if (!serve.have) {
+    Carry(c, 0, [fetch](StepWorker* other) { other->FinishFetch(fetch, FetchStatus::kGone); });
+    return;
+  }
+  fetch->cookie = serve.cookie;
+  serving_[c.get()].push_back(fetch);
+  // The bytes are read when they arrive, not before: a buffer that is written meanwhile shows.
+  Carry(c, fetch->order.piece.bytes, [c, fetch, from = serve.from](StepWorker* other) {
+    StepWorker* server = c->ends[1 - other->EndOf(*c)];
+    if (server->dead_) return;  // the end of the connection follows
+    const bool dropped = fetch->given_up && other->host_->random().NextBelow(2) == 0;
+    if (!dropped && !fetch->done) {
+      other->numbers_->TakePiece(*server->numbers_, from, fetch->order.to);
+    }
+    other->Carry(c, 0, [c, fetch](StepWorker* s) {
+      std::erase(s->serving_[c.get()], fetch);
+      if (fetch->cookie) s->Handle(event::Served{*std::exchange(fetch->cookie, std::nullopt)});
+    });
+    other->FinishFetch(fetch, dropped ? FetchStatus::kGivenUp : FetchStatus::kOk);
+  });
+}
+
+void StepWorker::Do(const action::GiveUpFetch& a) {
+  const auto at = fetches_.find(a.fetch);
+  if (at != fetches_.end()) at->second->given_up = true;
+  cluster_->counts["give up"]++;
+}
+
+void StepWorker::FinishFetch(const Fetch& fetch, FetchStatus status) {
+  if (fetch->done) return;
+  fetch->done = true;
+  fetches_.erase(fetch->order.fetch);
+  Handle(event::FetchDone{fetch->order.fetch, status});
+}
+
+// --- the reduction thread
+
+template <class Operation>
+void StepWorker::Queue(const Operation& a, std::uint64_t floats) {
+  ops_.push_back({cluster_->network->Pass(floats * sizeof(float)), [this, a] {
+                    event::OpDone done;
+                    done.op = a.op;
+                    numbers_->Run(a, &done);
+                    return done;
+                  }});
+  if (!op_under_way_) RunNextOp();
+}
+
+void StepWorker::RunNextOp() {
+  if (ops_.empty()) return;
+  op_under_way_ = true;
+  host_->After(ops_.front().takes, [this] {
+    const event::OpDone done = ops_.front().run();
+    ops_.pop_front();
+    op_under_way_ = false;
+    RunNextOp();
+    Handle(done);
+  });
+}
+
+void StepWorker::Do(const action::Reduce& a) {
+  std::uint64_t floats = 0;
+  for (const worker::Slice& slice : a.slices) floats += slice.range.count;
+  Queue(a, floats * a.inputs.size());
+}
+
+void StepWorker::Do(const action::CopySums& a) {
+  cluster_->counts["copy sums"]++;
+  Queue(a, FloatsOf(a.from));
+}
+
+void StepWorker::Do(const action::Apply& a) {
+  LOCKSTEP_CHECK(!in_unit_, "the parameters change under a unit");
+  Queue(a, 3 * FloatsOf(a.slices));
+}
+
+void StepWorker::Do(const action::CopyState& a) {
+  Queue(a, 2 * cluster_->layout.bucket(a.bucket).count);
+}
+void StepWorker::Do(const action::TakeSnapshot& a) { Queue(a, cluster_->layout.parameter_count()); }
+void StepWorker::Do(const action::DigestState& a) { Queue(a, cluster_->layout.parameter_count()); }
+
+// --- side jobs
+
+void StepWorker::Do(const action::UploadChunk& a) {
+  if (cluster_->options.whole_checkpoints) {
+    host_->Send(StateChunk{a.round, a.tensor, a.offset, a.last, std::vector<std::byte>(a.bytes)});
+  } else if (a.last) {
+    host_->Send(StateChunk{a.round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
+  }
+  host_->After(Shortly(), [this] { Handle(event::ChunkUploaded{}); });
+}
+
+void StepWorker::Do(const action::EvaluateChunk& a) {
+  host_->After(Shortly(), [this, a] {
+    Handle(event::ChunkEvaluated{a.evaluation, a.range, static_cast<double>(a.range.size()),
+                                 a.range.size() / 2});
+  });
+}
+
+void StepWorker::Do(const action::SetTimer& a) {
+  const std::uint64_t number = ++timer_;
+  host_->At(std::max(host_->now(), a.at), [this, number] {
+    if (number == timer_) Handle(event::TimerDue{});
+  });
+}
+
+void StepWorker::Do(const action::Log& a) {
+  cluster_->counts[a.line.substr(0, a.line.find(' '))]++;
+}
+
+// --- the compute thread
+
+void StepWorker::Do(const action::StartWork& a) {
+  LOCKSTEP_CHECK(!in_unit_, "new work within a unit");
+  work_ = a;
+  numbers_->StartWork(a);
+  Compute();
+}
+
+void StepWorker::Compute() {
+  if (in_unit_ || !work_) return;
+  const UnitQueue::Take take = machine_->queue().TakeNext();
+  if (take.kind == UnitQueue::TakeKind::kNone) return;
+  in_unit_ = true;
+  if (take.kind == UnitQueue::TakeKind::kSeal) {
+    host_->After(Shortly(), [this, take] {
+      in_unit_ = false;
+      Seal(take);
+      Compute();
+    });
+    return;
+  }
+  numbers_->BeginUnit();
+  const Duration time =
+      cluster_->compute->UnitTime(self_.worker, host_->now(), take.unit.range, host_->random());
+  const std::int64_t start = host_->now().time_since_epoch().count();
+  host_->After(time, [this, take, start] { FinishUnit(take, start); });
+}
+
+void StepWorker::FinishUnit(const UnitQueue::Take& take, std::int64_t start_ns) {
+  numbers_->FinishUnit(take, machine_->queue().IsVoid());
+  const std::uint32_t work = work_->work;
+  if (take.last) {
+    const auto buckets = cluster_->layout.bucket_count();
+    for (std::uint32_t b = 1; b < buckets; b += 1 + buckets / 3) {
+      Handle(event::BucketsFinal{work, take.part, b});
+    }
+  }
+  // Its last use of the parameters is over, so they may change in the next step.
+  in_unit_ = take.last;
+  const std::int64_t end = host_->now().time_since_epoch().count();
+  Handle(event::UnitDone{work, take.part, take.unit.range.size(), 0.0,
+                         UnitTiming{take.unit, start_ns, end}});
+  if (take.last) {
+    in_unit_ = false;
+    Seal(take);
+  }
+  Compute();
+}
+
+void StepWorker::Seal(const UnitQueue::Take& take) {
+  numbers_->Seal(take);
+  Handle(event::PartSealed{take.work, take.part, host_->now().time_since_epoch().count()});
+}
+
+}  // namespace lockstep::simulate

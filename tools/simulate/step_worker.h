@@ -1,0 +1,159 @@
+// A worker that is the real step machine; this is its shell. It carries fetches and messages to the
+// other StepWorkers of its cluster, has operations and units take their time, and leaves what the
+// bytes are to its Numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/simulate/compute_model.h"
+#include "tools/simulate/data_network.h"
+#include "tools/simulate/numbers.h"
+#include "tools/simulate/simulation.h"
+#include "worker/step_machine.h"
+
+namespace lockstep::simulate {
+
+class StepWorker;
+
+// A connection between two workers. Each direction keeps its order.
+struct Connection {
+  std::array<StepWorker*, 2> ends{};
+  std::array<Time, 2> last_arrival{};  // at each end
+  std::array<bool, 2> down{};          // the end knows
+};
+
+// The workers of a simulation, and what they have in common.
+class Cluster {
+ public:
+  struct Options {
+    worker::MachineConfig machine;  // of all; self and term are set for each
+    std::uint32_t hosts = 0;        // workers of one host map each other; 0: no mapping
+    std::uint64_t train_samples = 700;
+    std::uint64_t test_samples = 0;
+    // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
+    bool whole_checkpoints = true;
+  };
+  using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
+
+  Cluster(Options o, worker::Layout l, DataNetwork* n, ComputeModel* c, MakeNumbers m)
+      : options(std::move(o)), layout(std::move(l)), network(n), compute(c), make_numbers(m) {}
+
+  // kCutLink.
+  void Inject(const Fault& fault);
+  // Of each worker that is there what it waits for; for people.
+  std::string Describe() const;
+
+  const Options options;
+  const worker::Layout layout;
+  DataNetwork* const network;
+  ComputeModel* const compute;
+  const MakeNumbers make_numbers;
+  std::map<MemberId, StepWorker*> alive;
+  std::map<std::string, std::uint64_t> counts;  // actions by name, for tests
+};
+
+class StepWorker final : public WorkerModel {
+ public:
+  StepWorker(WorkerHost* host, Cluster* cluster) : host_(host), cluster_(cluster) {}
+
+  void OnStart() override;
+  void OnMessage(const ToWorker& message) override;
+  // Its connections end.
+  void OnKilled() override;
+
+  std::uint32_t machine() const { return host_->machine(); }
+  worker::StepMachine::View view() const { return machine_->view(); }
+  // The connection is cut; both ends learn it.
+  void Cut(const MemberId& peer);
+
+ private:
+  struct FetchState {
+    worker::action::Fetch order;
+    std::shared_ptr<Connection> connection;
+    bool given_up = false;
+    bool done = false;
+    std::optional<std::uint64_t> cookie;  // served: of the server
+  };
+  using Fetch = std::shared_ptr<FetchState>;
+
+  std::string HostId() const;
+  void Handle(const worker::Event& event);
+  Duration Shortly();  // for what is only not at once
+  int EndOf(const Connection& c) const { return c.ends[0] == this ? 0 : 1; }
+  // Runs at the other end, in order.
+  void Carry(const std::shared_ptr<Connection>& c, std::uint64_t bytes,
+             std::function<void(StepWorker*)> there);
+  void Down(const std::shared_ptr<Connection>& c, const std::string& reason);
+  void EndConnection(const std::shared_ptr<Connection>& c, const std::string& reason);
+  void Connected(const std::shared_ptr<Connection>& c);
+  void ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& fetch);
+  void FinishFetch(const Fetch& fetch, worker::event::FetchStatus status);
+
+  void Do(const worker::action::ToCoordinator& a);
+  void Do(const worker::action::ToPeer& a);
+  void Do(const worker::action::UseTransport&) {}
+  void Do(const worker::action::ConnectPeer& a);
+  void Do(const worker::action::MapPeer& a);
+  void Do(const worker::action::UnmapPeer& a) { numbers_->Unmap(a.peer); }
+  void Do(const worker::action::ClosePeer& a);
+  void Do(const worker::action::Fetch& a);
+  void Do(const worker::action::GiveUpFetch& a);
+  void Do(const worker::action::StoreInline& a) { numbers_->StoreInline(a); }
+  void Do(const worker::action::OpenBlock& a) { numbers_->OpenBlock(a.buffer, a.generation); }
+  void Do(const worker::action::StartWork& a);
+  void Do(const worker::action::WakeCompute&) { Compute(); }
+  void Do(const worker::action::VoidWork&) {}
+  void Do(const worker::action::EvaluateChunk& a);
+  void Do(const worker::action::Reduce& a);
+  void Do(const worker::action::CopySums& a);
+  void Do(const worker::action::Apply& a);
+  void Do(const worker::action::CopyState& a);
+  void Do(const worker::action::TakeSnapshot& a);
+  void Do(const worker::action::DigestState& a);
+  void Do(const worker::action::InitializeState&) { numbers_->Initialize(); }
+  void Do(const worker::action::StoreState&) {}
+  void Do(const worker::action::UploadChunk& a);
+  void Do(const worker::action::SetTimer& a);
+  void Do(const worker::action::Slowdown&) {}
+  void Do(const worker::action::Exit&) {}
+  void Do(const worker::action::Log& a);
+
+  void Compute();
+  void FinishUnit(const worker::UnitQueue::Take& take, std::int64_t start_ns);
+  void Seal(const worker::UnitQueue::Take& take);
+  // The reduction thread: one operation after the other, each a pass over so many bytes.
+  template <class Operation>
+  void Queue(const Operation& a, std::uint64_t floats);
+  void RunNextOp();
+
+  struct QueuedOp {
+    Duration takes;
+    std::function<worker::event::OpDone()> run;
+  };
+
+  WorkerHost* host_;
+  Cluster* cluster_;
+  MemberId self_;
+  std::optional<worker::StepMachine> machine_;
+  std::shared_ptr<Numbers> numbers_;
+  std::map<MemberId, std::shared_ptr<Connection>> connections_;
+  std::map<std::uint64_t, Fetch> fetches_;
+  std::map<Connection*, std::vector<Fetch>> serving_;
+  std::deque<QueuedOp> ops_;
+  bool op_under_way_ = false;
+  std::optional<worker::action::StartWork> work_;
+  bool in_unit_ = false;
+  std::uint64_t timer_ = 0;
+  bool in_step_ = false;
+  bool dead_ = false;
+};
+
+}  // namespace lockstep::simulate

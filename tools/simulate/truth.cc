@@ -1,0 +1,122 @@
+#include "tools/simulate/truth.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::simulate {
+namespace {
+
+constexpr std::uint64_t kRoundsKept = 12;
+
+std::uint64_t DigestOf(const State& state) {
+  return Digest(state.parameters.data(), state.parameters.size()) ^
+         Digest(state.momentum.data(), state.momentum.size());
+}
+
+}  // namespace
+
+void Truth::Complain(const MemberId& member, const std::string& what) {
+  errors_.push_back(fmt::format("worker {}.{}: {}", member.worker, member.incarnation, what));
+}
+
+void Truth::OnCommit(const Commit& commit) {
+  if (!commits_.emplace(std::pair(commit.round, commit.attempt), commit).second) return;
+  CheckContributors(commit);
+  const std::uint64_t round = commit.round.value;
+  oldest_ = std::max(oldest_, RoundId(round < kRoundsKept ? 0 : round - kRoundsKept));
+  std::erase_if(commits_, [&](const auto& c) { return c.first.first < oldest_; });
+  std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) < oldest_; });
+  std::erase_if(truth_, [&](const auto& t) { return t.first < oldest_; });
+}
+
+// Who contributes to a round has computed with what the round before came to.
+void Truth::CheckContributors(const Commit& commit) {
+  if (commit.round.value == 0) return;
+  const auto before = truth_.find(RoundId(commit.round.value - 1));
+  if (before == truth_.end()) return;
+  const std::uint64_t expected = DigestOf(before->second.state);
+  for (const CommittedPart& part : commit.parts) {
+    const auto sealed = sealed_.find({part.member, commit.round, part.part});
+    if (sealed != sealed_.end() && sealed->second.state_digest != expected) {
+      Complain(part.member,
+               fmt::format("its part {} of round {} was computed with other parameters than those "
+                           "after round {}",
+                           part.part, commit.round, before->first));
+    }
+  }
+}
+
+void Truth::OnSealed(const MemberId& member, RoundId round, PartIndex part,
+                     std::vector<float> gradient, const State& state) {
+  sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state)};
+}
+
+std::optional<State> Truth::Compute(const Commit& commit) {
+  State state;
+  if (commit.round.value == 0) {
+    state = InitialState(layout_);
+  } else {
+    const auto before = truth_.find(RoundId(commit.round.value - 1));
+    if (before == truth_.end()) return std::nullopt;
+    state = before->second.state;
+  }
+  std::vector<float> sum(layout_.sum_floats(), 0.0f);
+  bool first = true;
+  for (const CommittedPart& part : commit.parts) {
+    const auto sealed = sealed_.find({part.member, commit.round, part.part});
+    if (sealed == sealed_.end()) return std::nullopt;
+    for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
+      const float term = part.weight * sealed->second.gradient[i];
+      sum[i] = first ? term : sum[i] + term;
+    }
+    first = false;
+  }
+  std::vector<worker::FloatRange> all;
+  for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) {
+    AddNorms(layout_, {b, layout_.bucket(b)}, &sum);
+    all.push_back(layout_.bucket(b));
+  }
+  const float factor = ClipFactor(layout_, sum, commit.scale, clip_);
+  Update(sum, all, commit.scale, commit.learning_rate, factor, &state);
+  return state;
+}
+
+void Truth::OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state) {
+  const std::string error = CheckApplied(round, attempt, state);
+  if (!error.empty()) Complain(member, error);
+}
+
+std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& state) {
+  auto known = truth_.find(round);
+  if (known == truth_.end() || known->second.attempt < attempt) {
+    const auto commit = commits_.find({round, attempt});
+    if (commit == commits_.end() && round < oldest_) return "";  // too long ago to be known
+    if (commit == commits_.end()) return "a round was applied that was not committed";
+    auto computed = Compute(commit->second);
+    if (!computed) return "";
+    truth_[round] = {attempt, std::move(*computed)};
+    known = truth_.find(round);
+  }
+  // An attempt that was replaced by another one, applied by somebody who is out.
+  if (known->second.attempt != attempt) return "";
+  ++applied_;
+  if (known->second.state == state) return "";
+  for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
+    if (known->second.state.parameters[i] == state.parameters[i]) continue;
+    return fmt::format("round {} attempt {}: parameter {} is {}, not {}", round, attempt, i,
+                       state.parameters[i], known->second.state.parameters[i]);
+  }
+  return fmt::format("round {} attempt {}: the momentum differs", round, attempt);
+}
+
+void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
+  const auto known = truth_.find(RoundId(next.value - 1));
+  if (known == truth_.end()) return;
+  ++caught_up_;
+  if (known->second.state != state) {
+    Complain(member, fmt::format("caught up to round {} wrongly", next));
+  }
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,62 @@
+// What each round must come to. Sums the sealed contributions of a commit by itself, in one place,
+// and compares what each worker has after each update bit by bit (I1, I3, I4).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/messages.h"
+#include "tools/simulate/memory.h"
+
+namespace lockstep::simulate {
+
+class Truth {
+ public:
+  Truth(worker::Layout layout, double clip) : layout_(std::move(layout)), clip_(clip) {}
+
+  // What the coordinator commits.
+  void OnCommit(const Commit& commit);
+  // A worker has sealed a part, with these parameters.
+  void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
+                const State& state);
+  // It has done this update and has this state now.
+  void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
+  // It has caught up.
+  void OnLevel(const MemberId& member, RoundId next, const State& state);
+  void Complain(const MemberId& member, const std::string& what);
+
+  const worker::Layout& layout() const { return layout_; }
+  const std::vector<std::string>& errors() const { return errors_; }
+  std::uint64_t applied() const { return applied_; }      // updates compared
+  std::uint64_t caught_up() const { return caught_up_; }  // states compared that were copied
+
+ private:
+  struct Known {
+    Attempt attempt;
+    State state;
+  };
+  struct SealedPart {
+    std::vector<float> gradient;
+    std::uint64_t state_digest = 0;  // of what it was computed with
+  };
+  std::optional<State> Compute(const Commit& commit);
+  std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
+  void CheckContributors(const Commit& commit);
+
+  const worker::Layout layout_;
+  const double clip_;
+  RoundId oldest_;  // that is still known
+  std::map<std::pair<RoundId, Attempt>, Commit> commits_;
+  std::map<std::tuple<MemberId, RoundId, PartIndex>, SealedPart> sealed_;
+  std::map<RoundId, Known> truth_;  // after the round
+  std::vector<std::string> errors_;
+  std::uint64_t applied_ = 0;
+  std::uint64_t caught_up_ = 0;
+};
+
+}  // namespace lockstep::simulate
