@@ -76,13 +76,17 @@ void OpenRound::Reindex() {
   }
 }
 
-WorkerShare* OpenRound::Find(const MemberId& member) {
+WorkerShare* OpenRound::FindAny(const MemberId& member) {
   if (member.worker.value >= index_.size()) return nullptr;
   const std::int64_t at = index_[member.worker.value];
   if (at < 0) return nullptr;
-  const auto position = static_cast<std::size_t>(at);
-  if (shares_[position].member != member || views_[position].fenced) return nullptr;
-  return &shares_[position];
+  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  return share.member == member ? &share : nullptr;
+}
+
+WorkerShare* OpenRound::Find(const MemberId& member) {
+  WorkerShare* share = FindAny(member);
+  return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
 }
 
 std::vector<SampleRange> OpenRound::RangesLess(const IntervalSet& counted) const {
@@ -114,7 +118,10 @@ const SealedPart* OpenRound::Part(WorkerId worker, PartIndex part) const {
 
 Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   WorkerShare* share = Find(from.id);
-  if (share == nullptr) return {};  // fenced, or out of the round: it will learn
+  if (share == nullptr) {  // fenced, or out of the round: it will learn
+    NoteLatePart(from.id);
+    return {};
+  }
   if (sealed.part.value != share->parts.size() || sealed.part.value >= kMaxParts) {
     return Violation(fmt::format("sealed part {} of round {} after {} parts", sealed.part, round,
                                  share->parts.size()));
@@ -189,7 +196,7 @@ Status OpenRound::OnReceipts(const MemberId& from, const Receipts& receipts, Tim
 }
 
 void OpenRound::NoteLatePart(const MemberId& from) {
-  WorkerShare* share = Find(from);
+  WorkerShare* share = FindAny(from);
   if (share == nullptr || share->parts.size() >= kMaxParts) return;
   share->parts.push_back({});
   share->parts.back().is_void = true;
@@ -300,7 +307,30 @@ void OpenRound::Fence(WorkerId worker) {
   const std::int64_t at = index_[worker.value];
   if (at < 0) return;
   MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
-  views_[static_cast<std::size_t>(at)].fenced = true;
+  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  share.fence_answered = false;
+  WorkerViewAt(share).fenced = true;
+  Refresh(share, started);
+}
+
+void OpenRound::NoteFenceAnswer(const MemberId& from) {
+  WorkerShare* share = FindAny(from);
+  if (share != nullptr && WorkerViewAt(*share).fenced) share->fence_answered = true;
+}
+
+bool OpenRound::CanBeginAnew(WorkerId worker) const {
+  const WorkerShare* share = Share(worker);
+  return share != nullptr && share->fence_answered && share->HasRoom();
+}
+
+void OpenRound::Unfence(WorkerId worker, Time now) {
+  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  share.fence_answered = false;
+  policies::WorkerView& view = WorkerViewAt(share);
+  view.fenced = false;
+  view.units_done = view.units_taken = 0;
+  view.progressed_at = now;
+  Refresh(share, now);
 }
 
 void OpenRound::TakeBackLeftOut() {
@@ -316,7 +346,7 @@ void OpenRound::Reopen(Time now) {
   LOCKSTEP_CHECK(orphans.size() == units_.size(), "a unit of round {} is lost", round);
   last_sealed.reset();
   started = now;
-  for (policies::WorkerView& view : views_) view.progressed_at = now;
+  for (const WorkerShare& share : shares_) Unfence(share.member.worker, now);
 }
 
 }  // namespace lockstep::coordinator

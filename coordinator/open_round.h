@@ -46,6 +46,7 @@ struct WorkerShare {
   std::vector<UnitIndex> queue;    // what it was given, less what it gave back
   std::vector<SealedPart> parts;   // sealed, at most kMaxParts
   std::uint32_t sealed_units = 0;  // of the queue
+  bool fence_answered = false;     // fenced, and it has said that it holds nothing any more
   bool extra_outstanding = false;  // an Assign of which nothing is sealed yet
   std::optional<PendingRevoke> revoke;
 
@@ -88,6 +89,11 @@ class OpenRound {
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.
   void Fence(WorkerId worker);
+  // It knows: units that it is given from now on are a new beginning.
+  void NoteFenceAnswer(const MemberId& from);
+  // The fence has been answered and a part is left.
+  bool CanBeginAnew(WorkerId worker) const;
+  void Unfence(WorkerId worker, Time now);
   // What was left out are orphans again when nobody has anything else: a round closes over
   // something.
   void TakeBackLeftOut();
@@ -132,7 +138,8 @@ class OpenRound {
   std::uint32_t pending_revokes = 0;  // that wait for their answer
 
  private:
-  WorkerShare* Find(const MemberId& member);  // null: not in the round, or fenced
+  WorkerShare* Find(const MemberId& member);     // null: not in the round, or fenced
+  WorkerShare* FindAny(const MemberId& member);  // null: not in the round
   std::size_t AddWorker(const Member& member, Time now);
   policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
     return views_[static_cast<std::size_t>(index_[share.member.worker.value])];

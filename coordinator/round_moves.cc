@@ -115,11 +115,14 @@ void RoundMachine::PlaceOrphans() {
   bool without = view.with_units > 0 && job_->policy.closing->CanDoWithout(view);
   std::vector<Member*> level;
   std::vector<Member*> able;
-  bool later = false;  // somebody may take units in a while
+  std::vector<Member*> fenced;  // for want of others
+  bool later = false;           // somebody may take units in a while
   for (Member& member : job_->members.all()) {
     if (!member.connected()) continue;
     if (CanTake(member)) {
       (member.next >= open_->round ? level : able).push_back(&member);
+    } else if (member.live() && open_->CanBeginAnew(member.id.worker)) {
+      fenced.push_back(&member);
     } else {
       const WorkerShare* share = member.live() ? open_->Share(member.id.worker) : nullptr;
       later = later || share == nullptr || share->parts.size() < kMaxParts;
@@ -127,6 +130,10 @@ void RoundMachine::PlaceOrphans() {
   }
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return;
+  if (level.empty() && !without && view.with_units == 0) {
+    for (const Member* member : fenced) open_->Unfence(member->id.worker, job_->now);
+    level = std::move(fenced);
+  }
   // Whom nothing can be given any more has sealed both of its parts: the round does without, and
   // another one follows with what is left.
   if (level.empty() && view.with_units > 0) without = true;

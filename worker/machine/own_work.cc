@@ -25,6 +25,19 @@ void OwnWork::OnReopened(RoundId round, Epoch epoch) {
   pending_[round] = Pending{epoch, {}, PartIndex(used)};
 }
 
+void OwnWork::OnFence(RoundId round) {
+  std::optional<Pending> again;
+  if (const auto at = pending_.find(round); at != pending_.end()) {
+    again = Pending{at->second.epoch, {}, at->second.first_part};
+  } else if (work_ && work_->round == round) {
+    again = Pending{work_->epoch, {}, PartIndex(work_->parts_told)};
+  }
+  Forget(round);
+  if (!again) return;
+  fenced_[round] = *again;
+  context_.Tell(Revoked{round, 0});
+}
+
 void OwnWork::OnRevoke(const Revoke& revoke) {
   if (const auto at = pending_.find(revoke.round); at != pending_.end()) {
     std::vector<Unit>& units = at->second.units;
@@ -36,6 +49,7 @@ void OwnWork::OnRevoke(const Revoke& revoke) {
 }
 
 void OwnWork::OnAssign(const Assign& assign) {
+  if (auto fenced = fenced_.extract(assign.round)) pending_.insert(std::move(fenced));
   if (const auto at = pending_.find(assign.round); at != pending_.end()) {
     std::vector<Unit>& units = at->second.units;
     units.insert(units.end(), assign.units.begin(), assign.units.end());
@@ -66,7 +80,7 @@ void OwnWork::BeginIfPossible(RoundId round) {
   }
   if (work_) queue_.MakeVoid();
   const PartIndex first_part = at->second.first_part;
-  work_ = Work{next_work_++, round, 0, first_part.value, first_part.value, false};
+  work_ = Work{next_work_++, round, at->second.epoch, 0, first_part.value, first_part.value, false};
   const std::array<BufferId, kMaxParts> parts = {*first, *second};
   for (std::uint8_t p = 0; p < kMaxParts; ++p) {
     Contribution c;
@@ -129,6 +143,7 @@ Time OwnWork::next_timer() const { return Busy() && !work_->is_void ? progress_d
 
 void OwnWork::Stop(RoundId round) {
   pending_.erase(pending_.begin(), pending_.upper_bound(round));
+  fenced_.erase(fenced_.begin(), fenced_.upper_bound(round));
   if (!work_ || work_->round > round || work_->is_void) return;
   for (Contribution& c : contributions_) {
     if (c.work == work_->id && !c.sealed) c.dropped = true;
@@ -140,6 +155,7 @@ void OwnWork::Stop(RoundId round) {
 
 void OwnWork::Forget(RoundId round) {
   pending_.erase(round);
+  fenced_.erase(round);
   if (work_ && work_->round == round) Stop(round);
   for (Contribution& c : contributions_) {
     if (c.round == round) c.dropped = true;

@@ -30,7 +30,9 @@ class OwnWork {
   void OnReopened(RoundId round, Epoch epoch);
   void OnRevoke(const Revoke& revoke);
   void OnAssign(const Assign& assign);
-  void OnFence(RoundId round) { Forget(round); }
+  // What was computed for the round is void. Says so; units of it that are given to this worker
+  // after that are a new beginning, in the parts that are not used up.
+  void OnFence(RoundId round);
   void OnUnitDone(const event::UnitDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -69,6 +71,7 @@ class OwnWork {
   struct Work {
     std::uint32_t id = 0;
     RoundId round;
+    Epoch epoch;
     std::uint32_t units_done = 0;
     std::uint32_t parts_sealed = 0;  // or used up before
     std::uint8_t parts_told = 0;     // the coordinator knows of them
@@ -103,6 +106,7 @@ class OwnWork {
   RoundMaps& maps_;
   UnitQueue queue_;
   std::map<RoundId, Pending> pending_;
+  std::map<RoundId, Pending> fenced_;  // what a new beginning would start from
   std::optional<Work> work_;
   std::uint32_t next_work_ = 1;
   std::vector<Contribution> contributions_;

@@ -351,6 +351,7 @@ void ModelWorker::On(const FenceRound& m) {
   part_units_.clear();
   head_ = 0;
   ++work_;
+  host_->Send(Revoked{m.round, 0});
 }
 
 void ModelWorker::On(const FenceAttempt& m) {
