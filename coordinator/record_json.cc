@@ -2,88 +2,171 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace lockstep::coordinator {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json RangeJson(const SampleRange& range) { return Json::array({range.from, range.to}); }
+// Lines of rounds.jsonl are written by hand: a round of a thousand workers has thousands of units,
+// and building a tree of values for each takes longer than the round machine does.
+class LineWriter {
+ public:
+  void Raw(std::string_view text) { out_.append(text); }
+  void Number(std::uint64_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  void Text(const std::string& text) { Raw(Json(text).dump()); }
+  void Real(double value) {
+    if (value == 1.0) return Raw("1.0");
+    Raw(Json(value).dump());
+  }
+  // Microseconds are enough for a person and keep the lines short.
+  void Time(double seconds) {
+    const auto micros = static_cast<std::int64_t>(std::floor(seconds * 1e6 + 0.5));
+    const std::uint64_t size = static_cast<std::uint64_t>(std::abs(micros));
+    if (micros < 0) out_.push_back('-');
+    fmt::format_to(std::back_inserter(out_), "{}.{:06}", size / 1'000'000, size % 1'000'000);
+    while (out_[out_.size() - 1] == '0' && out_[out_.size() - 2] != '.') {
+      out_.resize(out_.size() - 1);
+    }
+  }
+  void Range(const SampleRange& range) {
+    fmt::format_to(std::back_inserter(out_), "[{},{}]", range.from, range.to);
+  }
+  void Ranges(const std::vector<SampleRange>& ranges) {
+    List(ranges, [this](const SampleRange& range) { Range(range); });
+  }
+  template <class Items, class Write>
+  void List(const Items& items, Write write) {
+    const char* before = "[";
+    for (const auto& item : items) {
+      Raw(before);
+      write(item);
+      before = ",";
+    }
+    Raw(items.empty() ? "[]" : "]");
+  }
+  void TimesByWorker(const std::map<WorkerId, double>& times) {
+    const char* before = "{";
+    for (const auto& [worker, seconds] : times) {
+      fmt::format_to(std::back_inserter(out_), "{}\"{}\":", before, worker.value);
+      Time(seconds);
+      before = ",";
+    }
+    Raw(times.empty() ? "{}" : "}");
+  }
+  std::string Take() { return fmt::to_string(out_); }
 
-Json RangesJson(const std::vector<SampleRange>& ranges) {
-  Json out = Json::array();
-  for (const SampleRange& range : ranges) out.push_back(RangeJson(range));
-  return out;
-}
-
-// Microseconds are enough for a person and keep the lines short.
-double Rounded(double seconds) {
-  return static_cast<double>(static_cast<std::int64_t>(seconds * 1e6 + 0.5)) / 1e6;
-}
-
-Json TimesByWorker(const std::map<WorkerId, double>& times) {
-  Json out = Json::object();
-  for (const auto& [worker, seconds] : times) out[fmt::format("{}", worker)] = Rounded(seconds);
-  return out;
-}
+ private:
+  fmt::memory_buffer out_;
+};
 
 template <class T>
 Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+void WriteWork(const RoundRecord& record, LineWriter& out) {
+  out.Raw(",\"contributors\":");
+  out.List(record.contributors, [&out](const ContributorRecord& c) {
+    out.Raw("{\"worker\":");
+    out.Number(c.worker.value);
+    out.Raw(",\"part\":");
+    out.Number(c.part.value);
+    out.Raw(",\"weight\":");
+    out.Real(c.weight);
+    out.Raw(",\"samples\":");
+    out.Number(c.samples);
+    out.Raw(",\"ranges\":");
+    out.Ranges(c.ranges);
+    out.Raw("}");
+  });
+  out.Raw(",\"units\":");
+  out.List(record.units, [&out](const UnitRecord& unit) {
+    out.Raw("{\"worker\":");
+    out.Number(unit.worker.value);
+    out.Raw(",\"range\":");
+    out.Range(unit.range);
+    out.Raw(",\"start\":");
+    out.Time(unit.start);
+    out.Raw(",\"end\":");
+    out.Time(unit.end);
+    out.Raw("}");
+  });
+  out.Raw(",\"excluded\":");
+  out.List(record.excluded, [&out](WorkerId worker) { out.Number(worker.value); });
+  out.Raw(",\"moved\":");
+  out.List(record.moved, [&out](const MoveRecord& move) {
+    out.Raw("{\"from\":");
+    out.Number(move.from.value);
+    out.Raw(",\"to\":");
+    out.Number(move.to.value);
+    out.Raw(",\"range\":");
+    out.Range(move.range);
+    out.Raw("}");
+  });
+  out.Raw(",\"dropped\":");
+  out.Ranges(record.dropped);
+  out.Raw(",\"requeued\":");
+  out.Ranges(record.requeued);
+}
+
+void WriteTimes(const RoundRecord& record, LineWriter& out) {
+  out.Raw(",\"times\":{\"start\":");
+  out.Time(record.start);
+  out.Raw(",\"ready\":");
+  out.TimesByWorker(record.ready);
+  out.Raw(",\"delivered\":");
+  out.TimesByWorker(record.delivered);
+  out.Raw(",\"commit\":");
+  out.Time(record.commit);
+  out.Raw(",\"applied\":");
+  if (record.applied) {
+    out.Time(*record.applied);
+  } else {
+    out.Raw("null");
+  }
+  out.Raw("}");
+}
+
 }  // namespace
 
 std::string RoundLine(const RoundRecord& record) {
-  Json line;
-  line["round"] = record.round.value;
-  line["epoch"] = record.epoch.value;
-  line["attempts"] = Json::array();
-  for (const AttemptRecord& attempt : record.attempts) {
-    line["attempts"].push_back({{"attempt", attempt.attempt.value}, {"reason", attempt.reason}});
-  }
-  line["policy"] = record.policy;
-  line["reason"] = record.reason;
-  line["contributors"] = Json::array();
-  for (const ContributorRecord& c : record.contributors) {
-    line["contributors"].push_back({{"worker", c.worker.value},
-                                    {"part", c.part.value},
-                                    {"weight", c.weight},
-                                    {"samples", c.samples},
-                                    {"ranges", RangesJson(c.ranges)}});
-  }
-  line["units"] = Json::array();
-  for (const UnitRecord& unit : record.units) {
-    line["units"].push_back({{"worker", unit.worker.value},
-                             {"range", RangeJson(unit.range)},
-                             {"start", Rounded(unit.start)},
-                             {"end", Rounded(unit.end)}});
-  }
-  line["excluded"] = Json::array();
-  for (WorkerId worker : record.excluded) line["excluded"].push_back(worker.value);
-  line["moved"] = Json::array();
-  for (const MoveRecord& move : record.moved) {
-    line["moved"].push_back(
-        {{"from", move.from.value}, {"to", move.to.value}, {"range", RangeJson(move.range)}});
-  }
-  line["dropped"] = RangesJson(record.dropped);
-  line["requeued"] = RangesJson(record.requeued);
-  line["loss"] = record.loss;
-  line["samples"] = record.samples;
-  line["learning_rate"] = record.learning_rate;
-  Json& times = line["times"];
-  times["start"] = Rounded(record.start);
-  times["ready"] = TimesByWorker(record.ready);
-  times["delivered"] = TimesByWorker(record.delivered);
-  times["commit"] = Rounded(record.commit);
-  times["applied"] = record.applied ? Json(Rounded(*record.applied)) : Json(nullptr);
+  LineWriter out;
+  out.Raw("{\"round\":");
+  out.Number(record.round.value);
+  out.Raw(",\"epoch\":");
+  out.Number(record.epoch.value);
+  out.Raw(",\"attempts\":");
+  out.List(record.attempts, [&out](const AttemptRecord& attempt) {
+    out.Raw("{\"attempt\":");
+    out.Number(attempt.attempt.value);
+    out.Raw(",\"reason\":");
+    out.Text(attempt.reason);
+    out.Raw("}");
+  });
+  out.Raw(",\"policy\":");
+  out.Text(record.policy);
+  out.Raw(",\"reason\":");
+  out.Text(record.reason);
+  WriteWork(record, out);
+  out.Raw(",\"loss\":");
+  out.Real(record.loss);
+  out.Raw(",\"samples\":");
+  out.Number(record.samples);
+  out.Raw(",\"learning_rate\":");
+  out.Real(record.learning_rate);
+  WriteTimes(record, out);
   if (record.digest) {
-    line["digest"] = {{"slice", record.digest->slice},
-                      {"value", fmt::format("{:016x}", record.digest->value)},
-                      {"agreeing", record.digest->agreeing}};
+    out.Raw(fmt::format(",\"digest\":{{\"slice\":{},\"value\":\"{:016x}\",\"agreeing\":{}}}",
+                        record.digest->slice, record.digest->value, record.digest->agreeing));
   }
-  return line.dump();
+  out.Raw("}");
+  return out.Take();
 }
 
 std::string EvaluationLine(const EvaluationRecord& record) {
@@ -129,6 +212,12 @@ std::string SummaryText(const JobResult& result) {
         {{"worker", s.worker.value}, {"held_up_seconds", s.held_up_seconds}, {"kind", s.kind}});
   }
   out["saved_seconds"] = result.saved_seconds;
+  if (result.simulated) {
+    out["simulated"] = true;
+    out["emulated"] = true;
+    out["exchange"] = result.simulated->exchange;
+    out["seed"] = result.simulated->seed;
+  }
   return out.dump(2) + "\n";
 }
 

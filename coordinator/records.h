@@ -105,6 +105,12 @@ struct Totals {
   std::uint64_t samples_moved = 0;
 };
 
+// Of a job on virtual time.
+struct SimulatedRecord {
+  std::string exchange;  // "full" or "modelled"
+  std::uint64_t seed = 0;
+};
+
 // summary.json.
 struct JobResult {
   JobOutcome outcome = JobOutcome::kCompleted;
@@ -122,6 +128,7 @@ struct JobResult {
   std::vector<PathRecord> paths;
   std::vector<StragglerRecord> stragglers;  // the worst first
   double saved_seconds = 0;
+  std::optional<SimulatedRecord> simulated;
 };
 
 enum class Phase : std::uint8_t { kGathering, kForming, kTraining, kEnding, kFinished };

@@ -19,6 +19,8 @@ class ComputeModel {
   // Of a unit that this worker begins now. `random`: of the worker's process.
   virtual Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
                             RandomStream& random) = 0;
+  // Whether a unit that has become void ends at once, as one that is paced does, or runs on.
+  virtual bool interruptible() const = 0;
 };
 
 // Between half and one and a half times `unit_time`, evenly; some workers are slower all the time.
@@ -28,6 +30,7 @@ class EvenCompute final : public ComputeModel {
       : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
   Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
                     RandomStream& random) override;
+  bool interruptible() const override { return false; }
 
  private:
   const Duration unit_time_;
@@ -52,6 +55,7 @@ class ModelCompute final : public ComputeModel {
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
   Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
                     RandomStream& random) override;
+  bool interruptible() const override { return true; }
 
  private:
   // The one place that asks the slow-downs.

@@ -53,7 +53,8 @@ Time ModelNetwork::Arrival(Time now, std::uint32_t from, std::uint32_t to, std::
 }
 
 Duration ModelNetwork::Pass(std::uint64_t bytes) {
-  return FromSeconds(static_cast<double>(bytes) / options_.memory_bytes_per_second);
+  return std::chrono::microseconds(1) +
+         FromSeconds(static_cast<double>(bytes) / options_.memory_bytes_per_second);
 }
 
 }  // namespace lockstep::simulate

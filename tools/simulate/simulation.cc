@@ -253,7 +253,10 @@ void Simulation::Step(coordinator::Event event) {
   if (hooks.on_event) hooks.on_event(event);
   // Carrying out actions steps nothing: whatever follows is an event of its own.
   actions_.clear();
+  const Time began = MonotonicNow();
   coordinator_->Step(now(), std::move(event), &actions_);
+  coordinator_time_ += MonotonicNow() - began;
+  ++coordinator_steps_;
   for (coordinator::Action& action : actions_) CarryOut(action);
   if (hooks.after_step) hooks.after_step();
 }

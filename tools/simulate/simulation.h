@@ -78,6 +78,9 @@ class Simulation {
   const coordinator::Coordinator& coordinator() const { return *coordinator_; }
   Time now() const { return queue_.now(); }
   EventQueue& queue() { return queue_; }
+  // How many events the coordinator had, and the real time that it took for them.
+  std::uint64_t coordinator_steps() const { return coordinator_steps_; }
+  Duration coordinator_time() const { return coordinator_time_; }
 
   // Asked about everything that happens, before it is carried out.
   struct Hooks {
@@ -127,6 +130,8 @@ class Simulation {
   std::map<MemberId, Process*> members_;
   std::optional<coordinator::JobResult> result_;
   coordinator::Actions actions_;
+  std::uint64_t coordinator_steps_ = 0;
+  Duration coordinator_time_{};
 };
 
 }  // namespace lockstep::simulate

@@ -382,8 +382,22 @@ void StepWorker::Compute() {
   numbers_->BeginUnit();
   const Duration time =
       cluster_->compute->UnitTime(self_.worker, host_->now(), take.unit.range, host_->random());
-  const std::int64_t start = host_->now().time_since_epoch().count();
-  host_->After(time, [this, take, start] { FinishUnit(take, start); });
+  computing_ = take;
+  unit_start_ns_ = host_->now().time_since_epoch().count();
+  host_->After(time, [this, unit = ++unit_] { EndUnit(unit); });
+}
+
+void StepWorker::Do(const action::VoidWork&) {
+  if (!computing_ || !cluster_->compute->interruptible()) return;
+  host_->At(host_->now(), [this, unit = unit_] { EndUnit(unit); });
+}
+
+// Perhaps before its time; the later call finds another unit.
+void StepWorker::EndUnit(std::uint64_t unit) {
+  if (!computing_ || unit != unit_) return;
+  const UnitQueue::Take take = *computing_;
+  computing_.reset();
+  FinishUnit(take, unit_start_ns_);
 }
 
 void StepWorker::FinishUnit(const UnitQueue::Take& take, std::int64_t start_ns) {

@@ -110,7 +110,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::OpenBlock& a) { numbers_->OpenBlock(a.buffer, a.generation); }
   void Do(const worker::action::StartWork& a);
   void Do(const worker::action::WakeCompute&) { Compute(); }
-  void Do(const worker::action::VoidWork&) {}
+  void Do(const worker::action::VoidWork& a);
   void Do(const worker::action::EvaluateChunk& a);
   void Do(const worker::action::Reduce& a);
   void Do(const worker::action::CopySums& a);
@@ -127,6 +127,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::Log& a);
 
   void Compute();
+  void EndUnit(std::uint64_t unit);
   void FinishUnit(const worker::UnitQueue::Take& take, std::int64_t start_ns);
   void Seal(const worker::UnitQueue::Take& take);
   // The reduction thread: one operation after the other, each a pass over so many bytes.
@@ -150,7 +151,10 @@ class StepWorker final : public WorkerModel {
   std::deque<QueuedOp> ops_;
   bool op_under_way_ = false;
   std::optional<worker::action::StartWork> work_;
-  bool in_unit_ = false;
+  bool in_unit_ = false;    // or seals
+  std::uint64_t unit_ = 0;  // counts them
+  std::optional<worker::UnitQueue::Take> computing_;
+  std::int64_t unit_start_ns_ = 0;
   std::uint64_t timer_ = 0;
   bool in_step_ = false;
   bool dead_ = false;

@@ -1,0 +1,97 @@
+// Lines of rounds.jsonl are read back as they were written, and make a timeline.
+#include "coordinator/record_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "coordinator/timeline.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+RoundRecord Example() {
+  RoundRecord record;
+  record.round = RoundId(7);
+  record.epoch = Epoch(1);
+  record.attempts = {{Attempt(0), "the first 2 of 3 workers"}, {Attempt(1), "a \"quoted\"\nword"}};
+  record.policy = "backup+none";
+  record.reason = "the first 2 of 3 workers";
+  record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 4}, {8, 12}}},
+                         {WorkerId(2), PartIndex(1), 0.25f, 4, {{4, 8}}}};
+  record.units = {{WorkerId(0), {0, 4}, 1.25, 1.5}, {WorkerId(2), {4, 8}, -0.000012, 12.000001}};
+  record.excluded = {WorkerId(1)};
+  record.moved = {{WorkerId(1), WorkerId(2), {4, 8}}};
+  record.requeued = {{12, 16}};
+  record.loss = 0.6931471805599453;
+  record.samples = 12;
+  record.learning_rate = 0.1f;
+  record.start = 1;
+  record.ready = {{WorkerId(0), 1.5}, {WorkerId(2), 12.25}};
+  record.delivered = {{WorkerId(0), 1.75}};
+  record.commit = 12.5;
+  record.applied = 12.7;
+  record.digest = DigestRecord{3, 0xabcdef0123456789, 2};
+  return record;
+}
+
+TEST(RoundLine, IsReadBackAsItWasWritten) {
+  const RoundRecord record = Example();
+  const std::string line = RoundLine(record);
+  const auto read = RoundFromLine(line);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(RoundLine(*read), line);
+  EXPECT_EQ(read->loss, record.loss);
+  EXPECT_EQ(read->learning_rate, record.learning_rate);
+  EXPECT_EQ(read->attempts[1].reason, record.attempts[1].reason);
+  EXPECT_EQ(read->contributors[1].weight, 0.25f);
+  EXPECT_EQ(read->units[1].start, -0.000012);
+  EXPECT_EQ(read->units[1].end, 12.000001);
+  EXPECT_EQ(read->digest->value, record.digest->value);
+}
+
+TEST(RoundLine, HasTheDocumentedKeys) {
+  const auto line = nlohmann::json::parse(RoundLine(Example()));
+  for (const char* key :
+       {"round", "epoch", "attempts", "policy", "reason", "contributors", "units", "excluded",
+        "moved", "dropped", "requeued", "loss", "samples", "learning_rate", "times", "digest"}) {
+    EXPECT_TRUE(line.contains(key)) << key;
+  }
+  EXPECT_EQ(line["times"]["ready"]["2"], 12.25);
+  EXPECT_EQ(line["contributors"][0]["weight"], 1.0);
+  EXPECT_EQ(line["dropped"], nlohmann::json::array());
+  RoundRecord open = Example();
+  open.applied.reset();
+  open.digest.reset();
+  const auto without = nlohmann::json::parse(RoundLine(open));
+  EXPECT_TRUE(without["times"]["applied"].is_null());
+  EXPECT_FALSE(without.contains("digest"));
+}
+
+TEST(RoundLine, WhatIsNoneIsAnError) {
+  for (const char* text : {"", "{", "[]", "{\"round\":1}", "{\"round\":\"x\"}"}) {
+    EXPECT_FALSE(RoundFromLine(text).ok()) << text;
+  }
+}
+
+TEST(Timeline, IsOneJsonDocument) {
+  std::stringstream lines(RoundLine(Example()) + "\nnot a line\n");
+  std::stringstream out;
+  TimelineFromRounds(lines, out);
+  const auto timeline = nlohmann::json::parse(out.str());
+  std::size_t units = 0;
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event["name"] != "unit of round 7") continue;
+    ++units;
+    EXPECT_EQ(event["ph"], "X");
+    if (event["tid"] == 1) {
+      EXPECT_EQ(event["ts"], 1250000);
+      EXPECT_EQ(event["dur"], 250000);
+    }
+  }
+  EXPECT_EQ(units, 2u);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

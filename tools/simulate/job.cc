@@ -1,0 +1,195 @@
+#include "tools/simulate/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+
+#include "base/check.h"
+#include "coordinator/record_json.h"
+#include "coordinator/run_directory.h"
+#include "coordinator/timeline.h"
+#include "tools/simulate/checker.h"
+#include "tools/simulate/modelled_worker.h"
+#include "tools/simulate/step_worker.h"
+
+namespace lockstep::simulate {
+namespace {
+
+// Without a closed round for so many time-outs the job stands still.
+constexpr int kStandstillTimeouts = 100;
+
+worker::MachineConfig MachineOf(const SimulateOptions& options) {
+  const JobConfig& job = options.job;
+  worker::MachineConfig machine;
+  machine.clip = job.optimizer.clip;
+  machine.piece_bytes = job.exchange.piece_bytes;
+  machine.fetch_window = job.exchange.window;
+  machine.formation_timeout = FromSeconds(job.liveness.timeout_s);
+  const std::uint32_t units = job.job.units > 0 ? job.job.units : 4 * options.workers;
+  // Many times its share may come to one worker; all of them when they are few.
+  machine.queue_capacity = std::min(2 * units + 16, 32 * (units / options.workers + 8));
+  return machine;
+}
+
+// The parameters as one block that the backward pass finishes in a few steps.
+worker::Layout LayoutOf(const SimulateOptions& options) {
+  const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
+  return worker::Layout({{0, floats}}, options.job.exchange.bucket_bytes);
+}
+
+class JobRun {
+ public:
+  JobRun(const SimulateOptions& options, ComputeModel* compute, const OnRound& on_round)
+      : options_(options),
+        on_round_(on_round),
+        network_(options.network, options.workers),
+        simulation_(StartOf(options), options.seed,
+                    ControlTiming{.latency = options.network.latency,
+                                  .jitter = {},
+                                  .coordinator_cost = options.coordinator_cost},
+                    [this](WorkerHost* host) { return Make(host); }) {
+    if (options.full()) {
+      Cluster::Options cluster;
+      cluster.machine = MachineOf(options);
+      cluster.train_samples = options.train_samples;
+      cluster.whole_checkpoints = false;
+      cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
+                       [](const MemberId&) { return std::make_shared<NoNumbers>(); });
+      checker_.emplace(Checker::Options{1, options.train_samples}, &simulation_);
+    } else {
+      ModelledExchange::Options exchange;
+      exchange.network = options.network;
+      exchange.model_bytes = options.model_bytes;
+      exchange.train_samples = options.train_samples;
+      exchange.machine = MachineOf(options);
+      exchange_.emplace(std::move(exchange), compute, options.workers);
+    }
+    Attach();
+    for (std::uint32_t i = 0; i < options.workers; ++i) simulation_.AddWorker(Duration{});
+  }
+
+  Result<JobOutcome> Go() {
+    const Time began = MonotonicNow();
+    const Duration patience =
+        std::max(kStandstillTimeouts * FromSeconds(options_.job.liveness.timeout_s),
+                 FromSeconds(2 * options_.job.job.join_timeout_s));
+    last_round_ = simulation_.now();
+    while (simulation_.RunNext()) {
+      if (!status_.ok()) return status_.error();
+      if (checker_ && !checker_->failure().empty()) {
+        return Error{ErrorCode::kClosed, "an invariant is broken: " + checker_->failure()};
+      }
+      if (simulation_.now() - last_round_ > patience) {
+        return Error{ErrorCode::kTimeout,
+                     fmt::format("the job stands still: {}",
+                                 simulation_.coordinator().Status(simulation_.now()).waiting_for)};
+      }
+    }
+    LOCKSTEP_CHECK(simulation_.result() != nullptr, "nothing happens any more");
+    JobOutcome outcome;
+    outcome.result = *simulation_.result();
+    outcome.result.simulated =
+        coordinator::SimulatedRecord{options_.full() ? "full" : "modelled", options_.seed};
+    // Nothing was learned, and with a thousand workers there are a million paths.
+    outcome.result.train_loss.reset();
+    outcome.result.params_digest.clear();
+    outcome.result.digest_differs.clear();
+    outcome.result.paths.clear();
+    outcome.events = simulation_.queue().run();
+    outcome.coordinator_steps = simulation_.coordinator_steps();
+    outcome.coordinator_seconds = Seconds(simulation_.coordinator_time());
+    outcome.seconds = Seconds(MonotonicNow() - began);
+    return outcome;
+  }
+
+ private:
+  static coordinator::StartParameters StartOf(const SimulateOptions& options) {
+    coordinator::StartParameters start;
+    start.config = options.job;
+    start.config.exchange.mapping = "auto";  // of the modelled exchange; full has no arenas
+    start.config.exchange.transport = "tcp";
+    start.workers = options.workers;
+    start.job_id = "simulated";
+    return start;
+  }
+
+  std::unique_ptr<WorkerModel> Make(WorkerHost* host) {
+    if (cluster_) return std::make_unique<StepWorker>(host, &*cluster_);
+    return std::make_unique<ModelledWorker>(host, &*exchange_);
+  }
+
+  void Attach() {
+    Simulation::Hooks& hooks = simulation_.hooks;
+    hooks.on_closed = [this](const std::shared_ptr<const coordinator::RoundRecord>& record) {
+      last_round_ = simulation_.now();
+      if (checker_) checker_->OnClosed(*record);
+      if (status_.ok()) status_ = on_round_(*record);
+    };
+    if (!checker_) return;
+    hooks.on_event = [this](const coordinator::Event& event) { checker_->OnEvent(event); };
+    hooks.on_send = [this](const coordinator::Send& send) { checker_->OnSend(send); };
+    hooks.after_step = [this] { checker_->AfterStep(); };
+  }
+
+  const SimulateOptions& options_;
+  const OnRound& on_round_;
+  ModelNetwork network_;
+  std::optional<Cluster> cluster_;
+  std::optional<ModelledExchange> exchange_;
+  Simulation simulation_;
+  std::optional<Checker> checker_;
+  Status status_;
+  Time last_round_;
+};
+
+// What is wrong with the config, before anything is written.
+Status CheckStart(const SimulateOptions& options) {
+  coordinator::StartParameters start;
+  start.config = options.job;
+  start.workers = options.workers;
+  auto trial = coordinator::Coordinator::Make(std::move(start));
+  return trial.ok() ? Status() : Status(trial.error());
+}
+
+}  // namespace
+
+Result<JobOutcome> SimulateJob(const SimulateOptions& options, ComputeModel* compute,
+                               const OnRound& on_round) {
+  if (Status status = CheckStart(options); !status) return status.error();
+  return JobRun(options, compute, on_round).Go();
+}
+
+Result<JobOutcome> SimulateIntoRunDirectory(const SimulateOptions& options) {
+  if (Status status = CheckStart(options); !status) return status.error();
+  auto opened = coordinator::RunDirectory::Open(options.run_dir, false);
+  if (!opened) return opened.error();
+  coordinator::RunDirectory& directory = **opened;
+  if (Status written = directory.WriteFile("config.ini", ToIni(options.job)); !written) {
+    return written.error();
+  }
+  const auto timeline_path = directory.path() / "timeline.json";
+  std::ofstream timeline_file(timeline_path, std::ios::trunc);
+  Result<JobOutcome> outcome = [&] {
+    coordinator::TimelineWriter timeline(timeline_file);
+    ModelCompute compute(options.unit, options.seed, Simulation::kStart, options.workers);
+    return SimulateJob(options, &compute, [&](const coordinator::RoundRecord& record) {
+      timeline.Add(record);
+      return directory.AppendRound(record);
+    });
+  }();
+  if (!outcome) return outcome.error();
+  timeline_file.close();
+  if (!timeline_file) {
+    return Error{ErrorCode::kIo, fmt::format("{}: cannot write", timeline_path.string())};
+  }
+  if (Status written =
+          directory.WriteFile("summary.json", coordinator::SummaryText(outcome->result));
+      !written) {
+    return written.error();
+  }
+  return outcome;
+}
+
+}  // namespace lockstep::simulate

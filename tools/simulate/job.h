@@ -1,0 +1,35 @@
+// One simulated job into a run directory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "coordinator/coordinator.h"
+#include "tools/simulate/compute_model.h"
+#include "tools/simulate/options.h"
+
+namespace lockstep::simulate {
+
+struct JobOutcome {
+  coordinator::JobResult result;
+  std::uint64_t events = 0;  // in the simulation
+  std::uint64_t coordinator_steps = 0;
+  double coordinator_seconds = 0;  // really spent in them
+  double seconds = 0;              // really spent in all
+};
+
+using OnRound = std::function<Status(const coordinator::RoundRecord&)>;
+
+// Runs the job that the options describe; each closed round is handed to `on_round`. Errors: a
+// config that cannot work (kInvalid), a job that stands still (kTimeout), a broken invariant
+// (kClosed), and what `on_round` answers.
+Result<JobOutcome> SimulateJob(const SimulateOptions& options, ComputeModel* compute,
+                               const OnRound& on_round);
+
+// The same with the compute model of the options, into options.run_dir.
+Result<JobOutcome> SimulateIntoRunDirectory(const SimulateOptions& options);
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,259 @@
+#include "tools/simulate/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/options.h"
+#include "base/program_options.h"
+
+namespace lockstep::simulate {
+namespace {
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
+
+OptionType<Setting> SettingOption() {
+  OptionType<Setting> type;
+  type.placeholder = std::string("KEY=VALUE");
+  type.form = std::string("KEY=VALUE, as policy.name=backup");
+  type.parse = [](std::string_view text) -> Result<Setting> {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return Invalid("expected KEY=VALUE, as policy.name=backup");
+    }
+    return Setting{std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))};
+  };
+  type.format = [](const Setting& value) { return value.key + "=" + value.value; };
+  return type;
+}
+
+OptionType<SlowLink> SlowLinkOption() {
+  OptionType<SlowLink> type;
+  type.placeholder = std::string("W=BYTES");
+  type.form = std::string("a worker and bytes in a second, as 3=10MiB");
+  type.parse = [form = type.form](std::string_view text) -> Result<SlowLink> {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) return Invalid("expected " + form);
+    auto worker = Count(0, 4095).parse(text.substr(0, equals));
+    if (!worker) return worker.error();
+    auto bytes = Bytes(1, std::uint64_t{1} << 50).parse(text.substr(equals + 1));
+    if (!bytes) return bytes.error();
+    return SlowLink{*worker, static_cast<double>(*bytes)};
+  };
+  type.format = [](const SlowLink& value) {
+    return fmt::format("{}={}", value.worker, static_cast<std::uint64_t>(value.bytes_per_second));
+  };
+  return type;
+}
+
+OptionType<Fault> FaultOption() {
+  OptionType<Fault> type;
+  type.placeholder = std::string("FAULT");
+  type.form = std::string("as a failing seed prints it");
+  type.parse = ParseFault;
+  type.format = [](const Fault& fault) { return ToString(fault); };
+  return type;
+}
+
+struct Seeds {
+  std::uint64_t first = 1;
+  std::uint64_t last = 100;
+};
+
+OptionType<Seeds> SeedsOption() {
+  OptionType<Seeds> type;
+  type.placeholder = std::string("FROM..TO");
+  type.form = std::string("FROM..TO or one number");
+  type.parse = [form = type.form](std::string_view text) -> Result<Seeds> {
+    const auto number = WideCount(0, ~std::uint64_t{0} - 1).parse;
+    const std::size_t dots = text.find("..");
+    auto first = number(text.substr(0, dots));
+    auto last = number(dots == std::string_view::npos ? text : text.substr(dots + 2));
+    if (!first || !last || *last < *first) return Invalid("expected " + form);
+    return Seeds{*first, *last};
+  };
+  type.format = [](const Seeds& seeds) { return fmt::format("{}..{}", seeds.first, seeds.last); };
+  return type;
+}
+
+// What the table holds in the units of the command line.
+struct Raw {
+  double unit_time_s = 0;
+  double latency_s = 50e-6;
+  std::uint64_t bandwidth = 1'250'000'000;
+  std::uint64_t memory_bandwidth = 10'000'000'000;
+  double coordinator_cost_s = 5e-6;
+  std::vector<SlowLink> slow_links;
+  Seeds seeds;
+  bool help = false;
+  bool version = false;
+};
+
+void DeclareJob(OptionTable& table, SimulateOptions* options) {
+  OptionType<std::uint32_t> workers = Count(1, 4096);
+  workers.format = [](const std::uint32_t& value) {
+    return value == 0 ? std::string() : std::to_string(value);
+  };
+  table.Group("A job on virtual time", "the files are those of a real one");
+  table.Add("workers", &options->workers, workers,
+            "Workers of the job; required. With --faults: of each job, else 1 to 6");
+  table.Add("config", &options->config_file, Text("FILE", "an INI file"),
+            "The job's config; without it all defaults hold");
+  table.Add("run-dir", &options->run_dir, Text("DIR", "a folder"),
+            "Where the records are written; required");
+  table.AddRepeatable("set", &options->settings, SettingOption(),
+                      "Overrides a key of the config, as --KEY=VALUE does");
+  table.AddRepeatable("slowdown", &options->slowdowns, SlowdownOption(),
+                      "Slows workers down; may be given more than once");
+  table.Add("seed", &options->seed, WideCount(0, ~std::uint64_t{0}),
+            "Of all that is drawn; without it job.seed. With --faults: this one only");
+  table.Add("exchange", &options->exchange, Choice({"auto", "full", "modelled"}),
+            "full: every message between workers is carried, by their real step machines. "
+            "modelled: receipts and publication are computed out of the network's numbers, units "
+            "and parts are real. auto: full up to 64 workers");
+}
+
+void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
+  table.Group("The model", "how long things take");
+  table.Add("unit-time", &raw->unit_time_s, DurationSeconds(0, 3600),
+            "A unit's computation; 0s: emulate.unit_time, or 20ms where that is 0s too");
+  table.Add("unit-spread", &options->unit.spread, Number(0, 10),
+            "Spread of the units' times: standard deviation of their logarithm");
+  table.Add("worker-spread", &options->unit.worker_spread, Number(0, 10),
+            "The same of the workers' speeds, each drawn once");
+  table.Add("model-bytes", &options->model_bytes, Bytes(4, std::uint64_t{1} << 40),
+            "Parameters: what a contribution and the sums have to move");
+  table.Add("train-samples", &options->train_samples, WideCount(0, std::uint64_t{1} << 40),
+            "Of the dataset; 0: data.synthetic_train, 50000 for cifar10, 60000 for idx");
+  table.Add("latency", &raw->latency_s, DurationSeconds(0, 3600), "Of every message, one way");
+  table.Add("bandwidth", &raw->bandwidth, Bytes(1, std::uint64_t{1} << 50),
+            "Bytes in a second that a worker sends, and as many that it receives");
+  table.AddRepeatable("slow-link", &raw->slow_links, SlowLinkOption(),
+                      "Another bandwidth for one worker; may be given more than once");
+  table.Add("memory-bandwidth", &raw->memory_bandwidth, Bytes(1, std::uint64_t{1} << 50),
+            "Bytes in a second that a sum or an update passes over");
+  table.Add("coordinator-cost", &raw->coordinator_cost_s, DurationSeconds(0, 1),
+            "Of each message that the coordinator receives or sends");
+}
+
+void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
+  table.Group("Faults", "small jobs with real floats, held to the invariants after every event");
+  table.AddSwitch("faults", &options->faults,
+                  "Runs the jobs of --seeds with faults, heals them, and demands that they finish");
+  table.Add("seeds", &raw->seeds, SeedsOption(), "The jobs that are run");
+  table.Add("jobs", &options->jobs, Count(1, 256), "How many run at a time; -j N is the same");
+  table.AddSwitch("shrink", &options->shrink,
+                  "Takes away faults that a failing seed does not need, and tells what happened");
+  table.AddSwitch("history", &options->history, "Tells what happens in each job");
+  table.AddRepeatable("fault", &options->fault_list, FaultOption(),
+                      "These faults instead of the seed's; may be given more than once");
+  table.Group("What if", "");
+  table.Add("replay", &options->replay, Text("RUNDIR", "a run directory"),
+            "Takes the measured times out of a run's rounds.jsonl and plays them under other "
+            "policies: those that --set or --policy.name names, else all");
+  table.Group("Other", "");
+  table.AddSwitch("version", &raw->version, "Print the version and end");
+  table.AddSwitch("help", &raw->help, "Print this and end");
+}
+
+Status Check(const SimulateOptions& options) {
+  if (options.faults && !options.replay.empty()) {
+    return Invalid("--faults and --replay: only one of them");
+  }
+  if (options.faults) {
+    if (options.workers > kFullWorkers) {
+      return Invalid(fmt::format("--workers {}: with --faults at most {}, every message is carried",
+                                 options.workers, kFullWorkers));
+    }
+    return {};
+  }
+  if (!options.replay.empty()) return {};
+  if (options.workers == 0) return Invalid("--workers: required, as --workers 1000");
+  if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
+  if (options.job.job.global_batch < options.workers) {
+    return Invalid(
+        fmt::format("job.global_batch = {} is less than --workers {}: each needs at least one "
+                    "sample",
+                    options.job.job.global_batch, options.workers));
+  }
+  const std::uint32_t units = options.job.job.units;
+  if (units != 0 && units < options.workers) {
+    return Invalid(fmt::format("job.units = {} is less than --workers {}: each needs at least one",
+                               units, options.workers));
+  }
+  return {};
+}
+
+std::uint64_t TrainSamples(const DataSection& data) {
+  if (data.format == "synthetic") return data.synthetic_train;
+  return data.format == "cifar10" ? 50000 : 60000;
+}
+
+}  // namespace
+
+Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> arguments) {
+  SimulateOptions options;
+  Raw raw;
+  OptionTable table;
+  DeclareJob(table, &options);
+  DeclareModel(table, &options, &raw);
+  DeclareModes(table, &options, &raw);
+  DeclareJobOptions(table, &options.job);
+  const auto asks = [&](std::string_view option) {
+    return std::ranges::find(arguments, option) != arguments.end();
+  };
+  if (asks("--help")) {
+    options.print = fmt::format(
+        "lockstep-simulate {}: runs a job's coordinator and policies on virtual time, with "
+        "simulated workers.\nOptions of the job, with a dot, may also stand in the config "
+        "file\n\n{}",
+        Version(), table.Help());
+    return options;
+  }
+  if (asks("--version")) {
+    options.print = fmt::format("lockstep-simulate {}\n", Version());
+    return options;
+  }
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  for (std::string& word : words) {
+    if (word == "-j") {
+      word = "--jobs";
+    } else if (word.starts_with("-j") && word.size() > 2) {
+      word = "--jobs=" + word.substr(2);
+    }
+  }
+  if (Status read = table.ReadCommandLine(words); !read) return read.error();
+  for (const Setting& setting : options.settings) {
+    if (Status set = table.Set(setting.key, setting.value); !set) return set.error();
+  }
+  options.policy_given = table.Given("policy.name");
+  std::string file = options.config_file;
+  if (file.empty() && !options.replay.empty()) file = options.replay + "/config.ini";
+  if (!file.empty()) {
+    if (Status read = table.ReadFile(file); !read) return read.error();
+  }
+  if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
+  if (Status checked = Check(options); !checked) return checked.error();
+
+  double unit_time = raw.unit_time_s > 0 ? raw.unit_time_s : options.job.emulate.unit_time_s;
+  if (unit_time == 0) unit_time = 0.02;
+  options.unit.unit_time = FromSeconds(unit_time);
+  options.unit.slowdowns = options.slowdowns;
+  options.network.latency = FromSeconds(raw.latency_s);
+  options.network.bytes_per_second = static_cast<double>(raw.bandwidth);
+  options.network.memory_bytes_per_second = static_cast<double>(raw.memory_bandwidth);
+  for (const SlowLink& link : raw.slow_links) {
+    options.network.slow_links[link.worker] = link.bytes_per_second;
+  }
+  options.coordinator_cost = FromSeconds(raw.coordinator_cost_s);
+  if (options.train_samples == 0) options.train_samples = TrainSamples(options.job.data);
+  const bool one_seed = table.Given("seed");
+  if (!one_seed) options.seed = options.job.job.seed;
+  options.first_seed = one_seed ? options.seed : raw.seeds.first;
+  options.last_seed = one_seed ? options.seed : raw.seeds.last;
+  options.fault_list_given = !options.fault_list.empty();
+  return options;
+}
+
+}  // namespace lockstep::simulate

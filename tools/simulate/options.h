@@ -1,0 +1,66 @@
+// The command line of lockstep-simulate.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/job_config.h"
+#include "base/job_options.h"
+#include "base/result.h"
+#include "base/slowdown_spec.h"
+#include "tools/simulate/compute_model.h"
+#include "tools/simulate/data_network.h"
+#include "tools/simulate/fault.h"
+
+namespace lockstep::simulate {
+
+// Up to so many workers every message is carried, unless --exchange says otherwise.
+inline constexpr std::uint32_t kFullWorkers = 64;
+
+struct SlowLink {
+  std::uint32_t worker = 0;
+  double bytes_per_second = 0;
+};
+
+struct SimulateOptions {
+  // A job.
+  std::uint32_t workers = 0;
+  std::string config_file;
+  std::string run_dir;
+  std::vector<SlowdownSpec> slowdowns;
+  std::uint64_t seed = 0;
+  std::vector<Setting> settings;  // --set
+  JobConfig job;
+  std::string exchange = "auto";
+  UnitTimeOptions unit;
+  NetworkOptions network;
+  Duration coordinator_cost = std::chrono::microseconds(5);
+  std::uint64_t model_bytes = 4u << 20;
+  std::uint64_t train_samples = 0;
+
+  // Instead: --faults, --replay.
+  bool faults = false;
+  std::uint64_t first_seed = 1;
+  std::uint64_t last_seed = 100;
+  std::uint32_t jobs = 1;
+  bool shrink = false;
+  bool history = false;
+  std::vector<Fault> fault_list;
+  bool fault_list_given = false;
+  std::string replay;
+
+  bool policy_given = false;
+  std::string print;  // not empty: --help or --version; nothing else is filled in
+
+  // What `exchange` comes to.
+  bool full() const {
+    return exchange == "full" || (exchange == "auto" && workers <= kFullWorkers);
+  }
+};
+
+// `arguments` without the program's name. Errors are kInvalid, one line.
+Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> arguments);
+
+}  // namespace lockstep::simulate
