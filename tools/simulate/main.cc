@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/simulate/fault_runs.h"
 #include "tools/simulate/job.h"
 #include "tools/simulate/options.h"
 
@@ -55,6 +56,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(options->print.c_str(), stdout);
     return 0;
   }
+  if (options->faults) return RunFaultSeeds(*options) ? 0 : kStatusFailed;
   return RunJob(*options);
 }
 

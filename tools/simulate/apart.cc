@@ -1,0 +1,68 @@
+#include "tools/simulate/apart.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::simulate {
+namespace {
+
+constexpr int kReturned = 42;  // a status that nothing else ends with
+
+}  // namespace
+
+Apart::Apart(const std::function<std::string()>& function) {
+  std::array<int, 2> ends{};
+  LOCKSTEP_CHECK(::pipe(ends.data()) == 0, "no pipe");
+  std::fflush(nullptr);
+  pid_ = ::fork();
+  LOCKSTEP_CHECK(pid_ >= 0, "no process");
+  if (pid_ == 0) {
+    ::close(ends[0]);
+    ::dup2(ends[1], STDERR_FILENO);
+    std::string text = function();
+    text.resize(std::min(text.size(), kTextBytes));
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t wrote = ::write(ends[1], text.data() + at, text.size() - at);
+      if (wrote <= 0) ::_exit(1);
+      at += static_cast<std::size_t>(wrote);
+    }
+    ::_exit(kReturned);
+  }
+  ::close(ends[1]);
+  out_ = ends[0];
+}
+
+Apart::Apart(Apart&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)) {}
+
+Apart::~Apart() {
+  if (pid_ > 0) Wait();
+}
+
+Apart::Ended Apart::Wait() {
+  Ended ended;
+  std::array<char, 4096> part{};
+  for (;;) {
+    const ssize_t got = ::read(out_, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    ended.text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  ::close(out_);
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  ended.ok = WIFEXITED(status) && WEXITSTATUS(status) == kReturned;
+  if (!ended.ok && ended.text.empty()) ended.text = "it was killed";
+  return ended;
+}
+
+}  // namespace lockstep::simulate

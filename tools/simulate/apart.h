@@ -1,0 +1,34 @@
+// Runs a function in a process of its own.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <sys/types.h>
+
+namespace lockstep::simulate {
+
+class Apart {
+ public:
+  // Begins at once. What `function` returns, and what it writes to standard error, comes back as
+  // text of at most kTextBytes.
+  explicit Apart(const std::function<std::string()>& function);
+  ~Apart();
+  Apart(Apart&& other) noexcept;
+  Apart& operator=(Apart&&) = delete;
+
+  struct Ended {
+    bool ok = false;   // it returned; false: it was killed, as a failed check does
+    std::string text;  // what it returned, or its last words
+  };
+  // Waits for its end. Once.
+  Ended Wait();
+
+  static constexpr std::size_t kTextBytes = 32 << 10;
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,183 @@
+#include "tools/simulate/fault_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "tools/simulate/apart.h"
+
+namespace lockstep::simulate {
+namespace {
+
+// How the outcome of one job comes back from its process: "ok", or the failure and its details.
+std::string Report(const FaultOutcome& outcome) {
+  if (outcome.failure.empty()) {
+    return fmt::format("ok {} {} {} {} {}", outcome.all_lost ? 1 : 0, outcome.rounds,
+                       outcome.events, outcome.applied, outcome.caught_up);
+  }
+  return outcome.failure + "\n" + outcome.details;
+}
+
+struct Totals {
+  std::uint64_t jobs = 0, lost = 0, rounds = 0, events = 0, applied = 0, caught_up = 0;
+
+  void Add(const std::string& report) {
+    unsigned long long values[5] = {};
+    std::sscanf(report.c_str(), "ok %llu %llu %llu %llu %llu", &values[0], &values[1], &values[2],
+                &values[3], &values[4]);
+    ++jobs;
+    lost += values[0];
+    rounds += values[1];
+    events += values[2];
+    applied += values[3];
+    caught_up += values[4];
+  }
+  void Print() const {
+    fmt::print(
+        "{} jobs: {} rounds, {} events, {} updates compared, {} catch-ups; {} jobs ended "
+        "because nobody was left\n",
+        jobs, rounds, events, applied, caught_up, lost);
+  }
+};
+
+bool Fails(const Apart::Ended& ended) { return !ended.ok || !ended.text.starts_with("ok "); }
+
+// The first line says what is wrong.
+std::string_view Headline(const Apart::Ended& ended) {
+  return std::string_view(ended.text).substr(0, ended.text.find('\n'));
+}
+
+std::string Command(const SimulateOptions& options, std::uint64_t seed,
+                    const std::vector<Fault>* faults) {
+  std::string command = fmt::format("lockstep-simulate --faults --seed {}", seed);
+  if (options.workers > 0) command += fmt::format(" --workers {}", options.workers);
+  if (options.policy_given) command += fmt::format(" --policy.name={}", options.job.policy.name);
+  if (faults != nullptr) {
+    for (const Fault& fault : *faults) command += " --fault " + ToString(fault);
+  }
+  return command;
+}
+
+void Shrink(const SimulateOptions& options, std::uint64_t seed) {
+  FaultJob job = FaultJobOf(options, seed);
+  std::uint64_t tries = 0;
+  const auto run = [&job](const std::vector<Fault>& faults) {
+    FaultJob fewer = job;
+    fewer.faults = faults;
+    return Apart([&fewer] { return Report(RunFaultJob(fewer)); }).Wait();
+  };
+  const std::size_t all = job.faults.size();
+  job.faults = ShrinkFaults(job.faults, [&](const std::vector<Fault>& faults) {
+    ++tries;
+    return Fails(run(faults));
+  });
+  const Apart::Ended ended = run(job.faults);
+  fmt::print("\n{} of {} faults are enough ({} tries):\n", job.faults.size(), all, tries);
+  for (const Fault& fault : job.faults) fmt::print("  {}\n", ToString(fault));
+  fmt::print("{}\n", Command(options, seed, &job.faults));
+  fmt::print("then: {}\n\nwhat happened last:\n", Headline(ended));
+  // In a process of its own: the last step may end it.
+  constexpr std::size_t kLines = 60;
+  const Apart::Ended told = Apart([&job] {
+                              std::deque<std::string> lines;
+                              RunFaultJob(job, [&lines](const std::string& line) {
+                                // To standard error as well: the last words of one that is ended by
+                                // a check.
+                                lines.push_back(line);
+                                if (lines.size() > kLines) lines.pop_front();
+                              });
+                              std::string text;
+                              for (const std::string& line : lines) text += line + "\n";
+                              return text;
+                            }).Wait();
+  fmt::print("{}", told.text);
+}
+
+void PrintFailure(const SimulateOptions& options, std::uint64_t seed, const Apart::Ended& ended) {
+  fmt::print("seed {} fails: {}\n  {}\n", seed, ended.text,
+             Command(options, seed, options.fault_list_given ? &options.fault_list : nullptr));
+  if (options.shrink) Shrink(options, seed);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
+  FaultDraw draw;
+  draw.seed = seed;
+  if (options.workers > 0) draw.workers = options.workers;
+  if (options.policy_given) draw.policy = options.job.policy.name;
+  // Every kind of trouble alone, and all together.
+  draw.mix.crashes = seed % 4 != 1;
+  draw.mix.stops = seed % 4 != 2;
+  draw.mix.links = seed % 4 != 3;
+  draw.mix.coordinator = seed % 3 == 0;
+  draw.mix.until = std::chrono::seconds(2 + seed % 7);
+  draw.mix.mean_pause = std::chrono::milliseconds(60 + 40 * (seed % 5));
+  draw.more_epochs = 12;
+  FaultJob job = DrawFaultJob(draw);
+  if (options.fault_list_given) job.faults = options.fault_list;
+  return job;
+}
+
+std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
+                                const std::function<bool(const std::vector<Fault>&)>& fails) {
+  std::size_t piece = std::max<std::size_t>(faults.size() / 2, 1);
+  while (!faults.empty()) {
+    bool any = false;
+    for (std::size_t at = 0; at < faults.size();) {
+      std::vector<Fault> fewer(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(at));
+      const std::size_t end = std::min(at + piece, faults.size());
+      fewer.insert(fewer.end(), faults.begin() + static_cast<std::ptrdiff_t>(end), faults.end());
+      if (fails(fewer)) {
+        faults = std::move(fewer);
+        any = true;
+      } else {
+        at = end;
+      }
+    }
+    if (piece == 1 && !any) break;
+    piece = std::max<std::size_t>(piece / 2, 1);
+  }
+  return faults;
+}
+
+bool RunFaultSeeds(const SimulateOptions& options) {
+  if (options.history) {
+    for (std::uint64_t seed = options.first_seed; seed <= options.last_seed; ++seed) {
+      const FaultOutcome outcome =
+          RunFaultJob(FaultJobOf(options, seed), [](const std::string& line) {
+            fmt::print("{}\n", line);
+            std::fflush(stdout);  // the next step may be the last
+          });
+      fmt::print("seed {}: {}\n", seed, Report(outcome));
+      if (!outcome.failure.empty()) return false;
+    }
+    return true;
+  }
+  Totals totals;
+  std::deque<std::pair<std::uint64_t, Apart>> running;
+  bool failed = false;
+  for (std::uint64_t seed = options.first_seed; !failed;) {
+    while (running.size() < options.jobs && seed <= options.last_seed) {
+      running.emplace_back(
+          seed, Apart([&options, seed] { return Report(RunFaultJob(FaultJobOf(options, seed))); }));
+      ++seed;
+    }
+    if (running.empty()) break;
+    const Apart::Ended ended = running.front().second.Wait();
+    if (Fails(ended)) {
+      PrintFailure(options, running.front().first, ended);
+      failed = true;
+    } else {
+      totals.Add(ended.text);
+    }
+    running.pop_front();
+  }
+  totals.Print();
+  return !failed;
+}
+
+}  // namespace lockstep::simulate
