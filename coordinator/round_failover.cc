@@ -184,6 +184,12 @@ void RoundMachine::ResolveFailover() {
   if (HasQuorum()) NextAttempt();
 }
 
+bool RoundMachine::HasLost(const ProvisionalRound& round, const MemberId& id) const {
+  const Member* member = job_->members.Find(id);
+  return member == nullptr || !member->live() ||
+         std::find(round.been_out.begin(), round.been_out.end(), id) != round.been_out.end();
+}
+
 void RoundMachine::NextAttempt() {
   ProvisionalRound round = std::move(*provisional_);
   provisional_.reset();
@@ -194,8 +200,7 @@ void RoundMachine::NextAttempt() {
   votes_.Forget(round.commit.round);
   // New owners fetch pieces anew: only a live contributor can serve them.
   std::erase_if(round.parts, [this, &round](const policies::PartChoice& choice) {
-    const Member* member = job_->members.Find(round.books.Share(choice.worker)->member);
-    return member == nullptr || !member->live();
+    return HasLost(round, round.books.Share(choice.worker)->member);
   });
   if (round.parts.empty()) return ReopenRound(std::move(round));
   round.commit.owners =
@@ -220,8 +225,7 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
   open_->attempt = round.commit.attempt;
   std::vector<WorkerId> gone;
   for (const WorkerShare& share : open_->shares()) {
-    const Member* member = job_->members.Find(share.member);
-    if (member == nullptr || !member->live()) gone.push_back(share.member.worker);
+    if (HasLost(round, share.member)) gone.push_back(share.member.worker);
   }
   for (const WorkerId worker : gone) open_->Remove(worker);
   moved_.clear();

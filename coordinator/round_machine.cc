@@ -221,6 +221,7 @@ void RoundMachine::OnOut(const MemberId& member, const std::string& why) {
   }
   if (!provisional_ || provisional_->closed) return;
   ProvisionalRound& round = *provisional_;
+  round.been_out.push_back(member);
   round.applied[worker.value] = false;
   if (round.asked[worker.value] == ProvisionalRound::Asked::kWaiting) --round.answers_missing;
   round.asked[worker.value] = ProvisionalRound::Asked::kUnasked;

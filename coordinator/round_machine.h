@@ -42,7 +42,10 @@ struct ProvisionalRound {
   OpenRound books;
   Plan plan;
   std::vector<policies::PartChoice> parts;  // by worker, then part
-  Commit commit;                            // of the current attempt
+  // Who has been out since the first commit: even if it is live again, it has lost what it had of
+  // this round, and knows of no parts of it.
+  std::vector<MemberId> been_out;
+  Commit commit;  // of the current attempt
   std::string verdict;
   std::vector<AttemptRecord> attempts;
   std::vector<MoveRecord> moved;
@@ -174,6 +177,7 @@ class RoundMachine {
   void NoteResponses();
 
   // round_failover.cc
+  bool HasLost(const ProvisionalRound& round, const MemberId& member) const;
   bool MustApply(const Member& member) const;
   void CountToApply();
   Time NextProvisionalCheck() const;
