@@ -89,6 +89,8 @@ struct Welcome {
   std::string job_id;
   std::vector<std::byte> job_key;  // 32 bytes, see transport::Options
   std::string config_text;         // the job's effective config, INI
+  std::uint32_t workers = 0;       // of the job (--workers)
+  std::int64_t age_ns = 0;         // of the job when this was sent; what slow-downs count from
   bool operator==(const Welcome&) const = default;
 };
 
@@ -243,9 +245,17 @@ struct Finish {
   bool operator==(const Finish&) const = default;
 };
 
+// What slows this worker down from now on, instead of all that did.
 struct SetSlowdown {
-  std::string spec;  // SPEC of the command line; empty: none
+  std::string specs;  // one SPEC of the command line in each line; empty: none
   bool operator==(const SetSlowdown&) const = default;
+};
+
+// Somebody wants this worker to leave the job, as with SIGTERM: Leave follows. Sent when no round
+// needs it.
+struct AskToLeave {
+  std::string reason;
+  bool operator==(const AskToLeave&) const = default;
 };
 
 struct Ping {
@@ -256,7 +266,7 @@ struct Ping {
 
 using ToWorker = std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign,
                               FenceRound, NewOwners, FenceAttempt, TakeSums, CatchUp, Evaluate,
-                              StateChunk, Finish, SetSlowdown, Ping>;
+                              StateChunk, Finish, SetSlowdown, AskToLeave, Ping>;
 
 // --- worker -> coordinator
 // -------------------------------------------------------------------------------------------
@@ -296,6 +306,7 @@ struct Ready {
   std::uint32_t state_tensors = 0;       // of the optimizer
   std::vector<TensorInfo> tensors;       // empty, or together parameter_count values
   std::vector<std::string> state_names;  // of the optimizer's tensors
+  std::string slowdowns;                 // its --slowdown, one SPEC in each line
   bool operator==(const Ready&) const = default;
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/slowdown_trace.h"
+
 namespace lockstep {
 namespace {
 
@@ -106,8 +108,14 @@ OptionType<HostPort> HostPortOption() {
 OptionType<SlowdownSpec> SlowdownOption() {
   OptionType<SlowdownSpec> type;
   type.placeholder = std::string("SPEC");
-  type.form = std::string("key=value,... of worker, factor, from, for");
-  type.parse = ParseSlowdownSpec;
+  type.form = std::string(
+      "key=value,... as worker=2,factor=4,from=10s,for=5s; docs/slowdowns.md has the patterns");
+  type.parse = [](std::string_view text) -> Result<SlowdownSpec> {
+    Result<SlowdownSpec> spec = ParseSlowdownSpec(text);
+    if (!spec) return spec;
+    if (Status loaded = LoadTrace(&*spec); !loaded) return loaded.error();
+    return spec;
+  };
   type.format = [](const SlowdownSpec& value) { return ToString(value); };
   return type;
 }

@@ -21,6 +21,7 @@ std::string Version();
 
 // Option types for what several programs take.
 OptionType<HostPort> HostPortOption();
+// A trace's file is read as well.
 OptionType<SlowdownSpec> SlowdownOption();
 
 struct CoordinatorOptions {

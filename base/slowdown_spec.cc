@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <vector>
@@ -15,10 +17,23 @@ namespace {
 
 constexpr double kLargestFactor = 1e6;
 constexpr double kLongestSeconds = 1e9;
+// Spells repeat; shorter ones would be lost in the length of a unit and cost time to follow.
+constexpr Duration kShortestSpell = std::chrono::milliseconds(1);
 
-const std::vector<std::string>& KnownKeys() {
-  static const std::vector<std::string> keys = {"factor", "worker", "from", "for", "pattern"};
-  return keys;
+struct PatternName {
+  std::string_view name;
+  SlowdownPattern pattern;
+};
+constexpr std::array kPatterns = {PatternName{"constant", SlowdownPattern::kConstant},
+                                  PatternName{"slow-worker", SlowdownPattern::kSlowWorker},
+                                  PatternName{"disrupted", SlowdownPattern::kDisrupted},
+                                  PatternName{"power-law", SlowdownPattern::kPowerLaw},
+                                  PatternName{"pause", SlowdownPattern::kPause},
+                                  PatternName{"delay", SlowdownPattern::kDelay},
+                                  PatternName{"trace", SlowdownPattern::kTrace}};
+
+std::string_view Name(SlowdownPattern pattern) {
+  return std::ranges::find(kPatterns, pattern, &PatternName::pattern)->name;
 }
 
 Error Invalid(std::string_view key, std::string_view value, std::string_view what) {
@@ -31,39 +46,276 @@ bool ParseNumber(std::string_view text, T& value) {
   return !text.empty() && failed == std::errc() && end == text.data() + text.size();
 }
 
-Result<Duration> ParseTime(std::string_view key, std::string_view value) {
-  const Result<double> seconds = ParseDurationSeconds(value);
-  if (!seconds) return Invalid(key, value, seconds.error().message);
-  if (*seconds > kLongestSeconds) return Invalid(key, value, "is too long");
-  // Rounded: 0.3 s are 300000000 ns, although the double is a little less.
-  return Duration(std::llround(*seconds * 1e9));
+// What a key's value is turned into; the error's message goes behind "slowdown KEY = VALUE: ".
+using Taker = Status (*)(std::string_view value, SlowdownSpec& spec);
+
+Error Expected(std::string_view what) {
+  return {ErrorCode::kInvalid, fmt::format("expected {}", what)};
 }
 
-Status TakeKey(std::string_view key, std::string_view value, SlowdownSpec& spec) {
-  if (key == "factor") {
-    if (!ParseNumber(value, spec.factor) || !(spec.factor >= 1) || spec.factor > kLargestFactor) {
-      return Invalid(key, value, "expected a number, 1 to 1000000");
-    }
-  } else if (key == "worker") {
-    std::uint32_t worker = 0;
-    if (!ParseNumber(value, worker)) return Invalid(key, value, "expected a worker's number");
-    spec.worker = WorkerId(worker);
-  } else if (key == "from") {
-    const Result<Duration> time = ParseTime(key, value);
-    if (!time) return time.error();
-    spec.from = *time;
-  } else if (key == "for") {
-    const Result<Duration> time = ParseTime(key, value);
-    if (!time) return time.error();
-    spec.length = *time;
-  } else if (key == "pattern") {
-    if (value != "constant") return Invalid(key, value, "unknown pattern; known is constant");
-  } else {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("slowdown {}: unknown key (did you mean {}?); known are factor, "
-                             "worker, from, for, pattern",
-                             Quoted(key), Quoted(Nearest(key, KnownKeys())))};
+Status TakeTime(std::string_view value, Duration least, Duration& time) {
+  const Result<double> seconds = ParseDurationSeconds(value);
+  if (!seconds) return seconds.error();
+  if (*seconds > kLongestSeconds) return Error{ErrorCode::kInvalid, "is too long"};
+  // Rounded: 0.3 s are 300000000 ns, although the double is a little less.
+  time = Duration(std::llround(*seconds * 1e9));
+  if (time < least) {
+    return Error{ErrorCode::kInvalid, fmt::format("must be at least {} ms", Seconds(least) * 1e3)};
   }
+  return {};
+}
+
+Status TakeDouble(std::string_view value, double least, double most, double& number) {
+  if (!ParseNumber(value, number) || !(number >= least) || !(number <= most)) {
+    return Expected(fmt::format("a number, {:g} to {:.0f}", least, most));
+  }
+  return {};
+}
+
+// "A" or "A..B".
+template <class T, class TakeOne>
+Status TakeRange(std::string_view value, TakeOne&& take, T& least, T& most) {
+  const auto dots = value.find("..");
+  if (Status taken = take(value.substr(0, dots), least); !taken) return taken;
+  most = least;
+  if (dots == std::string_view::npos) return {};
+  if (Status taken = take(value.substr(dots + 2), most); !taken) return taken;
+  if (most < least) return Expected("the smaller one first");
+  return {};
+}
+
+Status TakeFactor(std::string_view value, SlowdownSpec& spec) {
+  return TakeRange(
+      value,
+      [](std::string_view text, double& number) {
+        return TakeDouble(text, 1, kLargestFactor, number);
+      },
+      spec.factor, spec.factor_most);
+}
+
+Status TakeDelay(std::string_view value, SlowdownSpec& spec) {
+  return TakeRange(
+      value,
+      [](std::string_view text, Duration& time) { return TakeTime(text, Duration::zero(), time); },
+      spec.delay, spec.delay_most);
+}
+
+Status TakeWorker(std::string_view value, SlowdownSpec& spec) {
+  std::uint32_t worker = 0;
+  if (!ParseNumber(value, worker)) return Expected("a worker's number");
+  spec.worker = WorkerId(worker);
+  return {};
+}
+
+Status TakeFor(std::string_view value, SlowdownSpec& spec) {
+  Duration length{};
+  if (Status taken = TakeTime(value, Duration::zero(), length); !taken) return taken;
+  spec.length = length;
+  return {};
+}
+
+Status TakeWorkers(std::string_view value, SlowdownSpec& spec) {
+  if (!ParseNumber(value, spec.workers) || spec.workers == 0)
+    return Expected("a number of workers");
+  return {};
+}
+
+Status TakeFile(std::string_view value, SlowdownSpec& spec) {
+  if (value.empty()) return Expected("a file's name");
+  spec.file = value;
+  return {};
+}
+
+// "SECONDS:FACTOR;..."
+Status TakePoints(std::string_view value, SlowdownSpec& spec) {
+  for (bool more = true; more;) {
+    const auto semicolon = value.find(';');
+    more = semicolon != std::string_view::npos;
+    const std::string_view item = value.substr(0, semicolon);
+    value.remove_prefix(more ? semicolon + 1 : value.size());
+    const auto colon = item.find(':');
+    double seconds = 0;
+    TracePoint point;
+    if (colon == std::string_view::npos || !ParseNumber(item.substr(0, colon), seconds) ||
+        !(seconds >= 0) || seconds > kLongestSeconds ||
+        !ParseNumber(item.substr(colon + 1), point.factor) || !(point.factor > 0) ||
+        point.factor > kLargestFactor) {
+      return Expected("SECONDS:FACTOR;... as 0:1;10:4;15:1");
+    }
+    point.at = Duration(std::llround(seconds * 1e9));
+    if (!spec.points.empty() && point.at <= spec.points.back().at) {
+      return Expected("ascending times");
+    }
+    if (spec.points.size() == kMaxTracePoints) {
+      return Expected(fmt::format("at most {} points", kMaxTracePoints));
+    }
+    spec.points.push_back(point);
+  }
+  return {};
+}
+
+Status TakeLoop(std::string_view value, SlowdownSpec& spec) {
+  if (value != "0" && value != "1") return Expected("0 or 1");
+  spec.loop = value == "1";
+  return {};
+}
+
+constexpr unsigned Of(SlowdownPattern pattern) { return 1u << static_cast<unsigned>(pattern); }
+constexpr unsigned kAll = ~0u;
+using enum SlowdownPattern;
+
+struct Key {
+  std::string_view name;
+  unsigned allowed;   // for which patterns
+  unsigned required;  // in which patterns
+  Taker take;
+};
+
+template <Duration SlowdownSpec::*field>
+Status TakeSpell(std::string_view value, SlowdownSpec& spec) {
+  return TakeTime(value, kShortestSpell, spec.*field);
+}
+
+constexpr std::array kKeys = {Key{"worker", kAll, 0, TakeWorker},
+                              Key{"factor", Of(kConstant) | Of(kSlowWorker) | Of(kDisrupted),
+                                  Of(kConstant) | Of(kDisrupted), TakeFactor},
+                              Key{"from", kAll, 0,
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeTime(value, Duration::zero(), spec.from);
+                                  }},
+                              Key{"for", kAll, 0, TakeFor},
+                              Key{"seed", kAll, 0,
+                                  [](std::string_view value, SlowdownSpec& spec) -> Status {
+                                    if (!ParseNumber(value, spec.seed))
+                                      return Expected("a whole number");
+                                    return {};
+                                  }},
+                              Key{"p", Of(kSlowWorker) | Of(kDelay), Of(kSlowWorker) | Of(kDelay),
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeDouble(value, 0, 1, spec.probability);
+                                  }},
+                              Key{"delay", Of(kSlowWorker), 0, TakeDelay},
+                              Key{"length", Of(kDisrupted) | Of(kPause),
+                                  Of(kDisrupted) | Of(kPause), TakeSpell<&SlowdownSpec::spell>},
+                              Key{"gap", Of(kDisrupted), 0,
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeTime(value, Duration::zero(), spec.gap);
+                                  }},
+                              Key{"workers", Of(kDisrupted), 0, TakeWorkers},
+                              Key{"alpha", Of(kPowerLaw), Of(kPowerLaw),
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeDouble(value, 0.01, 1000, spec.alpha);
+                                  }},
+                              Key{"max", Of(kPowerLaw), Of(kPowerLaw),
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeDouble(value, 1, kLargestFactor, spec.most);
+                                  }},
+                              Key{"every", Of(kPause), Of(kPause), TakeSpell<&SlowdownSpec::every>},
+                              Key{"times", Of(kDelay), Of(kDelay),
+                                  [](std::string_view value, SlowdownSpec& spec) {
+                                    return TakeDouble(value, 0, kLargestFactor, spec.times);
+                                  }},
+                              Key{"file", Of(kTrace), 0, TakeFile},
+                              Key{"points", Of(kTrace), 0, TakePoints},
+                              Key{"loop", Of(kTrace), 0, TakeLoop}};
+
+std::vector<std::string> KeysOf(SlowdownPattern pattern) {
+  std::vector<std::string> names = {"pattern"};
+  for (const Key& key : kKeys) {
+    if ((key.allowed & Of(pattern)) != 0) names.emplace_back(key.name);
+  }
+  return names;
+}
+
+// Not fmt::join: g++ 12 takes its inherited parser for a buffer overflow.
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+struct Item {
+  std::string_view key;
+  std::string_view value;
+};
+
+Result<std::vector<Item>> Split(std::string_view text) {
+  std::vector<Item> items;
+  for (bool more = true; more;) {
+    const auto comma = text.find(',');
+    more = comma != std::string_view::npos;
+    const std::string_view part = text.substr(0, comma);
+    text.remove_prefix(more ? comma + 1 : text.size());
+    const auto equals = part.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("slowdown {}: expected key=value,..., as worker=2,factor=4", Quoted(part))};
+    }
+    const Item item{part.substr(0, equals), part.substr(equals + 1)};
+    if (std::ranges::find(items, item.key, &Item::key) != items.end()) {
+      return Invalid(item.key, item.value, "given twice");
+    }
+    items.push_back(item);
+  }
+  return items;
+}
+
+Status TakePattern(std::string_view value, SlowdownSpec& spec) {
+  if (value == "blog") value = "delay";  // the PyTorch blog's injection
+  const auto found = std::ranges::find(kPatterns, value, &PatternName::name);
+  if (found == kPatterns.end()) {
+    std::vector<std::string> names;
+    for (const PatternName& entry : kPatterns) names.emplace_back(entry.name);
+    return Invalid("pattern", value,
+                   fmt::format("unknown pattern (did you mean {}?); known are {}",
+                               Quoted(Nearest(value, names)), Listed(names)));
+  }
+  spec.pattern = found->pattern;
+  return {};
+}
+
+Status Take(const Item& item, SlowdownSpec& spec) {
+  if (item.key == "pattern") return {};
+  const auto known = std::ranges::find(kKeys, item.key, &Key::name);
+  if (known == kKeys.end() || (known->allowed & Of(spec.pattern)) == 0) {
+    const std::vector<std::string> names = KeysOf(spec.pattern);
+    return Error{
+        ErrorCode::kInvalid,
+        fmt::format("slowdown {}: {} (did you mean {}?); known are {}", Quoted(item.key),
+                    known == kKeys.end() ? "unknown key"
+                                         : fmt::format("no key of pattern {}", Name(spec.pattern)),
+                    Quoted(Nearest(item.key, names)), Listed(names))};
+  }
+  if (Status taken = known->take(item.value, spec); !taken) {
+    return Invalid(item.key, item.value, taken.error().message);
+  }
+  return {};
+}
+
+// What holds between keys.
+Status Check(const std::vector<Item>& items, const SlowdownSpec& spec) {
+  const auto given = [&](std::string_view key) {
+    return std::ranges::find(items, key, &Item::key) != items.end();
+  };
+  const auto wrong = [](std::string text) {
+    return Error{ErrorCode::kInvalid, "slowdown: " + std::move(text)};
+  };
+  for (const Key& key : kKeys) {
+    if ((key.required & Of(spec.pattern)) == 0 || given(key.name)) continue;
+    if (spec.pattern == kConstant) return wrong("factor is missing, as worker=2,factor=4");
+    return wrong(fmt::format("{} is missing; {} needs it", key.name, Name(spec.pattern)));
+  }
+  if (spec.pattern == kSlowWorker && !given("factor") && !given("delay"))
+    return wrong("slow-worker needs factor or delay, as p=0.1,factor=2..5");
+  if (spec.pattern != kSlowWorker && spec.factor_most != spec.factor)
+    return wrong("a range of factors is for slow-worker only");
+  if (spec.pattern == kPause && spec.spell >= spec.every)
+    return wrong("length of a pause must be less than every");
+  if (spec.pattern != kTrace) return {};
+  if (given("file") == given("points")) return wrong("trace needs file or points, one of them");
+  if (spec.loop && !spec.points.empty() && spec.points.back().at < kShortestSpell)
+    return wrong("a trace that loops needs a last point later than its first");
   return {};
 }
 
@@ -73,44 +325,111 @@ std::string FormatTime(Duration time) {
                                            : fmt::format("{}ns", time.count());
 }
 
+std::string FormatPoints(const std::vector<TracePoint>& points) {
+  std::string text;
+  for (const TracePoint& point : points) {
+    // In whole nanoseconds as a decimal: parsing and rounding give the same time back.
+    const auto ns = point.at.count();
+    std::string seconds = fmt::format("{}", ns / 1'000'000'000);
+    if (ns % 1'000'000'000 != 0) {
+      std::string fraction = fmt::format("{:09}", ns % 1'000'000'000);
+      fraction.erase(fraction.find_last_not_of('0') + 1);
+      seconds += "." + fraction;
+    }
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ";", seconds, point.factor);
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<SlowdownSpec> ParseSlowdownSpec(std::string_view text) {
+  const Result<std::vector<Item>> items = Split(text);
+  if (!items) return items.error();
   SlowdownSpec spec;
-  std::vector<std::string_view> seen;
-  bool more = true;
-  while (more) {
-    const auto comma = text.find(',');
-    more = comma != std::string_view::npos;
-    const std::string_view item = text.substr(0, comma);
-    text.remove_prefix(more ? comma + 1 : text.size());
-    const auto equals = item.find('=');
-    if (equals == std::string_view::npos || equals == 0) {
-      return Error{
-          ErrorCode::kInvalid,
-          fmt::format("slowdown {}: expected key=value,..., as worker=2,factor=4", Quoted(item))};
-    }
-    const std::string_view key = item.substr(0, equals);
-    for (const std::string_view other : seen) {
-      if (other == key) return Invalid(key, item.substr(equals + 1), "given twice");
-    }
-    seen.push_back(key);
-    if (Status taken = TakeKey(key, item.substr(equals + 1), spec); !taken) return taken.error();
+  const auto pattern = std::ranges::find(*items, "pattern", &Item::key);
+  if (pattern != items->end()) {
+    if (Status taken = TakePattern(pattern->value, spec); !taken) return taken.error();
   }
-  bool has_factor = false;
-  for (const std::string_view key : seen) has_factor = has_factor || key == "factor";
-  if (!has_factor) {
-    return Error{ErrorCode::kInvalid, "slowdown: factor is missing, as worker=2,factor=4"};
+  for (const Item& item : *items) {
+    if (Status taken = Take(item, spec); !taken) return taken.error();
   }
+  if (Status checked = Check(*items, spec); !checked) return checked.error();
   return spec;
+}
+
+Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text) {
+  std::vector<SlowdownSpec> specs;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    Result<SlowdownSpec> spec = ParseSlowdownSpec(line);
+    if (!spec) return spec.error();
+    if (!spec->file.empty()) {
+      return Error{ErrorCode::kInvalid,
+                   "slowdown file: no file is read here; write its points as points=0:1;10:4"};
+    }
+    if (specs.size() == kMaxSlowdownSpecs) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("slowdown: more than {} at a time", kMaxSlowdownSpecs)};
+    }
+    specs.push_back(*std::move(spec));
+  }
+  return specs;
 }
 
 std::string ToString(const SlowdownSpec& spec) {
   std::string text;
-  if (spec.worker) text += fmt::format("worker={},", *spec.worker);
-  text += fmt::format("factor={}", spec.factor);
-  if (spec.from != Duration::zero()) text += ",from=" + FormatTime(spec.from);
-  if (spec.length) text += ",for=" + FormatTime(*spec.length);
+  const auto add = [&](std::string_view key, const std::string& value) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
+  };
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  const auto range = [&](auto least, auto most, auto&& format) {
+    return least == most ? format(least) : fmt::format("{}..{}", format(least), format(most));
+  };
+  if (spec.pattern != kConstant) add("pattern", std::string(Name(spec.pattern)));
+  if (spec.worker) add("worker", number(*spec.worker));
+  switch (spec.pattern) {
+    case kConstant:
+      add("factor", number(spec.factor));
+      break;
+    case kSlowWorker:
+      add("p", number(spec.probability));
+      add("factor", range(spec.factor, spec.factor_most, number));
+      add("delay", range(spec.delay, spec.delay_most, FormatTime));
+      break;
+    case kDisrupted:
+      add("factor", number(spec.factor));
+      add("length", FormatTime(spec.spell));
+      add("gap", FormatTime(spec.gap));
+      if (spec.workers != 0) add("workers", number(spec.workers));
+      break;
+    case kPowerLaw:
+      add("alpha", number(spec.alpha));
+      add("max", number(spec.most));
+      break;
+    case kPause:
+      add("every", FormatTime(spec.every));
+      add("length", FormatTime(spec.spell));
+      break;
+    case kDelay:
+      add("p", number(spec.probability));
+      add("times", number(spec.times));
+      break;
+    case kTrace:
+      if (spec.file.empty()) {
+        add("points", FormatPoints(spec.points));
+      } else {
+        add("file", spec.file);
+      }
+      if (spec.loop) add("loop", "1");
+      break;
+  }
+  if (spec.from != Duration::zero()) add("from", FormatTime(spec.from));
+  if (spec.length) add("for", FormatTime(*spec.length));
+  if (spec.seed != 1) add("seed", number(spec.seed));
   return text;
 }
 
@@ -118,10 +437,8 @@ bool AppliesTo(const SlowdownSpec& spec, WorkerId worker) {
   return !spec.worker || *spec.worker == worker;
 }
 
-double FactorAt(const SlowdownSpec& spec, Duration since_start) {
-  const bool begun = since_start >= spec.from;
-  const bool over = spec.length && since_start - spec.from >= *spec.length;
-  return begun && !over ? spec.factor : 1;
+bool IsOver(const SlowdownSpec& spec, Duration since_start) {
+  return spec.length && since_start - spec.from >= *spec.length;
 }
 
 }  // namespace lockstep

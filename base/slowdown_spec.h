@@ -1,10 +1,13 @@
-// What --slowdown and the SetSlowdown message ask for: "key=value,...", for experiments that need a
-// straggler. Pure; whoever computes asks FactorAt how much longer its work has to take.
+// What --slowdown, the HTTP door and the SetSlowdown message ask for: "key=value,...", for
+// experiments that need a straggler. base/slowdown.h says how long work takes under it;
+// docs/slowdowns.md describes the patterns for users.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -12,25 +15,67 @@
 
 namespace lockstep {
 
+enum class SlowdownPattern : std::uint8_t {
+  kConstant,    // always, by `factor`
+  kSlowWorker,  // single units, drawn with `probability`, by a factor or a delay out of a range
+  kDisrupted,   // one worker after the other, drawn out of `workers`, by `factor`
+  kPowerLaw,    // every unit, by a factor out of a bounded Pareto distribution
+  kPause,       // nothing moves for `spell`, every `every`
+  kDelay,       // whole steps (a worker's units of a round), drawn with `probability`, by `times`
+  kTrace,       // by recorded factors
+};
+
+struct TracePoint {
+  Duration at;        // since the trace's begin
+  double factor = 1;  // holds until the next point; below 1 counts as 1
+  bool operator==(const TracePoint&) const = default;
+};
+
 struct SlowdownSpec {
-  std::optional<WorkerId> worker;  // absent: every worker
-  double factor = 1;               // work takes this many times as long
+  SlowdownPattern pattern = SlowdownPattern::kConstant;
+  std::optional<WorkerId> worker;  // absent: every worker, each by its own draws
   Duration from{};                 // since the start of the job
-  std::optional<Duration> length;  // absent: for good
+  std::optional<Duration> length;  // key `for`; absent: for good
+  std::uint64_t seed = 1;          // of all draws
+
+  double factor = 1;               // how many times as long; of slow-worker: the least
+  double factor_most = 1;          // slow-worker
+  Duration delay{};                // slow-worker: on top of the factor; the least
+  Duration delay_most{};           // slow-worker
+  double probability = 0;          // key `p`: slow-worker of a unit, delay of a step
+  Duration spell{};                // key `length`: disrupted, pause
+  Duration gap{};                  // disrupted: between two spells
+  std::uint32_t workers = 0;       // disrupted: 0: all of the job
+  double alpha = 0;                // power-law: P(factor > x) falls as x^-alpha
+  double most = 0;                 // key `max`: power-law, the largest factor
+  Duration every{};                // pause
+  double times = 0;                // delay: a delayed step takes 1 + times its length
+  std::string file;                // trace: to be read by whoever parses (base/slowdown_trace.h)
+  std::vector<TracePoint> points;  // trace: ascending
+  bool loop = false;               // trace: the last point starts it over
   bool operator==(const SlowdownSpec&) const = default;
 };
 
-// "worker=2,factor=4,from=10s,for=5s"; `factor` is required; `pattern` is constant, which is what
-// it is without one. Errors (kInvalid) name the key and what is known.
+inline constexpr std::size_t kMaxTracePoints = 10'000;
+inline constexpr std::size_t kMaxSlowdownSpecs = 64;          // that one worker is told
+inline constexpr std::size_t kMaxSlowdownBytes = 256u << 10;  // of all their texts
+
+// "worker=2,factor=4,from=10s,for=5s". Without `pattern` it is constant. Errors (kInvalid) are one
+// line and name the key and what is known.
 Result<SlowdownSpec> ParseSlowdownSpec(std::string_view text);
 
-// Canonical; ParseSlowdownSpec gives the same spec back.
+// One spec a line, at most kMaxSlowdownSpecs of them; blank lines are skipped. None of them may
+// name a file.
+Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text);
+
+// Canonical; ParseSlowdownSpec gives the same spec back. A trace that has been read is written out
+// point by point.
 std::string ToString(const SlowdownSpec& spec);
 
-// Whether the spec speaks of this worker.
+// Whether the spec may speak of this worker.
 bool AppliesTo(const SlowdownSpec& spec, WorkerId worker);
 
-// How many times as long work takes `since_start` after the start of the job; 1: undisturbed.
-double FactorAt(const SlowdownSpec& spec, Duration since_start);
+// Whether the spec's window is over at that time of the job.
+bool IsOver(const SlowdownSpec& spec, Duration since_start);
 
 }  // namespace lockstep

@@ -93,6 +93,9 @@ JobStatus Coordinator::Status(Time now) const {
   status.contributors = m.contributors;
   status.excluded = m.excluded;
   status.policy = job.policy.name;
+  status.reason = m.reason;
+  status.seconds = job.SinceStart(now - job.stopped);
+  status.emulation = {job.emulation.unit_seconds, m.slowdowns.InForce()};
   status.transport = job.transport;
   status.totals = job.totals;
   const OpenRound* open = m.rounds.open();
@@ -125,6 +128,7 @@ JobStatus Coordinator::Status(Time now) const {
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =
         Seconds(member.held_up_compute + member.held_up_link + member.held_up_lost);
+    row.draining = member.draining && member.connected();
     status.members.push_back(std::move(row));
   }
   return status;

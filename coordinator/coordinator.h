@@ -63,10 +63,20 @@ struct StopRequested {
   std::string reason;
 };
 
-// Carried out as a message to the worker; an unknown worker is logged.
+// What an operator asks for at run time; each is answered by one action Answer in the same step.
+// Slow-downs, one SPEC in each line, on top of those in force; a line "none" ends all before it.
 struct SlowdownRequested {
+  std::string lines;
+};
+
+// Another policy, as policy.name names it, from the next plan on.
+struct PolicyRequested {
+  std::string name;
+};
+
+// The worker is to leave as soon as no round needs it.
+struct DrainRequested {
   WorkerId worker;
-  std::string spec;
 };
 
 // All chunks of an action StreamState have been written to the connection.
@@ -80,8 +90,9 @@ struct CheckpointSaved {
   std::string error;
 };
 
-using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRequested,
-                           SlowdownRequested, StateStreamed, CheckpointSaved>;
+using Event =
+    std::variant<Connected, Disconnected, Received, TimerFired, StopRequested, SlowdownRequested,
+                 PolicyRequested, DrainRequested, StateStreamed, CheckpointSaved>;
 
 // --- actions
 
@@ -140,6 +151,12 @@ struct DropCheckpoint {
   RoundId round;
 };
 
+// To what an operator asked for: in words what follows, or why nothing does.
+struct Answer {
+  bool accepted = false;
+  std::string text;
+};
+
 // The last action. Write summary.json, let what was sent go out, end.
 struct JobFinished {
   JobResult result;
@@ -147,7 +164,7 @@ struct JobFinished {
 
 using Action =
     std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone, StreamState,
-                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, JobFinished>;
+                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
 using Actions = std::vector<Action>;
 
 class Coordinator {

@@ -114,6 +114,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
       result.stragglers.begin(), result.stragglers.end(),
       [](const auto& a, const auto& b) { return a.held_up_seconds > b.held_up_seconds; });
   result.saved_seconds = job_->saved_seconds;
+  result.emulation = job_->emulation;
   job_->phase = Phase::kFinished;
   job_->out->push_back(JobFinished{std::move(result)});
 }

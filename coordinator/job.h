@@ -32,11 +32,13 @@ struct Job {
         policy(std::move(rules)),
         min_workers(quorum),
         members(start.workers),
-        timeout(FromSeconds(start.config.liveness.timeout_s)) {}
+        timeout(FromSeconds(start.config.liveness.timeout_s)) {
+    emulation.unit_seconds = start.config.emulate.unit_time_s;
+  }
 
   const StartParameters start;
   policies::Policy policy;
-  const std::uint32_t min_workers;
+  std::uint32_t min_workers;
   Members members;
   const Duration timeout;
 
@@ -54,6 +56,7 @@ struct Job {
   Totals totals;
   std::optional<double> train_loss;
   double saved_seconds = 0;
+  Emulation emulation;
 
   // Time as the machines see it: the stops of this process are cut out, so that nobody looks late
   // because the coordinator slept.

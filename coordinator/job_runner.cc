@@ -49,6 +49,14 @@ void JobRunner::Handle(Event event) {
   }
 }
 
+lockstep::Result<std::string> JobRunner::Ask(Event event) {
+  answer_.reset();
+  Handle(std::move(event));
+  if (!answer_) return Error{ErrorCode::kInvalid, "the job has ended"};
+  if (!answer_->accepted) return Error{ErrorCode::kInvalid, answer_->text};
+  return answer_->text;
+}
+
 void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   if (auto* send = std::get_if<Send>(&action)) {
     for (ConnectionId to : send->to) ports_.send(to, send->message);
@@ -73,6 +81,8 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
         CheckpointSaved{save->round, saved.ok() ? std::string() : saved.error().message});
   } else if (auto* drop = std::get_if<DropCheckpoint>(&action)) {
     checkpoints_.Drop(drop->round);
+  } else if (auto* answer = std::get_if<Answer>(&action)) {
+    answer_ = std::move(*answer);
   } else if (auto* finished = std::get_if<JobFinished>(&action)) {
     progress_.Clear();
     result_ = std::move(finished->result);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/messages.h"
+#include "base/result.h"
 #include "base/time.h"
 #include "coordinator/checkpoint_store.h"
 #include "coordinator/coordinator.h"
@@ -31,6 +32,8 @@ class JobRunner {
 
   // An event, and all that follows from it.
   void Handle(Event event);
+  // What an operator asks for; the answer in words.
+  lockstep::Result<std::string> Ask(Event event);
   void ShowProgress();
   JobStatus CurrentStatus() const { return machine_->Status(MonotonicNow()); }
 
@@ -51,6 +54,7 @@ class JobRunner {
   std::optional<CheckpointStore::Loaded> resume_;
   Ports ports_;
   ProgressLine progress_;
+  std::optional<Answer> answer_;
   std::optional<JobResult> result_;
   std::string io_error_;
 };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "policies/registry.h"
+
 namespace lockstep::coordinator {
 
 std::uint32_t UnitsPerRound(const StartParameters& start) {
@@ -22,7 +24,9 @@ Coordinator::Machines::Machines(StartParameters start, policies::Policy policy,
       liveness(&job),
       evaluation(&job),
       checkpointer(&job),
-      ending(&job, &rounds, &evaluation, &checkpointer) {
+      ending(&job, &rounds, &evaluation, &checkpointer),
+      slowdowns(&job),
+      draining(&job, &rounds) {
   if (!job.start.resume) return;
   const JobState& state = *job.start.resume;
   job.agreed = true;
@@ -41,6 +45,7 @@ RoundMachine::Hooks Coordinator::Machines::MakeHooks() {
     const bool final_one = last && !stopping;
     commit->evaluation = evaluation.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
     checkpointer.AtCommit(commit, after, epoch_ended, last);
+    if (!last) ExchangePolicy();
   };
   hooks.on_resend = [this](Commit* commit, const Sampler& after) {
     checkpointer.AtCommit(commit, after, false, true);
@@ -73,6 +78,7 @@ void Coordinator::Machines::Settle() {
     if (!streaming.empty() || (job.phase == Phase::kTraining && !rounds.begun())) StartRounds();
     rounds.Advance();
     joining.Advance();
+    draining.Advance();
     if (rounds.done() && job.phase == Phase::kTraining) {
       ending.Begin(stopping ? JobOutcome::kInterrupted : JobOutcome::kCompleted,
                    stopping ? stop_reason : "all rounds are done");
@@ -190,7 +196,8 @@ lockstep::Status Coordinator::Machines::Dispatch(Member& from, FromWorker messag
         if constexpr (std::is_same_v<M, Hello>) {
           return Error{ErrorCode::kInvalid, "said Hello twice"};
         } else if constexpr (std::is_same_v<M, Ready>) {
-          return on(admission)(m);
+          if (lockstep::Status status = on(admission)(m); !status) return status;
+          return from.leaving ? lockstep::Status() : slowdowns.OnReady(from, m.slowdowns);
         } else if constexpr (std::is_same_v<M, Reached>) {
           if (lockstep::Status status = on(joining)(m); !status) return status;
           return on(formation)(m);
@@ -227,13 +234,35 @@ void Coordinator::Machines::On(const StopRequested& event) {
   if (job.phase == Phase::kTraining) rounds.StopSoon(job.now + job.timeout / 2);
 }
 
-void Coordinator::Machines::On(const SlowdownRequested& event) {
-  const bool known = event.worker.value < job.members.slots();
-  if (!known || !job.members.at(event.worker).connected()) {
-    job.Log(LogLevel::kWarning, "no slow-down for worker {}: it is not there", event.worker);
-    return;
+void Coordinator::Machines::Reply(const Result<std::string>& outcome) {
+  job.out->push_back(outcome.ok() ? Answer{true, *outcome}
+                                  : Answer{false, outcome.error().message});
+}
+
+Result<std::string> Coordinator::Machines::RequestPolicy(const std::string& name) {
+  PolicySection section = job.start.config.policy;
+  section.name = name;
+  auto made = policies::MakePolicy(section, job.start.workers);
+  if (!made) return made.error();
+  std::string text = made->name;
+  next_policy = std::move(*made);
+  if (!rounds.begun()) {
+    ExchangePolicy();
+    return "policy " + text;
   }
-  job.Send(job.members.at(event.worker), SetSlowdown{event.spec});
+  return fmt::format("policy {} from the next round that is planned on", text);
+}
+
+// Between two rounds: the one before is committed, the next one not yet planned.
+void Coordinator::Machines::ExchangePolicy() {
+  if (!next_policy) return;
+  job.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy->name, job.policy.name);
+  job.policy = std::move(*next_policy);
+  next_policy.reset();
+  // Who was enough to begin with stays enough, so that an exchange never stops the job.
+  if (job.start.config.job.min_workers > 0) return;
+  const std::uint32_t spare = std::min(job.policy.closing->Spare(), job.start.workers - 1);
+  job.min_workers = std::min(job.min_workers, job.start.workers - spare);
 }
 
 void Coordinator::Machines::On(const StateStreamed& event) {
@@ -246,6 +275,7 @@ void Coordinator::Machines::On(const StateStreamed& event) {
 void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
   const double took = record.commit - last_commit;
   last_commit = record.commit;
+  reason = record.reason;
   contributors = 0;
   for (const ContributorRecord& part : record.contributors) contributors += part.part.value == 0;
   excluded = static_cast<std::uint32_t>(record.excluded.size());

@@ -1,12 +1,14 @@
 // The coordinator's machines put together: who gets which event, and in which order they act.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/admission.h"
 #include "coordinator/checkpointer.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/draining.h"
 #include "coordinator/ending.h"
 #include "coordinator/evaluation.h"
 #include "coordinator/formation.h"
@@ -14,6 +16,7 @@
 #include "coordinator/joining.h"
 #include "coordinator/liveness.h"
 #include "coordinator/round_machine.h"
+#include "coordinator/slowdowns.h"
 
 namespace lockstep::coordinator {
 
@@ -28,11 +31,16 @@ struct Coordinator::Machines {
   void On(Received event);
   void On(const TimerFired&) {}
   void On(const StopRequested& event);
-  void On(const SlowdownRequested& event);
+  void On(const SlowdownRequested& event) { Reply(slowdowns.Request(event.lines)); }
+  void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
+  void On(const DrainRequested& event) { Reply(draining.Request(event.worker)); }
   void On(const StateStreamed& event);
   void On(const CheckpointSaved& event) { checkpointer.OnSaved(event.round, event.error); }
 
   RoundMachine::Hooks MakeHooks();
+  void Reply(const Result<std::string>& outcome);
+  Result<std::string> RequestPolicy(const std::string& name);
+  void ExchangePolicy();
   lockstep::Status Dispatch(Member& from, FromWorker message);
   void Settle();
   void Drain();
@@ -51,13 +59,17 @@ struct Coordinator::Machines {
   Evaluation evaluation;
   Checkpointer checkpointer;
   Ending ending;
+  Slowdowns slowdowns;
+  Draining draining;
 
-  std::vector<MemberId> streaming;  // get the checkpoint before the first round
+  std::optional<policies::Policy> next_policy;  // from the next plan on
+  std::vector<MemberId> streaming;              // get the checkpoint before the first round
   bool stopping = false;
   std::string stop_reason;
   Time timer = kNever;  // in the shell's time
   double samples_per_second = 0;
   double last_commit = 0;
+  std::string reason;  // of the last closed round
   std::uint32_t contributors = 0;
   std::uint32_t excluded = 0;
 };

@@ -64,6 +64,7 @@ int Report(const JobRunner& runner) {
     line += fmt::format(", test accuracy {:.2f} %", *result.test_accuracy * 100);
   line += fmt::format(", policy {}, {} samples requeued, {} dropped", result.policy,
                       result.totals.samples_requeued, result.totals.samples_dropped);
+  if (result.emulation.any()) line += ", times are emulated";
   if (!result.reason.empty()) line += fmt::format(" ({})", result.reason);
   spdlog::info("{}", line);
   for (const StragglerRecord& s : result.stragglers) {

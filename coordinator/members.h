@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
+#include "base/slowdown_spec.h"
 #include "base/time.h"
 #include "coordinator/bit_matrix.h"
 #include "coordinator/coordinator.h"
@@ -61,7 +62,11 @@ struct Member {
   Time last_heard;
   Time last_progress;  // units, or leave to begin with them
   ClockOffset clock;
+  std::vector<SlowdownSpec> slowdowns;  // that it was started with
 
+  // Was asked to leave: gets no units and owns nothing from the next plan on.
+  bool draining = false;
+  bool told_to_leave = false;
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   // Was silent as an owner in this round; owns again once it has contributed to a later one.

@@ -212,9 +212,11 @@ std::string SummaryText(const JobResult& result) {
         {{"worker", s.worker.value}, {"held_up_seconds", s.held_up_seconds}, {"kind", s.kind}});
   }
   out["saved_seconds"] = result.saved_seconds;
+  out["emulated"] = result.emulation.any() || result.simulated.has_value();
+  out["unit_time_seconds"] = result.emulation.unit_seconds;
+  out["slowdowns"] = result.emulation.slowdowns;
   if (result.simulated) {
     out["simulated"] = true;
-    out["emulated"] = true;
     out["exchange"] = result.simulated->exchange;
     out["seed"] = result.simulated->seed;
   }
@@ -234,7 +236,12 @@ std::string StatusText(const JobStatus& status) {
   out["excluded"] = status.excluded;
   out["policy"] = status.policy;
   out["transport"] = status.transport;
+  out["reason"] = status.reason;
   out["waiting_for"] = status.waiting_for;
+  out["seconds"] = status.seconds;
+  out["emulated"] = status.emulation.any();
+  out["unit_time_seconds"] = status.emulation.unit_seconds;
+  out["slowdowns"] = status.emulation.slowdowns;
   out["samples_counted"] = status.totals.samples_counted;
   out["samples_requeued"] = status.totals.samples_requeued;
   out["members"] = Json::array();
@@ -252,7 +259,8 @@ std::string StatusText(const JobStatus& status) {
                               {"rounds_contributed", m.rounds_contributed},
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},
-                              {"owner", m.owner}});
+                              {"owner", m.owner},
+                              {"draining", m.draining}});
   }
   return out.dump(2) + "\n";
 }

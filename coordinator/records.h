@@ -111,6 +111,14 @@ struct SimulatedRecord {
   std::uint64_t seed = 0;
 };
 
+// Whether times are those of the machine or made on purpose: figures out of such a run are called
+// emulated.
+struct Emulation {
+  double unit_seconds = 0;             // emulate.unit_time
+  std::vector<std::string> slowdowns;  // that were asked for, each with the worker it is for
+  bool any() const { return unit_seconds > 0 || !slowdowns.empty(); }
+};
+
 // summary.json.
 struct JobResult {
   JobOutcome outcome = JobOutcome::kCompleted;
@@ -129,6 +137,7 @@ struct JobResult {
   std::vector<StragglerRecord> stragglers;  // the worst first
   double saved_seconds = 0;
   std::optional<SimulatedRecord> simulated;
+  Emulation emulation;
 };
 
 enum class Phase : std::uint8_t { kGathering, kForming, kTraining, kEnding, kFinished };
@@ -158,7 +167,8 @@ struct MemberStatus {
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   double held_up_seconds = 0;
-  bool owner = false;  // of the open round
+  bool owner = false;     // of the open round
+  bool draining = false;  // was asked to leave
 };
 
 struct JobStatus {
@@ -173,7 +183,10 @@ struct JobStatus {
   std::uint32_t excluded = 0;
   std::string policy;
   std::string transport;
+  std::string reason;       // why the last round closed, in the policy's words
   std::string waiting_for;  // who is slow and why, in words; empty when nobody is waited for
+  double seconds = 0;       // since the job's start
+  Emulation emulation;      // with the slow-downs that are in force
   Totals totals;
   std::vector<MemberStatus> members;  // every slot that was ever taken
 };

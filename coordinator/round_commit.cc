@@ -73,6 +73,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
   round.parts = std::move(parts);
   open_.reset();
   round.verdict = verdict.reason;
+  round.policy = job_->policy.name;
   round.attempts = std::move(earlier_attempts_);
   if (round.attempts.empty()) round.attempts.push_back({round.books.attempt, verdict.reason});
   round.moved = std::move(moved_);

@@ -47,6 +47,7 @@ struct ProvisionalRound {
   std::vector<MemberId> been_out;
   Commit commit;  // of the current attempt
   std::string verdict;
+  std::string policy;  // that gave it
   std::vector<AttemptRecord> attempts;
   std::vector<MoveRecord> moved;
   Time first_committed_at;

@@ -91,6 +91,7 @@ void RoundMachine::FenceUnanswered() {
 bool RoundMachine::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < open_->round.value) return false;
   const WorkerShare* share = open_->Share(member.id.worker);
+  if (share == nullptr && member.draining) return false;
   return share == nullptr || (share->HasRoom() && !open_->WorkerViewOf(member.id.worker)->fenced);
 }
 

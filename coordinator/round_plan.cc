@@ -19,8 +19,11 @@ std::vector<MemberId> RoundMachine::EligibleFor(RoundId round, bool exact) const
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
+  // Who is to leave gets nothing any more, unless nobody else is there.
+  const bool all_leave = std::ranges::none_of(
+      job_->members.all(), [](const Member& m) { return m.live() && !m.draining; });
   for (const Member& member : job_->members.all()) {
-    if (!member.live()) continue;
+    if (!member.live() || (member.draining && !all_leave)) continue;
     live.push_back(member.id);
     // Has applied the round before the last one at least.
     if (member.next.value + 1 < round.value) continue;

@@ -12,7 +12,7 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   record.round = commit.round;
   record.epoch = commit.epoch;
   record.attempts = round.attempts;
-  record.policy = job.policy.name;
+  record.policy = round.policy;
   record.reason = round.verdict;
   record.samples = commit.samples;
   record.update = commit.update;

@@ -143,16 +143,24 @@ class SessionImpl final : public Session {
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
 
-    auto pacer = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s), MonotonicNow());
-    std::vector<SlowdownSpec> slowdowns;
+    auto pacer = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
+                                         welcomed_at_ - Duration(welcome_.age_ns), self().worker,
+                                         welcome_.workers);
+    std::string slowdowns;
     for (const SlowdownSpec& spec : options_.slowdowns) {
-      if (AppliesTo(spec, welcome_.self.worker)) slowdowns.push_back(spec);
+      if (AppliesTo(spec, self().worker)) slowdowns += ToString(spec) + "\n";
     }
-    pacer->SetSlowdowns(std::move(slowdowns));
+    if (options_.slowdowns.size() > kMaxSlowdownSpecs / 2 ||
+        slowdowns.size() > kMaxSlowdownBytes / 2) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("--slowdown: there are more than {}, or together they are too long",
+                               kMaxSlowdownSpecs / 2)};
+    }
     {
       std::lock_guard lock(handover_);  // the control thread may be closing meanwhile
       pacer_ = std::move(pacer);
     }
+    if (Status set = SetSlowdowns(slowdowns); !set.ok()) return set;
 
     auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
     if (!plane) return plane.error();
@@ -165,7 +173,8 @@ class SessionImpl final : public Session {
                       .parameter_count = description_.parameter_count,
                       .state_tensors = StateTensors(),
                       .tensors = description_.tensors,
-                      .state_names = optimizer_->state_names()});
+                      .state_names = optimizer_->state_names(),
+                      .slowdowns = std::move(slowdowns)});
     std::lock_guard lock(handover_);
     begun_ = true;
     for (ToWorker& message : inbox_.TakeAll()) Deliver(std::move(message));
@@ -197,7 +206,7 @@ class SessionImpl final : public Session {
 
   void BlockFinal(std::uint32_t block) override {
     // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
-    if (!take_.last || paced_ || next_final_ >= description_.finish_order.size()) return;
+    if (!take_.last || pacer_->Active() || next_final_ >= description_.finish_order.size()) return;
     if (description_.finish_order[next_final_] != block) return;  // out of order: final at Done
     final_floats_ += description_.blocks[block];
     ++next_final_;
@@ -212,8 +221,7 @@ class SessionImpl final : public Session {
   void Done(const UnitResult& result) override {
     LOCKSTEP_CHECK(in_unit_, "Done without a unit");
     in_unit_ = false;
-    pacer_->Pace(unit_started_, desk_.cancelled());
-    const std::int64_t end = MonotonicNow().time_since_epoch().count();
+    const std::int64_t end = pacer_->Pace(desk_.cancelled()).time_since_epoch().count();
     plane_->Post(event::UnitDone{.work = take_.work,
                                  .part = take_.part,
                                  .samples = result.samples,
@@ -288,8 +296,8 @@ class SessionImpl final : public Session {
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
       link_->Send(std::move(message), Guarded(std::move(sent)));
     };
-    setup.slowdown = [this](const std::string& spec) {
-      if (Status status = SetSlowdown(spec); !status.ok())
+    setup.slowdown = [this](const std::string& specs) {
+      if (Status status = SetSlowdowns(specs); !status.ok())
         spdlog::warn("{}", status.error().message);
     };
     return setup;
@@ -304,14 +312,10 @@ class SessionImpl final : public Session {
     };
   }
 
-  Status SetSlowdown(const std::string& text) {
-    if (text.empty()) {
-      pacer_->SetSlowdowns({});
-      return {};
-    }
-    auto spec = ParseSlowdownSpec(text);
-    if (!spec) return spec.error();
-    if (AppliesTo(*spec, welcome_.self.worker)) pacer_->SetSlowdowns({*spec});
+  Status SetSlowdowns(const std::string& lines) {
+    auto specs = ParseSlowdownLines(lines);
+    if (!specs) return specs.error();
+    pacer_->SetSlowdowns(*std::move(specs));
     return {};
   }
 
@@ -319,6 +323,7 @@ class SessionImpl final : public Session {
   void OnMessage(ToWorker message) {
     std::lock_guard lock(handover_);
     if (closing_) return;
+    if (std::holds_alternative<Welcome>(message)) welcomed_at_ = MonotonicNow();
     if (begun_) {
       Deliver(std::move(message));
     } else {
@@ -348,8 +353,7 @@ class SessionImpl final : public Session {
   Work TrainWork(ComputeDesk::Pick pick) {
     take_ = pick.take;
     in_unit_ = true;
-    unit_started_ = MonotonicNow();
-    paced_ = pacer_->Active(unit_started_);
+    unit_started_ = pacer_->Begin(pick.work.round, take_.unit.index.value, MonotonicNow());
     final_floats_ = 0;
     next_final_ = 0;
     buckets_final_ = 0;
@@ -408,6 +412,7 @@ class SessionImpl final : public Session {
   std::unique_ptr<ControlLink> link_;
   std::unique_ptr<DataPlane> plane_;
   std::mutex handover_;  // of messages from the inbox to the machine, at Begin
+  Time welcomed_at_;     // before the first message is taken out of the inbox
   bool begun_ = false;
   bool closing_ = false;
 
@@ -415,7 +420,6 @@ class SessionImpl final : public Session {
   UnitQueue::Take take_;
   action::EvaluateChunk chunk_;
   bool in_unit_ = false;
-  bool paced_ = false;
   bool ended_ = false;
   Time unit_started_;
   std::uint64_t final_floats_ = 0;

@@ -337,8 +337,9 @@ struct UploadChunk {
 struct SetTimer {
   Time at;
 };
+// Replaces what slows this worker down.
 struct Slowdown {
-  std::string spec;
+  std::string specs;  // one in each line
 };
 // The worker's part in the job is over; nothing follows.
 struct Exit {

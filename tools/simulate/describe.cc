@@ -136,7 +136,10 @@ struct ToWorkerWords {
     return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
   }
   std::string operator()(const SetSlowdown& m) const {
-    return fmt::format("SetSlowdown {}", m.spec);
+    return fmt::format("SetSlowdown {}", m.specs);
+  }
+  std::string operator()(const AskToLeave& m) const {
+    return fmt::format("AskToLeave: {}", m.reason);
   }
   std::string operator()(const Ping&) const { return "Ping"; }
 };

@@ -27,6 +27,7 @@ void Put(const Ready& in, wire::Ready* out) {
     for (std::uint64_t extent : tensor.shape) put->add_shape(extent);
   }
   for (const std::string& name : in.state_names) out->add_state_names(std::string(Cut(name)));
+  out->set_slowdowns(in.slowdowns);
 }
 
 // Names and shapes only describe; what must be right about them is that they add up.
@@ -72,6 +73,7 @@ Ready Get(const wire::Ready& in, Checks& checks) {
   out.state_names =
       GetAll<std::string>(in.state_names(), kMaxTensors, checks,
                           [&](const std::string& name) { return GetText(name, checks); });
+  out.slowdowns = GetSlowdowns(in.slowdowns(), checks);
   return out;
 }
 

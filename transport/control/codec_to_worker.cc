@@ -86,6 +86,8 @@ Welcome Get(const wire::Welcome& in, Checks& checks) {
   const auto* key = reinterpret_cast<const std::byte*>(in.job_key().data());
   out.job_key.assign(key, key + in.job_key().size());
   out.config_text = in.config_text();
+  out.workers = in.workers();
+  out.age_ns = in.age_ns();
   return out;
 }
 
@@ -124,6 +126,8 @@ wire::ToWorker ToWire(const ToWorker& message) {
             put->set_job_id(std::string(Cut(in.job_id)));
             put->set_job_key(in.job_key.data(), in.job_key.size());
             put->set_config_text(in.config_text);
+            put->set_workers(in.workers);
+            put->set_age_ns(in.age_ns);
           },
           [&](const Refuse& in) { out.mutable_refuse()->set_reason(std::string(Cut(in.reason))); },
           [&](const Form& in) {
@@ -182,8 +186,9 @@ wire::ToWorker ToWire(const ToWorker& message) {
             out.mutable_finish()->set_reason(std::string(Cut(in.reason)));
             out.mutable_finish()->set_failed(in.failed);
           },
-          [&](const SetSlowdown& in) {
-            out.mutable_set_slowdown()->set_spec(std::string(Cut(in.spec)));
+          [&](const SetSlowdown& in) { out.mutable_set_slowdown()->set_specs(in.specs); },
+          [&](const AskToLeave& in) {
+            out.mutable_ask_to_leave()->set_reason(std::string(Cut(in.reason)));
           },
           [&](const Ping& in) {
             out.mutable_ping()->set_sequence(in.sequence);
@@ -233,8 +238,10 @@ ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
       return control::Get(in.state_chunk(), checks);
     case wire::ToWorker::kFinish:
       return Finish{GetText(in.finish().reason(), checks), in.finish().failed()};
+    case wire::ToWorker::kAskToLeave:
+      return AskToLeave{GetText(in.ask_to_leave().reason(), checks)};
     case wire::ToWorker::kSetSlowdown:
-      return SetSlowdown{GetText(in.set_slowdown().spec(), checks)};
+      return SetSlowdown{GetSlowdowns(in.set_slowdown().specs(), checks)};
     case wire::ToWorker::kPing:
       return Ping{in.ping().sequence(), in.ping().sent_ns()};
     case wire::ToWorker::KIND_NOT_SET:

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/slowdown_spec.h"
+
 namespace lockstep::transport::control {
 
 void Put(const SampleRange& in, wire::SampleRange* out) {
@@ -128,6 +130,11 @@ StateChunk Get(const wire::StateChunk& in, Checks& checks) {
 PartIndex GetPart(std::uint32_t part, Checks& checks) {
   checks.Require(part < static_cast<std::uint32_t>(kMaxParts), "a part that cannot be");
   return PartIndex(static_cast<std::uint8_t>(part));
+}
+
+std::string GetSlowdowns(const std::string& in, Checks& checks) {
+  checks.Require(in.size() <= kMaxSlowdownBytes, "slow-downs that are too long");
+  return checks.wrong().empty() ? in : std::string();
 }
 
 std::string GetText(const std::string& in, Checks& checks) {

@@ -53,6 +53,8 @@ PartIndex GetPart(std::uint32_t part, Checks& checks);
 // A text of at most kMaxTextBytes; an address.
 std::string GetText(const std::string& in, Checks& checks);
 std::string GetAddress(const std::string& in, Checks& checks);
+// At most kMaxSlowdownBytes.
+std::string GetSlowdowns(const std::string& in, Checks& checks);
 
 template <class In, class Field>
 void PutAll(const std::vector<In>& in, Field* out) {

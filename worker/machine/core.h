@@ -74,7 +74,8 @@ class Core {
   void On(const Evaluate& m) { side_.OnEvaluate(m); }
   void On(const StateChunk& m);
   void On(const Finish& m);
-  void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.spec}); }
+  void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
+  void On(const AskToLeave& m) { On(event::LeaveAsked{m.reason}); }
   void On(const Ping& m);
 
   // Messages of peers.

@@ -419,7 +419,7 @@ class DataPlaneImpl final : public DataPlane {
     });
   }
 
-  void Do(action::Slowdown& a) { setup_.slowdown(a.spec); }
+  void Do(action::Slowdown& a) { setup_.slowdown(a.specs); }
   void Do(action::Exit& a) { desk_.End(a.reason, a.failed); }
   void Do(action::Log& a) { spdlog::info("{}", a.line); }
 

@@ -37,7 +37,7 @@ class DataPlane {
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.
     std::function<void(FromWorker, std::function<void()> sent)> to_coordinator;
-    std::function<void(const std::string& spec)> slowdown;
+    std::function<void(const std::string& specs)> slowdown;
   };
 
   // Starts what transports there are; kUnavailable when there is none at all.

@@ -1,42 +1,67 @@
 // Makes units take longer than they did: to emulate an accelerator on a small machine
 // (`emulate.unit_time`, a floor of time for each unit) and to slow a worker down on purpose
 // (`--slowdown`). The time is spent asleep, as a CPU sleeps while a GPU works.
+//
+// The emulated accelerator does not notice that the host woke late: where a unit ended with a sleep
+// from which the thread woke a little late, the next unit of the round counts as begun as much
+// earlier. So lateness does not add up over a round. A unit whose computing alone took longer than
+// it should is not made up for: the floor is one of each unit.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
-#include "base/slowdown_spec.h"
+#include "base/ids.h"
+#include "base/slowdown.h"
 #include "base/time.h"
 
 namespace lockstep::worker {
 
 class Pacer {
  public:
-  // `origin`: what the specification's `from=` counts from.
-  Pacer(Duration unit_floor, Time origin) : unit_floor_(unit_floor), origin_(origin) {}
+  // `job_start`: of the job, on this process's clock; what `from=` counts from. `workers`: of the
+  // job.
+  Pacer(Duration unit_floor, Time job_start, WorkerId self, std::uint32_t workers)
+      : unit_floor_(unit_floor), job_start_(job_start), self_(self), workers_(workers) {}
 
-  // Replaces the slow-downs; where several hold at a time their factors are multiplied. Any thread;
-  // holds from the next unit on.
+  // Replaces the slow-downs, also for the unit that is under way. Any thread.
   void SetSlowdowns(std::vector<SlowdownSpec> slowdowns);
-  // Whether a unit that starts now will be made longer.
-  bool Active(Time now) const;
-  // Returns when a unit that began at `start` and has been computed has lasted max(time so far,
-  // floor) x factor, or when `cancelled` is true. The compute thread.
-  void Pace(Time start, const std::atomic<bool>& cancelled);
+
+  // --- the compute thread
+  // A unit begins; `now` is when the thread turned to it. Returns when it counts as begun.
+  Time Begin(RoundId round, std::uint32_t unit, Time now);
+  // Whether the unit that has begun may be made longer.
+  bool Active() const { return active_; }
+  // The unit's computing is done. Returns when the unit has lasted as long as it has to, or when
+  // `cancelled` is true: when it counts as ended.
+  Time Pace(const std::atomic<bool>& cancelled);
+
   // Makes a Pace that is under way look at its flag. Any thread, after the flag was set.
   void Wake();
 
  private:
-  double FactorAt(Time now) const;
+  Time Deadline(Duration computed) const;
 
   const Duration unit_floor_;
-  const Time origin_;
-  mutable std::mutex mutex_;
+  const Time job_start_;
+  const WorkerId self_;
+  const std::uint32_t workers_;
+
+  mutable std::mutex mutex_;  // of the model
   std::condition_variable wake_;
-  std::vector<SlowdownSpec> slowdowns_;
+  SlowdownModel model_;
+  std::uint64_t changes_ = 0;  // of the model
+
+  // The compute thread's own.
+  RoundId round_;
+  std::uint32_t unit_ = 0;
+  Time turned_to_;  // by the thread
+  Time begun_;      // what counts
+  bool active_ = false;
+  Duration credit_{};  // how late the last sleep of this round ended
 };
 
 }  // namespace lockstep::worker

@@ -63,6 +63,7 @@ class ModelWorker : public WorkerModel {
   void On(const StateChunk&) {}
   void On(const Finish& m);
   void On(const SetSlowdown&) {}
+  void On(const AskToLeave&) {}
   void On(const Ping& m);
 
   void TakePlan(const Plan& plan);

@@ -137,11 +137,11 @@ inline StateChunk Any<StateChunk>() {
 }
 
 inline ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<ToWorker> == 18);
+  static_assert(std::variant_size_v<ToWorker> == 19);
   switch (kind) {
     case 0:
-      return Welcome{Any<MemberId>(), Any<Term>(), Any<std::string>(), SomeBytes(32),
-                     Any<std::string>()};
+      return Welcome{Any<MemberId>(),    Any<Term>(),          Any<std::string>(), SomeBytes(32),
+                     Any<std::string>(), Any<std::uint32_t>(), Any<std::int64_t>()};
     case 1:
       return Refuse{Any<std::string>()};
     case 2:
@@ -177,6 +177,8 @@ inline ToWorker AnyToWorker(std::size_t kind) {
       return Finish{Any<std::string>(), Any<bool>()};
     case 16:
       return SetSlowdown{Any<std::string>()};
+    case 17:
+      return AskToLeave{Any<std::string>()};
     default:
       return Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
   }
@@ -190,6 +192,7 @@ inline Ready Any<Ready>() {
   });
   ready.mapping_address = Any<std::string>();
   ready.dataset_digest = Any<std::string>();
+  ready.slowdowns = Any<std::string>();
   ready.train_samples = Any<std::uint64_t>();
   ready.test_samples = Any<std::uint64_t>();
   ready.state_tensors = Any<std::uint32_t>();

@@ -1,0 +1,29 @@
+// Workers that were asked to leave in good order: no units and no shards from the next plan on, and
+// the request to leave once no round needs them any more.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "coordinator/job.h"
+#include "coordinator/round_machine.h"
+
+namespace lockstep::coordinator {
+
+class Draining {
+ public:
+  Draining(Job* job, const RoundMachine* rounds) : job_(job), rounds_(rounds) {}
+
+  // Says in words what follows; an error: it cannot leave.
+  Result<std::string> Request(WorkerId worker);
+  // Tells those that nothing waits for.
+  void Advance();
+
+ private:
+  bool Needed(const Member& member) const;
+
+  Job* job_;
+  const RoundMachine* rounds_;
+};
+
+}  // namespace lockstep::coordinator
