@@ -167,7 +167,9 @@ class Transport {
   [[nodiscard]] virtual bool Send(PeerId peer, std::span<const std::byte> bytes) = 0;
 
   // Asks for `name` into `destination` (destination.bytes == name.bytes; zero is allowed). Refused
-  // (kUnavailable) when the window to this peer is full or the peer is down.
+  // for now (kUnavailable) while the window to this peer is full, or too much of what was given up
+  // is not answered yet: try again when something has completed, or later. For good (kClosed) when
+  // the peer is down.
   virtual Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) = 0;
   // Gives up a fetch; OnFetchDone(kGivenUp) follows (or kOk if it was complete already) once the
   // destination is free. Where the bytes have begun to move the transport may let them finish or

@@ -72,7 +72,7 @@ TEST_P(MessageTest, NothingCanBeSentToOrFetchedFromAPeerThatIsDown) {
   EXPECT_FALSE(server_->Send(fetcher_peer_, "too late"));
   const auto fetch = fetcher_->RunFetch(server_peer_, PatternPiece(0, 8), Destination(0, 8));
   ASSERT_FALSE(fetch.ok());
-  EXPECT_EQ(fetch.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(fetch.error().code, ErrorCode::kClosed);
   // A new connection is a new peer.
   fetcher_->Connect(serving_identity_, server_->address());
   const PeerId again = fetcher_->AwaitPeer(serving_identity_);

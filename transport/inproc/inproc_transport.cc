@@ -208,7 +208,7 @@ Result<FetchId> InprocTransport::Fetch(PeerId peer, const PieceName& name,
   LOCKSTEP_CHECK(name.bytes == destination.bytes && name.bytes <= kMaxPieceBytes,
                  "a fetch of {} bytes into {}", name.bytes, destination.bytes);
   const auto connection = FindPeer(peer);
-  if (!connection || connection->ending) return Error{ErrorCode::kUnavailable, "the peer is down"};
+  if (!connection || connection->ending) return Error{ErrorCode::kClosed, "the peer is down"};
   if (connection->live_fetches >= options_.fetch_window ||
       connection->fetches.size() >= kWindowsOutstanding * options_.fetch_window) {
     return Error{ErrorCode::kUnavailable, "the window to the peer is full"};

@@ -50,6 +50,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `whom` we connect to; nothing for a connection that came in.
   Connection(ConnectionOwner& owner, Socket socket, std::optional<PeerIdentity> whom);
 
+  bool up() const { return state_ == State::kUp; }
+
   // Exactly one of them, once. Both end in OnGreeted or OnGreetingFailed within the connect
   // time-out, in a later turn.
   void StartConnecting(const Endpoint& endpoint);

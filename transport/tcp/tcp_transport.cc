@@ -294,10 +294,10 @@ Result<FetchId> TcpTransport::Fetch(PeerId peer, const PieceName& name, const Sl
   LOCKSTEP_CHECK(name.bytes == destination.bytes && name.bytes <= kMaxPieceBytes,
                  "a fetch of {} bytes into {}", name.bytes, destination.bytes);
   const auto connection = Find(peer);
-  if (!connection) return Error{ErrorCode::kUnavailable, "the peer is down"};
+  if (!connection || !connection->up()) return Error{ErrorCode::kClosed, "the peer is down"};
   const FetchId id = last_fetch_.Next();
   if (!connection->Fetch(id, name, regions_.Resolve(destination))) {
-    return Error{ErrorCode::kUnavailable, "the window to the peer is full or it is going down"};
+    return Error{ErrorCode::kUnavailable, "the window to the peer is full"};
   }
   last_fetch_ = id;
   return id;

@@ -73,7 +73,7 @@ void Engine::OnMessage(Connection& connection, const ActiveMessage& message) {
 }
 
 Result<FetchId> Engine::Fetch(PeerId peer, const PieceName& name, const Slice& destination) {
-  const Error down{ErrorCode::kUnavailable, "the peer is down"};
+  const Error down{ErrorCode::kClosed, "the peer is down"};
   Connection* connection = Find(peer);
   if (connection == nullptr || connection->state != Connection::State::kUp) return down;
   if (destination.bytes != name.bytes || name.bytes > kMaxPieceBytes) {

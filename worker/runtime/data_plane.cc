@@ -11,11 +11,17 @@
 #include "base/log.h"
 #include "transport/mapping/map_peer.h"
 #include "transport/mapping/ordering.h"
+#include "worker/runtime/fetch_desk.h"
 
 namespace lockstep::worker {
 namespace {
 
 constexpr Duration kMapTimeout = std::chrono::seconds(5);
+
+// Of one peer, until its path is measured. Ten thousand announcements; with the floats that ride
+// along it is as much as a peer may queue before its transport refuses.
+constexpr std::size_t kEarlyBytes = 4u << 20;
+constexpr std::size_t kEarlyOverhead = 64;  // what keeping a message costs beside its bytes
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -31,28 +37,14 @@ MemberId Member(const transport::PeerIdentity& identity) {
   return {identity.worker, identity.incarnation};
 }
 
-event::FetchStatus Translate(transport::FetchStatus status) {
-  switch (status) {
-    case transport::FetchStatus::kOk:
-      return event::FetchStatus::kOk;
-    case transport::FetchStatus::kGone:
-      return event::FetchStatus::kGone;
-    case transport::FetchStatus::kGivenUp:
-      return event::FetchStatus::kGivenUp;
-    case transport::FetchStatus::kPeerDown:
-      break;
-  }
-  return event::FetchStatus::kPeerDown;
-}
-
 class DataPlaneImpl;
 
 // One transport and the connections over it. All of it belongs to the transport's data thread, but
 // for the name and the transport's Post.
 class Link final : public transport::Handler {
  public:
-  Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name)
-      : name(std::move(link_name)), transport(std::move(made)), probe(*transport), plane_(plane) {}
+  Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
+       Duration patience);
 
   void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
                 const std::string& path) override;
@@ -69,33 +61,33 @@ class Link final : public transport::Handler {
   // The machine moves to another link.
   void Leave() { home_ = false; }
   bool IsHome() const { return home_; }
-  void CloseAll(const std::string& reason) {
-    for (const auto& [peer, member] : by_peer) transport->Close(peer, reason);
-  }
-
   std::optional<transport::PeerId> PeerOf(const MemberId& member) const {
     const auto found = by_member.find(member);
     return found == by_member.end() ? std::nullopt : std::optional(found->second);
   }
+  void CloseAll(const std::string& reason);
 
   const std::string name;
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
-  std::map<MemberId, transport::PeerId> by_member;      // up, one for each member
-  std::map<transport::PeerId, MemberId> by_peer;        // the same
-  std::map<MemberId, double> measured;                  // GB/s
-  std::map<transport::FetchId, std::uint64_t> fetches;  // the machine's number
+  FetchDesk fetches;
+  std::map<MemberId, transport::PeerId> by_member;  // up, one for each member
+  std::map<MemberId, double> measured;              // GB/s
 
  private:
-  void Report(transport::PeerId peer);
-
-  // Peers that the machine does not know yet, with the messages that overtook their report: their
-  // probe is under way, or the machine is not here (they had their Form earlier).
-  struct Early {
-    std::optional<std::string> path;  // once the probe has ended
-    std::vector<std::vector<std::byte>> messages;
+  struct Up {
+    MemberId member;
+    std::string path;
+    bool measured = false;
+    bool announced = false;
+    // What it said before the machine was told of it: messages may overtake the probe of the peer
+    // that sends them. At most kEarlyBytes.
+    std::vector<std::vector<std::byte>> early;
+    std::size_t early_bytes = 0;
   };
-  std::map<transport::PeerId, Early> early_;
+  void Announce(transport::PeerId peer);
+
+  std::map<transport::PeerId, Up> up_;  // the same as by_member
   bool home_ = false;
   DataPlaneImpl& plane_;
 };
@@ -143,6 +135,12 @@ class DataPlaneImpl final : public DataPlane {
     Link* first = links_.front().get();
     first->transport->Post([first] { first->BecomeHome(); });
     home_.store(first);
+    spdlog::info(
+        "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
+        "it, "
+        "{} MiB of messages from it before its path is measured",
+        setup_.machine.fetch_window, setup_.machine.piece_bytes >> 10,
+        transport::Options{}.send_queue_bytes >> 20, kEarlyBytes >> 20);
     return {};
   }
 
@@ -203,7 +201,7 @@ class DataPlaneImpl final : public DataPlane {
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
     if (made) {
-      auto link = std::make_unique<Link>(*this, std::move(*made), name);
+      auto link = std::make_unique<Link>(*this, std::move(*made), name, setup_.patience);
       if (Status started = link->transport->Start(link.get()); started.ok()) {
         offer.address = link->transport->address();
         Link* opened = link.get();
@@ -301,28 +299,39 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   void Do(action::MapPeer& a) {
+    const std::uint64_t number = mapping_[a.info.member] = ++last_mapping_;
     // Blocks for as long as the peer takes to answer, so not here, and not where sums are made.
-    mapper_->Post([this, info = a.info] {
+    mapper_->Post([this, number, info = a.info] {
       event::PeerMapped mapped{.peer = info.member, .ok = false, .error = {}};
       auto arena = transport::MapPeer(info.mapping_address, Identity(setup_.machine.self),
                                       Identity(info.member), setup_.job_key, kMapTimeout);
       double rate = 0;
+      std::shared_ptr<transport::PeerArena> shared;
       if (arena) {
         mapped.ok = true;
         if (arena->blocks() > 0)
           rate = MeasureMapped(arena->data(0), std::min<std::uint64_t>(arena->bytes(0), 4u << 20));
-        arenas_.Put(info.member, std::move(*arena));
+        shared = std::make_shared<transport::PeerArena>(std::move(*arena));
       } else {
         mapped.error = arena.error().message;
       }
-      Run([this, mapped = std::move(mapped), rate] {
-        if (mapped.ok) mapped_rate_[mapped.peer] = rate;
+      Run([this, number, mapped = std::move(mapped), shared, rate] {
+        // Unmapped, or asked for again, meanwhile: nobody waits for this one.
+        const auto wanted = mapping_.find(mapped.peer);
+        if (wanted == mapping_.end() || wanted->second != number) return;
+        mapping_.erase(wanted);
+        if (shared) {
+          // Operations that read an older mapping keep it until they end.
+          arenas_.Put(mapped.peer, shared);
+          mapped_rate_[mapped.peer] = rate;
+        }
         Handle(mapped);
       });
     });
   }
 
   void Do(action::UnmapPeer& a) {
+    mapping_.erase(a.peer);
     mapped_rate_.erase(a.peer);
     arenas_.Drop(a.peer);
   }
@@ -339,22 +348,14 @@ class DataPlaneImpl final : public DataPlane {
                                     .part = a.piece.part,
                                     .offset = a.piece.offset,
                                     .bytes = a.piece.bytes};
-    const auto peer = home().PeerOf(a.peer);
-    auto fetch = peer ? home().transport->Fetch(*peer, name, SliceOf(a.to))
-                      : Result<transport::FetchId>(Error{ErrorCode::kClosed, "the peer is down"});
-    if (fetch) {
-      home().fetches.emplace(*fetch, a.fetch);
-      fetch_ids_.emplace(a.fetch, *fetch);
+    if (const auto peer = home().PeerOf(a.peer)) {
+      home().fetches.Fetch(*peer, a.fetch, name, SliceOf(a.to));
     } else {
-      // The machine keeps to the window, so this is a peer that is going down.
-      Post(event::FetchDone{.fetch = a.fetch, .status = event::FetchStatus::kPeerDown});
+      home().fetches.Refuse(a.fetch);
     }
   }
 
-  void Do(action::GiveUpFetch& a) {
-    if (const auto found = fetch_ids_.find(a.fetch); found != fetch_ids_.end())
-      home().transport->GiveUp(found->second);
-  }
+  void Do(action::GiveUpFetch& a) { home().fetches.GiveUp(a.fetch); }
 
   void Do(action::StoreInline& a) {
     std::memcpy(buffers_.At(a.to.buffer) + a.to.range.first, a.bytes.data(), a.bytes.size());
@@ -442,17 +443,27 @@ class DataPlaneImpl final : public DataPlane {
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
   std::unique_ptr<TaskThread> mapper_ = std::make_unique<TaskThread>("mapper");
   std::map<MemberId, double> mapped_rate_;
-  std::map<std::uint64_t, transport::FetchId> fetch_ids_;
+  std::map<MemberId, std::uint64_t> mapping_;  // asked for: the number of the last time
+  std::uint64_t last_mapping_ = 0;
   std::uint64_t timer_ = 0;
 };
 
+Link::Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
+           Duration patience)
+    : name(std::move(link_name)),
+      transport(std::move(made)),
+      probe(*transport),
+      fetches(*transport, patience,
+              [this](std::uint64_t fetch, event::FetchStatus status) {
+                if (home_) plane_.Handle(event::FetchDone{.fetch = fetch, .status = status});
+              }),
+      plane_(plane) {}
+
 void Link::BecomeHome() {
   home_ = true;
-  std::vector<transport::PeerId> waiting;
-  for (const auto& [peer, early] : early_) {
-    if (early.path) waiting.push_back(peer);
-  }
-  for (const transport::PeerId peer : waiting) Report(peer);
+  std::vector<transport::PeerId> peers;
+  for (const auto& [peer, up] : up_) peers.push_back(peer);
+  for (const transport::PeerId peer : peers) Announce(peer);
   for (std::size_t tasks = plane_.WaitingTasks(); tasks > 0 && home_; --tasks) plane_.RunNext();
 }
 
@@ -464,28 +475,30 @@ void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
     return;
   }
   by_member.emplace(member, peer);
-  by_peer.emplace(peer, member);
-  early_[peer];
-  probe.Start(peer, [this, peer, member, path](double rate) {
+  up_[peer] = Up{.member = member, .path = path, .early = {}};
+  probe.Start(peer, [this, peer, member](double rate) {
     measured[member] = rate;
+    up_.at(peer).measured = true;
     // Not inside the transport's callback of a fetch.
-    transport->Post([this, peer, path] {
-      const auto early = early_.find(peer);
-      if (early == early_.end()) return;  // down again
-      early->second.path = path;
-      if (home_) Report(peer);
+    transport->Post([this, peer] {
+      if (home_) Announce(peer);
     });
   });
 }
 
-void Link::Report(transport::PeerId peer) {
-  auto early = early_.extract(peer);
-  const auto found = by_peer.find(peer);
-  if (early.empty() || found == by_peer.end()) return;
-  const MemberId member = found->second;
-  plane_.Handle(event::PeerUp{.peer = member, .path = *early.mapped().path});
-  for (const auto& bytes : early.mapped().messages)
-    plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+void Link::Announce(transport::PeerId peer) {
+  const auto found = up_.find(peer);
+  if (found == up_.end() || !found->second.measured || found->second.announced) return;
+  Up& up = found->second;
+  up.announced = true;
+  const MemberId member = up.member;
+  const auto early = std::exchange(up.early, {});
+  plane_.Handle(event::PeerUp{.peer = member, .path = up.path});
+  for (const auto& bytes : early) plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+}
+
+void Link::CloseAll(const std::string& reason) {
+  for (const auto& [member, peer] : by_member) transport->Close(peer, reason);
 }
 
 void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
@@ -494,36 +507,42 @@ void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& erro
 
 void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
   probe.OnPeerDown(peer);
-  early_.erase(peer);
-  const auto found = by_peer.find(peer);
-  if (found == by_peer.end()) return;  // a second connection that was closed
-  const MemberId member = found->second;
-  by_peer.erase(found);
+  fetches.OnPeerDown(peer);
+  const auto found = up_.find(peer);
+  if (found == up_.end()) return;  // a second connection that was closed
+  const MemberId member = found->second.member;
+  up_.erase(found);
   by_member.erase(member);
   if (home_) plane_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
 }
 
 void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
-  const auto found = by_peer.find(peer);
-  if (found == by_peer.end()) return;
-  if (const auto early = early_.find(peer); early != early_.end()) {
-    early->second.messages.emplace_back(bytes.begin(), bytes.end());
+  const auto found = up_.find(peer);
+  if (found == up_.end()) return;
+  Up& up = found->second;
+  if (up.announced) {
+    if (home_) plane_.Handle(event::FromPeer{.peer = up.member, .bytes = bytes});
     return;
   }
-  if (home_) plane_.Handle(event::FromPeer{.peer = found->second, .bytes = bytes});
+  up.early_bytes += bytes.size() + kEarlyOverhead;
+  if (up.early_bytes > kEarlyBytes) {
+    transport->Close(peer, "it said too much before it was known");
+    return;
+  }
+  up.early.emplace_back(bytes.begin(), bytes.end());
 }
 
 transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::PieceName& piece) {
   if (auto answer = probe.OnFetch(piece)) return *answer;
-  const auto found = by_peer.find(peer);
-  if (!home_ || found == by_peer.end()) return {};
-  const Serve serve = plane_.machine().OnPieceAsked(found->second, {.kind = piece.kind,
-                                                                    .attempt = piece.attempt,
-                                                                    .round = piece.round,
-                                                                    .owner = piece.owner,
-                                                                    .part = piece.part,
-                                                                    .offset = piece.offset,
-                                                                    .bytes = piece.bytes});
+  const auto found = up_.find(peer);
+  if (!home_ || found == up_.end()) return {};
+  const Serve serve = plane_.machine().OnPieceAsked(found->second.member, {.kind = piece.kind,
+                                                                           .attempt = piece.attempt,
+                                                                           .round = piece.round,
+                                                                           .owner = piece.owner,
+                                                                           .part = piece.part,
+                                                                           .offset = piece.offset,
+                                                                           .bytes = piece.bytes});
   if (!serve.have) return {};
   return {.have = true, .slice = plane_.SliceOf(serve.from), .cookie = serve.cookie};
 }
@@ -533,13 +552,7 @@ void Link::OnServed(transport::PeerId, std::uint64_t cookie) {
 }
 
 void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
-  if (probe.OnFetchDone(fetch, status)) return;
-  const auto found = fetches.find(fetch);
-  if (found == fetches.end()) return;
-  const std::uint64_t number = found->second;
-  fetches.erase(found);
-  plane_.fetch_ids_.erase(number);
-  if (home_) plane_.Handle(event::FetchDone{.fetch = number, .status = Translate(status)});
+  if (!probe.OnFetchDone(fetch, status)) fetches.OnFetchDone(fetch, status);
 }
 
 }  // namespace

@@ -11,10 +11,9 @@
 
 namespace lockstep::worker {
 
-void PeerArenas::Put(const MemberId& peer, transport::PeerArena arena) {
-  auto shared = std::make_shared<const transport::PeerArena>(std::move(arena));
+void PeerArenas::Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena) {
   std::lock_guard lock(mutex_);
-  arenas_[peer] = std::move(shared);
+  arenas_[peer] = std::move(arena);
 }
 
 void PeerArenas::Drop(const MemberId& peer) {

@@ -19,7 +19,7 @@ namespace lockstep::worker {
 // The arenas of peers, by member. Mapped by one thread and read by another.
 class PeerArenas {
  public:
-  void Put(const MemberId& peer, transport::PeerArena arena);
+  void Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena);
   void Drop(const MemberId& peer);
   // Stays valid for the holder whatever is dropped meanwhile.
   std::shared_ptr<const transport::PeerArena> Find(const MemberId& peer) const;
