@@ -292,7 +292,8 @@ class SessionImpl final : public Session {
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
     setup.transport = config_.exchange.transport;
-    setup.patience = FromSeconds(config_.liveness.timeout_s);
+    setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
+    setup.machine.formation_timeout = setup.timeouts.formation;
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
       link_->Send(std::move(message), Guarded(std::move(sent)));

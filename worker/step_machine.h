@@ -32,8 +32,23 @@ struct MachineConfig {
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
   Duration progress_interval = std::chrono::seconds(1);   // while a unit is long
-  Duration formation_timeout = std::chrono::seconds(10);  // then who did not come is not reached
+  Duration formation_timeout = std::chrono::seconds(20);  // then who did not come is not reached
 };
+
+// How long a worker waits, out of the one time-out. Connecting and mapping follow each other, and
+// both end before the coordinator's patience with a formation, three times the time-out, does.
+struct Timeouts {
+  Duration connect{};    // a data connection, handshake included
+  Duration map{};        // a peer's arena
+  Duration formation{};  // then who did not come is not reached
+  Duration fetch{};      // with a peer that answers no fetch
+};
+constexpr Timeouts TimeoutsFrom(Duration liveness_timeout) {
+  return {.connect = liveness_timeout,
+          .map = liveness_timeout / 2,
+          .formation = 2 * liveness_timeout,
+          .fetch = liveness_timeout};
+}
 
 class StepMachine {
  public:

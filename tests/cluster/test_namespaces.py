@@ -114,6 +114,24 @@ class Namespaces(ClusterTest):
                 self.assertTrue(all(len(workers) >= 2 for workers in contributors))
                 check_epochs(self, rounds, 2048)
 
+    def test_hosts_that_do_not_answer_are_named_within_the_time_out(self):
+        with Network() as network:
+            # The worker on lsb says that peers reach it at an address to which nobody answers.
+            network.inside(network.hosts["lsb"], "ip", "addr", "add", "10.78.0.3/24", "dev", "eth0")
+            network.inside(network.hosts["lsa"], "ip", "route", "add", "10.78.0.0/24", "via", "10.77.0.9")
+            network.inside(network.hosts["lsa"], "ip", "neigh", "add", "10.77.0.9", "lladdr", "02:00:00:00:00:09", "dev", "eth0")
+            with Job(2, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="2s") as job:
+                secret = self.secret(job)
+                job.coordinator_args += ["--secret-file", secret]
+                job.start_coordinator()
+                job.start_worker(0, "--secret-file", secret, prefix=network.prefix("lsa"))
+                job.start_worker(1, "--secret-file", secret, "--data-host", "10.78.0.3", prefix=network.prefix("lsb"))
+                self.assertEqual(job.wait(seconds=40), 1)
+                log = job.log("coordinator")
+                self.assertIn("the job uses tcp, because worker 0 cannot reach worker 1 over ucx", log)
+                self.assertIn("worker 0 cannot reach worker 1 over tcp", log)
+                self.assertNotIn("did not connect", log)
+
     def test_no_secret_no_start(self):
         with Network() as network, Job(1) as job:
             done = subprocess.run([*network.prefix("lsc"), BIN / "lockstep-coordinator", "--listen", "10.77.0.1:0", "--workers", "1",

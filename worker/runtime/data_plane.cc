@@ -16,8 +16,6 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr Duration kMapTimeout = std::chrono::seconds(5);
-
 // Of one peer, until its path is measured. Ten thousand announcements; with the floats that ride
 // along it is as much as a peer may queue before its transport refuses.
 constexpr std::size_t kEarlyBytes = 4u << 20;
@@ -113,8 +111,9 @@ class DataPlaneImpl final : public DataPlane {
 
   Status Open() {
     if (buffers_.arena() != nullptr) {
-      auto server = transport::ArenaServer::Start(*buffers_.arena(), setup_.job_key,
-                                                  {.self = Identity(setup_.machine.self)});
+      auto server = transport::ArenaServer::Start(
+          *buffers_.arena(), setup_.job_key,
+          {.self = Identity(setup_.machine.self), .handshake_timeout = setup_.timeouts.connect});
       if (server) {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();
@@ -197,11 +196,11 @@ class DataPlaneImpl final : public DataPlane {
     options.job_key = setup_.job_key;
     options.listen_host = setup_.data_host;
     options.fetch_window = setup_.machine.fetch_window;
-    options.connect_timeout = setup_.connect_timeout;
+    options.connect_timeout = setup_.timeouts.connect;
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
     if (made) {
-      auto link = std::make_unique<Link>(*this, std::move(*made), name, setup_.patience);
+      auto link = std::make_unique<Link>(*this, std::move(*made), name, setup_.timeouts.fetch);
       if (Status started = link->transport->Start(link.get()); started.ok()) {
         offer.address = link->transport->address();
         Link* opened = link.get();
@@ -304,7 +303,7 @@ class DataPlaneImpl final : public DataPlane {
     mapper_->Post([this, number, info = a.info] {
       event::PeerMapped mapped{.peer = info.member, .ok = false, .error = {}};
       auto arena = transport::MapPeer(info.mapping_address, Identity(setup_.machine.self),
-                                      Identity(info.member), setup_.job_key, kMapTimeout);
+                                      Identity(info.member), setup_.job_key, setup_.timeouts.map);
       double rate = 0;
       std::shared_ptr<transport::PeerArena> shared;
       if (arena) {

@@ -33,8 +33,7 @@ class DataPlane {
     std::vector<std::byte> job_key;
     std::string data_host;  // to listen on
     std::string transport;  // exchange.transport: auto | ucx | tcp
-    Duration connect_timeout = std::chrono::seconds(5);
-    Duration patience = std::chrono::seconds(10);  // with a peer that answers no fetch
+    Timeouts timeouts;
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.
     std::function<void(FromWorker, std::function<void()> sent)> to_coordinator;
