@@ -155,7 +155,8 @@ Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   std::uint8_t kind = 0;
   reader.Get(kind);
-  DecodedPeerMessage decoded;
+  Result<DecodedPeerMessage> result = DecodedPeerMessage();
+  DecodedPeerMessage& decoded = *result;
   if (bytes.empty() || !MakeAlternative(kind, decoded.message)) {
     return Error{ErrorCode::kInvalid, fmt::format("peer message of unknown kind {}", kind)};
   }
@@ -166,7 +167,7 @@ Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes) {
                  fmt::format("malformed peer message of kind {}, {} bytes", kind, bytes.size())};
   }
   decoded.floats = reader.floats();
-  return decoded;
+  return result;
 }
 
 }  // namespace lockstep::worker
