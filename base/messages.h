@@ -366,10 +366,12 @@ struct Receipts {
   bool operator==(const Receipts&) const = default;
 };
 
-// Answer to Revoke: everything from position `from` on was not begun and is given back.
+// Answer to Revoke: everything from position `from` on was not begun and is given back. Answer to
+// FenceRound (`fenced`): nothing is held any more, and nothing about it follows.
 struct Revoked {
   RoundId round;
   std::uint32_t from = 0;
+  bool fenced = false;
   bool operator==(const Revoked&) const = default;
 };
 

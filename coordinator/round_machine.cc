@@ -95,7 +95,10 @@ Status RoundMachine::On(Member& from, const Receipts& message) {
 Status RoundMachine::On(Member& from, const Revoked& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live() || !open_ || message.round != open_->round) return {};
-  open_->NoteFenceAnswer(from.id);
+  if (message.fenced) {
+    open_->NoteFenceAnswer(from.id);
+    return {};
+  }
   const WorkerShare* share = open_->Share(from.id.worker);
   if (share == nullptr || !share->revoke) return {};
   const std::vector<PendingRevoke::Taker> takers = share->revoke->takers;

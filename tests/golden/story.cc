@@ -221,17 +221,19 @@ void Story::Reached(std::uint32_t worker) {
   From(worker, reached);
 }
 
-void Story::Sealed(std::uint32_t slot) {
+void Story::Sealed(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) {
   Worker& worker = state_[slot];
   lockstep::Sealed sealed;
   sealed.round = worker.round;
   sealed.part = PartIndex(worker.parts++);
-  for (const Unit& unit : worker.queue) {
-    sealed.samples += unit.range.size();
-    sealed.units.push_back({unit, 0, 0});
+  const std::size_t count = std::min(units, worker.queue.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    sealed.samples += worker.queue[i].range.size();
+    sealed.units.push_back({worker.queue[i], 0, unit_ms * 1'000'000});
   }
   sealed.loss_sum = static_cast<double>(sealed.samples);
-  worker.queue.clear();
+  worker.queue.erase(worker.queue.begin(),
+                     worker.queue.begin() + static_cast<std::ptrdiff_t>(count));
   From(slot, sealed);
 }
 

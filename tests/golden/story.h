@@ -46,7 +46,8 @@ class Story {
   void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);
   void Ready(std::uint32_t worker, bool ucx = true);
   void Reached(std::uint32_t worker);  // all it was told to
-  void Sealed(std::uint32_t worker);   // all it has to do
+  // All it has to do, or the first `units` of it; each took `unit_ms`.
+  void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});
   void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
   void Published(std::uint32_t worker);
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);

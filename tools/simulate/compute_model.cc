@@ -18,7 +18,7 @@ double LogNormal(double sigma, RandomStream& random) {
 
 }  // namespace
 
-Duration EvenCompute::UnitTime(WorkerId worker, Time, const SampleRange&, RandomStream& random) {
+Duration EvenCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&, RandomStream& random) {
   const Duration time =
       unit_time_ / 2 + Duration(random.NextBelow(static_cast<std::uint64_t>(unit_time_.count())));
   if (!slow_.contains(worker.value)) return time;
@@ -27,29 +27,19 @@ Duration EvenCompute::UnitTime(WorkerId worker, Time, const SampleRange&, Random
 
 ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start,
                            std::uint32_t workers)
-    : options_(std::move(options)), start_(start), slowdowns_(workers) {
+    : options_(std::move(options)), start_(start), slowdowns_(options_.slowdowns, workers) {
   for (std::uint32_t w = 0; w < workers; ++w) {
     RandomStream random(seed, 4, w);
     worker_factor_.push_back(LogNormal(options_.worker_spread, random));
-    for (const SlowdownSpec& spec : options_.slowdowns) {
-      if (AppliesTo(spec, WorkerId(w))) slowdowns_[w].push_back(spec);
-    }
   }
 }
 
-double ModelCompute::FactorAt(WorkerId worker, Time now) const {
-  double factor = 1;
-  for (const SlowdownSpec& spec : slowdowns_[worker.value]) {
-    factor *= lockstep::FactorAt(spec, now - start_);
-  }
-  return std::max(factor, 1.0);
-}
-
-Duration ModelCompute::UnitTime(WorkerId worker, Time now, const SampleRange&,
+Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                                 RandomStream& random) {
   const double seconds = Seconds(options_.unit_time) * worker_factor_[worker.value] *
-                         LogNormal(options_.spread, random) * FactorAt(worker, now);
-  return std::max(FromSeconds(seconds), Duration(1000));
+                         LogNormal(options_.spread, random);
+  const Duration nominal = std::max(FromSeconds(seconds), Duration(1000));
+  return slowdowns_.Lengthen(worker, round, unit.index.value, now - start_, nominal);
 }
 
 }  // namespace lockstep::simulate

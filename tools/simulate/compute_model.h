@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "base/messages.h"
 #include "base/random.h"
+#include "base/slowdown.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
 
@@ -16,8 +17,8 @@ namespace lockstep::simulate {
 class ComputeModel {
  public:
   virtual ~ComputeModel() = default;
-  // Of a unit that this worker begins now. `random`: of the worker's process.
-  virtual Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+  // Of a unit of this round that the worker begins now. `random`: of the worker's process.
+  virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                             RandomStream& random) = 0;
   // Whether a unit that has become void ends at once, as one that is paced does, or runs on.
   virtual bool interruptible() const = 0;
@@ -28,7 +29,7 @@ class EvenCompute final : public ComputeModel {
  public:
   EvenCompute(Duration unit_time, std::set<std::uint32_t> slow, double slow_factor)
       : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
-  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
   bool interruptible() const override { return false; }
 
@@ -47,24 +48,21 @@ struct UnitTimeOptions {
   std::vector<SlowdownSpec> slowdowns;
 };
 
-// A unit's time in a job: a base with a spread, lengthened as slow-downs say at its start; the same
-// for short units, as emulate.unit_time is.
+// A unit's time in a job: a base with a spread, lengthened as slow-downs say; the same for short
+// units, as emulate.unit_time is.
 class ModelCompute final : public ComputeModel {
  public:
   // `start`: what the slow-downs' times count from.
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
-  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
   bool interruptible() const override { return true; }
 
  private:
-  // The one place that asks the slow-downs.
-  double FactorAt(WorkerId worker, Time now) const;
-
   const UnitTimeOptions options_;
   const Time start_;
   std::vector<double> worker_factor_;
-  std::vector<std::vector<SlowdownSpec>> slowdowns_;  // by worker
+  const SlowdownModel slowdowns_;
 };
 
 }  // namespace lockstep::simulate

@@ -181,6 +181,7 @@ struct FromWorkerWords {
     return text;
   }
   std::string operator()(const Revoked& m) const {
+    if (m.fenced) return fmt::format("Revoked round {}: knows of the fence", m.round);
     return fmt::format("Revoked round {} from position {}", m.round, m.from);
   }
   std::string operator()(const Published& m) const {

@@ -457,10 +457,11 @@ void ModelledWorker::Compute() {
   in_unit_ = true;
   unit_started_ = host_->now();
   const std::uint64_t unit = ++unit_;
-  const Duration takes = take_.kind == UnitQueue::TakeKind::kSeal
-                             ? Duration{}
-                             : exchange_->compute->UnitTime(self_.worker, host_->now(),
-                                                            take_.unit.range, host_->random());
+  const Duration takes =
+      take_.kind == UnitQueue::TakeKind::kSeal
+          ? Duration{}
+          : exchange_->compute->UnitTime(self_.worker, host_->now(), work_->round, take_.unit,
+                                         host_->random());
   host_->After(takes, [this, unit] { EndUnit(unit); });
 }
 

@@ -140,6 +140,7 @@ class ModelledWorker final : public WorkerModel {
   void On(const MemberLeft&) {}
   void On(const StateChunk&) {}
   void On(const SetSlowdown&) {}
+  void On(const AskToLeave&) {}  // only the HTTP door asks
 
   void Adopt(const Plan& plan);
   void TakeOwners(RoundId round, const OwnerMap& map);

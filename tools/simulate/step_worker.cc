@@ -380,8 +380,8 @@ void StepWorker::Compute() {
     return;
   }
   numbers_->BeginUnit();
-  const Duration time =
-      cluster_->compute->UnitTime(self_.worker, host_->now(), take.unit.range, host_->random());
+  const Duration time = cluster_->compute->UnitTime(self_.worker, host_->now(), work_->round,
+                                                    take.unit, host_->random());
   computing_ = take;
   unit_start_ns_ = host_->now().time_since_epoch().count();
   host_->After(time, [this, unit = ++unit_] { EndUnit(unit); });

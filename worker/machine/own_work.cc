@@ -35,7 +35,7 @@ void OwnWork::OnFence(RoundId round) {
   Forget(round);
   if (!again) return;
   fenced_[round] = *again;
-  context_.Tell(Revoked{round, 0});
+  context_.Tell(Revoked{round, 0, true});
 }
 
 void OwnWork::OnRevoke(const Revoke& revoke) {

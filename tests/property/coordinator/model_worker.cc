@@ -351,7 +351,7 @@ void ModelWorker::On(const FenceRound& m) {
   part_units_.clear();
   head_ = 0;
   ++work_;
-  host_->Send(Revoked{m.round, 0});
+  host_->Send(Revoked{m.round, 0, true});
 }
 
 void ModelWorker::On(const FenceAttempt& m) {

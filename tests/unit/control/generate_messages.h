@@ -245,7 +245,7 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
                         return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
                       })};
     case 6:
-      return Revoked{Any<RoundId>(), Any<std::uint32_t>()};
+      return Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<bool>()};
     case 7:
       return Published{Any<RoundId>(), Any<Attempt>()};
     case 8:
