@@ -26,7 +26,7 @@ class LineWriter {
   }
   // Microseconds are enough for a person and keep the lines short.
   void Time(double seconds) {
-    const auto micros = static_cast<std::int64_t>(std::floor(seconds * 1e6 + 0.5));
+    const auto micros = static_cast<std::int64_t>(std::llround(seconds * 1e6));
     const std::uint64_t size = static_cast<std::uint64_t>(std::abs(micros));
     if (micros < 0) out_.push_back('-');
     fmt::format_to(std::back_inserter(out_), "{}.{:06}", size / 1'000'000, size % 1'000'000);

@@ -138,7 +138,7 @@ class RoundMachine {
 
   // round_plan.cc
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
-  std::vector<MemberId> Responsive(std::vector<MemberId> members) const;
+  std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
   std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
   Plan MakePlan(RoundId round, std::uint32_t map_version, bool* exact);
   void OpenPlanned(Plan plan, bool exact);

@@ -92,7 +92,7 @@ Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version, bool* exac
   return plan;
 }
 
-std::vector<MemberId> RoundMachine::Responsive(std::vector<MemberId> members) const {
+std::vector<MemberId> RoundMachine::Responsive(const std::vector<MemberId>& members) const {
   std::vector<MemberId> heard;
   for (const MemberId& id : members) {
     if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2)

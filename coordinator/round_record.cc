@@ -21,7 +21,7 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   record.commit = job.SinceStart(round.committed_at);
   if (round.applied_at) record.applied = job.SinceStart(*round.applied_at);
   record.moved = round.moved;
-  record.digest = std::move(digest);
+  record.digest = digest;
 
   IntervalSet counted;
   double loss = 0;

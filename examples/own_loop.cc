@@ -32,7 +32,9 @@ float Target(std::uint32_t sample) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace lockstep::worker;
+  using lockstep::worker::JobDescription, lockstep::worker::Session,
+      lockstep::worker::SessionOptions;
+  using lockstep::worker::UnitResult, lockstep::worker::Work;
   if (argc != 2) {
     std::fprintf(stderr, "usage: own_loop HOST:PORT\n");
     return 2;

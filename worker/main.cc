@@ -77,15 +77,16 @@ int Fail(const lockstep::Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace lockstep;
+  using lockstep::ErrorCode, lockstep::FromSeconds, lockstep::InitLogging, lockstep::Setting;
+  namespace worker = lockstep::worker;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  auto parsed = ParseWorkerOptions(arguments);
+  auto parsed = lockstep::ParseWorkerOptions(arguments);
   if (!parsed) return Fail(parsed.error());
   if (!parsed->print.empty()) {
     std::fputs(parsed->print.c_str(), stdout);
     return 0;
   }
-  const WorkerOptions& options = *parsed;
+  const lockstep::WorkerOptions& options = *parsed;
   InitLogging("worker", options.log_level);
   if (options.device != "cpu") {
     return Fail({ErrorCode::kInvalid,
@@ -107,6 +108,7 @@ int main(int argc, char** argv) {
   InitLogging("worker " + std::to_string((*session)->self().worker.value), options.log_level);
   SignalWatch signals;
   signals.Start(**session);
-  if (Status trained = worker::Train(**session); !trained.ok()) return Fail(trained.error());
+  if (lockstep::Status trained = worker::Train(**session); !trained.ok())
+    return Fail(trained.error());
   return 0;
 }

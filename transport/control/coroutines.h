@@ -14,7 +14,7 @@
 namespace lockstep::transport::control {
 
 // For co_spawn: nothing in our coroutines throws but bugs and the lack of memory.
-inline void RethrowFromCoroutine(std::exception_ptr thrown) {
+inline void RethrowFromCoroutine(const std::exception_ptr& thrown) {
   if (thrown) std::rethrow_exception(thrown);
 }
 

@@ -226,9 +226,10 @@ bool Connection::GiveUp(FetchId id) {
 void Connection::CloseLater(std::string reason) {
   if (!alive()) return;
   state_ = State::kEnding;
-  boost::asio::post(socket_.get_executor(), [self = shared_from_this(), reason] {
-    self->End(Error{ErrorCode::kClosed, reason});
-  });
+  boost::asio::post(socket_.get_executor(),
+                    [self = shared_from_this(), reason = std::move(reason)]() mutable {
+                      self->End(Error{ErrorCode::kClosed, std::move(reason)});
+                    });
 }
 
 void Connection::End(const Error& reason) {

@@ -24,7 +24,8 @@ struct Worker::Route {
   std::weak_ptr<EventSink> sink;
 };
 
-Result<std::unique_ptr<Worker>> Worker::Open(const Context& context, std::weak_ptr<EventSink> sink,
+Result<std::unique_ptr<Worker>> Worker::Open(const Context& context,
+                                             const std::weak_ptr<EventSink>& sink,
                                              std::shared_ptr<OperationPool> operations) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

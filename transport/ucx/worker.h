@@ -15,7 +15,8 @@ namespace lockstep::transport::ucx {
 
 class Worker {
  public:
-  static Result<std::unique_ptr<Worker>> Open(const Context& context, std::weak_ptr<EventSink> sink,
+  static Result<std::unique_ptr<Worker>> Open(const Context& context,
+                                              const std::weak_ptr<EventSink>& sink,
                                               std::shared_ptr<OperationPool> operations);
   ~Worker();
   Worker(const Worker&) = delete;

@@ -17,7 +17,7 @@ Core::Core(MachineConfig config, Layout layout)
       inputs_(context_, buffers_, fetcher_, peers_, maps_),
       sums_(context_, buffers_, fetcher_, peers_, inputs_, own_),
       catch_up_(context_, buffers_, fetcher_, peers_),
-      donor_(context_, buffers_, peers_),
+      donor_(context_, buffers_),
       side_(context_) {}
 
 Actions Core::Step(Time now, const Event& event) {

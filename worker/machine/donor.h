@@ -12,8 +12,7 @@ namespace lockstep::worker {
 
 class Donor {
  public:
-  Donor(Context& context, Buffers& buffers, const Peers& peers)
-      : context_(context), buffers_(buffers), peers_(peers) {}
+  Donor(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}
 
   // An error: the peer said what cannot be.
   Status OnStateWant(const MemberId& joiner, const StateWant& want);
@@ -40,7 +39,6 @@ class Donor {
 
   Context& context_;
   Buffers& buffers_;
-  const Peers& peers_;
   std::map<MemberId, Request> requests_;
 };
 

@@ -71,7 +71,7 @@ void Fetcher::Pump() {
       const std::uint64_t id = next_fetch_++;
       context_.Emit(action::Fetch{id, peer, wants.front().piece, wants.front().to});
       buffers_.BeginFetch(wants.front().to.buffer);
-      under_way_[id] = {std::move(wants.front()), false};
+      under_way_[id] = {wants.front(), false};
       wants.pop_front();
       ++queue.under_way;
       moved = true;

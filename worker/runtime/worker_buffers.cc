@@ -41,8 +41,7 @@ std::string BlockName(const BufferId& buffer) {
 WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors)
     : parameter_count_(layout.parameter_count()),
       sum_floats_(layout.sum_floats()),
-      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()),
-      state_tensors_(state_tensors) {}
+      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()) {}
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors,

@@ -73,7 +73,6 @@ class WorkerBuffers {
   std::uint64_t parameter_count_;
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;
-  std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the next two, which grow under the threads that look into them
