@@ -36,11 +36,13 @@ class ServerImpl final : public Server {
     control::ControlServer::Options server;
     server.listen = options.listen;
     server.channel.timeout = FromSeconds(options.job.liveness.timeout_s);
+    std::optional<control::Secret> secret;
     if (!options.secret_file.empty()) {
-      auto secret = control::ReadSecretFile(options.secret_file);
-      if (!secret) return secret.error();
-      if (!secret->warning.empty()) spdlog::warn("{}", secret->warning);
-      server.secret = secret->secret;
+      auto read = control::ReadSecretFile(options.secret_file);
+      if (!read) return read.error();
+      if (!read->warning.empty()) spdlog::warn("{}", read->warning);
+      secret = read->secret;
+      server.secret = secret;
     }
     control::ControlServer::Handler handler;
     handler.on_worker = [this](std::unique_ptr<control::WorkerChannel> channel, Hello hello) {
@@ -53,8 +55,12 @@ class ServerImpl final : public Server {
     if (!listening) return listening.error();
     listener_ = std::move(*listening);
     if (options.http) {
-      auto page = StatusPage::Listen(io_, *options.http,
-                                     [this] { return StatusText(runner_->CurrentStatus()); });
+      HttpRequests::Handlers handlers;
+      handlers.status = [this] { return StatusText(runner_->CurrentStatus()); };
+      handlers.ask = [this](Event event) { return runner_->Ask(std::move(event)); };
+      std::optional<HttpProof::Key> key;
+      if (secret) key = secret->Derive("http");
+      auto page = StatusPage::Listen(io_, *options.http, key, std::move(handlers));
       if (!page) return page.error();
       page_ = std::move(*page);
     }

@@ -78,7 +78,8 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
       return invalid(fmt::format("slowdown worker = {}: the workers are 0 to {}", *one.worker,
                                  job_->members.slots() - 1));
     }
-    if (!AskedForStart(line)) one.from = Age();
+    // Whole milliseconds read better.
+    if (!AskedForStart(line)) one.from = std::chrono::floor<std::chrono::milliseconds>(Age());
     asked.push_back(std::move(one));
   }
   if (asked.empty() && !clear) return invalid("no slow-down is named; one SPEC in a line, or none");

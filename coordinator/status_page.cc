@@ -7,6 +7,8 @@
 #include <boost/beast/http.hpp>
 #include <utility>
 
+#include "base/slowdown_spec.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -17,9 +19,11 @@ using tcp = asio::ip::tcp;
 
 constexpr std::size_t kMaxConnections = 32;
 constexpr auto kRequestTimeout = std::chrono::seconds(10);
+constexpr std::uint64_t kMaxBodyBytes = kMaxSlowdownBytes;
+constexpr std::uint32_t kMaxHeaderBytes = 8192;
 
 struct Shared {
-  std::function<std::string()> status;
+  HttpRequests requests;
   std::size_t connections = 0;
 };
 
@@ -29,35 +33,53 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Exchange(tcp::socket socket, std::shared_ptr<Shared> shared)
       : stream_(std::move(socket)), shared_(std::move(shared)) {
     ++shared_->connections;
-    parser_.body_limit(0);
-    parser_.header_limit(8192);
+    parser_.body_limit(kMaxBodyBytes);
+    parser_.header_limit(kMaxHeaderBytes);
   }
   ~Exchange() { --shared_->connections; }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   void Begin() {
     stream_.expires_after(kRequestTimeout);
-    http::async_read(stream_, buffer_, parser_,
-                     [self = shared_from_this()](beast::error_code error, std::size_t) {
-                       if (!error) self->Answer();
-                     });
+    http::async_read(
+        stream_, buffer_, parser_,
+        [self = shared_from_this()](beast::error_code error, std::size_t) { self->Read(error); });
   }
 
  private:
+  void Read(beast::error_code error) {
+    if (!error) return Answer();
+    if (error == http::error::body_limit) return Send(HttpError(413, "the body is too long"));
+    if (error == http::error::header_limit || error == http::error::buffer_overflow)
+      return Send(HttpError(431, "the header is too long"));
+    // Not: the other end went away, or had its time.
+    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message) {
+      Send(HttpError(400, "this is no HTTP request"));
+    }
+  }
+
   void Answer() {
-    const auto& request = parser_.get();
-    response_.version(request.version());
+    const auto& message = parser_.get();
+    const auto header = [&](const char* name) { return std::string(message[name]); };
+    HttpRequest request;
+    request.method = std::string(message.method_string());
+    request.target = std::string(message.target());
+    request.body = message.body();
+    request.nonce = header("Lockstep-Nonce");
+    request.proof = header("Lockstep-Proof");
+    request.from_web_page = message.find(http::field::origin) != message.end();
+    Send(shared_->requests.Answer(MonotonicNow(), request));
+  }
+
+  void Send(HttpAnswer answer) {
+    response_.version(11);
+    response_.result(answer.status);
     response_.set(http::field::content_type, "application/json");
     response_.set(http::field::cache_control, "no-store");
     response_.keep_alive(false);
-    if (request.method() != http::verb::get) {
-      response_.result(http::status::method_not_allowed);
-      response_.body() = "{\"error\": \"GET only\"}\n";
-    } else if (request.target() == "/status" || request.target() == "/") {
-      response_.body() = shared_->status();
-    } else {
-      response_.result(http::status::not_found);
-      response_.body() = "{\"error\": \"try /status\"}\n";
-    }
+    response_.body() = std::move(answer.body);
     response_.prepare_payload();
     http::async_write(stream_, response_,
                       [self = shared_from_this()](beast::error_code, std::size_t) {
@@ -69,24 +91,31 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   beast::tcp_stream stream_;
   std::shared_ptr<Shared> shared_;
   beast::flat_buffer buffer_{16384};
-  http::request_parser<http::empty_body> parser_;
+  http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
 };
 
 class StatusPageImpl final : public StatusPage {
  public:
-  StatusPageImpl(asio::io_context& io, std::function<std::string()> status)
-      : acceptor_(io), shared_(std::make_shared<Shared>(Shared{std::move(status)})) {}
+  explicit StatusPageImpl(asio::io_context& io) : acceptor_(io) {}
 
-  Status Open(const HostPort& wanted) {
+  Status Open(const HostPort& wanted, const std::optional<HttpProof::Key>& key,
+              HttpRequests::Handlers handlers) {
     beast::error_code error;
     const auto host =
         asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
-    if (error || !host.is_loopback()) {
+    if (error) {
       return Error{ErrorCode::kInvalid,
-                   fmt::format("--http {}: the status page is for loopback addresses only",
-                               ToString(wanted))};
+                   fmt::format("--http {}: expected an IP address and a port", ToString(wanted))};
     }
+    const bool beyond = !host.is_loopback();
+    if (beyond && !key) {
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("--http {}: beyond loopback a --secret-file is required", ToString(wanted))};
+    }
+    shared_ = std::make_shared<Shared>(Shared{
+        HttpRequests(std::move(handlers), beyond ? std::optional<HttpProof>(*key) : std::nullopt)});
     const tcp::endpoint endpoint(host, wanted.port);
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
@@ -122,9 +151,11 @@ class StatusPageImpl final : public StatusPage {
 
 Result<std::unique_ptr<StatusPage>> StatusPage::Listen(asio::io_context& io,
                                                        const HostPort& address,
-                                                       std::function<std::string()> status) {
-  auto page = std::make_unique<StatusPageImpl>(io, std::move(status));
-  if (Status opened = page->Open(address); !opened.ok()) return opened.error();
+                                                       const std::optional<HttpProof::Key>& key,
+                                                       HttpRequests::Handlers handlers) {
+  auto page = std::make_unique<StatusPageImpl>(io);
+  if (Status opened = page->Open(address, key, std::move(handlers)); !opened.ok())
+    return opened.error();
   return std::unique_ptr<StatusPage>(std::move(page));
 }
 

@@ -1,12 +1,14 @@
-// GET /status as JSON, over HTTP. Reads only; loopback only.
+// The HTTP door: status and changes of a running job. One request a connection, bounded in size and
+// time.
 #pragma once
 
-#include <functional>
+#include <array>
 #include <memory>
-#include <string>
+#include <optional>
 
 #include "base/host_port.h"
 #include "base/result.h"
+#include "coordinator/http_requests.h"
 
 namespace boost::asio {
 class io_context;
@@ -16,11 +18,13 @@ namespace lockstep::coordinator {
 
 class StatusPage {
  public:
-  // kInvalid for an address that is not loopback; kUnavailable when the port cannot be had.
-  // `status` is called on the io_context's thread for each request.
+  // `key`: of the job's secret for this purpose; required for an address that is not loopback,
+  // where changes have to prove it (kInvalid without). kUnavailable when the port cannot be had.
+  // The handlers are called on the io_context's thread for each request.
   static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
                                                     const HostPort& address,
-                                                    std::function<std::string()> status);
+                                                    const std::optional<HttpProof::Key>& key,
+                                                    HttpRequests::Handlers handlers);
   virtual ~StatusPage() = default;
   virtual HostPort address() const = 0;
 };

@@ -1,0 +1,44 @@
+// Proof of the job's secret for single HTTP requests: HMAC-SHA-256 over a fresh nonce, the method,
+// the target and the body. Each nonce is good for one request, so nothing that was heard on the way
+// can be said again. Nothing is encrypted.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep::coordinator {
+
+class HttpProof {
+ public:
+  using Key = std::array<unsigned char, 32>;
+  static constexpr Duration kNonceLife = std::chrono::seconds(30);
+  static constexpr std::size_t kMostUsed = 4096;  // requests within a nonce's life
+
+  // `key`: derived from the secret. Nonces carry their own seal, so handing them out costs no
+  // memory, however many are asked for.
+  explicit HttpProof(const Key& key);
+
+  std::string Nonce(Time now) const;  // 64 hexadecimal digits
+  // The error is one line for whoever asked. A nonce that was good is used up.
+  Status Check(Time now, std::string_view nonce, std::string_view proof, std::string_view method,
+               std::string_view target, std::string_view body);
+
+ private:
+  std::string Seal(std::string_view open) const;
+
+  Key key_;
+  Key own_;  // of this process, for the nonces
+  std::map<std::string, Time> used_;
+};
+
+// What a client computes, in hexadecimal digits.
+std::string ProofOf(const HttpProof::Key& key, std::string_view nonce, std::string_view method,
+                    std::string_view target, std::string_view body);
+
+}  // namespace lockstep::coordinator

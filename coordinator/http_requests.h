@@ -1,0 +1,51 @@
+// What the HTTP door answers: GET /status, GET /nonce, and the changes POST /slowdown, POST /policy
+// and POST /drain. No sockets. docs/operations.md describes it for users.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/http_proof.h"
+
+namespace lockstep::coordinator {
+
+struct HttpRequest {
+  std::string method;
+  std::string target;
+  std::string body;
+  std::string nonce;           // header Lockstep-Nonce
+  std::string proof;           // header Lockstep-Proof
+  bool from_web_page = false;  // has an Origin
+};
+
+struct HttpAnswer {
+  unsigned status = 200;
+  std::string body;  // JSON
+};
+
+class HttpRequests {
+ public:
+  struct Handlers {
+    std::function<std::string()> status;                  // JSON
+    std::function<Result<std::string>(Event event)> ask;  // a change
+  };
+  // With `proof` every change has to prove the secret.
+  HttpRequests(Handlers handlers, std::optional<HttpProof> proof)
+      : handlers_(std::move(handlers)), proof_(std::move(proof)) {}
+
+  HttpAnswer Answer(Time now, const HttpRequest& request);
+
+ private:
+  HttpAnswer Change(Time now, const HttpRequest& request);
+
+  Handlers handlers_;
+  std::optional<HttpProof> proof_;
+};
+
+HttpAnswer HttpError(unsigned status, const std::string& text);
+
+}  // namespace lockstep::coordinator
