@@ -1,0 +1,121 @@
+"""The coordinator's HTTP door, for tools/ctl and tools/slowdown. Errors are DoorError: one line for people."""
+
+import hashlib
+import hmac
+import http.client
+import json
+import socket
+
+TIMEOUT_S = 10.0
+MOST_ANSWER = 16 << 20  # bytes
+SALT = b"lockstep job secret v1"  # as transport/control/secret.cc
+
+
+class DoorError(Exception):
+    """`refused`: the coordinator said no to what was asked; otherwise it was not reached or is none."""
+
+    def __init__(self, message, refused=False):
+        super().__init__(message)
+        self.refused = refused
+
+
+def parse_address(text):
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text}: expected HOST:PORT, IPv6 as [::1]:8080")
+    return host, int(port)
+
+
+def _hkdf(key, purpose):
+    extracted = hmac.new(SALT, key, hashlib.sha256).digest()
+    return hmac.new(extracted, purpose + b"\x01", hashlib.sha256).digest()
+
+
+def key_of(secret):
+    """The key for this purpose, as Secret::Derive("http") makes it of the secret file's bytes."""
+    return _hkdf(_hkdf(secret, b"root"), b"http")
+
+
+def proof_of(key, nonce, method, target, body):
+    text = f"lockstep-http v1\n{nonce}\n{method}\n{target}\n".encode() + body
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
+def read_secret(path):
+    try:
+        with open(path, "rb") as file:
+            secret = file.read((1 << 16) + 1)
+    except OSError as error:
+        raise DoorError(f"secret file {path}: {error.strerror}") from None
+    if not 16 <= len(secret) <= 1 << 16:
+        raise DoorError(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
+    return secret
+
+
+def with_points(spec):
+    """A spec as it is sent: a trace's file is read here, since the coordinator reads none."""
+    items = spec.split(",")
+    for i, item in enumerate(items):
+        key, _, path = item.partition("=")
+        if key != "file":
+            continue
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = [line.partition("#")[0].split() for line in file]
+        except OSError as error:
+            raise DoorError(f"slowdown file = {path}: {error.strerror}") from None
+        for number, words in enumerate(lines, 1):
+            if words and len(words) != 2:
+                raise DoorError(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
+        items[i] = "points=" + ";".join(":".join(words) for words in lines if words)
+    return ",".join(items)
+
+
+class Door:
+    def __init__(self, address, secret_file=None):
+        self.name = address
+        self.host, self.port = parse_address(address)
+        self.key = key_of(read_secret(secret_file)) if secret_file else None
+
+    def status(self):
+        return self._request("GET", "/status")
+
+    def change(self, target, text):
+        """Returns the coordinator's words."""
+        body = text.encode()
+        headers = {"Content-Type": "text/plain"}
+        if self.key is not None:
+            try:
+                nonce = self._request("GET", "/nonce")["nonce"]
+            except DoorError as error:
+                if not error.refused:
+                    raise
+                nonce = None  # it listens on loopback and asks for no proof
+            if nonce is not None:
+                headers["Lockstep-Nonce"] = nonce
+                headers["Lockstep-Proof"] = proof_of(self.key, nonce, "POST", target, body)
+        return self._request("POST", target, body, headers)["message"]
+
+    def _request(self, method, target, body=None, headers=None):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, target, body, headers or {})
+            response = connection.getresponse()
+            data = response.read(MOST_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, socket.timeout):
+                raise DoorError(f"{self.name}: no answer within {TIMEOUT_S:.0f} s") from None
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise DoorError(f"{self.name}: {reason}") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            raise DoorError(f"{self.name}: no coordinator answers there") from None
+        if not isinstance(answer, dict):
+            raise DoorError(f"{self.name}: no coordinator answers there")
+        if response.status != 200:
+            raise DoorError(str(answer.get("error", f"status {response.status}")), refused=True)
+        return answer
