@@ -296,6 +296,9 @@ class SessionImpl final : public Session {
     setup.machine.formation_timeout = setup.timeouts.formation;
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
+      // Before it goes out: the coordinator's answer is to close, and that is no failure then.
+      if (const auto* leave = std::get_if<Leave>(&message))
+        desk_.End(leave->reason, /*failed=*/false);
       link_->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& specs) {
