@@ -58,7 +58,8 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
             member->id.worker, member->id.incarnation, member->address, hello->host, hello->pid,
             hello->device);
   job_->Send(*member, Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
-                              job_->start.config_text});
+                              job_->start.config_text, job_->start.workers,
+                              (job_->now + job_->stopped - job_->start.started).count()});
   job_->Ping(*member);
 }
 

@@ -70,7 +70,7 @@ Status HttpProof::Check(Time now, std::string_view nonce, std::string_view proof
                     std::from_chars(nonce.data(), nonce.data() + 16, ns, 16).ec == std::errc();
   if (!ours) return refused("the nonce is none of this coordinator");
   const Time made{Duration(static_cast<std::int64_t>(ns))};
-  if (now - made > kNonceLife) return refused("the nonce is too old");
+  if (now - made >= kNonceLife) return refused("the nonce is too old");
   if (!Same(ProofOf(key_, nonce, method, target, body), proof))
     return refused("wrong secret: the --secret-file of the coordinator has other contents");
   if (used_.size() >= kMostUsed) return refused("too many changes at once, try again later");

@@ -10,6 +10,14 @@ namespace {
 // For the summary: a schedule of many short ones is cut.
 constexpr std::size_t kMostNoted = 256;
 
+// What a worker was started with holds for it alone, which the text says where it means the same:
+// when a pause comes and who is disrupted depends on whether a worker is named.
+std::string ForPeople(SlowdownSpec spec, WorkerId worker) {
+  if (spec.pattern != SlowdownPattern::kPause && spec.pattern != SlowdownPattern::kDisrupted)
+    spec.worker = worker;
+  return ToString(spec);
+}
+
 bool AskedForStart(std::string_view line) {
   return line.starts_with("from=") || line.find(",from=") != std::string_view::npos;
 }
@@ -33,9 +41,8 @@ void Slowdowns::Tell(const Member& member) const {
   job_->Send(member, SetSlowdown{std::move(lines)});
 }
 
-void Slowdowns::Note(const SlowdownSpec& spec) {
+void Slowdowns::Note(std::string text) {
   std::vector<std::string>& noted = job_->emulation.slowdowns;
-  std::string text = ToString(spec);
   if (noted.size() >= kMostNoted || std::ranges::find(noted, text) != noted.end()) return;
   noted.push_back(std::move(text));
 }
@@ -47,10 +54,7 @@ Status Slowdowns::OnReady(Member& from, const std::string& lines) {
   if (specs->size() > kMaxSlowdownSpecs / 2 || lines.size() > kMaxSlowdownBytes / 2)
     return Error{ErrorCode::kInvalid, "has too many slow-downs"};
   from.slowdowns = *std::move(specs);
-  for (SlowdownSpec& spec : from.slowdowns) {
-    spec.worker = from.id.worker;
-    Note(spec);
-  }
+  for (const SlowdownSpec& spec : from.slowdowns) Note(ForPeople(spec, from.id.worker));
   if (told_) Tell(from);
   return {};
 }
@@ -99,7 +103,7 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
 
   asked_ = std::move(all);
   told_ = true;
-  for (const SlowdownSpec& spec : asked) Note(spec);
+  for (const SlowdownSpec& spec : asked) Note(ToString(spec));
   for (Member& member : job_->members.all()) {
     if (clear) member.slowdowns.clear();
     if (member.connected() && member.state != MemberState::kJoining) Tell(member);
@@ -112,13 +116,15 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
 
 std::vector<std::string> Slowdowns::InForce() const {
   std::vector<std::string> texts;
-  const auto add = [&](const SlowdownSpec& spec) {
-    if (!IsOver(spec, Age())) texts.push_back(ToString(spec));
-  };
   for (const Member& member : job_->members.all()) {
-    if (member.connected()) std::ranges::for_each(member.slowdowns, add);
+    if (!member.connected()) continue;
+    for (const SlowdownSpec& spec : member.slowdowns) {
+      if (!IsOver(spec, Age())) texts.push_back(ForPeople(spec, member.id.worker));
+    }
   }
-  std::ranges::for_each(asked_, add);
+  for (const SlowdownSpec& spec : asked_) {
+    if (!IsOver(spec, Age())) texts.push_back(ToString(spec));
+  }
   return texts;
 }
 

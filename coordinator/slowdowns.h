@@ -32,7 +32,7 @@ class Slowdowns {
   Duration Age() const { return job_->now + job_->stopped - job_->start.started; }
   std::vector<SlowdownSpec> Of(const Member& member) const;
   void Tell(const Member& member) const;
-  void Note(const SlowdownSpec& spec);
+  void Note(std::string text);
 
   Job* job_;
   std::vector<SlowdownSpec> asked_;  // at run time; at most kMaxSlowdownSpecs

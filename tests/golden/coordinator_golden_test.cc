@@ -551,6 +551,61 @@ TEST(Golden, BrokenEdge) {
   Compare(s, "broken_edge");
 }
 
+TEST(Golden, PolicyIsExchangedBetweenRounds) {
+  Story s("The policy is exchanged at run time", {});
+  s.Begin();
+  s.Ask(PolicyRequested{"backap"}, "operator: policy backap");
+  s.Ask(PolicyRequested{"backup"}, "operator: policy backup");
+  s.Say("The open round still waits for all.");
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Say("The next one closes over the first two.");
+  s.Sealed(0);
+  s.Sealed(1);
+  Compare(s, "policy_exchange");
+}
+
+TEST(Golden, DrainedWorkerLeavesWhenNobodyNeedsIt) {
+  Story s("A worker is asked to leave: not before the round that it owns shards of is closed", {});
+  s.Begin();
+  s.Ask(DrainRequested{WorkerId(7)}, "operator: drain 7");
+  s.Ask(DrainRequested{WorkerId(2)}, "operator: drain 2");
+  s.Ask(DrainRequested{WorkerId(2)}, "operator: drain 2");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Say("It is in no plan any more, but the sums of round 0 are needed.");
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Say("Commit(1) closes round 0.");
+  s.Sealed(1);
+  s.From(2, Leave{"it was asked to leave"});
+  s.Say("The last one with the parameters stays.");
+  s.Ask(DrainRequested{WorkerId(1)}, "operator: drain 1");
+  s.Ask(DrainRequested{WorkerId(0)}, "operator: drain 0");
+  Compare(s, "drain");
+}
+
+TEST(Golden, SlowdownsReachTheirWorkers) {
+  Story s("Slow-downs at run time: on top of those that workers were started with", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  s.Ready(0);
+  s.Ready(1, true, "factor=3,from=1h\npattern=pause,every=9s,length=1s\n");
+  s.Wait(1);
+  s.Ask(SlowdownRequested{"worker=0,factor=2,for=5s\npattern=pause,every=10s,length=1s,from=0s"},
+        "operator: two slow-downs");
+  s.Say("Whoever comes later is told as well.");
+  s.Ready(2);
+  s.Ask(SlowdownRequested{"worker=0,factor=2\nworker=3,factor=2"}, "operator: worker 3");
+  s.Ask(SlowdownRequested{"factor=0"}, "operator: factor 0");
+  s.Ask(SlowdownRequested{" \n"}, "operator: nothing");
+  s.Wait(6);
+  s.Say("What is over is not told again.");
+  s.Ask(SlowdownRequested{"worker=2,factor=4"}, "operator: another one");
+  s.Ask(SlowdownRequested{"none"}, "operator: none");
+  Compare(s, "slowdowns");
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator
 

@@ -96,6 +96,8 @@ void Story::Note(const Action& action) {
                      save->state.next_round, save->state.sampler.epoch));
   } else if (const auto* drop = std::get_if<DropCheckpoint>(&action)) {
     line(fmt::format("drop the checkpoint after round {}", drop->round));
+  } else if (const auto* answer = std::get_if<Answer>(&action)) {
+    line(fmt::format("{}: {}", answer->accepted ? "answer" : "refusal", answer->text));
   } else if (const auto* finished = std::get_if<JobFinished>(&action)) {
     line(Describe(finished->result));
   }
@@ -154,6 +156,8 @@ void Story::Stand(double seconds) { now_ = std::max(now_, timer_) + FromSeconds(
 
 void Story::Interrupt() { Step(StopRequested{"interrupted by SIGINT"}, "SIGINT"); }
 
+void Story::Ask(Event event, const std::string& what) { Step(std::move(event), what); }
+
 void Story::Connect(std::uint32_t worker) {
   const bool again = state_.contains(worker);
   const auto parts = again ? state_[worker].ready : lockstep::Ready{};
@@ -196,7 +200,7 @@ void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
   From(worker, hello);
 }
 
-void Story::Ready(std::uint32_t worker, bool ucx) {
+void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) {
   lockstep::Ready ready;
   ready.transports = {{"ucx", ucx ? "u" : "", ucx ? "" : "libucp.so was not found"},
                       {"tcp", "t", ""}};
@@ -205,6 +209,7 @@ void Story::Ready(std::uint32_t worker, bool ucx) {
   ready.test_samples = options_.test_samples;
   ready.parameter_count = 2;
   ready.state_tensors = 1;
+  ready.slowdowns = slowdowns;
   state_[worker].ready = ready;
   From(worker, ready);
 }

@@ -36,6 +36,7 @@ class Story {
   void Wait(double seconds);   // on the timer's events, one by one
   void Stand(double seconds);  // the coordinator is stopped
   void Interrupt();
+  void Ask(Event event, const std::string& what);  // an operator
   void Connect(std::uint32_t worker);
   void Die(std::uint32_t worker);
   void From(std::uint32_t worker, FromWorker message);
@@ -44,7 +45,7 @@ class Story {
 
   // --- in the worker's words; what the coordinator has told each is known
   void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);
-  void Ready(std::uint32_t worker, bool ucx = true);
+  void Ready(std::uint32_t worker, bool ucx = true, const std::string& slowdowns = "");
   void Reached(std::uint32_t worker);  // all it was told to
   // All it has to do, or the first `units` of it; each took `unit_ms`.
   void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});

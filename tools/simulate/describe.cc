@@ -92,7 +92,8 @@ const char* Name(StateSource source) {
 
 struct ToWorkerWords {
   std::string operator()(const Welcome& m) const {
-    return fmt::format("Welcome as worker {} (incarnation {})", m.self.worker, m.self.incarnation);
+    return fmt::format("Welcome as worker {} (incarnation {}) of {}, the job is {:.3f} s old",
+                       m.self.worker, m.self.incarnation, m.workers, Seconds(Duration(m.age_ns)));
   }
   std::string operator()(const Refuse& m) const { return fmt::format("Refuse: {}", m.reason); }
   std::string operator()(const Form& m) const {
@@ -136,7 +137,11 @@ struct ToWorkerWords {
     return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
   }
   std::string operator()(const SetSlowdown& m) const {
-    return fmt::format("SetSlowdown {}", m.specs);
+    std::string lines = m.specs;
+    for (auto at = lines.find('\n'); at != std::string::npos; at = lines.find('\n', at + 1)) {
+      lines.replace(at, 1, at + 1 == lines.size() ? "" : "; ");
+    }
+    return fmt::format("SetSlowdown {}", lines.empty() ? "none" : lines);
   }
   std::string operator()(const AskToLeave& m) const {
     return fmt::format("AskToLeave: {}", m.reason);
