@@ -124,5 +124,16 @@ TEST(ParserMutations, Safetensors) {
         10000);
 }
 
+TEST(ParserMutation, Slowdowns) {
+  Storm(slowdown,
+        {"worker=2,factor=4,from=10s,for=5s,seed=7\nfactor=2",
+         "pattern=slow-worker,p=0.1,factor=2..5,delay=10ms..50ms",
+         "pattern=disrupted,length=20s,gap=5s,factor=3,workers=8",
+         "pattern=power-law,alpha=1.5,max=10\npattern=pause,every=10s,length=1s",
+         "pattern=delay,p=0.02,times=18", "pattern=trace,points=0:1;10:4;12.5:1,loop=1",
+         "# a trace\n0 1\n2.5 4\n10 1\n"},
+        20'000);
+}
+
 }  // namespace
 }  // namespace lockstep::fuzz

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/slowdown.h"
+#include "base/slowdown_trace.h"
 #include "coordinator/checkpoint/safetensors.h"
 #include "worker/data/byte_source.h"
 #include "worker/data/cifar10.h"
@@ -87,6 +89,30 @@ bool safetensors(std::span<const std::uint8_t> bytes) {
     LOCKSTEP_CHECK(file->Read(i, 0, values).ok());
   }
   LOCKSTEP_CHECK(end < bytes.size());
+  return true;
+}
+
+bool slowdown(std::span<const std::uint8_t> bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  const auto trace = ParseTrace(text, "trace");
+  if (trace.ok()) LOCKSTEP_CHECK(!trace->empty() && trace->size() <= kMaxTracePoints);
+  const auto specs = ParseSlowdownLines(text);
+  if (!specs.ok()) {
+    LOCKSTEP_CHECK(specs.error().message.find('\n') == std::string::npos);
+    return trace.ok();
+  }
+  for (const SlowdownSpec& spec : *specs) {
+    const auto back = ParseSlowdownSpec(ToString(spec));
+    LOCKSTEP_CHECK(back.ok() && *back == spec, "{} does not come back", ToString(spec));
+  }
+  // Whatever is accepted can be lived with.
+  const Duration nominal = std::chrono::milliseconds(20);
+  const SlowdownModel model(*specs, 4);
+  for (const std::int64_t s : {0, 1, 1000, 1'000'000}) {
+    const Duration took = model.Lengthen(WorkerId(1), RoundId(static_cast<std::uint64_t>(s)), 3,
+                                         std::chrono::seconds(s), nominal);
+    LOCKSTEP_CHECK(took >= nominal);
+  }
   return true;
 }
 

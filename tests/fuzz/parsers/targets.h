@@ -12,5 +12,7 @@ bool cifar10(std::span<const std::uint8_t> bytes);
 // As idx, through the file system and zlib.
 bool gzip(std::span<const std::uint8_t> bytes);
 bool safetensors(std::span<const std::uint8_t> bytes);
+// Lines of slow-downs, and the bytes as the file of a trace.
+bool slowdown(std::span<const std::uint8_t> bytes);
 
 }  // namespace lockstep::fuzz

@@ -1,0 +1,133 @@
+#include "coordinator/http_requests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr Time kNow{1000s};
+
+HttpProof::Key KeyOf(unsigned char byte) {
+  HttpProof::Key key{};
+  key.fill(byte);
+  return key;
+}
+
+class HttpRequestsTest : public ::testing::Test {
+ protected:
+  HttpRequests Make(bool with_secret) {
+    HttpRequests::Handlers handlers;
+    handlers.status = [] { return "{\"phase\": \"training\"}\n"; };
+    handlers.ask = [this](Event event) -> Result<std::string> {
+      events_.push_back(std::move(event));
+      if (refuse_) return Error{ErrorCode::kInvalid, "no such \"policy\""};
+      return std::string("done");
+    };
+    return {std::move(handlers), with_secret ? std::optional<HttpProof>(KeyOf(7)) : std::nullopt};
+  }
+  static HttpRequest Post(const std::string& target, const std::string& body) {
+    HttpRequest request;
+    request.method = "POST";
+    request.target = target;
+    request.body = body;
+    return request;
+  }
+  static HttpRequest Get(const std::string& target) {
+    HttpRequest request;
+    request.method = "GET";
+    request.target = target;
+    return request;
+  }
+  static std::string NonceOf(HttpRequests& door, Time now) {
+    const HttpAnswer answer = door.Answer(now, Get("/nonce"));
+    EXPECT_EQ(answer.status, 200u);
+    return answer.body.substr(answer.body.find(':') + 2, 64);
+  }
+  static HttpRequest Proven(HttpRequest request, const std::string& nonce, unsigned char key = 7) {
+    request.nonce = nonce;
+    request.proof = ProofOf(KeyOf(key), nonce, request.method, request.target, request.body);
+    return request;
+  }
+
+  std::vector<Event> events_;
+  bool refuse_ = false;
+};
+
+TEST_F(HttpRequestsTest, ChangesBecomeEvents) {
+  HttpRequests door = Make(false);
+  EXPECT_EQ(door.Answer(kNow, Get("/status")).body, "{\"phase\": \"training\"}\n");
+  EXPECT_EQ(door.Answer(kNow, Post("/slowdown", "worker=1,factor=2\n")).status, 200u);
+  EXPECT_EQ(std::get<SlowdownRequested>(events_.at(0)).lines, "worker=1,factor=2\n");
+  EXPECT_EQ(door.Answer(kNow, Post("/policy", " backup+none\n")).body,
+            "{\"ok\":true,\"message\":\"done\"}\n");
+  EXPECT_EQ(std::get<PolicyRequested>(events_.at(1)).name, "backup+none");
+  EXPECT_EQ(door.Answer(kNow, Post("/drain", "3\n")).status, 200u);
+  EXPECT_EQ(std::get<DrainRequested>(events_.at(2)).worker, WorkerId(3));
+}
+
+TEST_F(HttpRequestsTest, WhatIsWrongIsSaid) {
+  HttpRequests door = Make(false);
+  EXPECT_EQ(door.Answer(kNow, Post("/drain", "three")).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Post("/drain", "")).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Post("/drain", "1 2")).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Post("/policy", "")).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Post("/policy", std::string(101, 'x'))).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Post("/policy", "a\x01")).status, 400u);
+  EXPECT_EQ(door.Answer(kNow, Get("/policy")).status, 405u);
+  EXPECT_EQ(door.Answer(kNow, Post("/status", "")).status, 405u);
+  EXPECT_EQ(door.Answer(kNow, Get("/elsewhere")).status, 404u);
+  EXPECT_EQ(door.Answer(kNow, Get("/nonce")).status, 404u) << "there is nothing to prove";
+  HttpRequest page = Post("/policy", "full");
+  page.from_web_page = true;
+  EXPECT_EQ(door.Answer(kNow, page).status, 403u);
+  EXPECT_TRUE(events_.empty());
+  refuse_ = true;
+  const HttpAnswer refused = door.Answer(kNow, Post("/policy", "full"));
+  EXPECT_EQ(refused.status, 400u);
+  EXPECT_EQ(refused.body, "{\"error\":\"no such \\\"policy\\\"\"}\n");
+}
+
+TEST_F(HttpRequestsTest, WithASecretChangesProveIt) {
+  HttpRequests door = Make(true);
+  EXPECT_EQ(door.Answer(kNow, Get("/status")).status, 200u);
+  EXPECT_EQ(door.Answer(kNow, Post("/policy", "full")).status, 401u);
+  const HttpRequest good = Proven(Post("/policy", "full"), NonceOf(door, kNow));
+  HttpRequest other = good;
+  other.body = "backup";
+  EXPECT_THAT(door.Answer(kNow, other).body, HasSubstr("wrong secret"));
+  other = good;
+  other.target = "/drain";
+  EXPECT_EQ(door.Answer(kNow, other).status, 401u);
+  EXPECT_EQ(door.Answer(kNow, Proven(Post("/policy", "full"), good.nonce, 8)).status, 401u);
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(door.Answer(kNow, good).status, 200u);
+  EXPECT_THAT(door.Answer(kNow, good).body, HasSubstr("used already"));
+  EXPECT_EQ(events_.size(), 1u);
+}
+
+TEST_F(HttpRequestsTest, NoncesAreOursAndGrowOld) {
+  HttpRequests door = Make(true);
+  HttpRequests another = Make(true);
+  const auto answer = [&](const std::string& nonce, Time at) {
+    return door.Answer(at, Proven(Post("/policy", "full"), nonce)).body;
+  };
+  EXPECT_THAT(answer(NonceOf(another, kNow), kNow), HasSubstr("none of this coordinator"));
+  EXPECT_THAT(answer("", kNow), HasSubstr("need a proof"));
+  EXPECT_THAT(answer(std::string(64, '0'), kNow), HasSubstr("none of this coordinator"));
+  const std::string nonce = NonceOf(door, kNow);
+  EXPECT_NE(nonce, NonceOf(door, kNow));
+  EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife + 1ns), HasSubstr("too old"));
+  EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife - 1ns), HasSubstr("ok"));
+  EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife - 1ns), HasSubstr("used already"));
+  EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife), HasSubstr("too old"))
+      << "forgotten as used just when it is too old";
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
