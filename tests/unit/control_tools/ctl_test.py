@@ -1,0 +1,105 @@
+"""tools/ctl: what it asks, what it shows, how it fails."""
+
+import hashlib
+import hmac
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from door import STATUS, Door
+
+CTL = None  # the path under test, from the command line
+
+
+def run(*arguments):
+    return subprocess.run([CTL, *arguments], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+class Ctl(unittest.TestCase):
+    def setUp(self):
+        self.door = Door()
+        self.addCleanup(self.door.close)
+
+    def ask(self, *arguments):
+        return run("--http", self.door.address, *arguments)
+
+    def test_status_names_the_slow_one(self):
+        done = self.ask("status")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = done.stdout.split("\n")
+        self.assertEqual(lines[0], "training: epoch 1, round 12, 3.5 s")
+        self.assertIn("loss 0.2500, 1234 samples/s (times are emulated)", lines)
+        self.assertIn("policy full+none: all 2 workers with units finished", lines)
+        self.assertIn("slow-down: worker=1,factor=4", lines)
+        self.assertRegex(done.stdout, r"\n1 +live +1/4 +80 ms .*slow, 4.0x, leaving\n")
+        self.assertRegex(done.stdout, r"\n0 +live +1/4 +20 ms .* 17\n")
+
+    def test_status_as_json(self):
+        self.assertEqual(json.loads(self.ask("status", "--json").stdout), STATUS)
+        self.assertEqual(json.loads(run("--json", "status", "--http", self.door.address).stdout), STATUS)
+
+    def test_changes_go_out(self):
+        for arguments, request in ((["policy", "backup+none"], ("/policy", "backup+none")),
+                                   (["slowdown", "worker=2,factor=4", "none"], ("/slowdown", "worker=2,factor=4\nnone")),
+                                   (["drain", "3"], ("/drain", "3"))):
+            done = self.ask(*arguments)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "done\n", ""))
+            self.assertEqual(self.door.requests[-1][:2], request)
+            self.assertNotIn("Origin", self.door.requests[-1][2])
+        self.assertEqual(json.loads(self.ask("--json", "drain", "3").stdout), {"ok": True, "message": "done"})
+
+    def test_a_trace_is_sent_as_points(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("# recorded\n0 1\n2.5 4  # slow\n")
+            file.flush()
+            self.ask("slowdown", f"pattern=trace,file={file.name},loop=1")
+        self.assertEqual(self.door.requests[-1][1], "pattern=trace,points=0:1;2.5:4,loop=1")
+        self.assertEqual(self.ask("slowdown", "pattern=trace,file=/nowhere").returncode, 1)
+
+    def test_changes_are_proven(self):
+        secret = b"sixteen bytes and more\n"
+        self.door.nonce = "ab" * 32
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(secret)
+            file.flush()
+            self.assertEqual(self.ask("policy", "full", "--secret-file", file.name).returncode, 0)
+            # The derivation of Secret::Derive("http"), written anew.
+            key = secret
+            for purpose in (b"root", b"http"):
+                extracted = hmac.new(b"lockstep job secret v1", key, hashlib.sha256).digest()
+                key = hmac.new(extracted, purpose + b"\1", hashlib.sha256).digest()
+            text = b"lockstep-http v1\n" + self.door.nonce.encode() + b"\nPOST\n/policy\nfull"
+            headers = self.door.requests[-1][2]
+            self.assertEqual(headers["Lockstep-Nonce"], self.door.nonce)
+            self.assertEqual(headers["Lockstep-Proof"], hmac.new(key, text, hashlib.sha256).hexdigest())
+            self.door.nonce = None  # on loopback nothing is to be proven
+            self.assertEqual(self.ask("policy", "full", "--secret-file", file.name).returncode, 0)
+
+    def test_refusals_are_one_line_and_status_1(self):
+        self.door.status, self.door.answer = 400, {"error": "there is no rule 'x'"}
+        done = self.ask("policy", "x")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "ctl: there is no rule 'x'\n"))
+        self.door.page = {"something": "else"}
+        done = self.ask("status")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_nobody_there(self):
+        silent = Door()
+        silent.close()
+        done = run("--http", silent.address, "status")
+        self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {silent.address}: Connection refused\n"))
+
+    def test_wrong_usage_is_one_line_and_status_2(self):
+        for arguments in ([], ["status"], ["--http", "nowhere", "status"], ["--http", "a:1"], ["--http", "a:1", "drain", "x"],
+                          ["--http", "a:1", "drain", "-1"], ["--http", "a:1", "policy"], ["--http", "a:1", "fly"]):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+
+if __name__ == "__main__":
+    CTL = sys.argv.pop(1)
+    unittest.main(verbosity=2)
