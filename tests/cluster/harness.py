@@ -17,6 +17,7 @@ import time
 import unittest
 
 BIN = pathlib.Path(os.environ.get("LOCKSTEP_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/release/bin"))
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 # Sanitized programs are slower; the bound of each wait grows, nothing else.
 PATIENCE = float(os.environ.get("LOCKSTEP_TEST_PATIENCE", "1"))
 
@@ -129,6 +130,9 @@ class Job:
         return self._start(name or f"worker{index}",
                            [BIN / "lockstep-worker", "--coordinator", address or self.address, "--id", index, *arguments],
                            environment, prefix)
+
+    def start_tool(self, name, *arguments):
+        return self._start(name, [TOOLS / name, *arguments])
 
     def start(self, environment=None):
         self.start_coordinator(environment=environment)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import BIN, ClusterTest, Job, check_epochs
+from harness import BIN, TOOLS, ClusterTest, Job, check_epochs
 
 HOSTS = ("lsc", "lsa", "lsb")  # coordinator, two workers' hosts
 
@@ -131,6 +131,29 @@ class Namespaces(ClusterTest):
                 self.assertIn("the job uses tcp, because worker 0 cannot reach worker 1 over ucx", log)
                 self.assertIn("worker 0 cannot reach worker 1 over tcp", log)
                 self.assertNotIn("did not connect", log)
+
+    def test_changes_from_another_host_prove_the_secret(self):
+        with Network() as network, Job(1, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",
+                                       prefix=network.prefix("lsc")) as job:
+            secret = self.secret(job)
+            job.coordinator_args = ["--secret-file", secret, "--http", "10.77.0.1:0"]
+            job.start_coordinator()
+            job.start_worker(0, "--secret-file", secret, prefix=network.prefix("lsa"))
+            job.wait_for_rounds(2)
+            http = (job.run_dir / "http.address").read_text().strip()
+
+            def ctl(*arguments):
+                return sh(*network.prefix("lsb"), TOOLS / "ctl", "--http", http, *arguments)
+            self.assertEqual(ctl("status").returncode, 0)
+            refused = ctl("slowdown", "factor=2")
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("need a proof of the job's secret", refused.stderr)
+            wrong = job.folder / "wrong"
+            wrong.write_text("w" * 40)
+            self.assertIn("wrong secret", ctl("slowdown", "factor=2", "--secret-file", wrong).stderr)
+            done = ctl("slowdown", "factor=2", "--secret-file", secret)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("in force: factor=2", done.stdout)
 
     def test_no_secret_no_start(self):
         with Network() as network, Job(1) as job:
