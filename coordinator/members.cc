@@ -75,6 +75,7 @@ void Members::Free(Member& member, Time now) {
   by_connection_.erase(member.connection);
   SetState(member, MemberState::kLost, now);
   member.leaving = false;
+  MendEdges(member.id.worker);
 }
 
 void Members::SetState(Member& member, MemberState state, Time now) {
@@ -137,6 +138,7 @@ std::vector<PathRecord> Members::Paths() const {
 }
 
 bool Members::AddBrokenEdge(WorkerId a, WorkerId b) {
+  any_broken_ = true;
   broken_.Set(a.value, b.value);
   return !broken_.Set(b.value, a.value);
 }
@@ -162,10 +164,20 @@ Duration Members::MedianUnitTime() const {
   return *middle;
 }
 
+void Members::MendEdges(WorkerId worker) {
+  if (!any_broken_) return;
+  any_broken_ = false;
+  for (std::uint32_t other = 0; other < slots(); ++other) {
+    broken_.Set(worker.value, other, false);
+    broken_.Set(other, worker.value, false);
+    any_broken_ = any_broken_ || BrokenEdges(WorkerId(other)) > 0;
+  }
+}
+
 void Members::ForgetPeers(WorkerId worker) {
   paths_[worker.value].clear();
   for (std::uint32_t other = 0; other < slots(); ++other) {
-    for (BitMatrix* matrix : {&mapped_, &mutual_, &broken_}) {
+    for (BitMatrix* matrix : {&mapped_, &mutual_}) {
       matrix->Set(worker.value, other, false);
       matrix->Set(other, worker.value, false);
     }

@@ -121,6 +121,7 @@ class Members {
 
   // Two that reach the coordinator and not each other. False when that was known.
   bool AddBrokenEdge(WorkerId a, WorkerId b);
+  bool AnyBroken() const { return any_broken_; }
   bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
   std::uint32_t BrokenEdges(WorkerId worker) const;
 
@@ -129,6 +130,7 @@ class Members {
 
  private:
   void ForgetPeers(WorkerId worker);
+  void MendEdges(WorkerId worker);
 
   std::vector<Member> members_;
   std::vector<Incarnation> last_incarnation_;
@@ -136,7 +138,8 @@ class Members {
   std::array<std::uint32_t, 7> counts_{};  // by MemberState
   BitMatrix mapped_;                       // [who says it][peer]
   BitMatrix mutual_;                       // both say it
-  BitMatrix broken_;                       // symmetric
+  BitMatrix broken_;                       // symmetric; of members that are there
+  bool any_broken_ = false;
   struct Path {
     std::string words;
     double gb_per_second = 0;

@@ -203,11 +203,13 @@ Status RoundMachine::On(Member& from, const HoldAnswer& message) {
 Status RoundMachine::On(Member& from, const Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
-  if (!begun() || done_ || peer == nullptr || !peer->exchanging() || !from.exchanging()) return {};
+  // Also of one that is behind or connects: it will need its peers once it is back.
+  if (!begun() || done_ || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
+  edge_broke_at_ = job_->now;
   job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,
             peer->id.worker, message.reason);
-  AvoidBrokenEdge(from, *peer);
+  PingAll({from.id.worker, peer->id.worker});
   return {};
 }
 
@@ -259,6 +261,8 @@ void RoundMachine::OnLevel() {
 
 void RoundMachine::Advance() {
   if (!begun() || done_ || job_->failure) return;
+  AvoidBrokenEdges();
+  if (!job_->leaving.empty()) return;
   CheckProvisional();
   if (!open_ || done_ || !job_->leaving.empty()) return;
   if (job_->now >= stop_at_) return Abandon();

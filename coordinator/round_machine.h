@@ -174,7 +174,7 @@ class RoundMachine {
   void CheckReceipts();
   std::vector<WorkerId> BlameForReceipts(Time pinged_at) const;
   void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why);
-  void AvoidBrokenEdge(Member& a, Member& b);
+  void AvoidBrokenEdges();
   void NoteResponses();
 
   // round_failover.cc
@@ -215,6 +215,7 @@ class RoundMachine {
   Duration receipt_patience_{};
   std::optional<Time> receipt_pinged_at_;
 
+  Time edge_broke_at_;  // the latest
   std::string failover_why_;
   bool waits_for_quorum_ = false;
   bool stopping_ = false;

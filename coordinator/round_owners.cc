@@ -118,8 +118,10 @@ void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std:
   std::vector<MemberId> candidates;
   for (const OwnerShare& share : open_->owners.owners) {
     const Member* member = job_->members.Find(share.owner);
-    if (member != nullptr && member->live() && usable(share.owner))
+    if (member != nullptr && member->live() && usable(share.owner) &&
+        job_->members.BrokenEdges(share.owner.worker) == 0) {
       candidates.push_back(share.owner);
+    }
   }
   if (candidates.empty()) {
     for (const MemberId& id : EligibleFor(open_->round, false)) {
@@ -136,37 +138,50 @@ void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std:
   job_->Send(job_->members.Exchanging(), NewOwners{open_->round, std::move(map)});
 }
 
-// Each member needs each owner, so an owner must have no broken edge. Where everybody has one, the
-// member with more of them leaves (tie: the higher id); it comes back as anybody does, once it
-// reaches all.
-void RoundMachine::AvoidBrokenEdge(Member& a, Member& b) {
-  bool any_whole = false;
-  for (const MemberId& id : EligibleFor(open_ ? open_->round : provisional_->commit.round, false)) {
-    any_whole = any_whole || job_->members.BrokenEdges(id.worker) == 0;
+// Each member needs each owner, so an owner must have no broken edge to a member. Where nobody is
+// whole, the member with the most broken edges leaves (tie: the highest id); it comes back as
+// anybody does, once it reaches all.
+void RoundMachine::AvoidBrokenEdges() {
+  if (!job_->members.AnyBroken()) return;
+  const std::vector<MemberId> members = job_->members.Exchanging();
+  std::vector<std::uint32_t> edges(job_->members.slots());
+  const MemberId* worst = nullptr;
+  bool heard = true;  // all who are concerned have been, since the last edge broke
+  for (const MemberId& id : members) {
+    std::uint32_t& count = edges[id.worker.value];
+    for (const MemberId& other : members) {
+      count += job_->members.Broken(id.worker, other.worker) ? 1 : 0;
+    }
+    if (count == 0) continue;
+    heard = heard && job_->members.at(id.worker).last_heard > edge_broke_at_;
+    if (worst == nullptr || count >= edges[worst->worker.value]) worst = &id;
   }
-  if (!any_whole) {
-    const auto edges = [this](const Member& m) {
-      return std::pair(job_->members.BrokenEdges(m.id.worker), m.id.worker);
-    };
-    Member& out = edges(a) > edges(b) ? a : b;
-    Member& stays = &out == &a ? b : a;
-    job_->Expel(out, fmt::format("it and worker {} cannot reach each other", stays.id.worker));
+  if (worst == nullptr) return;
+  const RoundId round = open_ ? open_->round : provisional_->commit.round;
+  const std::vector<MemberId> eligible = EligibleFor(round, false);
+  const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
+  if (std::none_of(eligible.begin(), eligible.end(), whole)) {
+    // An edge also breaks when an end of it dies, and then the other is not to go.
+    if (heard) {
+      job_->Expel(job_->members.at(worst->worker), "it and other workers cannot reach each other");
+    }
     return;
   }
-  if (open_ && (open_->delivery.IsOwner(a.id.worker) || open_->delivery.IsOwner(b.id.worker))) {
-    ReplaceOwners(
-        {}, fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
+  if (open_ && !failing_over()) {
+    const auto& owners = open_->owners.owners;
+    if (!std::all_of(owners.begin(), owners.end(),
+                     [&](const OwnerShare& share) { return whole(share.owner); })) {
+      ReplaceOwners({}, fmt::format("worker {} and others cannot reach each other", worst->worker));
+    }
   }
-  if (!provisional_ || provisional_->closed) return;
-  const auto waits_for = [this](const Member& member, const Member& owner) {
-    const auto& owners = provisional_->commit.owners.owners;
-    return MustApply(member) && std::any_of(owners.begin(), owners.end(), [&](const auto& share) {
-             return share.owner == owner.id;
-           });
-  };
-  if (waits_for(a, b) || waits_for(b, a)) {
-    BeginFailover(
-        fmt::format("workers {} and {} cannot reach each other", a.id.worker, b.id.worker));
+  if (!provisional_ || provisional_->closed || !provisional_->holders.empty()) return;
+  for (const MemberId& id : members) {
+    if (edges[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
+    for (const OwnerShare& share : provisional_->commit.owners.owners) {
+      if (!job_->members.Broken(id.worker, share.owner.worker)) continue;
+      return BeginFailover(
+          fmt::format("workers {} and {} cannot reach each other", id.worker, share.owner.worker));
+    }
   }
 }
 

@@ -539,6 +539,33 @@ TEST(Golden, DigestsDiffer) {
   Compare(s, "digests_differ");
 }
 
+TEST(Golden, NobodyIsWholeAnyMore) {
+  Story s("Two cannot reach each other, and the only one that both reach is lost", {});
+  s.Begin();
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Say("Worker 2 alone owns, until it dies. Nobody is left who could own: one of them has to go.");
+  s.Die(2);
+  s.From(0, Progress{RoundId(0), 1, 2});
+  s.Say("Both have been heard since the edge broke, so both are alive.");
+  s.From(1, Progress{RoundId(0), 1, 2});
+  s.Sealed(0);
+  s.Sealed(0);
+  s.AllPublishAndApply({0});
+  Compare(s, "nobody_whole");
+}
+
+TEST(Golden, UnreachableBecauseItDied) {
+  Story s("The end of a worker is first seen by its peer, which is not to go instead of it",
+          {.workers = 2});
+  s.Begin();
+  s.From(1, Unreachable{s.Id(0), "connection closed by peer"});
+  s.Die(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({1});
+  Compare(s, "unreachable_dead");
+}
+
 TEST(Golden, BrokenEdge) {
   Story s("Two workers lose each other and reach everybody else: neither owns", {.mapped = false});
   s.Begin();
