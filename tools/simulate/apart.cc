@@ -3,8 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
@@ -13,7 +15,8 @@
 namespace lockstep::simulate {
 namespace {
 
-constexpr int kReturned = 42;  // a status that nothing else ends with
+constexpr int kReturned = 42;          // a status that nothing else ends with
+constexpr unsigned kSecondsMost = 20;  // of real time: who takes longer goes round in circles
 
 }  // namespace
 
@@ -26,6 +29,7 @@ Apart::Apart(const std::function<std::string()>& function) {
   if (pid_ == 0) {
     ::close(ends[0]);
     ::dup2(ends[1], STDERR_FILENO);
+    ::alarm(kSecondsMost);
     std::string text = function();
     text.resize(std::min(text.size(), kTextBytes));
     for (std::size_t at = 0; at < text.size();) {
@@ -61,7 +65,11 @@ Apart::Ended Apart::Wait() {
   }
   pid_ = -1;
   ended.ok = WIFEXITED(status) && WEXITSTATUS(status) == kReturned;
-  if (!ended.ok && ended.text.empty()) ended.text = "it was killed";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+    ended.text += "it has not ended in 20 s of real time";
+  } else if (!ended.ok && ended.text.empty()) {
+    ended.text = "it was killed";
+  }
   return ended;
 }
 

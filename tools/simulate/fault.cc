@@ -96,7 +96,7 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
   const auto add = [&kinds](FaultKind kind, int weight) {
     kinds.insert(kinds.end(), weight, kind);
   };
-  if (mix.crashes) add(FaultKind::kCrash, 4), add(FaultKind::kLoseControl, 1);
+  if (mix.crashes) add(FaultKind::kCrash, 3), add(FaultKind::kLoseControl, 1);
   if (mix.stops) add(FaultKind::kStop, 6);
   if (mix.links && machines > 1) {
     add(FaultKind::kCutLink, 1), add(FaultKind::kPartition, 2), add(FaultKind::kDelay, 2);

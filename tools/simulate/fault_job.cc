@@ -226,7 +226,9 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (random.NextBelow(2) == 0) {
     job.slow.insert(static_cast<std::uint32_t>(random.NextBelow(job.workers)));
   }
-  job.faults = DrawFaults(draw.mix, job.workers, random);
+  FaultMix mix = draw.mix;
+  if (job.workers == 1) mix.crashes = false;  // nobody could go on
+  job.faults = DrawFaults(mix, job.workers, random);
   job.faults_until = draw.mix.until;
   return job;
 }

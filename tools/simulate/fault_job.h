@@ -31,7 +31,7 @@ struct FaultJob {
   double slow_factor = 6;
   std::vector<Fault> faults;
   Duration faults_until{};  // from here on nothing goes wrong, and the job has to finish
-  Duration patience = std::chrono::minutes(5);  // after that
+  Duration patience = std::chrono::minutes(2);  // after that
 };
 
 // What a draw leaves to the caller.

@@ -98,8 +98,8 @@ void Shrink(const SimulateOptions& options, std::uint64_t seed) {
 void PrintFailure(const SimulateOptions& options, std::uint64_t seed, const Apart::Ended& ended) {
   fmt::print("seed {} fails: {}\n  {}\n", seed, ended.text,
              Command(options, seed, options.fault_list_given ? &options.fault_list : nullptr));
-  if (options.shrink) Shrink(options, seed);
   std::fflush(stdout);
+  if (options.shrink) Shrink(options, seed);
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   draw.mix.links = seed % 4 != 3;
   draw.mix.coordinator = seed % 3 == 0;
   draw.mix.until = std::chrono::seconds(2 + seed % 7);
-  draw.mix.mean_pause = std::chrono::milliseconds(60 + 40 * (seed % 5));
+  draw.mix.mean_pause = std::chrono::milliseconds(100 + 150 * (seed % 5));
   draw.more_epochs = 12;
   FaultJob job = DrawFaultJob(draw);
   if (options.fault_list_given) job.faults = options.fault_list;

@@ -64,6 +64,8 @@ class JobRun {
       exchange.model_bytes = options.model_bytes;
       exchange.train_samples = options.train_samples;
       exchange.machine = MachineOf(options);
+      exchange.delivery = options.delivery;
+      exchange.apply = options.begin;
       exchange_.emplace(std::move(exchange), compute, options.workers);
     }
     Attach();

@@ -9,6 +9,7 @@
 #include "tools/simulate/fault_runs.h"
 #include "tools/simulate/job.h"
 #include "tools/simulate/options.h"
+#include "tools/simulate/replay.h"
 
 namespace lockstep::simulate {
 namespace {
@@ -49,6 +50,13 @@ int RunJob(const SimulateOptions& options) {
   return result.outcome == coordinator::JobOutcome::kCompleted ? 0 : kStatusFailed;
 }
 
+int RunReplay(const SimulateOptions& options) {
+  auto table = Replay(options);
+  if (!table) return Fail(table.error());
+  std::fputs(table->c_str(), stdout);
+  return 0;
+}
+
 int Main(const std::vector<std::string>& arguments) {
   auto options = ParseSimulateOptions(arguments);
   if (!options) return Fail(options.error());
@@ -56,6 +64,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(options->print.c_str(), stdout);
     return 0;
   }
+  if (!options->replay.empty()) return RunReplay(*options);
   if (options->faults) return RunFaultSeeds(*options) ? 0 : kStatusFailed;
   return RunJob(*options);
 }

@@ -72,7 +72,8 @@ Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
   return FromSeconds(bytes / options.network.BandwidthOf(machine));
 }
 
-Time ModelledExchange::Deliver(std::uint32_t machine, Time now) {
+Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now) {
+  if (options.delivery) return now + options.delivery(worker, now - Simulation::kStart);
   const auto owners = static_cast<double>(workers_.size());
   const auto bytes = static_cast<double>(options.model_bytes);
   // It is announced and asked for, then it leaves as a whole while each owner takes its shard.
@@ -104,6 +105,7 @@ ModelledExchange::Publication& ModelledExchange::Of(const Commit& commit) {
 }
 
 Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t weight) const {
+  if (options.apply) return {};
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
   const double bytes = static_cast<double>(options.model_bytes) * share;
   return FromSeconds(bytes * static_cast<double>(sums.parts) /
@@ -250,7 +252,7 @@ ModelledWorker::Committed* ModelledWorker::FindCommitted(RoundId round) {
 void ModelledWorker::Remember(const Commit& m) {
   std::erase_if(committed_, [&m](const Committed& c) { return c.round == m.round; });
   if (committed_.size() == kRoundsKept) committed_.pop_front();
-  committed_.push_back({m.round, m.attempt, m.epoch, m.checkpoint_writer, false});
+  committed_.push_back({m.round, m.attempt, m.epoch, m.checkpoint_writer, host_->now(), false});
 }
 
 void ModelledWorker::On(const Commit& m) {
@@ -314,6 +316,12 @@ void ModelledWorker::TryApply() {
     return;
   }
   applying_ = true;
+  if (const auto& measured = exchange_->options.apply) {
+    const Time at = committed->at + measured(self_.worker, committed->at - Simulation::kStart);
+    host_->At(std::max(host_->now(), at),
+              [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });
+    return;
+  }
   const Duration latency = exchange_->options.network.latency;
   const Time taken =
       std::max(sums->sent, sums->last + exchange_->TakeTime(host_->machine())) + latency;
@@ -488,7 +496,7 @@ void ModelledWorker::Seal(const UnitQueue::Take& take) {
     machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
     return;
   }
-  const Time delivered = exchange_->Deliver(host_->machine(), now);
+  const Time delivered = exchange_->Deliver(self_.worker, host_->machine(), now);
   bool witnessed = false;
   for (const WorkerId slot : exchange_->WitnessesOf(self_.worker)) {
     if (exchange_->Find(slot) == nullptr) continue;

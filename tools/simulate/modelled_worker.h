@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,6 +33,10 @@ class ModelledExchange {
     std::uint64_t model_bytes = 4u << 20;
     std::uint64_t train_samples = 1;
     worker::MachineConfig machine;  // self and term are set for each
+    // Measured latencies in place of those that follow from the network: until a sealed part is
+    // delivered, from a commit until it is applied; by the time since the job's start.
+    std::function<Duration(WorkerId, Duration)> delivery;
+    std::function<Duration(WorkerId, Duration)> apply;
   };
   // The sums of one attempt at a round.
   struct Publication {
@@ -59,8 +64,8 @@ class ModelledExchange {
   std::vector<WorkerId> WitnessesOf(WorkerId slot) const;
   bool Witnesses(WorkerId a, WorkerId b) const;
 
-  // This machine has sealed a part: when all owners have it.
-  Time Deliver(std::uint32_t machine, Time now);
+  // This worker has sealed a part: when all owners have it.
+  Time Deliver(WorkerId worker, std::uint32_t machine, Time now);
   // Nothing more of the round is pulled.
   void OnCommitted(Time now) { owners_free_ = std::min(owners_free_, now); }
 
@@ -110,6 +115,7 @@ class ModelledWorker final : public WorkerModel {
     Attempt attempt;
     Epoch epoch;
     std::optional<MemberId> checkpoint_writer;
+    Time at;               // when it was told
     bool refused = false;  // promised not to apply it
   };
   struct Received {

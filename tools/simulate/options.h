@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,11 @@ struct SimulateOptions {
   Duration coordinator_cost = std::chrono::microseconds(5);
   std::uint64_t model_bytes = 4u << 20;
   std::uint64_t train_samples = 0;
+  // Measured latencies that take the place of the modelled exchange's own: until a sealed part is
+  // delivered, and from a commit until the worker begins with the next round; by worker and time
+  // since the job's start.
+  std::function<Duration(WorkerId, Duration)> delivery;
+  std::function<Duration(WorkerId, Duration)> begin;
 
   // Instead: --faults, --replay.
   bool faults = false;

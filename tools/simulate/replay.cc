@@ -1,0 +1,242 @@
+#include "tools/simulate/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "coordinator/record_json.h"
+#include "policies/registry.h"
+#include "tools/simulate/job.h"
+#include "tools/simulate/simulation.h"
+
+namespace lockstep::simulate {
+namespace {
+
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct WorkerRound {
+  double first_start = 0;
+  double last_end = 0;
+  std::uint32_t units = 0;
+};
+
+std::uint32_t WorkersOf(const std::vector<coordinator::RoundRecord>& records) {
+  std::uint32_t workers = 0;
+  const auto see = [&workers](WorkerId worker) { workers = std::max(workers, worker.value + 1); };
+  for (const auto& record : records) {
+    for (const auto& unit : record.units) see(unit.worker);
+    for (const WorkerId worker : record.excluded) see(worker);
+  }
+  return workers;
+}
+
+void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
+  std::map<WorkerId, WorkerRound> rounds;
+  for (const coordinator::UnitRecord& unit : record.units) {
+    run->workers[unit.worker.value].unit.Add(unit.start, std::max(unit.end - unit.start, 0.0));
+    WorkerRound& round = rounds[unit.worker];
+    if (round.units++ == 0 || unit.start < round.first_start) round.first_start = unit.start;
+    round.last_end = std::max(round.last_end, unit.end);
+  }
+  double units = 0;
+  for (const auto& [worker, round] : rounds) {
+    WorkerTimes& times = run->workers[worker.value];
+    times.begin.Add(record.start, std::max(round.first_start - record.start, 0.0));
+    const auto delivered = record.delivered.find(worker);
+    if (delivered != record.delivered.end()) {
+      times.delivery.Add(round.last_end, std::max(delivered->second - round.last_end, 0.0));
+    }
+    units += round.units;
+  }
+  // Who was left out has taken longer than the round: as long is the best that can be said.
+  const double share =
+      rounds.empty() ? 1 : std::max(1.0, units / static_cast<double>(rounds.size()));
+  for (const WorkerId worker : record.excluded) {
+    WorkerTimes& times = run->workers[worker.value];
+    ++times.rounds_excluded;
+    times.unit.Add(record.start, (record.commit - record.start) / share);
+  }
+}
+
+// Workers that nothing is known of are like the median of the others.
+void FillGaps(RunTimes* run) {
+  for (Measured WorkerTimes::*quantity :
+       {&WorkerTimes::unit, &WorkerTimes::delivery, &WorkerTimes::begin}) {
+    std::vector<double> medians;
+    for (WorkerTimes& times : run->workers) {
+      (times.*quantity).Sort();
+      if (!(times.*quantity).empty()) medians.push_back((times.*quantity).Median());
+    }
+    const double usual = MedianOf(std::move(medians));
+    for (WorkerTimes& times : run->workers) {
+      if ((times.*quantity).empty()) (times.*quantity).Add(0, usual);
+    }
+  }
+}
+
+}  // namespace
+
+void Measured::Sort() {
+  std::stable_sort(points_.begin(), points_.end(),
+                   [](const Point& a, const Point& b) { return a.at < b.at; });
+}
+
+double Measured::At(double at) const {
+  const auto after = std::upper_bound(points_.begin(), points_.end(), at,
+                                      [](double t, const Point& point) { return t < point.at; });
+  if (after == points_.begin()) return points_.front().value;
+  const Point& before = *std::prev(after);
+  if (after == points_.end() || after->at <= before.at) return before.value;
+  const double part = (at - before.at) / (after->at - before.at);
+  return before.value + part * (after->value - before.value);
+}
+
+double Measured::Median() const {
+  std::vector<double> values;
+  for (const Point& point : points_) values.push_back(point.value);
+  return MedianOf(std::move(values));
+}
+
+Result<std::vector<coordinator::RoundRecord>> ReadRounds(const std::string& run_dir) {
+  const std::string path = run_dir + "/rounds.jsonl";
+  std::ifstream in(path);
+  if (!in) return Error{ErrorCode::kNotFound, path + ": cannot open"};
+  std::vector<coordinator::RoundRecord> records;
+  std::size_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    auto record = coordinator::RoundFromLine(line);
+    if (!record) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}:{}: {}", path, number + 1, record.error().message)};
+    }
+    ++number;
+    records.push_back(*std::move(record));
+  }
+  return records;
+}
+
+Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records) {
+  if (records.empty()) return Error{ErrorCode::kInvalid, "the run has no closed round"};
+  RunTimes run;
+  run.workers.resize(WorkersOf(records));
+  if (run.workers.empty()) return Error{ErrorCode::kInvalid, "the run's rounds have no units"};
+  std::vector<double> sizes;
+  for (const auto& record : records) {
+    AddRound(record, &run);
+    ++run.rounds;
+    run.samples += record.samples;
+    for (const auto& unit : record.units) {
+      run.epoch_samples = std::max(run.epoch_samples, unit.range.to);
+      sizes.push_back(static_cast<double>(unit.range.size()));
+    }
+  }
+  FillGaps(&run);
+  run.unit_samples = std::max(MedianOf(std::move(sizes)), 1.0);
+  run.seconds = records.back().commit - records.front().start;
+  run.policy = records.back().policy;
+  return run;
+}
+
+Duration ReplayCompute::UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+                                 RandomStream&) {
+  double seconds = run_->workers[worker.value].unit.At(Seconds(now - start_));
+  if (per_sample_) seconds *= static_cast<double>(unit.size()) / run_->unit_samples;
+  return std::max(FromSeconds(seconds), Duration(1000));
+}
+
+Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,
+                           const std::string& policy) {
+  SimulateOptions job = options;
+  job.workers = static_cast<std::uint32_t>(run.workers.size());
+  job.exchange = "modelled";
+  job.job.policy.name = policy;
+  job.job.job.epochs = 0;
+  job.job.job.rounds = run.rounds;
+  job.job.job.min_workers = 1;
+  job.train_samples = run.epoch_samples;
+  // All of that is in what was measured.
+  job.network.latency = {};
+  job.coordinator_cost = {};
+  job.delivery = [&run](WorkerId worker, Duration since_start) {
+    return FromSeconds(run.workers[worker.value].delivery.At(Seconds(since_start)));
+  };
+  job.begin = [&run](WorkerId worker, Duration since_start) {
+    return FromSeconds(run.workers[worker.value].begin.At(Seconds(since_start)));
+  };
+  ReplayCompute compute(&run, Simulation::kStart, options.job.emulate.unit_time_s == 0);
+  Prediction prediction;
+  std::optional<double> start;
+  double commit = 0;
+  auto outcome = SimulateJob(job, &compute, [&](const coordinator::RoundRecord& record) -> Status {
+    if (!start) start = record.start;
+    commit = record.commit;
+    ++prediction.rounds;
+    prediction.samples += record.samples;
+    prediction.policy = record.policy;
+    return {};
+  });
+  if (!outcome) return outcome.error();
+  prediction.seconds = commit - start.value_or(0);
+  return prediction;
+}
+
+Result<std::string> Replay(const SimulateOptions& options) {
+  auto records = ReadRounds(options.replay);
+  if (!records) return records.error();
+  auto run = MeasureRun(*records);
+  if (!run) return Error{run.error().code, options.replay + ": " + run.error().message};
+  const auto workers = static_cast<std::uint32_t>(run->workers.size());
+  std::vector<std::string> names = {run->policy};
+  const auto add = [&names](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  if (options.policy_given) {
+    PolicySection section = options.job.policy;
+    auto policy = policies::MakePolicy(section, workers);
+    if (!policy) return policy.error();
+    add(policy->name);
+  } else {
+    for (const std::string& closing : policies::ClosingRuleNames()) {
+      for (const std::string& work : policies::WorkRuleNames()) add(closing + "+" + work);
+    }
+  }
+
+  const auto rounds = static_cast<double>(run->rounds);
+  const double real_rate = static_cast<double>(run->samples) / run->seconds;
+  std::string text = fmt::format(
+      "{}: {} rounds of {} workers under {}, {:.3f} ms a round, {:.0f} samples/s\n\n",
+      options.replay, run->rounds, workers, run->policy, 1e3 * run->seconds / rounds, real_rate);
+  text += fmt::format("{:<24} {:>14} {:>14} {:>18} {:>18}\n", "policy", "ms a round", "samples/s",
+                      "rounds, times", "samples, times");
+  for (const std::string& name : names) {
+    auto prediction = Predict(options, *run, name);
+    if (!prediction) {
+      text += fmt::format("{:<24} {}\n", name, prediction.error().message);
+      continue;
+    }
+    const double per_round = prediction->seconds / static_cast<double>(prediction->rounds);
+    const double rate = static_cast<double>(prediction->samples) / prediction->seconds;
+    text += fmt::format("{:<24} {:>14.3f} {:>14.0f} {:>18.2f} {:>18.2f}{}\n", prediction->policy,
+                        1e3 * per_round, rate, run->seconds / rounds / per_round, rate / real_rate,
+                        name == run->policy ? "  (as it ran)" : "");
+  }
+  text += "\n'times': as fast as the real run. Predictions are from measured times, so emulated.\n";
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    const std::uint64_t excluded = run->workers[w].rounds_excluded;
+    if (excluded == 0) continue;
+    text += fmt::format(
+        "worker {} was left out of {} rounds; of those it is only known that it "
+        "took longer, so waiting for it is taken for too cheap\n",
+        w, excluded);
+  }
+  return text;
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,86 @@
+// What if: the measured times of a run, played under other policies.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "coordinator/records.h"
+#include "tools/simulate/compute_model.h"
+#include "tools/simulate/options.h"
+
+namespace lockstep::simulate {
+
+// A quantity that was measured now and then: between two measurements it is interpolated, before
+// the first and after the last it is that one.
+class Measured {
+ public:
+  void Add(double at, double value) { points_.push_back({at, value}); }
+  void Sort();
+  bool empty() const { return points_.empty(); }
+  double At(double at) const;
+  double Median() const;
+
+ private:
+  struct Point {
+    double at;
+    double value;
+  };
+  std::vector<Point> points_;
+};
+
+// Of each worker of a run; seconds since the job's start.
+struct WorkerTimes {
+  Measured unit;      // how long a unit took, by its start
+  Measured delivery;  // from its last unit's end until its part was delivered
+  Measured begin;     // from a commit until it began with the next round
+  // Rounds in which it had units and was left out: of those it is only known that it took longer.
+  std::uint64_t rounds_excluded = 0;
+};
+
+struct RunTimes {
+  std::vector<WorkerTimes> workers;
+  std::uint64_t rounds = 0;
+  std::uint64_t samples = 0;        // counted
+  std::uint64_t epoch_samples = 0;  // at least
+  double unit_samples = 0;          // of a usual unit
+  double seconds = 0;               // from the first round's start to the last commit
+  std::string policy;
+};
+
+// kInvalid or kNotFound, one line.
+Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records);
+Result<std::vector<coordinator::RoundRecord>> ReadRounds(const std::string& run_dir);
+
+class ReplayCompute final : public ComputeModel {
+ public:
+  // `per_sample`: a shorter unit takes less time; else all take the same.
+  ReplayCompute(const RunTimes* run, Time start, bool per_sample)
+      : run_(run), start_(start), per_sample_(per_sample) {}
+  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+                    RandomStream& random) override;
+  bool interruptible() const override { return true; }
+
+ private:
+  const RunTimes* run_;
+  const Time start_;
+  const bool per_sample_;
+};
+
+struct Prediction {
+  std::string policy;
+  double seconds = 0;  // from the first round's start to the last commit
+  std::uint64_t rounds = 0;
+  std::uint64_t samples = 0;
+};
+
+// The run's job under one policy.
+Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,
+                           const std::string& policy);
+
+// Reads options.replay, plays it under the policies that are asked for, and gives the table.
+Result<std::string> Replay(const SimulateOptions& options);
+
+}  // namespace lockstep::simulate
