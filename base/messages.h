@@ -97,6 +97,8 @@ struct Welcome {
 // The coordinator will not have this worker; the connection is closed afterwards. One line.
 struct Refuse {
   std::string reason;
+  // It may be otherwise in a while (a slot is not free yet) or when the job runs again.
+  bool try_again = false;
   bool operator==(const Refuse&) const = default;
 };
 
@@ -163,18 +165,26 @@ struct Commit {
   bool operator==(const Commit&) const = default;
 };
 
+// Revokes and Assigns are orders, numbered by the coordinator, never twice the same number. Answers
+// name the order, so that an old answer is not taken for one to a later order, and both ends count
+// the same units: when the worker answers an order it knows all that came before, and nothing of
+// what comes after.
+
 // Give back what is not yet begun, from queue position `from` on (positions count the units given
-// to this worker in this round).
+// to this worker in this round, less those that were given back or refused).
 struct Revoke {
   RoundId round;
   std::uint32_t from = 0;
+  std::uint32_t order = 0;
   bool operator==(const Revoke&) const = default;
 };
 
-// More units in this round.
+// More units in this round, behind those that the worker has. Refused by Revoked when both parts
+// are sealed, or begun to be.
 struct Assign {
   RoundId round;
   std::vector<Unit> units;
+  std::uint32_t order = 0;
   bool operator==(const Assign&) const = default;
 };
 
@@ -366,11 +376,13 @@ struct Receipts {
   bool operator==(const Receipts&) const = default;
 };
 
-// Answer to Revoke: everything from position `from` on was not begun and is given back. Answer to
-// FenceRound (`fenced`): nothing is held any more, and nothing about it follows.
+// Answer to Revoke: everything from position `from` on was not begun and is given back. Or an
+// Assign that came too late: all of its units are refused, `from` is where they would have begun.
+// Or answer to FenceRound (`fenced`): nothing is held any more, and nothing about it follows.
 struct Revoked {
   RoundId round;
   std::uint32_t from = 0;
+  std::uint32_t order = 0;  // of that Revoke or Assign
   bool fenced = false;
   bool operator==(const Revoked&) const = default;
 };

@@ -27,11 +27,11 @@ void Admission::OnConnected(ConnectionId connection, std::string address) {
   strangers_[connection] = {std::move(address), job_->now};
 }
 
-void Admission::Refuse(ConnectionId connection, std::string reason) {
+void Admission::Refuse(ConnectionId connection, std::string reason, bool try_again) {
   job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
-  job_->out->push_back(
-      coordinator::Send{{connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason})});
+  job_->out->push_back(coordinator::Send{
+      {connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason, try_again})});
   job_->out->push_back(Close{connection, std::move(reason)});
 }
 
@@ -44,12 +44,12 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
                                           kProtocolVersion, hello->version, hello->protocol));
   }
   if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) {
-    return Refuse(connection, "the job is ending");
+    return Refuse(connection, "the job is ending", true);
   }
   Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now);
   if (member == nullptr) {
     return Refuse(connection,
-                  fmt::format("all {} workers of the job are there", job_->start.workers));
+                  fmt::format("all {} workers of the job are there", job_->start.workers), true);
   }
   member->hello = *hello;
   member->address = strangers_[connection].address;
@@ -120,7 +120,7 @@ void Admission::Tick() {
 }
 
 void Admission::CloseAll(const std::string& reason) {
-  while (!strangers_.empty()) Refuse(strangers_.begin()->first, reason);
+  while (!strangers_.empty()) Refuse(strangers_.begin()->first, reason, true);
 }
 
 }  // namespace lockstep::coordinator

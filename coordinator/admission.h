@@ -31,7 +31,7 @@ class Admission {
     std::string address;
     Time since;
   };
-  void Refuse(ConnectionId connection, std::string reason);
+  void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
   std::string Disagreement(WorkerId worker, const Ready& ready) const;
 
   Job* job_;

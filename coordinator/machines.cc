@@ -116,7 +116,7 @@ void Coordinator::Machines::Remove(const Leaving& leaving) {
           "worker {} is out: {}", member.id.worker, leaving.reason);
   if (leaving.refuse) {
     job.out->push_back(
-        Send{{member.connection}, std::make_shared<const ToWorker>(Refuse{leaving.reason})});
+        Send{{member.connection}, std::make_shared<const ToWorker>(Refuse{leaving.reason, false})});
   }
   if (!leaving.disconnected) job.out->push_back(Close{member.connection, leaving.reason});
   job.members.Free(member, job.now);

@@ -39,6 +39,9 @@ OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time 
       share.queue.push_back(unit.index);
       holder_[unit.index.value] = assignment.member.worker.value;
     }
+    if (!share.queue.empty()) {
+      share.given.push_back({0, static_cast<std::uint32_t>(share.queue.size())});
+    }
     Refresh(share, now);
     WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
   }
@@ -152,7 +155,6 @@ Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   if (share->sealed_units > view.units_done) {
     NotePace(&view, share->sealed_units - view.units_done, now);
   }
-  if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
   share->parts.push_back(std::move(part));
   ++undelivered;
   last_sealed = now;
@@ -196,6 +198,7 @@ Status OpenRound::OnReceipts(const MemberId& from, const Receipts& receipts, Tim
 }
 
 void OpenRound::NoteLatePart(const MemberId& from) {
+  // Also of a fenced one: should it begin anew, that number is used up.
   WorkerShare* share = FindAny(from);
   if (share == nullptr || share->parts.size() >= kMaxParts) return;
   share->parts.push_back({});
@@ -226,26 +229,69 @@ void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
   Refresh(share, started);
 }
 
-Result<std::vector<UnitIndex>> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
+void OpenRound::ExtendRevoke(WorkerId worker, Time now) {
+  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  if (share.revoke) share.revoke->asked = now;
+}
+
+Result<OpenRound::GivenBack> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
   WorkerShare* share = Find(from);
-  if (share == nullptr || !share->revoke) return std::vector<UnitIndex>{};
-  if (revoked.from > share->queue.size()) return Violation("gave back units it was not given");
-  const auto first = share->queue.begin() + revoked.from;
-  std::vector<UnitIndex> units(first, share->queue.end());
-  for (const UnitIndex unit : units) {
-    if (unit_sealed_[unit.value]) return Violation("gave back a unit it has sealed");
+  if (share == nullptr) return GivenBack{};
+  GivenBack back;
+  std::size_t first = revoked.from;
+  std::size_t last = share->queue.size();
+  const bool answer = share->revoke && share->revoke->order == revoked.order;
+  if (answer) {
+    // Nothing is given to whom a revoke is under way, so it speaks of the whole queue.
+    if (first > last) return Violation("gave back units it was not given");
+    back.takers = share->revoke->takers;
+    back.left_out = back.takers.empty();
+    // Less than was asked for: all before it is begun.
+    policies::WorkerView& view = WorkerViewAt(*share);
+    if (revoked.from > share->revoke->from) {
+      view.units_taken = std::max(view.units_taken, revoked.from);
+    }
+  } else {
+    std::size_t begin = 0;
+    auto given = share->given.begin();
+    for (; given != share->given.end() && given->order != revoked.order; ++given) {
+      begin += given->units;
+    }
+    if (given == share->given.end() || given->order == 0) return GivenBack{};
+    if (begin != first) {
+      return Violation(fmt::format("refused units at position {} that are at {}", first, begin));
+    }
+    last = first + given->units;
   }
-  for (const UnitIndex unit : units) holder_[unit.value] = -1;
-  share->queue.erase(first, share->queue.end());
-  // Less than was asked for: all before it is begun.
-  policies::WorkerView& view = WorkerViewAt(*share);
-  if (revoked.from > share->revoke->from) {
-    view.units_taken = std::max(view.units_taken, revoked.from);
+  for (std::size_t i = first; i < last; ++i) {
+    if (unit_sealed_[share->queue[i].value]) return Violation("gave back a unit it has sealed");
   }
-  share->revoke.reset();
-  --pending_revokes;
-  if (share->sealed_units == share->queue.size()) share->extra_outstanding = false;
+  for (std::size_t i = first; i < last; ++i) holder_[share->queue[i].value] = -1;
+  back.units = share->Cut(first, last);
+  if (answer) {
+    share->revoke.reset();
+    --pending_revokes;
+  } else {
+    share->refused = true;
+  }
   Refresh(*share, started);
+  return back;
+}
+
+std::vector<UnitIndex> WorkerShare::Cut(std::size_t first, std::size_t last) {
+  const auto from = queue.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto to = queue.begin() + static_cast<std::ptrdiff_t>(last);
+  std::vector<UnitIndex> units(from, to);
+  queue.erase(from, to);
+  std::size_t begin = 0;
+  for (GivenUnits& part : given) {
+    const std::size_t end = begin + part.units;
+    const std::size_t cut_from = std::clamp(first, begin, end);
+    const std::size_t cut_to = std::clamp(last, begin, end);
+    part.units -= static_cast<std::uint32_t>(cut_to - cut_from);
+    begin = end;
+  }
+  std::erase_if(given, [](const GivenUnits& part) { return part.units == 0; });
   return units;
 }
 
@@ -256,8 +302,8 @@ void OpenRound::SetOwners(OwnerMap map, const Members& members, Time now) {
   for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
 }
 
-void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members,
-                     Time now) {
+void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, std::uint32_t order,
+                     const Members& members, Time now) {
   if (index_[to.id.worker.value] < 0) {
     AddWorker(to, now);
     delivery.AddContributor(to.id.worker, members);
@@ -271,7 +317,7 @@ void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, cons
     holder_[unit.value] = to.id.worker.value;
     share.queue.push_back(unit);
   }
-  share.extra_outstanding = true;
+  share.given.push_back({order, static_cast<std::uint32_t>(units.size())});
   Refresh(share, now);
 }
 
@@ -287,8 +333,9 @@ void OpenRound::MakeOrphans(WorkerShare* share) {
     part.is_void = true;
   }
   share->queue.clear();
+  share->given.clear();
   share->sealed_units = 0;
-  share->extra_outstanding = false;
+  share->refused = false;
   if (share->revoke) --pending_revokes;
   share->revoke.reset();
   Refresh(*share, started);
@@ -341,6 +388,7 @@ void OpenRound::TakeBackLeftOut() {
 
 void OpenRound::Reopen(Time now) {
   for (WorkerShare& share : shares_) MakeOrphans(&share);
+  for (policies::WorkerView& view : views_) view.fenced = false;
   orphans.insert(orphans.end(), left_out.begin(), left_out.end());
   left_out.clear();
   LOCKSTEP_CHECK(orphans.size() == units_.size(), "a unit of round {} is lost", round);

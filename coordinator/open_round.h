@@ -37,25 +37,32 @@ struct PendingRevoke {
   };
   std::vector<Taker> takers;  // none: the round does without the units
   std::uint32_t from = 0;     // position
+  std::uint32_t order = 0;
   Time asked;
+};
+
+// Units that came to a member by one order, one behind the other in its queue.
+struct GivenUnits {
+  std::uint32_t order = 0;  // 0: the plan
+  std::uint32_t units = 0;  // > 0
 };
 
 // What one member has to do with the round.
 struct WorkerShare {
   MemberId member;
   std::vector<UnitIndex> queue;    // what it was given, less what it gave back
+  std::vector<GivenUnits> given;   // the queue, by order
   std::vector<SealedPart> parts;   // sealed, at most kMaxParts
   std::uint32_t sealed_units = 0;  // of the queue
   bool fence_answered = false;     // fenced, and it has said that it holds nothing any more
-  bool extra_outstanding = false;  // an Assign of which nothing is sealed yet
+  bool refused = false;            // an Assign: both of its parts are being sealed
   std::optional<PendingRevoke> revoke;
 
-  // Behind the second part nothing can be appended, and the worker may be sealing what it has: so
-  // there is room for one Assign at a time, while a part is left.
-  bool HasRoom() const {
-    return parts.size() < kMaxParts && !extra_outstanding && !revoke &&
-           (parts.empty() || sealed_units == queue.size());
-  }
+  // Takes positions [first, last) out of the queue.
+  std::vector<UnitIndex> Cut(std::size_t first, std::size_t last);
+  // Behind the second part nothing can be appended. Whether the worker has begun to seal it is not
+  // known here: what comes too late is refused, and goes elsewhere.
+  bool HasRoom() const { return parts.size() < kMaxParts && !refused && !revoke; }
 };
 
 // A unit in nobody's hands, and who had it.
@@ -73,8 +80,14 @@ class OpenRound {
   Status OnSealed(const Member& from, const Sealed& sealed, Time now);
   Status OnProgress(const MemberId& from, const Progress& progress, Time now);
   Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
-  // The units given back; they are nobody's now, and not among the orphans.
-  Result<std::vector<UnitIndex>> OnRevoked(const MemberId& from, const Revoked& revoked);
+  // The units given back, or refused; they are nobody's now, and not among the orphans. An answer
+  // to an order that is of no matter any more gives none.
+  struct GivenBack {
+    std::vector<UnitIndex> units;
+    std::vector<PendingRevoke::Taker> takers;  // for whom they were revoked
+    bool left_out = false;                     // revoked for nobody
+  };
+  Result<GivenBack> OnRevoked(const MemberId& from, const Revoked& revoked);
 
   // Sealed after the commit, or on the way when it was made: counts for nothing, but uses up the
   // part's number.
@@ -82,9 +95,10 @@ class OpenRound {
 
   // --- what the machine decides
   void SetOwners(OwnerMap map, const Members& members, Time now);
-  void Give(const Member& to, const std::vector<UnitIndex>& units, const Members& members,
-            Time now);
+  void Give(const Member& to, const std::vector<UnitIndex>& units, std::uint32_t order,
+            const Members& members, Time now);
   void BeginRevoke(WorkerId worker, PendingRevoke revoke);
+  void ExtendRevoke(WorkerId worker, Time now);  // as if it were asked only now
   // Its contribution is void; all units it held become orphans. It is out of the round.
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.

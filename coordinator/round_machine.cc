@@ -99,12 +99,9 @@ Status RoundMachine::On(Member& from, const Revoked& message) {
     open_->NoteFenceAnswer(from.id);
     return {};
   }
-  const WorkerShare* share = open_->Share(from.id.worker);
-  if (share == nullptr || !share->revoke) return {};
-  const std::vector<PendingRevoke::Taker> takers = share->revoke->takers;
-  auto units = open_->OnRevoked(from.id, message);
-  if (!units) return units.error();
-  HandOn(from.id.worker, *units, takers);
+  auto back = open_->OnRevoked(from.id, message);
+  if (!back) return back.error();
+  HandOn(from.id.worker, *back);
   return {};
 }
 

@@ -146,8 +146,8 @@ class RoundMachine {
   // round_moves.cc
   void CarryOut(const policies::WorkVerdict& verdict);
   void Cut();
-  void HandOn(WorkerId from, const std::vector<UnitIndex>& units,
-              const std::vector<PendingRevoke::Taker>& takers);
+  void HandOn(WorkerId from, const OpenRound::GivenBack& back);
+  bool OthersRemain(WorkerId worker) const;
   void FenceWorker(WorkerId worker, const std::string& why);
   void FenceUnanswered();
   bool CanTake(const Member& member) const;
@@ -201,6 +201,7 @@ class RoundMachine {
 
   std::optional<OpenRound> open_;
   Plan open_plan_;
+  std::uint32_t orders_ = 0;                     // the number of the last Revoke or Assign
   std::vector<MoveRecord> moved_;                // in the open round
   std::vector<AttemptRecord> earlier_attempts_;  // when the open round was re-opened
   std::optional<ProvisionalRound> provisional_;  // once closed it stays until the next commit

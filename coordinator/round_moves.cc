@@ -25,7 +25,7 @@ void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
     const policies::WorkerView* view = open_->WorkerViewOf(first.from);
     if (from == nullptr || view->fenced || from->revoke) continue;
     const std::uint32_t movable = view->units_given - view->units_taken;
-    PendingRevoke revoke{{}, 0, job_->now};
+    PendingRevoke revoke{{}, 0, 0, job_->now};
     std::uint32_t units = 0;
     for (const policies::MoveUnits& move : verdict.moves) {
       if (move.from != first.from || move.to == move.from) continue;
@@ -37,7 +37,8 @@ void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
     }
     if (units == 0) continue;
     revoke.from = view->units_given - units;
-    job_->Send(job_->members.at(first.from), Revoke{open_->round, revoke.from});
+    revoke.order = ++orders_;
+    job_->Send(job_->members.at(first.from), Revoke{open_->round, revoke.from, revoke.order});
     open_->BeginRevoke(first.from, std::move(revoke));
   }
 }
@@ -47,32 +48,45 @@ void RoundMachine::Cut() {
   if (open_->exact) return;
   for (const policies::WorkerView& view : open_->workers()) {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
-    job_->Send(job_->members.at(view.member.worker), Revoke{open_->round, view.units_taken});
-    open_->BeginRevoke(view.member.worker, {{}, view.units_taken, job_->now});
+    job_->Send(job_->members.at(view.member.worker),
+               Revoke{open_->round, view.units_taken, ++orders_});
+    open_->BeginRevoke(view.member.worker, {{}, view.units_taken, orders_, job_->now});
   }
 }
 
 // Fewer units than were asked for may come back; the takers named first get theirs first.
-void RoundMachine::HandOn(WorkerId from, const std::vector<UnitIndex>& units,
-                          const std::vector<PendingRevoke::Taker>& takers) {
-  auto next = units.begin();
-  for (const PendingRevoke::Taker& taker : takers) {
+void RoundMachine::HandOn(WorkerId from, const OpenRound::GivenBack& back) {
+  auto next = back.units.begin();
+  for (const PendingRevoke::Taker& taker : back.takers) {
     Member* member = job_->members.Find(taker.member);
-    if (next == units.end()) return;
+    if (next == back.units.end()) return;
     if (member == nullptr || !CanTake(*member)) continue;
     std::vector<Orphan> moved;
-    for (; next != units.end() && moved.size() < taker.units; ++next) {
+    for (; next != back.units.end() && moved.size() < taker.units; ++next) {
       moved.push_back({*next, from});
     }
     GiveTo(*member, moved);
   }
-  std::vector<Orphan>& rest = takers.empty() ? open_->left_out : open_->orphans;
-  for (; next != units.end(); ++next) rest.push_back({*next, from});
+  std::vector<Orphan>& rest = back.left_out ? open_->left_out : open_->orphans;
+  for (; next != back.units.end(); ++next) rest.push_back({*next, from});
+}
+
+// Somebody else is left who may compute the round.
+bool RoundMachine::OthersRemain(WorkerId worker) const {
+  const auto others = job_->members.all();
+  return std::any_of(others.begin(), others.end(), [&](const Member& member) {
+    const policies::WorkerView* view = open_->WorkerViewOf(member.id.worker);
+    return member.id.worker != worker && member.live() && (view == nullptr || !view->fenced);
+  });
 }
 
 void RoundMachine::FenceWorker(WorkerId worker, const std::string& why) {
   const policies::WorkerView* view = open_->WorkerViewOf(worker);
   if (view == nullptr || view->fenced) return;
+  if (!OthersRemain(worker)) {
+    open_->ExtendRevoke(worker, job_->now);  // whether it is lost is another question
+    return;
+  }
   job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", open_->round, worker, why);
   job_->Send(job_->members.at(worker), FenceRound{open_->round});
   open_->Fence(worker);
@@ -96,7 +110,7 @@ bool RoundMachine::CanTake(const Member& member) const {
 }
 
 void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
-  Assign assign{open_->round, {}};
+  Assign assign{open_->round, {}, ++orders_};
   std::vector<UnitIndex> indices;
   for (const Orphan& orphan : units) {
     const SampleRange range = open_->RangeOf(orphan.unit);
@@ -104,7 +118,7 @@ void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
     assign.units.push_back({orphan.unit, range});
     if (orphan.from != taker.id.worker) moved_.push_back({orphan.from, taker.id.worker, range});
   }
-  open_->Give(taker, indices, job_->members, job_->now);
+  open_->Give(taker, indices, orders_, job_->members, job_->now);
   taker.last_progress = job_->now;
   job_->Send(taker, std::move(assign));
 }
@@ -126,7 +140,9 @@ void RoundMachine::PlaceOrphans() {
       fenced.push_back(&member);
     } else {
       const WorkerShare* share = member.live() ? open_->Share(member.id.worker) : nullptr;
-      later = later || share == nullptr || share->parts.size() < kMaxParts;
+      later = later || share == nullptr ||
+              (share->parts.size() < kMaxParts && !share->refused &&
+               (!open_->WorkerViewOf(member.id.worker)->fenced || !share->fence_answered));
     }
   }
   if (level.empty()) level = std::move(able);
@@ -135,8 +151,8 @@ void RoundMachine::PlaceOrphans() {
     for (const Member* member : fenced) open_->Unfence(member->id.worker, job_->now);
     level = std::move(fenced);
   }
-  // Whom nothing can be given any more has sealed both of its parts: the round does without, and
-  // another one follows with what is left.
+  // Whom nothing can be given any more has sealed, or begun to seal, both of its parts: the round
+  // does without, and another one follows with what is left.
   if (level.empty() && view.with_units > 0) without = true;
   if (without) {
     open_->left_out.insert(open_->left_out.end(), open_->orphans.begin(), open_->orphans.end());

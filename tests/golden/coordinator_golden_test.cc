@@ -88,10 +88,10 @@ TEST(Golden, FlexrrMovesWork) {
   s.Say("Workers 0 and 1 are in their third of eight units, worker 2 is in its first.");
   for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), 2, 3});
   s.Say("It gives back one; follow-ups double.");
-  s.From(2, Revoked{RoundId(0), 7, false});
+  s.From(2, Revoked{RoundId(0), 7, 1, false});
   for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), 3, 4});
   s.Say("It has begun more than it was asked to keep; only what is left goes to others.");
-  s.From(2, Revoked{RoundId(0), 6, false});
+  s.From(2, Revoked{RoundId(0), 6, 3, false});
   s.Sealed(2);
   s.Sealed(0);
   s.Sealed(1);
@@ -121,8 +121,8 @@ TEST(Golden, ARevokeThatIsNotAnswered) {
   }
   s.Wait(3);
   s.Say("Its answer comes late and counts no more.");
-  s.From(2, Revoked{RoundId(0), 7, false});
-  s.From(2, Revoked{RoundId(0), 0, true});
+  s.From(2, Revoked{RoundId(0), 7, 1, false});
+  s.From(2, Revoked{RoundId(0), 0, 0, true});
   s.Sealed(0);
   s.Sealed(1);
   Compare(s, "revoke_unanswered");
@@ -154,7 +154,7 @@ TEST(Golden, PartialTakesWhatIsDone) {
   s.From(2, Progress{RoundId(20), 3, 4});
   s.Wait(0.004);
   s.Say("It is in its fourth unit and gives the other four back; they come again.");
-  s.From(2, Revoked{RoundId(20), 4, false});
+  s.From(2, Revoked{RoundId(20), 4, 1, false});
   s.Sealed(2, 20, 4);
   Compare(s, "partial_takes_what_is_done");
 }

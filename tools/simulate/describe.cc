@@ -95,7 +95,9 @@ struct ToWorkerWords {
     return fmt::format("Welcome as worker {} (incarnation {}) of {}, the job is {:.3f} s old",
                        m.self.worker, m.self.incarnation, m.workers, Seconds(Duration(m.age_ns)));
   }
-  std::string operator()(const Refuse& m) const { return fmt::format("Refuse: {}", m.reason); }
+  std::string operator()(const Refuse& m) const {
+    return fmt::format("Refuse{}: {}", m.try_again ? " for now" : "", m.reason);
+  }
   std::string operator()(const Form& m) const {
     return fmt::format("Form {} over {}: connect to {}, expect {}", m.formation, m.transport,
                        Peers(m.connect_to), Peers(m.expect));
@@ -108,10 +110,10 @@ struct ToWorkerWords {
   }
   std::string operator()(const Commit& m) const { return Describe(m); }
   std::string operator()(const Revoke& m) const {
-    return fmt::format("Revoke round {} from position {}", m.round, m.from);
+    return fmt::format("Revoke round {} from position {}, order {}", m.round, m.from, m.order);
   }
   std::string operator()(const Assign& m) const {
-    return fmt::format("Assign round {}: {}", m.round, Units(m.units));
+    return fmt::format("Assign round {}: {}, order {}", m.round, Units(m.units), m.order);
   }
   std::string operator()(const FenceRound& m) const {
     return fmt::format("FenceRound {}", m.round);
@@ -187,7 +189,7 @@ struct FromWorkerWords {
   }
   std::string operator()(const Revoked& m) const {
     if (m.fenced) return fmt::format("Revoked round {}: knows of the fence", m.round);
-    return fmt::format("Revoked round {} from position {}", m.round, m.from);
+    return fmt::format("Revoked round {} from position {}, order {}", m.round, m.from, m.order);
   }
   std::string operator()(const Published& m) const {
     return fmt::format("Published round {} attempt {}", m.round, m.attempt);

@@ -32,6 +32,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.job.global_batch = job.global_batch;
   start.config.job.min_workers = job.min_workers;
   start.config.policy.name = job.policy;
+  start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
   start.job_id = "job";
@@ -198,6 +199,8 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (draw.workers) job.workers = *draw.workers;
   const std::string policy = DrawPolicy(job.workers, random);
   job.policy = draw.policy.value_or(policy);
+  job.plugin = draw.plugin;
+  if (job.plugin != nullptr) job.policy = "plugin";
   if (random.NextBelow(4) == 0) {
     job.min_workers = static_cast<std::uint32_t>(1 + random.NextBelow(job.workers));
   }

@@ -191,6 +191,7 @@ wire::FromWorker ToWire(const FromWorker& message) {
           [&](const Revoked& in) {
             out.mutable_revoked()->set_round(in.round.value);
             out.mutable_revoked()->set_from(in.from);
+            out.mutable_revoked()->set_order(in.order);
             out.mutable_revoked()->set_fenced(in.fenced);
           },
           [&](const Published& in) {
@@ -262,7 +263,8 @@ FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
     case wire::FromWorker::kReceipts:
       return Get(in.receipts(), checks);
     case wire::FromWorker::kRevoked:
-      return Revoked{RoundId(in.revoked().round()), in.revoked().from(), in.revoked().fenced()};
+      return Revoked{RoundId(in.revoked().round()), in.revoked().from(), in.revoked().order(),
+                     in.revoked().fenced()};
     case wire::FromWorker::kPublished:
       return Published{RoundId(in.published().round()), Attempt(in.published().attempt())};
     case wire::FromWorker::kApplied:

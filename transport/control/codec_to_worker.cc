@@ -129,7 +129,10 @@ wire::ToWorker ToWire(const ToWorker& message) {
             put->set_workers(in.workers);
             put->set_age_ns(in.age_ns);
           },
-          [&](const Refuse& in) { out.mutable_refuse()->set_reason(std::string(Cut(in.reason))); },
+          [&](const Refuse& in) {
+            out.mutable_refuse()->set_reason(std::string(Cut(in.reason)));
+            out.mutable_refuse()->set_try_again(in.try_again);
+          },
           [&](const Form& in) {
             auto* put = out.mutable_form();
             put->set_formation(in.formation);
@@ -151,10 +154,12 @@ wire::ToWorker ToWire(const ToWorker& message) {
           [&](const Revoke& in) {
             out.mutable_revoke()->set_round(in.round.value);
             out.mutable_revoke()->set_from(in.from);
+            out.mutable_revoke()->set_order(in.order);
           },
           [&](const Assign& in) {
             out.mutable_assign()->set_round(in.round.value);
             PutAll(in.units, out.mutable_assign()->mutable_units());
+            out.mutable_assign()->set_order(in.order);
           },
           [&](const FenceRound& in) { out.mutable_fence_round()->set_round(in.round.value); },
           [&](const NewOwners& in) {
@@ -203,7 +208,7 @@ ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
     case wire::ToWorker::kWelcome:
       return Get(in.welcome(), checks);
     case wire::ToWorker::kRefuse:
-      return Refuse{GetText(in.refuse().reason(), checks)};
+      return Refuse{GetText(in.refuse().reason(), checks), in.refuse().try_again()};
     case wire::ToWorker::kForm:
       return Form{in.form().formation(), GetText(in.form().transport(), checks),
                   GetPeers(in.form().connect_to(), checks), GetPeers(in.form().expect(), checks)};
@@ -216,9 +221,10 @@ ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
     case wire::ToWorker::kCommit:
       return Get(in.commit(), checks);
     case wire::ToWorker::kRevoke:
-      return Revoke{RoundId(in.revoke().round()), in.revoke().from()};
+      return Revoke{RoundId(in.revoke().round()), in.revoke().from(), in.revoke().order()};
     case wire::ToWorker::kAssign:
-      return Assign{RoundId(in.assign().round()), GetUnits(in.assign().units(), checks)};
+      return Assign{RoundId(in.assign().round()), GetUnits(in.assign().units(), checks),
+                    in.assign().order()};
     case wire::ToWorker::kFenceRound:
       return FenceRound{RoundId(in.fence_round().round())};
     case wire::ToWorker::kNewOwners:

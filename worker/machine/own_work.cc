@@ -13,10 +13,8 @@ void OwnWork::OnPlan(const Plan& plan) {
   for (const Assignment& assignment : plan.assignments) {
     if (assignment.member == context_.config.self) pending.units = assignment.units;
   }
-  if (pending.units.size() > queue_.capacity()) {
-    pending.units.resize(queue_.capacity());
-    context_.Tell(Revoked{plan.round, queue_.capacity()});
-  }
+  LOCKSTEP_CHECK(pending.units.size() <= queue_.capacity(), "{} units in a plan of at most {}",
+                 pending.units.size(), queue_.capacity());
 }
 
 void OwnWork::OnReopened(RoundId round, Epoch epoch) {
@@ -35,16 +33,17 @@ void OwnWork::OnFence(RoundId round) {
   Forget(round);
   if (!again) return;
   fenced_[round] = *again;
-  context_.Tell(Revoked{round, 0, true});
+  context_.Tell(Revoked{round, 0, 0, true});
 }
 
 void OwnWork::OnRevoke(const Revoke& revoke) {
   if (const auto at = pending_.find(revoke.round); at != pending_.end()) {
     std::vector<Unit>& units = at->second.units;
     units.resize(std::min<std::size_t>(units.size(), revoke.from));
-    context_.Tell(Revoked{revoke.round, static_cast<std::uint32_t>(units.size())});
+    context_.Tell(
+        Revoked{revoke.round, static_cast<std::uint32_t>(units.size()), revoke.order, false});
   } else if (work_ && work_->round == revoke.round && !work_->is_void) {
-    context_.Tell(Revoked{revoke.round, queue_.RevokeFrom(revoke.from)});
+    context_.Tell(Revoked{revoke.round, queue_.RevokeFrom(revoke.from), revoke.order, false});
   }
 }
 
@@ -52,10 +51,12 @@ void OwnWork::OnAssign(const Assign& assign) {
   if (auto fenced = fenced_.extract(assign.round)) pending_.insert(std::move(fenced));
   if (const auto at = pending_.find(assign.round); at != pending_.end()) {
     std::vector<Unit>& units = at->second.units;
-    units.insert(units.end(), assign.units.begin(), assign.units.end());
-    if (units.size() > queue_.capacity()) {
-      units.resize(queue_.capacity());
-      context_.Tell(Revoked{assign.round, queue_.capacity()});
+    if (at->second.first_part.value >= kMaxParts ||
+        units.size() + assign.units.size() > queue_.capacity()) {
+      context_.Tell(
+          Revoked{assign.round, static_cast<std::uint32_t>(units.size()), assign.order, false});
+    } else {
+      units.insert(units.end(), assign.units.begin(), assign.units.end());
     }
     return;
   }
@@ -63,8 +64,8 @@ void OwnWork::OnAssign(const Assign& assign) {
   if (queue_.Append(assign.units)) {
     context_.Emit(action::WakeCompute{});
   } else {
-    // Both parts are being sealed: they go back.
-    context_.Tell(Revoked{assign.round, queue_.size()});
+    // Both parts are being sealed: all of them go back.
+    context_.Tell(Revoked{assign.round, queue_.size(), assign.order, false});
   }
 }
 

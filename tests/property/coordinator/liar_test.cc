@@ -60,7 +60,7 @@ class Liar final : public ModelWorker {
       case 5:
         return Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
       case 6:
-        return Revoked{Round(), Small()};
+        return Revoked{Round(), Small(), Small(), Small() % 2 == 0};
       case 7:
         return Published{Round(), Attempt(Small())};
       case 8:

@@ -334,13 +334,18 @@ void ModelWorker::On(const Revoke& m) {
   if (!plan_ || plan_->round != m.round) return;
   const std::size_t from = std::min(queue_.size(), std::max<std::size_t>(m.from, head_));
   queue_.resize(from);
-  host_->Send(Revoked{m.round, static_cast<std::uint32_t>(from)});
+  host_->Send(Revoked{m.round, static_cast<std::uint32_t>(from), m.order, false});
   TakeUnit();
 }
 
 void ModelWorker::On(const Assign& m) {
   if (!plan_ || plan_->round != m.round) return;
-  LOCKSTEP_CHECK(parts_used_ < kMaxParts, "given units after both parts");
+  if (parts_used_ == kMaxParts) {
+    host_->Send(Revoked{m.round, static_cast<std::uint32_t>(queue_.size()), m.order, false});
+    ++world_->refused;
+    return;
+  }
+  world_->assigned++;
   queue_.insert(queue_.end(), m.units.begin(), m.units.end());
   TakeUnit();
 }
@@ -351,7 +356,7 @@ void ModelWorker::On(const FenceRound& m) {
   part_units_.clear();
   head_ = 0;
   ++work_;
-  host_->Send(Revoked{m.round, 0, true});
+  host_->Send(Revoked{m.round, 0, 0, true});
 }
 
 void ModelWorker::On(const FenceAttempt& m) {

@@ -32,7 +32,9 @@ struct ModelOptions {
 struct World {
   ModelOptions options;
   // Pieces of (contributor, round, part) that an owner has.
-  std::map<MemberId, std::set<std::tuple<MemberId, RoundId, PartIndex>>> received;
+  std::map<MemberId, std::set<std::tuple<MemberId, RoundId, PartIndex>>> received = {};
+  std::uint64_t assigned = 0;  // orders that were taken
+  std::uint64_t refused = 0;
 };
 
 class ModelWorker : public WorkerModel {

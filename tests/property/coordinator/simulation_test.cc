@@ -8,6 +8,7 @@
 
 #include "coordinator/interval_set.h"
 #include "tests/property/coordinator/model_worker.h"
+#include "tests/property/coordinator/stirring_rule.h"
 #include "tests/property/random_policy.h"
 #include "tools/simulate/recording.h"
 
@@ -17,6 +18,10 @@ namespace {
 using simulate::FaultMix;
 using simulate::Recording;
 using simulate::Simulation;
+
+// Orders that workers took and that came too late, in all runs of a test.
+std::uint64_t g_assigned = 0;
+std::uint64_t g_refused = 0;
 
 struct Scenario {
   std::uint32_t workers = 4;
@@ -41,6 +46,7 @@ StartParameters Parameters(const Scenario& scenario) {
   start.config.policy = scenario.policy;
   start.config.liveness.timeout_s = 2;
   start.config.checkpoint.every_epochs = 1;
+  start.plugin = MakeStirring;
   start.job_id = "job";
   start.resume = scenario.resume;
   return start;
@@ -112,7 +118,8 @@ std::string Log(const Simulation& simulation, const Recording& recording) {
 
 void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* checkpoint = nullptr) {
   SCOPED_TRACE(fmt::format("LOCKSTEP_SEED={}", seed));
-  World world{scenario.model, {}};
+  World world{.options = scenario.model};
+  Stirring::Next() = {seed, scenario.faults.until == Duration{}};
   Simulation simulation(Parameters(scenario), seed, {}, [&world](WorkerHost* host) {
     return std::make_unique<ModelWorker>(host, &world);
   });
@@ -138,6 +145,13 @@ void RunJob(Scenario scenario, std::uint64_t seed, std::optional<JobState>* chec
       at = range.to;
     }
     ASSERT_TRUE(counted.Add({at, scenario.model.train_samples}));
+  }
+  g_assigned += world.assigned;
+  g_refused += world.refused;
+  if (scenario.faults.until == Duration{}) {
+    for (const std::string& line : recording.log) {
+      EXPECT_EQ(line.find("broke the protocol"), std::string::npos) << line;
+    }
   }
   checker.CheckRecords(recording, scenario.model.train_samples, counted);
   const bool lost_all = result.reason.starts_with("no worker holds") ||
@@ -236,6 +250,19 @@ TEST(Simulation, JobsFinishWithEverything) {
     s->faults = Mix("crashes stops coordinator", 10);
     s->epochs += 6;
   });
+}
+
+TEST(Simulation, JobsFinishWhileUnitsMove) {
+  g_assigned = g_refused = 0;
+  RunSeeds(200, [](Scenario* s) { s->policy.name = "plugin"; });
+  RunSeeds(200, [](Scenario* s) {
+    s->policy.name = "plugin";
+    s->faults = Mix("crashes", 8);
+    s->epochs += 6;
+  });
+  if (std::getenv("LOCKSTEP_SEED") != nullptr) return;
+  EXPECT_GT(g_assigned, 1000u);
+  EXPECT_GT(g_refused, 100u);
 }
 
 TEST(Simulation, AnInterruptedJobIsResumed) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "tests/property/coordinator/stirring_rule.h"
 #include "tools/simulate/fault_job.h"
 
 namespace lockstep::simulate {
@@ -30,7 +31,8 @@ struct Total {
   std::map<std::string, std::uint64_t> counts;
 };
 
-Total RunSeeds(std::uint64_t count, const FaultMix& mix, std::uint32_t more_epochs) {
+Total RunSeeds(std::uint64_t count, const FaultMix& mix, std::uint32_t more_epochs,
+               bool stir = false) {
   const char* only = std::getenv("LOCKSTEP_SEED");
   const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   const char* many = std::getenv("LOCKSTEP_SEEDS");
@@ -42,6 +44,10 @@ Total RunSeeds(std::uint64_t count, const FaultMix& mix, std::uint32_t more_epoc
     draw.seed = seed;
     draw.mix = mix;
     draw.more_epochs = more_epochs;
+    if (stir) {
+      coordinator::Stirring::Next() = {seed, mix.until == Duration{}};
+      draw.plugin = coordinator::MakeStirring;
+    }
     const FaultOutcome outcome = RunFaultJob(DrawFaultJob(draw));
     EXPECT_EQ(outcome.failure, "") << "LOCKSTEP_SEED=" << seed << "\n" << outcome.details;
     EXPECT_TRUE(outcome.all_lost || outcome.applied > 0) << "LOCKSTEP_SEED=" << seed;
@@ -66,6 +72,11 @@ TEST(Network, WithoutFaults) {
   EXPECT_GT(total.numbers.fetched, 0u);
   EXPECT_GT(total.numbers.inlined, 0u);
   EXPECT_GT(total.numbers.read_in_place, 0u);
+}
+
+TEST(Network, WhileUnitsMove) {
+  RunSeeds(80, {}, 0, true);
+  RunSeeds(60, Mix("crashes", 8), 12, true);
 }
 
 TEST(Network, WithStops) { RunSeeds(60, Mix("stops", 6), 8); }

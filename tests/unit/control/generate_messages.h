@@ -143,7 +143,7 @@ inline ToWorker AnyToWorker(std::size_t kind) {
       return Welcome{Any<MemberId>(),    Any<Term>(),          Any<std::string>(), SomeBytes(32),
                      Any<std::string>(), Any<std::uint32_t>(), Any<std::int64_t>()};
     case 1:
-      return Refuse{Any<std::string>()};
+      return Refuse{Any<std::string>(), Any<bool>()};
     case 2:
       return Form{Any<std::uint32_t>(), Any<std::string>(), Several(Any<PeerInfo>),
                   Several(Any<PeerInfo>)};
@@ -156,9 +156,9 @@ inline ToWorker AnyToWorker(std::size_t kind) {
     case 5:
       return Any<Commit>();
     case 6:
-      return Revoke{Any<RoundId>(), Any<std::uint32_t>()};
+      return Revoke{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>()};
     case 7:
-      return Assign{Any<RoundId>(), Several(Any<Unit>)};
+      return Assign{Any<RoundId>(), Several(Any<Unit>), Any<std::uint32_t>()};
     case 8:
       return FenceRound{Any<RoundId>()};
     case 9:
@@ -245,7 +245,7 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
                         return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
                       })};
     case 6:
-      return Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<bool>()};
+      return Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<bool>()};
     case 7:
       return Published{Any<RoundId>(), Any<Attempt>()};
     case 8:

@@ -178,6 +178,19 @@ TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {
   EXPECT_EQ(Told<Revoked>()->from, 1u);
 }
 
+TEST_F(StepMachineTest, AnAssignBehindTheSecondPartIsRefusedAsAWhole) {
+  Begin(1);
+  const Unit one{UnitIndex(7), {70, 74}};
+  EXPECT_TRUE(machine_.queue().TakeNext().last);
+  Tell(Assign{RoundId(0), {one}, 3});
+  EXPECT_FALSE(Told<Revoked>());
+  EXPECT_TRUE(machine_.queue().TakeNext().last);
+  Tell(Assign{RoundId(0), {one, one}, 4});
+  EXPECT_EQ(Told<Revoked>(), (Revoked{RoundId(0), 2, 4, false}));
+  Tell(Revoke{RoundId(0), 0, 5});
+  EXPECT_EQ(Told<Revoked>(), (Revoked{RoundId(0), 2, 5, false}));
+}
+
 TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
