@@ -20,6 +20,10 @@ constexpr Duration kShortestWait = std::chrono::milliseconds(2);
 constexpr int kLooks = 64;
 constexpr int kWaits = 16;
 
+// Nobody is stuck within so many of its usual unit times, or such a time.
+constexpr int kStuckUnits = 3;
+constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
+
 // One round's look at one worker.
 struct Sight {
   Duration unit_time{};
@@ -210,9 +214,11 @@ class Flexrr final : public WorkRule {
   // and then they are: never more than twice the time of the better choice.
   void FenceStuck(const RoundView& view, Duration usual, WorkVerdict* verdict) {
     std::uint32_t free = 0;
+    std::uint32_t fenced = 0;
     std::vector<std::size_t> late;
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
+      fenced += worker.fenced ? 1 : 0;
       if (worker.fenced || worker.units_given == 0) continue;
       if (worker.finished_at) {
         free += sights_[i].can_help ? 1 : 0;
@@ -220,11 +226,16 @@ class Flexrr final : public WorkRule {
         late.push_back(i);
       }
     }
-    if (free == 0 || late.size() > free) return;
+    // Where many are late it is not them; and who computes again what a fence took must not be
+    // next.
+    const std::size_t most = std::max<std::size_t>(view.workers.size() / 4, 1);
+    if (free == 0 || late.size() + fenced > most) return;
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
       const Duration again = usual * ((worker.units_given + free - 1) / free) + delivery_;
-      const Duration due = Computed(worker) ? 4 * delivery_ + usual : sights_[i].unit_time;
+      const Duration due =
+          std::max(Computed(worker) ? 4 * delivery_ + usual : kStuckUnits * sights_[i].unit_time,
+                   kShortestStuck);
       const Time from = Computed(worker) && !worker.parts.empty() ? worker.parts.back().ready_at
                                                                   : worker.progressed_at;
       const Time until = from + due + again;

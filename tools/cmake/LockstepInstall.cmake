@@ -1,5 +1,5 @@
 # What `cmake --install` puts where, and the package that find_package(lockstep CONFIG) finds: headers below include/lockstep, so that
-# #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs, lockstep-launch, lockstep-ctl and lockstep-slowdown.
+# #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs, lockstep-launch, lockstep-ctl and others.
 include(CMakePackageConfigHelpers)
 
 get_property(lockstep_libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
@@ -13,9 +13,11 @@ if(lockstep_programs)
   install(TARGETS ${lockstep_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/launch" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-launch)
-foreach(tool ctl slowdown)
+foreach(tool ctl slowdown compare check-run)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/${tool}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-${tool})
 endforeach()
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep"
+        FILES_MATCHING PATTERN "*.py")
 install(FILES "${PROJECT_SOURCE_DIR}/tools/lib/control_door.py" DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep")
 
 install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets

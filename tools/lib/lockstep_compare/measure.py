@@ -1,0 +1,185 @@
+"""What a run directory says about time and samples (docs/run-directory.md)."""
+
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+
+class BadRun(Exception):
+    """One line that names the file."""
+
+
+def read_lines(path):
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise BadRun(f"{path}: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise BadRun(f"{path}:{number}: {error}") from error
+    return rows
+
+
+def size(ranges):
+    return sum(end - begin for begin, end in ranges)
+
+
+class Run:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.rounds = read_lines(self.folder / "rounds.jsonl")
+        evaluations = self.folder / "evaluations.jsonl"
+        self.evaluations = read_lines(evaluations) if evaluations.exists() else []
+        try:
+            self.summary = json.loads((self.folder / "summary.json").read_text())
+        except (OSError, ValueError) as error:
+            raise BadRun(f"{self.folder / 'summary.json'}: {error}") from error
+        if len(self.rounds) < 2:
+            raise BadRun(f"{self.folder}: fewer than two rounds are closed")
+        self.workers = self.summary["workers"]
+
+    def round_seconds(self, skip=2):
+        """From commit to commit, without the first ones (formation, caches, what a policy has to learn first)."""
+        commits = [r["times"]["commit"] for r in self.rounds]
+        seconds = [b - a for a, b in zip(commits, commits[1:])]
+        return seconds[skip:] or seconds
+
+    def speeds(self):
+        """Samples per second of each worker in each round, while it computed; where it computed nothing: of its nearest round."""
+        known = [{} for _ in self.rounds]
+        for row, record in zip(known, self.rounds):
+            done, busy = defaultdict(int), defaultdict(float)
+            for unit in record["units"]:
+                done[unit["worker"]] += unit["range"][1] - unit["range"][0]
+                busy[unit["worker"]] += unit["end"] - unit["start"]
+            row.update({worker: done[worker] / busy[worker] for worker in done if busy[worker] > 0})
+        for rows in (known, known[::-1]):
+            last = {}
+            for row in rows:
+                for worker in range(self.workers):
+                    if worker in row:
+                        last[worker] = row[worker]
+                    elif worker in last:
+                        row[worker] = last[worker]
+        return known
+
+    def ideal_seconds(self, skip=2):
+        """All work of a round over all speed available in it, without any waiting."""
+        ideal = []
+        for record, speeds in zip(self.rounds, self.speeds()):
+            planned = record["samples"] + size(record["requeued"]) + size(record["dropped"])
+            total = sum(speeds.values())
+            ideal.append(planned / total if total > 0 else 0.0)
+        return ideal[1:][skip:] or ideal[1:]
+
+    def of_ideal(self, skip=2):
+        """Seconds for each sample that counted, over what each takes without any waiting: 1 is ideal, also where samples are left out."""
+        planned = [r["samples"] + size(r["requeued"]) + size(r["dropped"]) for r in self.rounds]
+        seconds, ideal = self.round_seconds(skip), self.ideal_seconds(skip)
+        counted = sum(r["samples"] for r in self.rounds[-len(seconds):])
+        return sum(seconds) / counted / (sum(ideal) / sum(planned[-len(ideal):])) if sum(ideal) > 0 else None
+
+    def samples_per_second(self, skip=2):
+        seconds = self.round_seconds(skip)
+        return sum(r["samples"] for r in self.rounds[-len(seconds):]) / sum(seconds)
+
+    def seconds_to(self, accuracy):
+        """Until the round was committed whose parameters reach this accuracy on the test set; None: never."""
+        commits = {r["round"]: r["times"]["commit"] for r in self.rounds}
+        reached = [commits[e["round"]] for e in self.evaluations if e["accuracy"] >= accuracy and e["round"] in commits]
+        return min(reached, default=None)
+
+    def attribution(self, skip=2):
+        """For each worker the seconds of its rounds in computing, in delivering and applying, and in waiting."""
+        out = {worker: {"compute": 0.0, "exchange": 0.0, "waiting": 0.0} for worker in range(self.workers)}
+        records = self.rounds[skip + 1:] or self.rounds[1:]
+        for before, record in zip(self.rounds[-len(records) - 1:], records):
+            length = record["times"]["commit"] - before["times"]["commit"]
+            busy = defaultdict(float)
+            for unit in record["units"]:
+                busy[unit["worker"]] += unit["end"] - unit["start"]
+            applied = before["times"]["applied"]
+            apply = max(0.0, (applied or before["times"]["commit"]) - before["times"]["commit"])
+            for worker, share in out.items():
+                ready = record["times"]["ready"].get(str(worker))
+                delivered = record["times"]["delivered"].get(str(worker))
+                exchange = apply + (delivered - ready if ready is not None and delivered is not None else 0.0)
+                compute = min(busy[worker], length)
+                if worker in record["excluded"]:  # what an excluded worker did is not recorded: it computed all along
+                    compute = max(0.0, length - exchange)
+                share["compute"] += compute
+                share["exchange"] += min(exchange, length - compute)
+                share["waiting"] += max(0.0, length - compute - exchange)
+        return out
+
+    def emulated(self):
+        return bool(self.summary.get("emulated"))
+
+
+def check_samples(run, dataset=None):
+    """What is wrong with how samples were counted: a list of lines, empty when each counts once. `dataset`: samples of an epoch; else
+    the largest position that a finished epoch names."""
+    errors = []
+    epochs = defaultdict(list)
+    left_out = defaultdict(list)
+    counted = 0
+    for record in run.rounds:
+        in_round = 0
+        for contribution in record["contributors"]:
+            in_round += size(contribution["ranges"])
+            epochs[record["epoch"]] += [(*bounds, record["round"]) for bounds in contribution["ranges"]]
+        if in_round != record["samples"]:
+            errors.append(f"round {record['round']}: {record['samples']} samples are said to be in ranges of {in_round}")
+        counted += in_round
+        left_out[record["epoch"]] += record["dropped"]
+    finished = sorted(epochs)[:run.summary["epochs"]]
+    length = dataset or max((end for epoch in finished for _, end, _ in epochs[epoch]), default=0)
+    for epoch, ranges in sorted(epochs.items()):
+        at = 0
+        holes = 0
+        for begin, end, number in sorted(ranges):
+            if begin < at:
+                errors.append(f"epoch {epoch}: samples {begin} to {min(end, at)} count twice, again in round {number}")
+            holes += max(0, begin - at)
+            at = max(at, end)
+        if epoch in finished and holes + max(0, length - at) != size(left_out[epoch]):
+            errors.append(f"epoch {epoch}: {holes + max(0, length - at)} samples of {length} do not count, {size(left_out[epoch])} are said "
+                          "to be dropped")
+    if counted != run.summary["samples_counted"]:
+        errors.append(f"summary.json: {run.summary['samples_counted']} samples counted, {counted} in the rounds")
+    return errors
+
+
+def median_run(runs):
+    """The one in the middle by time per round."""
+    return sorted(runs, key=lambda run: statistics.median(run.round_seconds()))[(len(runs) - 1) // 2]
+
+
+def row(runs, target, skip=2):
+    """Medians over the runs of one policy under one pattern."""
+    def median(values):
+        values = list(values)
+        return statistics.median(values) if values and None not in values else None
+
+    per_round = [statistics.mean(run.round_seconds(skip)) for run in runs]
+    ideal = [statistics.mean(run.ideal_seconds(skip)) for run in runs]
+    return {
+        "runs": len(runs),
+        "rounds": median(len(run.rounds) for run in runs),
+        "round_ms": 1e3 * median(per_round),
+        "ideal_ms": 1e3 * median(ideal),
+        "of_ideal": median(run.of_ideal(skip) for run in runs),
+        "samples_per_s": median(run.samples_per_second(skip) for run in runs),
+        "wall_s": median(run.summary["wall_seconds"] for run in runs),
+        "accuracy": median(run.summary["test_accuracy"] for run in runs),
+        "seconds_to_target": median(run.seconds_to(target) for run in runs),
+        "loss": median(run.summary["train_loss"] for run in runs),
+        "moved": median(run.summary["samples_moved"] for run in runs),
+        "requeued": median(run.summary["samples_requeued"] for run in runs),
+        "dropped": median(run.summary["samples_dropped"] for run in runs),
+        "errors": sum(len(check_samples(run)) for run in runs),
+    }
