@@ -17,6 +17,7 @@ enum class ErrorCode {
   kRefused,      // the other side said no: wrong secret, wrong version, a piece that is gone
   kTimeout,      // a bounded wait ran out
   kClosed,       // the connection or the job has ended
+  kTryAgain,     // the other side said: not now
   kIo,           // the operating system said no: disk full, permission
 };
 

@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kStatusFailed = 1;
 constexpr int kStatusUsage = 2;
+constexpr int kStatusTryAgain = 3;  // nothing is wrong: the job has no place for it now
 
 // Written before any handler is installed; the handler runs on whatever thread the kernel chooses.
 std::atomic<int> g_signal_pipe = -1;
@@ -69,6 +70,7 @@ class SignalWatch {
 
 int Fail(const lockstep::Error& error) {
   std::fprintf(stderr, "lockstep-worker: %s\n", error.message.c_str());
+  if (error.code == lockstep::ErrorCode::kTryAgain) return kStatusTryAgain;
   return error.code == lockstep::ErrorCode::kClosed || error.code == lockstep::ErrorCode::kIo
              ? kStatusFailed
              : kStatusUsage;

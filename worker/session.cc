@@ -109,7 +109,7 @@ class SessionImpl final : public Session {
     if (!answer) return answer.error();
     if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
       ended_ = true;
-      return Error{ErrorCode::kRefused,
+      return Error{refuse->try_again ? ErrorCode::kTryAgain : ErrorCode::kRefused,
                    fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
     }
     auto* welcome = std::get_if<Welcome>(&*answer);

@@ -42,7 +42,7 @@ with open(temporary, "w") as file:
 os.rename(temporary, os.path.join(run_dir, "coordinator.address"))
 print("pid", os.getpid(), flush=True)
 channels = []
-joins = workers + (1 if plan == "one-more" else 0)
+joins = workers + {"one-more": 1, "three-more": 3}.get(plan, 0)
 while len(channels) < joins:
     channel, _ = listener.accept()
     print("joined:", channel.makefile().readline().strip(), flush=True)
@@ -75,6 +75,19 @@ channel.sendall(("%s %d\\n" % (slot, os.getpid())).encode())
 if os.environ.get("WORKER_DIES") == slot and not os.path.exists(died):
     open(died, "w").close()
     os.kill(os.getpid(), 9)
+if os.environ.get("WORKER_COMES_TOO_EARLY") == slot:
+    # Dies, is refused twice, and has its place then.
+    try:
+        with open(died) as file:
+            times = len(file.read())
+    except FileNotFoundError:
+        times = 0
+    with open(died, "a") as file:
+        file.write("x")
+    if times in (1, 2):
+        sys.exit(3)
+    if times == 0:
+        os.kill(os.getpid(), 9)
 if os.environ.get("WORKERS_DIE"):
     sys.exit(5)
 for line in channel.makefile():
@@ -202,6 +215,14 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
         self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 2)
+
+    def test_a_restarted_worker_that_finds_its_place_taken_tries_again(self):
+        # The stand-in coordinator counts connections: of each try of worker 1 one, and one of worker 0.
+        done = self.run_to_end("--restart-workers", "1", plan="three-more", env={"WORKER_COMES_TOO_EARLY": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 4)
+        self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
+        self.assertNotIn("the job ends", done.stdout)
 
     def test_a_worker_that_was_told_nonsense_ends_the_job(self):
         done = self.run_to_end(plan="wait", env={"WORKER_BAD_USAGE": "0"})
