@@ -67,7 +67,7 @@ class Checker {
     if (failure_.empty()) failure_ = fmt::format(format, std::forward<Args>(args)...);
   }
 
-  const Options options_;
+  Options options_;
   const Simulation* simulation_;
   std::string failure_;
 

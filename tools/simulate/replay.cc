@@ -61,8 +61,17 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   for (const WorkerId worker : record.excluded) {
     WorkerTimes& times = run->workers[worker.value];
     ++times.rounds_excluded;
-    times.unit.Add(record.start, (record.commit - record.start) / share);
+    times.unit_at_least.emplace_back(record.start, (record.commit - record.start) / share);
   }
+}
+
+// A bound counts where what was measured before and after is less.
+void AddBounds(WorkerTimes* times) {
+  const Measured known = times->unit;
+  for (const auto& [at, least] : times->unit_at_least) {
+    times->unit.Add(at, known.empty() ? least : std::max(least, known.At(at)));
+  }
+  times->unit.Sort();
 }
 
 // Workers that nothing is known of are like the median of the others.
@@ -73,6 +82,9 @@ void FillGaps(RunTimes* run) {
     for (WorkerTimes& times : run->workers) {
       (times.*quantity).Sort();
       if (!(times.*quantity).empty()) medians.push_back((times.*quantity).Median());
+    }
+    if (quantity == &WorkerTimes::unit) {
+      for (WorkerTimes& times : run->workers) AddBounds(&times);
     }
     const double usual = MedianOf(std::move(medians));
     for (WorkerTimes& times : run->workers) {
@@ -144,10 +156,10 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   return run;
 }
 
-Duration ReplayCompute::UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, const Unit& unit,
                                  RandomStream&) {
   double seconds = run_->workers[worker.value].unit.At(Seconds(now - start_));
-  if (per_sample_) seconds *= static_cast<double>(unit.size()) / run_->unit_samples;
+  if (per_sample_) seconds *= static_cast<double>(unit.range.size()) / run_->unit_samples;
   return std::max(FromSeconds(seconds), Duration(1000));
 }
 

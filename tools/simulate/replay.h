@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -36,7 +37,9 @@ struct WorkerTimes {
   Measured unit;      // how long a unit took, by its start
   Measured delivery;  // from its last unit's end until its part was delivered
   Measured begin;     // from a commit until it began with the next round
-  // Rounds in which it had units and was left out: of those it is only known that it took longer.
+  // Rounds in which it had units and was left out: of those it is only known that its units took
+  // longer than this (by the round's start).
+  std::vector<std::pair<double, double>> unit_at_least;
   std::uint64_t rounds_excluded = 0;
 };
 
@@ -59,7 +62,7 @@ class ReplayCompute final : public ComputeModel {
   // `per_sample`: a shorter unit takes less time; else all take the same.
   ReplayCompute(const RunTimes* run, Time start, bool per_sample)
       : run_(run), start_(start), per_sample_(per_sample) {}
-  Duration UnitTime(WorkerId worker, Time now, const SampleRange& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
   bool interruptible() const override { return true; }
 

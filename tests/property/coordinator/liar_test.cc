@@ -43,7 +43,7 @@ class Liar final : public ModelWorker {
       case 0:
         return Hello{};
       case 1:
-        return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small(), {}, {}};
+        return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small(), {}, {}, {}};
       case 2:
         return Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
       case 3:

@@ -1,0 +1,149 @@
+// The checker sees what is wrong.
+#include "tools/simulate/checker.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+namespace lockstep::simulate {
+namespace {
+
+const MemberId kZero{WorkerId(0), Incarnation(1)};
+const MemberId kOne{WorkerId(1), Incarnation(1)};
+
+class CheckerTest : public ::testing::Test {
+ protected:
+  CheckerTest() {
+    for (const MemberId& id : {kZero, kOne}) {
+      Welcome welcome;
+      welcome.self = id;
+      Send({id}, welcome);
+    }
+    plan_.round = RoundId(0);
+    plan_.assignments = {{kZero, {{UnitIndex(0), {0, 4}}, {UnitIndex(1), {4, 8}}}},
+                         {kOne, {{UnitIndex(2), {8, 12}}}}};
+    plan_.owners = {0, {{kZero, 1}, {kOne, 1}}};
+    plan_.members = {kZero, kOne};
+    Send({kZero, kOne}, Start{StateSource::kSeed, plan_, 0});
+  }
+
+  static coordinator::StartParameters Parameters() {
+    coordinator::StartParameters start;
+    start.workers = 2;
+    return start;
+  }
+  static coordinator::ConnectionId Of(const MemberId& id) {
+    return coordinator::ConnectionId(id.worker.value + 1);
+  }
+  void Send(const std::vector<MemberId>& to, ToWorker message) {
+    coordinator::Send send;
+    for (const MemberId& id : to) send.to.push_back(Of(id));
+    send.message = std::make_shared<const ToWorker>(std::move(message));
+    checker_.OnSend(send);
+  }
+  void From(const MemberId& from, FromWorker message) {
+    checker_.OnEvent(coordinator::Received{Of(from), std::move(message)});
+  }
+  void Seal(const MemberId& from, const std::vector<Unit>& units) {
+    Sealed sealed;
+    sealed.round = RoundId(0);
+    for (const Unit& unit : units) {
+      sealed.units.push_back({unit, 0, 1});
+      sealed.samples += unit.range.size();
+    }
+    From(from, sealed);
+  }
+  void Receipt(const MemberId& from, const MemberId& of) {
+    From(from, Receipts{RoundId(0), 0, {{of, PartIndex(0)}}});
+  }
+  Commit BothParts() {
+    Commit commit;
+    commit.parts = {{kZero, PartIndex(0), 1, 8}, {kOne, PartIndex(0), 1, 4}};
+    commit.owners = plan_.owners;
+    commit.members = plan_.members;
+    commit.samples = 12;
+    commit.scale = static_cast<float>(1.0 / 12);
+    return commit;
+  }
+  void SealAll() {
+    Seal(kZero, plan_.assignments[0].units);
+    Seal(kOne, plan_.assignments[1].units);
+    Receipt(kOne, kZero);
+    Receipt(kZero, kOne);
+  }
+
+  Simulation simulation_{Parameters(), 1, {}, nullptr};
+  Checker checker_{{2, 12}, &simulation_};
+  Plan plan_;
+};
+
+TEST_F(CheckerTest, IsContentWithARoundThatIsRight) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  checker_.AfterStep();
+  EXPECT_EQ(checker_.failure(), "");
+}
+
+TEST_F(CheckerTest, MissesAReceipt) {
+  Seal(kZero, plan_.assignments[0].units);
+  Seal(kOne, plan_.assignments[1].units);
+  Receipt(kOne, kZero);
+  Send({kZero, kOne}, BothParts());
+  EXPECT_NE(checker_.failure().find("no receipt"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesASampleInTwoParts) {
+  Seal(kZero, plan_.assignments[0].units);
+  Seal(kOne, {{UnitIndex(1), {4, 8}}});
+  Receipt(kOne, kZero);
+  Receipt(kZero, kOne);
+  Send({kZero, kOne}, BothParts());
+  EXPECT_NE(checker_.failure().find("in two parts"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesAUnitThatWasNotHeld) {
+  From(kZero, Revoked{RoundId(0), 1});
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  EXPECT_NE(checker_.failure().find("did not hold"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
+  SealAll();
+  Commit commit = BothParts();
+  commit.scale = 0.5f;
+  Send({kZero, kOne}, commit);
+  EXPECT_NE(checker_.failure().find("scale"), std::string::npos) << checker_.failure();
+
+  Checker other({2, 12}, &simulation_);
+  std::swap(checker_, other);
+  SealAll();
+  Send({kZero}, BothParts());
+  EXPECT_NE(checker_.failure().find("live members"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesACommitAfterTheClose) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  coordinator::RoundRecord record;
+  record.contributors = {{WorkerId(0), PartIndex(0), 1, 12, {{0, 12}}}};
+  checker_.OnClosed(record);
+  ASSERT_EQ(checker_.failure(), "");
+  Commit commit = BothParts();
+  commit.attempt = Attempt(1);
+  Send({kZero, kOne}, commit);
+  EXPECT_NE(checker_.failure().find("after it was closed"), std::string::npos)
+      << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesAnEpochThatIsNotWholeAndASampleThatCountsTwice) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  coordinator::RoundRecord record;
+  record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 8}, {4, 12}}}};
+  checker_.OnClosed(record);
+  EXPECT_NE(checker_.failure().find("counts twice"), std::string::npos) << checker_.failure();
+}
+
+}  // namespace
+}  // namespace lockstep::simulate

@@ -1,0 +1,197 @@
+// Whole simulated jobs into run directories.
+#include "tools/simulate/job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "coordinator/interval_set.h"
+#include "tests/temp_folder.h"
+#include "tools/simulate/replay.h"
+
+namespace lockstep::simulate {
+namespace {
+
+using test::TempFolder;
+
+namespace fs = std::filesystem;
+
+SimulateOptions Options(const std::vector<std::string>& arguments) {
+  auto options = ParseSimulateOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.error().message;
+  return *options;
+}
+
+std::map<std::string, std::string> Files(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    files[fs::relative(entry.path(), folder).string()] = text.str();
+  }
+  return files;
+}
+
+struct Case {
+  std::string name;
+  std::vector<std::string> arguments;
+};
+
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = {
+      {"full", {"--workers", "6", "--exchange", "full"}},
+      {"modelled", {"--workers", "90", "--exchange", "modelled"}},
+  };
+  return cases;
+}
+
+std::vector<std::string> With(const Case& c, const fs::path& run_dir,
+                              std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments = c.arguments;
+  for (const char* argument :
+       {"--job.global_batch=720", "--job.epochs=2", "--train-samples=9000", "--unit-spread=0.3",
+        "--worker-spread=0.1", "--policy.name=backup", "--slowdown", "worker=2,factor=3"}) {
+    arguments.push_back(argument);
+  }
+  arguments.push_back("--run-dir=" + run_dir.string());
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(SimulatedJob, TheSameSeedGivesTheSameBytes) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    TempFolder folder;
+    for (const char* name : {"a", "b"}) {
+      const auto outcome = SimulateIntoRunDirectory(Options(With(c, folder / name)));
+      ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    }
+    const auto other =
+        SimulateIntoRunDirectory(Options(With(c, folder / "other", {"--seed", "9"})));
+    ASSERT_TRUE(other.ok()) << other.error().message;
+    const auto a = Files(folder / "a");
+    EXPECT_TRUE(a.contains("config.ini"));
+    EXPECT_TRUE(a.contains("timeline.json"));
+    EXPECT_EQ(a, Files(folder / "b"));
+    EXPECT_NE(a.at("rounds.jsonl"), Files(folder / "other").at("rounds.jsonl"));
+  }
+}
+
+TEST(SimulatedJob, LeavesARunDirectoryLikeARealOne) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    TempFolder folder;
+    const fs::path run = folder / "run";
+    const auto outcome = SimulateIntoRunDirectory(Options(With(c, run)));
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    const auto files = Files(run);
+    const auto summary = nlohmann::json::parse(files.at("summary.json"));
+    EXPECT_EQ(summary["status"], "completed");
+    EXPECT_EQ(summary["simulated"], true);
+    EXPECT_EQ(summary["emulated"], true);
+    EXPECT_EQ(summary["exchange"], c.name);
+    EXPECT_EQ(summary["policy"], "backup+none");
+    EXPECT_TRUE(summary["train_loss"].is_null());
+    EXPECT_EQ(summary["epochs"], 2);
+    EXPECT_EQ(summary["samples_counted"], 18000);
+    EXPECT_GT(summary["samples_requeued"], 0);
+    EXPECT_TRUE(nlohmann::json::parse(files.at("timeline.json")).contains("traceEvents"));
+    const auto config = ParseJobConfig(files.at("config.ini"), "config.ini");
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_EQ(config->policy.name, "backup");
+
+    const auto records = ReadRounds(run.string());
+    ASSERT_TRUE(records.ok()) << records.error().message;
+    std::map<Epoch, coordinator::IntervalSet> counted;
+    double last = 0;
+    for (const auto& record : *records) {
+      for (const auto& contributor : record.contributors) {
+        for (const SampleRange& range : contributor.ranges) {
+          EXPECT_TRUE(counted[record.epoch].Add(range));
+        }
+      }
+      EXPECT_GE(record.start, last);
+      EXPECT_GT(record.commit, record.start);
+      last = record.start;
+      for (const auto& [worker, ready] : record.ready) {
+        EXPECT_LE(ready, record.delivered.at(worker));
+        EXPECT_LE(record.delivered.at(worker), record.commit);
+      }
+    }
+    for (const auto& [epoch, ranges] : counted) EXPECT_EQ(ranges.positions(), 9000u);
+  }
+}
+
+double MillisecondsARound(const std::vector<std::string>& arguments) {
+  TempFolder folder;
+  std::vector<std::string> all = arguments;
+  all.push_back("--run-dir=" + (folder / "run"));
+  const auto outcome = SimulateIntoRunDirectory(Options(all));
+  EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  return 1e3 * outcome->result.wall_seconds / static_cast<double>(outcome->result.totals.rounds);
+}
+
+TEST(SimulatedJob, BothFidelitiesAgree) {
+  const auto run = [](const char* exchange, const char* policy) {
+    return MillisecondsARound({"--workers=12", "--job.rounds=30", "--job.global_batch=480",
+                               "--model-bytes=1MiB", "--unit-time=10ms", "--slowdown",
+                               "worker=5,factor=2", std::string("--exchange=") + exchange,
+                               std::string("--policy.name=") + policy});
+  };
+  EXPECT_NEAR(run("full", "full"), run("modelled", "full"), 0.05 * 80);
+  EXPECT_NEAR(run("full", "backup"), run("modelled", "backup"), 0.05 * 40);
+}
+
+TEST(SimulatedJob, ASlowWorkerCostsWhatItShouldAndBackupGetsItBack) {
+  const auto run = [](const char* policy, const char* slow) {
+    return MillisecondsARound({"--workers=200", "--job.rounds=20", "--job.global_batch=8000",
+                               "--train-samples=1000000", "--model-bytes=64KiB", "--slowdown", slow,
+                               std::string("--policy.name=") + policy});
+  };
+  const double even = run("full", "worker=7,factor=1");
+  EXPECT_NEAR(run("full", "worker=7,factor=5") / even, 4.6, 0.5);
+  EXPECT_NEAR(run("backup", "worker=7,factor=5") / even, 1.0, 0.1);
+}
+
+TEST(SimulatedJob, AThousandWorkers) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(
+      Options({"--workers=1000", "--job.rounds=5", "--job.global_batch=4000",
+               "--train-samples=100000", "--run-dir=" + (folder / "run")}));
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(outcome->result.totals.rounds, 5u);
+  // Four units, their progress, seal, receipt, commit, publication, update: nothing for each pair.
+  EXPECT_LT(outcome->events, 5u * 1000 * 40 + 50000);
+}
+
+TEST(SimulateOptions, MistakesAreOneLine) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"--workers=4"},
+      {"--workers=4", "--run-dir=x", "--policy.nam=full"},
+      {"--workers=4", "--run-dir=x", "--set", "policy.name"},
+      {"--workers=4", "--run-dir=x", "--set", "job.units=2"},
+      {"--faults", "--seeds=9..2"},
+      {"--faults", "--workers=100"},
+      {"--faults", "--replay=x"},
+      {"--faults", "--fault=flood@1s:2"},
+  };
+  for (const auto& arguments : wrong) {
+    const auto options = ParseSimulateOptions(arguments);
+    ASSERT_FALSE(options.ok()) << (arguments.empty() ? "no arguments" : arguments.back());
+    EXPECT_EQ(options.error().message.find('\n'), std::string::npos);
+  }
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(
+      Options({"--workers=4", "--run-dir=" + (folder / "x"), "--set=policy.name=nothing"}));
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_FALSE(fs::exists(folder / "x"));
+}
+
+}  // namespace
+}  // namespace lockstep::simulate

@@ -1,0 +1,125 @@
+// The simulator's parts: virtual time, faults as text and lists, the network, slow-downs.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/simulate/compute_model.h"
+#include "tools/simulate/data_network.h"
+#include "tools/simulate/event_queue.h"
+#include "tools/simulate/fault.h"
+#include "tools/simulate/fault_runs.h"
+
+namespace lockstep::simulate {
+namespace {
+
+constexpr Time kStart{std::chrono::seconds(1)};
+
+TEST(EventQueue, RunsInTheOrderOfTimeThenOfScheduling) {
+  EventQueue queue(kStart);
+  std::string order;
+  const auto note = [&](char c) { return [&order, c] { order += c; }; };
+  queue.After(std::chrono::seconds(2), note('d'));
+  queue.After(std::chrono::seconds(1), [&] {
+    order += 'b';
+    queue.After(Duration{}, note('c'));
+  });
+  queue.After(Duration{}, note('a'));
+  queue.After(std::chrono::seconds(2), note('e'));
+  while (!queue.empty()) queue.RunNext();
+  EXPECT_EQ(order, "abcde");
+  EXPECT_EQ(queue.now(), kStart + std::chrono::seconds(2));
+  EXPECT_EQ(queue.run(), 5u);
+}
+
+TEST(EventQueue, LargeCallablesAndThoseThatNeverRunAreFreed) {
+  auto counted = std::make_shared<int>(0);
+  {
+    EventQueue queue(kStart);
+    std::array<char, 4 * Task::kInPlace> large{};
+    queue.After(Duration{}, [counted, large] { *counted += 1 + large[0]; });
+    queue.After(std::chrono::seconds(1), [counted] { *counted += 100; });
+    queue.RunNext();
+    EXPECT_EQ(*counted, 1);
+    EXPECT_EQ(counted.use_count(), 2);
+  }
+  EXPECT_EQ(counted.use_count(), 1);
+}
+
+TEST(Faults, AreWrittenDownAndReadBack) {
+  FaultMix mix;
+  mix.crashes = mix.stops = mix.links = mix.coordinator = true;
+  mix.until = std::chrono::seconds(20);
+  mix.mean_pause = std::chrono::milliseconds(50);
+  RandomStream random(3);
+  const std::vector<Fault> faults = DrawFaults(mix, 5, random);
+  ASSERT_GT(faults.size(), 100u);
+  for (const Fault& fault : faults) {
+    const auto read = ParseFault(ToString(fault));
+    ASSERT_TRUE(read.ok()) << ToString(fault) << ": " << read.error().message;
+    EXPECT_EQ(*read, fault) << ToString(fault);
+    EXPECT_LE(fault.at, mix.until);
+    EXPECT_LT(fault.machine, 5u);
+    EXPECT_LT(fault.other, 5u);
+  }
+  for (const char* wrong : {"", "stop", "stop@1s:2", "stop@1s:2,for=x", "crash@1s", "crash@1s:2-3",
+                            "partition@1s:2-2,for=1s", "flood@1s:2"}) {
+    EXPECT_FALSE(ParseFault(wrong).ok()) << wrong;
+  }
+}
+
+TEST(Shrinking, LeavesTheFaultsThatItTakes) {
+  std::vector<Fault> faults(40);
+  for (std::uint32_t i = 0; i < faults.size(); ++i) faults[i].machine = i;
+  const auto has = [](const std::vector<Fault>& list, std::uint32_t machine) {
+    return std::any_of(list.begin(), list.end(),
+                       [machine](const Fault& fault) { return fault.machine == machine; });
+  };
+  int tries = 0;
+  const auto left = ShrinkFaults(faults, [&](const std::vector<Fault>& list) {
+    ++tries;
+    return has(list, 7) && has(list, 31);
+  });
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].machine, 7u);
+  EXPECT_EQ(left[1].machine, 31u);
+  EXPECT_LT(tries, 40);
+  EXPECT_TRUE(ShrinkFaults(faults, [](const std::vector<Fault>&) { return true; }).empty());
+}
+
+TEST(ModelNetwork, LinksAreBusyForAsLongAsTheBytesTake) {
+  NetworkOptions options;
+  options.latency = std::chrono::milliseconds(1);
+  options.bytes_per_second = 1000;
+  options.slow_links[2] = 100;
+  ModelNetwork network(options, 4);
+  const auto ms = [](int n) { return kStart + std::chrono::milliseconds(n); };
+  EXPECT_EQ(network.Arrival(kStart, 0, 1, 10), ms(11));
+  EXPECT_EQ(network.Arrival(kStart, 0, 3, 10), ms(21)) << "the sender's link is busy";
+  EXPECT_EQ(network.Arrival(ms(20), 3, 1, 10), ms(31));
+  EXPECT_EQ(network.Arrival(ms(20), 0, 1, 10), ms(41)) << "the receiver's link is busy";
+  EXPECT_EQ(network.Arrival(ms(100), 0, 2, 10), ms(201)) << "a slow link";
+}
+
+TEST(ModelCompute, SlowdownsHoldFromTheirBeginningToTheirEnd) {
+  UnitTimeOptions options;
+  options.unit_time = std::chrono::milliseconds(10);
+  auto spec = ParseSlowdownSpec("worker=1,factor=4,from=10s,for=5s");
+  ASSERT_TRUE(spec.ok());
+  options.slowdowns = {*spec};
+  ModelCompute compute(options, 1, kStart, 2);
+  RandomStream random(1);
+  const auto at = [&](std::uint32_t worker, int s) {
+    return compute.UnitTime(WorkerId(worker), kStart + std::chrono::seconds(s), RoundId(0),
+                            Unit{UnitIndex(0), {0, 8}}, random);
+  };
+  EXPECT_EQ(at(1, 9), std::chrono::milliseconds(10));
+  EXPECT_EQ(at(1, 10), std::chrono::milliseconds(40));
+  EXPECT_EQ(at(1, 15), std::chrono::milliseconds(10));
+  EXPECT_EQ(at(0, 10), std::chrono::milliseconds(10));
+}
+
+}  // namespace
+}  // namespace lockstep::simulate
