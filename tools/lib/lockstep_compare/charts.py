@@ -4,7 +4,7 @@ import math
 from html import escape
 
 WIDTH, HEIGHT = 620, 260
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 
 
 def nice_ticks(top, count=5):
@@ -53,7 +53,7 @@ def axes(canvas, ticks, y_of, unit, right=RIGHT):
     for tick in ticks:
         canvas.line(LEFT, y_of(tick), canvas.width - right, y_of(tick))
         canvas.text(LEFT - 6, y_of(tick) + 4, number(tick), "end")
-    canvas.text(12, TOP + 2, unit, "start", "unit")
+    canvas.text(12, 12, unit, "start", "unit")
 
 
 def bars(title, groups, series, values, unit, reference=None):
@@ -103,7 +103,7 @@ def lines(title, series, unit, x_unit, lowest=0.0):
     for tick in ticks:
         canvas.line(LEFT, y_of(tick), right, y_of(tick))
         canvas.text(LEFT - 6, y_of(tick) + 4, number(tick + lowest), "end")
-    canvas.text(12, TOP + 2, unit, "start", "unit")
+    canvas.text(12, 12, unit, "start", "unit")
     for tick in x_ticks:
         canvas.text(x_of(tick), bottom + 16, number(tick))
     canvas.text((LEFT + right) / 2, bottom + 34, x_unit, kind="unit")

@@ -1,0 +1,183 @@
+"""tools/compare and tools/check-run over run directories made here."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+sys.path.insert(0, str(TOOLS / "lib"))
+from lockstep_compare import charts, measure  # noqa: E402
+
+
+def make_run(folder, rounds=6, workers=2, unit=8, slow=1.0, change=None):
+    """Each worker computes one unit of 8 samples in 0.1 s, the last one `slow` times as long; a round ends with the last of them."""
+    folder.mkdir(parents=True)
+    records = []
+    at = 1.0
+    for number in range(rounds):
+        units = [{"worker": w, "range": [unit * (number * workers + w), unit * (number * workers + w + 1)], "start": at,
+                  "end": at + 0.1 * (slow if w == workers - 1 else 1)} for w in range(workers)]
+        end = max(u["end"] for u in units)
+        records.append({
+            "round": number, "epoch": 0, "attempts": [], "policy": "full+none", "reason": "", "units": units, "excluded": [], "moved": [],
+            "dropped": [], "requeued": [], "loss": 2.0 / (number + 1), "samples": unit * workers, "learning_rate": 0.1, "digest": None,
+            "contributors": [{"worker": u["worker"], "part": 0, "weight": 1, "samples": unit, "ranges": [u["range"]]} for u in units],
+            "times": {"start": at, "ready": {str(u["worker"]): u["end"] for u in units},
+                      "delivered": {str(u["worker"]): u["end"] for u in units}, "commit": end, "applied": end}})
+        at = end
+    summary = {"workers": workers, "epochs": 1, "rounds": rounds, "wall_seconds": at, "test_accuracy": 0.9, "train_loss": 0.3, "samples_moved": 0,
+               "samples_requeued": 0, "samples_dropped": 0, "samples_counted": unit * workers * rounds, "emulated": slow > 1}
+    evaluations = [{"round": r, "epoch": 0, "samples": 10, "loss": 1, "accuracy": 0.5 + 0.1 * r} for r in range(rounds)]
+    if change:
+        change(records, summary)
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(e) + "\n" for e in evaluations))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return measure.Run(folder)
+
+
+class MeasureTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def check(self, *words):
+        return subprocess.run([str(TOOLS / "check-run"), *map(str, words)], capture_output=True, text=True, timeout=60)
+
+    def test_equal_workers_are_ideal(self):
+        run = make_run(self.folder / "a")
+        self.assertAlmostEqual(run.of_ideal(), 1.0, 6)
+        self.assertAlmostEqual(run.samples_per_second(), 160, 3)
+
+    def test_a_slow_worker_costs_what_it_keeps_the_other_from(self):
+        # Speeds 80 and 20 samples/s: 16 samples take 0.16 s; waiting for the slow one 0.4 s.
+        run = make_run(self.folder / "a", slow=4)
+        self.assertAlmostEqual(run.of_ideal(), 0.4 / 0.16, 6)
+        shares = run.attribution()
+        self.assertAlmostEqual(shares[0]["waiting"] / shares[0]["compute"], 3, 3)
+        self.assertAlmostEqual(shares[1]["waiting"], 0, 6)
+
+    def test_a_worker_that_is_left_out_keeps_its_last_known_speed(self):
+        def leave_out(records, summary):
+            for record in records[2:]:
+                record["requeued"] = [record["units"].pop()["range"]]
+                record["contributors"].pop()
+                record["excluded"] = [1]
+                record["samples"] = 8
+                record["times"]["commit"] = record["times"]["start"] + 0.1
+            for before, record in zip(records[1:], records[2:]):
+                length = record["times"]["commit"] - record["times"]["start"]
+                record["times"]["commit"] = before["times"]["commit"] + length
+
+        run = make_run(self.folder / "a", slow=4, change=leave_out)
+        # 8 samples in 0.1 s, while 100 samples/s would be possible.
+        self.assertAlmostEqual(run.of_ideal(), (0.1 / 8) / (1 / 100), 3)
+
+    def test_time_to_accuracy_is_that_of_the_commit(self):
+        run = make_run(self.folder / "a")
+        self.assertAlmostEqual(run.seconds_to(0.75), run.rounds[3]["times"]["commit"])
+        self.assertIsNone(run.seconds_to(1.5))
+
+    def test_each_sample_counts_once(self):
+        self.assertEqual(measure.check_samples(make_run(self.folder / "a")), [])
+        result = self.check(self.folder / "a")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("96 samples: each counted once", result.stdout)
+
+    def test_a_sample_that_counts_twice_is_found(self):
+        def twice(records, summary):
+            records[3]["contributors"][0]["ranges"] = records[2]["contributors"][0]["ranges"]
+
+        make_run(self.folder / "a", change=twice)
+        result = self.check(self.folder / "a")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("epoch 0: samples 32 to 40 count twice, again in round 3", result.stdout)
+        self.assertIn("epoch 0: 8 samples of 96 do not count, 0 are said to be dropped", result.stdout)
+
+    def test_a_sample_that_does_not_count_is_found(self):
+        def lose(records, summary):
+            records[3]["contributors"].pop()
+            records[3]["samples"] = 8
+            summary["samples_counted"] -= 8
+
+        make_run(self.folder / "a", change=lose)
+        self.assertIn("8 samples of 96 do not count", self.check(self.folder / "a").stdout)
+
+    def test_a_broken_file_is_one_line(self):
+        make_run(self.folder / "a")
+        (self.folder / "a" / "rounds.jsonl").write_text("{}\nnot json\n")
+        result = self.check(self.folder / "a")
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"\Acheck-run: .*rounds.jsonl:2: .*\n\Z")
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.config = self.folder / "job.ini"
+        self.config.write_text("[job]\nepochs = 1\n")
+
+    def compare(self, *words):
+        return subprocess.run([str(TOOLS / "compare"), "--config", str(self.config), *map(str, words)], capture_output=True, text=True, timeout=60)
+
+    def test_a_report_of_what_is_there(self):
+        out = self.folder / "out"
+        for pattern, slow in (("none", 1), ("one-slow", 4)):
+            for policy in ("full", "flexrr"):
+                for run in (1, 2):
+                    make_run(out / pattern / f"{policy}-{run}", slow=slow if policy == "full" else 1)
+        result = self.compare("--out", out, "--report-only", "--runs", 2, "--policies", "full,flexrr", "--patterns", "none,one-slow", "-n", 2)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^full +400\.0 +160\.0 +2\.50 ")
+        self.assertIn("emulated", result.stdout)
+        rows = (out / "results.csv").read_text().splitlines()
+        self.assertEqual(len(rows), 5)
+        page = (out / "report.html").read_text()
+        self.assertIn('<span class="badge">emulated</span>', page)
+        self.assertNotIn("<script", page)
+        self.assertNotIn("http://", page)
+        for svg in page.split("<svg ")[1:]:
+            ElementTree.fromstring("<svg " + svg.split("</svg>")[0] + "</svg>")
+
+    def test_what_is_not_there_is_said(self):
+        out = self.folder / "out"
+        make_run(out / "none" / "full-1")
+        result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "full,auto", "--patterns", "none", "-n", 2)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("none, auto, run 1: not there", result.stderr)
+
+    def test_counting_errors_are_a_failure(self):
+        def twice(records, summary):
+            records[3]["contributors"][0]["ranges"] = records[2]["contributors"][0]["ranges"]
+
+        out = self.folder / "out"
+        make_run(out / "none" / "full-1", change=twice)
+        result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "full", "--patterns", "none", "-n", 2)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("errors in how samples were counted", result.stderr)
+
+    def test_bad_usage_is_one_line_and_status_2(self):
+        for words, message in ((["--patterns", "slwo"], "there is no 'slwo'"), (["--set", "x"], "expected KEY=VALUE"),
+                               (["--pattern", "none=worker=1"], "none is the name"), (["-n", "0"], "1 to 4096")):
+            result = self.compare("--out", self.folder / "out", *words)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(message, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_ticks_are_round_and_reach_the_top(self):
+        for top in (0.003, 0.7, 1, 3.64, 99, 1234):
+            ticks = charts.nice_ticks(top)
+            self.assertEqual(ticks[0], 0)
+            self.assertGreaterEqual(ticks[-1], top * (1 - 1e-9))
+            self.assertLessEqual(len(ticks), 7)
+
+
+if __name__ == "__main__":
+    unittest.main()
