@@ -136,6 +136,12 @@ void Core::On(const Start& m) {
 
 void Core::On(const Commit& m) {
   if (standing_ == Standing::kLevel && m.round < next_) {
+    if (m.round.Next() == expected_ && m.attempt > last_attempt_) {
+      // It was catching up when the attempt was fenced, so it was not asked and has promised
+      // nothing; what it worked in is not the attempt that counts.
+      FallBehind("the attempt that it has was replaced", false);
+      return;
+    }
     // A donor's state may have been ahead of this commit; its plan is not.
     if (m.next && m.next->round == next_ && (!plan_ || plan_->round < next_)) Adopt(*m.next);
     WriteCheckpointIfAsked(m);
