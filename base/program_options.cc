@@ -171,8 +171,8 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   table.Add("device", &options.device, DeviceOption(), "What gradients are computed on");
   table.AddRepeatable("slowdown", &options.slowdowns, SlowdownOption(),
                       "Slow this worker down, for experiments; may be given more than once");
-  table.Add("data-host", &options.data_host, Text("HOST", "a host's name or address"),
-            "Address of this host for the other workers; without it the one by which it reaches "
+  table.Add("data-host", &options.data_host, Text("ADDRESS", "an IP address"),
+            "IP address of this host for the other workers; without it the one by which it reaches "
             "the coordinator");
   table.Add("connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
             "How long to try to reach the coordinator");

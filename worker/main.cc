@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/asio/ip/address.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -90,9 +91,19 @@ int main(int argc, char** argv) {
   }
   const lockstep::WorkerOptions& options = *parsed;
   InitLogging("worker", options.log_level);
+  if (options.device.starts_with("cuda")) {
+    return Fail({ErrorCode::kInvalid, "--device " + options.device +
+                                          ": this program was built without CUDA (there is cpu)"});
+  }
   if (options.device != "cpu") {
+    return Fail(
+        {ErrorCode::kInvalid, "--device " + options.device + ": no such device (there is cpu)"});
+  }
+  boost::system::error_code no_address;
+  boost::asio::ip::make_address(options.data_host, no_address);
+  if (!options.data_host.empty() && no_address) {
     return Fail({ErrorCode::kInvalid,
-                 "--device " + options.device + ": this build computes on the CPU only (cpu)"});
+                 "--data-host " + options.data_host + ": wants an IP address, as 192.168.7.12"});
   }
 
   worker::SessionOptions session_options;
