@@ -1,5 +1,5 @@
-// The checkpoints of a run: checkpoints/round-00000123.safetensors with the tensors, and
-// round-00000123.json with where the job stands. The second is written last and makes the first
+// The checkpoints of a run: checkpoints/round-0000000123.safetensors with the tensors, and
+// round-0000000123.json with where the job stands. The second is written last and makes the first
 // valid; both come into being under a temporary name. Control thread only.
 #pragma once
 

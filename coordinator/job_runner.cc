@@ -76,6 +76,7 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
     checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
+    Check(directory_.Sync(), follow);
     const lockstep::Status saved = checkpoints_.Save(save->round, save->state);
     follow.push_back(
         CheckpointSaved{save->round, saved.ok() ? std::string() : saved.error().message});

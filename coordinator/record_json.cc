@@ -141,6 +141,8 @@ std::string RoundLine(const RoundRecord& record) {
   out.Number(record.round.value);
   out.Raw(",\"epoch\":");
   out.Number(record.epoch.value);
+  out.Raw(",\"update\":");
+  out.Number(record.update);
   out.Raw(",\"attempts\":");
   out.List(record.attempts, [&out](const AttemptRecord& attempt) {
     out.Raw("{\"attempt\":");

@@ -66,6 +66,11 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, b
                                                   "another --run-dir or continue it with --resume",
                                                   path.string())};
   }
+  // Left behind by a coordinator that was killed while it wrote a checkpoint.
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", error)) {
+    std::error_code ignored;
+    if (entry.path().extension() == ".partial") fs::remove(entry.path(), ignored);
+  }
   return directory;
 }
 
@@ -132,6 +137,16 @@ Status RunDirectory::AppendRound(const RoundRecord& record) {
 
 Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
   return AppendLine(evaluations_, kEvaluations, EvaluationLine(record));
+}
+
+Status RunDirectory::Sync() {
+  for (const auto& [file, name] :
+       {std::pair(rounds_.get(), kRounds), std::pair(evaluations_.get(), kEvaluations)}) {
+    if (file != nullptr && ::fdatasync(::fileno(file)) != 0) {
+      return IoError(path_ / name, "cannot be brought to the disk");
+    }
+  }
+  return {};
 }
 
 Status RunDirectory::WriteTimeline() {

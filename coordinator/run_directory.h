@@ -37,6 +37,9 @@ class RunDirectory {
   Result<double> CutBack(RoundId next);
 
   Status AppendRound(const RoundRecord& record);
+  // What was appended is on the disk. A checkpoint that a resume finds must not know of rounds
+  // whose lines a stop of the machine has taken.
+  Status Sync();
   Status AppendEvaluation(const EvaluationRecord& record);
 
   // Writes timeline.json (Chrome trace format, opens in Perfetto) from rounds.jsonl.

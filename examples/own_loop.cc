@@ -1,11 +1,13 @@
 // A training loop of one's own on Lockstep: linear regression, fifty lines, no model or data of the
 // framework.
 //
+// clang-format off
 //   cmake -S examples -B build/examples -DCMAKE_PREFIX_PATH=<where lockstep is installed>
 //   cmake --build build/examples
-//   lockstep-coordinator --listen 127.0.0.1:7070 --workers 2 --run-dir runs/own --job.rounds=200
-//   --optimizer.lr=0.05 & build/examples/own_loop 127.0.0.1:7070 & build/examples/own_loop
-//   127.0.0.1:7070
+//   lockstep-coordinator --listen 127.0.0.1:7070 --workers 2 --run-dir runs/own --job.rounds=200 --optimizer.lr=0.05 &
+//   build/examples/own_loop 127.0.0.1:7070 &
+//   build/examples/own_loop 127.0.0.1:7070
+// clang-format on
 
 #include <algorithm>
 #include <cstdio>

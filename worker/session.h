@@ -1,16 +1,21 @@
 // Drives a worker of a Lockstep job from any training loop. The built-in trainer
 // (worker/trainer.cc) is its first client, examples/own_loop.cc a small one.
 //
-//   auto session = Session::Join(options);                 // connects to the coordinator, receives
-//   the job's config session->Begin(description);                           // what is trained;
-//   forms the job with the other workers for (;;) {
-//     Work work = session->Next();                         // blocks until there is something to do
+// clang-format off
+//   auto session = Session::Join(options);    // connects to the coordinator, receives the job's config
+//   session->Begin(description);              // what is trained; forms the job with the others
+//   for (;;) {
+//     Work work = session->Next();            // blocks until there is something to do
 //     if (work.kind == Work::Kind::kTrain) {
-//       ... add the gradient SUM over work.samples to session->gradient(), reading
-//       session->parameters() ... session->Done(result);
-//     } else if (work.kind == Work::Kind::kEvaluate) { ... session->EvaluationDone(...); }
-//     else break;                                          // kEnd
+//       ... add the gradient SUM over work.samples to work.gradient, reading work.parameters ...
+//       session->Done(result);
+//     } else if (work.kind == Work::Kind::kEvaluate) {
+//       ... session->EvaluationDone(...);
+//     } else {
+//       break;                                // kEnd
+//     }
 //   }
+// clang-format on
 //
 // Threads. All calls come from one thread, the compute thread, except Interrupt. Inside, a session
 // has three threads of its own: control (the coordinator's channel), data (the transport and the

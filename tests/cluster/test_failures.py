@@ -112,11 +112,15 @@ class Ending(ClusterTest):
             self.assertLess(summary["rounds"], 120)
             for index in range(3):
                 job.wait(f"worker{index}")
+            stale = job.run_dir / "checkpoints" / "round-0000000007.safetensors.partial"
+            stale.write_text("killed while it was written")
             job.start_coordinator("--resume")
+            self.assertFalse(stale.exists())
             for index in range(3):
                 job.start_worker(index)
             summary = job.finish()
             self.assertEqual([line["round"] for line in job.rounds()], list(range(120)))
+            self.assertEqual([line["update"] for line in job.rounds()], list(range(1, 121)))
             self.assertEqual(summary["params_digest"], digest)
 
     def test_worker_asked_to_leave(self):
