@@ -82,9 +82,13 @@ void RoundMachine::CheckPublication() {
   }
   if (job_->now < round.published_from + round.patience) return;
   std::erase_if(missing, [&](WorkerId worker) { return HeardSince(worker, *round.pinged_at); });
-  // Alive and late is given more time, then others do it, if there are others that could.
+  // Alive and late is given more time, then others do it, if there are others that could; or if a
+  // contributor is out, from which nobody can get what was not read in time.
   const bool late = missing.empty();
-  if (late && (++round.extensions < 3 || published == 0)) {
+  const bool without =
+      std::any_of(round.commit.parts.begin(), round.commit.parts.end(),
+                  [&](const CommittedPart& part) { return HasLost(round, part.member); });
+  if (late && (++round.extensions < 3 || (published == 0 && !without))) {
     round.pinged_at.reset();
     round.published_from = job_->now;
     round.patience = std::min(round.patience * 2, std::max(job_->timeout, round.patience));

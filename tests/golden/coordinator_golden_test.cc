@@ -554,6 +554,28 @@ TEST(Golden, NobodyIsWholeAnyMore) {
   Compare(s, "nobody_whole");
 }
 
+TEST(Golden, ContributorLostBeforeTheOnlyOwnerHasReadIt) {
+  Story s("A contributor is lost before the only owner has read its part, and the owner is alive",
+          {});
+  s.Begin();
+  s.From(1, Unreachable{s.Id(2), "connection reset"});
+  s.From(2, Unreachable{s.Id(1), "connection reset"});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Die(1);
+  s.Say("What it needed is gone with worker 1. It is given time three times, then all are asked.");
+  for (int i = 0; i < 38; ++i) {
+    s.Wait(0.5);
+    s.Pong(0);
+    s.Pong(2);
+  }
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Published(2);
+  s.Applied(0);
+  s.Applied(2);
+  Compare(s, "contributor_unread");
+}
+
 TEST(Golden, UnreachableBecauseItDied) {
   Story s("The end of a worker is first seen by its peer, which is not to go instead of it",
           {.workers = 2});
