@@ -9,6 +9,7 @@ namespace lockstep::worker {
 
 void Fetcher::Add(const MemberId& peer, const Piece& name, const BufferRange& to,
                   std::uint64_t offset) {
+  look_at_.insert(peer);
   const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);
   std::deque<Want>& queue = queues_[peer].by_urgency[urgent ? 0 : 1];
   for (const FloatRange& cut : CutPieces(to.range, context_.config.piece_bytes)) {
@@ -46,6 +47,7 @@ Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
   under_way_.erase(at);
   buffers_.EndFetch(result.want.to.buffer);
   --queues_[result.want.peer].under_way;
+  look_at_.insert(result.want.peer);
   return result;
 }
 
@@ -62,19 +64,22 @@ std::vector<Want> Fetcher::OnPeerDown(const MemberId& peer) {
 }
 
 void Fetcher::Pump() {
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (auto& [peer, queue] : queues_) {
-      if (queue.under_way >= context_.config.fetch_window) continue;
+  while (!look_at_.empty()) {
+    for (auto next = look_at_.begin(); next != look_at_.end();) {
+      const MemberId peer = *next;
+      Queue& queue = queues_[peer];
       auto& wants = queue.by_urgency[queue.by_urgency[0].empty() ? 1 : 0];
-      if (wants.empty()) continue;
+      if (queue.under_way >= context_.config.fetch_window || wants.empty()) {
+        next = look_at_.erase(next);
+        continue;
+      }
+      ++next;
       const std::uint64_t id = next_fetch_++;
       context_.Emit(action::Fetch{id, peer, wants.front().piece, wants.front().to});
       buffers_.BeginFetch(wants.front().to.buffer);
       under_way_[id] = {wants.front(), false};
       wants.pop_front();
       ++queue.under_way;
-      moved = true;
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "worker/machine/buffers.h"
@@ -59,6 +60,7 @@ class Fetcher {
   Context& context_;
   Buffers& buffers_;
   std::map<MemberId, Queue> queues_;
+  std::set<MemberId> look_at_;  // something may be fetched from these
   std::map<std::uint64_t, UnderWay> under_way_;
   std::uint64_t next_fetch_ = 1;
 };

@@ -45,7 +45,7 @@ Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
         return Impossible("it took back what it had announced");
       }
       at->second.ready = ready;
-      at->second.dirty = true;
+      Mark(key, at->second);
       StoreInlined(key, at->second, ready.inlined, floats);
       at->second.ready.inlined = {};
       return {};
@@ -54,9 +54,13 @@ Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
     return {};
   }
   const BufferId staging = Staging(key);
-  fetcher_.Cancel([&](const Want& want) { return want.to.buffer == staging; });
+  // Where nothing was announced, nothing is fetched.
+  if (at != inputs_.end()) {
+    fetcher_.Cancel([&](const Want& want) { return want.to.buffer == staging; });
+  }
   Input& input = inputs_[key];
   input = Input{};
+  dirty_.insert(key);
   input.member = peer;
   input.ready = ready;
   input.ready.inlined = {};
@@ -87,7 +91,7 @@ void Inputs::OnFetchDone(const Fetcher::Done& done) {
   const auto at = inputs_.find(Key{buffer.contributor, buffer.index});
   if (at == inputs_.end()) return;
   Input& input = at->second;
-  input.dirty = true;
+  Mark(at->first, input);
   if (input.member != done.want.peer || input.ready.tag != done.want.piece.attempt) return;
   if (input.blocked) return;
   input.asked.Remove(done.want.to.range);
@@ -102,13 +106,12 @@ void Inputs::OnDropped(const Want& want) {
     return;
   }
   at->second.asked.Remove(want.to.range);
-  at->second.dirty = true;
+  Mark(at->first, at->second);
 }
 
 void Inputs::OnPeerUp(const MemberId& peer) {
   for (auto& [key, input] : inputs_) {
-    if (input.member != peer) continue;
-    input.dirty = true;
+    if (input.member == peer) Mark(key, input);
   }
 }
 
@@ -134,18 +137,29 @@ void Inputs::DropBefore(RoundId round) {
   oldest_ = std::max(oldest_, round);
   fetcher_.Cancel(
       [&](const Want& want) { return OfContribution(want) && want.piece.round < round.value; });
-  std::erase_if(inputs_, [&](const auto& entry) { return entry.second.ready.round < round; });
+  std::erase_if(inputs_, [&](const auto& entry) {
+    if (entry.second.ready.round >= round) return false;
+    dirty_.erase(entry.first);
+    return true;
+  });
   committed_.erase(committed_.begin(), committed_.lower_bound(round));
 }
 
 void Inputs::Update() {
   std::map<RoundId, Receipts> receipts;
-  for (auto& [key, input] : inputs_) {
+  for (auto next = dirty_.begin(); next != dirty_.end();) {
+    const Key key = *next;
+    Input& input = inputs_.at(key);
     if (input.blocked && !buffers_.InUse(Staging(key))) {
       input.blocked = false;
       input.dirty = true;
     }
-    if (!input.dirty || input.blocked) continue;
+    if (input.blocked) {
+      ++next;
+      continue;
+    }
+    next = dirty_.erase(next);
+    if (!input.dirty) continue;
     input.dirty = false;
     const RoundId round = input.ready.round;
     const OwnerMap* map = maps_.Find(round);
@@ -218,8 +232,13 @@ std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, Pa
   return Source{Staging(key), std::nullopt, 0};
 }
 
+void Inputs::Mark(const Key& key, Input& input) {
+  input.dirty = true;
+  dirty_.insert(key);
+}
+
 void Inputs::MarkAll() {
-  for (auto& [key, input] : inputs_) input.dirty = true;
+  for (auto& [key, input] : inputs_) Mark(key, input);
 }
 
 }  // namespace lockstep::worker

@@ -71,6 +71,7 @@ class Inputs {
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);
   void FetchMissing(const Key& key, Input& input);
+  void Mark(const Key& key, Input& input);
   void MarkAll();
 
   Context& context_;
@@ -80,6 +81,7 @@ class Inputs {
   RoundMaps& maps_;
   RoundId oldest_;
   std::map<Key, Input> inputs_;
+  std::set<Key> dirty_;  // those to look at: dirty or blocked
   std::map<RoundId, std::set<std::pair<MemberId, PartIndex>>> committed_;
 };
 

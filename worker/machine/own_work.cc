@@ -117,6 +117,7 @@ void OwnWork::OnBucketsFinal(const event::BucketsFinal& final) {
   LOCKSTEP_CHECK(final.buckets >= c->buckets && final.buckets <= context_.layout.bucket_count(),
                  "watermark {} after {}", final.buckets, c->buckets);
   c->buckets = final.buckets;
+  c->all_told.reset();
 }
 
 void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
@@ -127,13 +128,17 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (c == nullptr || c->dropped) return;
   c->buckets = context_.layout.bucket_count();
   c->sealed = true;
+  c->all_told.reset();
   ++work_->parts_told;
   context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                                  sealed.sealed_ns});
 }
 
 void OwnWork::OnPeerDown(const MemberId& peer) {
-  for (Contribution& c : contributions_) c.told.erase(peer);
+  for (Contribution& c : contributions_) {
+    c.told.erase(peer);
+    c.all_told.reset();
+  }
 }
 
 void OwnWork::OnTimer() {
@@ -178,20 +183,23 @@ void OwnWork::Update() {
   });
   for (Contribution& c : contributions_) {
     const OwnerMap* map = maps_.Find(c.round);
-    if (c.dropped || c.buckets == 0 || map == nullptr) continue;
+    if (c.dropped || c.buckets == 0 || map == nullptr || c.all_told == map->version) continue;
+    bool all = true;
     for (const OwnerShare& share : map->owners) {
-      if (share.owner != context_.config.self) Announce(c, share.owner);
+      if (share.owner != context_.config.self) all = Announce(c, share.owner) && all;
     }
+    if (all) c.all_told = map->version;
   }
 }
 
-void OwnWork::Announce(Contribution& c, const MemberId& owner) {
+bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
   const auto at = c.told.find(owner);
   const Told told = at == c.told.end() ? Told{} : at->second;
-  if (told.sealed || (told.buckets == c.buckets && !c.sealed) || !peers_.Up(owner)) return;
+  if (told.sealed || (told.buckets == c.buckets && !c.sealed)) return true;
+  if (!peers_.Up(owner)) return false;
   // Who maps reads the part as a whole, when it is in a commit.
   const bool mapped = peers_.Mapped(owner);
-  if (mapped && !c.sealed) return;
+  if (mapped && !c.sealed) return false;
   PartReady ready{c.round, c.part, c.tag, c.buffer.index, c.buckets, c.sealed, {}};
   std::vector<BufferRange> payload;
   if (!mapped) {
@@ -202,7 +210,7 @@ void OwnWork::Announce(Contribution& c, const MemberId& owner) {
       ready.inlined.ranges.push_back(slice.range);
       payload.push_back({c.buffer, slice.range});
     }
-    if (!anything && !c.sealed) return;
+    if (!anything && !c.sealed) return false;
     if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
         payload.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
@@ -211,6 +219,7 @@ void OwnWork::Announce(Contribution& c, const MemberId& owner) {
   }
   c.told[owner] = {c.buckets, c.sealed};
   context_.Say(owner, ready, std::move(payload));
+  return true;
 }
 
 void OwnWork::TellProgress() {

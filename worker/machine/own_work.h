@@ -94,11 +94,13 @@ class OwnWork {
     double loss_sum = 0;
     std::vector<UnitTiming> units;
     std::map<MemberId, Told> told;
+    std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };
 
   Contribution* Find(std::uint32_t work, PartIndex part);
   void TellProgress();
-  void Announce(Contribution& contribution, const MemberId& owner);
+  // False: there is something to say that cannot be said yet.
+  bool Announce(Contribution& contribution, const MemberId& owner);
 
   Context& context_;
   Buffers& buffers_;

@@ -48,6 +48,7 @@ void Peers::OnDown(const event::PeerDown& down) {
   Peer& peer = peers_[down.peer];
   peer.up = false;
   peer.gone_since = committed_;
+  any_gone_ = true;
   SettleAs(down.peer, down.reason);
 }
 
@@ -98,8 +99,11 @@ void Peers::OnTimer() {
 }
 
 void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
+  if (!any_gone_) return;
+  any_gone_ = false;
   std::vector<MemberId> gone;
   for (const auto& [id, peer] : peers_) {
+    any_gone_ = any_gone_ || (!peer.up && peer.gone_since);
     const bool old = !peer.up && peer.gone_since && committed_.value >= peer.gone_since->value + 2;
     if (old && !still_read(id)) gone.push_back(id);
   }

@@ -64,6 +64,7 @@ class Peers {
   std::map<MemberId, Peer> peers_;
   std::map<std::uint32_t, Forming> forming_;  // by number; several newcomers may come at once
   RoundId committed_;
+  bool any_gone_ = false;  // perhaps
 };
 
 }  // namespace lockstep::worker

@@ -109,8 +109,9 @@ bool Sums::Held(const Entry& entry, const Shard& shard) const {
 }
 
 bool Sums::HoldsAll(const Entry& entry) const {
-  return std::all_of(entry.shards.begin(), entry.shards.end(),
-                     [&](const Shard& shard) { return Held(entry, shard); });
+  entry.all_held = entry.all_held || std::all_of(entry.shards.begin(), entry.shards.end(),
+                                                 [&](const Shard& s) { return Held(entry, s); });
+  return entry.all_held;
 }
 
 bool Sums::Fenced(RoundId round) const {
@@ -136,8 +137,10 @@ void Sums::Update() {
     TryServeAll(entry);
     if (entry.fenced) continue;
     AskHolder(entry);
-    for (Shard& shard : entry.shards) {
-      if (!Held(entry, shard)) Absorb(entry, shard);
+    if (!entry.all_held) {
+      for (Shard& shard : entry.shards) {
+        if (!Held(entry, shard)) Absorb(entry, shard);
+      }
     }
     TryReduce(entry);
     if (entry.asked_to_hold) TryAnswerHold(entry);
@@ -204,6 +207,7 @@ bool Sums::OnOpDone(const event::OpDone& done) {
           for (const FloatRange& range : shard.ranges) entry.have.Add(range);
         }
       } else if (!entry.applied) {
+        entry.all_held = false;
         for (Shard& shard : entry.shards) shard.mapped.reset();
         entry.gone = "its mapped sums changed";
       }

@@ -99,6 +99,7 @@ class Sums {
     std::set<MemberId> wanted_by;  // others were told to fetch everything here
     bool fenced = false;           // promised not to apply it
     bool applied = false;
+    mutable bool all_held = false;  // found to be, once
     std::optional<std::string> gone;
   };
   struct Heard {

@@ -31,6 +31,7 @@ void Sums::OnTornApply(RoundId round) {
   Entry* entry = FindEntry(round);
   if (entry == nullptr) return;
   entry->applied = false;
+  entry->all_held = false;
   entry->gone = "its mapped sums changed";
   for (Shard& shard : entry->shards) shard.mapped.reset();
 }
