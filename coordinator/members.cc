@@ -144,9 +144,10 @@ bool Members::AddBrokenEdge(WorkerId a, WorkerId b) {
 }
 
 std::uint32_t Members::BrokenEdges(WorkerId worker) const {
+  if (!any_broken_) return 0;
   std::uint32_t edges = 0;
-  for (std::size_t i = 0; i < broken_.words(); ++i) {
-    edges += static_cast<std::uint32_t>(std::popcount(broken_.Word(worker.value, i)));
+  for (const Member& other : members_) {
+    edges += other.exchanging() && Broken(worker, other.id.worker) ? 1 : 0;
   }
   return edges;
 }
@@ -170,7 +171,9 @@ void Members::MendEdges(WorkerId worker) {
   for (std::uint32_t other = 0; other < slots(); ++other) {
     broken_.Set(worker.value, other, false);
     broken_.Set(other, worker.value, false);
-    any_broken_ = any_broken_ || BrokenEdges(WorkerId(other)) > 0;
+    for (std::size_t i = 0; i < broken_.words(); ++i) {
+      any_broken_ = any_broken_ || broken_.Word(other, i) != 0;
+    }
   }
 }
 

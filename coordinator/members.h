@@ -123,7 +123,7 @@ class Members {
   bool AddBrokenEdge(WorkerId a, WorkerId b);
   bool AnyBroken() const { return any_broken_; }
   bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
-  std::uint32_t BrokenEdges(WorkerId worker) const;
+  std::uint32_t BrokenEdges(WorkerId worker) const;  // to members that exchange
 
   // The median of the members' mean unit times; zero when nothing is known.
   Duration MedianUnitTime() const;

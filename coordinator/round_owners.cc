@@ -148,10 +148,8 @@ void RoundMachine::AvoidBrokenEdges() {
   const MemberId* worst = nullptr;
   bool heard = true;  // all who are concerned have been, since the last edge broke
   for (const MemberId& id : members) {
-    std::uint32_t& count = edges[id.worker.value];
-    for (const MemberId& other : members) {
-      count += job_->members.Broken(id.worker, other.worker) ? 1 : 0;
-    }
+    const std::uint32_t count = job_->members.BrokenEdges(id.worker);
+    edges[id.worker.value] = count;
     if (count == 0) continue;
     heard = heard && job_->members.at(id.worker).last_heard > edge_broke_at_;
     if (worst == nullptr || count >= edges[worst->worker.value]) worst = &id;

@@ -24,6 +24,12 @@ Members Three() {
   return members;
 }
 
+Members ThreeLive() {
+  Members members = Three();
+  for (Member& member : members.all()) members.SetState(member, MemberState::kLive, Time{});
+  return members;
+}
+
 OwnerMap MapOf(std::vector<std::uint32_t> owners, std::uint32_t version = 0) {
   OwnerMap map{version, {}};
   for (const std::uint32_t owner : owners) map.owners.push_back({Id(owner), 1});
@@ -225,13 +231,27 @@ TEST(OwnerWeights, ALinkThatIsQuickAgainComesBackEachTimeLater) {
 }
 
 TEST(OwnerWeights, WhoHasABrokenEdgeOrIsOnTrialDoesNotOwn) {
-  Members members = Three();
+  Members members = ThreeLive();
   OwnerWeights weights(3);
   const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
   members.at(WorkerId(0)).owner_on_trial = RoundId(3);
   EXPECT_EQ(weights.Choose(0, ids, members), MapOf({1, 2}));
   members.AddBrokenEdge(WorkerId(1), WorkerId(0));
   EXPECT_EQ(weights.Choose(0, ids, members), MapOf({2}));
+}
+
+TEST(OwnerWeights, EdgesToWhoTakesNoPartAreNoFault) {
+  Members members = ThreeLive();
+  OwnerWeights weights(3);
+  members.AddBrokenEdge(WorkerId(0), WorkerId(1));
+  members.SetState(members.at(WorkerId(1)), MemberState::kBehind, Time{});
+  const std::vector<MemberId> level = {Id(0), Id(2)};
+  EXPECT_EQ(weights.Choose(0, level, members), MapOf({0, 2}));
+  members.SetState(members.at(WorkerId(1)), MemberState::kCatchingUp, Time{});
+  EXPECT_EQ(weights.Choose(0, level, members), MapOf({2}));
+  EXPECT_TRUE(members.AnyBroken());
+  members.Free(members.at(WorkerId(1)), Time{});
+  EXPECT_FALSE(members.AnyBroken());
 }
 
 }  // namespace
