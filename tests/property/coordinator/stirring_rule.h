@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/job_config.h"
 #include "base/random.h"
+#include "base/result.h"
 #include "policies/full.h"
 #include "policies/policy.h"
 

@@ -35,6 +35,7 @@ class Plane {
     setup.machine.mapping = false;
     setup.machine.state_tensors = tensors;
     setup.machine.formation_timeout = std::chrono::seconds(60);
+    setup.timeouts = TimeoutsFrom(std::chrono::seconds(30));
     setup.job_key.assign(32, std::byte{7});
     setup.data_host = "127.0.0.1";
     setup.transport = "auto";
