@@ -1,5 +1,6 @@
 #include "tools/simulate/apart.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,8 +16,8 @@
 namespace lockstep::simulate {
 namespace {
 
-constexpr int kReturned = 42;          // a status that nothing else ends with
-constexpr unsigned kSecondsMost = 20;  // of real time: who takes longer goes round in circles
+constexpr int kReturned = 42;        // a status that nothing else ends with
+constexpr rlim_t kSecondsMost = 20;  // of a processor: who takes longer goes round in circles
 
 }  // namespace
 
@@ -29,7 +30,8 @@ Apart::Apart(const std::function<std::string()>& function) {
   if (pid_ == 0) {
     ::close(ends[0]);
     ::dup2(ends[1], STDERR_FILENO);
-    ::alarm(kSecondsMost);
+    const rlimit most{kSecondsMost, kSecondsMost + 1};
+    ::setrlimit(RLIMIT_CPU, &most);
     std::string text = function();
     text.resize(std::min(text.size(), kTextBytes));
     for (std::size_t at = 0; at < text.size();) {
@@ -65,8 +67,8 @@ Apart::Ended Apart::Wait() {
   }
   pid_ = -1;
   ended.ok = WIFEXITED(status) && WEXITSTATUS(status) == kReturned;
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
-    ended.text += "it has not ended in 20 s of real time";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) {
+    ended.text += "it has not ended in 20 s of a processor's time";
   } else if (!ended.ok && ended.text.empty()) {
     ended.text = "it was killed";
   }
