@@ -15,8 +15,8 @@ class Training(ClusterTest):
     def test_worker_counts_agree(self):
         losses = {}
         for workers in (1, 2, 4, 8):
-            summary, rounds, _ = run(workers, job__rounds=60)
-            self.assertEqual(summary["rounds"], 60)
+            summary, rounds, _ = run(workers, job__rounds=200)
+            self.assertEqual(summary["rounds"], 200)
             check_epochs(self, rounds, 2048)
             losses[workers] = [line["loss"] for line in rounds]
         self.assertLess(losses[1][-1], 0.5 * losses[1][0], "it does not learn")
