@@ -100,7 +100,8 @@ class AutoWork final : public WorkRule {
         return false;
     }
     if (free == 0) return true;
-    const double again = Seconds(MedianUnitTime(view)) * ((held + free - 1) / free);
+    const std::uint32_t each = (held + free - 1) / free;
+    const double again = Seconds(MedianUnitTime(view)) * each;
     return again > Seconds(view.now - view.started) * held / std::max(all, 1u);
   }
 

@@ -20,6 +20,7 @@ inline constexpr std::uint32_t kPluginVersion = 1;
 
 }  // namespace lockstep::policies
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments name parameters
 #define LOCKSTEP_POLICY_PLUGIN(section, workers)                                                 \
   static lockstep::policies::Policy LockstepMakePolicy(const lockstep::PolicySection& section,   \
                                                        std::uint32_t workers);                   \
@@ -33,3 +34,4 @@ inline constexpr std::uint32_t kPluginVersion = 1;
   static lockstep::policies::Policy LockstepMakePolicy(                                          \
       [[maybe_unused]] const lockstep::PolicySection& section,                                   \
       [[maybe_unused]] std::uint32_t workers)
+// NOLINTEND(bugprone-macro-parentheses)

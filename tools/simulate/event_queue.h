@@ -24,10 +24,11 @@ class Task {
   static constexpr std::size_t kInPlace = 96;
 
   Task() = default;
+  // A lambda is meant to become one, and is none: it does not hide the others.
   template <class F>
-  requires(!std::is_same_v<std::decay_t<F>, Task>)
-      Task(F&& f) {  // NOLINT(google-explicit-constructor): a lambda is meant to become one
+  requires(!std::is_same_v<std::decay_t<F>, Task>) Task(F&& f) {  // NOLINT
     using Callable = std::decay_t<F>;
+    // NOLINTNEXTLINE(misc-redundant-expression): in some instances only
     if constexpr (sizeof(Callable) <= kInPlace && alignof(Callable) <= alignof(std::max_align_t) &&
                   std::is_nothrow_move_constructible_v<Callable>) {
       ::new (static_cast<void*>(storage_.data())) Callable(std::forward<F>(f));

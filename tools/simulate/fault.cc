@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "base/options.h"
@@ -34,7 +35,7 @@ Result<Duration> ParseTime(std::string_view text) {
   auto seconds = ParseDurationSeconds(text);
   if (!seconds) return seconds.error();
   // Times are whole microseconds, which a double of seconds holds.
-  return Duration(std::chrono::microseconds(static_cast<std::int64_t>(*seconds * 1e6 + 0.5)));
+  return Duration(std::chrono::microseconds(std::llround(*seconds * 1e6)));
 }
 
 }  // namespace

@@ -44,7 +44,11 @@ class Cluster {
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
 
   Cluster(Options o, worker::Layout l, DataNetwork* n, ComputeModel* c, MakeNumbers m)
-      : options(std::move(o)), layout(std::move(l)), network(n), compute(c), make_numbers(m) {}
+      : options(std::move(o)),
+        layout(std::move(l)),
+        network(n),
+        compute(c),
+        make_numbers(std::move(m)) {}
 
   // kCutLink.
   void Inject(const Fault& fault);
