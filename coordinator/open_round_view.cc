@@ -65,12 +65,18 @@ void OpenRound::Refresh(const WorkerShare& share, Time now) {
   }
 }
 
-// A third of what is new: a single slow unit does not make a slow worker.
+// A third of what is new: a single slow unit does not make a slow worker. What comes first holds
+// the round's beginning too (the last round's sums are taken and applied), so it counts only where
+// nothing else is known.
 void OpenRound::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
-  const Duration sample = (now - view->progressed_at) / units;
-  const Duration known = view->pace > Duration{} ? view->pace : view->unit_time_mean;
-  view->pace = std::max(known > Duration{} ? known + (sample - known) / 3 : sample, Duration(1));
+  const Duration sample = std::max((now - view->progressed_at) / units, Duration(1));
+  const bool first = view->pace == Duration{};
   view->progressed_at = now;
+  if (first) {
+    view->pace = view->unit_time_mean > Duration{} ? view->unit_time_mean : sample;
+  } else {
+    view->pace += (sample - view->pace) / 3;
+  }
 }
 
 std::vector<LinkResponse> OpenRound::Responses(Time now) const {

@@ -127,7 +127,9 @@ class Flexrr final : public WorkRule {
       const std::optional<std::size_t> helper = EarliestHelper(helpee, view);
       if (!helper) break;
       Sight& quick = sights_[*helper];
-      if (quick.end + quick.unit_time + Overhead(view.workers[*helper]) >= slow.end) break;
+      // Half a unit more: among equals the last unit would go to and fro.
+      const Duration price = quick.unit_time * 3 / 2 + Overhead(view.workers[*helper]);
+      if (quick.end + price >= slow.end) break;
       quick.end += quick.unit_time;
       slow.end -= slow.unit_time;
       const WorkerId to = view.workers[*helper].member.worker;
@@ -236,8 +238,9 @@ class Flexrr final : public WorkRule {
       const Duration due =
           std::max(Computed(worker) ? 4 * delivery_ + usual : kStuckUnits * sights_[i].unit_time,
                    kShortestStuck);
-      const Time from = Computed(worker) && !worker.parts.empty() ? worker.parts.back().ready_at
-                                                                  : worker.progressed_at;
+      const Time from = worker.parts.empty()
+                            ? worker.progressed_at
+                            : std::max(worker.progressed_at, worker.parts.back().ready_at);
       const Time until = from + due + again;
       if (view.now < until) {
         verdict->look_again = std::min(verdict->look_again, until);

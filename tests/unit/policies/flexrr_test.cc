@@ -84,6 +84,36 @@ TEST(Flexrr, ARoundWithOneFourTimesSlowerIsWithinATenthOfIdeal) {
   EXPECT_LT(Seconds(round.age()), 0.0883 * 1.1);
 }
 
+// Seven with 18 or 19 units of 5 ms, and one that is ten times slower and done with its only one:
+// it is idle, but no help, and what the others have is even.
+TEST(Flexrr, NothingMovesAmongEqualsBecauseASlowOneIsIdle) {
+  auto rule = Rule();
+  RoundModel round(8, 18, milliseconds(5));
+  round.SetUnitTime(7, milliseconds(50));
+  round.KnowUnitTimes();
+  round.worker(0).units_given = round.worker(0).units_planned = 19;
+  round.worker(7).units_given = round.worker(7).units_planned = 1;
+  RunRound(rule.get(), &round, milliseconds(1), milliseconds(200));
+  EXPECT_TRUE(round.Done());
+  EXPECT_EQ(round.moved, 0u);
+}
+
+// Its first part was delivered long ago; the second one is computed just now.
+TEST(Flexrr, WhoHasJustComputedItsSecondPartIsNotStuck) {
+  auto rule = Rule();
+  RoundModel round(4, 8, milliseconds(10));
+  round.KnowUnitTimes();
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(200));
+  WorkerView& worker = round.worker(2);
+  worker.units_given = worker.units_done = worker.units_taken = 9;
+  worker.progressed_at = round.now();
+  worker.finished_at.reset();
+  EXPECT_THAT(rule->Judge(round.view()).fence, IsEmpty());
+  round.AdvanceTo(round.now() + milliseconds(100));
+  EXPECT_THAT(rule->Judge(round.view()).fence, ElementsAre(WorkerId(2)));
+}
+
 TEST(Flexrr, WhoIsStuckLosesAllButTheUnitItIsIn) {
   auto rule = Rule();
   RoundModel round(4, 8, milliseconds(10));
