@@ -27,6 +27,8 @@ constexpr const char* kRounds = "rounds.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
 
 Error IoError(const fs::path& path, const std::string& doing) {
+  // A stream may have lost it.
+  if (errno == 0) return {ErrorCode::kIo, fmt::format("{}: {}", path.string(), doing)};
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
 }
 
@@ -156,6 +158,7 @@ Status RunDirectory::WriteTimeline() {
   {
     std::ofstream out(temporary, std::ios::trunc);
     TimelineFromRounds(rounds, out);
+    errno = 0;
     out.flush();
     if (!out) {
       const Error error = IoError(temporary, "cannot write");
