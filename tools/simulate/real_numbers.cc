@@ -13,23 +13,23 @@ using worker::event::OpDone;
 namespace action = worker::action;
 
 void RealNumbers::Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) {
-  const float* from = memory_.At(range.buffer).data() + range.range.first;
+  const float* from = memory_->At(range.buffer).data() + range.range.first;
   const auto* raw = reinterpret_cast<const std::byte*>(from);
   bytes->insert(bytes->end(), raw, raw + range.range.count * sizeof(float));
 }
 
 void RealNumbers::StoreInline(const action::StoreInline& a) {
   LOCKSTEP_CHECK(a.bytes.size() == a.to.range.count * sizeof(float), "inlined bytes");
-  std::memcpy(memory_.At(a.to.buffer).data() + a.to.range.first, a.bytes.data(), a.bytes.size());
+  std::memcpy(memory_->At(a.to.buffer).data() + a.to.range.first, a.bytes.data(), a.bytes.size());
   ++counts_->inlined;
 }
 
 void RealNumbers::TakePiece(Numbers& server, const worker::BufferRange& from,
                             const worker::BufferRange& to) {
   LOCKSTEP_CHECK(from.range.count == to.range.count, "a piece of another length");
-  const auto& source = static_cast<RealNumbers&>(server).memory_.At(from.buffer);
+  const auto& source = static_cast<RealNumbers&>(server).memory_->At(from.buffer);
   std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(from.range.first), to.range.count,
-              memory_.At(to.buffer).begin() + static_cast<std::ptrdiff_t>(to.range.first));
+              memory_->At(to.buffer).begin() + static_cast<std::ptrdiff_t>(to.range.first));
   ++counts_->fetched;
 }
 
@@ -39,28 +39,28 @@ void RealNumbers::StartWork(const action::StartWork& work) {
 }
 
 void RealNumbers::FinishUnit(const worker::UnitQueue::Take& take, bool is_void) {
-  auto& gradient = memory_.At(work_.parts[take.part.value]);
+  auto& gradient = memory_->At(work_.parts[take.part.value]);
   if (!part_begun_[take.part.value]) gradient.assign(gradient.size(), 0.0f);
   part_begun_[take.part.value] = true;
   if (is_void) return;
-  if (unit_parameters_ != memory_.state.parameters) {
+  if (unit_parameters_ != memory_->state.parameters) {
     truth_->Complain(self_, "the parameters changed under a unit");
   }
   AddGradient(take.unit.range, unit_parameters_, &gradient);
 }
 
 void RealNumbers::Seal(const worker::UnitQueue::Take& take) {
-  truth_->OnSealed(self_, work_.round, take.part, memory_.At(work_.parts[take.part.value]),
-                   memory_.state);
+  truth_->OnSealed(self_, work_.round, take.part, memory_->At(work_.parts[take.part.value]),
+                   memory_->state);
 }
 
 bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,
                        std::vector<float>* to) {
-  Memory* memory = &memory_;
+  Memory* memory = memory_.get();
   if (source.peer) {
     const auto mapped = mapped_.find(*source.peer);
     LOCKSTEP_CHECK(mapped != mapped_.end(), "reads a peer that is not mapped");
-    memory = &mapped->second->memory_;
+    memory = mapped->second.get();
     if (memory->GenerationOf(source.buffer) != source.generation) return false;
     ++counts_->read_in_place;
   }
@@ -71,7 +71,7 @@ bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,
 }
 
 void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
-  std::vector<float>& out = memory_.At(a.out);
+  std::vector<float>& out = memory_->At(a.out);
   std::vector<float> input(out.size());
   bool first = true;
   for (const action::ReduceInput& in : a.inputs) {
@@ -85,17 +85,17 @@ void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
     first = false;
   }
   if (!a.norms) return;
-  for (const Slice& slice : a.slices) AddNorms(memory_.layout, slice, &out);
+  for (const Slice& slice : a.slices) AddNorms(memory_->layout, slice, &out);
 }
 
 void RealNumbers::Run(const action::CopySums& a, OpDone* done) {
   for (const action::SourceRange& from : a.from) {
-    if (!Read(from.source, from.range, &memory_.At(a.to))) done->torn = true;
+    if (!Read(from.source, from.range, &memory_->At(a.to))) done->torn = true;
   }
 }
 
 void RealNumbers::Run(const action::Apply& a, OpDone* done) {
-  std::vector<float> sum(memory_.layout.sum_floats(), 0.0f);
+  std::vector<float> sum(memory_->layout.sum_floats(), 0.0f);
   for (const auto* list : {&a.slices, &a.norms}) {
     for (const action::SourceRange& from : *list) {
       if (!Read(from.source, from.range, &sum)) done->torn = true;
@@ -107,25 +107,25 @@ void RealNumbers::Run(const action::Apply& a, OpDone* done) {
     ranges.push_back(slice.range);
     floats += slice.range.count;
   }
-  const float factor = ClipFactor(memory_.layout, sum, a.scale, a.clip);
-  Update(sum, ranges, a.scale, a.learning_rate, factor, &memory_.state);
-  const FloatRange& bucket = memory_.layout.bucket(a.digest_bucket);
-  done->digest = Digest(memory_.state.parameters.data() + bucket.first, bucket.count);
-  if (done->torn || floats < memory_.layout.parameter_count()) return;
-  truth_->OnApplied(self_, a.round, a.attempt, memory_.state);
+  const float factor = ClipFactor(memory_->layout, sum, a.scale, a.clip);
+  Update(sum, ranges, a.scale, a.learning_rate, factor, &memory_->state);
+  const FloatRange& bucket = memory_->layout.bucket(a.digest_bucket);
+  done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
+  if (done->torn || floats < memory_->layout.parameter_count()) return;
+  truth_->OnApplied(self_, a.round, a.attempt, memory_->state);
 }
 
 void RealNumbers::Run(const action::CopyState& a, OpDone*) {
-  const FloatRange& bucket = memory_.layout.bucket(a.bucket);
-  auto& out = memory_.At(a.to);
+  const FloatRange& bucket = memory_->layout.bucket(a.bucket);
+  auto& out = memory_->At(a.to);
   const auto first = static_cast<std::ptrdiff_t>(bucket.first);
-  std::copy_n(memory_.state.parameters.begin() + first, bucket.count, out.begin());
-  std::copy_n(memory_.state.momentum.begin() + first, bucket.count,
-              out.begin() + static_cast<std::ptrdiff_t>(memory_.layout.largest_bucket()));
+  std::copy_n(memory_->state.parameters.begin() + first, bucket.count, out.begin());
+  std::copy_n(memory_->state.momentum.begin() + first, bucket.count,
+              out.begin() + static_cast<std::ptrdiff_t>(memory_->layout.largest_bucket()));
 }
 
 void RealNumbers::Run(const action::DigestState&, OpDone* done) {
-  const auto& p = memory_.state.parameters;
+  const auto& p = memory_->state.parameters;
   done->text = fmt::format("{:016x}", Digest(p.data(), p.size()));
 }
 

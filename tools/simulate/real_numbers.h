@@ -22,23 +22,26 @@ class RealNumbers final : public Numbers {
   };
 
   RealNumbers(const MemberId& self, Truth* truth, Counts* counts)
-      : self_(self), truth_(truth), counts_(counts), memory_(truth->layout()) {}
+      : self_(self),
+        truth_(truth),
+        counts_(counts),
+        memory_(std::make_shared<Memory>(truth->layout())) {}
 
   void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) override;
   void StoreInline(const worker::action::StoreInline& a) override;
   void TakePiece(Numbers& server, const worker::BufferRange& from,
                  const worker::BufferRange& to) override;
   void OpenBlock(const BufferId& buffer, std::uint32_t generation) override {
-    memory_.GenerationOf(buffer) = generation;
+    memory_->GenerationOf(buffer) = generation;
   }
   void Map(const MemberId& peer, const std::shared_ptr<Numbers>& memory) override {
-    mapped_[peer] = std::static_pointer_cast<RealNumbers>(memory);
+    mapped_[peer] = static_cast<const RealNumbers&>(*memory).memory_;
   }
   void Unmap(const MemberId& peer) override { mapped_.erase(peer); }
 
-  void Initialize() override { memory_.state = InitialState(memory_.layout); }
+  void Initialize() override { memory_->state = InitialState(memory_->layout); }
   void StartWork(const worker::action::StartWork& work) override;
-  void BeginUnit() override { unit_parameters_ = memory_.state.parameters; }
+  void BeginUnit() override { unit_parameters_ = memory_->state.parameters; }
   void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) override;
   void Seal(const worker::UnitQueue::Take& take) override;
 
@@ -48,7 +51,7 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::TakeSnapshot&, worker::event::OpDone*) override {}
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
-  void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_.state); }
+  void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_->state); }
 
  private:
   // False when it is torn.
@@ -57,8 +60,8 @@ class RealNumbers final : public Numbers {
   const MemberId self_;
   Truth* truth_;
   Counts* counts_;
-  Memory memory_;
-  std::map<MemberId, std::shared_ptr<RealNumbers>> mapped_;
+  std::shared_ptr<Memory> memory_;
+  std::map<MemberId, std::shared_ptr<Memory>> mapped_;
   worker::action::StartWork work_;
   std::array<bool, kMaxParts> part_begun_{};
   std::vector<float> unit_parameters_;  // at its beginning
