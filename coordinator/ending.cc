@@ -104,15 +104,18 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double link = Seconds(member.held_up_link);
     const double lost = Seconds(member.held_up_lost);
     const double sum = compute + link + lost;
-    if (sum <= 0) continue;
+    const double avoided = Seconds(member.would_have_held_up);
+    if (sum + avoided <= 0) continue;
     const char* kind = lost >= std::max(compute, link) ? "lost"
                        : link > compute                ? "link"
                                                        : "compute";
-    result.stragglers.push_back({member.id.worker, sum, kind});
+    result.stragglers.push_back({member.id.worker, sum, avoided, kind});
   }
-  std::stable_sort(
-      result.stragglers.begin(), result.stragglers.end(),
-      [](const auto& a, const auto& b) { return a.held_up_seconds > b.held_up_seconds; });
+  std::stable_sort(result.stragglers.begin(), result.stragglers.end(),
+                   [](const StragglerRecord& a, const StragglerRecord& b) {
+                     return a.held_up_seconds + a.would_have_held_up_seconds >
+                            b.held_up_seconds + b.would_have_held_up_seconds;
+                   });
   result.saved_seconds = job_->saved_seconds;
   result.emulation = job_->emulation;
   job_->phase = Phase::kFinished;

@@ -68,10 +68,18 @@ int Report(const JobRunner& runner) {
   if (!result.reason.empty()) line += fmt::format(" ({})", result.reason);
   spdlog::info("{}", line);
   for (const StragglerRecord& s : result.stragglers) {
-    if (s.held_up_seconds > 0.05 * result.wall_seconds) {
-      spdlog::info("worker {} was late by {:.1f} s in all ({})", s.worker, s.held_up_seconds,
-                   s.kind);
-    }
+    const double limit = 0.05 * result.wall_seconds;
+    if (s.held_up_seconds <= limit && s.would_have_held_up_seconds <= limit) continue;
+    spdlog::info("worker {} held the others up for {:.1f} s ({}){}", s.worker, s.held_up_seconds,
+                 s.kind,
+                 s.would_have_held_up_seconds > limit
+                     ? fmt::format(", waiting for it would have cost {:.1f} s more",
+                                   s.would_have_held_up_seconds)
+                     : std::string());
+  }
+  if (result.saved_seconds > 0.05 * result.wall_seconds) {
+    spdlog::info("the policy {} has saved {:.1f} s of waiting", result.policy,
+                 result.saved_seconds);
   }
   if (!runner.io_error().empty()) return kStatusFailed;
   switch (result.outcome) {

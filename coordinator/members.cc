@@ -64,6 +64,7 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   fresh.held_up_compute = slot->held_up_compute;
   fresh.held_up_link = slot->held_up_link;
   fresh.held_up_lost = slot->held_up_lost;
+  fresh.would_have_held_up = slot->would_have_held_up;
   *slot = std::move(fresh);
   SetState(*slot, MemberState::kJoining, now);
   by_connection_[connection] = worker;

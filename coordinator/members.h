@@ -79,6 +79,7 @@ struct Member {
   Duration held_up_compute{};
   Duration held_up_link{};
   Duration held_up_lost{};
+  Duration would_have_held_up{};
 
   bool live() const { return state == MemberState::kLive && !leaving; }
   // Takes part in exchanges: applies the sums.

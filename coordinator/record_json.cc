@@ -210,8 +210,10 @@ std::string SummaryText(const JobResult& result) {
   }
   out["stragglers"] = Json::array();
   for (const StragglerRecord& s : result.stragglers) {
-    out["stragglers"].push_back(
-        {{"worker", s.worker.value}, {"held_up_seconds", s.held_up_seconds}, {"kind", s.kind}});
+    out["stragglers"].push_back({{"worker", s.worker.value},
+                                 {"held_up_seconds", s.held_up_seconds},
+                                 {"would_have_held_up_seconds", s.would_have_held_up_seconds},
+                                 {"kind", s.kind}});
   }
   out["saved_seconds"] = result.saved_seconds;
   out["emulated"] = result.emulation.any() || result.simulated.has_value();

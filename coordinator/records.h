@@ -93,7 +93,9 @@ struct PathRecord {
 struct StragglerRecord {
   WorkerId worker;
   double held_up_seconds = 0;  // how long rounds waited for it after their median contributor
-  std::string kind;            // "compute", "link" or "lost": what most of that time was
+  // How much longer they would have waited, had it been left to compute an equal share.
+  double would_have_held_up_seconds = 0;
+  std::string kind;  // "compute", "link" or "lost": what most of that time was
 };
 
 struct Totals {

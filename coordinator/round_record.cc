@@ -52,22 +52,31 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
 
 void NoteRound(const ProvisionalRound& round, Job* job) {
   std::vector<Time> finished;
+  // What equal shares and waiting for all would have made of the round.
+  std::uint32_t planned = 0;
+  std::uint32_t units = 0;
+  for (const policies::WorkerView& view : round.books.workers()) {
+    planned += view.units_planned > 0 ? 1 : 0;
+    units += view.units_planned;
+  }
+  const std::uint32_t share_of_all = planned > 0 ? (units + planned - 1) / planned : 0;
   Time last_possible = round.first_committed_at;
   for (const WorkerShare& share : round.books.shares()) {
-    if (share.queue.empty()) continue;
     Member& member = job->members.at(share.member.worker);
     if (member.id != share.member) continue;
+    const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
+    if (view.units_planned > 0) {
+      const Time possible = round.books.started + view.unit_time_mean * share_of_all;
+      member.would_have_held_up += std::max(possible - round.first_committed_at, Duration{});
+      last_possible = std::max(last_possible, possible);
+    }
+    if (share.queue.empty()) continue;
     if (member.contributed == round.commit.round) {
       ++member.rounds_contributed;
     } else {
       ++member.rounds_excluded;
     }
-    const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
     if (view.finished_at) finished.push_back(*view.finished_at);
-    if (!view.finished_at || view.units_given < view.units_planned) {
-      last_possible =
-          std::max(last_possible, round.books.started + view.unit_time_mean * view.units_planned);
-    }
   }
   job->saved_seconds += Seconds(last_possible - round.first_committed_at);
   if (finished.size() < 2) return;

@@ -82,6 +82,34 @@ TEST(SimulatedJob, TheSameSeedGivesTheSameBytes) {
   }
 }
 
+nlohmann::json SummaryOf(const std::string& policy, const fs::path& run) {
+  const auto outcome = SimulateIntoRunDirectory(Options(
+      {"--workers", "8", "--job.units=128", "--job.rounds=60", "--job.epochs=0", "--unit-time=10ms",
+       "--slowdown", "worker=5,factor=4", "--policy.name=" + policy, "--run-dir=" + run.string()}));
+  EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  return nlohmann::json::parse(Files(run).at("summary.json"));
+}
+
+// What the job says of itself against the job that waited for all.
+TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
+  TempFolder folder;
+  const auto full = SummaryOf("full", folder / "full");
+  const auto flexrr = SummaryOf("flexrr", folder / "flexrr");
+  const auto balance = SummaryOf("balance", folder / "balance");
+  const double waited = full["wall_seconds"];
+  EXPECT_LT(full["saved_seconds"], 0.01 * waited);
+  EXPECT_EQ(full["stragglers"][0]["worker"], 5);
+  EXPECT_GT(full["stragglers"][0]["held_up_seconds"], 0.6 * waited);
+  for (const auto& summary : {flexrr, balance}) {
+    const double saved = waited - static_cast<double>(summary["wall_seconds"]);
+    EXPECT_GT(saved, 0.6 * waited);
+    EXPECT_NEAR(summary["saved_seconds"], saved, 0.1 * saved);
+    EXPECT_EQ(summary["stragglers"][0]["worker"], 5);
+    EXPECT_NEAR(summary["stragglers"][0]["would_have_held_up_seconds"], saved, 0.1 * saved);
+    EXPECT_EQ(summary["samples_dropped"], 0);
+  }
+}
+
 TEST(SimulatedJob, LeavesARunDirectoryLikeARealOne) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);

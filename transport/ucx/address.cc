@@ -72,6 +72,12 @@ std::string SocketAddress::LoopbackDevice() const {
   return name;
 }
 
+std::uint16_t SocketAddress::port() const {
+  return ntohs(storage_.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(storage_).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(storage_).sin_port);
+}
+
 std::string SocketAddress::ToString() const {
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};

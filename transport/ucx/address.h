@@ -24,6 +24,7 @@ class SocketAddress {
   bool any() const;
   // The loopback device when that has the address, as "lo"; else empty.
   std::string LoopbackDevice() const;
+  std::uint16_t port() const;
   std::string ToString() const;
 
  private:

@@ -50,6 +50,8 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   // Stops listening and begins to end all connections; further Turns finish that.
   void BeginStop();
   bool Stopped() const { return connections_.empty() && NothingNoted(); }
+  // A peer is connecting whose request has not come yet.
+  bool Expecting() const { return listener_->HasConnections(); }
 
   // As in Transport.
   void Connect(const PeerIdentity& who, const std::string& address);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "transport/ucx/address.h"
 #include "transport/ucx/log.h"
 
@@ -37,12 +40,35 @@ Result<std::unique_ptr<Listener>> Listener::Open(const Worker& worker, const std
     return Error{ErrorCode::kUnavailable,
                  fmt::format("UCX does not say where it listens: {}", Describe(status))};
   }
-  listener->address_ = SocketAddress(attributes.sockaddr).ToString();
+  const SocketAddress bound(attributes.sockaddr);
+  listener->address_ = bound.ToString();
+  listener->port_ = bound.port();
   return listener;
 }
 
 Listener::~Listener() {
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
+}
+
+// Lines of /proc/self/net/tcp: "  0: 0100007F:C001 0100007F:D002 01 ...", addresses and state (01:
+// established) in hexadecimal.
+bool Listener::HasConnections() const {
+  const std::string port = fmt::format(":{:04X}", port_);
+  for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream table(path);
+    std::string line;
+    while (std::getline(table, line)) {
+      std::istringstream words(line);
+      std::string number;
+      std::string local;
+      std::string remote;
+      std::string state;
+      if (words >> number >> local >> remote >> state && state == "01" && local.ends_with(port)) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void Listener::Reject(ucp_conn_request_h request) {

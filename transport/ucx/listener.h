@@ -23,6 +23,10 @@ class Listener {
 
   const std::string& address() const { return address_; }
   void Reject(ucp_conn_request_h request);
+  // Whether the kernel knows of a connection to the listening socket. UCX accepts one and waits for
+  // its request; if the listener ends meanwhile and the request comes after that, UCX (1.13
+  // to 1.18) calls back into the freed listener.
+  bool HasConnections() const;
 
  private:
   explicit Listener(std::weak_ptr<EventSink> sink) : sink_(std::move(sink)) {}
@@ -30,6 +34,7 @@ class Listener {
 
   ucp_listener_h listener_ = nullptr;
   std::string address_;
+  std::uint16_t port_ = 0;
   std::weak_ptr<EventSink> sink_;
 };
 

@@ -31,6 +31,7 @@ constexpr Duration kBusyNap = std::chrono::milliseconds(1);
 constexpr Duration kIdleNap = std::chrono::milliseconds(5);
 // A stop does not wait longer for UCX to let go of connections.
 constexpr Duration kStopTime = std::chrono::seconds(5);
+constexpr Duration kStrangerTime = std::chrono::milliseconds(200);
 
 class UcxTransport final : public Transport {
  public:
@@ -165,6 +166,11 @@ void UcxTransport::Loop() {
   engine_->BeginStop();
   const Time deadline = MonotonicNow() + kStopTime;
   while (!engine_->Stopped() && MonotonicNow() < deadline) {
+    if (!engine_->Turn()) engine_->worker().Wait(kBusyNap);
+  }
+  // Who is connecting right now is waited for and refused; who does not say what it wants is not.
+  const Time patience = MonotonicNow() + kStrangerTime;
+  while (engine_->Expecting() && MonotonicNow() < patience) {
     if (!engine_->Turn()) engine_->worker().Wait(kBusyNap);
   }
   if (!engine_->Stopped()) spdlog::warn("ucx: stopped while connections were still being closed");
