@@ -143,6 +143,7 @@ class CompareTest(unittest.TestCase):
         self.assertIn('<span class="badge">emulated</span>', page)
         self.assertNotIn("<script", page)
         self.assertNotIn("http://", page)
+        ElementTree.fromstring((out / "overview.svg").read_text())
         for svg in page.split("<svg ")[1:]:
             ElementTree.fromstring("<svg " + svg.split("</svg>")[0] + "</svg>")
 

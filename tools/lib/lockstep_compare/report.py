@@ -20,6 +20,8 @@ COLUMNS = (
     ("errors", "counting errors", "{:d}"),
 )
 
+COLOURS = ("#7b8794", "#2f7ed8", "#e08214", "#2b9348", "#d6336c", "#7048e8", "#0c8599", "#a9640b", "#495057", "#c92a2a")
+
 STYLE = """
 :root{--ink:#1b1f24;--soft:#5b6470;--paper:#fff;--card:#f6f7f9;--grid:#dfe3e8}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa4b1;--paper:#15181c;--card:#1d2126;--grid:#333a43}}
@@ -35,7 +37,7 @@ svg{width:100%;height:auto;display:block}text{fill:var(--soft);font:11px system-
 .p0{fill:#2f7ed8}.p1{fill:#e08214}.p2{fill:#c3c9d1}.unit0{fill:#2f7ed8}.unit1{fill:#79aeea}.moved{fill:#d6336c}.exchange{fill:#e08214}
 """ + "".join(
     f".s{i}{{fill:{c}}}.l{i}{{stroke:{c}}}.k{i}{{background:{c}}}"
-    for i, c in enumerate(("#7b8794", "#2f7ed8", "#e08214", "#2b9348", "#d6336c", "#7048e8", "#0c8599", "#a9640b", "#495057", "#c92a2a")))
+    for i, c in enumerate(COLOURS))
 
 
 def cell(value, form):
@@ -134,6 +136,22 @@ def pattern_section(name, specs, policies, runs, rows, target):
     key = ('<div class="legend"><span><i style="background:#2f7ed8"></i>computing (each unit)</span><span><i style="background:#d6336c"></i>a unit moved here</span>'
            '<span><i style="background:#e08214"></i>exchange</span><span><i style="background:#c3c9d1"></i>waiting</span></div>')
     return f"<h2>{escape(name)}</h2><p class='about'>{what}</p>{html_table(rows)}{names}{key}<div class='cards'>{''.join(cards)}</div>"
+
+
+def write_svg(path, rows):
+    """The first chart of the page as a picture of its own, for light and dark pages."""
+    names, series = list(rows), list(next(iter(rows.values())))
+    chart = charts.bars("time for a sample over the ideal", names, series, {p: {q: rows[p][q]["of_ideal"] for q in rows[p]} for p in names}, "x ideal",
+                        reference=1.0)
+    width, height = (int(float(text)) for text in chart.split('viewBox="0 0 ')[1].split('"')[0].split())
+    key, x = "", charts.LEFT
+    for index, name in enumerate(series):
+        key += f'<rect x="{x}" y="{height + 4}" width="11" height="11" class="s{index}"/><text x="{x + 16}" y="{height + 14}">{escape(name)}</text>'
+        x += 40 + 7 * len(name)
+    style = "text{fill:#808890;font:11px system-ui,sans-serif}.grid{stroke:#80889055}.reference{stroke:#808890;stroke-dasharray:4 4}" + "".join(
+        f".s{i}{{fill:{c}}}" for i, c in enumerate(COLOURS))
+    body = chart.split(">", 1)[1].rsplit("</svg>", 1)[0]
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 24}" width="{width}"><style>{style}</style>{body}{key}</svg>\n')
 
 
 def write_html(path, about, patterns, runs, rows, target):
