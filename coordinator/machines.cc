@@ -242,7 +242,7 @@ void Coordinator::Machines::Reply(const Result<std::string>& outcome) {
 Result<std::string> Coordinator::Machines::RequestPolicy(const std::string& name) {
   PolicySection section = job.start.config.policy;
   section.name = name;
-  auto made = policies::MakePolicy(section, job.start.workers);
+  auto made = policies::MakePolicy(section, job.start.workers, job.start.plugin);
   if (!made) return made.error();
   std::string text = made->name;
   next_policy = std::move(*made);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "coordinator/policy_loader.h"
 #include "coordinator/record_json.h"
 #include "coordinator/run_directory.h"
 #include "coordinator/timeline.h"
@@ -110,6 +111,7 @@ class JobRun {
   static coordinator::StartParameters StartOf(const SimulateOptions& options) {
     coordinator::StartParameters start;
     start.config = options.job;
+    start.plugin = coordinator::LoadPolicy;
     start.config.exchange.mapping = "auto";  // of the modelled exchange; full has no arenas
     start.config.exchange.transport = "tcp";
     start.workers = options.workers;
@@ -150,6 +152,7 @@ class JobRun {
 Status CheckStart(const SimulateOptions& options) {
   coordinator::StartParameters start;
   start.config = options.job;
+  start.plugin = coordinator::LoadPolicy;
   start.workers = options.workers;
   auto trial = coordinator::Coordinator::Make(std::move(start));
   return trial.ok() ? Status() : Status(trial.error());

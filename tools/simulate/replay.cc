@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "coordinator/policy_loader.h"
 #include "coordinator/record_json.h"
 #include "policies/registry.h"
 #include "tools/simulate/job.h"
@@ -211,13 +212,14 @@ Result<std::string> Replay(const SimulateOptions& options) {
   };
   if (options.policy_given) {
     PolicySection section = options.job.policy;
-    auto policy = policies::MakePolicy(section, workers);
+    auto policy = policies::MakePolicy(section, workers, coordinator::LoadPolicy);
     if (!policy) return policy.error();
-    add(policy->name);
+    add(section.name == "plugin" ? section.name : policy->name);
   } else {
     for (const std::string& closing : policies::ClosingRuleNames()) {
       for (const std::string& work : policies::WorkRuleNames()) add(closing + "+" + work);
     }
+    add("auto");
   }
 
   const auto rounds = static_cast<double>(run->rounds);
