@@ -78,6 +78,13 @@ struct PolicySection {
   double flexrr_first = 0.025;
   std::uint32_t flexrr_group_size = 0;  // 0: all
   double balance_hysteresis = 0.05;
+  std::uint32_t async_staleness = kAuto;  // kAuto: 4 * --workers
+  bool async_damping = true;
+  std::uint32_t local_steps = 8;
+  double local_rate = 1;      // of the average: 1 takes it as it is
+  double local_momentum = 0;  // of the average
+
+  bool local() const { return name == "local" || name.starts_with("local+"); }
 };
 
 struct ExchangeSection {

@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint32_t kMostRounds32 = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t kMost64 = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kMostWorkers = 4096;
+constexpr std::uint32_t kMostStaleness = 1u << 20;
 constexpr std::uint32_t kMostUnits = 65536;  // a plan names each of them
 constexpr std::uint32_t kMostSamples = 1u << 24;
 constexpr double kDay = 86400;
@@ -153,7 +154,8 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[policy]", "what is done about stragglers");
   table.Add("policy.name", &policy->name, PolicyName(),
             "When a round closes (full, backup, deadline, partial) and who computes what (none, "
-            "flexrr, balance), joined by +; or auto, which combines them; or plugin");
+            "flexrr, balance), joined by +; or auto, which combines them; async; local, alone or "
+            "with a closing rule (local+backup); or plugin");
   table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
             "Shared library with the policy of the name plugin (policies/plugin.h)");
   table.Group("[backup]", "of the closing rule backup");
@@ -188,6 +190,21 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[balance]", "of the work rule balance");
   table.Add("balance.hysteresis", &policy->balance_hysteresis, Number(0, 1),
             "Shares stay until others would make a round shorter by more than this share of it");
+  table.Group("[async]", "of the policy async");
+  table.Add("async.staleness", &policy->async_staleness, CountOrAuto(kMostStaleness),
+            "A contribution is in a commit at most so many commits after its work was given out, "
+            "else the job waits for it; 0: synchronous; auto: 4 for each of --workers");
+  table.Add("async.damping", &policy->async_damping, TrueOrFalse(),
+            "Contributions that are staler than --workers commits count less: --workers / (1 + "
+            "staleness)");
+  table.Group("[local]", "of the policy local");
+  table.Add("local.steps", &policy->local_steps, Count(1, kMostSamples),
+            "Steps that each worker takes on its own in a round, each with job.global_batch / "
+            "(--workers * local.steps) samples");
+  table.Add("local.rate", &policy->local_rate, Number(0, 1000),
+            "Learning rate of the step from a round's old parameters to their average; 1 takes the "
+            "average as it is");
+  table.Add("local.momentum", &policy->local_momentum, Number(0, 1, true), "Momentum of that step");
 }
 
 void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {

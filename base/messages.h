@@ -67,6 +67,17 @@ struct Plan {
   // All who take part in this round's exchange (apply its sums): ascending; includes members
   // without units and those catching up.
   std::vector<MemberId> members;
+  // Units of this round are computed with a copy of the parameters as they are when the work
+  // begins, so that later rounds are applied meanwhile (policy `async`).
+  bool relaxed = false;
+  // Of a relaxed round after another one: what was begun there and is in no part of its commit
+  // goes on, as work of this round. Who has some is given nothing new.
+  bool carries = false;
+  // Of the local steps (policy `local`); 0 in all other rounds.
+  float local_rate = 0;
+  // Of the commit that it came with. A later attempt at that makes another plan of this round, and
+  // nothing that was computed for the one before counts.
+  Attempt attempt;
   bool operator==(const Plan&) const = default;
 };
 
@@ -348,6 +359,7 @@ struct Progress {
   RoundId round;
   std::uint32_t units_done = 0;  // of this round
   std::uint32_t units_taken = 0;
+  Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
   bool operator==(const Progress&) const = default;
 };
 
@@ -358,6 +370,7 @@ struct Sealed {
   double loss_sum = 0;
   std::vector<UnitTiming> units;
   std::int64_t sealed_ns = 0;
+  Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
   bool operator==(const Sealed&) const = default;
 };
 

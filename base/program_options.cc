@@ -81,6 +81,15 @@ Status CheckCoordinator(const CoordinatorOptions& options) {
     return Invalid(fmt::format("job.units = {} is less than --workers {}: each needs at least one",
                                units, options.workers));
   }
+  const std::uint64_t steps = std::uint64_t{options.job.policy.local_steps} * options.workers;
+  if (options.job.policy.local() &&
+      (options.job.job.global_batch < steps || (units != 0 && units < steps))) {
+    return Invalid(fmt::format(
+        "local.steps = {} with --workers {} needs at least {} samples (job.global_batch = {}) and "
+        "units (job.units = {}) in a round: a local step has one at least",
+        options.job.policy.local_steps, options.workers, steps, options.job.job.global_batch,
+        units));
+  }
   if (options.job.job.global_batch < options.workers) {
     return Invalid(
         fmt::format("job.global_batch = {} is less than --workers {}: each needs at least one "

@@ -10,7 +10,10 @@ namespace lockstep::coordinator {
 
 std::uint32_t UnitsPerRound(const StartParameters& start) {
   const JobSection& job = start.config.job;
-  const std::uint32_t units = job.units > 0 ? job.units : 4 * start.workers;
+  const PolicySection& policy = start.config.policy;
+  const std::uint64_t each = policy.local() ? std::max(4u, policy.local_steps) : 4;
+  const auto units = static_cast<std::uint32_t>(
+      job.units > 0 ? job.units : std::min<std::uint64_t>(each * start.workers, job.global_batch));
   return std::min(units, job.global_batch);
 }
 
@@ -244,6 +247,12 @@ Result<std::string> Coordinator::Machines::RequestPolicy(const std::string& name
   section.name = name;
   auto made = policies::MakePolicy(section, job.start.workers, job.start.plugin);
   if (!made) return made.error();
+  if (made->local != job.policy.local) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("a job with the policy {} cannot take {}: what a round is stays the "
+                             "same for the whole job",
+                             job.policy.name, made->name)};
+  }
   std::string text = made->name;
   next_policy = std::move(*made);
   if (!rounds.begun()) {

@@ -13,27 +13,26 @@ Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)
 
 }  // namespace
 
-OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time now)
-    : round(plan.round),
-      epoch(plan.epoch),
+OpenRound::OpenRound(const Plan& planned, bool exact_round, Members& members, Time now)
+    : round(planned.round),
+      epoch(planned.epoch),
       exact(exact_round),
+      relaxed(planned.relaxed),
+      plan(planned.attempt),
       started(now),
       delivery(members.slots()),
       index_(members.slots(), -1) {
   std::size_t units = 0;
-  for (const Assignment& assignment : plan.assignments) units += assignment.units.size();
-  units_.resize(units);
-  holder_.assign(units, -1);
-  unit_sealed_.assign(units, false);
-  for (const Assignment& assignment : plan.assignments) {
-    for (const Unit& unit : assignment.units) {
-      units_[unit.index.value] = unit.range;
-      samples += unit.range.size();
-    }
+  for (const Assignment& assignment : planned.assignments) units += assignment.units.size();
+  units_.reserve(units);
+  holder_.reserve(units);
+  unit_sealed_.reserve(units);
+  for (const Assignment& assignment : planned.assignments) {
+    for (const Unit& unit : assignment.units) AddUnit(unit.index, unit.range);
   }
-  shares_.reserve(plan.assignments.size());
-  views_.reserve(plan.assignments.size());
-  for (const Assignment& assignment : plan.assignments) {
+  shares_.reserve(planned.assignments.size());
+  views_.reserve(planned.assignments.size());
+  for (const Assignment& assignment : planned.assignments) {
     WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker), now)];
     for (const Unit& unit : assignment.units) {
       share.queue.push_back(unit.index);
@@ -46,7 +45,57 @@ OpenRound::OpenRound(const Plan& plan, bool exact_round, Members& members, Time 
     WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
   }
   planned_workers_ = with_units_;
-  SetOwners(plan.owners, members, now);
+  SetOwners(planned.owners, members, now);
+}
+
+void OpenRound::AddUnit(UnitIndex unit, SampleRange range) {
+  if (unit.value >= units_.size()) {
+    units_.resize(unit.value + 1);
+    holder_.resize(unit.value + 1, -1);
+    unit_sealed_.resize(unit.value + 1, false);
+  }
+  units_[unit.value] = range;
+  samples += range.size();
+}
+
+void OpenRound::Carry(const OpenRound& before, const std::vector<WorkerId>& workers,
+                      const Members& members, Time now) {
+  for (const WorkerId worker : workers) {
+    const WorkerShare& from = *before.Share(worker);
+    const Member& member = members.at(worker);
+    LOCKSTEP_CHECK(index_[worker.value] < 0 && member.id == from.member && !from.revoke,
+                   "worker {} has work of both rounds", worker);
+    const std::size_t at = AddWorker(member, now);
+    WorkerShare& share = shares_[at];
+    share = from;
+    for (const UnitIndex unit : share.queue) {
+      AddUnit(unit, before.RangeOf(unit));
+      holder_[unit.value] = worker.value;
+    }
+    policies::WorkerView& view = views_[at];
+    view = *before.WorkerViewOf(worker);
+    view.units_given = 0;  // it is not in the running counts yet
+    view.finished_at.reset();
+    view.level = member.next >= round;
+    for (SealedPart& part : share.parts) {
+      if (part.is_void) continue;
+      for (const UnitTiming& timing : part.units) unit_sealed_[timing.unit.index.value] = true;
+      part.delivered_at.reset();
+      part.ready_at = now;  // to be delivered
+      ++undelivered;
+    }
+    UpdateDelivered(&share, now);
+  }
+  planned_workers_ = with_units_;
+}
+
+bool OpenRound::Concerns(const MemberId& member, RoundId said, Attempt said_plan) const {
+  if (!relaxed) return said == round;
+  if (said > round || member.worker.value >= index_.size()) return false;
+  const WorkerShare* share = Share(member.worker);
+  if (share == nullptr || share->member != member) return false;
+  const RoundId base = WorkerViewOf(member.worker)->base;
+  return said > base || (said == base && said_plan == share->plan);
 }
 
 std::size_t OpenRound::AddWorker(const Member& member, Time now) {
@@ -60,9 +109,12 @@ std::size_t OpenRound::AddWorker(const Member& member, Time now) {
   view.last_heard = member.last_heard;
   view.unit_time_mean = member.unit_times.mean;
   view.unit_time_deviation = member.unit_times.deviation;
+  view.base = round;
+  view.level = member.next >= round;
   views_.insert(place, std::move(view));
   WorkerShare share;
   share.member = member.id;
+  share.plan = plan;
   shares_.insert(shares_.begin() + at, std::move(share));
   if (static_cast<std::size_t>(at) + 1 == views_.size()) {
     index_[member.id.worker.value] = at;
@@ -95,11 +147,26 @@ WorkerShare* OpenRound::Find(const MemberId& member) {
 std::vector<SampleRange> OpenRound::RangesLess(const IntervalSet& counted) const {
   IntervalSet left;
   for (const SampleRange& unit : units_) {
-    if (!counted.Intersects(unit)) {
+    if (unit.size() > 0 && !counted.Intersects(unit)) {
       LOCKSTEP_CHECK(left.Add(unit), "a range is in two units");
     }
   }
   return left.Ranges();
+}
+
+std::vector<UnitIndex> OpenRound::UnitsOf(const std::vector<WorkerId>& workers) const {
+  std::vector<UnitIndex> units;
+  for (const WorkerId worker : workers) {
+    const std::vector<UnitIndex>& queue = Share(worker)->queue;
+    units.insert(units.end(), queue.begin(), queue.end());
+  }
+  return units;
+}
+
+std::vector<SampleRange> OpenRound::RangesOf(const std::vector<WorkerId>& workers) const {
+  std::vector<SampleRange> ranges;
+  for (const UnitIndex unit : UnitsOf(workers)) ranges.push_back(RangeOf(unit));
+  return ranges;
 }
 
 const WorkerShare* OpenRound::Share(WorkerId worker) const {
@@ -388,10 +455,16 @@ void OpenRound::TakeBackLeftOut() {
 
 void OpenRound::Reopen(Time now) {
   for (WorkerShare& share : shares_) MakeOrphans(&share);
-  for (policies::WorkerView& view : views_) view.fenced = false;
+  for (policies::WorkerView& view : views_) {
+    view.fenced = false;
+    view.base = round;
+  }
+  for (WorkerShare& share : shares_) share.plan = plan;
   orphans.insert(orphans.end(), left_out.begin(), left_out.end());
   left_out.clear();
-  LOCKSTEP_CHECK(orphans.size() == units_.size(), "a unit of round {} is lost", round);
+  const auto units = static_cast<std::size_t>(
+      std::ranges::count_if(units_, [](const SampleRange& range) { return range.size() > 0; }));
+  LOCKSTEP_CHECK(orphans.size() == units, "a unit of round {} is lost", round);
   last_sealed.reset();
   started = now;
   for (const WorkerShare& share : shares_) Unfence(share.member.worker, now);

@@ -56,6 +56,7 @@ struct WorkerShare {
   std::uint32_t sealed_units = 0;  // of the queue
   bool fence_answered = false;     // fenced, and it has said that it holds nothing any more
   bool refused = false;            // an Assign: both of its parts are being sealed
+  Attempt plan;                    // Plan::attempt of the round in which it was given its work
   std::optional<PendingRevoke> revoke;
 
   // Takes positions [first, last) out of the queue.
@@ -75,6 +76,12 @@ class OpenRound {
  public:
   OpenRound() = default;
   OpenRound(const Plan& plan, bool exact, Members& members, Time now);
+
+  // Work of a relaxed round that is in no part of its commit goes on in this one.
+  void Carry(const OpenRound& before, const std::vector<WorkerId>& workers, const Members& members,
+             Time now);
+  // What the member says of `round` is about the work that it has here.
+  bool Concerns(const MemberId& member, RoundId round, Attempt plan) const;
 
   // --- what workers say; an error is a violation of the protocol by the sender
   Status OnSealed(const Member& from, const Sealed& sealed, Time now);
@@ -117,6 +124,8 @@ class OpenRound {
   void Reopen(Time now);
   // The member's unit times and when it was last heard, for the policies.
   void SyncHistory(const Member& member);
+  // It has applied the rounds before its `next`.
+  void NoteApplied(const Member& member);
 
   policies::RoundView View(Time now, std::uint32_t configured_workers) const;
   // As if every sealed part were delivered; costs a copy.
@@ -133,6 +142,9 @@ class OpenRound {
   const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
   const SealedPart* Part(WorkerId worker, PartIndex part) const;
   std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
+  // Of all units that the workers have, and their numbers.
+  std::vector<SampleRange> RangesOf(const std::vector<WorkerId>& workers) const;
+  std::vector<UnitIndex> UnitsOf(const std::vector<WorkerId>& workers) const;
   SampleRange RangeOf(UnitIndex unit) const { return units_[unit.value]; }
   const std::vector<policies::WorkerView>& workers() const { return views_; }
   const std::vector<WorkerShare>& shares() const { return shares_; }
@@ -141,6 +153,8 @@ class OpenRound {
   Epoch epoch;
   Attempt attempt;  // of its next commit
   bool exact = false;
+  bool relaxed = false;
+  Attempt plan;  // Plan::attempt
   Time started;
   std::uint64_t samples = 0;
   OwnerMap owners;
@@ -155,6 +169,7 @@ class OpenRound {
   WorkerShare* Find(const MemberId& member);     // null: not in the round, or fenced
   WorkerShare* FindAny(const MemberId& member);  // null: not in the round
   std::size_t AddWorker(const Member& member, Time now);
+  void AddUnit(UnitIndex unit, SampleRange range);
   policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
     return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   }
@@ -165,7 +180,7 @@ class OpenRound {
   void Refresh(const WorkerShare& share, Time now);
   void Reindex();
 
-  std::vector<SampleRange> units_;           // by UnitIndex
+  std::vector<SampleRange> units_;           // by UnitIndex; empty: there is no such unit
   std::vector<std::int64_t> holder_;         // by UnitIndex: slot, or -1
   std::vector<bool> unit_sealed_;            // by UnitIndex
   std::vector<WorkerShare> shares_;          // parallel to views_

@@ -15,6 +15,13 @@ void OpenRound::SyncHistory(const Member& member) {
   view.unit_time_deviation = member.unit_times.deviation;
 }
 
+void OpenRound::NoteApplied(const Member& member) {
+  const std::int64_t at = index_[member.id.worker.value];
+  if (at < 0) return;
+  policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
+  if (view.member == member.id) view.level = member.next >= round;
+}
+
 void OpenRound::UpdateDelivered(WorkerShare* share, Time now) {
   const WorkerId worker = share->member.worker;
   for (std::size_t i = 0; i < share->parts.size(); ++i) {

@@ -83,6 +83,10 @@ void WriteWork(const RoundRecord& record, LineWriter& out) {
     out.Number(c.samples);
     out.Raw(",\"ranges\":");
     out.Ranges(c.ranges);
+    if (c.staleness) {
+      out.Raw(",\"staleness\":");
+      out.Number(*c.staleness);
+    }
     out.Raw("}");
   });
   out.Raw(",\"units\":");
@@ -99,6 +103,10 @@ void WriteWork(const RoundRecord& record, LineWriter& out) {
   });
   out.Raw(",\"excluded\":");
   out.List(record.excluded, [&out](WorkerId worker) { out.Number(worker.value); });
+  if (!record.contributors.empty() && record.contributors.front().staleness) {
+    out.Raw(",\"carried\":");
+    out.List(record.carried, [&out](WorkerId worker) { out.Number(worker.value); });
+  }
   out.Raw(",\"moved\":");
   out.List(record.moved, [&out](const MoveRecord& move) {
     out.Raw("{\"from\":");

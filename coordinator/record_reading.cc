@@ -35,13 +35,18 @@ void ReadWork(const Json& line, RoundRecord* record) {
     record->contributors.push_back(
         {WorkerOf(c.at("worker")), PartIndex(c.at("part").get<std::uint8_t>()),
          c.at("weight").get<float>(), c.at("samples").get<std::uint64_t>(),
-         RangesOf(c.at("ranges"))});
+         RangesOf(c.at("ranges")),
+         c.contains("staleness") ? std::optional(c.at("staleness").get<std::uint64_t>())
+                                 : std::nullopt});
   }
   for (const Json& unit : line.at("units")) {
     record->units.push_back({WorkerOf(unit.at("worker")), RangeOf(unit.at("range")),
                              unit.at("start").get<double>(), unit.at("end").get<double>()});
   }
   for (const Json& worker : line.at("excluded")) record->excluded.push_back(WorkerOf(worker));
+  for (const Json& worker : line.value("carried", Json::array())) {
+    record->carried.push_back(WorkerOf(worker));
+  }
   for (const Json& move : line.at("moved")) {
     record->moved.push_back(
         {WorkerOf(move.at("from")), WorkerOf(move.at("to")), RangeOf(move.at("range"))});

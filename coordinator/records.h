@@ -26,6 +26,8 @@ struct ContributorRecord {
   float weight = 1;
   std::uint64_t samples = 0;
   std::vector<SampleRange> ranges;  // ascending, merged
+  // Of a relaxed round: commits since the work was given out.
+  std::optional<std::uint64_t> staleness = std::nullopt;
 };
 
 struct UnitRecord {
@@ -57,6 +59,7 @@ struct RoundRecord {
   std::vector<ContributorRecord> contributors;
   std::vector<UnitRecord> units;
   std::vector<WorkerId> excluded;  // had units, are not in the commit
+  std::vector<WorkerId> carried;   // their work went on in the next round
   std::vector<MoveRecord> moved;
   std::vector<SampleRange> dropped;   // left out, and there is no further round to count them in
   std::vector<SampleRange> requeued;  // left out, given back to the sampler

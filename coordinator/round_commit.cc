@@ -10,6 +10,15 @@
 #include "coordinator/round_record.h"
 
 namespace lockstep::coordinator {
+// Relaxed rounds could follow each other faster than a member with little processor time applies
+// them; it would have to catch up again and again. So the next one waits for it, a little.
+Time RoundMachine::MayCloseFrom() const {
+  if (!open_->relaxed || !provisional_ || provisional_->to_apply == 0) return job_->now;
+  const Duration usual = apply_latency_.Median().value_or(std::chrono::milliseconds(5));
+  return provisional_->committed_at +
+         std::min(std::max(4 * usual, Duration(std::chrono::milliseconds(2))), job_->timeout / 4);
+}
+
 void RoundMachine::Judge() {
   const policies::RoundView view = open_->View(job_->now, job_->start.workers);
   const policies::WorkVerdict work = job_->policy.work->Judge(view);
@@ -20,6 +29,10 @@ void RoundMachine::Judge() {
   look_again_ = std::min(work.look_again, closing.look_again);
   if (look_again_ <= job_->now) look_again_ = job_->now + std::chrono::milliseconds(1);
   if (closing.cut) Cut();
+  if (const Time from = MayCloseFrom(); closing.close && from > job_->now) {
+    look_again_ = std::min(look_again_, from);
+    return;
+  }
   if (closing.close && TryCommit(closing)) return;
   CheckReceipts();
 }
@@ -56,6 +69,9 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     const bool twice =
         i > 0 && parts[i].worker == parts[i - 1].worker && parts[i].part == parts[i - 1].part;
     if (part == nullptr || !part->delivered_at || twice) return false;
+    // Whoever contributes holds the round before whole, and this commit closes it. In a relaxed
+    // round that does not follow from having computed something.
+    if (open_->relaxed && job_->members.at(parts[i].worker).next < open_->round) return false;
     samples += part->samples;
   }
   std::uint64_t wanted = open_->samples;
@@ -88,35 +104,56 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     if (*part.delivered_at > part.ready_at)
       receipt_latency_.Add(*part.delivered_at - part.ready_at);
   }
-  MakeCommit(std::move(round));
+  MakeCommit(std::move(round), /*first=*/true);
   return true;
+}
+
+bool RoundMachine::IsLastRound(RoundId round) const {
+  const std::uint64_t rounds = job_->start.config.job.rounds;
+  return stopping_ || (rounds > 0 && round.value + 1 >= rounds);
 }
 
 bool RoundMachine::IsLast(RoundId round, const Sampler& after) const {
   const JobSection& job = job_->start.config.job;
-  if (stopping_) return true;
-  if (job.rounds > 0 && round.value + 1 >= job.rounds) return true;
+  if (IsLastRound(round)) return true;
   const std::uint32_t epochs = job.epochs > 0 ? job.epochs : job.rounds > 0 ? 0 : 1;
   return epochs > 0 && after.epoch().value >= epochs;
 }
 
-float RoundMachine::LearningRateOf(std::uint64_t update, std::uint64_t samples) const {
+// `position`: updates of whole rounds that were made before.
+double RoundMachine::Rate(double position) const {
   const JobConfig& config = job_->start.config;
   const std::uint64_t in_epoch =
       (job_->train_samples + config.job.global_batch - 1) / config.job.global_batch;
   const std::uint64_t total =
       config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
-  double rate = LearningRate(config.schedule, config.optimizer.lr, static_cast<double>(update - 1),
-                             static_cast<double>(total));
-  if (config.optimizer.linear_scaling) {
-    rate = ScaleBySamples(rate, samples, config.job.global_batch);
+  return LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
+}
+
+float RoundMachine::LearningRateOf(const ProvisionalRound& round) const {
+  const JobConfig& config = job_->start.config;
+  // The average is not scaled: the steps that it is made of were.
+  if (job_->policy.local) return static_cast<float>(config.policy.local_rate);
+  double position = static_cast<double>(round.commit.update - 1);
+  if (round.books.relaxed && config.job.rounds == 0) {
+    // Commits are as many as contributions; what the schedule counts are the samples.
+    const Sampler& before = round.before_settle;
+    position =
+        (static_cast<double>(before.epoch().value) * static_cast<double>(before.epoch_samples()) +
+         static_cast<double>(before.counted())) /
+        static_cast<double>(config.job.global_batch);
   }
-  return static_cast<float>(rate);
+  const double rate = Rate(position);
+  return static_cast<float>(
+      config.optimizer.linear_scaling
+          ? ScaleBySamples(rate, round.commit.samples, config.job.global_batch)
+          : rate);
 }
 
 // Makes one attempt known: `round` says over which parts and owners; everything that follows from
-// that is computed here, in the first attempt as in a later one.
-void RoundMachine::MakeCommit(ProvisionalRound round) {
+// that is computed here, in the first attempt as in a later one. Only a first attempt carries work
+// on: in a later one all that was begun since is void.
+void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   Commit& commit = round.commit;
   commit.term = job_->start.term;
   commit.parts.clear();
@@ -136,17 +173,30 @@ void RoundMachine::MakeCommit(ProvisionalRound round) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "round {} is committed over nothing or without a quorum", commit.round);
   commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
-  commit.learning_rate = LearningRateOf(commit.update, commit.samples);
+  commit.learning_rate = LearningRateOf(round);
 
   *sampler_ = round.before_settle;
-  sampler_->Settle(counted);
+  round.carried.clear();
+  bool carries = first && round.books.relaxed && round.books.pending_revokes == 0 &&
+                 !IsLastRound(commit.round);
+  if (carries) round.carried = Carried(round);
+  sampler_->Settle(counted, round.books.RangesOf(round.carried));
   const bool epoch_ended = sampler_->epoch() != commit.epoch;
   const bool last = IsLast(commit.round, *sampler_);
   hooks_.on_commit(&commit, *sampler_, epoch_ended, last);
+  if (carries && !job_->policy.relaxed) {  // another policy has taken over
+    carries = false;
+    round.carried.clear();
+    *sampler_ = round.before_settle;
+    sampler_->Settle(counted);
+  }
   commit.members = job_->members.Exchanging();
   commit.next.reset();
   bool exact = false;
-  if (!last) commit.next = MakePlan(commit.round.Next(), commit.attempt.value, &exact);
+  if (!last) {
+    commit.next =
+        MakePlan(commit.round.Next(), commit.attempt.value, carries ? &round : nullptr, &exact);
+  }
 
   const std::size_t slots = job_->members.slots();
   round.committed_at = job_->now;
@@ -162,7 +212,12 @@ void RoundMachine::MakeCommit(ProvisionalRound round) {
   round.patience = OwnerDeadline(publish_latency_, job_->timeout);
   job_->Send(commit.members, commit);
   open_.reset();
-  if (commit.next) OpenPlanned(*commit.next, exact);
+  if (commit.next) {
+    OpenPlanned(*commit.next, exact);
+    if (commit.next->carries) {
+      open_->Carry(round.books, round.carried, job_->members, job_->now);
+    }
+  }
   provisional_ = std::move(round);
   CountToApply();
 }

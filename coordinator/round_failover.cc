@@ -212,7 +212,7 @@ void RoundMachine::NextAttempt() {
                       EligibleFor(round.commit.round.Next(), false), job_->members);
   job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", round.commit.round,
             round.commit.attempt, round.parts.size());
-  MakeCommit(std::move(round));
+  MakeCommit(std::move(round), /*first=*/false);
 }
 
 // No contribution is left, so there is nothing to commit: the round is computed again, by whoever

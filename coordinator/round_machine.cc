@@ -24,7 +24,7 @@ void RoundMachine::Begin(Sampler sampler, RoundId first_round, std::uint64_t upd
     if (member.live()) member.next = first_round;
   }
   bool exact = false;
-  Plan plan = MakePlan(first_round, 0, &exact);
+  Plan plan = MakePlan(first_round, 0, nullptr, &exact);
   job_->Send(plan.members, Start{source, plan, job_->totals.samples_counted});
   OpenPlanned(std::move(plan), exact);
 }
@@ -45,9 +45,9 @@ const Plan& RoundMachine::JoinPlan() const {
 
 Status RoundMachine::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");
-  const RoundId latest = open_          ? open_->round
-                         : provisional_ ? provisional_->commit.round
-                                        : RoundId(0);
+  RoundId latest = open_ ? open_->round : provisional_ ? provisional_->commit.round : RoundId(0);
+  // Of a relaxed round that is open again, the work had gone on in the next one.
+  if (open_ && open_->relaxed && open_->attempt.value > 0) latest = latest.Next();
   if (round > latest) {
     return Violation(fmt::format("speaks of round {} while {} is the latest", round, latest));
   }
@@ -60,7 +60,7 @@ bool RoundMachine::IsProvisional(RoundId round) const {
 
 Status RoundMachine::On(Member& from, const Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live() || !open_ || message.round != open_->round) return {};
+  if (!from.live() || !open_ || !open_->Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = open_->WorkerViewOf(from.id.worker);
   const std::uint32_t done = view == nullptr ? 0 : view->units_done;
   if (Status status = open_->OnProgress(from.id, message, job_->now); !status) return status;
@@ -71,8 +71,11 @@ Status RoundMachine::On(Member& from, const Progress& message) {
 Status RoundMachine::On(Member& from, const Sealed& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
-  if (IsProvisional(message.round)) provisional_->books.NoteLatePart(from.id);
-  if (!open_ || message.round != open_->round) return {};
+  if (provisional_ && !provisional_->closed &&
+      provisional_->books.Concerns(from.id, message.round, message.plan)) {
+    provisional_->books.NoteLatePart(from.id);
+  }
+  if (!open_ || !open_->Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
   if (Status status = open_->OnSealed(from, message, job_->now); !status) return status;
@@ -148,13 +151,17 @@ Status RoundMachine::On(Member& from, const Applied& message) {
     if (round.applied[slot] || from.next > message.round) return {};
     round.applied[slot] = true;
     if (round.to_apply > 0) --round.to_apply;
-    if (round.to_apply == 0) round.applied_at = job_->now;
+    if (round.to_apply == 0) {
+      round.applied_at = job_->now;
+      apply_latency_.Add(job_->now - round.committed_at);
+    }
     from.next = message.round.Next();
     if (round.fencing) TakeFromHolders();
   } else if (from.next > message.round) {
     return {};
   }
   from.next = message.round.Next();
+  if (open_) open_->NoteApplied(from);
   from.last_progress = job_->now;
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);

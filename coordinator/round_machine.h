@@ -50,6 +50,7 @@ struct ProvisionalRound {
   std::string policy;  // that gave it
   std::vector<AttemptRecord> attempts;
   std::vector<MoveRecord> moved;
+  std::vector<WorkerId> carried;  // their work goes on in the next round
   Time first_committed_at;
   bool closed = false;
 
@@ -140,7 +141,11 @@ class RoundMachine {
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
   std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
-  Plan MakePlan(RoundId round, std::uint32_t map_version, bool* exact);
+  std::vector<WorkerId> Carried(const ProvisionalRound& round) const;
+  PlannedUnits PlanUnits(const ProvisionalRound* before, std::size_t eligible);
+  // `before`: the round whose work is carried on, if it is.
+  Plan MakePlan(RoundId round, std::uint32_t map_version, const ProvisionalRound* before,
+                bool* exact);
   void OpenPlanned(Plan plan, bool exact);
 
   // round_moves.cc
@@ -157,12 +162,15 @@ class RoundMachine {
 
   // round_commit.cc
   void Judge();
+  Time MayCloseFrom() const;
   bool HasQuorum();
   std::string QuorumText() const;
   bool TryCommit(const policies::ClosingVerdict& verdict);
+  bool IsLastRound(RoundId round) const;  // whatever is counted
   bool IsLast(RoundId round, const Sampler& after) const;
-  float LearningRateOf(std::uint64_t update, std::uint64_t samples) const;
-  void MakeCommit(ProvisionalRound round);
+  double Rate(double position) const;
+  float LearningRateOf(const ProvisionalRound& round) const;
+  void MakeCommit(ProvisionalRound round, bool first);
   void CloseProvisional();
   void Abandon();
 
@@ -210,8 +218,9 @@ class RoundMachine {
   OwnerWeights weights_;
   RecentLatency receipt_latency_;
   RecentLatency publish_latency_;
-  bool owners_stale_ = false;  // an owner of the open round is out
-  Time look_again_ = kNever;   // the policy's
+  RecentLatency apply_latency_;  // from the commit until the last member has applied
+  bool owners_stale_ = false;    // an owner of the open round is out
+  Time look_again_ = kNever;     // the policy's
   Time receipts_from_;
   Duration receipt_patience_{};
   std::optional<Time> receipt_pinged_at_;

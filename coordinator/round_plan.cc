@@ -55,13 +55,59 @@ std::vector<std::uint32_t> RoundMachine::ShareUnits(const std::vector<MemberId>&
   return shares;
 }
 
-Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version, bool* exact) {
-  PlannedUnits planned = sampler_->PlanRound();
+// Whose work is in no part of the commit.
+std::vector<WorkerId> RoundMachine::Carried(const ProvisionalRound& round) const {
+  std::vector<WorkerId> carried;
+  for (const WorkerShare& share : round.books.shares()) {
+    const WorkerId worker = share.member.worker;
+    const bool counted = std::ranges::any_of(
+        round.parts, [&](const policies::PartChoice& choice) { return choice.worker == worker; });
+    if (!share.queue.empty() && !counted) carried.push_back(worker);
+  }
+  return carried;
+}
+
+// A whole round's, or of a relaxed round what the idle ones compute.
+PlannedUnits RoundMachine::PlanUnits(const ProvisionalRound* before, std::size_t eligible) {
+  if (before == nullptr) return sampler_->PlanRound();
+  PlannedUnits planned;
+  if (eligible > 0) {
+    planned = sampler_->PlanMore(
+        std::max<std::uint64_t>(1, sampler_->round_samples() * eligible / job_->start.workers));
+  }
+  planned.epoch = sampler_->epoch();
+  planned.exact = false;
+  // The numbers of the units that are carried on are taken.
+  std::vector<bool> taken(planned.units.size(), false);
+  for (const UnitIndex unit : before->books.UnitsOf(before->carried)) {
+    if (unit.value >= taken.size()) taken.resize(unit.value + 1);
+    taken[unit.value] = true;
+  }
+  std::uint32_t next = 0;
+  for (Unit& unit : planned.units) {
+    while (next < taken.size() && taken[next]) ++next;
+    unit.index = UnitIndex(next++);
+  }
+  return planned;
+}
+
+Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version,
+                            const ProvisionalRound* before, bool* exact) {
+  std::vector<MemberId> eligible;
+  if (before != nullptr) {
+    eligible = EligibleFor(round, false);
+    std::erase_if(eligible, [&](const MemberId& id) {
+      return std::ranges::binary_search(before->carried, id.worker);
+    });
+  }
+  PlannedUnits planned = PlanUnits(before, eligible.size());
   *exact = planned.exact;
-  const std::vector<MemberId> eligible = EligibleFor(round, planned.exact);
-  LOCKSTEP_CHECK(!eligible.empty(), "round {} is planned for nobody", round);
+  if (before == nullptr) eligible = EligibleFor(round, planned.exact);
+  LOCKSTEP_CHECK(!eligible.empty() || (before != nullptr && !before->carried.empty()),
+                 "round {} is planned for nobody", round);
   const auto units = static_cast<std::uint32_t>(planned.units.size());
-  const std::vector<std::uint32_t> shares = ShareUnits(eligible, units);
+  const std::vector<std::uint32_t> shares =
+      eligible.empty() ? std::vector<std::uint32_t>() : ShareUnits(eligible, units);
 
   // Given-back units come first, and go to those that can be trusted with them.
   std::vector<std::size_t> order(eligible.size());
@@ -89,6 +135,12 @@ Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version, bool* exac
         {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
   }
   plan.owners = weights_.Choose(map_version, Responsive(EligibleFor(round, false)), job_->members);
+  plan.attempt = Attempt(map_version);
+  plan.relaxed = job_->policy.relaxed;
+  plan.carries = before != nullptr;
+  if (job_->policy.local) {
+    plan.local_rate = static_cast<float>(Rate(static_cast<double>(updates_)));
+  }
   return plan;
 }
 

@@ -36,7 +36,12 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
                               job.SinceStart(sealed.clock.ToOurs(timing.start_ns) - job.stopped),
                               job.SinceStart(sealed.clock.ToOurs(timing.end_ns) - job.stopped)});
     }
-    record.contributors.push_back({worker, part.part, part.weight, part.samples, ranges.Ranges()});
+    std::optional<std::uint64_t> staleness;
+    if (round.books.relaxed) {
+      staleness = commit.round.value - round.books.WorkerViewOf(worker)->base.value;
+    }
+    record.contributors.push_back(
+        {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
     record.ready[worker] = job.SinceStart(sealed.ready_at);
     if (sealed.delivered_at) record.delivered[worker] = job.SinceStart(*sealed.delivered_at);
     loss += sealed.loss_sum;
@@ -44,7 +49,12 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   record.loss = loss / static_cast<double>(commit.samples);
   for (const WorkerShare& share : round.books.shares()) {
     const WorkerId worker = share.member.worker;
-    if (!share.queue.empty() && !record.ready.contains(worker)) record.excluded.push_back(worker);
+    if (share.queue.empty() || record.ready.contains(worker)) continue;
+    (std::ranges::binary_search(round.carried, worker) ? record.carried : record.excluded)
+        .push_back(worker);
+  }
+  for (const SampleRange& range : round.books.RangesOf(round.carried)) {
+    LOCKSTEP_CHECK(counted.Add(range), "round {} counts work that goes on", commit.round);
   }
   (follows ? record.requeued : record.dropped) = round.books.RangesLess(counted);
   return record;
@@ -65,6 +75,7 @@ void NoteRound(const ProvisionalRound& round, Job* job) {
     Member& member = job->members.at(share.member.worker);
     if (member.id != share.member) continue;
     const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
+    if (std::ranges::binary_search(round.carried, share.member.worker)) continue;
     if (view.units_planned > 0) {
       const Time possible = round.books.started + view.unit_time_mean * share_of_all;
       member.would_have_held_up += std::max(possible - round.first_committed_at, Duration{});
@@ -78,6 +89,8 @@ void NoteRound(const ProvisionalRound& round, Job* job) {
     }
     if (view.finished_at) finished.push_back(*view.finished_at);
   }
+  // A relaxed round waits for nobody, and is no part of a job that would have waited for all.
+  if (round.books.relaxed) return;
   job->saved_seconds += Seconds(last_possible - round.first_committed_at);
   if (finished.size() < 2) return;
 

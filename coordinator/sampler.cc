@@ -48,6 +48,12 @@ void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
 
 PlannedUnits Sampler::PlanRound() {
   LOCKSTEP_CHECK(out_.empty(), "a round is out already");
+  PlannedUnits plan = PlanMore(round_samples_);
+  LOCKSTEP_CHECK(!plan.units.empty(), "an epoch that is finished was planned");
+  return plan;
+}
+
+PlannedUnits Sampler::PlanMore(std::uint64_t samples) {
   PlannedUnits plan;
   plan.epoch = epoch_;
   const auto take = [&](SampleRange range) {
@@ -56,36 +62,45 @@ PlannedUnits Sampler::PlanRound() {
     LOCKSTEP_CHECK(out_.Add(range) && !counted_.Intersects(range), "[{}, {}) was served twice",
                    range.from, range.to);
   };
-  while (plan.samples < round_samples_ && !pool_.empty()) {
-    take(pool_.TakeFront(round_samples_ - plan.samples));
+  while (plan.samples < samples && !pool_.empty()) {
+    take(pool_.TakeFront(samples - plan.samples));
   }
   plan.given_back = static_cast<std::uint32_t>(plan.units.size());
-  if (plan.samples < round_samples_ && fresh_ < epoch_samples_) {
-    const std::uint64_t to = std::min(epoch_samples_, fresh_ + round_samples_ - plan.samples);
+  if (plan.samples < samples && fresh_ < epoch_samples_) {
+    const std::uint64_t to = std::min(epoch_samples_, fresh_ + samples - plan.samples);
     take({fresh_, to});
     fresh_ = to;
   }
-  LOCKSTEP_CHECK(!plan.units.empty(), "an epoch that is finished was planned");
   plan.exact = pool_.empty() && fresh_ == epoch_samples_;
   return plan;
 }
 
-void Sampler::Settle(const std::vector<SampleRange>& counted) {
+void Sampler::Settle(const std::vector<SampleRange>& counted,
+                     const std::vector<SampleRange>& kept) {
   LOCKSTEP_CHECK(!out_.empty(), "no round is out");
+  IntervalSet still_out;
+  IntervalSet settled;
   for (const SampleRange& range : counted) {
     LOCKSTEP_CHECK(out_.Covers(range), "[{}, {}) is not of this round", range.from, range.to);
-    LOCKSTEP_CHECK(counted_.Add(range), "[{}, {}) would count twice", range.from, range.to);
+    LOCKSTEP_CHECK(counted_.Add(range) && settled.Add(range), "[{}, {}) would count twice",
+                   range.from, range.to);
+  }
+  for (const SampleRange& range : kept) {
+    LOCKSTEP_CHECK(out_.Covers(range), "[{}, {}) is not of this round", range.from, range.to);
+    LOCKSTEP_CHECK(still_out.Add(range) && settled.Add(range), "[{}, {}) is kept and counted",
+                   range.from, range.to);
   }
   while (!out_.empty()) {
     SampleRange range = out_.TakeFront(out_.positions());
-    // What lies between the counted ranges goes back.
+    // What lies between the settled ranges goes back.
     std::uint64_t at = range.from;
-    for (const SampleRange& done : counted_.Within(range)) {
+    for (const SampleRange& done : settled.Within(range)) {
       LOCKSTEP_CHECK(pool_.Add({at, done.from}), "a position was given back twice");
       at = done.to;
     }
     LOCKSTEP_CHECK(pool_.Add({at, range.to}), "a position was given back twice");
   }
+  out_ = std::move(still_out);
   if (counted_.positions() == epoch_samples_) {
     LOCKSTEP_CHECK(pool_.empty() && fresh_ == epoch_samples_, "an epoch ends with work left");
     epoch_ = epoch_.Next();
@@ -95,8 +110,11 @@ void Sampler::Settle(const std::vector<SampleRange>& counted) {
 }
 
 SamplerState Sampler::State() const {
-  LOCKSTEP_CHECK(out_.empty(), "a round is out");
-  SamplerState state{epoch_samples_, epoch_, pool_.Ranges()};
+  IntervalSet left = pool_;
+  for (const SampleRange& range : out_.Ranges()) {
+    LOCKSTEP_CHECK(left.Add(range), "[{}, {}) is out and given back", range.from, range.to);
+  }
+  SamplerState state{epoch_samples_, epoch_, left.Ranges()};
   if (fresh_ < epoch_samples_) {
     if (!state.uncounted.empty() && state.uncounted.back().to == fresh_) {
       state.uncounted.back().to = epoch_samples_;

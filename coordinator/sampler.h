@@ -3,7 +3,8 @@
 // most once in an epoch, and the epoch ends when each has been counted.
 //
 // A round goes through PlanRound -> Settle. Between the two its positions are out; no other round
-// may be planned. The object is a value: copy it before Settle and assign the copy back to undo.
+// may be planned, but for relaxed rounds (PlanMore), whose work outlives them. The object is a
+// value: copy it before Settle and assign the copy back to undo.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +40,13 @@ class Sampler {
   Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units);
 
   PlannedUnits PlanRound();
+  // At most `samples`, while other positions may be out. No units when all that is left is out.
+  PlannedUnits PlanMore(std::uint64_t samples);
 
-  // Ends the planned round: `counted` is in the commit, all else of the round is given back and
-  // will be served again in this epoch, lowest positions first. Begins the next epoch when nothing
-  // is left.
-  void Settle(const std::vector<SampleRange>& counted);
+  // Ends the planned round: `counted` is in the commit, `kept` stays out, all else of the round is
+  // given back and will be served again in this epoch, lowest positions first. Begins the next
+  // epoch when nothing is left.
+  void Settle(const std::vector<SampleRange>& counted, const std::vector<SampleRange>& kept = {});
 
   Epoch epoch() const { return epoch_; }
   std::uint64_t epoch_samples() const { return epoch_samples_; }
@@ -51,7 +54,8 @@ class Sampler {
   std::uint64_t given_back() const { return pool_.positions(); }
   std::size_t fragments() const { return pool_.fragments() + counted_.fragments(); }
   bool round_is_out() const { return !out_.empty(); }
-  SamplerState State() const;  // between two rounds only
+  std::uint64_t round_samples() const { return round_samples_; }
+  SamplerState State() const;  // what is out counts as not planned
 
  private:
   void AppendUnits(SampleRange range, std::vector<Unit>* units) const;

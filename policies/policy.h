@@ -37,6 +37,10 @@ struct WorkerView {
   std::uint64_t samples_given = 0;
   bool takes_units = false;  // can be given more units in this round
   bool revoking = false;     // it was asked to give units back and has not answered yet
+  // Of relaxed rounds: the round in which it was given its units, and whether it has applied all
+  // rounds before this one, without which its parts cannot be committed.
+  RoundId base;
+  bool level = true;
   // When units_done last rose, or the round's start; and the weighted mean of the time between such
   // events in this round (zero before the first): how fast it is now.
   Time progressed_at;
@@ -140,6 +144,10 @@ struct Policy {
   std::string name;  // as configured: "backup+none"
   std::unique_ptr<ClosingRule> closing;
   std::unique_ptr<WorkRule> work;
+  // Rounds are relaxed: contributions that a round closes without go on in the next one.
+  bool relaxed = false;
+  // A round is some steps of each worker on its own, then the average of the parameters.
+  bool local = false;
 };
 
 }  // namespace lockstep::policies

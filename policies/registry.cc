@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/suggest.h"
+#include "policies/async.h"
 #include "policies/auto.h"
 #include "policies/backup.h"
 #include "policies/backup_auto.h"
@@ -95,6 +96,12 @@ Result<Policy> MakeAutoPolicy(const PolicySection& section, std::uint32_t, Plugi
   return MakeAuto(FlexrrOf(section), {section.balance_hysteresis});
 }
 
+Result<Policy> MakeAsyncPolicy(const PolicySection& section, std::uint32_t workers, PluginMaker) {
+  const std::uint32_t bound =
+      section.async_staleness == PolicySection::kAuto ? 4 * workers : section.async_staleness;
+  return MakeAsync({bound, section.async_damping});
+}
+
 Result<Policy> MakePluginPolicy(const PolicySection& section, std::uint32_t workers,
                                 PluginMaker plugin) {
   if (plugin == nullptr) {
@@ -109,7 +116,10 @@ constexpr std::array kClosing = {
 constexpr std::array kWork = {WorkEntry{"none", MakeNoneRule}, WorkEntry{"flexrr", MakeFlexrrRule},
                               WorkEntry{"balance", MakeBalanceRule}};
 constexpr std::array kWhole = {PolicyEntry{"auto", MakeAutoPolicy},
+                               PolicyEntry{"async", MakeAsyncPolicy},
                                PolicyEntry{"plugin", MakePluginPolicy}};
+// Before a closing rule, or alone: what a round is, not when it closes.
+constexpr std::string_view kLocal = "local";
 
 template <class Entries>
 auto Find(const Entries& entries, std::string_view name) {
@@ -128,6 +138,7 @@ Error UnknownName(std::string_view configured, std::string_view name) {
   std::vector<std::string> known = ClosingRuleNames();
   for (std::string& work : WorkRuleNames()) known.push_back(std::move(work));
   for (std::string& whole : WholePolicyNames()) known.push_back(std::move(whole));
+  known.emplace_back(kLocal);
   return {ErrorCode::kInvalid,
           fmt::format("policy.name = {}: there is no rule '{}', did you mean '{}'?", configured,
                       name, Nearest(name, known))};
@@ -146,6 +157,14 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, P
   const ClosingEntry* closing = nullptr;
   const WorkEntry* work = nullptr;
   std::string_view rest = section.name;
+  bool local = false;
+  if (rest == kLocal) {
+    rest = "full";
+    local = true;
+  } else if (rest.starts_with("local+")) {
+    rest.remove_prefix(kLocal.size() + 1);
+    local = true;
+  }
   for (bool more = true; more;) {
     const std::size_t plus = rest.find('+');
     const std::string_view name = rest.substr(0, plus);
@@ -171,13 +190,21 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, P
     if (closing_found != kClosing.end()) closing = &*closing_found;
     if (work_found != kWork.end()) work = &*work_found;
   }
+  if (local && work != nullptr && work->name != "none") {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("policy.name = {}: local steps do not move between workers, so local "
+                             "takes a closing rule and no work rule",
+                             section.name)};
+  }
   if (closing == nullptr) closing = &kClosing.front();
   if (work == nullptr) work = &kWork.front();
 
   auto rule = closing->make(section, workers);
   if (!rule) return rule.error();
   Policy policy;
-  policy.name = fmt::format("{}+{}", closing->name, work->name);
+  policy.name = local ? fmt::format("{}+{}", kLocal, closing->name)
+                      : fmt::format("{}+{}", closing->name, work->name);
+  policy.local = local;
   policy.closing = std::move(*rule);
   policy.work = work->make(section);
   return policy;

@@ -15,13 +15,14 @@ namespace lockstep::policies {
 using PluginMaker = Result<Policy> (*)(const PolicySection& section, std::uint32_t workers);
 
 // `policy.name` is a closing rule and a work rule joined by "+", in either order; one alone goes
-// with the other kind's default, `full` or `none`; or it is a whole policy (`auto`, `plugin`).
+// with the other kind's default, `full` or `none`; or `local`, alone or joined with a closing rule;
+// or it is a whole policy (`auto`, `async`, `plugin`).
 // `workers`: --workers. The error is one line that names the key.
 Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers,
                           PluginMaker plugin = nullptr);
 
 std::vector<std::string> ClosingRuleNames();
 std::vector<std::string> WorkRuleNames();
-std::vector<std::string> WholePolicyNames();  // auto, plugin: not joined with others
+std::vector<std::string> WholePolicyNames();  // auto, async, plugin: not joined with others
 
 }  // namespace lockstep::policies

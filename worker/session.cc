@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/permutation.h"
 #include "base/program_options.h"
+#include "worker/local_steps.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/data_plane.h"
@@ -130,7 +131,12 @@ class SessionImpl final : public Session {
 
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
-    auto optimizer = MakeOptimizer(config_.optimizer);
+    if (config_.policy.local()) {
+      auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count);
+      if (!steps) return steps.error();
+      local_steps_ = std::move(*steps);
+    }
+    auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
     if (!optimizer) return optimizer.error();
     optimizer_ = std::move(*optimizer);
     PlanBuckets();
@@ -188,7 +194,7 @@ class SessionImpl final : public Session {
         case ComputeDesk::Pick::Kind::kUnit:
           return TrainWork(std::move(pick));
         case ComputeDesk::Pick::Kind::kSeal:
-          PostSealed(pick.take.work, pick.take.part);
+          Seal(pick.take.work, pick.take.part);
           break;
         case ComputeDesk::Pick::Kind::kEvaluate:
           return EvaluationWork(pick.chunk);
@@ -206,7 +212,9 @@ class SessionImpl final : public Session {
 
   void BlockFinal(std::uint32_t block) override {
     // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
-    if (!take_.last || pacer_->Active() || next_final_ >= description_.finish_order.size()) return;
+    if (!take_.last || local_steps_ || pacer_->Active() ||
+        next_final_ >= description_.finish_order.size())
+      return;
     if (description_.finish_order[next_final_] != block) return;  // out of order: final at Done
     final_floats_ += description_.blocks[block];
     ++next_final_;
@@ -221,6 +229,7 @@ class SessionImpl final : public Session {
   void Done(const UnitResult& result) override {
     LOCKSTEP_CHECK(in_unit_, "Done without a unit");
     in_unit_ = false;
+    if (local_steps_ && !desk_.cancelled().load()) local_steps_->UnitDone(result.samples);
     const std::int64_t end = pacer_->Pace(desk_.cancelled()).time_since_epoch().count();
     plane_->Post(event::UnitDone{.work = take_.work,
                                  .part = take_.part,
@@ -229,7 +238,7 @@ class SessionImpl final : public Session {
                                  .timing = {.unit = take_.unit,
                                             .start_ns = unit_started_.time_since_epoch().count(),
                                             .end_ns = end}});
-    if (take_.last) PostSealed(take_.work, take_.part);
+    if (take_.last) Seal(take_.work, take_.part);
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
@@ -285,7 +294,7 @@ class SessionImpl final : public Session {
     setup.machine.host_id = HostId();
     setup.machine.mapping = buffers_->arena() != nullptr;
     setup.machine.state_tensors = StateTensors();
-    setup.machine.clip = config_.optimizer.clip;
+    setup.machine.clip = local_steps_ ? 0 : config_.optimizer.clip;
     setup.machine.piece_bytes = config_.exchange.piece_bytes;
     setup.machine.fetch_window = config_.exchange.window;
     setup.machine.queue_capacity = kMaxUnits;
@@ -366,7 +375,12 @@ class SessionImpl final : public Session {
     const std::uint64_t count = description_.parameter_count;
     if (!opened_part_ || *opened_part_ != std::pair(take_.work, take_.part)) {
       opened_part_ = std::pair(take_.work, take_.part);
-      std::memset(gradient, 0, count * sizeof(float));
+      if (local_steps_) {
+        local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
+        contribution_ = gradient;
+      } else {
+        std::memset(gradient, 0, count * sizeof(float));
+      }
     }
     const Epoch epoch = pick.work.epoch;
     if (!order_epoch_ || *order_epoch_ != epoch) {
@@ -383,8 +397,14 @@ class SessionImpl final : public Session {
     work.epoch = epoch;
     work.range = range;
     work.samples = std::span(order_).subspan(range.from, range.size());
-    work.parameters = {buffers_->parameters(), count};
+    work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
+                                         : buffers_->parameters(),
+                       count};
     work.gradient = {gradient, count};
+    if (local_steps_) {
+      work.parameters = local_steps_->parameters();
+      work.gradient = local_steps_->gradient();
+    }
     work.last = take_.last;
     return work;
   }
@@ -394,11 +414,16 @@ class SessionImpl final : public Session {
     Work work;
     work.kind = Work::Kind::kEvaluate;
     work.range = chunk.range;
-    work.parameters = {buffers_->snapshot(0, /*checkpoint=*/false), description_.parameter_count};
+    work.parameters = {buffers_->snapshot(0, action::SnapshotKind::kEvaluation),
+                       description_.parameter_count};
     return work;
   }
 
-  void PostSealed(std::uint32_t work, PartIndex part) {
+  void Seal(std::uint32_t work, PartIndex part) {
+    if (local_steps_) {
+      const std::uint64_t count = description_.parameter_count;
+      local_steps_->Seal({buffers_->parameters(), count}, {contribution_, count});
+    }
     plane_->Post(event::PartSealed{
         .work = work, .part = part, .sealed_ns = MonotonicNow().time_since_epoch().count()});
   }
@@ -422,6 +447,8 @@ class SessionImpl final : public Session {
   bool closing_ = false;
 
   // The compute thread's own.
+  std::optional<LocalSteps> local_steps_;
+  float* contribution_ = nullptr;  // of the part that local_steps_ is at
   UnitQueue::Take take_;
   action::EvaluateChunk chunk_;
   bool in_unit_ = false;

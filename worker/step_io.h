@@ -37,8 +37,9 @@ inline constexpr std::uint32_t kStateOutBuffers = 2;
 enum class BufferKind : std::uint8_t {
   kContribution,  // index < kContributionBuffers; parameter_count floats; peers may map it
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
-  kStaging,       // pieces of one contributor: index = 2 * (round % 2) + part; parameter_count
-                  // floats, of which only the slices that this worker owns are ever touched
+  kStaging,       // pieces of one contributor: index < 4, usually 2 * (round % 2) + part;
+                  // parameter_count floats, of which only the slices that this worker owns are
+                  // ever touched
   kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
   kStateOut,  // index < kStateOutBuffers; a bucket of each state tensor, one behind the other:
               // (1 + state_tensors) * Layout::largest_bucket() floats
@@ -244,6 +245,9 @@ struct StartWork {
   RoundId round;
   Epoch epoch;
   std::array<BufferId, kMaxParts> parts;
+  // Computed with the snapshot kCompute; the parameters change meanwhile.
+  bool on_copy = false;
+  float local_rate = 0;  // of the local steps that the work is done in; 0: gradients are summed
 };
 // Units were appended: look into the queue again.
 struct WakeCompute {};
@@ -303,9 +307,10 @@ struct CopyState {
   std::uint32_t bucket = 0;
   BufferId to;
 };
-enum class SnapshotKind : std::uint8_t { kEvaluation, kCheckpoint };
+enum class SnapshotKind : std::uint8_t { kEvaluation, kCheckpoint, kCompute };
 // Copies the parameters (kCheckpoint: and the optimizer's state) aside. There is one snapshot of
-// each kind; the new one takes the place of the old.
+// each kind; the new one takes the place of the old. kCompute: for work on a copy, taken while the
+// compute thread is in no unit.
 struct TakeSnapshot {
   std::uint64_t op = 0;
   SnapshotKind kind = SnapshotKind::kEvaluation;

@@ -27,7 +27,13 @@ void Checker::OnEvent(const coordinator::Event& event) {
   if (std::holds_alternative<Leave>(received->message)) Out(from);
 }
 
-void Checker::On(const MemberId& from, const Sealed& m) { sealed_[{from, m.round, m.part}] = m; }
+void Checker::On(const MemberId& from, const Sealed& m) {
+  // Of work that a later attempt has made void.
+  if (m.round > planned_ || (m.round == planned_ && m.plan != plan_)) return;
+  // Said before it knew of the commit that its work was carried over.
+  const bool carried = carries_ && m.round < planned_ && queues_.contains(from);
+  sealed_[{from, carried ? planned_ : m.round, m.part}] = m;
+}
 
 void Checker::On(const MemberId& from, const Receipts& m) {
   for (const ReceivedPart& part : m.parts) {
@@ -94,13 +100,14 @@ void Checker::OnSend(const coordinator::Send& send) {
         Fail("round {} is opened again after it was closed", owners->round);
       }
       for (const auto& [key, sealed] : sealed_) {
-        if (std::get<1>(key) != owners->round) continue;
+        if (std::get<1>(key) < owners->round) continue;
         for (const UnitTiming& timing : sealed.units) units_[timing.unit.index] = timing.unit;
       }
       planned_ = owners->round;
+      plan_ = plans_[planned_];
       holders_.clear();
       queues_.clear();
-      std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) == owners->round; });
+      std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= owners->round; });
       committed_ = committed_->first.value == 0
                        ? std::nullopt
                        : std::optional(std::pair(RoundId(committed_->first.value - 1), Attempt(0)));
@@ -111,9 +118,16 @@ void Checker::OnSend(const coordinator::Send& send) {
 void Checker::OnPlan(const Plan& plan) {
   any_plan_ = true;
   planned_ = plan.round;
-  units_.clear();
-  holders_.clear();
-  queues_.clear();
+  plans_[plan.round] = plan_ = plan.attempt;
+  plans_.erase(plans_.begin(),
+               plans_.lower_bound(RoundId(std::max<std::uint64_t>(plan.round.value, 1) - 1)));
+  carries_ = plan.carries;
+  if (!plan.carries) {
+    units_.clear();
+    holders_.clear();
+    queues_.clear();
+    std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= plan.round; });
+  }
   for (const Assignment& assignment : plan.assignments) {
     for (const Unit& unit : assignment.units) {
       if (!units_.emplace(unit.index, unit).second) {
@@ -122,6 +136,38 @@ void Checker::OnPlan(const Plan& plan) {
       holders_[unit.index] = assignment.member;
       queues_[assignment.member].push_back(unit.index);
     }
+  }
+}
+
+// What is in no part of the commit goes on in the next round.
+void Checker::Carry(const Commit& m) {
+  for (const CommittedPart& part : m.parts) {
+    for (const UnitIndex unit : queues_[part.member]) {
+      holders_.erase(unit);
+      units_.erase(unit);
+    }
+    queues_.erase(part.member);
+  }
+  // The coordinator has put some behind without a word to them yet.
+  std::set<MemberId> live;
+  for (const coordinator::MemberStatus& member :
+       simulation_->coordinator().Status(simulation_->now()).members) {
+    if (member.state == MemberState::kLive) live.insert(member.member);
+  }
+  std::erase_if(queues_, [&](const auto& queue) { return !live.contains(queue.first); });
+  std::erase_if(holders_, [&](const auto& holder) { return !live.contains(holder.second); });
+  std::set<UnitIndex> held;
+  for (const auto& [member, queue] : queues_) held.insert(queue.begin(), queue.end());
+  std::erase_if(units_, [&](const auto& unit) { return !held.contains(unit.first); });
+  for (auto at = sealed_.begin(); at != sealed_.end();) {
+    const auto [member, round, part] = at->first;
+    if (round != m.round || !queues_.contains(member)) {
+      ++at;
+      continue;
+    }
+    auto node = sealed_.extract(at++);
+    std::get<1>(node.key()) = m.round.Next();
+    sealed_.insert(std::move(node));
   }
 }
 
@@ -156,6 +202,7 @@ void Checker::OnCommit(const Commit& m) {
   CheckParts(m);
   CheckDelivered(m);
   committed_ = now;
+  if (m.next && m.next->carries) Carry(m);
   if (m.next) OnPlan(*m.next);
   const auto old = [&m](RoundId round) { return round.value + 4 < m.round.value; };
   std::erase_if(sealed_, [&](const auto& s) { return old(std::get<1>(s.first)); });

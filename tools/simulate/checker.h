@@ -58,6 +58,7 @@ class Checker {
   void OnPlan(const Plan& plan);
   void OnAssign(const MemberId& to, const Assign& m);
   void OnCommit(const Commit& m);
+  void Carry(const Commit& m);
   void CheckParts(const Commit& m);
   void CheckDelivered(const Commit& m);
   void Release(const MemberId& member);
@@ -76,7 +77,10 @@ class Checker {
   std::set<std::pair<MemberId, MemberId>> mapped_;  // the first reads the second
 
   RoundId planned_;
+  Attempt plan_;                      // Plan::attempt of the planned round
+  std::map<RoundId, Attempt> plans_;  // and of the one before
   bool any_plan_ = false;
+  bool carries_ = false;                   // the planned round has work of the one before
   std::map<UnitIndex, Unit> units_;        // of the planned round
   std::map<UnitIndex, MemberId> holders_;  // of its units that are in somebody's hands
   std::map<MemberId, std::vector<UnitIndex>> queues_;

@@ -213,6 +213,10 @@ void ModelledWorker::Adopt(const Plan& plan) {
   Plan own;
   own.round = plan.round;
   own.epoch = plan.epoch;
+  own.relaxed = plan.relaxed;
+  own.carries = plan.carries;
+  own.local_rate = plan.local_rate;
+  own.attempt = plan.attempt;
   const auto at = std::lower_bound(
       plan.assignments.begin(), plan.assignments.end(), self_,
       [](const Assignment& assignment, const MemberId& id) { return assignment.member < id; });
@@ -227,6 +231,7 @@ void ModelledWorker::TakeOwners(RoundId round, const OwnerMap& map) {
 }
 
 void ModelledWorker::OnDelivered(RoundId round, const ReceivedPart& part) {
+  if (carries_) round = std::max(round, owning_.round);  // work that was carried on meanwhile
   received_.push_back({round, part});
   if (owning_.round != round || !owning_.owner) return;
   host_->Send(Receipts{round, owning_.version, {part}});
@@ -268,7 +273,18 @@ void ModelledWorker::On(const Commit& m) {
     }
     return;
   }
-  machine_->own.Stop(m.round);
+  carries_ = m.next && m.next->carries;
+  if (carries_) {
+    machine_->own.CarryOver(m);
+    for (Received& received : received_) {
+      const bool counted = std::ranges::any_of(m.parts, [&](const CommittedPart& part) {
+        return part.member == received.part.member && part.part == received.part.part;
+      });
+      if (received.round == m.round && !counted) received.round = m.round.Next();
+    }
+  } else {
+    machine_->own.Stop(m.round.Next());
+  }
   machine_->own.ReleaseBefore(m.round);
   exchange_->OnCommitted(host_->now());
   if (m.next) Adopt(*m.next);
@@ -304,7 +320,7 @@ void ModelledWorker::OnPublished() {
 }
 
 void ModelledWorker::TryApply() {
-  if (!has_state_ || applying_ || machine_->own.Busy()) return;
+  if (!has_state_ || applying_ || machine_->own.UsesParameters()) return;
   const Committed* committed = FindCommitted(next_);
   if (committed == nullptr || committed->refused) return;
   auto* sums = exchange_->FindPublication(committed->round, committed->attempt);
@@ -424,8 +440,8 @@ void ModelledWorker::Settle() {
   worker::OwnWork& own = machine_->own;
   own.Update();
   TryApply();
-  if (has_state_ && !applying_ && !finished_ && FindCommitted(next_) == nullptr) {
-    own.BeginIfPossible(next_);
+  if (has_state_ && !applying_ && !finished_) {
+    own.BeginIfPossible(next_, FindCommitted(next_) != nullptr);
   }
   worker::Actions& emitted = machine_->context.actions;
   while (!emitted.empty()) {
@@ -452,6 +468,14 @@ void ModelledWorker::CarryOut(worker::Action& action) {
     Compute();
   } else if (std::holds_alternative<action::WakeCompute>(action)) {
     Compute();
+  } else if (const auto* copy = std::get_if<action::TakeSnapshot>(&action)) {
+    host_->After(exchange_->UpdateTime(), [this, op = copy->op] {
+      machine_->context.now = host_->now();
+      worker::event::OpDone done;
+      done.op = op;
+      machine_->own.OnOpDone(done);
+      Settle();
+    });
   } else if (std::holds_alternative<action::VoidWork>(action)) {
     if (in_unit_ && exchange_->compute->interruptible())
       host_->At(host_->now(), [this, unit = unit_] { EndUnit(unit); });

@@ -178,6 +178,7 @@ class ModelledWorker final : public WorkerModel {
   bool finished_ = false;
   std::deque<Committed> committed_;  // the latest
   Owning owning_;
+  bool carries_ = false;  // the open round carries on work of the one before
   std::vector<Received> received_;
   std::uint32_t copies_ = 0;  // orders to catch up
 

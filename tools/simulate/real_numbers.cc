@@ -43,7 +43,7 @@ void RealNumbers::FinishUnit(const worker::UnitQueue::Take& take, bool is_void) 
   if (!part_begun_[take.part.value]) gradient.assign(gradient.size(), 0.0f);
   part_begun_[take.part.value] = true;
   if (is_void) return;
-  if (unit_parameters_ != memory_->state.parameters) {
+  if (unit_parameters_ != Computed().parameters) {
     truth_->Complain(self_, "the parameters changed under a unit");
   }
   AddGradient(take.unit.range, unit_parameters_, &gradient);
@@ -51,7 +51,7 @@ void RealNumbers::FinishUnit(const worker::UnitQueue::Take& take, bool is_void) 
 
 void RealNumbers::Seal(const worker::UnitQueue::Take& take) {
   truth_->OnSealed(self_, work_.round, take.part, memory_->At(work_.parts[take.part.value]),
-                   memory_->state);
+                   Computed());
 }
 
 bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,

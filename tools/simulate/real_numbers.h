@@ -41,7 +41,7 @@ class RealNumbers final : public Numbers {
 
   void Initialize() override { memory_->state = InitialState(memory_->layout); }
   void StartWork(const worker::action::StartWork& work) override;
-  void BeginUnit() override { unit_parameters_ = memory_->state.parameters; }
+  void BeginUnit() override { unit_parameters_ = Computed().parameters; }
   void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) override;
   void Seal(const worker::UnitQueue::Take& take) override;
 
@@ -49,11 +49,15 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::CopySums& a, worker::event::OpDone* done) override;
   void Run(const worker::action::Apply& a, worker::event::OpDone* done) override;
   void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
-  void Run(const worker::action::TakeSnapshot&, worker::event::OpDone*) override {}
+  void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone*) override {
+    if (a.kind == worker::action::SnapshotKind::kCompute) copy_ = memory_->state;
+  }
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
   void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_->state); }
 
  private:
+  // The state that the work is computed with.
+  const State& Computed() const { return work_.on_copy ? copy_ : memory_->state; }
   // False when it is torn.
   bool Read(const worker::Source& source, const FloatRange& range, std::vector<float>* to);
 
@@ -64,6 +68,7 @@ class RealNumbers final : public Numbers {
   std::map<MemberId, std::shared_ptr<Memory>> mapped_;
   worker::action::StartWork work_;
   std::array<bool, kMaxParts> part_begun_{};
+  State copy_;
   std::vector<float> unit_parameters_;  // at its beginning
 };
 

@@ -318,14 +318,18 @@ void StepWorker::Do(const action::CopySums& a) {
 }
 
 void StepWorker::Do(const action::Apply& a) {
-  LOCKSTEP_CHECK(!in_unit_, "the parameters change under a unit");
+  LOCKSTEP_CHECK(!in_unit_ || work_->on_copy, "the parameters change under a unit");
   Queue(a, 3 * FloatsOf(a.slices));
 }
 
 void StepWorker::Do(const action::CopyState& a) {
   Queue(a, 2 * cluster_->layout.bucket(a.bucket).count);
 }
-void StepWorker::Do(const action::TakeSnapshot& a) { Queue(a, cluster_->layout.parameter_count()); }
+void StepWorker::Do(const action::TakeSnapshot& a) {
+  LOCKSTEP_CHECK(a.kind != action::SnapshotKind::kCompute || !in_unit_,
+                 "the copy changes under a unit");
+  Queue(a, cluster_->layout.parameter_count());
+}
 void StepWorker::Do(const action::DigestState& a) { Queue(a, cluster_->layout.parameter_count()); }
 
 // --- side jobs

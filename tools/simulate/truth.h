@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -44,6 +45,8 @@ class Truth {
     std::vector<float> gradient;
     std::uint64_t state_digest = 0;  // of what it was computed with
   };
+  // Of a relaxed round: sealed in it or before, for work that was given out in another round.
+  const SealedPart* FindSealed(const Commit& commit, const CommittedPart& part) const;
   std::optional<State> Compute(const Commit& commit);
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
   void CheckContributors(const Commit& commit);
@@ -54,6 +57,7 @@ class Truth {
   std::map<std::pair<RoundId, Attempt>, Commit> commits_;
   std::map<std::tuple<MemberId, RoundId, PartIndex>, SealedPart> sealed_;
   std::map<RoundId, Known> truth_;  // after the round
+  std::set<RoundId> relaxed_;
   std::vector<std::string> errors_;
   std::uint64_t applied_ = 0;
   std::uint64_t caught_up_ = 0;

@@ -114,6 +114,7 @@ void Put(const Sealed& in, wire::Sealed* out) {
     put->set_end_ns(timing.end_ns);
   }
   out->set_sealed_ns(in.sealed_ns);
+  out->set_plan(in.plan.value);
 }
 
 Sealed Get(const wire::Sealed& in, Checks& checks) {
@@ -128,6 +129,7 @@ Sealed Get(const wire::Sealed& in, Checks& checks) {
         return UnitTiming{control::Get(timing.unit(), checks), timing.start_ns(), timing.end_ns()};
       });
   out.sealed_ns = in.sealed_ns();
+  out.plan = Attempt(in.plan());
   return out;
 }
 
@@ -185,6 +187,7 @@ wire::FromWorker ToWire(const FromWorker& message) {
             out.mutable_progress()->set_round(in.round.value);
             out.mutable_progress()->set_units_done(in.units_done);
             out.mutable_progress()->set_units_taken(in.units_taken);
+            out.mutable_progress()->set_plan(in.plan.value);
           },
           [&](const Sealed& in) { Put(in, out.mutable_sealed()); },
           [&](const Receipts& in) { Put(in, out.mutable_receipts()); },
@@ -257,7 +260,7 @@ FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
       return Get(in.reached(), checks);
     case wire::FromWorker::kProgress:
       return Progress{RoundId(in.progress().round()), in.progress().units_done(),
-                      in.progress().units_taken()};
+                      in.progress().units_taken(), Attempt(in.progress().plan())};
     case wire::FromWorker::kSealed:
       return Get(in.sealed(), checks);
     case wire::FromWorker::kReceipts:

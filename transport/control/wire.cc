@@ -40,6 +40,10 @@ void Put(const Plan& in, wire::Plan* out) {
   }
   Put(in.owners, out->mutable_owners());
   PutAll(in.members, out->mutable_members());
+  out->set_relaxed(in.relaxed);
+  out->set_carries(in.carries);
+  out->set_local_rate(in.local_rate);
+  out->set_attempt(in.attempt.value);
 }
 
 void Put(const CommittedPart& in, wire::CommittedPart* out) {
@@ -103,6 +107,12 @@ Plan Get(const wire::Plan& in, Checks& checks) {
   }
   out.owners = Get(in.owners(), checks);
   out.members = GetMembers(in.members(), checks);
+  out.relaxed = in.relaxed();
+  out.carries = in.carries();
+  checks.Require(out.relaxed || !out.carries, "work carried into a synchronous round");
+  out.local_rate = in.local_rate();
+  out.attempt = Attempt(in.attempt());
+  checks.Require(std::isfinite(in.local_rate()), "a rate that is no number");
   return out;
 }
 

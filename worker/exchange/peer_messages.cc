@@ -104,7 +104,7 @@ template <class Message, class Visitor>
 void Fields(Message& m, Visitor&& v) {
   using M = std::remove_const_t<Message>;
   if constexpr (std::is_same_v<M, PartReady>) {
-    v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.inlined);
+    v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.plan, m.inlined);
   } else if constexpr (std::is_same_v<M, SumReady>) {
     v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.gone, m.inlined);
   } else if constexpr (std::is_same_v<M, SumWant>) {

@@ -41,6 +41,7 @@ struct PartReady {
   std::uint32_t buffer = 0;  // index among the contribution buffers, for who maps them
   std::uint32_t buckets = 0;
   bool sealed = false;  // nothing will be added; `buckets` is all of them
+  Attempt plan;         // Plan::attempt of the plan of `round` that it was computed for
   InlineRanges inlined;
   bool operator==(const PartReady&) const = default;
 };

@@ -39,13 +39,13 @@ void Core::Settle() {
   LookForLoss();
   if (standing_ == Standing::kCatching) WorkInWhileCatchingUp();
   ApplyIfPossible();
-  if (standing_ == Standing::kLevel && !applying_ && !finish_ && !sums_.Committed(next_)) {
-    own_.BeginIfPossible(next_);
+  if (standing_ == Standing::kLevel && !applying_ && !finish_) {
+    own_.BeginIfPossible(next_, sums_.Committed(next_));
   }
   if (!applying_) {
     donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt);
   }
-  catch_up_.Update(!applying_ && !own_.Busy());
+  catch_up_.Update(!applying_ && !own_.UsesParameters());
   side_.Update(!own_.Computing());
   fetcher_.Pump();
   if (!buffers_.Operating()) {
@@ -73,9 +73,14 @@ bool Core::Follow(const Commit& commit) {
   if (!sums_.OnCommit(commit)) return false;
   last_attempt_ = commit.attempt;
   expected_ = std::max(expected_, commit.round.Next());
-  own_.Stop(commit.round);
+  const bool carries = commit.next && commit.next->carries;
+  if (carries) {
+    own_.CarryOver(commit);
+  } else {
+    own_.Stop(commit.round.Next());  // what an attempt before had carried on is void as well
+  }
   maps_.Set(commit.round, commit.owners);
-  inputs_.OnCommit(commit);
+  inputs_.OnCommit(commit, carries);
   // The round before is closed: no attempt at it will be made.
   own_.ReleaseBefore(commit.round);
   inputs_.DropBefore(commit.round);
@@ -89,6 +94,7 @@ bool Core::Follow(const Commit& commit) {
 void Core::Adopt(const Plan& plan) {
   plan_ = plan;
   maps_.Set(plan.round, plan.owners);
+  maps_.SetPlan(plan.round, plan.attempt);
   own_.OnPlan(plan);
   inputs_.OnMapChanged();
 }
@@ -149,8 +155,8 @@ void Core::LookForLoss() {
 }
 
 void Core::ApplyIfPossible() {
-  if (standing_ != Standing::kLevel || applying_ || own_.Busy() || side_.WaitsForSnapshot() ||
-      !sums_.MayApply(next_)) {
+  if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||
+      side_.WaitsForSnapshot() || !sums_.MayApply(next_)) {
     return;
   }
   action::Apply apply = sums_.Apply(next_, [](std::uint32_t) { return true; });
@@ -177,7 +183,7 @@ void Core::WorkInWhileCatchingUp() {
     if (!catch_up_.AnyAt(round)) {
       catch_up_.Advance();
     } else if (sums_.MayApply(round)) {
-      if (own_.Busy()) return;
+      if (own_.UsesParameters()) return;
       action::Apply apply =
           sums_.Apply(round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
       applying_ = Applying{apply.op, round};

@@ -85,7 +85,7 @@ void Core::On(const event::OpDone& e) {
     exited_ = true;
     return;
   }
-  if (side_.OnOpDone(e)) return;
+  if (side_.OnOpDone(e) || own_.OnOpDone(e)) return;
   buffers_.EndOp(e.op);
   if (applying_ && applying_->op == e.op) {
     OnApplied(e);

@@ -34,28 +34,33 @@ Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
                            std::span<const std::byte> floats) {
   if (Status plausible = CheckPlausible(ready); !plausible) return plausible;
   if (ready.round < oldest_) return {};
-  const Key key = KeyOf(peer.worker, ready.round, ready.part);
-  const auto at = inputs_.find(key);
-  if (at != inputs_.end() && at->second.member == peer) {
-    const PartReady& old = at->second.ready;
-    if (ready.round < old.round || ready.tag < old.tag) return {};
-    if (ready.tag == old.tag) {
-      if (ready.round != old.round || ready.buckets < old.buckets ||
-          (old.sealed && !ready.sealed) || ready.buffer != old.buffer) {
-        return Impossible("it took back what it had announced");
-      }
-      at->second.ready = ready;
-      Mark(key, at->second);
-      StoreInlined(key, at->second, ready.inlined, floats);
-      at->second.ready.inlined = {};
-      return {};
+  const auto newer = FindOf(peer.worker, [&](const Input& input) {
+    return peer.incarnation < input.member.incarnation ||
+           (input.member == peer && input.ready.part == ready.part &&
+            ((ready.tag == input.ready.tag && ready.round < input.ready.round) ||
+             (ready.tag < input.ready.tag && ready.round == input.ready.round)));
+  });
+  if (newer != nullptr) return {};
+  if (Entry* known = FindOf(peer.worker, [&](const Input& input) {
+        return input.member == peer && input.ready.tag == ready.tag;
+      })) {
+    auto& [key, input] = *known;
+    const PartReady& old = input.ready;
+    if (ready.part != old.part || ready.buckets < old.buckets || (old.sealed && !ready.sealed) ||
+        ready.buffer != old.buffer) {
+      return Impossible("it took back what it had announced");
     }
-  } else if (at != inputs_.end() && peer.incarnation < at->second.member.incarnation) {
+    if (ready.round != old.round) input.receipted.reset();
+    input.ready = ready;
+    input.ready.inlined = {};
+    Mark(key, input);
+    StoreInlined(key, input, ready.inlined, floats);
     return {};
   }
+  const Key key = KeyFor(peer, ready);
   const BufferId staging = Staging(key);
   // Where nothing was announced, nothing is fetched.
-  if (at != inputs_.end()) {
+  if (inputs_.contains(key)) {
     fetcher_.Cancel([&](const Want& want) { return want.to.buffer == staging; });
   }
   Input& input = inputs_[key];
@@ -67,6 +72,36 @@ Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
   input.blocked = buffers_.InUse(staging);
   StoreInlined(key, input, ready.inlined, floats);
   return {};
+}
+
+Inputs::Entry* Inputs::FindOf(WorkerId worker, const std::function<bool(const Input&)>& fits) {
+  for (auto at = inputs_.lower_bound({worker, 0});
+       at != inputs_.end() && at->first.worker == worker; ++at) {
+    if (fits(at->second)) return &*at;
+  }
+  return nullptr;
+}
+
+Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
+  const auto home = static_cast<std::uint32_t>(2 * (ready.round.value % 2)) + ready.part.value;
+  // Who announces for a round has seen the commit of the one before; what is older is closed.
+  const auto free = [&](const Key& key) {
+    const auto at = inputs_.find(key);
+    if (at == inputs_.end()) return true;
+    const Input& input = at->second;
+    const PartReady& old = input.ready;
+    return input.member != peer || old.round.value + 1 < ready.round.value ||
+           (old.round == ready.round && (old.part == ready.part || old.plan < ready.plan)) ||
+           (old.round > ready.round && old.tag < ready.tag);  // that round is open again
+  };
+  if (free({peer.worker, home})) return {peer.worker, home};
+  Key oldest{peer.worker, home};
+  for (std::uint32_t index = 0; index < 2 * kMaxParts; ++index) {
+    const Key key{peer.worker, index};
+    if (free(key)) return key;
+    if (inputs_.at(key).ready.tag < inputs_.at(oldest).ready.tag) oldest = key;
+  }
+  return oldest;
 }
 
 void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
@@ -115,16 +150,20 @@ void Inputs::OnPeerUp(const MemberId& peer) {
   }
 }
 
-void Inputs::OnCommit(const Commit& commit) {
+void Inputs::OnCommit(const Commit& commit, bool carries) {
   auto& parts = committed_[commit.round];
   parts.clear();
   for (const CommittedPart& part : commit.parts) parts.insert({part.member, part.part});
-  const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
-    return OfContribution(want) && want.piece.round == commit.round.value &&
-           !parts.contains(
-               {want.peer, PartIndex(static_cast<std::uint8_t>(want.to.buffer.index % 2))});
-  });
-  for (const Want& want : dropped) OnDropped(want);
+  carries_ = carries;
+  if (!carries) {
+    const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
+      if (!OfContribution(want)) return false;
+      const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
+      return at != inputs_.end() && at->second.ready.tag == want.piece.attempt &&
+             at->second.ready.round == commit.round && !Wanted(at->second);
+    });
+    for (const Want& want : dropped) OnDropped(want);
+  }
   MarkAll();
 }
 
@@ -135,12 +174,21 @@ void Inputs::OnReopened(RoundId round) {
 
 void Inputs::DropBefore(RoundId round) {
   oldest_ = std::max(oldest_, round);
-  fetcher_.Cancel(
-      [&](const Want& want) { return OfContribution(want) && want.piece.round < round.value; });
-  std::erase_if(inputs_, [&](const auto& entry) {
-    if (entry.second.ready.round >= round) return false;
-    dirty_.erase(entry.first);
-    return true;
+  std::set<std::pair<BufferId, std::uint32_t>> gone;  // and the tags
+  for (auto at = inputs_.begin(); at != inputs_.end();) {
+    const auto& [key, input] = *at;
+    // What is carried on may be announced for the open round any moment.
+    const bool comes_again = carries_ && input.ready.round.Next() == round && !Wanted(input);
+    if (input.ready.round >= round || comes_again) {
+      ++at;
+      continue;
+    }
+    gone.insert({Staging(key), input.ready.tag});
+    dirty_.erase(key);
+    at = inputs_.erase(at);
+  }
+  fetcher_.Cancel([&](const Want& want) {
+    return OfContribution(want) && gone.contains({want.to.buffer, want.piece.attempt});
   });
   committed_.erase(committed_.begin(), committed_.lower_bound(round));
 }
@@ -207,6 +255,7 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
 }
 
 bool Inputs::Wanted(const Input& input) const {
+  if (input.ready.plan != maps_.PlanOf(input.ready.round)) return false;
   const auto at = committed_.find(input.ready.round);
   return at == committed_.end() || at->second.contains({input.member, input.ready.part});
 }
@@ -218,13 +267,12 @@ bool Inputs::HasShard(const Input& input) {
 }
 
 std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
-  const Key key = KeyOf(member.worker, round, part);
-  const auto at = inputs_.find(key);
-  if (at == inputs_.end()) return std::nullopt;
-  const Input& input = at->second;
-  if (input.member != member || input.ready.round != round || !input.ready.sealed) {
-    return std::nullopt;
-  }
+  const Entry* found = FindOf(member.worker, [&](const Input& input) {
+    return input.member == member && input.ready.round == round && input.ready.part == part &&
+           input.ready.sealed && input.ready.plan == maps_.PlanOf(round);
+  });
+  if (found == nullptr) return std::nullopt;
+  const auto& [key, input] = *found;
   if (peers_.Mapped(member)) {
     return Source{{BufferKind::kContribution, input.ready.buffer, {}}, member, input.ready.tag};
   }

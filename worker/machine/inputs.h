@@ -3,6 +3,7 @@
 #pragma once
 
 #include <compare>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -31,8 +32,9 @@ class Inputs {
   void OnPeerUp(const MemberId& peer);
   // A map has changed: other pieces may be missing.
   void OnMapChanged() { MarkAll(); }
-  // Only these parts of the round are wanted from here on.
-  void OnCommit(const Commit& commit);
+  // Only these parts of the round are wanted from here on; with `carries` what has come of the
+  // others is kept, their workers announce them anew for the next round.
+  void OnCommit(const Commit& commit, bool carries);
   // The round is open again: parts of it are announced and wanted as before a commit.
   void OnReopened(RoundId round);
   void DropBefore(RoundId round);
@@ -46,7 +48,9 @@ class Inputs {
  private:
   struct Key {
     WorkerId worker;
-    std::uint32_t index = 0;  // of the staging buffer: 2 * (round % 2) + part
+    // Of the staging buffer: 2 * (round % 2) + part of the round in which it was announced first,
+    // or any that is free where work carried on lies there.
+    std::uint32_t index = 0;
     auto operator<=>(const Key&) const = default;
   };
   struct Input {
@@ -61,9 +65,11 @@ class Inputs {
     std::optional<std::uint32_t> receipted;  // for this version of the map
   };
 
-  static Key KeyOf(WorkerId worker, RoundId round, PartIndex part) {
-    return {worker, static_cast<std::uint32_t>(2 * (round.value % 2)) + part.value};
-  }
+  using Entry = std::pair<const Key, Input>;
+  // Of this worker, for which `fits` holds.
+  Entry* FindOf(WorkerId worker, const std::function<bool(const Input&)>& fits);
+  // Where a part that was not announced before goes.
+  Key KeyFor(const MemberId& peer, const PartReady& ready);
   static BufferId Staging(const Key& key) { return {BufferKind::kStaging, key.index, key.worker}; }
   Status CheckPlausible(const PartReady& ready) const;
   bool Wanted(const Input& input) const;
@@ -80,6 +86,7 @@ class Inputs {
   const Peers& peers_;
   RoundMaps& maps_;
   RoundId oldest_;
+  bool carries_ = false;  // the open round carries on work of the one before
   std::map<Key, Input> inputs_;
   std::set<Key> dirty_;  // those to look at: dirty or blocked
   std::map<RoundId, std::set<std::pair<MemberId, PartIndex>>> committed_;

@@ -7,28 +7,78 @@
 namespace lockstep::worker {
 
 void OwnWork::OnPlan(const Plan& plan) {
+  kinds_[plan.round] = {plan.relaxed, plan.local_rate, plan.attempt};
+  const auto mine = std::ranges::find(plan.assignments, context_.config.self, &Assignment::member);
+  const bool has_work =
+      pending_.contains(plan.round) || (work_ && work_->round == plan.round && !work_->is_void);
+  if (plan.carries && mine == plan.assignments.end() && has_work) return;
   Forget(plan.round);
   Pending& pending = pending_[plan.round];
   pending.epoch = plan.epoch;
-  for (const Assignment& assignment : plan.assignments) {
-    if (assignment.member == context_.config.self) pending.units = assignment.units;
-  }
+  pending.base = plan.round;
+  pending.plan = plan.attempt;
+  pending.kind = kinds_[plan.round];
+  if (mine != plan.assignments.end()) pending.units = mine->units;
   LOCKSTEP_CHECK(pending.units.size() <= queue_.capacity(), "{} units in a plan of at most {}",
                  pending.units.size(), queue_.capacity());
 }
 
 void OwnWork::OnReopened(RoundId round, Epoch epoch) {
-  const std::uint8_t used = work_ && work_->round == round ? work_->parts_told : 0;
+  std::uint8_t used = work_ && work_->round == round ? work_->parts_told : 0;
+  if (const auto waits = pending_.find(round.Next());
+      waits != pending_.end() && waits->second.base <= round) {
+    used = waits->second.first_part.value;
+  } else if (work_ && work_->round == round.Next() && work_->base <= round) {
+    used = work_->told_before;
+  }
   Forget(round);
-  pending_[round] = Pending{epoch, {}, PartIndex(used)};
+  Forget(round.Next());  // what was carried on is computed again, too
+  Pending& pending = pending_[round];
+  pending.epoch = epoch;
+  pending.first_part = PartIndex(used);
+  pending.base = round;
+  pending.kind = kinds_[round];
+  pending.plan = pending.kind.plan;
+}
+
+void OwnWork::CarryOver(const Commit& commit) {
+  const bool counted = std::ranges::any_of(
+      commit.parts, [&](const CommittedPart& part) { return part.member == context_.config.self; });
+  auto pending = pending_.extract(commit.round);
+  const bool begun = work_ && work_->round == commit.round && !work_->is_void &&
+                     work_->kind.relaxed && queue_.size() > 0;
+  const bool waits = !pending.empty() && !pending.mapped().units.empty();
+  if (counted || (!begun && !waits)) {
+    Stop(commit.round);
+    return;
+  }
+  const RoundId next = commit.round.Next();
+  fenced_.erase(fenced_.begin(), fenced_.upper_bound(commit.round));
+  if (waits) {
+    pending.key() = next;
+    pending.mapped().plan = commit.next->attempt;
+    pending_.insert(std::move(pending));
+    return;
+  }
+  work_->round = next;
+  work_->plan = commit.next->attempt;
+  work_->told_before = work_->parts_told;
+  for (Contribution& c : contributions_) {
+    if (c.work != work_->id || c.round != commit.round) continue;
+    c.round = next;
+    c.plan = work_->plan;
+    c.all_told.reset();
+  }
 }
 
 void OwnWork::OnFence(RoundId round) {
   std::optional<Pending> again;
   if (const auto at = pending_.find(round); at != pending_.end()) {
-    again = Pending{at->second.epoch, {}, at->second.first_part};
+    again = at->second;
+    again->units.clear();
   } else if (work_ && work_->round == round) {
-    again = Pending{work_->epoch, {}, PartIndex(work_->parts_told)};
+    again = Pending{work_->epoch, {},          PartIndex(work_->parts_told),
+                    work_->base,  work_->kind, work_->plan};
   }
   Forget(round);
   if (!again) return;
@@ -69,9 +119,24 @@ void OwnWork::OnAssign(const Assign& assign) {
   }
 }
 
-void OwnWork::BeginIfPossible(RoundId round) {
-  const auto at = pending_.find(round);
-  if (at == pending_.end() || Busy()) return;
+void OwnWork::BeginIfPossible(RoundId level, bool committed) {
+  if (pending_.empty() || Busy() || copy_op_) return;
+  auto at = committed ? pending_.end() : pending_.find(level);
+  const auto last = std::prev(pending_.end());
+  if (at == pending_.end() && last->second.kind.relaxed && last->second.base <= level) at = last;
+  if (at == pending_.end()) return;
+  if (at->second.kind.relaxed) {
+    if (at->second.units.empty()) return;
+    if (!copied_ || copy_for_ != at->second.base) {
+      if (work_) queue_.MakeVoid();  // nothing is computed while the copy changes
+      copy_for_ = at->second.base;
+      copied_ = false;
+      copy_op_ = context_.NewOp();
+      context_.Emit(action::TakeSnapshot{*copy_op_, action::SnapshotKind::kCompute});
+      return;
+    }
+  }
+  const RoundId round = at->first;
   const auto first = buffers_.Take(BufferKind::kContribution);
   if (!first) return;
   const auto second = buffers_.Take(BufferKind::kContribution);
@@ -81,12 +146,22 @@ void OwnWork::BeginIfPossible(RoundId round) {
   }
   if (work_) queue_.MakeVoid();
   const PartIndex first_part = at->second.first_part;
-  work_ = Work{next_work_++, round, at->second.epoch, 0, first_part.value, first_part.value, false};
+  copied_ = false;
+  work_ = Work{};
+  work_->id = next_work_++;
+  work_->round = round;
+  work_->epoch = at->second.epoch;
+  work_->base = at->second.base;
+  work_->kind = at->second.kind;
+  work_->plan = at->second.plan;
+  work_->parts_sealed = first_part.value;
+  work_->parts_told = work_->told_before = first_part.value;
   const std::array<BufferId, kMaxParts> parts = {*first, *second};
   for (std::uint8_t p = 0; p < kMaxParts; ++p) {
     Contribution c;
     c.work = work_->id;
     c.round = round;
+    c.plan = work_->plan;
     c.part = PartIndex(p);
     c.tag = context_.NewGeneration();
     c.buffer = parts[p];
@@ -94,9 +169,17 @@ void OwnWork::BeginIfPossible(RoundId round) {
     contributions_.push_back(std::move(c));
   }
   queue_.Reset(work_->id, at->second.units, first_part);
-  context_.Emit(action::StartWork{work_->id, round, at->second.epoch, parts});
+  context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->kind.relaxed,
+                                  work_->kind.local_rate});
   progress_due_ = context_.now + context_.config.progress_interval;
   pending_.erase(pending_.begin(), pending_.upper_bound(round));
+}
+
+bool OwnWork::OnOpDone(const event::OpDone& done) {
+  if (copy_op_ != done.op) return false;
+  copy_op_.reset();
+  copied_ = copy_for_.has_value();
+  return true;
 }
 
 void OwnWork::OnUnitDone(const event::UnitDone& done) {
@@ -131,7 +214,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   c->all_told.reset();
   ++work_->parts_told;
   context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
-                                 sealed.sealed_ns});
+                                 sealed.sealed_ns, c->plan});
 }
 
 void OwnWork::OnPeerDown(const MemberId& peer) {
@@ -148,6 +231,8 @@ void OwnWork::OnTimer() {
 Time OwnWork::next_timer() const { return Busy() && !work_->is_void ? progress_due_ : kNever; }
 
 void OwnWork::Stop(RoundId round) {
+  copy_for_.reset();
+  copied_ = false;
   pending_.erase(pending_.begin(), pending_.upper_bound(round));
   fenced_.erase(fenced_.begin(), fenced_.upper_bound(round));
   if (!work_ || work_->round > round || work_->is_void) return;
@@ -169,6 +254,7 @@ void OwnWork::Forget(RoundId round) {
 }
 
 void OwnWork::ReleaseBefore(RoundId round) {
+  kinds_.erase(kinds_.begin(), kinds_.lower_bound(round));
   for (Contribution& c : contributions_) {
     if (c.round < round) c.dropped = true;
   }
@@ -195,12 +281,13 @@ void OwnWork::Update() {
 bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
   const auto at = c.told.find(owner);
   const Told told = at == c.told.end() ? Told{} : at->second;
-  if (told.sealed || (told.buckets == c.buckets && !c.sealed)) return true;
+  const bool new_round = at != c.told.end() && told.round != c.round;
+  if (!new_round && (told.sealed || (told.buckets == c.buckets && !c.sealed))) return true;
   if (!peers_.Up(owner)) return false;
   // Who maps reads the part as a whole, when it is in a commit.
   const bool mapped = peers_.Mapped(owner);
   if (mapped && !c.sealed) return false;
-  PartReady ready{c.round, c.part, c.tag, c.buffer.index, c.buckets, c.sealed, {}};
+  PartReady ready{c.round, c.part, c.tag, c.buffer.index, c.buckets, c.sealed, c.plan, {}};
   std::vector<BufferRange> payload;
   if (!mapped) {
     bool anything = false;
@@ -210,20 +297,20 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
       ready.inlined.ranges.push_back(slice.range);
       payload.push_back({c.buffer, slice.range});
     }
-    if (!anything && !c.sealed) return false;
+    if (!anything && !c.sealed && !new_round) return false;
     if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
         payload.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
       payload.clear();
     }
   }
-  c.told[owner] = {c.buckets, c.sealed};
+  c.told[owner] = {c.round, c.buckets, c.sealed};
   context_.Say(owner, ready, std::move(payload));
   return true;
 }
 
 void OwnWork::TellProgress() {
-  context_.Tell(Progress{work_->round, work_->units_done, queue_.taken()});
+  context_.Tell(Progress{work_->round, work_->units_done, queue_.taken(), work_->plan});
   progress_due_ = context_.now + context_.config.progress_interval;
 }
 
@@ -231,6 +318,8 @@ bool OwnWork::Busy() const {
   return work_ &&
          (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed);
 }
+
+bool OwnWork::UsesParameters() const { return copy_op_ || (Busy() && !work_->kind.relaxed); }
 
 bool OwnWork::Computing() const {
   return work_ && !work_->is_void && (Busy() || queue_.taken() != queue_.size());

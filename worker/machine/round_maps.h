@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "worker/machine/context.h"
@@ -16,6 +17,12 @@ class RoundMaps {
     const auto at = rounds_.find(round);
     if (at == rounds_.end() || at->second.map != map) rounds_[round] = {map, {}};
   }
+  // What is computed for an earlier plan of the round counts no longer.
+  void SetPlan(RoundId round, Attempt plan) { plans_[round] = plan; }
+  std::optional<Attempt> PlanOf(RoundId round) const {
+    const auto at = plans_.find(round);
+    return at == plans_.end() ? std::nullopt : std::optional(at->second);
+  }
   const OwnerMap* Find(RoundId round) const {
     const auto at = rounds_.find(round);
     return at == rounds_.end() ? nullptr : &at->second.map;
@@ -27,7 +34,10 @@ class RoundMaps {
     if (at != entry.shards.end()) return at->second;
     return entry.shards[owner] = context_.layout.Shard(entry.map, owner);
   }
-  void DropBefore(RoundId round) { rounds_.erase(rounds_.begin(), rounds_.lower_bound(round)); }
+  void DropBefore(RoundId round) {
+    rounds_.erase(rounds_.begin(), rounds_.lower_bound(round));
+    plans_.erase(plans_.begin(), plans_.lower_bound(round));
+  }
 
  private:
   struct Entry {
@@ -36,6 +46,7 @@ class RoundMaps {
   };
   Context& context_;
   std::map<RoundId, Entry> rounds_;
+  std::map<RoundId, Attempt> plans_;
 };
 
 }  // namespace lockstep::worker

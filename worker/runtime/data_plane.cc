@@ -402,9 +402,9 @@ class DataPlaneImpl final : public DataPlane {
   void Do(action::UploadChunk& a) {
     StateChunk chunk{
         .round = a.round, .tensor = a.tensor, .offset = a.offset, .last = a.last, .bytes = {}};
-    const auto* from =
-        reinterpret_cast<const std::byte*>(buffers_.snapshot(a.tensor, /*checkpoint=*/true)) +
-        a.offset;
+    const auto* from = reinterpret_cast<const std::byte*>(
+                           buffers_.snapshot(a.tensor, action::SnapshotKind::kCheckpoint)) +
+                       a.offset;
     chunk.bytes.assign(from, from + a.bytes);
     setup_.to_coordinator(std::move(chunk), [this] { Post(event::ChunkUploaded{}); });
   }

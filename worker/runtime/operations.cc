@@ -160,7 +160,7 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
   const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    std::memcpy(buffers_.snapshot(t, checkpoint), buffers_.At({BufferKind::kState, t, {}}),
+    std::memcpy(buffers_.snapshot(t, take.kind), buffers_.At({BufferKind::kState, t, {}}),
                 layout_.parameter_count() * sizeof(float));
   }
   event::OpDone done;

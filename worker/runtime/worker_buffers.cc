@@ -111,8 +111,8 @@ float* WorkerBuffers::At(const BufferId& buffer) {
   return reinterpret_cast<float*>(found->second.data());
 }
 
-float* WorkerBuffers::snapshot(std::uint32_t tensor, bool checkpoint) {
-  const auto key = std::pair(checkpoint, tensor);
+float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) {
+  const auto key = std::pair(kind, tensor);
   const std::lock_guard lock(mutex_);
   auto found = snapshots_.find(key);
   if (found == snapshots_.end()) {

@@ -59,7 +59,7 @@ class WorkerBuffers {
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
   // Made at its first use; tensor 0: the parameters. Any thread.
-  float* snapshot(std::uint32_t tensor, bool checkpoint);
+  float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
 
   // The buffer as a region of `transport`, registered at its first use. The transport's data
   // thread.
@@ -77,7 +77,7 @@ class WorkerBuffers {
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the next two, which grow under the threads that look into them
   std::map<BufferId, Pages> pages_;
-  std::map<std::pair<bool, std::uint32_t>, Pages> snapshots_;
+  std::map<std::pair<action::SnapshotKind, std::uint32_t>, Pages> snapshots_;
 };
 
 }  // namespace lockstep::worker

@@ -78,6 +78,9 @@ TEST(Codec, OrderIsPartOfThePromise) {
   plan.owners = SmallCommit().owners;
   plan.assignments = {{kOne, {}}, {kZero, {}}};
   EXPECT_THAT(ErrorOf(Start{StateSource::kSeed, plan, 0}), HasSubstr("assignments out of order"));
+  plan.assignments.clear();
+  plan.carries = true;
+  EXPECT_THAT(ErrorOf(Start{StateSource::kSeed, plan, 0}), HasSubstr("carried into"));
 }
 
 TEST(Codec, WhatCannotBeIsRefused) {

@@ -96,7 +96,16 @@ inline OwnerMap Any<OwnerMap>() {
 
 template <>
 inline Plan Any<Plan>() {
-  Plan plan{Any<RoundId>(), Any<Epoch>(), {}, Any<OwnerMap>(), SomeMembers()};
+  const bool relaxed = Any<bool>();
+  Plan plan{Any<RoundId>(),
+            Any<Epoch>(),
+            {},
+            Any<OwnerMap>(),
+            SomeMembers(),
+            relaxed,
+            relaxed && Any<bool>(),
+            Any<bool>() ? 0.125f : 0.0f,
+            Any<Attempt>()};
   for (const MemberId& member : SomeMembers()) {
     plan.assignments.push_back({member, Several(Any<Unit>)});
   }
@@ -228,7 +237,7 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
                                        Any<bool>(),     Any<std::string>(), Any<double>()};
                      })};
     case 3:
-      return Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>()};
+      return Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<Attempt>()};
     case 4:
       return Sealed{
           Any<RoundId>(),
@@ -239,7 +248,8 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
             const auto [start, end] = std::minmax({Any<std::int64_t>(), Any<std::int64_t>()});
             return UnitTiming{Any<Unit>(), start, end};
           }),
-          Any<std::int64_t>()};
+          Any<std::int64_t>(),
+          Any<Attempt>()};
     case 5:
       return Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                         return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

@@ -45,6 +45,25 @@ TEST(Registry, AWholePolicyStandsAlone) {
   EXPECT_THAT(policy.error().message, HasSubstr("'auto' is a whole policy"));
 }
 
+TEST(Registry, LocalTakesAClosingRuleAndNoWorkRule) {
+  EXPECT_EQ(Make("local")->name, "local+full");
+  EXPECT_TRUE(Make("local")->local);
+  EXPECT_EQ(Make("local+backup")->name, "local+backup");
+  EXPECT_EQ(Make("local+backup")->closing->name(), "backup");
+  EXPECT_FALSE(Make("backup")->local);
+  const auto policy = Make("local+flexrr");
+  ASSERT_FALSE(policy.ok());
+  EXPECT_THAT(policy.error().message, HasSubstr("local steps do not move"));
+  EXPECT_FALSE(Make("backup+local").ok());
+}
+
+TEST(Registry, AsyncIsRelaxedWithABoundOfFourForEachWorker) {
+  const auto policy = Make("async");
+  ASSERT_TRUE(policy.ok());
+  EXPECT_TRUE(policy->relaxed);
+  EXPECT_FALSE(Make("async+flexrr").ok());
+}
+
 TEST(Registry, MoreContributorsThanWorkersAreAnError) {
   PolicySection section;
   section.name = "deadline";

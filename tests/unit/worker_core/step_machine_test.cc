@@ -206,7 +206,7 @@ TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
 TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   Begin(1);
   Compute(All<action::StartWork>()[0].work);
-  PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, {}});
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, Attempt(0), {}});
   auto fetches = All<action::Fetch>();
   ASSERT_EQ(fetches.size(), 1u);
   EXPECT_EQ(fetches[0].to.range, (FloatRange{0, 2048}));
@@ -286,13 +286,13 @@ TEST_F(StepMachineTest, WhatCannotBeClosesThePeer) {
   const std::vector<std::byte> junk(5, std::byte{0xff});
   Do(event::FromPeer{kPeer, junk});
   EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
-  PeerSays(PartReady{RoundId(0), PartIndex(2), 1, 0, 1, true, {}});
+  PeerSays(PartReady{RoundId(0), PartIndex(2), 1, 0, 1, true, Attempt(0), {}});
   EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
-  PeerSays(PartReady{RoundId(0), PartIndex(0), 1, 0, 99, false, {}});
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 1, 0, 99, false, Attempt(0), {}});
   EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
-  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 1, true, {}});
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 1, true, Attempt(0), {}});
   EXPECT_TRUE(All<action::ClosePeer>().empty());
-  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 0, false, {}});  // takes it back
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 4, 0, 0, false, Attempt(0), {}});  // takes it back
   EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
   PeerSays(StateWant{77, 0});
   EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
