@@ -22,6 +22,7 @@ Result<std::string> Draining::Request(WorkerId worker) {
     return invalid(fmt::format("worker {} cannot leave: nobody else has the parameters", worker));
   }
   member.draining = true;
+  any_asked_ = true;
   std::string text = fmt::format("worker {} leaves as soon as no round needs it", worker);
   const auto left = static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), stays));
   if (member.live() && left < job_->min_workers) {
@@ -46,8 +47,14 @@ bool Draining::Needed(const Member& member) const {
 
 void Draining::Advance() {
   if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) return;
+  if (!any_asked_) return;
+  any_asked_ = false;
   for (Member& member : job_->members.all()) {
-    if (!member.draining || member.told_to_leave || !member.connected() || Needed(member)) continue;
+    if (!member.draining || member.told_to_leave) continue;
+    if (!member.connected() || Needed(member)) {
+      any_asked_ = true;
+      continue;
+    }
     member.told_to_leave = true;
     job_->Send(member, AskToLeave{"it was asked to leave"});
   }

@@ -24,6 +24,7 @@ class Draining {
 
   Job* job_;
   const RoundMachine* rounds_;
+  bool any_asked_ = false;  // that has not been told; Advance comes after each event
 };
 
 }  // namespace lockstep::coordinator

@@ -273,12 +273,16 @@ void OpenRound::NoteLatePart(const MemberId& from) {
 }
 
 std::optional<Time> OpenRound::OldestRevoke() const {
-  std::optional<Time> oldest;
-  if (pending_revokes == 0) return oldest;
-  for (const WorkerShare& share : shares_) {
-    if (share.revoke && (!oldest || share.revoke->asked < *oldest)) oldest = share.revoke->asked;
+  return asked_.empty() ? std::nullopt : std::optional(asked_.front().first);
+}
+
+void OpenRound::DropAnsweredRevokes() {
+  while (!asked_.empty()) {
+    const auto [asked, worker] = asked_.front();
+    const WorkerShare* share = Share(worker);
+    if (share != nullptr && share->revoke && share->revoke->asked == asked) return;
+    asked_.pop_front();
   }
-  return oldest;
 }
 
 std::vector<WorkerId> OpenRound::RevokesBefore(Time t) const {
@@ -291,6 +295,7 @@ std::vector<WorkerId> OpenRound::RevokesBefore(Time t) const {
 
 void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  asked_.emplace_back(revoke.asked, worker);
   share.revoke = std::move(revoke);
   ++pending_revokes;
   Refresh(share, started);
@@ -298,7 +303,10 @@ void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
 
 void OpenRound::ExtendRevoke(WorkerId worker, Time now) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
-  if (share.revoke) share.revoke->asked = now;
+  if (!share.revoke) return;
+  share.revoke->asked = now;
+  asked_.emplace_back(now, worker);
+  DropAnsweredRevokes();
 }
 
 Result<OpenRound::GivenBack> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
@@ -338,6 +346,7 @@ Result<OpenRound::GivenBack> OpenRound::OnRevoked(const MemberId& from, const Re
   if (answer) {
     share->revoke.reset();
     --pending_revokes;
+    DropAnsweredRevokes();
   } else {
     share->refused = true;
   }
@@ -405,6 +414,7 @@ void OpenRound::MakeOrphans(WorkerShare* share) {
   share->refused = false;
   if (share->revoke) --pending_revokes;
   share->revoke.reset();
+  DropAnsweredRevokes();
   Refresh(*share, started);
 }
 

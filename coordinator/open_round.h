@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -175,6 +177,7 @@ class OpenRound {
   }
   static void NotePace(policies::WorkerView* view, std::uint32_t units, Time now);
   void MakeOrphans(WorkerShare* share);
+  void DropAnsweredRevokes();
   void UpdateDelivered(WorkerShare* share, Time now);
   // Renews its view and the running counts after a change of the share.
   void Refresh(const WorkerShare& share, Time now);
@@ -186,6 +189,9 @@ class OpenRound {
   std::vector<WorkerShare> shares_;          // parallel to views_
   std::vector<policies::WorkerView> views_;  // ascending
   std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
+  // When who was asked, ascending. The first one waits for its answer; of the others some may not,
+  // or may have been given more time.
+  std::deque<std::pair<Time, WorkerId>> asked_;
   // By slot: of each owner, how long after the first part of each contributor that is not mapped
   // with it was ready its receipt came.
   std::vector<std::vector<Duration>> receipts_late_;

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
 #include <queue>
 #include <tuple>
 
@@ -175,16 +178,21 @@ void RoundMachine::SpreadOrphans(const std::vector<Member*>& takers) {
       return std::tie(done_in, taker) > std::tie(other.done_in, other.taker);
     }
   };
-  const Duration usual = std::max(job_->members.MedianUnitTime(), Duration(1));
-  std::priority_queue<Load> loads;
+  std::optional<Duration> usual;  // costs a pass
+  std::vector<Load> all;
+  all.reserve(takers.size());
   for (std::size_t i = 0; i < takers.size(); ++i) {
-    const Duration known = takers[i]->unit_times.mean;
-    const Duration unit_time = known > Duration{} ? known : usual;
+    Duration unit_time = takers[i]->unit_times.mean;
+    if (unit_time == Duration{}) {
+      if (!usual) usual = std::max(job_->members.MedianUnitTime(), Duration(1));
+      unit_time = *usual;
+    }
     const policies::WorkerView* view = open_->WorkerViewOf(takers[i]->id.worker);
     const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
-    loads.push({unit_time * (left + 1), unit_time, i});
+    all.push_back({unit_time * (left + 1), unit_time, i});
   }
-  std::vector<std::vector<Orphan>> given(takers.size());
+  std::priority_queue<Load> loads(std::less<Load>(), std::move(all));
+  std::map<std::size_t, std::vector<Orphan>> given;  // by taker
   for (const Orphan& orphan : open_->orphans) {
     Load load = loads.top();
     loads.pop();
@@ -193,9 +201,7 @@ void RoundMachine::SpreadOrphans(const std::vector<Member*>& takers) {
     loads.push(load);
   }
   open_->orphans.clear();
-  for (std::size_t i = 0; i < takers.size(); ++i) {
-    if (!given[i].empty()) GiveTo(*takers[i], given[i]);
-  }
+  for (const auto& [taker, units] : given) GiveTo(*takers[taker], units);
 }
 
 }  // namespace lockstep::coordinator

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "policies/helpers.h"
 #include "policies/outlook.h"
 
 namespace lockstep::policies {
@@ -24,12 +24,13 @@ constexpr int kWaits = 16;
 constexpr int kStuckUnits = 3;
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
 
-// One round's look at one worker.
-struct Sight {
-  Duration unit_time{};
-  Time end;           // expected
-  double progressed;  // share of what it holds
-  bool can_help = false;
+// A straggler of a look, in a heap: the latest end on top, at a tie the first by id.
+struct Late {
+  Time end;
+  std::size_t worker;
+  bool operator<(const Late& other) const {
+    return end != other.end ? end < other.end : worker > other.worker;
+  }
 };
 
 class Flexrr final : public WorkRule {
@@ -59,11 +60,9 @@ class Flexrr final : public WorkRule {
     verdict.look_again = view.now + std::max(age / kWaits, kShortestWait);
     if (!news && view.now < next_look_) return verdict;
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
-    const Duration usual = MedianUnitTime(view);
-    if (usual == Duration{}) return verdict;
-    Look(view, usual);
-    HandOver(view, &verdict);
-    if (verdict.moves.empty()) FenceStuck(view, usual, &verdict);
+    if (!Look(view)) return verdict;
+    if (any_movable_) HandOver(view, &verdict);
+    if (verdict.moves.empty()) FenceStuck(view, &verdict);
     return verdict;
   }
 
@@ -79,63 +78,75 @@ class Flexrr final : public WorkRule {
     next_hand_over_.clear();
   }
 
-  void Look(const RoundView& view, Duration usual) {
+  // False: nothing is known of anybody's unit times.
+  bool Look(const RoundView& view) {
     sights_.clear();
-    // What a second part costs its giver: its way to the owners, once more.
-    delivery_ = Duration{};
-    std::uint32_t delivered = 0;
+    any_movable_ = false;
+    delivery_.reset();
+    Duration usual{};
     for (const WorkerView& worker : view.workers) {
       Sight sight;
       sight.unit_time = UnitTimeOf(worker, usual);
-      sight.end = ExpectedEnd(worker, view.now, sight.unit_time);
-      sight.end = std::max(sight.end, view.now);
-      sight.progressed = Progressed(worker, view.now, sight.unit_time);
-      sight.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
-      sights_.push_back(sight);
-      for (const PartView& part : worker.parts) {
-        if (!part.delivered_at) continue;
-        delivery_ += *part.delivered_at - part.ready_at;
-        ++delivered;
+      if (sight.unit_time == Duration{}) {
+        usual = sight.unit_time = MedianUnitTime(view);
+        if (usual == Duration{}) return false;
       }
+      sight.end = std::max(ExpectedEnd(worker, view.now, sight.unit_time), view.now);
+      sight.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
+      sight.idle = sight.can_help && Computed(worker);
+      sight.movable =
+          worker.fenced || worker.revoking ? 0 : Movable(worker, view.now, sight.unit_time);
+      any_movable_ = any_movable_ || sight.movable > 0;
+      sights_.push_back(sight);
     }
-    if (delivered > 0) delivery_ /= delivered;
+    return !sights_.empty();
   }
 
-  // The latest first; each gets rid of as much as it makes the round shorter, within its next
-  // hand-over.
+  // Stragglers are who was one before in this round, who is the trigger behind a helper, and who
+  // has units waiting while a helper has nothing left. The latest first; each gets rid of as much
+  // as it makes the round shorter, within its next hand-over.
   void HandOver(const RoundView& view, WorkVerdict* verdict) {
-    std::vector<std::size_t> order(view.workers.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::erase_if(order, [&](std::size_t i) {
-      const WorkerView& worker = view.workers[i];
-      return worker.fenced || worker.revoking || Movable(worker, view.now, i) == 0;
-    });
-    std::stable_sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
-      return sights_[a].end > sights_[b].end;
-    });
-    for (const std::size_t helpee : order) HandOverFrom(helpee, view, verdict);
+    helpers_.Begin(view, sights_, options_.group_size);
+    late_.clear();
+    for (std::size_t i = 0; i < sights_.size(); ++i) {
+      if (sights_[i].movable == 0) continue;
+      std::uint32_t& next = NextHandOver(view.workers[i]);
+      if (next == 0 && !helpers_.IsBehind(i, options_.trigger)) continue;
+      if (next == 0) {
+        const auto first =
+            static_cast<std::uint32_t>(options_.first * view.workers[i].units_planned);
+        next = std::max(1u, first);
+      }
+      if (helpers_.Soonest(i) < sights_[i].end) late_.push_back({sights_[i].end, i});
+    }
+    std::make_heap(late_.begin(), late_.end());
+    for (auto last = late_.end(); last != late_.begin(); --last) {
+      std::pop_heap(late_.begin(), last);
+      HandOverFrom((last - 1)->worker, view, verdict);
+    }
   }
 
   void HandOverFrom(std::size_t helpee, const RoundView& view, WorkVerdict* verdict) {
     const WorkerView& from = view.workers[helpee];
     Sight& slow = sights_[helpee];
-    if (!IsStraggler(helpee, view)) return;
     std::uint32_t& size = NextHandOver(from);
-    const std::uint32_t most = std::min(size, Movable(from, view.now, helpee));
+    const std::uint32_t most = std::min(size, slow.movable);
+    const std::size_t first_move = verdict->moves.size();
     std::uint32_t moved = 0;
     for (; moved < most; ++moved) {
-      const std::optional<std::size_t> helper = EarliestHelper(helpee, view);
+      const std::optional<std::size_t> helper = helpers_.Earliest(helpee);
       if (!helper) break;
       Sight& quick = sights_[*helper];
       // Half a unit more: among equals the last unit would go to and fro.
-      const Duration price = quick.unit_time * 3 / 2 + Overhead(view.workers[*helper]);
-      if (quick.end + price >= slow.end) break;
+      const Time done = quick.end + quick.unit_time * 3 / 2;
+      if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
       quick.end += quick.unit_time;
+      helpers_.GaveOne(*helper);
       slow.end -= slow.unit_time;
       const WorkerId to = view.workers[*helper].member.worker;
-      const auto same = std::find_if(
-          verdict->moves.begin(), verdict->moves.end(),
-          [&](const MoveUnits& m) { return m.from == from.member.worker && m.to == to; });
+      const auto same =
+          std::find_if(verdict->moves.begin() + static_cast<std::ptrdiff_t>(first_move),
+                       verdict->moves.end(), [&](const MoveUnits& m) { return m.to == to; });
       if (same != verdict->moves.end()) {
         ++same->units;
       } else {
@@ -153,68 +164,50 @@ class Flexrr final : public WorkRule {
 
   // All but what is begun, and of a worker with nothing new for long also what its report does not
   // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
-  std::uint32_t Movable(const WorkerView& worker, Time now, std::size_t i) const {
-    const bool overdue = now - worker.progressed_at > 2 * sights_[i].unit_time;
+  static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
+    const bool overdue = now - worker.progressed_at > 2 * unit_time;
     return worker.units_given -
            (overdue ? std::max(worker.units_taken, worker.units_done) : Begun(worker));
   }
 
-  // Who was handed over from in this round; who is the trigger behind a helper; who has units
-  // waiting while a helper has nothing left.
-  bool IsStraggler(std::size_t helpee, const RoundView& view) const {
-    const auto known = next_hand_over_.size() > view.workers[helpee].member.worker.value
-                           ? next_hand_over_[view.workers[helpee].member.worker.value]
-                           : 0;
-    if (known > 0) return true;
-    const auto [first, last] = Group(helpee, view);
-    for (std::size_t i = first; i < last; ++i) {
-      if (i == helpee || !sights_[i].can_help) continue;
-      if (Computed(view.workers[i])) return true;
-      if (sights_[i].progressed - sights_[helpee].progressed > options_.trigger) return true;
-    }
-    return false;
+  // A helper that is sealing what it has needs a second part.
+  Duration Overhead(const RoundView& view, std::size_t helper) {
+    const WorkerView& worker = view.workers[helper];
+    return Begun(worker) >= worker.units_given ? Delivery(view) : Duration{};
   }
 
-  std::optional<std::size_t> EarliestHelper(std::size_t helpee, const RoundView& view) const {
-    std::optional<std::size_t> best;
-    const auto [first, last] = Group(helpee, view);
-    for (std::size_t i = first; i < last; ++i) {
-      if (i == helpee || !sights_[i].can_help) continue;
-      if (!best ||
-          sights_[i].end + sights_[i].unit_time < sights_[*best].end + sights_[*best].unit_time) {
-        best = i;
+  // What a second part costs its giver: its way to the owners, once more; the mean of what is
+  // known. It costs a pass, so only who needs it asks.
+  Duration Delivery(const RoundView& view) {
+    if (delivery_) return *delivery_;
+    Duration sum{};
+    std::uint32_t delivered = 0;
+    for (const WorkerView& worker : view.workers) {
+      for (const PartView& part : worker.parts) {
+        if (!part.delivered_at) continue;
+        sum += *part.delivered_at - part.ready_at;
+        ++delivered;
       }
     }
-    return best;
+    delivery_ = delivered > 0 ? sum / delivered : Duration{};
+    return *delivery_;
   }
 
-  // A helper that is sealing what it has needs a second part.
-  Duration Overhead(const WorkerView& helper) const {
-    return Begun(helper) >= helper.units_given ? delivery_ : Duration{};
-  }
-
+  // Of a straggler of this round; else 0.
   std::uint32_t& NextHandOver(const WorkerView& worker) {
     const std::uint32_t slot = worker.member.worker.value;
     if (next_hand_over_.size() <= slot) next_hand_over_.resize(slot + 1, 0);
-    std::uint32_t& size = next_hand_over_[slot];
-    if (size == 0) {
-      size = std::max(1u, static_cast<std::uint32_t>(options_.first * worker.units_planned));
-    }
-    return size;
-  }
-
-  // Neighbours by worker id.
-  std::pair<std::size_t, std::size_t> Group(std::size_t worker, const RoundView& view) const {
-    const std::size_t count = view.workers.size();
-    if (options_.group_size == 0 || options_.group_size >= count) return {0, count};
-    const std::size_t first = worker / options_.group_size * options_.group_size;
-    return {first, std::min<std::size_t>(first + options_.group_size, count)};
+    return next_hand_over_[slot];
   }
 
   // A unit that is begun cannot be moved. When everybody else is done and one worker is stuck in a
   // unit (or in delivering), waiting goes on for as long as computing its units again would take,
   // and then they are: never more than twice the time of the better choice.
-  void FenceStuck(const RoundView& view, Duration usual, WorkVerdict* verdict) {
+  void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
+    // Where many are late it is not them; and who computes again what a fence took must not be
+    // next.
+    const std::size_t most = std::max<std::size_t>(view.workers.size() / 4, 1);
+    if (view.with_units - view.finished > most) return;
     std::uint32_t free = 0;
     std::uint32_t fenced = 0;
     std::vector<std::size_t> late;
@@ -228,15 +221,14 @@ class Flexrr final : public WorkRule {
         late.push_back(i);
       }
     }
-    // Where many are late it is not them; and who computes again what a fence took must not be
-    // next.
-    const std::size_t most = std::max<std::size_t>(view.workers.size() / 4, 1);
-    if (free == 0 || late.size() + fenced > most) return;
+    if (free == 0 || late.empty() || late.size() + fenced > most) return;
+    const Duration usual = MedianUnitTime(view);
+    const Duration delivery = Delivery(view);
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
-      const Duration again = usual * ((worker.units_given + free - 1) / free) + delivery_;
+      const Duration again = usual * ((worker.units_given + free - 1) / free) + delivery;
       const Duration due =
-          std::max(Computed(worker) ? 4 * delivery_ + usual : kStuckUnits * sights_[i].unit_time,
+          std::max(Computed(worker) ? 4 * delivery + usual : kStuckUnits * sights_[i].unit_time,
                    kShortestStuck);
       const Time from = worker.parts.empty()
                             ? worker.progressed_at
@@ -262,9 +254,12 @@ class Flexrr final : public WorkRule {
   std::uint32_t finished_ = 0;
   std::uint32_t pending_revokes_ = 0;
   Time next_look_;
-  std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: not in this round yet
+  std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
   std::vector<Sight> sights_;                  // parallel to the view's workers
-  Duration delivery_{};
+  Helpers helpers_;
+  std::vector<Late> late_;
+  std::optional<Duration> delivery_;  // as Delivery says, once asked for
+  bool any_movable_ = false;
 };
 
 }  // namespace

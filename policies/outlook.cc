@@ -5,19 +5,6 @@
 
 namespace lockstep::policies {
 
-Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
-  if (worker.pace > Duration{}) return worker.pace;
-  return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
-}
-
-Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) {
-  if (Computed(worker)) return worker.finished_at.value_or(now);
-  const std::uint32_t left = worker.units_given - worker.units_done;
-  const Duration spent = now - worker.progressed_at;
-  const Duration rest = spent > unit_time ? spent - unit_time : unit_time - spent;
-  return now + rest + unit_time * (left - 1);
-}
-
 double Progressed(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return 1;
   double done = worker.units_done;

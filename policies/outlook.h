@@ -11,11 +11,10 @@ namespace lockstep::policies {
 
 // Time that one of its units takes now: the pace of this round, else what is known of it from
 // earlier rounds, else `otherwise`.
-Duration UnitTimeOf(const WorkerView& worker, Duration otherwise);
-
-// When it will have computed all units it holds. A unit that takes longer than usual is expected to
-// need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
-Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time);
+inline Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
+  if (worker.pace > Duration{}) return worker.pace;
+  return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
+}
 
 // Units done, of those it holds, as a share from 0 to 1; the one under way counts as far as its
 // time goes.
@@ -32,5 +31,15 @@ inline std::uint32_t Begun(const WorkerView& worker) {
 
 // Everything it holds is computed; perhaps not delivered.
 inline bool Computed(const WorkerView& worker) { return worker.units_done >= worker.units_given; }
+
+// When it will have computed all units it holds. A unit that takes longer than usual is expected to
+// need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
+inline Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) {
+  if (Computed(worker)) return worker.finished_at.value_or(now);
+  const std::uint32_t left = worker.units_given - worker.units_done;
+  const Duration spent = now - worker.progressed_at;
+  const Duration rest = spent > unit_time ? spent - unit_time : unit_time - spent;
+  return now + rest + unit_time * (left - 1);
+}
 
 }  // namespace lockstep::policies

@@ -1,0 +1,75 @@
+// Who can help whom within one look at a round. A look at a thousand workers asks this for each
+// that lags and for each unit that moves, so no answer costs a pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/time.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+// One look at one worker. While work is handed over `end` moves and `can_help` may end.
+struct Sight {
+  Duration unit_time{};
+  Time end;  // expected
+  std::uint32_t movable = 0;
+  bool can_help = false;
+  bool idle = false;  // can help, and has computed all that it holds
+};
+
+// Helpers help the workers of their own group: neighbours by worker id. Workers are named by their
+// place in the view.
+class Helpers {
+ public:
+  // A new look; of `sights`, which has to stay, only `can_help` may end. `group_size` 0: all are
+  // one group.
+  void Begin(const RoundView& view, const std::vector<Sight>& sights, std::uint32_t group_size);
+
+  // --- as it was at the beginning of the look
+  // One that helps is more than `trigger` further than this worker, or has nothing left. The worker
+  // has units left.
+  bool IsBehind(std::size_t worker, double trigger);
+  // When the first of the group's helpers would be done with one unit more; kNever without any.
+  Time Soonest(std::size_t worker) { return GroupOf(worker).soonest; }
+
+  // --- as it is now
+  // Who would be done first with one unit more, at a tie the first by id. Nobody where that is the
+  // worker itself: all others would be done after it then.
+  std::optional<std::size_t> Earliest(std::size_t worker);
+  // Who was named last by Earliest has got one unit more.
+  void GaveOne(std::size_t helper);
+
+ private:
+  struct Entry {
+    Time end;  // with one unit more
+    std::size_t worker;
+    bool operator<(const Entry& other) const {  // of a heap: the earliest on top
+      return end != other.end ? end > other.end : worker > other.worker;
+    }
+  };
+  struct Group {
+    bool looked_at = false;
+    bool any_idle = false;
+    double furthest = -1;  // progress, where nobody is idle
+    Time soonest;
+    bool heaped = false;
+    std::vector<Entry> heap;  // who cannot help any more is taken out when on top
+  };
+
+  Group& GroupOf(std::size_t worker);
+  std::vector<Entry>& HeapOf(std::size_t worker);
+  std::pair<std::size_t, std::size_t> Members(std::size_t worker) const;
+  double Progress(std::size_t worker) const;
+
+  const RoundView* view_ = nullptr;
+  const std::vector<Sight>* sights_ = nullptr;
+  std::size_t group_size_ = 1;
+  std::vector<Group> groups_;
+};
+
+}  // namespace lockstep::policies
