@@ -150,6 +150,16 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   return true;
 }
 
+bool Joining::IsCutOff(const Member& member) const {
+  bool any = false;
+  for (const Member& other : job_->members.all()) {
+    if (!other.live() || other.id == member.id) continue;
+    if (!job_->members.Broken(other.id.worker, member.id.worker)) return false;
+    any = true;
+  }
+  return any;
+}
+
 Status Joining::On(Member& from, const Behind& message) {
   switch (from.state) {
     case MemberState::kLive:
@@ -253,8 +263,10 @@ void Joining::Advance() {
   if (job_->members.Count(MemberState::kBehind) > 0) {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;
-      if (member.connected() && member.state == MemberState::kBehind && heard) {
-        Copy(member, std::nullopt);
+      if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
+      // What is broken stays so as long as it is here: it has to connect anew.
+      if (!Copy(member, std::nullopt) && IsCutOff(member)) {
+        job_->Expel(member, "it reaches nobody that has the parameters");
       }
     }
   }

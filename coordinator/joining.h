@@ -59,6 +59,8 @@ class Joining {
   bool LetIn(Member& member, Newcomer& newcomer);
   bool Copy(Member& member, const std::optional<MemberId>& not_from);
   Member* ChooseDonor(const Member& member, RoundId at, const std::optional<MemberId>& not_from);
+  // There are some who have the parameters, and it reaches none of them.
+  bool IsCutOff(const Member& member) const;
   void MakeLive(Member& member, RoundId next);
 
   Job* job_;

@@ -338,6 +338,26 @@ TEST(Golden, BehindAndBackBeforeTheNextAttempt) {
   Compare(s, "behind_and_back");
 }
 
+TEST(Golden, BehindAndCutOff) {
+  Story s("Of two workers one is put behind and cannot reach the other: it has to connect anew",
+          {.workers = 2, .min_workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Published(0);
+  s.Say("Worker 1 stops.");
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Wait(0.3);
+  s.From(0, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Wait(0.3);
+  s.Say("It goes on, and could only copy from worker 0.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  Compare(s, "behind_and_cut_off");
+}
+
 TEST(Golden, Rejoin) {
   Story s("A worker is lost and comes back: it connects, copies, is level and gets units", {});
   s.Begin();
