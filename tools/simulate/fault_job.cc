@@ -15,14 +15,16 @@
 namespace lockstep::simulate {
 namespace {
 
-std::string DrawPolicy(std::uint32_t workers, RandomStream& random) {
+PolicySection DrawPolicy(std::uint32_t workers, RandomStream& random) {
   const std::vector<std::string> closing = policies::ClosingRuleNames();
   const std::vector<std::string> work = policies::WorkRuleNames();
   PolicySection section;
   section.name = fmt::format("{}+{}", closing[random.NextBelow(closing.size())],
                              work[random.NextBelow(work.size())]);
+  if (random.NextBelow(8) == 0) section.name = "auto";
+  if (random.NextBelow(3) == 0) section.backup_workers = PolicySection::kAuto;
   // Some make no sense with so few workers.
-  return policies::MakePolicy(section, workers).ok() ? section.name : "full+none";
+  return policies::MakePolicy(section, workers).ok() ? section : PolicySection{};
 }
 
 coordinator::StartParameters StartOf(const FaultJob& job) {
@@ -31,7 +33,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.job.epochs = job.epochs;
   start.config.job.global_batch = job.global_batch;
   start.config.job.min_workers = job.min_workers;
-  start.config.policy.name = job.policy;
+  start.config.policy = job.policy;
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -197,10 +199,10 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   job.seed = draw.seed;
   job.workers = static_cast<std::uint32_t>(1 + random.NextBelow(6));
   if (draw.workers) job.workers = *draw.workers;
-  const std::string policy = DrawPolicy(job.workers, random);
+  const PolicySection policy = DrawPolicy(job.workers, random);
   job.policy = draw.policy.value_or(policy);
   job.plugin = draw.plugin;
-  if (job.plugin != nullptr) job.policy = "plugin";
+  if (job.plugin != nullptr) job.policy.name = "plugin";
   if (random.NextBelow(4) == 0) {
     job.min_workers = static_cast<std::uint32_t>(1 + random.NextBelow(job.workers));
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/job_config.h"
 #include "policies/registry.h"
 #include "tools/simulate/fault.h"
 #include "tools/simulate/real_numbers.h"
@@ -21,7 +22,7 @@ struct FaultJob {
   std::uint64_t seed = 1;
   std::uint32_t workers = 4;
   std::uint32_t min_workers = 1;
-  std::string policy = "full";
+  PolicySection policy;
   policies::PluginMaker plugin = nullptr;  // for the policy of that name
   std::uint32_t global_batch = 64;
   std::uint32_t epochs = 3;
@@ -40,7 +41,7 @@ struct FaultJob {
 struct FaultDraw {
   std::uint64_t seed = 1;
   std::optional<std::uint32_t> workers;    // else 1 to 6
-  std::optional<std::string> policy;       // else any pair of rules
+  std::optional<PolicySection> policy;     // else any pair of rules, or auto
   policies::PluginMaker plugin = nullptr;  // instead of all that
   FaultMix mix;
   std::uint32_t more_epochs = 0;

@@ -53,7 +53,15 @@ std::string Command(const SimulateOptions& options, std::uint64_t seed,
                     const std::vector<Fault>* faults) {
   std::string command = fmt::format("lockstep-simulate --faults --seed {}", seed);
   if (options.workers > 0) command += fmt::format(" --workers {}", options.workers);
-  if (options.policy_given) command += fmt::format(" --policy.name={}", options.job.policy.name);
+  if (options.policy_given) {
+    const PolicySection& policy = options.job.policy;
+    command += fmt::format(" --policy.name={}", policy.name);
+    if (policy.backup_workers == PolicySection::kAuto) {
+      command += " --backup.workers=auto";
+    } else if (policy.backup_workers != PolicySection().backup_workers) {
+      command += fmt::format(" --backup.workers={}", policy.backup_workers);
+    }
+  }
   if (faults != nullptr) {
     for (const Fault& fault : *faults) command += " --fault " + ToString(fault);
   }
@@ -108,7 +116,11 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   FaultDraw draw;
   draw.seed = seed;
   if (options.workers > 0) draw.workers = options.workers;
-  if (options.policy_given) draw.policy = options.job.policy.name;
+  if (options.policy_given) {
+    draw.policy.emplace();
+    draw.policy->name = options.job.policy.name;
+    draw.policy->backup_workers = options.job.policy.backup_workers;
+  }
   // Every kind of trouble alone, and all together.
   draw.mix.crashes = seed % 4 != 1;
   draw.mix.stops = seed % 4 != 2;
