@@ -174,6 +174,35 @@ Duration SlowdownModel::Lengthen(WorkerId worker, RoundId round, std::uint32_t u
   return std::max(nominal, whole) + delay;
 }
 
+Duration SlowdownModel::Stall(WorkerId worker, RoundId round, std::uint32_t unit,
+                              Duration since_start, Duration nominal) const {
+  Duration stall{};
+  for (const SlowdownSpec& spec : specs_) {
+    if (spec.pattern != kSlowWorker && spec.pattern != kDelay) continue;
+    if (!AppliesTo(spec, worker) || !InWindow(spec, since_start)) continue;
+    const Drawn drawn = DrawUnit(spec, worker, round, unit);
+    stall += drawn.delay;
+    if (spec.pattern == kDelay) stall += FromSeconds(Seconds(nominal) * (drawn.factor - 1));
+  }
+  return stall;
+}
+
+Duration SlowdownModel::PauseEnd(WorkerId worker, Duration since_start) const {
+  Duration t = since_start;
+  bool paused = true;
+  for (int changes = 0; paused && changes < kMostChanges; ++changes) {
+    paused = false;
+    for (const SlowdownSpec& spec : specs_) {
+      if (spec.pattern != kPause || !AppliesTo(spec, worker)) continue;
+      const Phase phase = PhaseAt(spec, workers_, worker, t);
+      if (phase.factor > 0) continue;
+      t = phase.until;
+      paused = true;
+    }
+  }
+  return t;
+}
+
 bool SlowdownModel::MayAct(WorkerId worker, Duration since_start) const {
   return std::ranges::any_of(specs_, [&](const SlowdownSpec& spec) {
     return AppliesTo(spec, worker) && InWindow(spec, since_start);

@@ -25,6 +25,15 @@ class SlowdownModel {
   Duration Lengthen(WorkerId worker, RoundId round, std::uint32_t unit, Duration since_start,
                     Duration nominal) const;
 
+  // How much of such a unit is a stall: time in which the machine stands still, whatever becomes of
+  // the unit (slow-worker's delay; what delay adds to the unit). It counts from the unit's
+  // beginning.
+  Duration Stall(WorkerId worker, RoundId round, std::uint32_t unit, Duration since_start,
+                 Duration nominal) const;
+
+  // When the pause that is in force at that time of the job is over; that time where none is.
+  Duration PauseEnd(WorkerId worker, Duration since_start) const;
+
   // Whether any spec that may speak of this worker is in its window.
   bool MayAct(WorkerId worker, Duration since_start) const;
 

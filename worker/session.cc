@@ -149,9 +149,9 @@ class SessionImpl final : public Session {
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
 
-    auto pacer = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
-                                         welcomed_at_ - Duration(welcome_.age_ns), self().worker,
-                                         welcome_.workers);
+    pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
+                                     welcomed_at_ - Duration(welcome_.age_ns), self().worker,
+                                     welcome_.workers);
     std::string slowdowns;
     for (const SlowdownSpec& spec : options_.slowdowns) {
       if (AppliesTo(spec, self().worker)) slowdowns += ToString(spec) + "\n";
@@ -162,10 +162,7 @@ class SessionImpl final : public Session {
                    fmt::format("--slowdown: there are more than {}, or together they are too long",
                                kMaxSlowdownSpecs / 2)};
     }
-    {
-      std::lock_guard lock(handover_);  // the control thread may be closing meanwhile
-      pacer_ = std::move(pacer);
-    }
+    desk_.OnCancelled([this] { pacer_->Wake(); });
     if (Status set = SetSlowdowns(slowdowns); !set.ok()) return set;
 
     auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
@@ -230,7 +227,8 @@ class SessionImpl final : public Session {
     LOCKSTEP_CHECK(in_unit_, "Done without a unit");
     in_unit_ = false;
     if (local_steps_ && !desk_.cancelled().load()) local_steps_->UnitDone(result.samples);
-    const std::int64_t end = pacer_->Pace(desk_.cancelled()).time_since_epoch().count();
+    const std::int64_t end =
+        pacer_->Pace(desk_.cancelled(), desk_.ended()).time_since_epoch().count();
     plane_->Post(event::UnitDone{.work = take_.work,
                                  .part = take_.part,
                                  .samples = result.samples,
@@ -354,14 +352,11 @@ class SessionImpl final : public Session {
     // coordinator.
     if (std::holds_alternative<Welcome>(message) || std::holds_alternative<Ping>(message)) return;
     plane_->Post(event::FromCoordinator{std::move(message)});
-    pacer_->Wake();
   }
   void OnClosed(Error error) {
     inbox_.Close(error);
     desk_.End(fmt::format("the connection to the coordinator is closed: {}", error.message),
               /*failed=*/true);
-    std::lock_guard lock(handover_);
-    if (pacer_) pacer_->Wake();
   }
 
   Work TrainWork(ComputeDesk::Pick pick) {

@@ -90,6 +90,34 @@ nlohmann::json SummaryOf(const std::string& policy, const fs::path& run) {
   return nlohmann::json::parse(Files(run).at("summary.json"));
 }
 
+// Worker 3's first units take a second. A slow one turns away when the round has closed without it;
+// a stalled one stands still for that second.
+TEST(SimulatedJob, WhoIsStalledStaysAway) {
+  for (const char* exchange : {"full", "modelled"}) {
+    SCOPED_TRACE(exchange);
+    const auto back = [&](const char* slowdown) {
+      TempFolder folder;
+      const auto outcome = SimulateIntoRunDirectory(Options(
+          {"--workers=4", "--job.rounds=60", "--job.epochs=0", "--unit-time=10ms",
+           "--unit-spread=0.2", "--policy.name=backup", std::string("--exchange=") + exchange,
+           "--slowdown", slowdown, "--run-dir=" + (folder / "run")}));
+      EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+      std::istringstream lines(Files(folder / "run").at("rounds.jsonl"));
+      for (std::string line; std::getline(lines, line);) {
+        const auto round = nlohmann::json::parse(line);
+        for (const auto& part : round["contributors"]) {
+          if (part["worker"] == 3) return static_cast<double>(round["times"]["commit"]);
+        }
+      }
+      return -1.0;
+    };
+    EXPECT_GT(back("worker=3,pattern=slow-worker,p=1,delay=1s,for=5ms"), 1);
+    const double slow = back("worker=3,factor=100,for=5ms");
+    EXPECT_GT(slow, 0);
+    EXPECT_LT(slow, 0.5);
+  }
+}
+
 // What the job says of itself against the job that waited for all.
 TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
   TempFolder folder;

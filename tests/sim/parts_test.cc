@@ -121,5 +121,27 @@ TEST(ModelCompute, SlowdownsHoldFromTheirBeginningToTheirEnd) {
   EXPECT_EQ(at(0, 10), std::chrono::milliseconds(10));
 }
 
+TEST(ModelCompute, AVoidUnitHoldsTheWorkerThroughItsStall) {
+  using std::chrono::milliseconds;
+  const Unit unit{UnitIndex(0), {0, 8}};
+  const auto held = [&](const char* text) {
+    UnitTimeOptions options;
+    options.unit_time = milliseconds(10);
+    auto spec = ParseSlowdownSpec(text);
+    EXPECT_TRUE(spec.ok());
+    options.slowdowns = {*spec};
+    ModelCompute compute(options, 1, kStart, 1);
+    RandomStream random(1);
+    compute.UnitTime(WorkerId(0), kStart, RoundId(0), unit, random);
+    return *compute.LetsGo(WorkerId(0), RoundId(0), unit, kStart, kStart + milliseconds(15)) -
+           kStart;
+  };
+  EXPECT_EQ(held("factor=100"), milliseconds(15)) << "what is only slow ends at once";
+  EXPECT_EQ(held("pattern=slow-worker,p=1,delay=1s"), milliseconds(1000));
+  EXPECT_EQ(held("pattern=delay,p=1,times=18"), milliseconds(180));
+  EXPECT_EQ(held("pattern=pause,worker=0,every=1s,length=300ms"), milliseconds(300));
+  EXPECT_EQ(held("pattern=pause,worker=0,every=1s,length=300ms,from=100ms"), milliseconds(15));
+}
+
 }  // namespace
 }  // namespace lockstep::simulate

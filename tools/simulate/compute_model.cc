@@ -32,6 +32,7 @@ ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time sta
     RandomStream random(seed, 4, w);
     worker_factor_.push_back(LogNormal(options_.worker_spread, random));
   }
+  nominal_.resize(workers);
 }
 
 Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
@@ -39,7 +40,15 @@ Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const 
   const double seconds = Seconds(options_.unit_time) * worker_factor_[worker.value] *
                          LogNormal(options_.spread, random);
   const Duration nominal = std::max(FromSeconds(seconds), Duration(1000));
+  nominal_[worker.value] = nominal;
   return slowdowns_.Lengthen(worker, round, unit.index.value, now - start_, nominal);
+}
+
+std::optional<Time> ModelCompute::LetsGo(WorkerId worker, RoundId round, const Unit& unit,
+                                         Time began, Time now) const {
+  const Time stalled_until = began + slowdowns_.Stall(worker, round, unit.index.value,
+                                                      began - start_, nominal_[worker.value]);
+  return start_ + slowdowns_.PauseEnd(worker, std::max(stalled_until, now) - start_);
 }
 
 }  // namespace lockstep::simulate

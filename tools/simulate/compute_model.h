@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -20,8 +21,13 @@ class ComputeModel {
   // Of a unit of this round that the worker begins now. `random`: of the worker's process.
   virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                             RandomStream& random) = 0;
-  // Whether a unit that has become void ends at once, as one that is paced does, or runs on.
-  virtual bool interruptible() const = 0;
+  // When the worker turns away from its unit, which it began then and which has become void now;
+  // nothing where it runs on to its end.
+  virtual std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
+                                     Time now) const {
+    (void)worker, (void)round, (void)unit, (void)began;
+    return now;
+  }
 };
 
 // Between half and one and a half times `unit_time`, evenly; some workers are slower all the time.
@@ -31,7 +37,9 @@ class EvenCompute final : public ComputeModel {
       : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
   Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
-  bool interruptible() const override { return false; }
+  std::optional<Time> LetsGo(WorkerId, RoundId, const Unit&, Time, Time) const override {
+    return std::nullopt;
+  }
 
  private:
   const Duration unit_time_;
@@ -56,12 +64,15 @@ class ModelCompute final : public ComputeModel {
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
   Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
-  bool interruptible() const override { return true; }
+  // As one that is paced: at once, or when a stall that is in force has ended.
+  std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
+                             Time now) const override;
 
  private:
   const UnitTimeOptions options_;
   const Time start_;
   std::vector<double> worker_factor_;
+  std::vector<Duration> nominal_;  // by worker: of its last unit, without slow-downs
   const SlowdownModel slowdowns_;
 };
 

@@ -289,6 +289,16 @@ void ModelledWorker::On(const Commit& m) {
   exchange_->OnCommitted(host_->now());
   if (m.next) Adopt(*m.next);
   Publish(m);
+  LookForLoss(m.round);
+}
+
+// As a worker's Core does: one that a unit holds for long lets too many rounds wait.
+void ModelledWorker::LookForLoss(RoundId latest) {
+  if (!has_state_ || applying_ || latest.value + 1 - next_.value <= worker::kSumBuffers) return;
+  has_state_ = false;
+  machine_->own.StopAll();
+  host_->Send(Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
+                     "too many rounds wait to be applied"});
 }
 
 void ModelledWorker::Publish(const Commit& m) {
@@ -407,7 +417,8 @@ void ModelledWorker::TryToCopy(const MemberId& donor, RoundId open_round, std::u
   if (order != copies_) return;
   const ModelledWorker* from = exchange_->Find(donor);
   const auto next = from == nullptr ? std::nullopt : from->next();
-  if (!next || *next < open_round) {
+  // Parameters change only while no unit is computed.
+  if (!next || *next < open_round || machine_->own.Busy()) {
     host_->After(std::chrono::milliseconds(5),
                  [this, donor, open_round, order] { TryToCopy(donor, open_round, order); });
     return;
@@ -477,8 +488,10 @@ void ModelledWorker::CarryOut(worker::Action& action) {
       Settle();
     });
   } else if (std::holds_alternative<action::VoidWork>(action)) {
-    if (in_unit_ && exchange_->compute->interruptible())
-      host_->At(host_->now(), [this, unit = unit_] { EndUnit(unit); });
+    if (!in_unit_ || take_.kind != UnitQueue::TakeKind::kUnit) return;
+    const auto at = exchange_->compute->LetsGo(self_.worker, work_->round, take_.unit,
+                                               unit_started_, host_->now());
+    if (at) host_->At(*at, [this, unit = unit_] { EndUnit(unit); });
   }
 }
 

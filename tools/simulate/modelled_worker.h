@@ -154,6 +154,7 @@ class ModelledWorker final : public WorkerModel {
   Committed* FindCommitted(RoundId round);
   void Remember(const Commit& commit);
   void Publish(const Commit& commit);
+  void LookForLoss(RoundId latest);
   void TryApply();
   void OnApplied(RoundId round, Attempt attempt);
   void WriteCheckpoint(RoundId round);

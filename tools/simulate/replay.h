@@ -64,7 +64,6 @@ class ReplayCompute final : public ComputeModel {
       : run_(run), start_(start), per_sample_(per_sample) {}
   Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                     RandomStream& random) override;
-  bool interruptible() const override { return true; }
 
  private:
   const RunTimes* run_;

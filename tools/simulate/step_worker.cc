@@ -392,8 +392,10 @@ void StepWorker::Compute() {
 }
 
 void StepWorker::Do(const action::VoidWork&) {
-  if (!computing_ || !cluster_->compute->interruptible()) return;
-  host_->At(host_->now(), [this, unit = unit_] { EndUnit(unit); });
+  if (!computing_) return;
+  const auto at = cluster_->compute->LetsGo(self_.worker, work_->round, computing_->unit,
+                                            Time(Duration(unit_start_ns_)), host_->now());
+  if (at) host_->At(*at, [this, unit = unit_] { EndUnit(unit); });
 }
 
 // Perhaps before its time; the later call finds another unit.

@@ -18,7 +18,16 @@ void ComputeDesk::WakeCompute() {
   wake_.notify_one();
 }
 
-void ComputeDesk::VoidWork() { cancelled_.store(true, std::memory_order_relaxed); }
+void ComputeDesk::VoidWork() {
+  cancelled_.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  if (wake_cancelled_) wake_cancelled_();
+}
+
+void ComputeDesk::OnCancelled(std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  wake_cancelled_ = std::move(wake);
+}
 
 void ComputeDesk::Evaluate(const action::EvaluateChunk& chunk) {
   std::lock_guard lock(mutex_);
@@ -34,6 +43,7 @@ void ComputeDesk::End(std::string reason, bool failed) {
   failed_ = failed;
   cancelled_.store(true, std::memory_order_relaxed);
   wake_.notify_one();
+  if (wake_cancelled_) wake_cancelled_();
 }
 
 ComputeDesk::Pick ComputeDesk::Next() {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -32,10 +33,16 @@ class ComputeDesk {
   void Evaluate(const action::EvaluateChunk& chunk);
   void End(std::string reason, bool failed);  // the first one counts; any thread
 
+  // Called after cancelled() has become true, by the thread that made it so. Set before work
+  // starts.
+  void OnCancelled(std::function<void()> wake);
+
   // --- compute thread ---
   Pick Next();  // blocks
   // True once the unit in hand cannot count any more.
   const std::atomic<bool>& cancelled() const { return cancelled_; }
+  // True once there is nothing more to do at all.
+  const std::atomic<bool>& ended() const { return ended_; }
 
  private:
   std::mutex mutex_;
@@ -45,7 +52,8 @@ class ComputeDesk {
   std::atomic<bool> cancelled_{false};
   bool look_ = false;  // there may be something in the queue
   std::optional<action::EvaluateChunk> chunk_;
-  bool ended_ = false;
+  std::atomic<bool> ended_{false};
+  std::function<void()> wake_cancelled_;
   std::string reason_;
   bool failed_ = false;
 };

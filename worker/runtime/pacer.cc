@@ -1,6 +1,7 @@
 #include "worker/runtime/pacer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace lockstep::worker {
@@ -39,22 +40,39 @@ Time Pacer::Deadline(Duration computed) const {
   return begun_ + model_.Lengthen(self_, round_, unit_, begun_ - job_start_, nominal);
 }
 
-Time Pacer::Pace(const std::atomic<bool>& cancelled) {
-  const auto given_up = [&] { return cancelled.load(std::memory_order_relaxed); };
+Time Pacer::StallEnd(Duration computed, Time cancelled_at) const {
+  const Duration nominal = std::max(computed, unit_floor_);
+  const Time stalled_until =
+      begun_ + model_.Stall(self_, round_, unit_, begun_ - job_start_, nominal);
+  return job_start_ + model_.PauseEnd(self_, std::max(stalled_until, cancelled_at) - job_start_);
+}
+
+Time Pacer::Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& ended) {
+  const auto is = [](const std::atomic<bool>& flag) {
+    return flag.load(std::memory_order_relaxed);
+  };
   std::unique_lock lock(mutex_);
   const Time done = MonotonicNow();
-  Time deadline = Deadline(done - turned_to_);
-  if (deadline <= done) return done;
-  while (!given_up() && MonotonicNow() < deadline) {
+  const Duration computed = done - turned_to_;
+  std::optional<Time> cancelled_at;
+  Time now = done;
+  for (;;) {
+    if (!cancelled_at && is(cancelled)) cancelled_at = now;
+    const Time deadline = Deadline(computed);  // a slow-down may have come or gone
+    const Time until =
+        cancelled_at ? std::min(deadline, StallEnd(computed, *cancelled_at)) : deadline;
+    if (is(ended) || now >= until) {
+      if (cancelled_at || is(ended) || deadline <= done) return now;
+      const Duration most = std::min(kMostLate, (deadline - begun_) / 2);
+      credit_ = std::clamp(now - deadline, Duration::zero(), most);
+      return now - credit_;
+    }
     const std::uint64_t seen = changes_;
-    wake_.wait_until(lock, SteadyTime(deadline), [&] { return given_up() || changes_ != seen; });
-    deadline = Deadline(done - turned_to_);  // a slow-down may have come or gone
+    wake_.wait_until(lock, SteadyTime(until), [&] {
+      return is(ended) || changes_ != seen || (!cancelled_at && is(cancelled));
+    });
+    now = MonotonicNow();
   }
-  const Time woke = MonotonicNow();
-  if (given_up()) return woke;
-  const Duration most = std::min(kMostLate, (deadline - begun_) / 2);
-  credit_ = std::clamp(woke - deadline, Duration::zero(), most);
-  return woke - credit_;
 }
 
 void Pacer::Wake() {

@@ -35,15 +35,18 @@ class Pacer {
   Time Begin(RoundId round, std::uint32_t unit, Time now);
   // Whether the unit that has begun may be made longer.
   bool Active() const { return active_; }
-  // The unit's computing is done. Returns when the unit has lasted as long as it has to, or when
-  // `cancelled` is true: when it counts as ended.
-  Time Pace(const std::atomic<bool>& cancelled);
+  // The unit's computing is done. Returns when the unit has lasted as long as it has to: when it
+  // counts as ended. With `cancelled` it ends before, but not before a stall that is in force has
+  // ended (SlowdownModel::Stall, pauses): a machine that stands still does so whatever becomes of
+  // the unit. With `ended` it ends at once.
+  Time Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& ended);
 
-  // Makes a Pace that is under way look at its flag. Any thread, after the flag was set.
+  // Makes a Pace that is under way look at its flags. Any thread, after a flag was set.
   void Wake();
 
  private:
   Time Deadline(Duration computed) const;
+  Time StallEnd(Duration computed, Time cancelled_at) const;
 
   const Duration unit_floor_;
   const Time job_start_;

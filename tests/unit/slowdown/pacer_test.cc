@@ -17,14 +17,15 @@ std::vector<SlowdownSpec> Specs(const std::string& text) {
   return *specs;
 }
 
-const std::atomic<bool> kNotCancelled{false};
+const std::atomic<bool> kNot{false};
+const std::atomic<bool> kYes{true};
 
 TEST(Pacer, WithoutFloorAndSlowdownItDoesNothing) {
   Pacer pacer(0ms, MonotonicNow(), WorkerId(0), 1);
   const Time now = MonotonicNow();
   EXPECT_EQ(pacer.Begin(RoundId(0), 0, now), now);
   EXPECT_FALSE(pacer.Active());
-  const Time ended = pacer.Pace(kNotCancelled);
+  const Time ended = pacer.Pace(kNot, kNot);
   EXPECT_LE(ended, MonotonicNow());
 }
 
@@ -36,7 +37,7 @@ TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
   EXPECT_TRUE(pacer.Active());
   Duration late{};
   for (std::uint32_t unit = 1; unit < 20; ++unit) {
-    const Time ended = pacer.Pace(kNotCancelled);
+    const Time ended = pacer.Pace(kNot, kNot);
     EXPECT_GE(ended - begun, 3ms);
     turned = MonotonicNow();
     begun = pacer.Begin(RoundId(4), unit, turned);
@@ -45,7 +46,7 @@ TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
     late += turned - begun;
   }
   EXPECT_GT(late, 0ns) << "no sleep ends to the nanosecond: the next unit began as much earlier";
-  pacer.Pace(kNotCancelled);
+  pacer.Pace(kNot, kNot);
   turned = MonotonicNow();
   EXPECT_EQ(pacer.Begin(RoundId(5), 0, turned), turned) << "a new round begins with nothing";
 }
@@ -55,7 +56,7 @@ TEST(Pacer, SlowdownsCountFromTheJobsStart) {
   pacer.SetSlowdowns(
       Specs("worker=2,factor=8,from=90s\nworker=1,factor=1000\nfactor=1000,from=1h"));
   const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
-  const Duration took = pacer.Pace(kNotCancelled) - begun;
+  const Duration took = pacer.Pace(kNot, kNot) - begun;
   EXPECT_GE(took, 8ms);
   EXPECT_LT(took, 900ms) << "what is for another worker or later does not act";
 }
@@ -65,7 +66,7 @@ TEST(Pacer, AClearedSlowdownLetsGoOfTheUnitUnderWay) {
   pacer.SetSlowdowns(Specs("factor=1000000"));
   const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
   std::thread other([&] { pacer.SetSlowdowns({}); });
-  EXPECT_LT(pacer.Pace(kNotCancelled) - begun, 500s);
+  EXPECT_LT(pacer.Pace(kNot, kNot) - begun, 500s);
   other.join();
 }
 
@@ -77,7 +78,43 @@ TEST(Pacer, CancellingEndsASleep) {
     cancelled = true;
     pacer.Wake();
   });
-  pacer.Pace(cancelled);
+  pacer.Pace(cancelled, kNot);
+  other.join();
+}
+
+TEST(Pacer, AVoidUnitHoldsTheWorkerThroughItsStall) {
+  for (const char* stall : {"pattern=slow-worker,p=1,delay=40ms", "pattern=delay,p=1,times=40",
+                            "pattern=pause,every=1h,length=40ms,worker=0"}) {
+    SCOPED_TRACE(stall);
+    const Time start = MonotonicNow();
+    Pacer pacer(1ms, start, WorkerId(0), 1);
+    pacer.SetSlowdowns(Specs(std::string(stall) + "\nfactor=1000000"));
+    const Time begun = pacer.Begin(RoundId(0), 0, start);
+    const Duration took = pacer.Pace(kYes, kNot) - begun;
+    EXPECT_GE(took, 40ms);
+    EXPECT_LT(took, 500s) << "what is only slow ends";
+  }
+}
+
+TEST(Pacer, AClearedSlowdownLetsGoOfAStall) {
+  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  pacer.SetSlowdowns(Specs("pattern=slow-worker,p=1,delay=1h"));
+  pacer.Begin(RoundId(0), 0, MonotonicNow());
+  std::thread other([&] { pacer.SetSlowdowns({}); });
+  pacer.Pace(kYes, kNot);  // when the slow-down is taken away
+  other.join();
+}
+
+TEST(Pacer, TheEndOfTheJobEndsAStall) {
+  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  pacer.SetSlowdowns(Specs("pattern=pause,every=3h,length=1h,worker=0"));
+  std::atomic<bool> ended{false};
+  pacer.Begin(RoundId(0), 0, MonotonicNow());
+  std::thread other([&] {
+    ended = true;
+    pacer.Wake();
+  });
+  pacer.Pace(kYes, ended);
   other.join();
 }
 
