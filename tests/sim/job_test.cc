@@ -40,12 +40,13 @@ std::map<std::string, std::string> Files(const fs::path& folder) {
 struct Case {
   std::string name;
   std::vector<std::string> arguments;
+  std::string policy = "backup";
 };
 
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
-      {"full", {"--workers", "6", "--exchange", "full"}},
-      {"modelled", {"--workers", "90", "--exchange", "modelled"}},
+      {.name = "full", .arguments = {"--workers", "6", "--exchange", "full"}},
+      {.name = "modelled", .arguments = {"--workers", "90", "--exchange", "modelled"}},
   };
   return cases;
 }
@@ -55,16 +56,23 @@ std::vector<std::string> With(const Case& c, const fs::path& run_dir,
   std::vector<std::string> arguments = c.arguments;
   for (const char* argument :
        {"--job.global_batch=720", "--job.epochs=2", "--train-samples=9000", "--unit-spread=0.3",
-        "--worker-spread=0.1", "--policy.name=backup", "--slowdown", "worker=2,factor=3"}) {
+        "--worker-spread=0.1", "--slowdown", "worker=2,factor=3"}) {
     arguments.push_back(argument);
   }
+  arguments.push_back("--policy.name=" + c.policy);
   arguments.push_back("--run-dir=" + run_dir.string());
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
 TEST(SimulatedJob, TheSameSeedGivesTheSameBytes) {
-  for (const Case& c : Cases()) {
+  std::vector<Case> cases = Cases();
+  for (Case c : Cases()) {
+    c.name += ", flexrr";
+    c.policy = "flexrr";
+    cases.push_back(c);
+  }
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     TempFolder folder;
     for (const char* name : {"a", "b"}) {

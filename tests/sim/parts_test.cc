@@ -3,13 +3,16 @@
 
 #include <array>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "policies/registry.h"
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/event_queue.h"
 #include "tools/simulate/fault.h"
+#include "tools/simulate/fault_job.h"
 #include "tools/simulate/fault_runs.h"
 
 namespace lockstep::simulate {
@@ -101,6 +104,26 @@ TEST(ModelNetwork, LinksAreBusyForAsLongAsTheBytesTake) {
   EXPECT_EQ(network.Arrival(ms(20), 3, 1, 10), ms(31));
   EXPECT_EQ(network.Arrival(ms(20), 0, 1, 10), ms(41)) << "the receiver's link is busy";
   EXPECT_EQ(network.Arrival(ms(100), 0, 2, 10), ms(201)) << "a slow link";
+}
+
+TEST(FaultJobs, AllPoliciesAreDrawn) {
+  std::set<std::string> names;
+  bool counts_itself = false;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    FaultDraw draw;
+    draw.seed = seed;
+    const FaultJob job = DrawFaultJob(draw);
+    names.insert(job.policy.name);
+    counts_itself = counts_itself || (job.policy.name.starts_with("backup") &&
+                                      job.policy.backup_workers == PolicySection::kAuto);
+  }
+  for (const std::string& closing : policies::ClosingRuleNames()) {
+    for (const std::string& work : policies::WorkRuleNames()) {
+      EXPECT_TRUE(names.contains(closing + "+" + work)) << closing << "+" << work;
+    }
+  }
+  EXPECT_TRUE(names.contains("auto"));
+  EXPECT_TRUE(counts_itself);
 }
 
 TEST(ModelCompute, SlowdownsHoldFromTheirBeginningToTheirEnd) {
