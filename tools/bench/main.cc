@@ -1,0 +1,49 @@
+// lockstep-bench: measures parts of Lockstep on this machine.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tools/bench/coordinator_bench.h"
+#include "tools/bench/options.h"
+#include "tools/bench/process.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusUsage = 2;
+constexpr int kStatusInterrupted = 130;
+
+int Fail(const Error& error) {
+  std::fprintf(stderr, "lockstep-bench: %s\n", error.message.c_str());
+  if (IsInterrupted(error)) return kStatusInterrupted;
+  switch (error.code) {
+    case ErrorCode::kClosed:
+    case ErrorCode::kRefused:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kIo:
+      return kStatusFailed;
+    default:
+      return kStatusUsage;
+  }
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  auto options = ParseBenchOptions(arguments);
+  if (!options) return Fail(options.error());
+  if (options->kind == BenchOptions::Kind::kPrint) {
+    std::fputs(options->print.c_str(), stdout);
+    return 0;
+  }
+  Signals signals;
+  const Status ran = RunCoordinatorBench(options->coordinator, signals);
+  return ran.ok() ? 0 : Fail(ran.error());
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  return lockstep::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

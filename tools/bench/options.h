@@ -1,0 +1,32 @@
+// The command line of lockstep-bench.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/job_options.h"
+#include "base/result.h"
+
+namespace lockstep::bench {
+
+struct CoordinatorBenchOptions {
+  std::vector<std::uint32_t> workers = {16, 128, 1000};
+  std::uint32_t rounds = 500;  // measured, of each kind
+  std::uint32_t units = 1;     // of each worker in a round
+  std::vector<Setting> settings;
+  std::string json;  // empty: none; "-": standard output
+};
+
+struct BenchOptions {
+  enum class Kind : std::uint8_t { kPrint, kCoordinator };
+  Kind kind = Kind::kPrint;
+  std::string print;  // --help or --version
+  CoordinatorBenchOptions coordinator;
+};
+
+// `arguments` without the program's name. Errors are kInvalid, one line.
+Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments);
+
+}  // namespace lockstep::bench
