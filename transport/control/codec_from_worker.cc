@@ -136,21 +136,14 @@ Sealed Get(const wire::Sealed& in, Checks& checks) {
 void Put(const Receipts& in, wire::Receipts* out) {
   out->set_round(in.round.value);
   out->set_map_version(in.map_version);
-  for (const ReceivedPart& part : in.parts) {
-    wire::ReceivedPart* put = out->add_parts();
-    control::Put(part.member, put->mutable_member());
-    put->set_part(part.part.value);
-  }
+  PutReceived(in.parts, out->mutable_parts());
 }
 
 Receipts Get(const wire::Receipts& in, Checks& checks) {
   Receipts out;
   out.round = RoundId(in.round());
   out.map_version = in.map_version();
-  out.parts = GetAll<ReceivedPart>(
-      in.parts(), kMaxMembers * kMaxParts, checks, [&](const wire::ReceivedPart& part) {
-        return ReceivedPart{control::Get(part.member()), GetPart(part.part(), checks)};
-      });
+  out.parts = GetReceived(in.parts(), checks);
   return out;
 }
 
@@ -176,33 +169,32 @@ Hello Get(const wire::Hello& in, Checks& checks) {
   return out;
 }
 
-wire::FromWorker ToWire(const FromWorker& message) {
-  wire::FromWorker out;
+void Put(const FromWorker& message, wire::FromWorker* out) {
   std::visit(
       Overloaded{
-          [&](const Hello& in) { Put(in, out.mutable_hello()); },
-          [&](const Ready& in) { Put(in, out.mutable_ready()); },
-          [&](const Reached& in) { Put(in, out.mutable_reached()); },
+          [&](const Hello& in) { Put(in, out->mutable_hello()); },
+          [&](const Ready& in) { Put(in, out->mutable_ready()); },
+          [&](const Reached& in) { Put(in, out->mutable_reached()); },
           [&](const Progress& in) {
-            out.mutable_progress()->set_round(in.round.value);
-            out.mutable_progress()->set_units_done(in.units_done);
-            out.mutable_progress()->set_units_taken(in.units_taken);
-            out.mutable_progress()->set_plan(in.plan.value);
+            out->mutable_progress()->set_round(in.round.value);
+            out->mutable_progress()->set_units_done(in.units_done);
+            out->mutable_progress()->set_units_taken(in.units_taken);
+            out->mutable_progress()->set_plan(in.plan.value);
           },
-          [&](const Sealed& in) { Put(in, out.mutable_sealed()); },
-          [&](const Receipts& in) { Put(in, out.mutable_receipts()); },
+          [&](const Sealed& in) { Put(in, out->mutable_sealed()); },
+          [&](const Receipts& in) { Put(in, out->mutable_receipts()); },
           [&](const Revoked& in) {
-            out.mutable_revoked()->set_round(in.round.value);
-            out.mutable_revoked()->set_from(in.from);
-            out.mutable_revoked()->set_order(in.order);
-            out.mutable_revoked()->set_fenced(in.fenced);
+            out->mutable_revoked()->set_round(in.round.value);
+            out->mutable_revoked()->set_from(in.from);
+            out->mutable_revoked()->set_order(in.order);
+            out->mutable_revoked()->set_fenced(in.fenced);
           },
           [&](const Published& in) {
-            out.mutable_published()->set_round(in.round.value);
-            out.mutable_published()->set_attempt(in.attempt.value);
+            out->mutable_published()->set_round(in.round.value);
+            out->mutable_published()->set_attempt(in.attempt.value);
           },
           [&](const Applied& in) {
-            auto* put = out.mutable_applied();
+            auto* put = out->mutable_applied();
             put->set_round(in.round.value);
             put->set_attempt(in.attempt.value);
             put->set_digest_slice(in.digest_slice);
@@ -210,44 +202,43 @@ wire::FromWorker ToWire(const FromWorker& message) {
             put->set_applied_ns(in.applied_ns);
           },
           [&](const HoldAnswer& in) {
-            auto* put = out.mutable_hold_answer();
+            auto* put = out->mutable_hold_answer();
             put->set_term(in.term.value);
             put->set_round(in.round.value);
             put->set_attempt(in.attempt.value);
             put->set_holds_all(in.holds_all);
           },
           [&](const Behind& in) {
-            auto* put = out.mutable_behind();
+            auto* put = out->mutable_behind();
             put->set_applied(in.applied.value);
             put->set_has_any(in.has_any);
             put->set_reason(std::string(Cut(in.reason)));
           },
-          [&](const Level& in) { out.mutable_level()->set_round(in.round.value); },
+          [&](const Level& in) { out->mutable_level()->set_round(in.round.value); },
           [&](const Unreachable& in) {
-            control::Put(in.peer, out.mutable_unreachable()->mutable_peer());
-            out.mutable_unreachable()->set_reason(std::string(Cut(in.reason)));
+            control::Put(in.peer, out->mutable_unreachable()->mutable_peer());
+            out->mutable_unreachable()->set_reason(std::string(Cut(in.reason)));
           },
           [&](const EvaluationResult& in) {
-            auto* put = out.mutable_evaluation_result();
+            auto* put = out->mutable_evaluation_result();
             put->set_evaluation(in.evaluation);
             control::Put(in.range, put->mutable_range());
             put->set_loss_sum(in.loss_sum);
             put->set_correct(in.correct);
           },
-          [&](const StateChunk& in) { control::Put(in, out.mutable_state_chunk()); },
+          [&](const StateChunk& in) { control::Put(in, out->mutable_state_chunk()); },
           [&](const Final& in) {
-            out.mutable_final()->set_round(in.round.value);
-            out.mutable_final()->set_params_digest(std::string(Cut(in.params_digest)));
+            out->mutable_final()->set_round(in.round.value);
+            out->mutable_final()->set_params_digest(std::string(Cut(in.params_digest)));
           },
-          [&](const Leave& in) { out.mutable_leave()->set_reason(std::string(Cut(in.reason))); },
+          [&](const Leave& in) { out->mutable_leave()->set_reason(std::string(Cut(in.reason))); },
           [&](const Pong& in) {
-            auto* put = out.mutable_pong();
+            auto* put = out->mutable_pong();
             put->set_sequence(in.sequence);
             put->set_ping_sent_ns(in.ping_sent_ns);
             put->set_answered_ns(in.answered_ns);
           }},
       message);
-  return out;
 }
 
 FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
@@ -307,20 +298,24 @@ FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
 
 }  // namespace
 
-std::string Encode(const FromWorker& message) { return ToWire(message).SerializeAsString(); }
+std::string Encode(const FromWorker& message) {
+  OnArena<wire::FromWorker> out;
+  Put(message, out.get());
+  return out->SerializeAsString();
+}
 
 Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes) {
-  wire::FromWorker in;
+  OnArena<wire::FromWorker> in;
   if (bytes.size() > std::size_t{1} << 30 ||
-      !in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      !in->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Error{ErrorCode::kInvalid, "bytes that are no message of a worker"};
   }
   Checks checks;
-  FromWorker message = FromWire(in, checks);
+  FromWorker message = FromWire(*in, checks);
   if (!checks.wrong().empty()) {
     return Error{ErrorCode::kInvalid,
                  fmt::format("a message of a worker (kind {}) with {}",
-                             static_cast<int>(in.kind_case()), checks.wrong())};
+                             static_cast<int>(in->kind_case()), checks.wrong())};
   }
   return message;
 }

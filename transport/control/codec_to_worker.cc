@@ -31,9 +31,9 @@ void Put(const Commit& in, wire::Commit* out) {
   out->set_round(in.round.value);
   out->set_attempt(in.attempt.value);
   out->set_epoch(in.epoch.value);
-  PutAll(in.parts, out->mutable_parts());
+  PutParts(in.parts, out->mutable_parts());
   control::Put(in.owners, out->mutable_owners());
-  PutAll(in.members, out->mutable_members());
+  PutMembers(in.members, out->mutable_members());
   out->set_samples(in.samples);
   out->set_scale(in.scale);
   out->set_learning_rate(in.learning_rate);
@@ -51,16 +51,8 @@ Commit Get(const wire::Commit& in, Checks& checks) {
   out.round = RoundId(in.round());
   out.attempt = Attempt(in.attempt());
   out.epoch = Epoch(in.epoch());
-  out.parts = GetAll<CommittedPart>(
-      in.parts(), kMaxMembers * kMaxParts, checks,
-      [&](const wire::CommittedPart& part) { return control::Get(part, checks); });
+  out.parts = GetParts(in.parts(), checks);
   checks.Require(!out.parts.empty(), "a commit of nothing");
-  for (std::size_t i = 1; i < out.parts.size(); ++i) {
-    const CommittedPart& a = out.parts[i - 1];
-    const CommittedPart& b = out.parts[i];
-    checks.Require(std::tie(a.member.worker, a.part) < std::tie(b.member.worker, b.part),
-                   "parts out of order");
-  }
   out.owners = control::Get(in.owners(), checks);
   out.members = GetMembers(in.members(), checks);
   out.samples = in.samples();
@@ -115,12 +107,11 @@ wire::StateSource PutSource(StateSource source) {
   LOCKSTEP_CHECK(false, "no such source of state");
 }
 
-wire::ToWorker ToWire(const ToWorker& message) {
-  wire::ToWorker out;
+void Put(const ToWorker& message, wire::ToWorker* out) {
   std::visit(
       Overloaded{
           [&](const Welcome& in) {
-            auto* put = out.mutable_welcome();
+            auto* put = out->mutable_welcome();
             control::Put(in.self, put->mutable_self());
             put->set_term(in.term.value);
             put->set_job_id(std::string(Cut(in.job_id)));
@@ -130,77 +121,76 @@ wire::ToWorker ToWire(const ToWorker& message) {
             put->set_age_ns(in.age_ns);
           },
           [&](const Refuse& in) {
-            out.mutable_refuse()->set_reason(std::string(Cut(in.reason)));
-            out.mutable_refuse()->set_try_again(in.try_again);
+            out->mutable_refuse()->set_reason(std::string(Cut(in.reason)));
+            out->mutable_refuse()->set_try_again(in.try_again);
           },
           [&](const Form& in) {
-            auto* put = out.mutable_form();
+            auto* put = out->mutable_form();
             put->set_formation(in.formation);
             put->set_transport(std::string(Cut(in.transport)));
             for (const PeerInfo& peer : in.connect_to) Put(peer, put->add_connect_to());
             for (const PeerInfo& peer : in.expect) Put(peer, put->add_expect());
           },
           [&](const MemberLeft& in) {
-            control::Put(in.member, out.mutable_member_left()->mutable_member());
-            out.mutable_member_left()->set_reason(std::string(Cut(in.reason)));
+            control::Put(in.member, out->mutable_member_left()->mutable_member());
+            out->mutable_member_left()->set_reason(std::string(Cut(in.reason)));
           },
           [&](const Start& in) {
-            auto* put = out.mutable_start();
+            auto* put = out->mutable_start();
             put->set_source(PutSource(in.source));
             control::Put(in.plan, put->mutable_plan());
             put->set_total_samples_before(in.total_samples_before);
           },
-          [&](const Commit& in) { Put(in, out.mutable_commit()); },
+          [&](const Commit& in) { Put(in, out->mutable_commit()); },
           [&](const Revoke& in) {
-            out.mutable_revoke()->set_round(in.round.value);
-            out.mutable_revoke()->set_from(in.from);
-            out.mutable_revoke()->set_order(in.order);
+            out->mutable_revoke()->set_round(in.round.value);
+            out->mutable_revoke()->set_from(in.from);
+            out->mutable_revoke()->set_order(in.order);
           },
           [&](const Assign& in) {
-            out.mutable_assign()->set_round(in.round.value);
-            PutAll(in.units, out.mutable_assign()->mutable_units());
-            out.mutable_assign()->set_order(in.order);
+            out->mutable_assign()->set_round(in.round.value);
+            PutUnits(in.units, out->mutable_assign()->mutable_units());
+            out->mutable_assign()->set_order(in.order);
           },
-          [&](const FenceRound& in) { out.mutable_fence_round()->set_round(in.round.value); },
+          [&](const FenceRound& in) { out->mutable_fence_round()->set_round(in.round.value); },
           [&](const NewOwners& in) {
-            out.mutable_new_owners()->set_round(in.round.value);
-            control::Put(in.owners, out.mutable_new_owners()->mutable_owners());
+            out->mutable_new_owners()->set_round(in.round.value);
+            control::Put(in.owners, out->mutable_new_owners()->mutable_owners());
           },
           [&](const FenceAttempt& in) {
-            auto* put = out.mutable_fence_attempt();
+            auto* put = out->mutable_fence_attempt();
             put->set_term(in.term.value);
             put->set_round(in.round.value);
             put->set_attempt(in.attempt.value);
           },
           [&](const TakeSums& in) {
-            Put(in.commit, out.mutable_take_sums()->mutable_commit());
-            control::Put(in.holder, out.mutable_take_sums()->mutable_holder());
+            Put(in.commit, out->mutable_take_sums()->mutable_commit());
+            control::Put(in.holder, out->mutable_take_sums()->mutable_holder());
           },
           [&](const CatchUp& in) {
-            control::Put(in.donor, out.mutable_catch_up()->mutable_donor());
-            out.mutable_catch_up()->set_open_round(in.open_round.value);
+            control::Put(in.donor, out->mutable_catch_up()->mutable_donor());
+            out->mutable_catch_up()->set_open_round(in.open_round.value);
           },
           [&](const Evaluate& in) {
-            auto* put = out.mutable_evaluate();
+            auto* put = out->mutable_evaluate();
             put->set_evaluation(in.evaluation);
             put->set_round(in.round.value);
             control::Put(in.range, put->mutable_range());
           },
-          [&](const StateChunk& in) { control::Put(in, out.mutable_state_chunk()); },
+          [&](const StateChunk& in) { control::Put(in, out->mutable_state_chunk()); },
           [&](const Finish& in) {
-            out.mutable_finish()->set_reason(std::string(Cut(in.reason)));
-            out.mutable_finish()->set_failed(in.failed);
+            out->mutable_finish()->set_reason(std::string(Cut(in.reason)));
+            out->mutable_finish()->set_failed(in.failed);
           },
-          [&](const SetSlowdown& in) { out.mutable_set_slowdown()->set_specs(in.specs); },
+          [&](const SetSlowdown& in) { out->mutable_set_slowdown()->set_specs(in.specs); },
           [&](const AskToLeave& in) {
-            out.mutable_ask_to_leave()->set_reason(std::string(Cut(in.reason)));
+            out->mutable_ask_to_leave()->set_reason(std::string(Cut(in.reason)));
           },
           [&](const Ping& in) {
-            out.mutable_ping()->set_sequence(in.sequence);
-            out.mutable_ping()->set_sent_ns(in.sent_ns);
+            out->mutable_ping()->set_sequence(in.sequence);
+            out->mutable_ping()->set_sent_ns(in.sent_ns);
           }},
       message);
-  return out;
 }
 
 ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
@@ -259,20 +249,24 @@ ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
 
 }  // namespace
 
-std::string Encode(const ToWorker& message) { return ToWire(message).SerializeAsString(); }
+std::string Encode(const ToWorker& message) {
+  OnArena<wire::ToWorker> out;
+  Put(message, out.get());
+  return out->SerializeAsString();
+}
 
 Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes) {
-  wire::ToWorker in;
+  OnArena<wire::ToWorker> in;
   if (bytes.size() > std::size_t{1} << 30 ||
-      !in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      !in->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Error{ErrorCode::kInvalid, "bytes that are no message to a worker"};
   }
   Checks checks;
-  ToWorker message = FromWire(in, checks);
+  ToWorker message = FromWire(*in, checks);
   if (!checks.wrong().empty()) {
     return Error{ErrorCode::kInvalid,
                  fmt::format("a message to a worker (kind {}) with {}",
-                             static_cast<int>(in.kind_case()), checks.wrong())};
+                             static_cast<int>(in->kind_case()), checks.wrong())};
   }
   return message;
 }

@@ -1,7 +1,5 @@
 #include "transport/control/wire.h"
 
-#include <cmath>
-
 #include "base/slowdown_spec.h"
 
 namespace lockstep::transport::control {
@@ -23,34 +21,19 @@ void Put(const MemberId& in, wire::MemberId* out) {
 
 void Put(const OwnerMap& in, wire::OwnerMap* out) {
   out->set_version(in.version);
-  for (const OwnerShare& share : in.owners) {
-    wire::OwnerShare* put = out->add_owners();
-    Put(share.owner, put->mutable_owner());
-    put->set_weight(share.weight);
-  }
+  PutOwners(in.owners, out->mutable_owners());
 }
 
 void Put(const Plan& in, wire::Plan* out) {
   out->set_round(in.round.value);
   out->set_epoch(in.epoch.value);
-  for (const Assignment& assignment : in.assignments) {
-    wire::Assignment* put = out->add_assignments();
-    Put(assignment.member, put->mutable_member());
-    PutAll(assignment.units, put->mutable_units());
-  }
+  PutAssignments(in.assignments, out);
   Put(in.owners, out->mutable_owners());
-  PutAll(in.members, out->mutable_members());
+  PutMembers(in.members, out->mutable_members());
   out->set_relaxed(in.relaxed);
   out->set_carries(in.carries);
   out->set_local_rate(in.local_rate);
   out->set_attempt(in.attempt.value);
-}
-
-void Put(const CommittedPart& in, wire::CommittedPart* out) {
-  Put(in.member, out->mutable_member());
-  out->set_part(in.part.value);
-  out->set_weight(in.weight);
-  out->set_samples(in.samples);
 }
 
 void Put(const StateChunk& in, wire::StateChunk* out) {
@@ -75,36 +58,14 @@ MemberId Get(const wire::MemberId& in) {
 }
 
 OwnerMap Get(const wire::OwnerMap& in, Checks& checks) {
-  OwnerMap out;
-  out.version = in.version();
-  out.owners =
-      GetAll<OwnerShare>(in.owners(), kMaxMembers, checks, [&](const wire::OwnerShare& share) {
-        checks.Require(share.weight() > 0, "an owner without weight");
-        return OwnerShare{Get(share.owner()), share.weight()};
-      });
-  checks.Require(!out.owners.empty(), "no owner");
-  for (std::size_t i = 1; i < out.owners.size(); ++i) {
-    checks.Require(out.owners[i - 1].owner.worker < out.owners[i].owner.worker,
-                   "owners out of order");
-  }
-  return out;
+  return {in.version(), GetOwners(in.owners(), checks)};
 }
 
 Plan Get(const wire::Plan& in, Checks& checks) {
   Plan out;
   out.round = RoundId(in.round());
   out.epoch = Epoch(in.epoch());
-  std::size_t units = 0;
-  out.assignments = GetAll<Assignment>(
-      in.assignments(), kMaxMembers, checks, [&](const wire::Assignment& assignment) {
-        units += static_cast<std::size_t>(assignment.units_size());
-        checks.Require(units <= kMaxUnits, "too many units");
-        return Assignment{Get(assignment.member()), GetUnits(assignment.units(), checks)};
-      });
-  for (std::size_t i = 1; i < out.assignments.size(); ++i) {
-    checks.Require(out.assignments[i - 1].member.worker < out.assignments[i].member.worker,
-                   "assignments out of order");
-  }
+  out.assignments = GetAssignments(in, checks);
   out.owners = Get(in.owners(), checks);
   out.members = GetMembers(in.members(), checks);
   out.relaxed = in.relaxed();
@@ -114,11 +75,6 @@ Plan Get(const wire::Plan& in, Checks& checks) {
   out.attempt = Attempt(in.attempt());
   checks.Require(std::isfinite(in.local_rate()), "a rate that is no number");
   return out;
-}
-
-CommittedPart Get(const wire::CommittedPart& in, Checks& checks) {
-  checks.Require(std::isfinite(in.weight()), "a weight that is no number");
-  return {Get(in.member()), GetPart(in.part(), checks), in.weight(), in.samples()};
 }
 
 StateChunk Get(const wire::StateChunk& in, Checks& checks) {
@@ -155,22 +111,6 @@ std::string GetText(const std::string& in, Checks& checks) {
 std::string GetAddress(const std::string& in, Checks& checks) {
   checks.Require(in.size() <= kMaxAddressBytes, "an address that is too long");
   return checks.wrong().empty() ? in : std::string();
-}
-
-std::vector<Unit> GetUnits(const google::protobuf::RepeatedPtrField<wire::Unit>& in,
-                           Checks& checks) {
-  return GetAll<Unit>(in, kMaxUnits, checks,
-                      [&](const wire::Unit& unit) { return Get(unit, checks); });
-}
-
-std::vector<MemberId> GetMembers(const google::protobuf::RepeatedPtrField<wire::MemberId>& in,
-                                 Checks& checks) {
-  auto out = GetAll<MemberId>(in, kMaxMembers, checks,
-                              [](const wire::MemberId& member) { return Get(member); });
-  for (std::size_t i = 1; i < out.size(); ++i) {
-    checks.Require(out[i - 1].worker < out[i].worker, "members out of order");
-  }
-  return out;
 }
 
 }  // namespace lockstep::transport::control

@@ -1,6 +1,9 @@
 // Internal to the codec: the values that several messages share, and the checks.
 #pragma once
 
+#include <google/protobuf/arena.h>
+
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,6 +21,27 @@ struct Overloaded : F... {
 };
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
+
+// A message of the generated code for the length of a call. Its parts come out of one block, most
+// of the time on the stack: allocating each by itself costs more than reading it.
+template <class Message>
+class OnArena {
+ public:
+  OnArena() : arena_(block_.data(), block_.size()) {
+    message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+  }
+  OnArena(const OnArena&) = delete;
+  OnArena& operator=(const OnArena&) = delete;
+
+  Message* get() { return message_; }
+  Message* operator->() { return message_; }
+  const Message& operator*() const { return *message_; }
+
+ private:
+  alignas(8) std::array<char, 2048> block_;  // NOLINT: filled by the arena
+  google::protobuf::Arena arena_;
+  Message* message_ = nullptr;
+};
 
 // Remembers the first thing that is wrong with a message under decoding.
 class Checks {
@@ -39,7 +63,6 @@ void Put(const Unit& in, wire::Unit* out);
 void Put(const MemberId& in, wire::MemberId* out);
 void Put(const OwnerMap& in, wire::OwnerMap* out);
 void Put(const Plan& in, wire::Plan* out);
-void Put(const CommittedPart& in, wire::CommittedPart* out);
 void Put(const StateChunk& in, wire::StateChunk* out);
 
 SampleRange Get(const wire::SampleRange& in, Checks& checks);
@@ -47,7 +70,6 @@ Unit Get(const wire::Unit& in, Checks& checks);
 MemberId Get(const wire::MemberId& in);
 OwnerMap Get(const wire::OwnerMap& in, Checks& checks);
 Plan Get(const wire::Plan& in, Checks& checks);
-CommittedPart Get(const wire::CommittedPart& in, Checks& checks);
 StateChunk Get(const wire::StateChunk& in, Checks& checks);
 PartIndex GetPart(std::uint32_t part, Checks& checks);
 // A text of at most kMaxTextBytes; an address.
@@ -76,10 +98,24 @@ std::vector<Out> GetAll(const Field& in, std::size_t most, Checks& checks, GetOn
   return out;
 }
 
-std::vector<Unit> GetUnits(const google::protobuf::RepeatedPtrField<wire::Unit>& in,
-                           Checks& checks);
+// Lists as runs (runs.cc). What is taken is in order and bounded, however few bytes it came in.
+template <class Run>
+using Runs = google::protobuf::RepeatedPtrField<Run>;
+
+void PutMembers(const std::vector<MemberId>& in, Runs<wire::MemberRun>* out);
+void PutOwners(const std::vector<OwnerShare>& in, Runs<wire::OwnerRun>* out);
+void PutParts(const std::vector<CommittedPart>& in, Runs<wire::PartRun>* out);
+void PutReceived(const std::vector<ReceivedPart>& in, Runs<wire::ReceivedRun>* out);
+void PutUnits(const std::vector<Unit>& in, Runs<wire::UnitRun>* out);
+void PutAssignments(const std::vector<Assignment>& in, wire::Plan* out);
+
 // Ascending, each worker once.
-std::vector<MemberId> GetMembers(const google::protobuf::RepeatedPtrField<wire::MemberId>& in,
-                                 Checks& checks);
+std::vector<MemberId> GetMembers(const Runs<wire::MemberRun>& in, Checks& checks);
+std::vector<OwnerShare> GetOwners(const Runs<wire::OwnerRun>& in, Checks& checks);
+std::vector<Assignment> GetAssignments(const wire::Plan& in, Checks& checks);
+// By worker, then part.
+std::vector<CommittedPart> GetParts(const Runs<wire::PartRun>& in, Checks& checks);
+std::vector<ReceivedPart> GetReceived(const Runs<wire::ReceivedRun>& in, Checks& checks);
+std::vector<Unit> GetUnits(const Runs<wire::UnitRun>& in, Checks& checks);
 
 }  // namespace lockstep::transport::control

@@ -110,7 +110,7 @@ TEST(Codec, WhatCannotBeIsRefused) {
 TEST(Codec, CountsAndSizesAreBounded) {
   EXPECT_EQ(ErrorOf(Assign{RoundId(0), std::vector<Unit>(kMaxUnits)}), "");
   EXPECT_THAT(ErrorOf(Assign{RoundId(0), std::vector<Unit>(kMaxUnits + 1)}),
-              HasSubstr("too many entries"));
+              HasSubstr("too many units"));
   Commit commit = SmallCommit();
   commit.next = Plan{};
   commit.next->owners = commit.owners;
@@ -127,6 +127,81 @@ TEST(Codec, CountsAndSizesAreBounded) {
   EXPECT_THAT(ErrorOf(ToWorker(
                   StateChunk{RoundId(0), 0, 0, false, std::vector<std::byte>(kMaxChunkBytes + 1)})),
               HasSubstr("too many bytes"));
+}
+
+// A plan for workers 0 to `workers` - 1 in which units are cut out of `range`.
+Plan CutPlan(std::uint32_t workers, std::uint32_t units_each, SampleRange range) {
+  Plan plan;
+  const std::uint64_t pieces = std::uint64_t{workers} * units_each;
+  std::uint32_t index = 0;
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    const MemberId member{WorkerId(w), Incarnation(1)};
+    plan.members.push_back(member);
+    plan.owners.owners.push_back({member, 1});
+    plan.assignments.push_back({member, {}});
+    for (std::uint32_t u = 0; u < units_each; ++u, ++index) {
+      plan.assignments.back().units.push_back({UnitIndex(index),
+                                               {range.from + range.size() * index / pieces,
+                                                range.from + range.size() * (index + 1) / pieces}});
+    }
+  }
+  return plan;
+}
+
+Plan RoundTrip(const Plan& plan) {
+  const auto decoded =
+      DecodeToWorker(BytesOf(Encode(ToWorker(Start{StateSource::kSeed, plan, 0}))));
+  EXPECT_TRUE(decoded.ok()) << (decoded.ok() ? "" : decoded.error().message);
+  return decoded.ok() ? std::get<Start>(*decoded).plan : Plan{};
+}
+
+TEST(Codec, ListsOfAThousandTakeAFewBytes) {
+  const Plan plan = CutPlan(1000, 4, {123456789, 123456789 + 64001});
+  EXPECT_EQ(RoundTrip(plan), plan);
+  EXPECT_LT(Encode(ToWorker(Start{StateSource::kSeed, plan, 0})).size(), 100u);
+
+  Receipts receipts{RoundId(7), 1, {}};
+  for (const MemberId& member : plan.members) receipts.parts.push_back({member, PartIndex(0)});
+  const std::string bytes = Encode(FromWorker(receipts));
+  EXPECT_LT(bytes.size(), 30u);
+  EXPECT_EQ(std::get<Receipts>(*DecodeFromWorker(BytesOf(bytes))), receipts);
+}
+
+TEST(Codec, RunsEndWhereSomethingDiffers) {
+  Plan plan = CutPlan(60, 3, {0, 1007});
+  plan.members[7].incarnation = Incarnation(2);
+  plan.members.erase(plan.members.begin() + 20);
+  plan.owners.owners[9].weight = 5;
+  plan.assignments[11].member.incarnation = Incarnation(3);
+  plan.assignments[30].units.pop_back();        // a gap, other counts
+  plan.assignments[40].units[1].range.to += 1;  // overlaps the next one
+  std::swap(plan.assignments[50].units[0], plan.assignments[50].units[2]);
+  EXPECT_EQ(RoundTrip(plan), plan);
+}
+
+TEST(Codec, RunsOfWhatCannotBeAreRefused) {
+  using namespace std::string_view_literals;
+  // 5000 from worker 1 on; worker 2^32 - 2 and two more.
+  const auto many = "\x08\x01\x10\x01\x18\x88\x27"sv;
+  const auto beyond = "\x08\xfe\xff\xff\xff\x0f\x10\x01\x18\x03"sv;
+  Commit commit = SmallCommit();
+  const auto with_members = [&](std::string_view run) {
+    // The members at the end of a commit that is good without them.
+    commit.members.clear();
+    const std::string good = Encode(ToWorker(commit));
+    std::string body = good.substr(2);
+    body += "\x3a";
+    body += static_cast<char>(run.size());
+    body += run;
+    EXPECT_LT(body.size(), 128u);
+    const auto decoded =
+        DecodeToWorker(BytesOf(std::string("\x32") + static_cast<char>(body.size()) + body));
+    return decoded.ok() ? std::string() : decoded.error().message;
+  };
+  EXPECT_EQ(with_members("\x08\x01\x10\x01\x18\x02"sv), "");
+  EXPECT_THAT(with_members("\x08\x01\x10\x01"sv), HasSubstr("a run of nobody"));
+  EXPECT_THAT(with_members(many), HasSubstr("too many entries"));
+  EXPECT_THAT(with_members(beyond), HasSubstr("beyond all workers"));
 }
 
 TEST(Codec, TensorsAddUpToTheParameters) {
