@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -159,12 +160,25 @@ class ServerImpl final : public Server {
     found->second.channel->Close();
   }
 
+  // Nearly every message moves the machine's next deadline, mostly to a later time. So a timer that
+  // is set is left alone unless it would come too late, and looks again when it comes.
   void SetTimer(Time at) {
+    due_ = at;
+    if (at >= armed_) return;
     timer_.cancel();
-    if (at == kNever) return;
-    timer_.expires_at(SteadyTime(at));
-    timer_.async_wait([this, at](const boost::system::error_code& error) {
+    Arm();
+  }
+
+  void Arm() {
+    armed_ = due_;
+    if (due_ == kNever) return;
+    timer_.expires_at(SteadyTime(due_));
+    timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;
+      armed_ = kNever;
+      const Time at = due_;
+      if (MonotonicNow() < at) return Arm();
+      due_ = kNever;
       const Duration late = MonotonicNow() - at;
       if (late < std::chrono::milliseconds(500) || reading_) {
         reading_ = false;
@@ -220,12 +234,14 @@ class ServerImpl final : public Server {
   asio::steady_timer farewell_{io_};
   std::unique_ptr<control::ControlServer> listener_;
   std::unique_ptr<StatusPage> page_;
-  std::map<ConnectionId, Peer> channels_;
+  std::unordered_map<ConnectionId, Peer> channels_;
   std::map<ConnectionId, std::string> closing_;
   std::unique_ptr<JobRunner> runner_;
   std::shared_ptr<const ToWorker> last_message_;
   control::Frame last_frame_;
   std::uint64_t last_id_ = 0;
+  Time due_ = kNever;    // the machine's next deadline
+  Time armed_ = kNever;  // when the timer comes; not after due_
   bool reading_ = false;
   bool finished_ = false;
 };

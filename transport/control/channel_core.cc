@@ -54,11 +54,24 @@ void ChannelCore::Send(const Frame& frame) {
                             "allowed",
                             queued_bytes_ + bytes, options_.send_queue_bytes)});
   }
+  // Most messages find the socket empty: sent from here they cost no coroutine.
+  const std::size_t sent = writing_ ? 0 : stream_->WriteNow(*frame.bytes);
+  if (sent == bytes) return TellDrained();
+  if (!writing_) first_sent_ = sent;
   queue_.push_back(frame);
-  queued_bytes_ += bytes;
+  queued_bytes_ += bytes - sent;
   if (writing_) return;
   writing_ = true;
   asio::co_spawn(stream_->executor(), WriteLoop(shared_from_this()), RethrowFromCoroutine);
+}
+
+void ChannelCore::TellDrained() {
+  if (!WantsDrained() || telling_) return;
+  telling_ = true;
+  asio::post(stream_->executor(), [self = shared_from_this()] {
+    self->telling_ = false;
+    if (!self->writing_ && self->state_ == State::kOpen) self->OnDrained();
+  });
 }
 
 void ChannelCore::Close() {
@@ -129,8 +142,8 @@ asio::awaitable<void> ChannelCore::WriteLoop(std::shared_ptr<ChannelCore> self) 
     for (const Frame& frame : self->queue_) {
       if (batch.size() == kFramesAtOnce) break;
       batch.push_back(frame);
-      buffers.push_back(asio::buffer(*frame.bytes));
-      bytes += frame.bytes->size();
+      buffers.push_back(asio::buffer(*frame.bytes) + std::exchange(self->first_sent_, 0));
+      bytes += buffers.back().size();
     }
     co_await self->stream_->Write(buffers, failure);
     if (self->state_ == State::kClosed) co_return;

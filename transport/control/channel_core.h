@@ -42,6 +42,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   virtual Status OnFrame(std::span<const std::byte> bytes) = 0;
   virtual void OnClosed(const Error& reason) = 0;
   virtual void OnDrained() = 0;
+  virtual bool WantsDrained() const = 0;
   // Drops the user's callbacks.
   virtual void Forget() = 0;
   // Nothing: this end does not ping.
@@ -62,6 +63,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   static boost::asio::awaitable<void> WatchLoop(std::shared_ptr<ChannelCore> self);
   Status DeliverFrames();
   void BeginReading();
+  void TellDrained();
   void Judge();
   void End(const Error& reason);
 
@@ -73,6 +75,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   bool write_failed_ = false;
   std::deque<Frame> queue_;
   std::size_t queued_bytes_ = 0;
+  std::size_t first_sent_ = 0;  // bytes of the first frame in queue_ that have gone out
+  bool telling_ = false;        // that all has gone out
   boost::asio::steady_timer timer_;
   std::array<std::byte, 16384> buffer_;
 };

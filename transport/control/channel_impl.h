@@ -58,6 +58,8 @@ class Channel<Out, In>::Impl final : public ChannelCore {
     if (handler && handler->on_drained) handler->on_drained();
   }
 
+  bool WantsDrained() const override { return handler_ && handler_->on_drained; }
+
   void Forget() override { handler_ = nullptr; }
 
   std::optional<Frame> PingFrame([[maybe_unused]] Time now) override {

@@ -48,11 +48,7 @@ void Heartbeat::OnPong(const Pong& pong, Time now) {
   const Duration rtt = now - sent;
   samples_.push_back({rtt, Time(Duration(pong.answered_ns)) - (sent + rtt / 2)});
   if (samples_.size() > kSamples) samples_.pop_front();
-}
-
-std::optional<ClockEstimate> Heartbeat::clock() const {
-  if (samples_.empty()) return std::nullopt;
-  return *std::ranges::min_element(samples_, {}, &ClockEstimate::rtt);
+  clock_ = *std::ranges::min_element(samples_, {}, &ClockEstimate::rtt);
 }
 
 }  // namespace lockstep::transport::control

@@ -39,7 +39,7 @@ class Heartbeat {
 
   Time last_heard() const { return last_heard_; }
   // Of the fastest answer among the recent ones.
-  std::optional<ClockEstimate> clock() const;
+  const std::optional<ClockEstimate>& clock() const { return clock_; }
 
  private:
   Duration timeout_;
@@ -50,6 +50,7 @@ class Heartbeat {
   Time next_ping_;
   std::uint64_t sent_ = 0;
   std::deque<ClockEstimate> samples_;
+  std::optional<ClockEstimate> clock_;  // the fastest of them; asked for with each message
 };
 
 }  // namespace lockstep::transport::control

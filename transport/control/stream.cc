@@ -71,6 +71,13 @@ asio::awaitable<void> Stream::Write(const std::vector<asio::const_buffer>& buffe
   }
 }
 
+std::size_t Stream::WriteNow(std::string_view bytes) {
+  if (tls_ || !socket_.is_open()) return 0;
+  const ssize_t sent =
+      ::send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent > 0 ? static_cast<std::size_t>(sent) : 0;
+}
+
 asio::awaitable<void> Stream::Dismiss(std::string_view payload) {
   const std::string frame = FrameOf(payload);
   Failure failure;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -35,6 +36,9 @@ class Stream {
   boost::asio::awaitable<std::size_t> ReadSome(boost::asio::mutable_buffer into, Failure& failure);
   boost::asio::awaitable<void> Write(const std::vector<boost::asio::const_buffer>& buffers,
                                      Failure& failure);
+  // Sends as much as the socket takes without waiting; 0 where that cannot be told (TLS) or nothing
+  // is taken. What fails here fails again in Write.
+  std::size_t WriteNow(std::string_view bytes);
   // Sends `payload` as a frame, outside of TLS, and ends our side; returns when the other end has
   // closed its side, so that it has read it.
   boost::asio::awaitable<void> Dismiss(std::string_view payload);
