@@ -23,6 +23,16 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
+// What others wait for goes out before files are written.
+bool CanWait(const Action& action) {
+  return std::holds_alternative<RoundClosed>(action) ||
+         std::holds_alternative<EvaluationDone>(action) ||
+         std::holds_alternative<CheckpointPiece>(action) ||
+         std::holds_alternative<SaveCheckpoint>(action) ||
+         std::holds_alternative<DropCheckpoint>(action) ||
+         std::holds_alternative<JobFinished>(action);
+}
+
 }  // namespace
 
 JobRunner::JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
@@ -45,7 +55,12 @@ void JobRunner::Handle(Event event) {
     if (result_) return;
     Actions actions;
     machine_->Step(MonotonicNow(), std::move(events[i]), &actions);
-    for (Action& action : actions) CarryOut(action, events);
+    for (Action& action : actions) {
+      if (!CanWait(action)) CarryOut(action, events);
+    }
+    for (Action& action : actions) {
+      if (CanWait(action)) CarryOut(action, events);
+    }
   }
 }
 

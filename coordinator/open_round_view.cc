@@ -111,17 +111,22 @@ std::vector<LinkResponse> OpenRound::Responses(Time now) const {
         late.push_back(now - Part(contributor, first)->ready_at);
       }
     }
-    // The others are mapped with it: received when ready.
-    late.resize(std::max(late.size(), sealed - (Part(owner, first) != nullptr ? 1 : 0)));
-    if (late.empty()) continue;
-    const auto quartile = late.begin() + static_cast<std::ptrdiff_t>((late.size() - 1) / 4);
-    std::nth_element(late.begin(), quartile, late.end());
+    // The others are mapped with it: received when ready, which is sooner than all of `late`.
+    const std::size_t all = std::max(late.size(), sealed - (Part(owner, first) != nullptr ? 1 : 0));
+    if (all == 0) continue;
+    const std::size_t at_once = all - late.size();
+    Duration response_time{};
+    if (const std::size_t quartile = (all - 1) / 4; quartile >= at_once) {
+      const auto place = late.begin() + static_cast<std::ptrdiff_t>(quartile - at_once);
+      std::nth_element(late.begin(), place, late.end());
+      response_time = *place;
+    }
     std::size_t& response = at[owner.value];
     if (response == at.size()) {
       response = responses.size();
       responses.push_back({.member = share.owner, .receipts = {}, .delivery = {}});
     }
-    responses[response].receipts = *quartile;
+    responses[response].receipts = response_time;
   }
   return responses;
 }

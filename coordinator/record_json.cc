@@ -18,7 +18,10 @@ using Json = nlohmann::ordered_json;
 class LineWriter {
  public:
   void Raw(std::string_view text) { out_.append(text); }
-  void Number(std::uint64_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  void Number(std::uint64_t value) {
+    const fmt::format_int digits(value);
+    out_.append(digits.data(), digits.data() + digits.size());
+  }
   void Text(const std::string& text) { Raw(Json(text).dump()); }
   void Real(double value) {
     if (value == 1.0) return Raw("1.0");
@@ -27,15 +30,22 @@ class LineWriter {
   // Microseconds are enough for a person and keep the lines short.
   void Time(double seconds) {
     const auto micros = static_cast<std::int64_t>(std::llround(seconds * 1e6));
-    const std::uint64_t size = static_cast<std::uint64_t>(std::abs(micros));
+    std::uint64_t size = static_cast<std::uint64_t>(std::abs(micros));
     if (micros < 0) out_.push_back('-');
-    fmt::format_to(std::back_inserter(out_), "{}.{:06}", size / 1'000'000, size % 1'000'000);
-    while (out_[out_.size() - 1] == '0' && out_[out_.size() - 2] != '.') {
-      out_.resize(out_.size() - 1);
-    }
+    Number(size / 1'000'000);
+    size %= 1'000'000;
+    out_.push_back('.');
+    do {
+      out_.push_back(static_cast<char>('0' + size / 100'000));
+      size = size % 100'000 * 10;
+    } while (size > 0);
   }
   void Range(const SampleRange& range) {
-    fmt::format_to(std::back_inserter(out_), "[{},{}]", range.from, range.to);
+    out_.push_back('[');
+    Number(range.from);
+    out_.push_back(',');
+    Number(range.to);
+    out_.push_back(']');
   }
   void Ranges(const std::vector<SampleRange>& ranges) {
     List(ranges, [this](const SampleRange& range) { Range(range); });
@@ -53,7 +63,10 @@ class LineWriter {
   void TimesByWorker(const std::map<WorkerId, double>& times) {
     const char* before = "{";
     for (const auto& [worker, seconds] : times) {
-      fmt::format_to(std::back_inserter(out_), "{}\"{}\":", before, worker.value);
+      Raw(before);
+      out_.push_back('"');
+      Number(worker.value);
+      Raw("\":");
       Time(seconds);
       before = ",";
     }

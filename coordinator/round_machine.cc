@@ -115,10 +115,9 @@ Status RoundMachine::On(Member& from, const Published& message) {
   if (message.attempt > round.commit.attempt) return Violation("published an attempt to come");
   if (message.attempt < round.commit.attempt) return {};
   const auto& owners = round.commit.owners.owners;
-  const auto owner = std::find_if(owners.begin(), owners.end(), [&from](const OwnerShare& share) {
-    return share.owner == from.id;
-  });
-  if (owner == owners.end()) return Violation("published sums it does not own");
+  const auto owner = std::ranges::lower_bound(owners, from.id, {}, &OwnerShare::owner);
+  if (owner == owners.end() || owner->owner != from.id)
+    return Violation("published sums it does not own");
   std::optional<Duration>& took = round.published[from.id.worker.value];
   if (took) return {};
   took = job_->now - round.committed_at;
