@@ -216,6 +216,7 @@ std::string TableOf(const std::vector<Row>& rows) {
 }  // namespace
 
 Status RunCoordinatorBench(const CoordinatorBenchOptions& options, Signals& signals) {
+  if (Status writable = CheckReport(options.json); !writable) return writable;
   std::vector<Row> rows;
   for (const std::uint32_t workers : options.workers) {
     auto row = Measure(options, workers, signals);

@@ -34,12 +34,26 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+namespace {
+
+Error CannotWrite(const std::string& file) {
+  return {ErrorCode::kInvalid, fmt::format("--json {}: {}", file, std::strerror(errno))};
+}
+
+}  // namespace
+
+Status CheckReport(const std::string& file) {
+  if (file.empty() || file == "-") return {};
+  std::FILE* out = std::fopen(file.c_str(), "ae");
+  if (out == nullptr) return CannotWrite(file);
+  std::fclose(out);
+  return {};
+}
+
 Status WriteReport(const std::string& file, const std::string& text) {
   if (file.empty()) return {};
   std::FILE* out = file == "-" ? stdout : std::fopen(file.c_str(), "we");
-  if (out == nullptr) {
-    return Error{ErrorCode::kInvalid, fmt::format("--json {}: {}", file, std::strerror(errno))};
-  }
+  if (out == nullptr) return CannotWrite(file);
   bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
   written = (out == stdout ? std::fflush(out) : std::fclose(out)) == 0 && written;
   if (written) return {};

@@ -16,6 +16,8 @@ inline double Median(std::vector<double> values) { return Quantile(std::move(val
 // Columns of right-aligned cells, the first row being their titles.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
+// Before anything is measured: whether the file can be written.
+Status CheckReport(const std::string& file);
 // `file`: empty: nothing; "-": standard output.
 Status WriteReport(const std::string& file, const std::string& text);
 
