@@ -49,6 +49,11 @@ class Bench(unittest.TestCase):
         self.assertEqual(list(self.temp.iterdir()), [], "temporary folders are removed")
         return out, err
 
+    @staticmethod
+    def children(process, count):
+        children = children_of(process.pid)
+        return children if len(children) == count else []
+
     def interrupt(self, *arguments):
         """Ends it by Ctrl-C when its children run; they must be gone with it."""
         process = self.start(*arguments)
@@ -82,13 +87,53 @@ class Bench(unittest.TestCase):
                                 "--set", "policy.name=flexrr")
         self.assertEqual(json.loads(out)["rows"][0]["workers"], 6)
 
+    def test_exchange(self):
+        out, _ = self.run_bench("exchange", "-n", 4, "--bytes", "4096,1048576", "--rounds", 5)
+        lines = out.splitlines()
+        self.assertEqual(len(lines), 4, out)
+        self.assertIn("busbw GB/s", lines[1])
+
+    def test_exchange_over_a_transport(self):
+        out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 262144, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
+                                "--json", "-")
+        report = json.loads(out)
+        self.assertEqual((report["workers"], report["paths"]), (2, ["tcp"]))
+        (row,) = report["rows"]
+        self.assertEqual(set(row), {"bytes", "median_us", "p95_us", "algbw_gb_per_s", "busbw_gb_per_s"})
+        self.assertEqual(row["bytes"], 262144)
+        self.assertGreater(row["median_us"], 0)
+        self.assertLessEqual(row["median_us"], row["p95_us"])
+        self.assertAlmostEqual(row["algbw_gb_per_s"], 262144 / row["median_us"] / 1e3)
+        self.assertAlmostEqual(row["busbw_gb_per_s"], row["algbw_gb_per_s"])  # 2 (n - 1) / n is 1 for two
+
+    def test_a_worker_that_dies_ends_the_measurement(self):
+        process = self.start("exchange", "-n", 3, "--bytes", 4096, "--rounds", 1000000)
+        children = harness.wait_for("all children", lambda: process.poll() is not None or self.children(process, 4))
+        self.assertIsNone(process.poll())
+        os.kill(children[-1], signal.SIGKILL)  # the coordinator is the first
+        out, err = process.communicate(timeout=60 * harness.PATIENCE)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertRegex(err, r"^lockstep-bench: lockstep-bench ended with status 137: .*\n$")
+        self.assertFalse([pid for pid in children if is_alive(pid)])
+        self.assertEqual(list(self.temp.iterdir()), [])
+
     def test_interrupted(self):
         self.interrupt("coordinator", "--workers", 4, "--rounds", 1000000)
+        self.interrupt("exchange", "-n", 2, "--bytes", 4096, "--rounds", 1000000)
+
+    def test_children_go_when_it_is_killed(self):
+        process = self.start("exchange", "-n", 3, "--bytes", 4096, "--rounds", 1000000)
+        children = harness.wait_for("all children", lambda: process.poll() is not None or self.children(process, 4))
+        self.assertIsNone(process.poll())
+        process.kill()
+        process.communicate()
+        harness.wait_for("the end of its children", lambda: not [pid for pid in children if is_alive(pid)])
 
     def test_mistakes_end_with_status_2(self):
         for arguments in ([], ["nothing"], ["coordinator", "--workers", "x"], ["coordinator", "--bytes", "4"],
                           ["coordinator", "--set", "policy.name=nobody", "--workers", "2"],
-                          ["coordinator", "--workers", "2", "--rounds", "2", "--json", "/nowhere/at/all"]):
+                          ["coordinator", "--workers", "2", "--rounds", "2", "--json", "/nowhere/at/all"],
+                          ["exchange", "--bytes", "3"], ["exchange", "--transport", "x"], ["exchange", "-n"]):
             with self.subTest(arguments=arguments):
                 _, err = self.run_bench(*arguments, status=2)
                 self.assertRegex(err, r"^lockstep-bench: .*\n$")

@@ -1,10 +1,14 @@
 // lockstep-bench: measures parts of Lockstep on this machine.
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "tools/bench/coordinator_bench.h"
+#include "tools/bench/exchange_bench.h"
+#include "tools/bench/exchange_worker.h"
 #include "tools/bench/options.h"
 #include "tools/bench/process.h"
 
@@ -29,7 +33,21 @@ int Fail(const Error& error) {
   }
 }
 
+int MainOfWorker(const std::vector<std::string>& arguments) {
+  InitLogging("worker", "warn");
+  ExchangeWorkerOptions options;
+  options.coordinator = arguments[1];
+  options.parameters = std::strtoull(arguments[2].c_str(), nullptr, 10);
+  options.samples = std::strtoull(arguments[3].c_str(), nullptr, 10);
+  options.meeting = arguments[4];
+  const Status ran = RunExchangeWorker(options);
+  return ran.ok() ? 0 : Fail(ran.error());
+}
+
 int Main(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 5 && arguments[0] == kExchangeWorkerCommand) {
+    return MainOfWorker(arguments);
+  }
   auto options = ParseBenchOptions(arguments);
   if (!options) return Fail(options.error());
   if (options->kind == BenchOptions::Kind::kPrint) {
@@ -37,7 +55,9 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   Signals signals;
-  const Status ran = RunCoordinatorBench(options->coordinator, signals);
+  const Status ran = options->kind == BenchOptions::Kind::kExchange
+                         ? RunExchangeBench(options->exchange, signals)
+                         : RunCoordinatorBench(options->coordinator, signals);
   return ran.ok() ? 0 : Fail(ran.error());
 }
 

@@ -54,10 +54,25 @@ void DeclareCoordinator(OptionTable& table, CoordinatorBenchOptions* options, Co
   DeclareCommon(table, common);
 }
 
+void DeclareExchange(OptionTable& table, ExchangeBenchOptions* options, Common* common) {
+  table.Group("The exchange", "real worker processes that sum gradients without computing them");
+  table.Add("workers", &options->workers, Count(2, 64),
+            "How many worker processes; -n N is the same");
+  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 64),
+            "Size of the gradient; a row of the table for each");
+  table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds that are measured");
+  table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
+            "The job's exchange.transport");
+  table.Add("mapping", &options->mapping, Choice({"auto", "off"}), "The job's exchange.mapping");
+  DeclareCommon(table, common);
+}
+
 std::string Usage() {
   return fmt::format(
       "lockstep-bench {}: measures parts of Lockstep on this machine\n\n"
-      "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n\n"
+      "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
+      "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
+      "[--mapping auto|off] [--json FILE|-]\n\n"
       "lockstep-bench COMMAND --help tells more\n",
       Version());
 }
@@ -69,14 +84,11 @@ Result<BenchOptions> ParseCoordinator(std::span<const std::string> arguments) {
   Common common{&options.json, &options.settings};
   OptionTable table;
   DeclareCoordinator(table, &options, &common);
+  const std::string defaults = table.Help();
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
   if (common.help) {
     all.kind = BenchOptions::Kind::kPrint;
-    CoordinatorBenchOptions defaults;
-    Common none{&defaults.json, &defaults.settings};
-    OptionTable fresh;
-    DeclareCoordinator(fresh, &defaults, &none);
-    all.print = "lockstep-bench coordinator\n\n" + fresh.Help();
+    all.print = "lockstep-bench coordinator\n\n" + defaults;
     return all;
   }
   if (options.workers.empty()) return Invalid("--workers: wants at least one number");
@@ -89,11 +101,42 @@ Result<BenchOptions> ParseCoordinator(std::span<const std::string> arguments) {
   return all;
 }
 
+Result<BenchOptions> ParseExchange(std::span<const std::string> arguments) {
+  BenchOptions all;
+  all.kind = BenchOptions::Kind::kExchange;
+  ExchangeBenchOptions& options = all.exchange;
+  Common common{&options.json, &options.settings};
+  OptionTable table;
+  DeclareExchange(table, &options, &common);
+  const std::string defaults = table.Help();
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  for (std::string& word : words) {
+    if (word == "-n") {
+      word = "--workers";
+    } else if (word.starts_with("-n") && word.size() > 2) {
+      word = "--workers=" + word.substr(2);
+    }
+  }
+  if (Status read = table.ReadCommandLine(words); !read) return read.error();
+  if (common.help) {
+    all.kind = BenchOptions::Kind::kPrint;
+    all.print = "lockstep-bench exchange\n\n" + defaults;
+    return all;
+  }
+  if (options.bytes.empty()) return Invalid("--bytes: wants at least one number");
+  for (const std::uint32_t bytes : options.bytes) {
+    if (bytes % sizeof(float) != 0) {
+      return Invalid(fmt::format("--bytes {}: floats have four bytes each", bytes));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   BenchOptions options;
-  if (arguments.empty()) return Invalid("wants a command: coordinator");
+  if (arguments.empty()) return Invalid("wants a command: coordinator or exchange");
   const std::string& command = arguments.front();
   if (command == "--help") {
     options.print = Usage();
@@ -104,7 +147,8 @@ Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
     return options;
   }
   if (command == "coordinator") return ParseCoordinator(arguments.subspan(1));
-  return Invalid(fmt::format("'{}' is no command; there is coordinator", command));
+  if (command == "exchange") return ParseExchange(arguments.subspan(1));
+  return Invalid(fmt::format("'{}' is no command; there are coordinator and exchange", command));
 }
 
 }  // namespace lockstep::bench

@@ -19,11 +19,25 @@ struct CoordinatorBenchOptions {
   std::string json;  // empty: none; "-": standard output
 };
 
+struct ExchangeBenchOptions {
+  std::uint32_t workers = 4;
+  std::vector<std::uint32_t> bytes = {1048576, 104857600};
+  std::uint32_t rounds = 30;  // measured
+  std::string transport = "auto";
+  std::string mapping = "auto";
+  std::vector<Setting> settings;
+  std::string json;  // as above
+};
+
+// How the program starts itself as a worker; then coordinator, parameters, samples, meeting.
+inline constexpr const char* kExchangeWorkerCommand = "exchange-worker";
+
 struct BenchOptions {
-  enum class Kind : std::uint8_t { kPrint, kCoordinator };
+  enum class Kind : std::uint8_t { kPrint, kCoordinator, kExchange };
   Kind kind = Kind::kPrint;
   std::string print;  // --help or --version
   CoordinatorBenchOptions coordinator;
+  ExchangeBenchOptions exchange;
 };
 
 // `arguments` without the program's name. Errors are kInvalid, one line.

@@ -32,6 +32,21 @@ TEST(BenchOptions, TheCoordinator) {
   EXPECT_EQ(options->coordinator.json, "-");
 }
 
+TEST(BenchOptions, TheExchange) {
+  for (const std::vector<std::string>& count : {std::vector<std::string>{"-n", "3"}, {"-n3"}}) {
+    std::vector<std::string> arguments = {
+        "exchange", "--bytes", "4096,104857600", "--transport", "tcp", "--mapping", "off"};
+    arguments.insert(arguments.end(), count.begin(), count.end());
+    const auto options = Parse(arguments);
+    ASSERT_TRUE(options.ok()) << options.error().message;
+    EXPECT_EQ(options->kind, BenchOptions::Kind::kExchange);
+    EXPECT_EQ(options->exchange.workers, 3u);
+    EXPECT_THAT(options->exchange.bytes, ElementsAre(4096, 104857600));
+    EXPECT_EQ(options->exchange.transport, "tcp");
+    EXPECT_EQ(options->exchange.mapping, "off");
+  }
+}
+
 TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("wants a command"));
   EXPECT_THAT(ErrorOf({"everything"}), HasSubstr("'everything' is no command"));
@@ -42,15 +57,22 @@ TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({"coordinator", "--set", "policy"}), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(ErrorOf({"coordinator", "--workers", "4096", "--units", "17"}),
               HasSubstr("at most 65536 units"));
+  EXPECT_THAT(ErrorOf({"exchange", "-n", "1"}), HasSubstr("--workers"));
+  EXPECT_THAT(ErrorOf({"exchange", "--bytes", "1,4"}), HasSubstr("--bytes"));
+  EXPECT_THAT(ErrorOf({"exchange", "--bytes", "4097"}), HasSubstr("four bytes each"));
+  EXPECT_THAT(ErrorOf({"exchange", "--bytes", ""}), HasSubstr("--bytes"));
+  EXPECT_THAT(ErrorOf({"exchange", "--transport", "mpi"}), HasSubstr("--transport"));
+  EXPECT_THAT(ErrorOf({"exchange", "--mapping", "on"}), HasSubstr("--mapping"));
 }
 
 TEST(BenchOptions, HelpIsPrinted) {
   for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"coordinator", "--help"}}) {
+       {std::vector<std::string>{"--help"}, {"coordinator", "--help"}, {"exchange", "--help"}}) {
     const auto options = Parse(arguments);
     ASSERT_TRUE(options.ok());
     EXPECT_EQ(options->kind, BenchOptions::Kind::kPrint);
-    EXPECT_THAT(options->print, HasSubstr("lockstep-bench coordinator"));
+    EXPECT_THAT(options->print,
+                HasSubstr("lockstep-bench " + (arguments.size() == 2 ? arguments[0] : "COMMAND")));
   }
 }
 

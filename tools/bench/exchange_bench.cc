@@ -1,0 +1,187 @@
+#include "tools/bench/exchange_bench.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/bench/exchange_worker.h"
+#include "tools/bench/report.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr std::uint32_t kWarmUp = 3;  // rounds
+
+struct Row {
+  std::uint64_t bytes = 0;
+  double median_us = 0;
+  double p95_us = 0;
+  double algbw_gb_per_s = 0;
+  double busbw_gb_per_s = 0;
+};
+
+struct Measured {
+  Row row;
+  std::set<std::string> paths;
+};
+
+Result<std::string> ConfigOf(const ExchangeBenchOptions& options) {
+  // A sample and a unit for each worker; the plainest update; no end of an epoch before the job's.
+  const std::string text = fmt::format(
+      "[job]\nrounds = {}\nglobal_batch = {}\nunits = {}\n"
+      "[optimizer]\nname = sgd\nmomentum = 0\n"
+      "[exchange]\ntransport = {}\nmapping = {}\n[liveness]\ntimeout = 60s\n"
+      "[evaluation]\nevery_epochs = 0\n[checkpoint]\nevery_epochs = 0\n",
+      options.rounds + kWarmUp, options.workers, options.workers, options.transport,
+      options.mapping);
+  auto config = ParseJobConfig(text, "lockstep-bench", options.settings);
+  if (!config) return config.error();
+  return ToIni(*config);
+}
+
+// Until all have ended; an error as soon as one has failed.
+Status WaitForAll(std::vector<Child*> children, Signals& signals) {
+  while (!children.empty()) {
+    std::vector<::pollfd> waits = {{signals.fd(), POLLIN, 0}};
+    for (const Child* child : children) waits.push_back({child->fd(), POLLIN, 0});
+    ::poll(waits.data(), waits.size(), -1);
+    if (signals.Came()) return Interrupted();
+    for (Child* child : children) {
+      const auto status = child->Status();
+      if (status && *status != 0) {
+        return Error{ErrorCode::kClosed, fmt::format("{} ended with status {}: {}", child->name(),
+                                                     *status, child->LastWords())};
+      }
+    }
+    std::erase_if(children, [](Child* child) { return child->Status().has_value(); });
+  }
+  return {};
+}
+
+// From the last contribution that is sealed to the last worker that has the update, in
+// microseconds, for each round but the first ones.
+Result<std::vector<double>> TimesOf(const std::filesystem::path& rounds) {
+  std::vector<double> times;
+  std::ifstream in(rounds);
+  for (std::string text; std::getline(in, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto record = line.is_object() ? line.find("times") : line.end();
+    if (!line.is_object() || record == line.end() || !(*record)["applied"].is_number()) continue;
+    double sealed = 0;
+    for (const auto& [worker, at] : (*record)["ready"].items()) {
+      sealed = std::max(sealed, at.get<double>());
+    }
+    if (line["round"].get<std::uint64_t>() < kWarmUp) continue;
+    times.push_back(1e6 * ((*record)["applied"].get<double>() - sealed));
+  }
+  if (times.empty()) return Error{ErrorCode::kClosed, "no round was applied by all workers"};
+  return times;
+}
+
+std::set<std::string> PathsOf(const std::filesystem::path& summary) {
+  std::ifstream in(summary);
+  const auto text = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::set<std::string> paths;
+  if (!text.is_object()) return paths;
+  for (const auto& path : text.value("paths", nlohmann::json::array())) {
+    paths.insert(path.value("path", ""));
+  }
+  return paths;
+}
+
+Result<Measured> Measure(const ExchangeBenchOptions& options, std::uint64_t bytes,
+                         Signals& signals) {
+  auto config = ConfigOf(options);
+  if (!config) return config.error();
+  auto folder = TempFolder::Make();
+  if (!folder) return folder.error();
+  const std::filesystem::path meeting = folder->path() / "meeting";
+  if (Status prepared = Meeting::Prepare(meeting, options.workers); !prepared) {
+    return prepared.error();
+  }
+  auto coordinator = StartCoordinator(options.workers, *config, folder->path(), signals);
+  if (!coordinator) return coordinator.error();
+  const std::uint64_t samples = std::uint64_t{options.workers} * (options.rounds + kWarmUp + 1);
+  std::vector<Child> workers;
+  workers.reserve(options.workers);
+  for (std::uint32_t i = 0; i < options.workers; ++i) {
+    auto child = Child::Start(
+        "lockstep-bench",
+        {kExchangeWorkerCommand, fmt::format("127.0.0.1:{}", coordinator->port),
+         std::to_string(bytes / sizeof(float)), std::to_string(samples), meeting.string()},
+        folder->path() / fmt::format("worker-{}.log", i));
+    if (!child) return child.error();
+    workers.push_back(std::move(*child));
+  }
+  std::vector<Child*> all = {&coordinator->process};
+  for (Child& worker : workers) all.push_back(&worker);
+  if (Status ended = WaitForAll(std::move(all), signals); !ended) return ended.error();
+
+  auto times = TimesOf(folder->path() / "run" / "rounds.jsonl");
+  if (!times) return times.error();
+  Measured result;
+  result.paths = PathsOf(folder->path() / "run" / "summary.json");
+  result.row.bytes = bytes;
+  result.row.median_us = Median(*times);
+  result.row.p95_us = Quantile(*times, 0.95);
+  result.row.algbw_gb_per_s = static_cast<double>(bytes) / result.row.median_us / 1e3;
+  result.row.busbw_gb_per_s =
+      result.row.algbw_gb_per_s * 2 * (options.workers - 1) / options.workers;
+  return result;
+}
+
+std::string Json(const ExchangeBenchOptions& options, const std::vector<Row>& rows,
+                 const std::set<std::string>& paths) {
+  nlohmann::ordered_json out;
+  out["workers"] = options.workers;
+  out["paths"] = paths;
+  out["rows"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    out["rows"].push_back({{"bytes", row.bytes},
+                           {"median_us", row.median_us},
+                           {"p95_us", row.p95_us},
+                           {"algbw_gb_per_s", row.algbw_gb_per_s},
+                           {"busbw_gb_per_s", row.busbw_gb_per_s}});
+  }
+  return out.dump(2) + "\n";
+}
+
+std::string TableOf(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> cells = {
+      {"bytes", "median us", "p95 us", "algbw GB/s", "busbw GB/s"}};
+  for (const Row& row : rows) {
+    cells.push_back({std::to_string(row.bytes), fmt::format("{:.0f}", row.median_us),
+                     fmt::format("{:.0f}", row.p95_us), fmt::format("{:.3f}", row.algbw_gb_per_s),
+                     fmt::format("{:.3f}", row.busbw_gb_per_s)});
+  }
+  return Table(cells);
+}
+
+}  // namespace
+
+Status RunExchangeBench(const ExchangeBenchOptions& options, Signals& signals) {
+  if (Status writable = CheckReport(options.json); !writable) return writable;
+  std::vector<Row> rows;
+  std::set<std::string> paths;
+  for (const std::uint32_t bytes : options.bytes) {
+    auto result = Measure(options, bytes, signals);
+    if (!result) return result.error();
+    rows.push_back(result->row);
+    paths.insert(result->paths.begin(), result->paths.end());
+  }
+  if (options.json != "-") {
+    std::string ways;
+    for (const std::string& path : paths) ways += (ways.empty() ? "" : ", ") + path;
+    std::printf("%u workers, %s\n%s", options.workers, ways.c_str(), TableOf(rows).c_str());
+  }
+  return WriteReport(options.json, Json(options, rows, paths));
+}
+
+}  // namespace lockstep::bench

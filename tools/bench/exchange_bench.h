@@ -1,0 +1,13 @@
+// How long n workers take to sum their gradients, nothing being computed.
+#pragma once
+
+#include "base/result.h"
+#include "tools/bench/options.h"
+#include "tools/bench/process.h"
+
+namespace lockstep::bench {
+
+// Prints the table, writes the JSON.
+Status RunExchangeBench(const ExchangeBenchOptions& options, Signals& signals);
+
+}  // namespace lockstep::bench

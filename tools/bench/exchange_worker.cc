@@ -1,0 +1,101 @@
+#include "tools/bench/exchange_worker.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "worker/session.h"
+
+namespace lockstep::bench {
+
+struct Meeting::Shared {
+  ::pthread_barrier_t barrier;
+};
+
+Result<Meeting::Shared*> Meeting::Map(const std::filesystem::path& file) {
+  const auto failed = [&] {
+    return Error{ErrorCode::kIo, fmt::format("{}: {}", file.string(), std::strerror(errno))};
+  };
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return failed();
+  void* at = MAP_FAILED;
+  if (::ftruncate(fd, sizeof(Shared)) == 0) {
+    at = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  const Error error = failed();
+  ::close(fd);
+  if (at == MAP_FAILED) return error;
+  return static_cast<Shared*>(at);
+}
+
+Status Meeting::Prepare(const std::filesystem::path& file, std::uint32_t processes) {
+  auto shared = Map(file);
+  if (!shared) return shared.error();
+  ::pthread_barrierattr_t attributes;
+  ::pthread_barrierattr_init(&attributes);
+  ::pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  const int failure = ::pthread_barrier_init(&(*shared)->barrier, &attributes, processes);
+  LOCKSTEP_CHECK(failure == 0, "no barrier of {}: {}", processes, std::strerror(failure));
+  ::pthread_barrierattr_destroy(&attributes);
+  ::munmap(*shared, sizeof(Shared));
+  return {};
+}
+
+Result<Meeting> Meeting::Join(const std::filesystem::path& file) {
+  auto shared = Map(file);
+  if (!shared) return shared.error();
+  return Meeting(*shared);
+}
+
+Meeting::Meeting(Meeting&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
+
+Meeting::~Meeting() {
+  if (shared_ != nullptr) ::munmap(shared_, sizeof(Shared));
+}
+
+void Meeting::Wait() { ::pthread_barrier_wait(&shared_->barrier); }
+
+Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
+  auto meeting = Meeting::Join(options.meeting);
+  if (!meeting) return meeting.error();
+  worker::SessionOptions session_options;
+  session_options.coordinator = options.coordinator;
+  auto session = worker::Session::Join(std::move(session_options));
+  if (!session) return session.error();
+
+  worker::JobDescription job;
+  job.parameter_count = options.parameters;
+  job.blocks = {options.parameters};
+  job.finish_order = {0};
+  job.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 0.0f); };
+  job.dataset_digest = "nothing";
+  job.train_samples = options.samples;
+  if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun;
+
+  for (;;) {
+    const worker::Work work = (*session)->Next();
+    switch (work.kind) {
+      case worker::Work::Kind::kEnd:
+        if (work.failed) return Error{ErrorCode::kClosed, work.reason};
+        return {};
+      case worker::Work::Kind::kEvaluate:
+        (*session)->EvaluationDone(0, 0);
+        break;
+      case worker::Work::Kind::kTrain:
+        // The session has cleared the gradient; it stays as it is.
+        meeting->Wait();
+        (*session)->Done({.samples = work.range.size(), .loss_sum = 0});
+        break;
+    }
+  }
+}
+
+}  // namespace lockstep::bench

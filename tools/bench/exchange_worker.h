@@ -1,0 +1,45 @@
+// A worker of the measured job: the real session with a training loop that computes nothing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+
+namespace lockstep::bench {
+
+// Where the processes of a job wait for each other, so that they seal their contributions together
+// and nobody's exchange runs beside what another one does before it. In a file that they map. A
+// process that ends before it has waited holds the others up for good: whoever started them looks
+// after that.
+class Meeting {
+ public:
+  static Status Prepare(const std::filesystem::path& file, std::uint32_t processes);
+  static Result<Meeting> Join(const std::filesystem::path& file);
+  ~Meeting();
+  Meeting(Meeting&& other) noexcept;
+  Meeting& operator=(Meeting&&) = delete;
+
+  void Wait();
+
+ private:
+  struct Shared;
+  explicit Meeting(Shared* shared) : shared_(shared) {}
+  static Result<Shared*> Map(const std::filesystem::path& file);
+
+  Shared* shared_;
+};
+
+struct ExchangeWorkerOptions {
+  std::string coordinator;  // "127.0.0.1:7070"
+  std::uint64_t parameters = 0;
+  std::uint64_t samples = 0;
+  std::string meeting;  // its file
+};
+
+// Until the job ends.
+Status RunExchangeWorker(const ExchangeWorkerOptions& options);
+
+}  // namespace lockstep::bench
