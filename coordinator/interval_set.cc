@@ -22,6 +22,16 @@ bool IntervalSet::Covers(SampleRange range) const {
 
 bool IntervalSet::Add(SampleRange range) {
   if (range.from >= range.to) return true;
+  // Mostly they come in order: behind all that is there.
+  if (ranges_.empty() || ranges_.rbegin()->second <= range.from) {
+    positions_ += range.size();
+    if (!ranges_.empty() && ranges_.rbegin()->second == range.from) {
+      ranges_.rbegin()->second = range.to;
+    } else {
+      ranges_.emplace_hint(ranges_.end(), range.from, range.to);
+    }
+    return true;
+  }
   if (Intersects(range)) return false;
   positions_ += range.size();
   auto next = ranges_.lower_bound(range.from);

@@ -23,6 +23,8 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   record.moved = round.moved;
   record.digest = digest;
 
+  record.contributors.reserve(commit.parts.size());
+  record.units.reserve(commit.parts.size());
   IntervalSet counted;
   double loss = 0;
   for (const CommittedPart& part : commit.parts) {
@@ -42,8 +44,12 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
     }
     record.contributors.push_back(
         {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
-    record.ready[worker] = job.SinceStart(sealed.ready_at);
-    if (sealed.delivered_at) record.delivered[worker] = job.SinceStart(*sealed.delivered_at);
+    // Parts are in the order of their workers.
+    record.ready.insert_or_assign(record.ready.end(), worker, job.SinceStart(sealed.ready_at));
+    if (sealed.delivered_at) {
+      record.delivered.insert_or_assign(record.delivered.end(), worker,
+                                        job.SinceStart(*sealed.delivered_at));
+    }
     loss += sealed.loss_sum;
   }
   record.loss = loss / static_cast<double>(commit.samples);
