@@ -40,6 +40,7 @@ class SpacedCompute final : public simulate::ComputeModel {
   SpacedCompute(std::uint32_t workers, std::uint32_t units) : workers_(workers), units_(units) {}
 
   void SpaceOver(Duration all) { all_ = all; }
+  bool spaced() const { return all_ > Duration{}; }
   Duration UnitTime(WorkerId worker, Time, RoundId, const Unit&, RandomStream&) override {
     const Duration whole = worker.value + 1 == workers_
                                ? all_ + all_ / 2
@@ -96,6 +97,9 @@ class Load::Impl {
   void RunTimers();
   Status FlushAll();
   void Note(const Commit& commit, Time arrived);
+  // A spaced round's commit has come to some workers: they say nothing before all have it, or
+  // the answers of the first ones would delay the reading of the last.
+  bool Holds() const { return compute_.spaced() && seen_by_ > 0 && seen_by_ < options_.workers; }
   void Touch(Connection* connection) { dirty_.push_back(connection); }
   Result<std::shared_ptr<const ToWorker>> Decode(std::span<const std::byte> frame);
 
@@ -134,6 +138,7 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   // The other end has closed when it returns false.
   Result<bool> Read();
   Status TakeFrames();
+  void Answer();  // what has come and was held back
   Status Flush();
 
   void Send(FromWorker message) override {
@@ -169,7 +174,8 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   control::FrameReader reader_;
   Time arrived_;  // what was read last
   std::string out_;
-  bool needed_ = false;  // a round needs what is in out_
+  std::vector<std::shared_ptr<const ToWorker>> held_;  // not yet shown to the worker
+  bool needed_ = false;                                // a round needs what is in out_
   bool blocked_ = false;
   simulate::ModelledWorker worker_;
 };
@@ -220,9 +226,14 @@ Status Load::Impl::Connection::TakeFrames() {
     if (const auto* refused = std::get_if<Refuse>(message->get())) {
       return Error{ErrorCode::kRefused, "the coordinator refuses a worker: " + refused->reason};
     }
+    held_.push_back(*message);
     if (const auto* commit = std::get_if<Commit>(message->get())) load_->Note(*commit, arrived_);
-    worker_.OnMessage(**message);
+    if (!load_->Holds()) Answer();
   }
+}
+
+void Load::Impl::Connection::Answer() {
+  for (const auto& message : std::exchange(held_, {})) worker_.OnMessage(*message);
 }
 
 Status Load::Impl::Connection::Flush() {
@@ -266,7 +277,11 @@ void Load::Impl::Note(const Commit& commit, Time arrived) {
   }
   seen_.first = std::min(seen_.first, arrived);
   seen_.last = std::max(seen_.last, arrived);
-  if (++seen_by_ == options_.workers) compute_.SpaceOver(on_commit_(seen_));
+  if (++seen_by_ < options_.workers) return;
+  const bool held = compute_.spaced();
+  compute_.SpaceOver(on_commit_(seen_));
+  if (!held) return;
+  for (const auto& connection : connections_) connection->Answer();
 }
 
 Status Load::Impl::Connect() {
