@@ -176,7 +176,6 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   std::string out_;
   std::vector<std::shared_ptr<const ToWorker>> held_;  // not yet shown to the worker
   bool needed_ = false;                                // a round needs what is in out_
-  bool blocked_ = false;
   simulate::ModelledWorker worker_;
 };
 
