@@ -1,17 +1,17 @@
 #include "transport/ucx/path.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <vector>
-#if UCP_API_VERSION >= UCP_VERSION(1, 14)
-#include <array>
-#endif
 
 namespace lockstep::transport::ucx {
 namespace {
 
-// Several lanes may take the same way.
+// Several lanes may take the same way, "transport/device".
 class PathList {
  public:
   void Add(const std::string& way) {
@@ -23,15 +23,37 @@ class PathList {
 
   std::string Text() const {
     std::string text;
-    for (const std::string& way : ways_) text += (text.empty() ? "" : " + ") + way;
-    return text.empty() ? "unknown" : text;
+    bool rdma = false;
+    bool tcp = false;
+    for (const std::string& way : ways_) {
+      text += (text.empty() ? "" : " + ") + way;
+      rdma = rdma || IsRdma(way);
+      tcp = tcp || way.starts_with("tcp");
+    }
+    if (text.empty()) return "unknown";
+    return rdma && !tcp ? text + " (RDMA)" : text;
   }
 
  private:
   std::vector<std::string> ways_;
 };
 
+// The words after the way, from "md[1]" on, say what the lane is for. Where the only one is
+// "keepalive", or "wireup" as well, it carries none of our bytes.
+bool CarriesData(std::string_view uses) {
+  for (const std::string_view use : {" am", " rma", " tag", " amo"}) {
+    if (uses.find(use) != std::string_view::npos) return true;
+  }
+  return uses.find(" keepalive") == std::string_view::npos;
+}
+
 }  // namespace
+
+bool IsRdma(std::string_view transport) {
+  constexpr std::array<std::string_view, 5> kFamilies = {"rc_", "dc_", "ud_", "srd", "gga"};
+  return std::ranges::any_of(
+      kFamilies, [&](std::string_view family) { return transport.starts_with(family); });
+}
 
 // A lane reads "#   lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am keepalive": index,
 // transport, device, path index. The lane of the connection manager ("lane[1]: cm tcp") carries no
@@ -50,6 +72,7 @@ std::string PathFromPrintedInfo(std::string_view printed) {
     if (rest.empty() || std::isdigit(static_cast<unsigned char>(rest.front())) == 0) continue;
     rest.remove_prefix(std::min(rest.find(':') + 1, rest.size()));
     const auto way = rest.substr(0, rest.find(' '));
+    if (!CarriesData(rest.substr(way.size()))) continue;
     const auto dot = way.rfind('.');
     if (dot != std::string_view::npos) paths.Add(std::string(way.substr(0, dot)));
   }
@@ -67,8 +90,17 @@ std::string EndpointPath(ucp_ep_h endpoint) {
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
   PathList paths;
   if (ucp_ep_query(endpoint, &attributes) != UCS_OK) return paths.Text();
-  for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
-    paths.Add(std::string(entries[i].transport_name) + "/" + entries[i].device_name);
+  // What each is for is not told. Beside a connected transport the datagrams are only for wiring up
+  // and keeping alive.
+  const auto used = std::span(entries).first(attributes.transports.num_entries);
+  const bool connected = std::ranges::any_of(used, [](const ucp_transport_entry_t& entry) {
+    const std::string_view name = entry.transport_name;
+    return name.starts_with("rc_") || name.starts_with("dc_");
+  });
+  for (const ucp_transport_entry_t& entry : used) {
+    const std::string_view name = entry.transport_name;
+    if (connected && name.starts_with("ud_")) continue;
+    paths.Add(std::string(name) + "/" + entry.device_name);
   }
   return paths.Text();
 }

@@ -8,7 +8,11 @@
 
 namespace lockstep::transport::ucx {
 
-// "tcp/lo", "rc_mlx5/mlx5_0:1 + cuda_ipc/cuda"; "unknown" where UCX does not say.
+// Whether a transport, by UCX's name for it, is one of RDMA: "rc_verbs", "dc_mlx5".
+bool IsRdma(std::string_view transport);
+
+// "tcp/lo", "rc_mlx5/mlx5_0:1 + cuda_ipc/cuda (RDMA)": what carries bytes of ours; "unknown" where
+// UCX does not say.
 std::string EndpointPath(ucp_ep_h endpoint);
 
 // The same out of what ucp_ep_print_info prints. UCX before 1.14 has no other way to tell.

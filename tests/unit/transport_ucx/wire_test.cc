@@ -46,6 +46,23 @@ TEST(Wire, NothingElseIsAccepted) {
   EXPECT_FALSE(IsHandshake({}));
 }
 
+TEST(Path, SaysRdmaAndLeavesOutLanesThatCarryNothing) {
+  EXPECT_EQ(PathFromPrintedInfo("#                 lane[0]: cm rdmacm\n"
+                                "#                 lane[1]:  1:rc_verbs/rxe0:1.0 md[1]       -> "
+                                "md[1]/ib/sysdev[255] rma_bw#0 am am_bw#0 wireup\n"
+                                "#                 lane[2]:  2:ud_verbs/rxe0:1.0 md[1]       -> "
+                                "md[1]/ib/sysdev[255] keepalive\n"),
+            "rc_verbs/rxe0:1 (RDMA)");
+  EXPECT_EQ(PathFromPrintedInfo("# lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am "
+                                "keepalive\n"),
+            "tcp/eth0");
+  EXPECT_EQ(PathFromPrintedInfo("# lane[0]:  3:ud_verbs/mlx4_0:1.0 md[1] -> md[1]/ib am\n"),
+            "ud_verbs/mlx4_0:1 (RDMA)");
+  EXPECT_TRUE(IsRdma("dc_mlx5"));
+  EXPECT_FALSE(IsRdma("tcp"));
+  EXPECT_FALSE(IsRdma("sysv"));
+}
+
 TEST(Path, ReadsTheLanesThatUcxPrints) {
   EXPECT_EQ(
       PathFromPrintedInfo("#\n# UCP endpoint\n"
