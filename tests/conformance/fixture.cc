@@ -18,6 +18,14 @@ std::vector<std::string> ProcessTransports() {
 #endif
 }
 
+bool Slow() {
+#ifdef LOCKSTEP_SANITIZED
+  return true;
+#else
+  return std::getenv("LOCKSTEP_TEST_SLOW") != nullptr;
+#endif
+}
+
 std::string ListenHost() {
   const char* host = std::getenv("LOCKSTEP_TEST_LISTEN_HOST");
   return host == nullptr ? "127.0.0.1" : host;
@@ -28,7 +36,7 @@ Options TransportTest::OptionsFor(const PeerIdentity& self) const {
   options.self = self;
   options.job_key.assign(32, std::byte{42});
   options.listen_host = ListenHost();
-  options.connect_timeout = kSanitized ? std::chrono::seconds(30) : std::chrono::seconds(10);
+  options.connect_timeout = Slow() ? std::chrono::seconds(30) : std::chrono::seconds(10);
   return options;
 }
 

@@ -13,12 +13,6 @@
 
 namespace lockstep::transport {
 
-#ifdef LOCKSTEP_SANITIZED
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 // "inproc", "tcp" and whatever else this build has.
 std::vector<std::string> AllTransports();
 // Those that cross a process.
@@ -26,6 +20,10 @@ std::vector<std::string> ProcessTransports();
 // Where transports listen: LOCKSTEP_TEST_LISTEN_HOST (an RDMA device's address, say), else
 // loopback.
 std::string ListenHost();
+
+// A sanitized build, or a machine that LOCKSTEP_TEST_SLOW calls slow (an emulated one): the same
+// tests, with less to move.
+bool Slow();
 
 inline PeerIdentity Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {
   return {WorkerId(worker), Incarnation(incarnation)};
