@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "transport/ucx/path.h"
+#include "transport/ucx/report.h"
 
 namespace lockstep::transport::ucx {
 namespace {
@@ -75,6 +78,33 @@ TEST(Path, ReadsTheLanesThatUcxPrints) {
   EXPECT_EQ(PathFromPrintedInfo("lane[0]: 1:tcp"), "unknown");
   EXPECT_EQ(PathFromPrintedInfo("lane[0]:"), "unknown");
   EXPECT_EQ(PathFromPrintedInfo(""), "unknown");
+}
+
+TEST(Report, ReadsTheContextThatUcxPrints) {
+  Report report;
+  ReadPrintedContext(
+      "#\n# UCP context\n#\n"
+      "#     component 0  :  self\n"
+      "#     component 4  :  ib\n"
+      "#\n"
+      "#            md 0  :  component 0  self \n"
+      "#\n"
+      "#      resource 0  :  md 0  dev 0  flags -- self/memory0\n"
+      "#      resource 1  :  md 4  dev 1  flags -- rc_verbs/rxe0:1\n"
+      "#      resource 2  :  md 4  dev 1  flags -s rc_verbs/rxe0:1\n"
+      "#      resource 3  :  md 1  dev 2\n",
+      report);
+  EXPECT_EQ(report.components, (std::vector<std::string>{"self", "ib"}));
+  EXPECT_EQ(report.ways,
+            (std::vector<Way>{{"self", "memory0", false}, {"rc_verbs", "rxe0:1", true}}));
+}
+
+TEST(Report, OfTheLibraryHere) {
+  const Report report = Describe();
+  EXPECT_EQ(report.error, "");
+  EXPECT_TRUE(report.version.starts_with(report.built_with + ".")) << report.version;
+  EXPECT_NE(std::ranges::find(report.components, "tcp"), report.components.end());
+  EXPECT_FALSE(report.ways.empty());
 }
 
 }  // namespace
