@@ -1,0 +1,257 @@
+// Facts in, verdicts out; and how they are shown.
+#include "tools/doctor/judge.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/doctor/render.h"
+
+namespace lockstep::doctor {
+namespace {
+
+using ::testing::HasSubstr;
+
+RdmaPort Port() {
+  RdmaPort port;
+  port.device = "mlx5_0";
+  port.state = "ACTIVE";
+  port.link_layer = "Ethernet";
+  port.rate = "100 Gb/sec (4X EDR)";
+  port.netdev = "ens1";
+  port.address = "192.168.7.1";
+  port.gids = {{0, "fe80::1", "RoCE v2"}};
+  return port;
+}
+
+// A machine with everything, and everything well.
+Facts Well() {
+  Facts facts;
+  facts.version = "0.1.0";
+  facts.kernel_major = 6;
+  facts.cuda.built = true;
+  facts.cuda.version = "13.0";
+  facts.cuda.devices = {{0, "NVIDIA H200", std::uint64_t{139} << 30}};
+  facts.nvidia.driver = "580.1";
+  facts.nvidia.devices = {"/dev/nvidia0"};
+  facts.nvidia.peermem = true;
+  facts.ucx.built = true;
+  facts.ucx.built_with = "1.13";
+  facts.ucx.version = "1.13.1";
+  facts.ucx.components = {"tcp", "ib", "cuda_cpy"};
+  facts.ucx.ways = {{"tcp", "ens1", false}, {"rc_mlx5", "mlx5_0:1", true}};
+  facts.ucx.cuda_memory = true;
+  facts.rdma = {Port()};
+  facts.rdma_device_files = true;
+  facts.limits.files = 4096;
+  facts.limits.shm_bytes = std::uint64_t{8} << 30;
+  facts.limits.shm_free = std::uint64_t{8} << 30;
+  facts.limits.cores = 16;
+  facts.congestion_control = "cubic";
+  Bandwidth tcp;
+  tcp.transport = tcp.path = "tcp";
+  tcp.gb_per_second = 3.5;
+  Bandwidth rdma;
+  rdma.transport = "ucx rc over mlx5_0:1";
+  rdma.wants_rdma = true;
+  rdma.path = "ucx: rc_mlx5/mlx5_0:1 (RDMA)";
+  rdma.gb_per_second = 11.9;
+  facts.bandwidth = {tcp, rdma};
+  return facts;
+}
+
+// Exactly one line that is not well.
+Line Only(const Facts& facts) {
+  std::vector<Line> lines = Judge(facts);
+  std::erase_if(lines, [](const Line& line) { return line.verdict == Verdict::kOk; });
+  EXPECT_EQ(lines.size(), 1u) << RenderText(Judge(facts), false);
+  return lines.empty() ? Line{} : lines[0];
+}
+
+void ExpectOnly(const Facts& facts, Verdict verdict, const std::string& name,
+                const std::string& remedy) {
+  const Line line = Only(facts);
+  EXPECT_EQ(Name(line.verdict), Name(verdict)) << line.name;
+  EXPECT_EQ(line.name, name);
+  EXPECT_THAT(line.remedy, HasSubstr(remedy));
+}
+
+TEST(Judge, AMachineThatIsWell) {
+  const auto lines = Judge(Well());
+  EXPECT_EQ(Worst(lines), Verdict::kOk) << RenderText(lines, false);
+  for (const Line& line : lines) EXPECT_TRUE(line.remedy.empty()) << line.name;
+}
+
+TEST(Judge, APlainMachineIsWellToo) {
+  Facts facts = Well();
+  facts.cuda = {};
+  facts.nvidia = {};
+  facts.rdma.clear();
+  facts.rdma_device_files = false;
+  facts.ucx.ways = {{"tcp", "eth0", false}};
+  facts.bandwidth.pop_back();
+  facts.limits.locked_bytes = 8u << 20;  // nobody locks memory without RDMA
+  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk) << RenderText(Judge(facts), false);
+}
+
+TEST(Judge, Versions) {
+  Facts facts = Well();
+  facts.ucx.version = "1.12.0";
+  ExpectOnly(facts, Verdict::kWarning, "UCX", "LD_LIBRARY_PATH");
+  facts.ucx.version = "1.130.0";
+  ExpectOnly(facts, Verdict::kWarning, "UCX", "LD_LIBRARY_PATH");
+}
+
+TEST(Judge, Gpus) {
+  Facts facts = Well();
+  facts.cuda = {};
+  ExpectOnly(facts, Verdict::kWarning, "NVIDIA driver", "preset cuda");
+  facts = Well();
+  facts.nvidia.devices.clear();
+  ExpectOnly(facts, Verdict::kProblem, "NVIDIA driver", "--gpus all");
+  facts = Well();
+  facts.nvidia.driver.clear();
+  ExpectOnly(facts, Verdict::kProblem, "NVIDIA driver", "install the driver");
+  facts = Well();
+  facts.cuda.devices.clear();
+  ExpectOnly(facts, Verdict::kProblem, "CUDA devices", "CUDA_VISIBLE_DEVICES");
+}
+
+TEST(Judge, GpuDirect) {
+  Facts facts = Well();
+  facts.nvidia.peermem = false;
+  ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
+  facts.nvidia.open_driver = true;
+  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
+  facts.kernel_major = 5;
+  facts.kernel_minor = 11;
+  ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
+  facts = Well();
+  facts.ucx.cuda_memory = false;
+  ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "--with-cuda");
+}
+
+TEST(Judge, RdmaPorts) {
+  Facts facts = Well();
+  facts.rdma[0].gids[0].type = "IB/RoCE v1";
+  ExpectOnly(facts, Verdict::kProblem, "mlx5_0:1", "IP address");
+  facts = Well();
+  facts.rdma[0].address.clear();
+  ExpectOnly(facts, Verdict::kProblem, "mlx5_0:1", "give ens1 one");
+  facts = Well();
+  facts.rdma.push_back(Port());
+  facts.rdma[1].device = "mlx5_1";
+  facts.rdma[1].state = "DOWN";
+  ExpectOnly(facts, Verdict::kWarning, "mlx5_1:1", "no link");
+  facts = Well();
+  facts.rdma_device_files = false;
+  ExpectOnly(facts, Verdict::kProblem, "/dev/infiniband", "--device");
+  // InfiniBand's GIDs have no type of RoCE.
+  facts = Well();
+  facts.rdma[0].link_layer = "InfiniBand";
+  facts.rdma[0].gids[0].type = "IB/RoCE v1";
+  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
+}
+
+TEST(Judge, RdmaThatUcxDoesNotUse) {
+  Facts facts = Well();
+  facts.ucx.ways.pop_back();
+  ExpectOnly(facts, Verdict::kProblem, "in UCX", "UCX_TLS");
+  std::erase(facts.ucx.components, "ib");
+  ExpectOnly(facts, Verdict::kProblem, "in UCX", "--with-verbs");
+}
+
+TEST(Judge, Ucx) {
+  Facts facts = Well();
+  facts.rdma.clear();
+  facts.ucx.error = "UCX 1.13.1: it does not start";
+  facts.ucx.ways.clear();
+  facts.ucx.components.clear();
+  ExpectOnly(facts, Verdict::kProblem, "start", "ucx_info");
+  facts = Well();
+  facts.rdma.clear();
+  facts.ucx.ways = {{"self", "memory", false}};
+  ExpectOnly(facts, Verdict::kProblem, "transports", "UCX_TLS");
+  facts = Well();
+  facts.environment = {"UCX_MAX_EAGER_LANES=2", "UCX_TLS=rc,self"};
+  ExpectOnly(facts, Verdict::kProblem, "environment", "must be 1");
+}
+
+TEST(Judge, LockedMemoryMattersToRdma) {
+  Facts facts = Well();
+  facts.limits.locked_bytes = 8u << 20;
+  ExpectOnly(facts, Verdict::kProblem, "locked memory", "ulimit -l unlimited");
+  facts.limits.locked_bytes = std::uint64_t{4} << 30;
+  ExpectOnly(facts, Verdict::kWarning, "locked memory", "ulimit -l unlimited");
+}
+
+TEST(Judge, TheHost) {
+  Facts facts = Well();
+  facts.limits.sealing_error = "no F_SEAL_FUTURE_WRITE";
+  ExpectOnly(facts, Verdict::kWarning, "memory files", "Linux 5.1");
+  facts = Well();
+  facts.limits.shm_free = 63u << 20;
+  ExpectOnly(facts, Verdict::kWarning, "/dev/shm", "--shm-size");
+  facts.limits.shm_bytes.reset();
+  ExpectOnly(facts, Verdict::kWarning, "/dev/shm", "mount");
+  facts = Well();
+  facts.limits.files = 256;
+  ExpectOnly(facts, Verdict::kWarning, "open files", "ulimit -n");
+  facts = Well();
+  facts.limits.cpu_quota = 2.5;
+  ExpectOnly(facts, Verdict::kWarning, "cores", "cpuset");
+  EXPECT_THAT(Only(facts).value, HasSubstr("2.5"));
+  facts.limits.cpu_quota = 16;
+  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
+  facts.congestion_control = "bbr";
+  ExpectOnly(facts, Verdict::kWarning, "TCP", "cubic");
+}
+
+TEST(Judge, Bandwidths) {
+  Facts facts = Well();
+  facts.bandwidth[1].path = "ucx: tcp/ens1";
+  ExpectOnly(facts, Verdict::kProblem, "ucx rc over mlx5_0:1", "another way");
+  facts.bandwidth[1].error = "nothing within 2.5 s";
+  ExpectOnly(facts, Verdict::kProblem, "ucx rc over mlx5_0:1", "UCX_IB_GID_INDEX");
+  facts = Well();
+  facts.bandwidth[0].error = "it crashed";
+  ExpectOnly(facts, Verdict::kProblem, "tcp", "loopback");
+  facts.bandwidth[0].transport = "mapped";
+  ExpectOnly(facts, Verdict::kWarning, "mapped", "next best");
+}
+
+TEST(Render, ColumnsAndRemedies) {
+  const std::vector<Line> lines = {{"host", "cores", "2", Verdict::kOk, ""},
+                                   {"host", "open files", "256", Verdict::kWarning, "ulimit -n"},
+                                   {"bandwidth", "tcp", "no", Verdict::kProblem, "try again"}};
+  EXPECT_EQ(RenderText(lines, false),
+            "host\n"
+            "  ok       cores       2\n"
+            "  warning  open files  256\n"
+            "           -> ulimit -n\n"
+            "\n"
+            "bandwidth\n"
+            "  problem  tcp         no\n"
+            "           -> try again\n"
+            "\n"
+            "1 problem, 1 warning\n");
+  EXPECT_EQ(RenderText(lines, false).find('\033'), std::string::npos);
+  EXPECT_NE(RenderText(lines, true).find("\033[31mproblem"), std::string::npos);
+}
+
+TEST(Render, Json) {
+  Facts facts = Well();
+  facts.bandwidth[0].error = "it crashed";
+  const auto json = nlohmann::json::parse(RenderJson(facts, Judge(facts)));
+  EXPECT_EQ(json["verdict"], "problem");
+  EXPECT_EQ(json["version"], "0.1.0");
+  EXPECT_TRUE(json["bandwidth"][0]["gb_per_s"].is_null());
+  EXPECT_EQ(json["bandwidth"][1]["gb_per_s"], 11.9);
+  EXPECT_EQ(json["rdma"][0]["gids"][0]["type"], "RoCE v2");
+  EXPECT_TRUE(json["rdma"][0]["nearest_gpu"].is_null());
+  EXPECT_EQ(json["cuda"]["devices"][0]["device"], "cuda:0");
+  EXPECT_EQ(json["lines"].size(), Judge(facts).size());
+}
+
+}  // namespace
+}  // namespace lockstep::doctor

@@ -1,0 +1,65 @@
+"""The program on this machine, whatever that is: what it says has to fit together."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ.get("LOCKSTEP_BIN", pathlib.Path(__file__).resolve().parents[3] / "build/release/bin"))
+STATUS = {"ok": 0, "warning": 0, "problem": 1}
+
+
+def doctor(*arguments, **environment):
+    return subprocess.run([BIN / "lockstep-doctor", *arguments], capture_output=True, text=True, check=False, timeout=60,
+                          env={**os.environ, **environment})
+
+
+class DoctorProgram(unittest.TestCase):
+    def test_text(self):
+        done = doctor()
+        for word in ("versions", "RDMA", "locked memory", "memory files", "bandwidth", "mapped"):
+            self.assertIn(word, done.stdout)
+        self.assertNotIn("\033", done.stdout)
+        self.assertEqual(done.stderr, "")
+        self.assertIn(done.returncode, (0, 1))
+
+    def test_json(self):
+        done = doctor("--json", "-")
+        found = json.loads(done.stdout)
+        verdicts = [line["verdict"] for line in found["lines"]]
+        self.assertEqual(found["verdict"], max(verdicts, key=["ok", "warning", "problem"].index))
+        self.assertEqual(done.returncode, STATUS[found["verdict"]])
+        for line in found["lines"]:
+            self.assertEqual(line["remedy"] is None, line["verdict"] == "ok", line)
+        speeds = {row["transport"]: row for row in found["bandwidth"]}
+        for transport in ("mapped", "tcp"):
+            self.assertIsNone(speeds[transport]["error"])
+            self.assertGreater(speeds[transport]["gb_per_s"], 0)
+
+    def test_a_ucx_that_finds_nothing_is_a_problem(self):
+        if json.loads(doctor("--json", "-").stdout)["ucx"] is None:
+            self.skipTest("a build without UCX")
+        done = doctor("--json", "-", UCX_TLS="self")
+        problems = {line["name"]: line["remedy"] for line in json.loads(done.stdout)["lines"] if line["verdict"] == "problem"}
+        self.assertIn("UCX_TLS", problems["transports"])
+        self.assertEqual(done.returncode, 1)
+
+    def test_a_file_beside_the_text(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "doctor.json"
+            done = doctor("--json", path)
+            self.assertIn("bandwidth", done.stdout)
+            self.assertIn("lines", json.loads(path.read_text()))
+
+    def test_wrong_use(self):
+        for arguments in (["--jsno", "-"], ["--json"], ["more"], ["--json", "/nowhere/x.json"]):
+            done = doctor(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

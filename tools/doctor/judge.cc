@@ -1,0 +1,350 @@
+#include "tools/doctor/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::doctor {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::uint64_t kGiB = 1u << 30;
+constexpr std::uint64_t kFewFiles = 1024;
+
+std::string BytesText(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= kGiB) return fmt::format("{:.1f} GiB", value / kGiB);
+  if (bytes >= kMiB) return fmt::format("{:.1f} MiB", value / kMiB);
+  return fmt::format("{} KiB", bytes >> 10);
+}
+
+std::string Joined(const std::vector<std::string>& words, std::string_view between) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (!text.empty()) text += between;
+    text += word;
+  }
+  return text;
+}
+
+class Judgement {
+ public:
+  explicit Judgement(const Facts& facts) : facts_(facts) {}
+
+  std::vector<Line> Run() {
+    Versions();
+    Gpus();
+    Rdma();
+    Ucx();
+    Host();
+    Bandwidths();
+    return std::move(lines_);
+  }
+
+ private:
+  void Section(const char* name) { section_ = name; }
+  void Ok(const std::string& name, const std::string& value) {
+    lines_.push_back({section_, name, value, Verdict::kOk, {}});
+  }
+  void Warn(const std::string& name, const std::string& value, const std::string& remedy) {
+    lines_.push_back({section_, name, value, Verdict::kWarning, remedy});
+  }
+  void Problem(const std::string& name, const std::string& value, const std::string& remedy) {
+    lines_.push_back({section_, name, value, Verdict::kProblem, remedy});
+  }
+  bool AnyActivePort() const {
+    return std::ranges::any_of(facts_.rdma,
+                               [](const RdmaPort& port) { return port.state == "ACTIVE"; });
+  }
+
+  void Versions();
+  void Gpus();
+  void GpuDirect();
+  void Rdma();
+  void Port(const RdmaPort& port);
+  void Ucx();
+  void Host();
+  void Memory();
+  void Processors();
+  void Bandwidths();
+
+  const Facts& facts_;
+  std::string section_;
+  std::vector<Line> lines_;
+};
+
+void Judgement::Versions() {
+  Section("versions");
+  Ok("Lockstep", facts_.version);
+  const UcxFacts& ucx = facts_.ucx;
+  if (!ucx.built) {
+    Warn("UCX", "not in this build",
+         "hosts reach each other over plain TCP only; for RDMA build with UCX (libucx-dev, "
+         "LOCKSTEP_WITH_UCX=ON)");
+  } else {
+    const std::string value = fmt::format("{}, built with {}", ucx.version, ucx.built_with);
+    // Newer than the headers is UCX's promise to keep, older is nobody's.
+    if (ucx.version.starts_with(ucx.built_with + ".") || ucx.version == ucx.built_with) {
+      Ok("UCX", value);
+    } else {
+      Warn(
+          "UCX", value,
+          "the library that runs is not the one this was built with; see LD_LIBRARY_PATH, or build "
+          "again");
+    }
+  }
+  Ok("CUDA", facts_.cuda.built ? facts_.cuda.version : "none: CPU build");
+}
+
+void Judgement::Gpus() {
+  Section("GPUs");
+  const NvidiaFacts& nvidia = facts_.nvidia;
+  const CudaFacts& cuda = facts_.cuda;
+  if (nvidia.driver.empty() && nvidia.devices.empty() && !cuda.built) {
+    Ok("NVIDIA driver", "none");
+    return;
+  }
+  if (nvidia.driver.empty()) {
+    Problem("NVIDIA driver", "none",
+            "this build computes on GPUs: install the driver, or take a CPU build");
+  } else if (nvidia.devices.empty()) {
+    Problem("NVIDIA driver", nvidia.driver,
+            "no /dev/nvidia0: in a container pass the GPUs on (--gpus all), else run nvidia-smi "
+            "once as root");
+  } else if (!cuda.built) {
+    Warn("NVIDIA driver", nvidia.driver,
+         fmt::format("this is a CPU build, {} GPU(s) stay idle: build with the preset cuda",
+                     nvidia.devices.size()));
+  } else {
+    Ok("NVIDIA driver", nvidia.driver);
+  }
+  if (!cuda.built) return;
+  if (!cuda.error.empty()) {
+    Problem("CUDA devices", cuda.error, "the driver may be older than the CUDA of this build");
+  } else if (cuda.devices.empty()) {
+    Problem("CUDA devices", "none", "see CUDA_VISIBLE_DEVICES, and nvidia-smi");
+  }
+  for (const CudaDevice& device : cuda.devices) {
+    Ok(fmt::format("cuda:{}", device.ordinal),
+       fmt::format("{}, {}", device.name, BytesText(device.bytes)));
+  }
+  GpuDirect();
+}
+
+// Whether an RDMA device can reach GPU memory. That it does shows only in the workers' path lines.
+void Judgement::GpuDirect() {
+  if (!AnyActivePort() || facts_.cuda.devices.empty()) return;
+  const bool dmabuf =
+      facts_.nvidia.open_driver &&
+      (facts_.kernel_major > 5 || (facts_.kernel_major == 5 && facts_.kernel_minor >= 12));
+  if (!facts_.ucx.cuda_memory) {
+    Warn("GPUDirect RDMA", "UCX does not know CUDA memory",
+         "gradients are staged through host memory; take a UCX built --with-cuda and --with-verbs "
+         "(UCX_ROOT)");
+  } else if (facts_.nvidia.peermem) {
+    Ok("GPUDirect RDMA", "nvidia_peermem is loaded");
+  } else if (dmabuf) {
+    Ok("GPUDirect RDMA", "dma-buf: open kernel modules, Linux 5.12 or newer");
+  } else {
+    Warn("GPUDirect RDMA", "neither nvidia_peermem nor dma-buf",
+         "gradients are staged through host memory: modprobe nvidia_peermem");
+  }
+}
+
+void Judgement::Rdma() {
+  Section("RDMA");
+  if (facts_.rdma.empty()) {
+    Ok("devices", "none: between hosts bulk goes over TCP");
+    return;
+  }
+  if (!facts_.rdma_device_files) {
+    Problem("/dev/infiniband", "no uverbs device",
+            "load ib_uverbs; in a container pass /dev/infiniband on (--device=/dev/infiniband)");
+  }
+  for (const RdmaPort& port : facts_.rdma) Port(port);
+  const auto& ways = facts_.ucx.ways;
+  if (facts_.ucx.built && facts_.ucx.error.empty() && AnyActivePort() &&
+      std::ranges::none_of(ways, [](const UcxWay& way) { return way.rdma; })) {
+    const bool verbs =
+        std::ranges::find(facts_.ucx.components, "ib") != facts_.ucx.components.end();
+    Problem("in UCX", "UCX uses none of them",
+            verbs ? "see UCX_TLS and UCX_NET_DEVICES, the provider of the device "
+                    "(ibverbs-providers) and ibv_devinfo"
+                  : "this UCX has no verbs: take one built --with-verbs (UCX_ROOT)");
+  }
+}
+
+void Judgement::Port(const RdmaPort& port) {
+  const std::string name = fmt::format("{}:{}", port.device, port.port);
+  std::string value = fmt::format("{}, {}, {}", port.state, port.link_layer, port.rate);
+  if (!port.netdev.empty()) value += ", " + port.netdev;
+  if (!port.address.empty()) value += " " + port.address;
+  if (port.numa_node >= 0) value += fmt::format(", NUMA node {}", port.numa_node);
+  if (!port.nearest_gpu.empty()) value += ", nearest GPU " + port.nearest_gpu;
+  if (port.state != "ACTIVE") {
+    Warn(name, value,
+         port.link_layer == "InfiniBand" ? "no link, or no subnet manager: see ibstat and the cable"
+                                         : "no link: see the cable and `ip link`");
+    return;
+  }
+  const bool roce = port.link_layer == "Ethernet";
+  const bool routable = std::ranges::any_of(
+      port.gids, [](const Gid& gid) { return gid.type.find("v2") != std::string::npos; });
+  if (roce && !routable) {
+    Problem(name, value, "no GID of RoCE v2: give the interface an IP address");
+  } else if (!port.netdev.empty() && port.address.empty()) {
+    Problem(name, value,
+            fmt::format("workers find each other by IP address: give {} one", port.netdev));
+  } else {
+    Ok(name, value);
+  }
+  if (port.gids.empty()) return;
+  std::vector<std::string> gids;
+  for (const Gid& gid : port.gids) {
+    gids.push_back(
+        fmt::format("{}: {}{}{}", gid.index, gid.gid, gid.type.empty() ? "" : " ", gid.type));
+  }
+  Ok(name + " GIDs", Joined(gids, ", "));
+}
+
+void Judgement::Ucx() {
+  if (!facts_.ucx.built) return;
+  Section("UCX");
+  if (!facts_.ucx.error.empty()) {
+    Problem("start", facts_.ucx.error, "see the UCX_ variables below, and ucx_info -d");
+  } else {
+    Ok("components", Joined(facts_.ucx.components, " "));
+    std::vector<std::string> ways;
+    bool network = false;
+    for (const UcxWay& way : facts_.ucx.ways) {
+      ways.push_back(way.transport + "/" + way.device);
+      network = network || way.rdma || way.transport == "tcp";
+    }
+    const std::string value = Joined(ways, " ");
+    if (network) {
+      Ok("transports", value);
+    } else {
+      Problem("transports", value.empty() ? "none" : value,
+              "nothing that reaches another process: see UCX_TLS and UCX_NET_DEVICES");
+    }
+  }
+  for (const std::string& variable : facts_.environment) {
+    if (variable.starts_with("UCX_MAX_EAGER_LANES=") && variable != "UCX_MAX_EAGER_LANES=1") {
+      Problem("environment", variable, "must be 1: eager fragments on several lanes overtake");
+    } else {
+      Ok("environment", variable);
+    }
+  }
+}
+
+void Judgement::Host() {
+  Section("host");
+  Memory();
+  Processors();
+  if (facts_.congestion_control.starts_with("bbr")) {
+    Warn("TCP", facts_.congestion_control,
+         "on loopback and inside a data centre cubic is faster: sysctl -w "
+         "net.ipv4.tcp_congestion_control=cubic");
+  } else {
+    Ok("TCP", facts_.congestion_control.empty() ? "unknown" : facts_.congestion_control);
+  }
+}
+
+void Judgement::Memory() {
+  const Limits& limits = facts_.limits;
+  const std::string locked =
+      limits.locked_bytes ? BytesText(*limits.locked_bytes) : std::string("unlimited");
+  const std::string unlock =
+      "RDMA locks the memory that it uses: ulimit -l unlimited (limits.conf memlock, systemd "
+      "LimitMEMLOCK=infinity, docker --ulimit memlock=-1)";
+  if (!limits.locked_bytes || facts_.rdma.empty()) {
+    Ok("locked memory", locked);
+  } else if (*limits.locked_bytes < kGiB) {
+    Problem("locked memory", locked, unlock);
+  } else {
+    Warn("locked memory", locked, unlock);
+  }
+  if (limits.sealing_error.empty()) {
+    Ok("memory files", "can be sealed: workers on this host read each other's memory");
+  } else {
+    Warn("memory files", limits.sealing_error,
+         "workers on one host use the transport instead; Linux 5.1 or newer and enough memory do");
+  }
+  if (!limits.shm_bytes) {
+    Warn("/dev/shm", "none", "mount a tmpfs there");
+  } else {
+    const std::string value =
+        fmt::format("{}, {} free", BytesText(*limits.shm_bytes), BytesText(limits.shm_free));
+    if (limits.shm_free < 64 * kMiB) {
+      Warn("/dev/shm", value,
+           "UCX and others keep shared memory there: docker --shm-size=1g, or mount it larger");
+    } else {
+      Ok("/dev/shm", value);
+    }
+  }
+}
+
+void Judgement::Processors() {
+  const Limits& limits = facts_.limits;
+  if (limits.files < kFewFiles) {
+    Warn("open files", fmt::format("{}", limits.files), "ulimit -n 4096 for many peers");
+  } else {
+    Ok("open files", fmt::format("{}", limits.files));
+  }
+  const std::string cores = fmt::format("{}", limits.cores);
+  if (!limits.cpu_quota || *limits.cpu_quota >= limits.cores) {
+    Ok("cores", cores);
+  } else {
+    Warn("cores", fmt::format("{}, {:.3g} of them by quota", cores, *limits.cpu_quota),
+         "a quota stops all threads at once for a part of each period, so the worker is a "
+         "straggler in bursts: give it whole cores (cpuset) instead");
+  }
+}
+
+void Judgement::Bandwidths() {
+  Section("bandwidth");
+  for (const Bandwidth& measured : facts_.bandwidth) {
+    if (!measured.error.empty()) {
+      // Without mapping and without UCX a job still runs over TCP; without TCP nothing does.
+      const bool needed = measured.transport == "tcp" || measured.wants_rdma;
+      const std::string remedy =
+          measured.wants_rdma ? "RDMA does not work on this port: see its GIDs (UCX_IB_GID_INDEX), "
+                                "the locked memory, and ibv_rc_pingpong"
+          : measured.transport == "tcp" ? "is loopback up? see `ip addr show lo`"
+                                        : "see above; the next best is used instead";
+      lines_.push_back({section_, measured.transport, measured.error,
+                        needed ? Verdict::kProblem : Verdict::kWarning, remedy});
+      continue;
+    }
+    const std::string value = fmt::format("{:.3g} GB/s  {}", measured.gb_per_second, measured.path);
+    if (measured.wants_rdma && measured.path.find("(RDMA)") == std::string::npos) {
+      Problem(measured.transport, value, "UCX took another way than RDMA: see UCX_TLS");
+    } else {
+      Ok(measured.transport, value);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view Name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kWarning:
+      return "warning";
+    case Verdict::kProblem:
+      return "problem";
+  }
+  return "";
+}
+
+std::vector<Line> Judge(const Facts& facts) { return Judgement(facts).Run(); }
+
+Verdict Worst(const std::vector<Line>& lines) {
+  Verdict worst = Verdict::kOk;
+  for (const Line& line : lines) worst = std::max(worst, line.verdict);
+  return worst;
+}
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,25 @@
+// How fast bytes go between two ends on this machine. Each measurement runs in a process of its own
+// (this program started again), because what a transport reads of its environment it reads once,
+// and so that one that hangs or crashes is a finding and no more.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tools/doctor/facts.h"
+
+namespace lockstep::doctor {
+
+// The first argument of a process that measures; further ones: transport, address.
+inline constexpr std::string_view kMeasure = "--measure";
+
+// What such a process does: prints "GB/s path" or the reason on a line; its exit status.
+int MeasureHere(const std::string& transport, const std::string& host);
+
+// Mapped memory, TCP, UCX, and UCX over the active RDMA ports that have an address: the first one,
+// and more while there is time.
+std::vector<Bandwidth> MeasureAll(const Facts& facts);
+
+}  // namespace lockstep::doctor
