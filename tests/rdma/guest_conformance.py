@@ -1,12 +1,17 @@
-"""guest_conformance.py PROGRAM: in the emulated machine, runs the conformance tests that are UCX's and says what went which way."""
+"""guest_conformance.py FOLDER: in the emulated machine, what the programs of that folder say of RDMA: lockstep-doctor of the machine,
+then the conformance tests that are UCX's, and what went which way meanwhile.
+"""
 
 import dataclasses
+import pathlib
 import subprocess
 import sys
 
 import counters
 
+programs = pathlib.Path(sys.argv[1])
+subprocess.run([programs / "lockstep-doctor", "--json", "/out/doctor.json"], check=False, timeout=60)
 before = counters.read()
-done = subprocess.run([sys.argv[1], "--gtest_filter=*/ucx"], check=False, timeout=500)
+done = subprocess.run([programs / "transport_conformance_test", "--gtest_filter=*/ucx"], check=False, timeout=500)
 print("counters", *dataclasses.astuple(counters.read() - before), flush=True)
 sys.exit(done.returncode)

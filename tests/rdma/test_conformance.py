@@ -1,5 +1,6 @@
-"""The transports' conformance suite over UCX with rc, on the emulated RDMA device of one machine."""
+"""The transports' conformance suite over UCX with rc, on the emulated RDMA device of one machine, and what the doctor says of that."""
 
+import json
 import os
 import pathlib
 import re
@@ -14,7 +15,8 @@ ADDRESS = "192.168.77.1"
 
 
 class Conformance(unittest.TestCase):
-    def test_over_rc(self):
+    @classmethod
+    def setUpClass(cls):
         environment = {
             "UCX_TLS": os.environ.get("LOCKSTEP_RDMA_UCX_TLS", "rc,self"),
             "UCX_NET_DEVICES": os.environ.get("LOCKSTEP_RDMA_UCX_NET_DEVICES", "rxe0:1"),
@@ -23,20 +25,34 @@ class Conformance(unittest.TestCase):
             "LOCKSTEP_TEST_SLOW": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        command = ["/usr/bin/python3", machine.HERE / "guest_conformance.py", BIN / "transport_conformance_test"]
+        command = ["/usr/bin/python3", machine.HERE / "guest_conformance.py", BIN]
         with tempfile.TemporaryDirectory() as folder, \
                 machine.Machine("a", command, folder, ADDRESS, environment, cores=2) as a:
-            status = a.wait(540)
-            log = a.text("log")
-        print(log, flush=True)
-        self.assertEqual(status, 0)
-        passed = re.search(r"\[  PASSED  \] (\d+) tests", log)
+            cls.status = a.wait(540)
+            cls.log = a.text("log")
+            cls.doctor = json.loads((pathlib.Path(folder) / "doctor.json").read_text())
+        print(cls.log, flush=True)
+
+    def test_over_rc(self):
+        self.assertEqual(self.status, 0)
+        passed = re.search(r"\[  PASSED  \] (\d+) tests", self.log)
         self.assertGreater(int(passed[1]), 30)
         # The suite moves some 400 MB and more; on TCP there are only those few who connect and go.
-        moved = Counters(*map(int, re.search(r"^counters ([\d ]+)$", log, re.M)[1].split()))
+        moved = Counters(*map(int, re.search(r"^counters ([\d ]+)$", self.log, re.M)[1].split()))
         print(moved)
         self.assertGreater(moved.rdma_sent, 100_000)
         self.assertLess(moved.tcp_sent + moved.tcp_received, 2_000)
+
+    def test_the_doctor_sees_the_device_and_that_it_works(self):
+        port, = self.doctor["rdma"]
+        self.assertEqual((port["device"], port["port"], port["state"], port["link_layer"], port["netdev"], port["address"]),
+                         ("rxe0", 1, "ACTIVE", "Ethernet", "eth0", ADDRESS))
+        self.assertIn("RoCE v2", {gid["type"] for gid in port["gids"]})
+        speed, = (row for row in self.doctor["bandwidth"] if row["transport"] == "ucx rc over rxe0:1")
+        self.assertEqual(speed["path"], "ucx: rc_verbs/rxe0:1 (RDMA)")
+        self.assertGreater(speed["gb_per_s"], 0)
+        problems = [line for line in self.doctor["lines"] if line["verdict"] == "problem"]
+        self.assertEqual(problems, [])
 
 
 if __name__ == "__main__":
