@@ -61,12 +61,15 @@ int Main(const std::vector<std::string>& arguments) {
     return MeasureHere(arguments[1], arguments[2]);
   }
   std::string json;
+  double patience_s = 4;
   bool help = false;
   bool version = false;
   OptionTable table;
   table.Group("Options", "");
   table.Add("json", &json, Text("FILE", "a file, or - for standard output"),
             "write the findings as JSON, to a file beside the text or (-) instead of it");
+  table.Add("patience", &patience_s, DurationSeconds(0.1, 600),
+            "how long a measurement of bandwidth may take");
   table.AddSwitch("help", &help, "print this and end");
   table.AddSwitch("version", &version, "print the version and end");
   if (const Status read = table.ReadCommandLine(arguments); !read)
@@ -92,7 +95,7 @@ int Main(const std::vector<std::string>& arguments) {
   facts.version = Version();
   facts.cuda = AskCuda();
   facts.ucx = AskUcx();
-  facts.bandwidth = MeasureAll(facts);
+  facts.bandwidth = MeasureAll(facts, FromSeconds(patience_s));
   const std::vector<Line> lines = Judge(facts);
   if (json == "-") {
     std::fputs(RenderJson(facts, lines).c_str(), stdout);

@@ -34,9 +34,8 @@ constexpr std::size_t kWindow = 8;
 // One pass over the region does not count: RDMA registers what it meets for the first time.
 constexpr std::size_t kUncounted = kRegionBytes / kPieceBytes;
 constexpr Duration kLength = std::chrono::milliseconds(200);
-constexpr Duration kConnectTime = std::chrono::seconds(2);
-constexpr Duration kPatience = std::chrono::seconds(4);     // for one measurement
-constexpr Duration kAllPatience = std::chrono::seconds(4);  // no further port after it
+// Whoever waits for this process has less patience.
+constexpr Duration kConnectTime = std::chrono::minutes(10);
 
 const PeerIdentity kServer{WorkerId(0), Incarnation(1)};
 const PeerIdentity kReader{WorkerId(1), Incarnation(1)};
@@ -253,8 +252,8 @@ Result<std::string> RunAgain(std::vector<std::string> arguments,
 }
 
 Bandwidth MeasureApart(Bandwidth what, const std::string& transport, const std::string& host,
-                       const std::vector<std::string>& environment) {
-  const auto said = RunAgain({std::string(kMeasure), transport, host}, environment, kPatience);
+                       const std::vector<std::string>& environment, Duration patience) {
+  const auto said = RunAgain({std::string(kMeasure), transport, host}, environment, patience);
   if (!said) {
     what.error = said.error().message;
     return what;
@@ -285,23 +284,23 @@ int MeasureHere(const std::string& transport, const std::string& host) {
   return measured ? 0 : 1;
 }
 
-std::vector<Bandwidth> MeasureAll(const Facts& facts) {
-  const Time until = MonotonicNow() + kAllPatience;
+std::vector<Bandwidth> MeasureAll(const Facts& facts, Duration patience) {
+  const Time until = MonotonicNow() + patience;
   const std::string loopback = "127.0.0.1";
   std::vector<Bandwidth> all;
-  all.push_back(MeasureApart(Named("mapped"), "mapped", loopback, {}));
-  all.push_back(MeasureApart(Named("tcp"), "tcp", loopback, {}));
+  all.push_back(MeasureApart(Named("mapped"), "mapped", loopback, {}, patience));
+  all.push_back(MeasureApart(Named("tcp"), "tcp", loopback, {}, patience));
   if (!facts.ucx.built) return all;
   // A variable that chooses RDMA devices would keep UCX from loopback.
-  all.push_back(
-      MeasureApart(Named("ucx"), "ucx", loopback, {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"}));
+  all.push_back(MeasureApart(Named("ucx"), "ucx", loopback,
+                             {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"}, patience));
   for (const RdmaPort& port : facts.rdma) {
     if (port.state != "ACTIVE" || port.address.empty()) continue;
     const std::string device = fmt::format("{}:{}", port.device, port.port);
     if (all.size() > 3 && MonotonicNow() > until) break;
     Bandwidth rdma = Named("ucx rc over " + device, true);
     all.push_back(MeasureApart(std::move(rdma), "ucx", port.address,
-                               {"UCX_TLS=rc,self", "UCX_NET_DEVICES=" + device}));
+                               {"UCX_TLS=rc,self", "UCX_NET_DEVICES=" + device}, patience));
   }
   return all;
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "base/time.h"
 #include "tools/doctor/facts.h"
 
 namespace lockstep::doctor {
@@ -19,7 +19,7 @@ inline constexpr std::string_view kMeasure = "--measure";
 int MeasureHere(const std::string& transport, const std::string& host);
 
 // Mapped memory, TCP, UCX, and UCX over the active RDMA ports that have an address: the first one,
-// and more while there is time.
-std::vector<Bandwidth> MeasureAll(const Facts& facts);
+// and more as long as less than `patience` has passed in all. Each may take so long itself.
+std::vector<Bandwidth> MeasureAll(const Facts& facts, Duration patience);
 
 }  // namespace lockstep::doctor

@@ -54,7 +54,7 @@ class DoctorProgram(unittest.TestCase):
             self.assertIn("lines", json.loads(path.read_text()))
 
     def test_wrong_use(self):
-        for arguments in (["--jsno", "-"], ["--json"], ["more"], ["--json", "/nowhere/x.json"]):
+        for arguments in (["--jsno", "-"], ["--json"], ["more"], ["--patience", "4"], ["--json", "/nowhere/x.json"]):
             done = doctor(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
