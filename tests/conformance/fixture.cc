@@ -18,11 +18,13 @@ std::vector<std::string> ProcessTransports() {
 #endif
 }
 
+bool Emulated() { return std::getenv("LOCKSTEP_TEST_EMULATED") != nullptr; }
+
 bool Slow() {
 #ifdef LOCKSTEP_SANITIZED
   return true;
 #else
-  return std::getenv("LOCKSTEP_TEST_SLOW") != nullptr;
+  return Emulated();
 #endif
 }
 

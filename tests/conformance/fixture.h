@@ -21,8 +21,10 @@ std::vector<std::string> ProcessTransports();
 // loopback.
 std::string ListenHost();
 
-// A sanitized build, or a machine that LOCKSTEP_TEST_SLOW calls slow (an emulated one): the same
-// tests, with less to move.
+// LOCKSTEP_TEST_EMULATED is set: the processor is emulated, and each connection takes its half
+// second.
+bool Emulated();
+// That, or a sanitized build: the same tests, with less to move.
 bool Slow();
 
 inline PeerIdentity Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {

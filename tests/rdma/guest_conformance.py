@@ -10,7 +10,7 @@ import sys
 import counters
 
 programs = pathlib.Path(sys.argv[1])
-subprocess.run([programs / "lockstep-doctor", "--json", "/out/doctor.json"], check=False, timeout=60)
+subprocess.run([programs / "lockstep-doctor", "--json", "/out/doctor.json", "--patience", "60s"], check=False, timeout=300)
 before = counters.read()
 done = subprocess.run([programs / "transport_conformance_test", "--gtest_filter=*/ucx"], check=False, timeout=500)
 print("counters", *dataclasses.astuple(counters.read() - before), flush=True)

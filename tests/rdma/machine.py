@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 QEMU = "qemu-system-x86_64"
 # Debian's packages of the programs that are needed.
 PREPARING = {"apt-get": "apt", "dpkg-deb": "dpkg", "depmod": "kmod", "modprobe": "kmod", "cpio": "cpio", "busybox": "busybox-static"}
-RUNNING = {QEMU: "qemu-system-x86", "busybox": "busybox-static", "rdma": "iproute2", "ip": "iproute2"}
+RUNNING = {QEMU: "qemu-system-x86", "setpriv": "util-linux", "busybox": "busybox-static", "rdma": "iproute2", "ip": "iproute2"}
 PROVIDERS = "/etc/libibverbs.d/rxe.driver"  # of ibverbs-providers: without it no program sees the device
 MODULES = ("virtio_pci virtio_net 9pnet_virtio 9p overlay rdma_rxe ib_uverbs rdma_cm rdma_ucm ib_umad "
            "crc32_generic").split()
@@ -174,7 +174,8 @@ class Machine:
 
     def start(self, name, network, kernel, initramfs, number, cores, memory_mib, link, said):
         return subprocess.Popen(
-            [QEMU, "-nodefaults", "-no-user-config", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
+            # With this process the machine goes too, whatever ends it.
+            ["setpriv", "--pdeathsig", "KILL", QEMU, "-nodefaults", "-no-user-config", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
              # The emulated carry-less multiplication makes checksums slower than their plain computation.
              "-cpu", "max,-pclmulqdq", "-smp", str(cores), "-m", str(memory_mib), "-kernel", kernel, "-initrd", initramfs,
              "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable net.ifnames=0 random.trust_cpu=1 "

@@ -22,7 +22,7 @@ class Conformance(unittest.TestCase):
             "UCX_NET_DEVICES": os.environ.get("LOCKSTEP_RDMA_UCX_NET_DEVICES", "rxe0:1"),
             "UCX_IB_GID_INDEX": "0",
             "LOCKSTEP_TEST_LISTEN_HOST": ADDRESS,
-            "LOCKSTEP_TEST_SLOW": "1",
+            "LOCKSTEP_TEST_EMULATED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         command = ["/usr/bin/python3", machine.HERE / "guest_conformance.py", BIN]
