@@ -40,6 +40,10 @@ struct DataSection {
   std::string augment = "none";  // none | shift | shift-flip
 };
 
+struct ComputeSection {
+  std::string precision = "fp32";  // fp32 | tf32 | bf16: factors of matrix products on a GPU
+};
+
 struct OptimizerSection {
   std::string name = "sgd";
   double lr = 0.1;
@@ -120,6 +124,7 @@ struct JobConfig {
   JobSection job;
   ModelSection model;
   DataSection data;
+  ComputeSection compute;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   PolicySection policy;

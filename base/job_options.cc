@@ -111,6 +111,13 @@ void DeclareData(OptionTable& table, DataSection* data) {
             "What is done to training images: shift by a few pixels, mirror left and right");
 }
 
+void DeclareCompute(OptionTable& table, ComputeSection* compute) {
+  table.Group("[compute]", "how gradients are computed");
+  table.Add("compute.precision", &compute->precision, Choice({"fp32", "tf32", "bf16"}),
+            "What a GPU may round the factors of matrix products to; sums are FP32 always. Workers "
+            "on a CPU compute in FP32");
+}
+
 void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Group("[optimizer]", "how parameters follow the gradient");
   table.Add("optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw"}), "Optimizer");
@@ -265,6 +272,7 @@ void DeclareJobOptions(OptionTable& table, JobConfig* config) {
   DeclareJob(table, &config->job);
   DeclareModel(table, &config->model);
   DeclareData(table, &config->data);
+  DeclareCompute(table, &config->compute);
   DeclareOptimizer(table, &config->optimizer);
   DeclareSchedule(table, &config->schedule);
   DeclarePolicy(table, &config->policy);

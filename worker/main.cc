@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "worker/compute/devices.h"
 #include "worker/session.h"
 #include "worker/trainer.h"
 
@@ -91,13 +92,8 @@ int main(int argc, char** argv) {
   }
   const lockstep::WorkerOptions& options = *parsed;
   InitLogging("worker", options.log_level);
-  if (options.device.starts_with("cuda")) {
-    return Fail({ErrorCode::kInvalid, "--device " + options.device +
-                                          ": this program was built without CUDA (there is cpu)"});
-  }
-  if (options.device != "cpu") {
-    return Fail(
-        {ErrorCode::kInvalid, "--device " + options.device + ": no such device (there is cpu)"});
+  if (lockstep::Status device = worker::CheckDevice(options.device); !device.ok()) {
+    return Fail({ErrorCode::kInvalid, "--device " + device.error().message});
   }
   boost::system::error_code no_address;
   boost::asio::ip::make_address(options.data_host, no_address);
@@ -121,7 +117,7 @@ int main(int argc, char** argv) {
   InitLogging("worker " + std::to_string((*session)->self().worker.value), options.log_level);
   SignalWatch signals;
   signals.Start(**session);
-  if (lockstep::Status trained = worker::Train(**session); !trained.ok())
+  if (lockstep::Status trained = worker::Train(**session, options.device); !trained.ok())
     return Fail(trained.error());
   return 0;
 }

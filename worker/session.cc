@@ -132,6 +132,10 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     if (config_.policy.local()) {
+      if (description_.collect) {
+        return Error{ErrorCode::kInvalid,
+                     "policy local takes its steps on the CPU: leave --device at cpu"};
+      }
       auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count);
       if (!steps) return steps.error();
       local_steps_ = std::move(*steps);
@@ -191,6 +195,10 @@ class SessionImpl final : public Session {
         case ComputeDesk::Pick::Kind::kUnit:
           return TrainWork(std::move(pick));
         case ComputeDesk::Pick::Kind::kSeal:
+          if (description_.collect) {
+            description_.collect({buffers_->At(pick.work.parts[pick.take.part.value]),
+                                  description_.parameter_count});
+          }
           Seal(pick.take.work, pick.take.part);
           break;
         case ComputeDesk::Pick::Kind::kEvaluate:
@@ -368,14 +376,13 @@ class SessionImpl final : public Session {
     buckets_final_ = 0;
     float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
     const std::uint64_t count = description_.parameter_count;
-    if (!opened_part_ || *opened_part_ != std::pair(take_.work, take_.part)) {
-      opened_part_ = std::pair(take_.work, take_.part);
-      if (local_steps_) {
-        local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
-        contribution_ = gradient;
-      } else {
-        std::memset(gradient, 0, count * sizeof(float));
-      }
+    const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
+    opened_part_ = std::pair(take_.work, take_.part);
+    if (first && local_steps_) {
+      local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
+      contribution_ = gradient;
+    } else if (first && !description_.collect) {
+      std::memset(gradient, 0, count * sizeof(float));
     }
     const Epoch epoch = pick.work.epoch;
     if (!order_epoch_ || *order_epoch_ != epoch) {
@@ -395,7 +402,15 @@ class SessionImpl final : public Session {
     work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
                                          : buffers_->parameters(),
                        count};
+    if (pick.next && pick.next->range.from < pick.next->range.to &&
+        pick.next->range.to <= order_.size() && pick.next->range.size() <= 2 * range.size()) {
+      work.next_range = pick.next->range;
+      work.next_samples = std::span(order_).subspan(pick.next->range.from, pick.next->range.size());
+    }
+    // What a work is computed with changes between two works only: while this thread is in no unit.
+    work.parameters_version = take_.work;
     work.gradient = {gradient, count};
+    work.first = first;
     if (local_steps_) {
       work.parameters = local_steps_->parameters();
       work.gradient = local_steps_->gradient();
@@ -411,6 +426,7 @@ class SessionImpl final : public Session {
     work.range = chunk.range;
     work.parameters = {buffers_->snapshot(0, action::SnapshotKind::kEvaluation),
                        description_.parameter_count};
+    work.parameters_version = chunk.evaluation;
     return work;
   }
 

@@ -65,6 +65,11 @@ struct JobDescription {
   std::vector<TensorInfo> tensors;
   // Called once for a job that starts from its seed; must give the same values on every worker.
   std::function<void(std::span<float>)> initialize;
+  // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
+  // Work::gradient only in the last unit of a contribution. Called by Next, with that memory, when
+  // what would have been the last unit was taken back after the sum was begun. With it the memory
+  // is not zeroed beforehand.
+  std::function<void(std::span<float>)> collect;
   // The samples. Workers whose digests differ cannot be in one job.
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
@@ -82,11 +87,19 @@ struct Work {
   // kTrain: indices of the unit's samples in the training set, in order (range.size() of them).
   // Valid until Done.
   std::span<const std::uint32_t> samples;
+  // kTrain: what the next unit is likely to be, none or of the same epoch; a hint for who prepares
+  // samples while a device is at work. Valid as `samples`.
+  SampleRange next_range;
+  std::span<const std::uint32_t> next_samples;
   // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
   // EvaluationDone.
   std::span<const float> parameters;
+  // The parameters are those of every other Work of this kind with the same version.
+  std::uint32_t parameters_version = 0;
   // kTrain: where the gradient sum of the round is kept; add to it. Valid until Done.
   std::span<float> gradient;
+  // kTrain: nothing was added to that sum yet, it begins at zero.
+  bool first = false;
   // kTrain: the last unit of this contribution: report blocks as their gradients become final
   // (BlockFinal).
   bool last = false;

@@ -2,13 +2,16 @@
 
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
-#include "worker/compute/cpu/cpu_compute.h"
+#include "worker/compute/devices.h"
+#include "worker/data/batch_ahead.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
+#include "worker/models/staged_model.h"
 
 namespace lockstep::worker {
 namespace {
@@ -39,23 +42,84 @@ JobDescription Describe(const JobConfig& config, const Model& model, const Datas
   return job;
 }
 
-}  // namespace
+// Runs the units on a device.
+class Trainer {
+ public:
+  Trainer(Session& session, const Dataset& dataset, Compute& compute, Model& model)
+      : session_(session),
+        model_(model),
+        batches_(dataset, session.config().job.seed),
+        final_blocks_(session) {
+    if (compute.host_link() != nullptr) staged_.emplace(compute, model);
+  }
 
-Status Train(Session& session) {
+  // Null where the model writes the session's own memory.
+  StagedModel* staged() { return staged_ ? &*staged_ : nullptr; }
+
+  void TrainUnit(const Work& work) {
+    const Batch& batch = batches_.Train(work.epoch.value, work.range.from, work.samples);
+    const TrainResult result =
+        staged_ ? TrainStaged(work, batch)
+                : model_.TrainUnit(work.parameters.data(), work.gradient.data(), batch,
+                                   work.last ? &final_blocks_ : nullptr, session_.Cancelled());
+    session_.Done({.samples = result.samples, .loss_sum = result.loss_sum});
+  }
+
+  void Evaluate(const Work& work) {
+    test_indices_.resize(work.range.size());
+    std::iota(test_indices_.begin(), test_indices_.end(),
+              static_cast<std::uint32_t>(work.range.from));
+    const Batch& batch = batches_.Test(test_indices_);
+    const EvalResult result =
+        staged_ ? staged_->Evaluate(work.parameters, work.parameters_version, batch)
+                : model_.Evaluate(work.parameters.data(), batch);
+    session_.EvaluationDone(result.loss_sum, result.correct);
+  }
+
+ private:
+  // While the device computes this unit, the samples of the next one are prepared.
+  TrainResult TrainStaged(const Work& work, const Batch& batch) {
+    return staged_->TrainUnit(
+        {.parameters = work.parameters,
+         .version = work.parameters_version,
+         .gradient = work.gradient,
+         .first = work.first,
+         .last = work.last},
+        batch, [this](std::uint32_t block) { session_.BlockFinal(block); },
+        [&] {
+          if (work.next_samples.empty()) return;
+          model_.Prefetch(
+              batches_.Prepare(work.epoch.value, work.next_range.from, work.next_samples));
+        },
+        session_.Cancelled());
+  }
+
+  Session& session_;
+  Model& model_;
+  BatchAhead batches_;
+  FinalBlocks final_blocks_;
+  std::optional<StagedModel> staged_;
+  std::vector<std::uint32_t> test_indices_;
+};
+
+// What the device holds goes before the device.
+Status TrainOn(Compute& compute, Session& session, bool* begun) {
   const JobConfig& config = session.config();
   auto data = OpenDataset(config.data, config.job.seed);
   if (!data) return data.error();
   const Dataset& dataset = **data;
-  auto compute = MakeCpuCompute();
   auto model = MakeModel(
-      {.config = config.model, .input = dataset.shape(), .classes = dataset.classes()}, *compute);
+      {.config = config.model, .input = dataset.shape(), .classes = dataset.classes()}, compute);
   if (!model) return model.error();
-  if (Status begun = session.Begin(Describe(config, **model, dataset)); !begun.ok()) return begun;
-
-  FinalBlocks final_blocks(session);
-  Batch batch;
-  batch.seed = config.job.seed;
-  std::vector<std::uint32_t> test_indices;
+  Trainer trainer(session, dataset, compute, **model);
+  JobDescription job = Describe(config, **model, dataset);
+  if (StagedModel* staged = trainer.staged()) {
+    spdlog::info("computing on {}; gradients and parameters are staged through the host's memory",
+                 compute.name());
+    job.collect = [staged](std::span<float> gradient) { staged->Collect(gradient); };
+  }
+  if (Status status = session.Begin(std::move(job)); !status.ok()) return status;
+  *begun = true;
   for (;;) {
     const Work work = session.Next();
     if (work.kind == Work::Kind::kEnd) {
@@ -64,21 +128,23 @@ Status Train(Session& session) {
       return {};
     }
     if (work.kind == Work::Kind::kTrain) {
-      batch.epoch = work.epoch.value;
-      batch.first_position = work.range.from;
-      dataset.FillBatch(Split::kTrain, work.samples, batch);
-      const TrainResult result =
-          (*model)->TrainUnit(work.parameters.data(), work.gradient.data(), batch,
-                              work.last ? &final_blocks : nullptr, session.Cancelled());
-      session.Done({.samples = result.samples, .loss_sum = result.loss_sum});
+      trainer.TrainUnit(work);
     } else {
-      test_indices.resize(work.range.size());
-      std::iota(test_indices.begin(), test_indices.end(),
-                static_cast<std::uint32_t>(work.range.from));
-      dataset.FillBatch(Split::kTest, test_indices, batch);
-      const EvalResult result = (*model)->Evaluate(work.parameters.data(), batch);
-      session.EvaluationDone(result.loss_sum, result.correct);
+      trainer.Evaluate(work);
     }
+  }
+}
+
+}  // namespace
+
+Status Train(Session& session, const std::string& device) {
+  bool begun = false;
+  try {
+    auto compute = MakeCompute(device, session.config().compute.precision);
+    if (!compute) return compute.error();
+    return TrainOn(**compute, session, &begun);
+  } catch (const DeviceError& error) {
+    return Error{begun ? ErrorCode::kIo : ErrorCode::kInvalid, error.what()};
   }
 }
 

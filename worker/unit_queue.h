@@ -38,7 +38,7 @@ class UnitQueue {
 
   // Positions, from 0, of at most `capacity` units given to this worker in a round.
   explicit UnitQueue(std::uint32_t capacity)
-      : capacity_(capacity), units_(std::make_unique<Unit[]>(capacity)) {
+      : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {
     LOCKSTEP_CHECK(capacity > 0 && capacity <= kMaxCapacity, "capacity {}", capacity);
   }
 
@@ -67,11 +67,19 @@ class UnitQueue {
       }
       if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
-        if (take.kind == TakeKind::kUnit) take.unit = units_[take.position];
+        if (take.kind == TakeKind::kUnit) take.unit = slots_[take.position].Load();
         take.work = work_;
         return take;
       }
     }
+  }
+
+  // The unit that the next take gives as things stand: a hint, for who wants to prepare it. It may
+  // be taken back, and even be a mixture of two, when units are taken back and given meanwhile.
+  std::optional<Unit> PeekNext() const {
+    const State s = Unpack(word_.load(std::memory_order_acquire));
+    if (s.is_void || s.head >= s.tail) return std::nullopt;
+    return slots_[s.head].Load();
   }
 
   // True once the work was made void: a unit that is being computed may be left off.
@@ -82,7 +90,7 @@ class UnitQueue {
   // used up.
   void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {}) {
     LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
-    std::copy(units.begin(), units.end(), units_.get());
+    std::copy(units.begin(), units.end(), slots_.get());
     work_ = work;
     State s;
     s.tail = static_cast<std::uint32_t>(units.size());
@@ -99,8 +107,8 @@ class UnitQueue {
       if (s.is_void || s.part >= std::uint32_t{kMaxParts} || capacity_ - s.tail < units.size()) {
         return std::nullopt;
       }
-      // The slots are ours: positions from the tail on are never read by the compute thread.
-      std::copy(units.begin(), units.end(), units_.get() + s.tail);
+      // The slots are ours: positions from the tail on are not taken by the compute thread.
+      std::copy(units.begin(), units.end(), slots_.get() + s.tail);
       s.tail += static_cast<std::uint32_t>(units.size());
       if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
@@ -140,6 +148,25 @@ class UnitQueue {
   static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 58;
   static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 59;
 
+  // Atomic word by word, so that PeekNext may look at what is being written.
+  class Slot {
+   public:
+    Slot& operator=(const Unit& unit) {
+      index_.store(unit.index.value, std::memory_order_relaxed);
+      from_.store(unit.range.from, std::memory_order_relaxed);
+      to_.store(unit.range.to, std::memory_order_relaxed);
+      return *this;
+    }
+    Unit Load() const {
+      return {UnitIndex(index_.load(std::memory_order_relaxed)),
+              {from_.load(std::memory_order_relaxed), to_.load(std::memory_order_relaxed)}};
+    }
+
+   private:
+    std::atomic<decltype(UnitIndex::value)> index_{};
+    std::atomic<decltype(SampleRange::from)> from_{};
+    std::atomic<decltype(SampleRange::to)> to_{};
+  };
   struct State {
     std::uint32_t head = 0;  // units taken
     std::uint32_t tail = 0;  // units given
@@ -161,8 +188,8 @@ class UnitQueue {
   }
 
   const std::uint32_t capacity_;
-  std::unique_ptr<Unit[]> units_;
-  std::uint32_t work_ = 0;  // written and read as units_ is
+  std::unique_ptr<Slot[]> slots_;
+  std::uint32_t work_ = 0;  // written and read as slots_ are, but for PeekNext
   std::atomic<std::uint64_t> word_{0};
 };
 

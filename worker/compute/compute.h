@@ -4,13 +4,16 @@
 // Memory. Pointers are memory of this device (for the CPU: plain memory) unless their comment says
 // "host". Matrices are row-major and dense. Images are channels-last: [rows, height, width,
 // channels]. Outputs do not overlap inputs unless said. Threads. An object is used by one thread at
-// a time; calls are complete when they return. Determinism. The same inputs give the same bits on
+// a time. Calls take effect in the order in which they are made; a device may still be at work when
+// they return, and is not after TakeLossSums. Determinism. The same inputs give the same bits on
 // the same kind of device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "base/random.h"
@@ -31,15 +34,39 @@ struct LossSums {
 
 enum class Transpose : bool { kNo, kYes };
 
+// The sizes in which a device computes well.
+struct Granularity {
+  std::size_t dense_rows = 0;     // rows of a sub-batch
+  std::size_t conv_rows = 0;      // the same of a model with convolutions
+  std::size_t columns_bytes = 0;  // of the neighbourhoods that are written at a time (Im2col)
+};
+
+// What a device throws when it fails (no memory left, say): one line for people. The object can
+// only be destroyed then. The CPU throws nothing.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class HostLink;
+
 class Compute {
  public:
   virtual ~Compute() = default;
+
+  virtual std::string name() const = 0;  // for people
+  virtual Granularity granularity() const = 0;
+  // Of a device with memory of its own: the way there and back. Null where the device's memory is
+  // the host's. Lives as long as this object.
+  virtual HostLink* host_link() { return nullptr; }
 
   // Zeroed, aligned to 64 bytes; DeviceArray below frees it.
   virtual void* Allocate(std::size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
 
-  // Brings host memory to the device; valid until the next Stage. The CPU gives back what it got.
+  // Brings host memory to the device; valid until the second Stage after this one, if the host's
+  // memory stays as it is for so long. The CPU gives back what it got. A device copies while it
+  // computes, so a Stage ahead of need costs no time.
   virtual const float* Stage(std::span<const float> host) = 0;
 
   // c[m, n] = op(a)[m, k] * op(b)[k, n] + beta * c. A transposed operand lies in memory as [k, m]
@@ -92,10 +119,35 @@ class Compute {
                                  const float* gain, const float* normalized,
                                  const float* inverse_deviation, float* dx) = 0;
 
-  // Cross-entropy of softmax(logits) against `labels` (host), each < classes. `delta`, when not
-  // null, receives the gradient of the SUM of the losses with respect to the logits.
-  virtual LossSums SoftmaxLoss(std::size_t rows, std::size_t classes, const float* logits,
-                               std::span<const std::uint16_t> labels, float* delta) = 0;
+  // Adds the cross-entropy of softmax(logits) against `labels` (host), each < classes, to the sums
+  // that TakeLossSums gives. `delta`, when not null, receives the gradient of the SUM of the losses
+  // with respect to the logits.
+  virtual void SoftmaxLoss(std::size_t rows, std::size_t classes, const float* logits,
+                           std::span<const std::uint16_t> labels, float* delta) = 0;
+  // The sums since the last call. Returns when everything that was asked for is done.
+  virtual LossSums TakeLossSums() = 0;
+};
+
+// Copies between the host's memory and a device's, beside its computing. Counts are of floats.
+class HostLink {
+ public:
+  using Ticket = std::uint32_t;
+  virtual ~HostLink() = default;
+
+  // This host memory will be copied from or to often; it stays where it is while the device lives.
+  // Any number of times for the same memory. Where it cannot be pinned, copies still work, slowly.
+  virtual void Pin(std::span<const float> host) = 0;
+
+  // Computing that is asked for after this call sees `device` filled. `host` stays as it is until
+  // the next TakeLossSums.
+  virtual void Upload(std::span<const float> host, float* device) = 0;
+  // In the order of computing.
+  virtual void Zero(float* device, std::size_t count) = 0;
+  // Brings what `device` holds after all computing that was asked for so far to `host`, while the
+  // device goes on; nothing that is asked for later writes `device` before the ticket was waited
+  // for. Each ticket is waited for once; Wait returns when `host` is filled.
+  virtual Ticket Download(const float* device, std::span<float> host) = 0;
+  virtual void Wait(Ticket ticket) = 0;
 };
 
 // Memory of a device, freed with the object. The device outlives it.

@@ -12,11 +12,6 @@
 namespace lockstep::worker {
 namespace {
 
-// Rows of a sub-batch: enough for the matrix products to run at full speed, few enough for
-// activations to stay in the cache.
-constexpr std::size_t kDenseRows = 128;
-constexpr std::size_t kConvRows = 32;
-
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
 // Adds what may follow a hidden layer: normalization, dropout.
@@ -64,12 +59,12 @@ class Builder {
 }  // namespace
 
 Result<std::unique_ptr<Model>> MakeSoftmax(const ModelSpec& spec, Compute& compute) {
-  Builder builder(spec, compute, kDenseRows);
+  Builder builder(spec, compute, compute.granularity().dense_rows);
   return builder.Finish(spec.input.size(), spec.input.size());
 }
 
 Result<std::unique_ptr<Model>> MakeMlp(const ModelSpec& spec, Compute& compute) {
-  Builder builder(spec, compute, kDenseRows);
+  Builder builder(spec, compute, compute.granularity().dense_rows);
   std::size_t inputs = spec.input.size();
   for (std::size_t i = 0; i < spec.config.widths.size(); ++i) {
     builder.Hidden(fmt::format("hidden{}", i + 1), inputs, spec.config.widths[i]);
@@ -85,7 +80,7 @@ Result<std::unique_ptr<Model>> MakeCnn(const ModelSpec& spec, Compute& compute) 
         "model.widths: cnn takes the channels of each convolution and then the width of the dense "
         "layer, as 16,32,128");
   }
-  Builder builder(spec, compute, kConvRows);
+  Builder builder(spec, compute, compute.granularity().conv_rows);
   ImageSize image{spec.input.height, spec.input.width, spec.input.channels};
   builder.ChannelsLast(image);
   for (std::size_t i = 0; i + 1 < widths.size(); ++i) {

@@ -1,6 +1,6 @@
 // The neighbourhoods of an image take nine times its memory. They are written for a few samples at
-// a time, into a buffer that stays in the cache, and written again in the backward pass instead of
-// being kept.
+// a time (on a CPU into a buffer that stays in the cache), and written again in the backward pass
+// instead of being kept.
 #include <algorithm>
 #include <cmath>
 
@@ -8,8 +8,6 @@
 
 namespace lockstep::worker {
 namespace {
-
-constexpr std::size_t kColumnsBytes = 512 * 1024;
 
 class ConvBlock final : public Layer {
  public:
@@ -20,8 +18,9 @@ class ConvBlock final : public Layer {
         input_(input),
         full_{input.height, input.width, outputs},
         pooled_{input.height / 2, input.width / 2, outputs},
-        slice_rows_(std::clamp<std::size_t>(kColumnsBytes / (columns() * pixels() * sizeof(float)),
-                                            1, max_rows)),
+        slice_rows_(std::clamp<std::size_t>(
+            compute.granularity().columns_bytes / (columns() * pixels() * sizeof(float)), 1,
+            max_rows)),
         columns_(compute, slice_rows_ * pixels() * columns()),
         values_(compute, slice_rows_ * full_.size()),
         choice_(compute, max_rows * pooled_.size()) {}

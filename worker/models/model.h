@@ -41,12 +41,15 @@ struct ParameterBlock {
   std::uint64_t count = 0;
 };
 
-// Called from within TrainUnit: the gradient of this block (index into Model::blocks) will not be
-// written any more in this unit. Each block once, in finish order.
+// Called from within TrainUnit: no operation that is asked for from here on writes the gradient of
+// this block (index into Model::blocks) in this unit. Each block once, in finish order.
 class BackwardObserver {
  public:
   virtual ~BackwardObserver() = default;
   virtual void BlockFinal(std::uint32_t block) = 0;
+  // Once, after the last BlockFinal: the rest of the unit is to wait for the device. A device with
+  // memory of its own is only then at work on what was reported.
+  virtual void AllAsked() {}
 };
 
 struct TrainResult {
@@ -83,6 +86,10 @@ class Model {
   // between layers and slices of layers.
   virtual TrainResult TrainUnit(const float* parameters, float* gradient, const Batch& batch,
                                 BackwardObserver* observer, const std::atomic<bool>& cancelled) = 0;
+
+  // Begins to bring the first samples of a training batch to the device; of use where the next
+  // TrainUnit is of this batch, unchanged.
+  virtual void Prefetch(const Batch& batch) = 0;
 
   // Without dropout.
   virtual EvalResult Evaluate(const float* parameters, const Batch& batch) = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kInitialParameters = 0x696E6974;  // "init", names the stream
 
-struct Stage {
+struct LayerStage {
   std::unique_ptr<Layer> layer;
   std::size_t offset = 0;  // of its parameters
   bool has_parameters = false;
@@ -25,7 +25,7 @@ class Network final : public Model {
       : compute_(compute), input_size_(input_size), classes_(classes), max_rows_(max_rows) {
     std::size_t widest = classes;
     for (auto& layer : layers) {
-      Stage stage;
+      LayerStage stage;
       stage.offset = parameter_count_;
       stage.output = DeviceArray<float>(compute, max_rows * layer->output_size());
       widest = std::max(widest, layer->output_size());
@@ -86,32 +86,39 @@ class Network final : public Model {
       const float* logits = Forward(pass, parameters, input);
       const bool last = from + pass.rows == batch.samples;
       if (!pass.Cancelled()) {
-        result.loss_sum += compute_
-                               .SoftmaxLoss(pass.rows, classes_, logits,
-                                            Labels(batch, from, pass.rows), delta_.get())
-                               .loss;
+        compute_.SoftmaxLoss(pass.rows, classes_, logits, Labels(batch, from, pass.rows),
+                             delta_.get());
         Backward(pass, parameters, input, gradient, last ? observer : nullptr);
       }
       if (pass.Cancelled()) {
         result.cancelled = true;
-        return result;
+        break;
       }
       result.samples += pass.rows;
     }
+    if (observer != nullptr && !result.cancelled) observer->AllAsked();
+    result.loss_sum = compute_.TakeLossSums().loss;
     return result;
+  }
+
+  void Prefetch(const Batch& batch) override {
+    if (batch.samples == 0) return;
+    const std::size_t rows = SubBatch(batch, 0).rows;
+    ahead_ = {BatchKey::Of(batch), Stage(batch, 0, rows)};
   }
 
   EvalResult Evaluate(const float* parameters, const Batch& batch) override {
     EvalResult result;
     for (std::size_t from = 0; from < batch.samples; from += max_rows_) {
       const Pass pass = SubBatch(batch, from);
-      const float* logits = Forward(pass, parameters, Input(batch, from, pass.rows));
-      const LossSums sums = compute_.SoftmaxLoss(pass.rows, classes_, logits,
-                                                 Labels(batch, from, pass.rows), nullptr);
-      result.loss_sum += sums.loss;
-      result.correct += sums.correct;
+      const float* logits = Forward(pass, parameters, Stage(batch, from, pass.rows));
+      compute_.SoftmaxLoss(pass.rows, classes_, logits, Labels(batch, from, pass.rows), nullptr);
       result.samples += pass.rows;
     }
+    ahead_ = {};  // what was staged for training is gone
+    const LossSums sums = compute_.TakeLossSums();
+    result.loss_sum = sums.loss;
+    result.correct = sums.correct;
     return result;
   }
 
@@ -119,6 +126,23 @@ class Network final : public Model {
   struct Initial {
     float value = 0;
     float uniform_limit = 0;
+  };
+
+  // What tells one training batch from all others.
+  struct BatchKey {
+    const float* inputs = nullptr;
+    std::uint64_t seed = 0;
+    std::uint32_t epoch = 0;
+    std::uint64_t first_position = 0;
+    std::size_t samples = 0;
+    bool operator==(const BatchKey&) const = default;
+    static BatchKey Of(const Batch& batch) {
+      return {batch.inputs.data(), batch.seed, batch.epoch, batch.first_position, batch.samples};
+    }
+  };
+  struct Ahead {
+    BatchKey batch;
+    const float* staged = nullptr;
   };
 
   void Add(LayerTensor tensor) {
@@ -135,7 +159,15 @@ class Network final : public Model {
     return pass;
   }
 
+  // A training batch's rows on the device.
   const float* Input(const Batch& batch, std::size_t from, std::size_t rows) {
+    const Ahead ahead = std::exchange(ahead_, {});
+    if (from == 0 && ahead.staged != nullptr && ahead.batch == BatchKey::Of(batch))
+      return ahead.staged;
+    return Stage(batch, from, rows);
+  }
+
+  const float* Stage(const Batch& batch, std::size_t from, std::size_t rows) {
     LOCKSTEP_CHECK(batch.inputs.size() >= (from + rows) * input_size_);
     return compute_.Stage({batch.inputs.data() + from * input_size_, rows * input_size_});
   }
@@ -147,7 +179,7 @@ class Network final : public Model {
 
   // The logits; void when cancelled.
   const float* Forward(const Pass& pass, const float* parameters, const float* x) {
-    for (Stage& stage : stages_) {
+    for (LayerStage& stage : stages_) {
       if (pass.Cancelled()) break;
       stage.layer->Forward(pass, parameters + stage.offset, x, stage.output.get());
       x = stage.output.get();
@@ -159,7 +191,7 @@ class Network final : public Model {
   void Backward(const Pass& pass, const float* parameters, const float* input, float* gradient,
                 BackwardObserver* observer) {
     for (std::size_t i = stages_.size(); i-- > first_learning_;) {
-      Stage& stage = stages_[i];
+      LayerStage& stage = stages_[i];
       if (pass.Cancelled()) return;
       const float* x = i == 0 ? input : stages_[i - 1].output.get();
       stage.layer->BackwardParameters(pass, x, stage.output.get(), delta_.get(),
@@ -177,7 +209,7 @@ class Network final : public Model {
   const std::size_t input_size_;
   const std::size_t classes_;
   const std::size_t max_rows_;
-  std::vector<Stage> stages_;
+  std::vector<LayerStage> stages_;
   std::size_t first_learning_ = 0;  // no layer before it has parameters
   std::uint64_t parameter_count_ = 0;
   std::vector<NamedTensor> tensors_;
@@ -187,6 +219,7 @@ class Network final : public Model {
   DeviceArray<float> delta_;  // gradient of a layer's output
   DeviceArray<float> next_delta_;
   std::vector<RandomStream> streams_;
+  Ahead ahead_;  // of the first rows of what will be trained next
 };
 
 }  // namespace

@@ -66,6 +66,7 @@ ComputeDesk::Pick ComputeDesk::Next() {
         pick.work = work_;
         pick.kind =
             pick.take.kind == UnitQueue::TakeKind::kUnit ? Pick::Kind::kUnit : Pick::Kind::kSeal;
+        if (pick.kind == Pick::Kind::kUnit) pick.next = queue_->PeekNext();
         return pick;
       }
       look_ = false;

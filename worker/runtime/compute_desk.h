@@ -20,6 +20,7 @@ class ComputeDesk {
     Kind kind = Kind::kEnd;
     action::StartWork work;       // kUnit, kSeal
     UnitQueue::Take take;         // kUnit, kSeal
+    std::optional<Unit> next;     // kUnit: UnitQueue::PeekNext
     action::EvaluateChunk chunk;  // kEvaluate
     std::string reason;           // kEnd
     bool failed = false;

@@ -55,6 +55,20 @@ TEST(UnitQueue, NothingIsSealedThatHasNoUnit) {
   EXPECT_EQ(queue.Append(Units(0, 1)), PartIndex(0));
 }
 
+TEST(UnitQueue, PeekNextShowsWhatTheNextTakeGives) {
+  UnitQueue queue(16);
+  EXPECT_EQ(queue.PeekNext(), std::nullopt);
+  queue.Reset(1, Units(0, 3));
+  queue.TakeNext();
+  EXPECT_EQ(queue.PeekNext(), Units(1, 1).front());
+  EXPECT_EQ(queue.RevokeFrom(0), 1u);
+  EXPECT_EQ(queue.PeekNext(), std::nullopt);
+  queue.Append(Units(7, 1));
+  EXPECT_EQ(queue.PeekNext(), Units(7, 1).front());
+  queue.MakeVoid();
+  EXPECT_EQ(queue.PeekNext(), std::nullopt);
+}
+
 TEST(UnitQueue, VoidAndFull) {
   UnitQueue queue(3);
   queue.Reset(1, Units(0, 2));
@@ -79,6 +93,7 @@ TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
     std::thread compute([&] {
       for (bool last_look = false;;) {
         const UnitQueue::Take take = queue.TakeNext();
+        queue.PeekNext();  // whatever it shows, it may look
         if (take.kind == Kind::kUnit) taken.push_back(take);
         if (take.kind != Kind::kNone) continue;
         if (last_look) return;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "worker/compute/cpu/conv_kernels.h"
@@ -14,6 +15,13 @@ namespace {
 class CpuCompute final : public Compute {
  public:
   CpuCompute() { cpu::PrepareBlas(); }
+
+  std::string name() const override { return "cpu"; }
+  // Rows enough for the matrix products to run at full speed, few enough for activations to stay in
+  // the cache.
+  Granularity granularity() const override {
+    return {.dense_rows = 128, .conv_rows = 32, .columns_bytes = 512 * 1024};
+  }
 
   void* Allocate(std::size_t bytes) override {
     const std::size_t rounded = (bytes + 63) / 64 * 64;
@@ -77,10 +85,16 @@ class CpuCompute final : public Compute {
                          float* dx) override {
     cpu::LayerNormBackward(rows, columns, dy, gain, normalized, inverse_deviation, dx);
   }
-  LossSums SoftmaxLoss(std::size_t rows, std::size_t classes, const float* logits,
-                       std::span<const std::uint16_t> labels, float* delta) override {
-    return cpu::SoftmaxLoss(rows, classes, logits, labels, delta);
+  void SoftmaxLoss(std::size_t rows, std::size_t classes, const float* logits,
+                   std::span<const std::uint16_t> labels, float* delta) override {
+    const LossSums sums = cpu::SoftmaxLoss(rows, classes, logits, labels, delta);
+    sums_.loss += sums.loss;
+    sums_.correct += sums.correct;
   }
+  LossSums TakeLossSums() override { return std::exchange(sums_, {}); }
+
+ private:
+  LossSums sums_;
 };
 
 }  // namespace

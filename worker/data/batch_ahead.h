@@ -1,0 +1,37 @@
+// Training batches of which one may be filled ahead of need, while a device works on the other.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/data/batch.h"
+#include "worker/data/dataset.h"
+
+namespace lockstep::worker {
+
+// One thread. The dataset outlives it.
+class BatchAhead {
+ public:
+  BatchAhead(const Dataset& dataset, std::uint64_t seed);
+
+  // The samples of a unit: `indices` are positions first_position, first_position + 1, .. of the
+  // epoch's order. Valid until the next call of Train or Test.
+  const Batch& Train(std::uint32_t epoch, std::uint64_t first_position,
+                     std::span<const std::uint32_t> indices);
+  // Fills what the next Train is likely to want. Leaves alone what Train gave last.
+  const Batch& Prepare(std::uint32_t epoch, std::uint64_t first_position,
+                       std::span<const std::uint32_t> indices);
+  // Samples of the test set. Valid as what Train gives.
+  const Batch& Test(std::span<const std::uint32_t> indices);
+
+ private:
+  void Fill(std::uint32_t epoch, std::uint64_t first_position,
+            std::span<const std::uint32_t> indices, Batch& batch);
+
+  const Dataset& dataset_;
+  Batch current_;
+  Batch ahead_;
+  bool prepared_ = false;  // ahead_ is filled and was not used
+};
+
+}  // namespace lockstep::worker

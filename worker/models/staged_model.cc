@@ -1,0 +1,92 @@
+#include "worker/models/staged_model.h"
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+// Follows the backward pass of a unit.
+class StagedModel::Downloads final : public BackwardObserver {
+ public:
+  // `on_final` null: not the last unit, the sum stays where it is.
+  Downloads(StagedModel& staged, std::span<float> gradient,
+            const std::function<void(std::uint32_t)>* on_final,
+            const std::function<void()>& meanwhile)
+      : staged_(staged), gradient_(gradient), on_final_(on_final), meanwhile_(meanwhile) {}
+  // What was cancelled on the way: nothing may arrive later.
+  ~Downloads() override {
+    for (; next_ < under_way_.size(); ++next_) staged_.link_.Wait(under_way_[next_].ticket);
+  }
+
+  void BlockFinal(std::uint32_t block) override {
+    if (on_final_ == nullptr) return;
+    const ParameterBlock& range = staged_.model_.blocks()[block];
+    under_way_.push_back(
+        {block, staged_.link_.Download(staged_.gradient_.get() + range.offset,
+                                       gradient_.subspan(range.offset, range.count))});
+  }
+  void AllAsked() override {
+    if (meanwhile_) meanwhile_();
+    while (next_ < under_way_.size()) {
+      const UnderWay& download = under_way_[next_++];
+      staged_.link_.Wait(download.ticket);
+      (*on_final_)(download.block);
+    }
+  }
+
+ private:
+  struct UnderWay {
+    std::uint32_t block;
+    HostLink::Ticket ticket;
+  };
+  StagedModel& staged_;
+  const std::span<float> gradient_;
+  const std::function<void(std::uint32_t)>* on_final_;
+  const std::function<void()>& meanwhile_;
+  std::vector<UnderWay> under_way_;
+  std::size_t next_ = 0;
+};
+
+StagedModel::StagedModel(Compute& compute, Model& model)
+    : compute_(compute), link_(*compute.host_link()), model_(model) {
+  training_.memory = DeviceArray<float>(compute, model.parameter_count());
+  gradient_ = DeviceArray<float>(compute, model.parameter_count());
+}
+
+const float* StagedModel::Bring(Copy& copy, std::span<const float> parameters,
+                                std::uint32_t version) {
+  LOCKSTEP_CHECK(parameters.size() == model_.parameter_count());
+  if (copy.memory.get() == nullptr) {
+    copy.memory = DeviceArray<float>(compute_, model_.parameter_count());
+  }
+  if (copy.version != version) {
+    link_.Pin(parameters);
+    link_.Upload(parameters, copy.memory.get());
+    copy.version = version;
+  }
+  return copy.memory.get();
+}
+
+TrainResult StagedModel::TrainUnit(const Unit& unit, const Batch& batch,
+                                   const std::function<void(std::uint32_t)>& on_final,
+                                   const std::function<void()>& meanwhile,
+                                   const std::atomic<bool>& cancelled) {
+  LOCKSTEP_CHECK(unit.gradient.size() == model_.parameter_count());
+  const float* parameters = Bring(training_, unit.parameters, unit.version);
+  if (unit.first) link_.Zero(gradient_.get(), model_.parameter_count());
+  if (unit.last) link_.Pin(unit.gradient);
+  Downloads downloads(*this, unit.gradient, unit.last ? &on_final : nullptr, meanwhile);
+  return model_.TrainUnit(parameters, gradient_.get(), batch, &downloads, cancelled);
+}
+
+void StagedModel::Collect(std::span<float> gradient) {
+  LOCKSTEP_CHECK(gradient.size() == model_.parameter_count());
+  link_.Pin(gradient);
+  link_.Wait(link_.Download(gradient_.get(), gradient));
+}
+
+EvalResult StagedModel::Evaluate(std::span<const float> parameters, std::uint32_t version,
+                                 const Batch& batch) {
+  return model_.Evaluate(Bring(evaluated_, parameters, version), batch);
+}
+
+}  // namespace lockstep::worker

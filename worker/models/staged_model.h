@@ -1,0 +1,61 @@
+// A model on a device with memory of its own, for an exchange that works on the host's memory. The
+// parameters are brought to the device when they have changed. Gradient sums stay on the device
+// over the units of a contribution and are brought to the host block by block while the last unit's
+// backward pass goes on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "worker/compute/compute.h"
+#include "worker/models/model.h"
+
+namespace lockstep::worker {
+
+// One thread at a time, as the model. `compute` has a host_link; model and compute outlive it.
+class StagedModel {
+ public:
+  StagedModel(Compute& compute, Model& model);
+
+  struct Unit {
+    std::span<const float> parameters;  // host
+    std::uint32_t version = 0;          // the same version, the same parameters
+    std::span<float> gradient;          // host; filled in the last unit
+    bool first = false;                 // the sum begins at zero
+    bool last = false;
+  };
+  // As Model::TrainUnit. In the last unit `on_final` hears of each block, in finish order, once its
+  // sum has arrived in `unit.gradient`. `meanwhile` is called once while the device is at work.
+  // When it returns, nothing writes `unit.gradient` any more.
+  TrainResult TrainUnit(const Unit& unit, const Batch& batch,
+                        const std::function<void(std::uint32_t block)>& on_final,
+                        const std::function<void()>& meanwhile, const std::atomic<bool>& cancelled);
+
+  // Brings the sum to the host although its last unit was not known to be the last.
+  void Collect(std::span<float> gradient);
+
+  EvalResult Evaluate(std::span<const float> parameters, std::uint32_t version, const Batch& batch);
+
+ private:
+  class Downloads;
+  // What the device holds of parameters that lie on the host.
+  struct Copy {
+    DeviceArray<float> memory;
+    std::optional<std::uint32_t> version;
+  };
+  const float* Bring(Copy& copy, std::span<const float> parameters, std::uint32_t version);
+
+  Compute& compute_;
+  HostLink& link_;
+  Model& model_;
+  Copy training_;
+  Copy evaluated_;  // takes memory at its first use
+  DeviceArray<float> gradient_;
+};
+
+}  // namespace lockstep::worker
