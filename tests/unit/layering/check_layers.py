@@ -50,8 +50,9 @@ def in_blas(path):
 # (what, names in code, names of headers, where they may stand, said in words)
 OWNED_NAMES = (
     ("UCX", re.compile(r"\b(?:uc[pst]_[a-z]\w*|UC[PST]_[A-Z]\w*)"), re.compile(r"^uc[pstm]/"), in_ucx, "transport/ucx"),
-    ("CUDA", re.compile(r"\b(?:cuda[A-Z]\w*|cu(?:blas|dnn|rand|fft)\w*|CUDA_[A-Z]\w*|CU_[A-Z]\w*)"),
-     re.compile(r"^(?:cuda|cublas|cudnn|curand)"), in_cuda, "cuda/ folders and .cu files"),
+    ("CUDA", re.compile(r"\b(?:cuda[A-Z]\w*|cu(?:blas|dnn|rand|fft)\w*|CUDA_[A-Z]\w*|CU_[A-Z]\w*"
+                        r"|__(?:global|device|shared|host|constant)__)|<<<"),
+     re.compile(r"^(?:cuda|cublas|cudnn|curand)|\.cuh$"), in_cuda, "cuda/ folders and .cu files"),
     ("BLAS", re.compile(r"\b(?:cblas_\w+|Cblas\w+|openblas_\w+|blasint)\b"), re.compile(r"^(?:cblas|openblas|f77blas)"),
      in_blas, "worker/compute/cpu"),
 )
@@ -108,6 +109,24 @@ class Checker:
             for line, _, name in source_tree.includes(text):
                 if headers.search(name):
                     self._problem(path, line, f"includes {name}, but only {where} may name {what}")
+                # Builds without CUDA have none of its headers.
+                elif what == "CUDA" and name in self.texts and allowed(name) and self._leads_to(name, headers):
+                    self._problem(path, line, f"reaches a header of {what} by {name}, but only {where} may include such")
+
+    def _leads_to(self, path, headers):
+        """Whether a file of this tree includes, perhaps by others, a header whose name <headers> finds."""
+        seen, waiting = set(), [path]
+        while waiting:
+            path = waiting.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            for _, _, name in source_tree.includes(self.texts[path]):
+                if headers.search(name):
+                    return True
+                if name in self.texts:
+                    waiting.append(name)
+        return False
 
     def _check_pure(self):
         seen, waiting = set(), []

@@ -75,6 +75,8 @@ class LayersTest(TreeTest):
                                  ("cudaMalloc(&p, 1);", "tests/gpu/x.cu", "tests/gpu/x.cc"),
                                  ("#include <cuda_runtime.h>", "transport/memory/cuda/x.h", "transport/memory/x.h"),
                                  ("cublasCreate(&h);", "worker/x.cu", "worker/x.cc"),
+                                 ("__global__ void F();", "worker/x.cu", "worker/x.h"),
+                                 ("F<<<1, 1>>>();", "worker/x.cu", "worker/x.cc"),
                                  ("cblas_sgemm();", "worker/compute/cpu/x.cc", "worker/models/x.cc"),
                                  ("#include <cblas.h>", "worker/compute/cpu/x.cc", "tests/unit/x.cc")):
             for path, count in ((home, 0), (away, 1)):
@@ -82,6 +84,17 @@ class LayersTest(TreeTest):
                     self.write(path, f"{code}\n")
                     self.assertEqual(len(self.layers()), count)
                     (self.root / path).unlink()
+
+    def test_headers_that_bring_cuda_are_not_included_elsewhere(self):
+        self.write("worker/compute/cuda/plain.h", "#pragma once\n")
+        self.write("worker/compute/cuda/stream.h", "#include <cuda_runtime_api.h>\n")
+        self.write("worker/compute/cuda/deep.h", '#include "worker/compute/cuda/stream.h"\n')
+        for header, count in (("plain", 0), ("stream", 1), ("deep", 1)):
+            with self.subTest(header=header):
+                self.write("worker/x.cc", f'#include "worker/compute/cuda/{header}.h"\n')
+                self.assertEqual(len(self.layers()), count)
+                self.write("worker/compute/cuda/x.cc", f'#include "worker/compute/cuda/{header}.h"\n')
+                self.assertEqual(len(self.layers()), count)
 
     def test_comments_and_literals_do_not_count(self):
         self.write("worker/x.cc", '// ucp_worker, cudaMalloc\n/* cblas_sgemm\n#include "tools/bench.h"\n*/\n'

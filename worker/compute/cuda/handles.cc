@@ -1,0 +1,15 @@
+#include "worker/compute/cuda/handles.h"
+
+#include <fmt/format.h>
+
+#include "worker/compute/compute.h"
+
+namespace lockstep::worker::cuda {
+
+void Check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw DeviceError(fmt::format("the GPU failed: {}: {} ({})", what, cudaGetErrorString(status),
+                                cudaGetErrorName(status)));
+}
+
+}  // namespace lockstep::worker::cuda

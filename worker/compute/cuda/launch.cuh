@@ -1,0 +1,36 @@
+// How kernels are started: grids for loops over counts and over rows.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "worker/compute/cuda/handles.h"
+
+namespace lockstep::worker::cuda {
+
+constexpr unsigned kThreads = 256;
+
+inline unsigned CeilDiv(std::size_t count, std::size_t by, std::size_t most) {
+  return static_cast<unsigned>(
+      std::clamp<std::size_t>(count / by + (count % by != 0 ? 1 : 0), 1, most));
+}
+
+// For kernels that go through `count` elements in strides of the whole grid.
+inline unsigned GridFor(std::size_t count) { return CeilDiv(count, kThreads, 8192); }
+
+// For kernels that go through the elements of a row by x, and through the rows by y, in strides.
+inline dim3 GridForRows(std::size_t rows, std::size_t elements) {
+  return {CeilDiv(elements, kThreads, 8192), CeilDiv(rows, 1, 32768), 1};
+}
+
+// After each start.
+inline void CheckLaunch(const char* kernel) { Check(cudaGetLastError(), kernel); }
+
+__device__ inline std::size_t FirstElement() {
+  return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::size_t ElementStride() {
+  return static_cast<std::size_t>(gridDim.x) * blockDim.x;
+}
+
+}  // namespace lockstep::worker::cuda
