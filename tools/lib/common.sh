@@ -43,6 +43,7 @@ lockstep_configure() {
   local launcher=()
   if command -v ccache >/dev/null; then
     launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    [[ $preset != cuda ]] || launcher+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   fi
   cmake --preset "$preset" "${launcher[@]}" "$@" </dev/null
 }

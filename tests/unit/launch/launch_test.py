@@ -158,6 +158,11 @@ class LaunchTest(unittest.TestCase):
         self.assertNotIn("\x1b", done.stdout)
         self.assert_none_left(done.stdout)
 
+    def test_devices_go_round_the_workers(self):
+        done = self.run_to_end("--device", "cpu", "--device", "cuda:0", workers=3)
+        for worker, device in enumerate(("cpu", "cuda:0", "cpu")):
+            self.assertRegex(done.stdout, rf"worker {worker}    \| worker arguments: --id {worker} --device {device}\n")
+
     def test_slowdowns_go_to_their_worker_or_to_all(self):
         done = self.run_to_end("--slowdown", "worker=1,factor=5", "--slowdown", "factor=2")
         self.assertRegex(done.stdout, r"worker 0    \| worker arguments: --id 0 --slowdown factor=2\n")
