@@ -11,6 +11,13 @@
 namespace lockstep::worker {
 namespace {
 
+// How far a tensor's gradient may be off, relative to its size. Sums differ by some 1e-6; but a
+// hidden unit near zero, or two pixels nearly equal, fall on the other side then and take a whole
+// sample's share along. A sample that is missed altogether is well above the first.
+constexpr double kFp32 = 5e-3;
+constexpr double kTf32 = 0.15;
+constexpr double kBf16 = 0.5;
+
 struct Case {
   std::string name;
   ModelSpec spec;
@@ -83,10 +90,10 @@ TEST_P(GpuModel, GradientAndLossAreTheCpus) {
   TrainResult result;
   const std::vector<float> expected = cpu_.Gradient(batch_, &result);
   double loss = 0;
-  ExpectNear(Staged("fp32", {batch_}, &loss), expected, 1e-4);
+  ExpectNear(Staged("fp32", {batch_}, &loss), expected, kFp32);
   EXPECT_NEAR(loss, result.loss_sum, 1e-5 * result.loss_sum);
-  ExpectNear(Staged("tf32", {batch_}, &loss), expected, 3e-2);
-  ExpectNear(Staged("bf16", {batch_}, &loss), expected, 2e-1);
+  ExpectNear(Staged("tf32", {batch_}, &loss), expected, kTf32);
+  ExpectNear(Staged("bf16", {batch_}, &loss), expected, kBf16);
 }
 
 TEST_P(GpuModel, UnitsAddUpWithSamplesAheadOfNeed) {
@@ -97,7 +104,7 @@ TEST_P(GpuModel, UnitsAddUpWithSamplesAheadOfNeed) {
                                     Part(cpu_.spec, batch_, half + 1, batch_.samples)};
   double loss = 0;
   const std::vector<float> gradient = Staged("fp32", units, &loss);
-  ExpectNear(gradient, expected, 1e-4);
+  ExpectNear(gradient, expected, kFp32);
   EXPECT_TRUE(SameBits(Staged("fp32", units, &loss), gradient)) << "other bits the second time";
   EXPECT_TRUE(SameBits(Staged("fp32", units, &loss, /*collect=*/true), gradient));
 }

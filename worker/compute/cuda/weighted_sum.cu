@@ -27,14 +27,14 @@ __device__ float4 Plus(const float4& a, const float4& b) {
   return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
 }
 
-// kCount: how many terms, all loads under way at once; 0: any number.
+// kCount: how many terms, not continued, all loads under way at once; 0: any number.
 template <unsigned kCount>
 __global__ void SumFoursKernel(const __grid_constant__ Terms terms, std::size_t fours, float* out) {
   const unsigned count = kCount != 0 ? kCount : terms.count;
   for (std::size_t i = FirstElement(); i < fours; i += ElementStride()) {
     float4 sum;
     unsigned first = 0;
-    if (terms.continued) {
+    if (kCount == 0 && terms.continued) {
       sum = reinterpret_cast<const float4*>(out)[i];
     } else {
       sum = Times(terms.weight[0], LoadFour(terms.data[0], i));
