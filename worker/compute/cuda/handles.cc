@@ -8,6 +8,7 @@ namespace lockstep::worker::cuda {
 
 void Check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // told once: not again by the next kernel's check
   throw DeviceError(fmt::format("the GPU failed: {}: {} ({})", what, cudaGetErrorString(status),
                                 cudaGetErrorName(status)));
 }
