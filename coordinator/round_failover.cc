@@ -232,6 +232,7 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
     if (HasLost(round, share.member)) gone.push_back(share.member.worker);
   }
   for (const WorkerId worker : gone) open_->Remove(worker);
+  for (const Member& member : job_->members.all()) open_->NoteApplied(member);
   moved_.clear();
   earlier_attempts_ = std::move(round.attempts);
   look_again_ = kNever;

@@ -72,8 +72,8 @@ PlannedUnits RoundMachine::PlanUnits(const ProvisionalRound* before, std::size_t
   if (before == nullptr) return sampler_->PlanRound();
   PlannedUnits planned;
   if (eligible > 0) {
-    planned = sampler_->PlanMore(
-        std::max<std::uint64_t>(1, sampler_->round_samples() * eligible / job_->start.workers));
+    planned = sampler_->PlanMore(std::max<std::uint64_t>(
+        1, sampler_->round_samples() * eligible / (eligible + before->carried.size())));
   }
   planned.epoch = sampler_->epoch();
   planned.exact = false;

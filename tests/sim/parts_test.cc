@@ -122,7 +122,9 @@ TEST(FaultJobs, AllPoliciesAreDrawn) {
       EXPECT_TRUE(names.contains(closing + "+" + work)) << closing << "+" << work;
     }
   }
-  EXPECT_TRUE(names.contains("auto"));
+  for (const char* whole : {"auto", "async", "local+full", "local+backup"}) {
+    EXPECT_TRUE(names.contains(whole)) << whole;
+  }
   EXPECT_TRUE(counts_itself);
 }
 

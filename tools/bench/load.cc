@@ -47,7 +47,6 @@ class SpacedCompute final : public simulate::ComputeModel {
                                : all_ * (worker.value + 1) / static_cast<std::int64_t>(workers_);
     return whole / units_;
   }
-  bool interruptible() const override { return true; }
 
  private:
   const std::uint32_t workers_;

@@ -23,6 +23,14 @@ PolicySection DrawPolicy(std::uint32_t workers, RandomStream& random) {
                              work[random.NextBelow(work.size())]);
   if (random.NextBelow(8) == 0) section.name = "auto";
   if (random.NextBelow(3) == 0) section.backup_workers = PolicySection::kAuto;
+  if (random.NextBelow(12) == 0) {
+    section.name = fmt::format("local+{}", closing[random.NextBelow(closing.size())]);
+  }
+  if (random.NextBelow(6) == 0) {
+    section.name = "async";
+    const std::array<std::uint32_t, 4> bounds = {0, 1, 4, PolicySection::kAuto};
+    section.async_staleness = bounds[random.NextBelow(bounds.size())];
+  }
   // Some make no sense with so few workers.
   return policies::MakePolicy(section, workers).ok() ? section : PolicySection{};
 }

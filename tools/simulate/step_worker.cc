@@ -255,7 +255,9 @@ void StepWorker::ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& f
   // The bytes are read when they arrive, not before: a buffer that is written meanwhile shows.
   Carry(c, fetch->order.piece.bytes, [c, fetch, from = serve.from](StepWorker* other) {
     StepWorker* server = c->ends[1 - other->EndOf(*c)];
-    if (server->dead_) return;  // the end of the connection follows
+    // The end of the connection follows. Who has closed it serves nothing any more, and may have
+    // written to the buffer since.
+    if (server->dead_ || c->down[server->EndOf(*c)]) return;
     const bool dropped = fetch->given_up && other->host_->random().NextBelow(2) == 0;
     if (!dropped && !fetch->done) {
       other->numbers_->TakePiece(*server->numbers_, from, fetch->order.to);

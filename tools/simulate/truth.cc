@@ -23,26 +23,36 @@ void Truth::Complain(const MemberId& member, const std::string& what) {
 void Truth::OnCommit(const Commit& commit) {
   if (!commits_.emplace(std::pair(commit.round, commit.attempt), commit).second) return;
   if (commit.next && commit.next->relaxed) relaxed_.insert(commit.next->round);
+  if (relaxed_.contains(commit.round)) Choose(commit);
   CheckContributors(commit);
   const std::uint64_t round = commit.round.value;
   oldest_ = std::max(oldest_, RoundId(round < kRoundsKept ? 0 : round - kRoundsKept));
   std::erase_if(commits_, [&](const auto& c) { return c.first.first < oldest_; });
   std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) < oldest_; });
+  std::erase_if(chosen_, [&](const auto& c) { return std::get<1>(c.first) < oldest_; });
   std::erase_if(truth_, [&](const auto& t) { return t.first < oldest_; });
 }
 
-const Truth::SealedPart* Truth::FindSealed(const Commit& commit, const CommittedPart& part) const {
-  auto at = sealed_.find({part.member, commit.round, part.part});
-  if (at != sealed_.end()) return &at->second;
-  if (!relaxed_.contains(commit.round)) return nullptr;
-  const SealedPart* last = nullptr;
-  for (at = sealed_.lower_bound({part.member, RoundId(0), PartIndex(0)});
-       at != sealed_.end() && std::get<0>(at->first) == part.member &&
-       std::get<1>(at->first) < commit.round;
-       ++at) {
-    if (std::get<2>(at->first) == part.part) last = &at->second;
+void Truth::Choose(const Commit& commit) {
+  for (const CommittedPart& part : commit.parts) {
+    const PartKey key(part.member, commit.round, part.part);
+    if (chosen_.contains(key)) continue;  // of an earlier attempt
+    const SealedPart* last = nullptr;
+    for (auto at = sealed_.lower_bound({part.member, RoundId(0), PartIndex(0)});
+         at != sealed_.end() && std::get<0>(at->first) == part.member; ++at) {
+      if (std::get<2>(at->first) != part.part) continue;
+      if (last != nullptr && at->second.sequence < last->sequence) continue;
+      last = &at->second;
+      chosen_.insert_or_assign(key, at->first);
+    }
   }
-  return last;
+}
+
+const Truth::SealedPart* Truth::FindSealed(const Commit& commit, const CommittedPart& part) const {
+  PartKey key(part.member, commit.round, part.part);
+  if (const auto chosen = chosen_.find(key); chosen != chosen_.end()) key = chosen->second;
+  const auto at = sealed_.find(key);
+  return at == sealed_.end() ? nullptr : &at->second;
 }
 
 // Who contributes to a round has computed with what the round before came to; in a relaxed round
@@ -51,10 +61,10 @@ void Truth::CheckContributors(const Commit& commit) {
   if (commit.round.value == 0) return;
   const auto before = truth_.find(RoundId(commit.round.value - 1));
   if (before == truth_.end()) return;
-  std::set<std::uint64_t> expected = {DigestOf(before->second.state)};
+  std::set<std::uint64_t> expected = {before->second.digest};
   if (relaxed_.contains(commit.round)) {
     if (truth_.contains(RoundId(0))) expected.insert(DigestOf(InitialState(layout_)));
-    for (const auto& [round, known] : truth_) expected.insert(DigestOf(known.state));
+    for (const auto& [round, known] : truth_) expected.insert(known.digest);
   }
   for (const CommittedPart& part : commit.parts) {
     const SealedPart* sealed = FindSealed(commit, part);
@@ -69,7 +79,7 @@ void Truth::CheckContributors(const Commit& commit) {
 
 void Truth::OnSealed(const MemberId& member, RoundId round, PartIndex part,
                      std::vector<float> gradient, const State& state) {
-  sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state)};
+  sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state), ++next_sequence_};
 }
 
 std::optional<State> Truth::Compute(const Commit& commit) {
@@ -115,7 +125,8 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
     if (commit == commits_.end()) return "a round was applied that was not committed";
     auto computed = Compute(commit->second);
     if (!computed) return "";
-    truth_[round] = {attempt, std::move(*computed)};
+    const std::uint64_t digest = DigestOf(*computed);
+    truth_[round] = {attempt, std::move(*computed), digest};
     known = truth_.find(round);
   }
   // An attempt that was replaced by another one, applied by somebody who is out.

@@ -40,12 +40,17 @@ class Truth {
   struct Known {
     Attempt attempt;
     State state;
+    std::uint64_t digest = 0;
   };
   struct SealedPart {
     std::vector<float> gradient;
     std::uint64_t state_digest = 0;  // of what it was computed with
+    std::uint64_t sequence = 0;
   };
-  // Of a relaxed round: sealed in it or before, for work that was given out in another round.
+  using PartKey = std::tuple<MemberId, RoundId, PartIndex>;
+  // A relaxed round may commit what was sealed as work of an earlier one: the last that the worker
+  // has sealed when the commit is made.
+  void Choose(const Commit& commit);
   const SealedPart* FindSealed(const Commit& commit, const CommittedPart& part) const;
   std::optional<State> Compute(const Commit& commit);
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
@@ -55,8 +60,10 @@ class Truth {
   const double clip_;
   RoundId oldest_;  // that is still known
   std::map<std::pair<RoundId, Attempt>, Commit> commits_;
-  std::map<std::tuple<MemberId, RoundId, PartIndex>, SealedPart> sealed_;
-  std::map<RoundId, Known> truth_;  // after the round
+  std::map<PartKey, SealedPart> sealed_;  // by the round in which the work began
+  std::uint64_t next_sequence_ = 0;
+  std::map<PartKey, PartKey> chosen_;  // of the parts of relaxed rounds
+  std::map<RoundId, Known> truth_;     // after the round
   std::set<RoundId> relaxed_;
   std::vector<std::string> errors_;
   std::uint64_t applied_ = 0;

@@ -30,6 +30,11 @@ class CatchUpJob {
   bool AnyAt(RoundId round) const;
   // A copy under way may need this round's sums.
   bool NeededByCopy(RoundId round) const;
+  // The round is being applied to the buckets at it. A copy from before it that lands meanwhile
+  // would pass for one of them, so it is given up.
+  void BeginApply(RoundId round) {
+    if (NeededByCopy(round)) Abandon();
+  }
   // The round is worked in (it was applied to the buckets at it, or there were none); a copy that
   // would have needed it is done again.
   void Advance();

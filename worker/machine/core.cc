@@ -101,13 +101,13 @@ void Core::Adopt(const Plan& plan) {
 
 void Core::Reopen(const NewOwners& order) {
   const RoundId round = order.round;
+  const Epoch epoch = sums_.Find(round)->epoch;
   if (standing_ == Standing::kCatching && round < next()) {
     RestartCatchUp(round);
   } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
     // Who has not promised cannot be told that.
     return;
   }
-  const Epoch epoch = sums_.Find(round)->epoch;
   sums_.Drop(round);
   expected_ = round;
   maps_.Set(round, order.owners);
@@ -186,6 +186,7 @@ void Core::WorkInWhileCatchingUp() {
       if (own_.UsesParameters()) return;
       action::Apply apply =
           sums_.Apply(round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
+      catch_up_.BeginApply(round);
       applying_ = Applying{apply.op, round};
       context_.Emit(std::move(apply));
     } else if (round.Next() < expected_ && (pressed || sums_.Lost(round))) {

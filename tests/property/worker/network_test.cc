@@ -48,7 +48,11 @@ Total RunSeeds(std::uint64_t count, const FaultMix& mix, std::uint32_t more_epoc
       coordinator::Stirring::Next() = {seed, mix.until == Duration{}};
       draw.plugin = coordinator::MakeStirring;
     }
-    const FaultOutcome outcome = RunFaultJob(DrawFaultJob(draw));
+    const FaultJob job = DrawFaultJob(draw);
+    const bool tell = std::getenv("LOCKSTEP_HISTORY") != nullptr;
+    if (tell) fmt::print("policy {}\n", job.policy.name);
+    const auto history = [](const std::string& line) { fmt::print("{}\n", line); };
+    const FaultOutcome outcome = tell ? RunFaultJob(job, history) : RunFaultJob(job);
     EXPECT_EQ(outcome.failure, "") << "LOCKSTEP_SEED=" << seed << "\n" << outcome.details;
     EXPECT_TRUE(outcome.all_lost || outcome.applied > 0) << "LOCKSTEP_SEED=" << seed;
     total.applied += outcome.applied;

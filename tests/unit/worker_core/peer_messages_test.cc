@@ -8,7 +8,7 @@ namespace lockstep::worker {
 namespace {
 
 std::vector<PeerMessage> Samples() {
-  PartReady part{RoundId(7), PartIndex(1), 9, 3, 12, true, {{{100, 2}, {300, 1}}}};
+  PartReady part{RoundId(7), PartIndex(1), 9, 3, 12, true, Attempt(2), {{{100, 2}, {300, 1}}}};
   SumReady sum;
   sum.term = Term(2);
   sum.round = RoundId(1ull << 40);
