@@ -71,7 +71,6 @@ std::vector<Out> GetRuns(const Runs<Run>& in, std::size_t most, Checks& checks, 
             members.count() == 1,
         "numbers beyond all workers");
     if (!checks.wrong().empty()) return {};
-    out.reserve(all);
     for (std::uint32_t i = 0; i < members.count(); ++i) {
       out.push_back(
           make(run, MemberId{WorkerId(members.worker() + i), Incarnation(members.incarnation())}));
@@ -104,10 +103,9 @@ bool IsCut(const std::vector<Unit>& units, std::size_t first, std::size_t count)
   return true;
 }
 
-// How many units from `first` on make a run: all that follow each other where one range was cut
-// into them, else those of one size.
-std::size_t RunFrom(const std::vector<Unit>& units, std::size_t first) {
-  const std::size_t adjacent = Adjacent(units, first);
+// How many units from `first` on make a run, of the `adjacent` that follow each other there: all of
+// them where one range was cut into them, else those of one size.
+std::size_t RunFrom(const std::vector<Unit>& units, std::size_t first, std::size_t adjacent) {
   if (adjacent == 1 || IsCut(units, first, adjacent)) return adjacent;
   std::size_t count = 1;
   while (count < adjacent && units[first + count].range.size() == units[first].range.size()) {
@@ -158,14 +156,17 @@ void PutReceived(const std::vector<ReceivedPart>& in, Runs<wire::ReceivedRun>* o
 }
 
 void PutUnits(const std::vector<Unit>& in, Runs<wire::UnitRun>* out) {
+  std::size_t adjacent = 0;  // from `first` on
   for (std::size_t first = 0; first < in.size();) {
-    const std::size_t count = RunFrom(in, first);
+    if (adjacent == 0) adjacent = Adjacent(in, first);
+    const std::size_t count = RunFrom(in, first, adjacent);
     wire::UnitRun* run = out->Add();
     run->set_index(in[first].index.value);
     run->set_count(static_cast<std::uint32_t>(count));
     run->set_from(in[first].range.from);
     run->set_to(in[first + count - 1].range.to);
     first += count;
+    adjacent -= count;
   }
 }
 
@@ -243,7 +244,6 @@ std::vector<Unit> GetUnits(const Runs<wire::UnitRun>& in, Checks& checks) {
         run.count() <= std::numeric_limits<std::uint32_t>::max() - run.index() || run.count() == 1,
         "indices beyond all units");
     if (!checks.wrong().empty()) return {};
-    out.reserve(all);
     for (std::uint32_t i = 0; i < run.count(); ++i) {
       out.push_back({UnitIndex(run.index() + i),
                      {CutAt(whole, i, run.count()), CutAt(whole, i + 1, run.count())}});
