@@ -1,6 +1,8 @@
 #include "tools/simulate/memory.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -23,10 +25,15 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
                  std::vector<float>* gradient) {
   const std::uint64_t word = Mix64(unit.from * 31 + unit.to);
   const float size = static_cast<float>(unit.size());
-  for (std::size_t i = 0; i < gradient->size(); ++i) {
-    const std::uint64_t bits = word >> (i % 57) & 63;
-    const float target = static_cast<float>(bits + i % 7) * 0.013f;
-    (*gradient)[i] += size * (parameters[i] - target);
+  std::array<float, 64> targets;
+  for (std::uint32_t i = 0; i < targets.size(); ++i) {
+    targets[i] = static_cast<float>((std::rotr(word, static_cast<int>(i)) & 63) + i % 7) * 0.013f;
+  }
+  for (std::size_t first = 0; first < gradient->size(); first += targets.size()) {
+    const std::size_t count = std::min(targets.size(), gradient->size() - first);
+    float* sums = gradient->data() + first;
+    const float* at = parameters.data() + first;
+    for (std::size_t i = 0; i < count; ++i) sums[i] += size * (at[i] - targets[i]);
   }
 }
 
@@ -64,14 +71,34 @@ float ClipFactor(const Layout& layout, const std::vector<float>& sum, float scal
   return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
 
+// Four chains side by side, each a bijection in every step: what differs in one word differs in the
+// end.
 std::uint64_t Digest(const float* floats, std::uint64_t count) {
-  std::uint64_t digest = 1;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, floats + i, sizeof(bits));
-    digest = Mix64(digest ^ bits);
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  std::array<std::uint64_t, 4> chains = {1, 2, 3, 4};
+  std::array<std::uint64_t, 4> words = {};
+  const auto mix = [&] {
+    for (std::size_t c = 0; c < chains.size(); ++c) {
+      chains[c] = (chains[c] ^ words[c]) * kOdd;
+      chains[c] ^= chains[c] >> 32;
+    }
+  };
+  constexpr std::uint64_t kFloats = sizeof(words) / sizeof(float);
+  const std::uint64_t whole = count / kFloats * kFloats;
+  for (std::uint64_t i = 0; i < whole; i += kFloats) {
+    std::memcpy(words.data(), floats + i, sizeof(words));
+    mix();
   }
+  words = {};
+  if (count > whole) std::memcpy(words.data(), floats + whole, (count - whole) * sizeof(float));
+  mix();
+  std::uint64_t digest = count;
+  for (const std::uint64_t chain : chains) digest = Mix64(digest ^ chain);
   return digest;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 Memory::Memory(const Layout& l) : layout(l) {

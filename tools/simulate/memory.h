@@ -40,6 +40,8 @@ float ClipFactor(const Layout& layout, const std::vector<float>& sum, float scal
 
 std::uint64_t Digest(const float* floats, std::uint64_t count);
 
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
+
 struct Memory {
   explicit Memory(const Layout& layout);
 

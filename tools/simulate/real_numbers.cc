@@ -43,7 +43,7 @@ void RealNumbers::FinishUnit(const worker::UnitQueue::Take& take, bool is_void) 
   if (!part_begun_[take.part.value]) gradient.assign(gradient.size(), 0.0f);
   part_begun_[take.part.value] = true;
   if (is_void) return;
-  if (unit_parameters_ != Computed().parameters) {
+  if (!SameBits(unit_parameters_, Computed().parameters)) {
     truth_->Complain(self_, "the parameters changed under a unit");
   }
   AddGradient(take.unit.range, unit_parameters_, &gradient);

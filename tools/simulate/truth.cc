@@ -132,7 +132,10 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
   // An attempt that was replaced by another one, applied by somebody who is out.
   if (known->second.attempt != attempt) return "";
   ++applied_;
-  if (known->second.state == state) return "";
+  if (SameBits(known->second.state.parameters, state.parameters) &&
+      SameBits(known->second.state.momentum, state.momentum)) {
+    return "";
+  }
   for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
     if (known->second.state.parameters[i] == state.parameters[i]) continue;
     return fmt::format("round {} attempt {}: parameter {} is {}, not {}", round, attempt, i,
