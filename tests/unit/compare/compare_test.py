@@ -143,9 +143,33 @@ class CompareTest(unittest.TestCase):
         self.assertIn('<span class="badge">emulated</span>', page)
         self.assertNotIn("<script", page)
         self.assertNotIn("http://", page)
-        ElementTree.fromstring((out / "overview.svg").read_text())
+        self.assertIn("results.csv, report.html, overview.svg, samples.svg, to-target.svg", result.stdout)
+        for name in ("overview", "samples", "to-target"):
+            ElementTree.fromstring((out / f"{name}.svg").read_text())
         for svg in page.split("<svg ")[1:]:
             ElementTree.fromstring("<svg " + svg.split("</svg>")[0] + "</svg>")
+
+    def test_a_policy_of_ones_own_has_a_name(self):
+        out = self.folder / "out"
+        make_run(out / "none" / "full-1")
+        make_run(out / "none" / "average-1")
+        words = ["--out", out, "--report-only", "--runs", 1, "--policies", "full", "--patterns", "none", "-n", 2]
+        result = self.compare(*words, "--policy", "average=local,local.steps=4")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^average ")
+        for text in ("average", "full=auto", "average=local,steps"):
+            self.assertEqual(self.compare(*words, "--policy", text).returncode, 2)
+
+    def test_its_settings_reach_the_job(self):
+        simulator = self.folder / "build" / "bin" / "lockstep-simulate"  # one that says what it was told
+        simulator.parent.mkdir(parents=True)
+        simulator.write_text('#!/bin/sh\necho "$@"\nexit 1\n')
+        simulator.chmod(0o755)
+        out = self.folder / "out"
+        self.compare("--build-dir", self.folder / "build", "--out", out, "--runs", 1, "--simulate", "--policies", "backup:2",
+                     "--policy", "average=local,local.steps=4", "--patterns", "none", "-n", 2)
+        self.assertIn("--set=policy.name=local --set=local.steps=4\n", (out / "none" / "average-1.log").read_text())
+        self.assertIn("--set=policy.name=backup --set=backup.workers=2\n", (out / "none" / "backup-2-1.log").read_text())
 
     def test_what_is_not_there_is_said(self):
         out = self.folder / "out"

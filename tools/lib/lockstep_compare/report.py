@@ -20,7 +20,7 @@ COLUMNS = (
     ("errors", "counting errors", "{:d}"),
 )
 
-COLOURS = ("#7b8794", "#2f7ed8", "#e08214", "#2b9348", "#d6336c", "#7048e8", "#0c8599", "#a9640b", "#495057", "#c92a2a")
+COLOURS = ("#7b8794", "#2f7ed8", "#e08214", "#2b9348", "#d6336c", "#7048e8", "#0c8599", "#a9640b", "#495057", "#c92a2a", "#f06595", "#74b816")
 
 STYLE = """
 :root{--ink:#1b1f24;--soft:#5b6470;--paper:#fff;--card:#f6f7f9;--grid:#dfe3e8}
@@ -138,20 +138,43 @@ def pattern_section(name, specs, policies, runs, rows, target):
     return f"<h2>{escape(name)}</h2><p class='about'>{what}</p>{html_table(rows)}{names}{key}<div class='cards'>{''.join(cards)}</div>"
 
 
-def write_svg(path, rows):
-    """The first chart of the page as a picture of its own, for light and dark pages."""
-    names, series = list(rows), list(next(iter(rows.values())))
-    chart = charts.bars("time for a sample over the ideal", names, series, {p: {q: rows[p][q]["of_ideal"] for q in rows[p]} for p in names}, "x ideal",
-                        reference=1.0)
+def write_picture(path, chart, series):
+    """A chart of the page as a picture of its own, for light and dark pages."""
     width, height = (int(float(text)) for text in chart.split('viewBox="0 0 ')[1].split('"')[0].split())
-    key, x = "", charts.LEFT
+    key, x, y = "", charts.LEFT, height + 4
     for index, name in enumerate(series):
-        key += f'<rect x="{x}" y="{height + 4}" width="11" height="11" class="s{index}"/><text x="{x + 16}" y="{height + 14}">{escape(name)}</text>'
-        x += 40 + 7 * len(name)
+        step = 40 + 7 * len(name)
+        if x + step > width and x > charts.LEFT:
+            x, y = charts.LEFT, y + 20
+        key += f'<rect x="{x}" y="{y}" width="11" height="11" class="s{index}"/><text x="{x + 16}" y="{y + 10}">{escape(name)}</text>'
+        x += step
     style = "text{fill:#808890;font:11px system-ui,sans-serif}.grid{stroke:#80889055}.reference{stroke:#808890;stroke-dasharray:4 4}" + "".join(
         f".s{i}{{fill:{c}}}" for i, c in enumerate(COLOURS))
     body = chart.split(">", 1)[1].rsplit("</svg>", 1)[0]
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 24}" width="{width}"><style>{style}</style>{body}{key}</svg>\n')
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 20}" width="{width}"><style>{style}</style>{body}{key}</svg>\n')
+
+
+def overview_charts(rows, target):
+    """The charts over all patterns: {file name: (title, SVG)}."""
+    names, series = list(rows), list(next(iter(rows.values())))
+
+    def chart(title, column, unit, reference=None):
+        return charts.bars(title, names, series, {p: {q: rows[p][q][column] for q in rows[p]} for p in names}, unit, reference=reference)
+
+    made = {"overview": ("Time for a sample over the ideal", chart("time for a sample over the ideal", "of_ideal", "x ideal", 1.0)),
+            "samples": ("Samples that count, per second", chart("samples per second", "samples_per_s", "samples/s"))}
+    if any(row["seconds_to_target"] is not None for group in rows.values() for row in group.values()):
+        made["to-target"] = (f"Seconds to {target:.0%} test accuracy", chart("seconds to the target accuracy", "seconds_to_target", "s"))
+    return made
+
+
+def write_pictures(folder, rows, target):
+    """Each chart over all patterns as NAME.svg; the names of the files."""
+    series = list(next(iter(rows.values())))
+    made = overview_charts(rows, target)
+    for name, (_, chart) in made.items():
+        write_picture(folder / f"{name}.svg", chart, series)
+    return [f"{name}.svg" for name in made]
 
 
 def write_html(path, about, patterns, runs, rows, target):
@@ -164,15 +187,7 @@ def write_html(path, about, patterns, runs, rows, target):
         badges += ' <span class="badge">simulated</span>'
     if any(run.emulated() for run in every):
         badges += ' <span class="badge">emulated</span>'
-    overview = charts.bars("time for a sample over the ideal", names, series,
-                           {p: {q: rows[p][q]["of_ideal"] for q in rows[p]} for p in names}, "x ideal", reference=1.0)
-    rate = charts.bars("samples per second", names, series, {p: {q: rows[p][q]["samples_per_s"] for q in rows[p]} for p in names}, "samples/s")
-    cards = [f'<div class="card"><h3>Time for a sample over the ideal</h3>{overview}</div>',
-             f'<div class="card"><h3>Samples that count, per second</h3>{rate}</div>']
-    reached = {p: {q: rows[p][q]["seconds_to_target"] for q in rows[p]} for p in names}
-    if any(value is not None for group in reached.values() for value in group.values()):
-        cards.append(f'<div class="card"><h3>Seconds to {target:.0%} test accuracy</h3>'
-                     f'{charts.bars("seconds to the target accuracy", names, series, reached, "s")}</div>')
+    cards = [f'<div class="card"><h3>{title}</h3>{chart}</div>' for title, chart in overview_charts(rows, target).values()]
     sections = "".join(pattern_section(p, patterns[p], list(rows[p]), runs[p], rows[p], target) for p in names)
     path.write_text(
         f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
