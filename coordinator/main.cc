@@ -11,6 +11,7 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "coordinator/open_files.h"
 #include "coordinator/policy_loader.h"
 #include "coordinator/server.h"
 
@@ -113,6 +114,7 @@ int Main(const std::vector<std::string>& arguments) {
   parameters.started = MonotonicNow();
   // What is wrong with the config or the address is said before anything is written.
   if (auto trial = Coordinator::Make(parameters); !trial) return Fail(trial.error());
+  if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
   auto server = Server::Open(options);
   if (!server) return Fail(server.error());
 

@@ -2,6 +2,7 @@
 
 import gzip
 import pathlib
+import resource
 import shutil
 import socket
 import subprocess
@@ -11,9 +12,9 @@ from harness import BIN, ClusterTest, Job, PATIENCE, ini_text, SYNTHETIC
 
 
 class BadInput(ClusterTest):
-    def coordinator(self, job, *arguments):
+    def coordinator(self, job, *arguments, **how):
         return subprocess.run([BIN / "lockstep-coordinator", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=30 * PATIENCE, cwd=job.folder, check=False)
+                              timeout=30 * PATIENCE, cwd=job.folder, check=False, **how)
 
     def assert_one_line(self, done, *words):
         self.assertEqual(done.returncode, 2, done.stderr)
@@ -51,6 +52,13 @@ class BadInput(ClusterTest):
         with Job(2) as job:
             done = self.coordinator(job, "--listen", "0.0.0.0:0", "--workers", 2, "--config", job.config, "--run-dir", "run")
             self.assert_one_line(done, "secret")
+            self.assertFalse(job.run_dir.exists())
+
+    def test_too_few_open_files(self):
+        with Job(2) as job:
+            done = self.coordinator(job, "--listen", "127.0.0.1:0", "--workers", 16, "--config", job.config, "--run-dir", "run",
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+            self.assert_one_line(done, "16 workers", "96 open files", "64 are allowed")
             self.assertFalse(job.run_dir.exists())
 
     def test_port_in_use(self):
