@@ -22,6 +22,19 @@ TEST(Measured, IsInterpolatedBetweenMeasurements) {
   EXPECT_DOUBLE_EQ(measured.At(99), 4);
 }
 
+TEST(UnitTimes, AreThoseOfTheRoundThatWasComputedThen) {
+  UnitTimes times;
+  for (int i = 0; i < 10; ++i) times.Add(1, 4);
+  for (int i = 0; i < 10; ++i) times.Add(5, i < 5 ? 2 : 30);
+  RandomStream random(3);
+  for (const double at : {0.0, 1.0, 4.9}) EXPECT_EQ(times.Draw(at, random), 4);
+  int longer = 0;
+  for (int i = 0; i < 1000; ++i) longer += times.Draw(i % 2 == 0 ? 5 : 90, random) == 30 ? 1 : 0;
+  EXPECT_NEAR(longer, 500, 80);
+  EXPECT_EQ(times.Median(), 4);
+  EXPECT_EQ(times.MedianAt(2), 4);
+}
+
 // A run of eight workers, one of them slow after a while.
 SimulateOptions Job(const std::string& run_dir, const std::string& policy) {
   auto options = ParseSimulateOptions(std::vector<std::string>{

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <map>
 
+#include "base/check.h"
 #include "coordinator/policy_loader.h"
 #include "coordinator/record_json.h"
 #include "policies/registry.h"
@@ -41,7 +43,7 @@ std::uint32_t WorkersOf(const std::vector<coordinator::RoundRecord>& records) {
 void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   std::map<WorkerId, WorkerRound> rounds;
   for (const coordinator::UnitRecord& unit : record.units) {
-    run->workers[unit.worker.value].unit.Add(unit.start, std::max(unit.end - unit.start, 0.0));
+    run->workers[unit.worker.value].unit.Add(record.start, std::max(unit.end - unit.start, 0.0));
     WorkerRound& round = rounds[unit.worker];
     if (round.units++ == 0 || unit.start < round.first_start) round.first_start = unit.start;
     round.last_end = std::max(round.last_end, unit.end);
@@ -68,26 +70,40 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
 
 // A bound counts where what was measured before and after is less.
 void AddBounds(WorkerTimes* times) {
-  const Measured known = times->unit;
-  for (const auto& [at, least] : times->unit_at_least) {
-    times->unit.Add(at, known.empty() ? least : std::max(least, known.At(at)));
-  }
-  times->unit.Sort();
+  const UnitTimes known = std::move(times->unit);
+  times->unit = {};
+  auto bound = times->unit_at_least.begin();
+  const auto add_bounds_before = [&](double at) {
+    for (; bound != times->unit_at_least.end() && bound->first < at; ++bound) {
+      const auto& [start, least] = *bound;
+      times->unit.Add(start, known.empty() ? least : std::max(least, known.MedianAt(start)));
+    }
+  };
+  known.ForEach([&](double start, double seconds) {
+    add_bounds_before(start);
+    times->unit.Add(start, seconds);
+  });
+  add_bounds_before(std::numeric_limits<double>::infinity());
 }
 
 // Workers that nothing is known of are like the median of the others.
 void FillGaps(RunTimes* run) {
-  for (Measured WorkerTimes::*quantity :
-       {&WorkerTimes::unit, &WorkerTimes::delivery, &WorkerTimes::begin}) {
-    std::vector<double> medians;
+  std::vector<double> medians;
+  for (WorkerTimes& times : run->workers) {
+    if (!times.unit.empty()) medians.push_back(times.unit.Median());
+    AddBounds(&times);
+  }
+  const double usual_unit = MedianOf(std::move(medians));
+  for (WorkerTimes& times : run->workers) {
+    if (times.unit.empty()) times.unit.Add(0, usual_unit);
+  }
+  for (Measured WorkerTimes::*quantity : {&WorkerTimes::delivery, &WorkerTimes::begin}) {
+    medians.clear();
     for (WorkerTimes& times : run->workers) {
       (times.*quantity).Sort();
       if (!(times.*quantity).empty()) medians.push_back((times.*quantity).Median());
     }
-    if (quantity == &WorkerTimes::unit) {
-      for (WorkerTimes& times : run->workers) AddBounds(&times);
-    }
-    const double usual = MedianOf(std::move(medians));
+    const double usual = MedianOf(medians);
     for (WorkerTimes& times : run->workers) {
       if ((times.*quantity).empty()) (times.*quantity).Add(0, usual);
     }
@@ -115,6 +131,39 @@ double Measured::Median() const {
   std::vector<double> values;
   for (const Point& point : points_) values.push_back(point.value);
   return MedianOf(std::move(values));
+}
+
+void UnitTimes::Add(double round_start, double seconds) {
+  LOCKSTEP_CHECK(rounds_.empty() || rounds_.back().start <= round_start, "rounds out of order");
+  if (rounds_.empty() || rounds_.back().start < round_start) rounds_.push_back({round_start, {}});
+  rounds_.back().seconds.push_back(seconds);
+}
+
+const UnitTimes::Round& UnitTimes::RoundAt(double at) const {
+  LOCKSTEP_CHECK(!empty(), "no unit was measured");
+  const auto after =
+      std::upper_bound(rounds_.begin(), rounds_.end(), at,
+                       [](double time, const Round& round) { return time < round.start; });
+  return after == rounds_.begin() ? *after : *std::prev(after);
+}
+
+double UnitTimes::Draw(double at, RandomStream& random) const {
+  const Round& round = RoundAt(at);
+  return round.seconds[random.NextBelow(round.seconds.size())];
+}
+
+double UnitTimes::MedianAt(double at) const { return MedianOf(RoundAt(at).seconds); }
+
+double UnitTimes::Median() const {
+  std::vector<double> values;
+  ForEach([&](double, double seconds) { values.push_back(seconds); });
+  return MedianOf(std::move(values));
+}
+
+void UnitTimes::ForEach(const std::function<void(double, double)>& visit) const {
+  for (const Round& round : rounds_) {
+    for (const double seconds : round.seconds) visit(round.start, seconds);
+  }
 }
 
 Result<std::vector<coordinator::RoundRecord>> ReadRounds(const std::string& run_dir) {
@@ -158,8 +207,8 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
 }
 
 Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, const Unit& unit,
-                                 RandomStream&) {
-  double seconds = run_->workers[worker.value].unit.At(Seconds(now - start_));
+                                 RandomStream& random) {
+  double seconds = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
   if (per_sample_) seconds *= static_cast<double>(unit.range.size()) / run_->unit_samples;
   return std::max(FromSeconds(seconds), Duration(1000));
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "base/result.h"
 #include "coordinator/records.h"
 #include "tools/simulate/compute_model.h"
@@ -32,9 +34,34 @@ class Measured {
   std::vector<Point> points_;
 };
 
+// How long a worker's units took, by rounds. At a time it is that of any unit of the round that
+// was computed then, each as likely as the others: what differs by unit keeps its distribution,
+// what differs by time its place. (Taking the unit that was computed at that time would meet the
+// long ones too often, a mean of neighbours none of the extremes.)
+class UnitTimes {
+ public:
+  // The round that started at `round_start`; rounds come in order.
+  void Add(double round_start, double seconds);
+  bool empty() const { return rounds_.empty(); }
+  // Of the first round before the first one starts.
+  double Draw(double at, RandomStream& random) const;
+  double MedianAt(double at) const;
+  double Median() const;
+  void ForEach(const std::function<void(double round_start, double seconds)>& visit) const;
+
+ private:
+  struct Round {
+    double start;
+    std::vector<double> seconds;
+  };
+  const Round& RoundAt(double at) const;
+
+  std::vector<Round> rounds_;
+};
+
 // Of each worker of a run; seconds since the job's start.
 struct WorkerTimes {
-  Measured unit;      // how long a unit took, by its start
+  UnitTimes unit;
   Measured delivery;  // from its last unit's end until its part was delivered
   Measured begin;     // from a commit until it began with the next round
   // Rounds in which it had units and was left out: of those it is only known that its units took

@@ -167,9 +167,9 @@ class CompareTest(unittest.TestCase):
         simulator.chmod(0o755)
         out = self.folder / "out"
         self.compare("--build-dir", self.folder / "build", "--out", out, "--runs", 1, "--simulate", "--policies", "backup:2",
-                     "--policy", "average=local,local.steps=4", "--patterns", "none", "-n", 2)
-        self.assertIn("--set=policy.name=local --set=local.steps=4\n", (out / "none" / "average-1.log").read_text())
-        self.assertIn("--set=policy.name=backup --set=backup.workers=2\n", (out / "none" / "backup-2-1.log").read_text())
+                     "--policy", "average=local,local.steps=4", "--patterns", "none", "-n", 2, "--set", "local.steps=2", "--set", "job.rounds=3")
+        self.assertIn("--set=local.steps=4 --set=job.rounds=3 --set=policy.name=local\n", (out / "none" / "average-1.log").read_text())
+        self.assertIn("--set=local.steps=2 --set=job.rounds=3 --set=policy.name=backup --set=backup.workers=2\n", (out / "none" / "backup-2-1.log").read_text())
 
     def test_what_is_not_there_is_said(self):
         out = self.folder / "out"
