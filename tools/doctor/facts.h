@@ -6,27 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "transport/paths/machine.h"
+
 namespace lockstep::doctor {
 
-struct Gid {
-  unsigned index = 0;
-  std::string gid;
-  std::string type;  // "RoCE v2", "IB/RoCE v1"
-};
-
-// A port of an RDMA device.
-struct RdmaPort {
-  std::string device;
-  unsigned port = 1;
-  std::string state;       // "ACTIVE"
-  std::string link_layer;  // "InfiniBand", "Ethernet" for RoCE
-  std::string rate;        // "100 Gb/sec (4X EDR)"
-  std::string netdev;      // the network interface of the same port; may be unknown
-  std::string address;     // of that interface, IPv4 if it has one; empty: none
-  std::vector<Gid> gids;
-  int numa_node = -1;       // -1: unknown or one node only
-  std::string nearest_gpu;  // its PCI address; empty: none below the same root of PCI
-};
+using transport::paths::Gid;
+using transport::paths::Machine;
+using transport::paths::NvidiaFacts;
+using transport::paths::RdmaPort;
 
 struct CudaDevice {
   int ordinal = 0;
@@ -40,14 +27,6 @@ struct CudaFacts {
   std::string version;  // of the runtime that this was built with
   std::string error;    // why the devices cannot be asked
   std::vector<CudaDevice> devices;
-};
-
-// What can be seen of NVIDIA's driver without CUDA.
-struct NvidiaFacts {
-  std::string driver;                // first line of its version; empty: none
-  std::vector<std::string> devices;  // "/dev/nvidia0"
-  bool peermem = false;              // the kernel module nvidia_peermem
-  bool open_driver = false;          // the open kernel modules, which can share memory by dma-buf
 };
 
 struct UcxWay {
@@ -87,14 +66,10 @@ struct Bandwidth {
 
 struct Facts {
   std::string version;  // of Lockstep
-  unsigned kernel_major = 0;
-  unsigned kernel_minor = 0;
+  Machine machine;
   CudaFacts cuda;
-  NvidiaFacts nvidia;
   UcxFacts ucx;
   std::vector<std::string> environment;  // UCX_*=..., sorted
-  std::vector<RdmaPort> rdma;
-  bool rdma_device_files = false;  // /dev/infiniband/uverbs*
   Limits limits;
   std::string congestion_control;  // of the kernel's TCP
   std::vector<Bandwidth> bandwidth;

@@ -52,11 +52,6 @@ class Judgement {
   void Problem(const std::string& name, const std::string& value, const std::string& remedy) {
     lines_.push_back({section_, name, value, Verdict::kProblem, remedy});
   }
-  bool AnyActivePort() const {
-    return std::ranges::any_of(facts_.rdma,
-                               [](const RdmaPort& port) { return port.state == "ACTIVE"; });
-  }
-
   void Versions();
   void Gpus();
   void GpuDirect();
@@ -98,7 +93,7 @@ void Judgement::Versions() {
 
 void Judgement::Gpus() {
   Section("GPUs");
-  const NvidiaFacts& nvidia = facts_.nvidia;
+  const NvidiaFacts& nvidia = facts_.machine.nvidia;
   const CudaFacts& cuda = facts_.cuda;
   if (nvidia.driver.empty() && nvidia.devices.empty() && !cuda.built) {
     Ok("NVIDIA driver", "none");
@@ -133,17 +128,14 @@ void Judgement::Gpus() {
 
 // Whether an RDMA device can reach GPU memory. That it does shows only in the workers' path lines.
 void Judgement::GpuDirect() {
-  if (!AnyActivePort() || facts_.cuda.devices.empty()) return;
-  const bool dmabuf =
-      facts_.nvidia.open_driver &&
-      (facts_.kernel_major > 5 || (facts_.kernel_major == 5 && facts_.kernel_minor >= 12));
+  if (!facts_.machine.AnyActivePort() || facts_.cuda.devices.empty()) return;
   if (!facts_.ucx.cuda_memory) {
     Warn("GPUDirect RDMA", "UCX does not know CUDA memory",
          "gradients are staged through host memory; take a UCX built --with-cuda and --with-verbs "
          "(UCX_ROOT)");
-  } else if (facts_.nvidia.peermem) {
+  } else if (facts_.machine.nvidia.peermem) {
     Ok("GPUDirect RDMA", "nvidia_peermem is loaded");
-  } else if (dmabuf) {
+  } else if (facts_.machine.dmabuf()) {
     Ok("GPUDirect RDMA", "dma-buf: open kernel modules, Linux 5.12 or newer");
   } else {
     Warn("GPUDirect RDMA", "neither nvidia_peermem nor dma-buf",
@@ -153,17 +145,17 @@ void Judgement::GpuDirect() {
 
 void Judgement::Rdma() {
   Section("RDMA");
-  if (facts_.rdma.empty()) {
+  if (facts_.machine.rdma.empty()) {
     Ok("devices", "none: between hosts bulk goes over TCP");
     return;
   }
-  if (!facts_.rdma_device_files) {
+  if (!facts_.machine.rdma_device_files) {
     Problem("/dev/infiniband", "no uverbs device",
             "load ib_uverbs; in a container pass /dev/infiniband on (--device=/dev/infiniband)");
   }
-  for (const RdmaPort& port : facts_.rdma) Port(port);
+  for (const RdmaPort& port : facts_.machine.rdma) Port(port);
   const auto& ways = facts_.ucx.ways;
-  if (facts_.ucx.built && facts_.ucx.error.empty() && AnyActivePort() &&
+  if (facts_.ucx.built && facts_.ucx.error.empty() && facts_.machine.AnyActivePort() &&
       std::ranges::none_of(ways, [](const UcxWay& way) { return way.rdma; })) {
     const bool verbs =
         std::ranges::find(facts_.ucx.components, "ib") != facts_.ucx.components.end();
@@ -257,7 +249,7 @@ void Judgement::Memory() {
   const std::string unlock =
       "RDMA locks the memory that it uses: ulimit -l unlimited (limits.conf memlock, systemd "
       "LimitMEMLOCK=infinity, docker --ulimit memlock=-1)";
-  if (!limits.locked_bytes || facts_.rdma.empty()) {
+  if (!limits.locked_bytes || facts_.machine.rdma.empty()) {
     Ok("locked memory", locked);
   } else if (*limits.locked_bytes < kGiB) {
     Problem("locked memory", locked, unlock);

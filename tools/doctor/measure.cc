@@ -294,7 +294,7 @@ std::vector<Bandwidth> MeasureAll(const Facts& facts, Duration patience) {
   // A variable that chooses RDMA devices would keep UCX from loopback.
   all.push_back(MeasureApart(Named("ucx"), "ucx", loopback,
                              {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"}, patience));
-  for (const RdmaPort& port : facts.rdma) {
+  for (const RdmaPort& port : facts.machine.rdma) {
     if (port.state != "ACTIVE" || port.address.empty()) continue;
     const std::string device = fmt::format("{}:{}", port.device, port.port);
     if (all.size() > 3 && MonotonicNow() > until) break;

@@ -74,7 +74,7 @@ std::string RenderJson(const Facts& facts, const std::vector<Line>& lines) {
                                 {"error", OrNull(one.error)}});
   }
   out["rdma"] = json::array();
-  for (const RdmaPort& port : facts.rdma) {
+  for (const RdmaPort& port : facts.machine.rdma) {
     json gids = json::array();
     for (const Gid& gid : port.gids) {
       gids.push_back({{"index", gid.index}, {"gid", gid.gid}, {"type", OrNull(gid.type)}});
@@ -108,8 +108,8 @@ std::string RenderJson(const Facts& facts, const std::vector<Line>& lines) {
   }
   out["cuda"] = {{"built", facts.cuda.built},
                  {"devices", devices},
-                 {"driver", OrNull(facts.nvidia.driver)},
-                 {"peermem", facts.nvidia.peermem}};
+                 {"driver", OrNull(facts.machine.nvidia.driver)},
+                 {"peermem", facts.machine.nvidia.peermem}};
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

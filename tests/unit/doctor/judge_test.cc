@@ -28,21 +28,21 @@ RdmaPort Port() {
 Facts Well() {
   Facts facts;
   facts.version = "0.1.0";
-  facts.kernel_major = 6;
+  facts.machine.kernel_major = 6;
   facts.cuda.built = true;
   facts.cuda.version = "13.0";
   facts.cuda.devices = {{0, "NVIDIA H200", std::uint64_t{139} << 30}};
-  facts.nvidia.driver = "580.1";
-  facts.nvidia.devices = {"/dev/nvidia0"};
-  facts.nvidia.peermem = true;
+  facts.machine.nvidia.driver = "580.1";
+  facts.machine.nvidia.devices = {"/dev/nvidia0"};
+  facts.machine.nvidia.peermem = true;
   facts.ucx.built = true;
   facts.ucx.built_with = "1.13";
   facts.ucx.version = "1.13.1";
   facts.ucx.components = {"tcp", "ib", "cuda_cpy"};
   facts.ucx.ways = {{"tcp", "ens1", false}, {"rc_mlx5", "mlx5_0:1", true}};
   facts.ucx.cuda_memory = true;
-  facts.rdma = {Port()};
-  facts.rdma_device_files = true;
+  facts.machine.rdma = {Port()};
+  facts.machine.rdma_device_files = true;
   facts.limits.files = 4096;
   facts.limits.shm_bytes = std::uint64_t{8} << 30;
   facts.limits.shm_free = std::uint64_t{8} << 30;
@@ -85,9 +85,9 @@ TEST(Judge, AMachineThatIsWell) {
 TEST(Judge, APlainMachineIsWellToo) {
   Facts facts = Well();
   facts.cuda = {};
-  facts.nvidia = {};
-  facts.rdma.clear();
-  facts.rdma_device_files = false;
+  facts.machine.nvidia = {};
+  facts.machine.rdma.clear();
+  facts.machine.rdma_device_files = false;
   facts.ucx.ways = {{"tcp", "eth0", false}};
   facts.bandwidth.pop_back();
   facts.limits.locked_bytes = 8u << 20;  // nobody locks memory without RDMA
@@ -107,10 +107,10 @@ TEST(Judge, Gpus) {
   facts.cuda = {};
   ExpectOnly(facts, Verdict::kWarning, "NVIDIA driver", "preset cuda");
   facts = Well();
-  facts.nvidia.devices.clear();
+  facts.machine.nvidia.devices.clear();
   ExpectOnly(facts, Verdict::kProblem, "NVIDIA driver", "--gpus all");
   facts = Well();
-  facts.nvidia.driver.clear();
+  facts.machine.nvidia.driver.clear();
   ExpectOnly(facts, Verdict::kProblem, "NVIDIA driver", "install the driver");
   facts = Well();
   facts.cuda.devices.clear();
@@ -119,12 +119,12 @@ TEST(Judge, Gpus) {
 
 TEST(Judge, GpuDirect) {
   Facts facts = Well();
-  facts.nvidia.peermem = false;
+  facts.machine.nvidia.peermem = false;
   ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
-  facts.nvidia.open_driver = true;
+  facts.machine.nvidia.open_driver = true;
   EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
-  facts.kernel_major = 5;
-  facts.kernel_minor = 11;
+  facts.machine.kernel_major = 5;
+  facts.machine.kernel_minor = 11;
   ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
   facts = Well();
   facts.ucx.cuda_memory = false;
@@ -133,23 +133,23 @@ TEST(Judge, GpuDirect) {
 
 TEST(Judge, RdmaPorts) {
   Facts facts = Well();
-  facts.rdma[0].gids[0].type = "IB/RoCE v1";
+  facts.machine.rdma[0].gids[0].type = "IB/RoCE v1";
   ExpectOnly(facts, Verdict::kProblem, "mlx5_0:1", "IP address");
   facts = Well();
-  facts.rdma[0].address.clear();
+  facts.machine.rdma[0].address.clear();
   ExpectOnly(facts, Verdict::kProblem, "mlx5_0:1", "give ens1 one");
   facts = Well();
-  facts.rdma.push_back(Port());
-  facts.rdma[1].device = "mlx5_1";
-  facts.rdma[1].state = "DOWN";
+  facts.machine.rdma.push_back(Port());
+  facts.machine.rdma[1].device = "mlx5_1";
+  facts.machine.rdma[1].state = "DOWN";
   ExpectOnly(facts, Verdict::kWarning, "mlx5_1:1", "no link");
   facts = Well();
-  facts.rdma_device_files = false;
+  facts.machine.rdma_device_files = false;
   ExpectOnly(facts, Verdict::kProblem, "/dev/infiniband", "--device");
   // InfiniBand's GIDs have no type of RoCE.
   facts = Well();
-  facts.rdma[0].link_layer = "InfiniBand";
-  facts.rdma[0].gids[0].type = "IB/RoCE v1";
+  facts.machine.rdma[0].link_layer = "InfiniBand";
+  facts.machine.rdma[0].gids[0].type = "IB/RoCE v1";
   EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
 }
 
@@ -163,13 +163,13 @@ TEST(Judge, RdmaThatUcxDoesNotUse) {
 
 TEST(Judge, Ucx) {
   Facts facts = Well();
-  facts.rdma.clear();
+  facts.machine.rdma.clear();
   facts.ucx.error = "UCX 1.13.1: it does not start";
   facts.ucx.ways.clear();
   facts.ucx.components.clear();
   ExpectOnly(facts, Verdict::kProblem, "start", "ucx_info");
   facts = Well();
-  facts.rdma.clear();
+  facts.machine.rdma.clear();
   facts.ucx.ways = {{"self", "memory", false}};
   ExpectOnly(facts, Verdict::kProblem, "transports", "UCX_TLS");
   facts = Well();
