@@ -178,6 +178,9 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   table.Add("id", &id, Count(0, 4095),
             "Slot that this worker would have, when it is free; without it any free one");
   table.Add("device", &options.device, DeviceOption(), "What gradients are computed on");
+  table.AddSwitch(
+      "require-gpudirect", &options.require_gpudirect,
+      "End with status 2 when a worker on another host is not reached by GPUDirect RDMA");
   table.AddRepeatable("slowdown", &options.slowdowns, SlowdownOption(),
                       "Slow this worker down, for experiments; may be given more than once");
   table.Add("data-host", &options.data_host, Text("ADDRESS", "an IP address"),
@@ -210,6 +213,11 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
   if (!table.Given("coordinator")) {
     return Invalid("--coordinator: required, as --coordinator 127.0.0.1:7070");
+  }
+  if (options.require_gpudirect && options.device == "cpu") {
+    return Invalid(
+        "--require-gpudirect: makes no sense with --device cpu, whose gradients are in no GPU's "
+        "memory");
   }
   if (table.Given("id")) options.wanted = WorkerId(id);
   for (std::size_t i = 0; i < values.size(); ++i) {

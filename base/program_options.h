@@ -44,6 +44,7 @@ struct WorkerOptions {
   HostPort coordinator;
   std::optional<WorkerId> wanted;  // --id: the slot to take
   std::string device = "cpu";
+  bool require_gpudirect = false;  // with a GPU only
   std::vector<Setting> overrides;  // of the job's config, those of WorkerKeys()
   std::vector<SlowdownSpec> slowdowns;
   std::string secret_file;

@@ -107,6 +107,8 @@ int main(int argc, char** argv) {
   session_options.secret_file = options.secret_file;
   session_options.wanted = options.wanted;
   session_options.device = options.device;
+  session_options.gpu_pci = worker::PciAddress(options.device);
+  session_options.require_gpudirect = options.require_gpudirect;
   session_options.data_host = options.data_host;
   for (const Setting& setting : options.overrides)
     session_options.overrides[setting.key] = setting.value;

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/permutation.h"
 #include "base/program_options.h"
+#include "transport/paths/judge.h"
 #include "worker/local_steps.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/control_link.h"
@@ -209,6 +210,7 @@ class SessionImpl final : public Session {
           work.kind = Work::Kind::kEnd;
           work.reason = pick.reason;
           work.failed = pick.failed;
+          work.unfit = pick.unfit;
           return work;
         }
       }
@@ -309,6 +311,14 @@ class SessionImpl final : public Session {
     setup.transport = config_.exchange.transport;
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.machine.formation_timeout = setup.timeouts.formation;
+    setup.paths = transport::paths::LookAround();
+    setup.paths.gpu = options_.device.starts_with("cuda");
+    setup.paths.gpu_pci = options_.gpu_pci;
+    setup.require_gpudirect = options_.require_gpudirect;
+    setup.unfit = [this](const std::string& reason) {
+      desk_.End(reason, /*failed=*/true, /*unfit=*/true);
+      link_->Send(Leave{reason});
+    };
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
       // Before it goes out: the coordinator's answer is to close, and that is no failure then.

@@ -48,6 +48,8 @@ struct SessionOptions {
   std::string secret_file;         // empty: none; required beyond loopback
   std::optional<WorkerId> wanted;  // a slot that this worker had before
   std::string device = "cpu";
+  std::string gpu_pci;             // PCI address of that GPU, "0000:3B:00.0"; empty: unknown
+  bool require_gpudirect = false;  // ends, unfit, where a peer on another host is reached otherwise
   std::string data_host;  // address that peers connect to; empty: that of the coordinator's channel
   std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
   std::vector<SlowdownSpec> slowdowns;           // those that speak of this worker hold, multiplied
@@ -107,6 +109,7 @@ struct Work {
   // kEnd: why, and whether the job failed.
   std::string reason;
   bool failed = false;
+  bool unfit = false;  // failed, because this worker's host or options do not allow it to take part
 };
 
 struct UnitResult {

@@ -124,6 +124,7 @@ Status TrainOn(Compute& compute, Session& session, bool* begun) {
     const Work work = session.Next();
     if (work.kind == Work::Kind::kEnd) {
       spdlog::info("end of the job: {}", work.reason);
+      if (work.unfit) return Error{ErrorCode::kUnavailable, work.reason};
       if (work.failed) return Error{ErrorCode::kClosed, work.reason};
       return {};
     }

@@ -79,7 +79,9 @@ class BadInput(ClusterTest):
             self.assert_one_line(done, address)
 
     def test_worker_options(self):
-        for arguments, words in ((["--device", "cuda:99"], ["cuda:99", "there is cpu"]), (["--data-host", "node3"], ["node3", "IP address"])):
+        for arguments, words in ((["--device", "cuda:99"], ["cuda:99", "there is cpu"]),
+                                 (["--require-gpudirect"], ["--require-gpudirect", "--device cpu"]),
+                                 (["--data-host", "node3"], ["node3", "IP address"])):
             done = subprocess.run([BIN / "lockstep-worker", "--coordinator", "127.0.0.1:1", *arguments], capture_output=True, text=True,
                                   timeout=30 * PATIENCE, check=False)
             self.assert_one_line(done, *words)

@@ -45,6 +45,11 @@ Status CheckDevice(const std::string& name) {
   return {};
 }
 
+std::string PciAddress(const std::string& name) {
+  const std::optional<int> gpu = GpuNumber(name);
+  return gpu ? CudaPciAddress(*gpu) : "";
+}
+
 Result<std::unique_ptr<Compute>> MakeCompute(const std::string& name,
                                              const std::string& precision) {
   if (Status there = CheckDevice(name); !there.ok()) return there.error();

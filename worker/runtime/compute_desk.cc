@@ -35,12 +35,13 @@ void ComputeDesk::Evaluate(const action::EvaluateChunk& chunk) {
   wake_.notify_one();
 }
 
-void ComputeDesk::End(std::string reason, bool failed) {
+void ComputeDesk::End(std::string reason, bool failed, bool unfit) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
   ended_ = true;
   reason_ = std::move(reason);
   failed_ = failed;
+  unfit_ = unfit;
   cancelled_.store(true, std::memory_order_relaxed);
   wake_.notify_one();
   if (wake_cancelled_) wake_cancelled_();
@@ -53,6 +54,7 @@ ComputeDesk::Pick ComputeDesk::Next() {
     if (ended_) {
       pick.reason = reason_;
       pick.failed = failed_;
+      pick.unfit = unfit_;
       return pick;
     }
     if (look_) {

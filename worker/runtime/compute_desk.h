@@ -24,6 +24,7 @@ class ComputeDesk {
     action::EvaluateChunk chunk;  // kEvaluate
     std::string reason;           // kEnd
     bool failed = false;
+    bool unfit = false;
   };
 
   // --- data thread ---
@@ -32,7 +33,8 @@ class ComputeDesk {
   void WakeCompute();
   void VoidWork();
   void Evaluate(const action::EvaluateChunk& chunk);
-  void End(std::string reason, bool failed);  // the first one counts; any thread
+  // The first one counts; any thread.
+  void End(std::string reason, bool failed, bool unfit = false);
 
   // Called after cancelled() has become true, by the thread that made it so. Set before work
   // starts.
@@ -57,6 +59,7 @@ class ComputeDesk {
   std::function<void()> wake_cancelled_;
   std::string reason_;
   bool failed_ = false;
+  bool unfit_ = false;
 };
 
 }  // namespace lockstep::worker

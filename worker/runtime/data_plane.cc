@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -42,7 +43,7 @@ class DataPlaneImpl;
 class Link final : public transport::Handler {
  public:
   Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-       Duration patience);
+       transport::Capabilities of_library, Duration patience);
 
   void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
                 const std::string& path) override;
@@ -66,6 +67,7 @@ class Link final : public transport::Handler {
   void CloseAll(const std::string& reason);
 
   const std::string name;
+  const transport::Capabilities library;  // of the transport as its library has it
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
   FetchDesk fetches;
@@ -134,6 +136,7 @@ class DataPlaneImpl final : public DataPlane {
     Link* first = links_.front().get();
     first->transport->Post([first] { first->BecomeHome(); });
     home_.store(first);
+    LogMachine(first->library);
     spdlog::info(
         "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
         "it, "
@@ -182,6 +185,7 @@ class DataPlaneImpl final : public DataPlane {
 
   // On the machine's thread.
   void Handle(const Event& event) {
+    NoteHosts(event);
     Actions actions = machine_.Step(MonotonicNow(), event);
     CarryOut(std::move(actions), 0);
   }
@@ -200,7 +204,9 @@ class DataPlaneImpl final : public DataPlane {
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
     if (made) {
-      auto link = std::make_unique<Link>(*this, std::move(*made), name, setup_.timeouts.fetch);
+      transport::Capabilities library = (*made)->capabilities();
+      auto link = std::make_unique<Link>(*this, std::move(*made), name, std::move(library),
+                                         setup_.timeouts.fetch);
       if (Status started = link->transport->Start(link.get()); started.ok()) {
         offer.address = link->transport->address();
         Link* opened = link.get();
@@ -258,12 +264,55 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   void Do(action::ToCoordinator& a) {
-    if (auto* reached = std::get_if<Reached>(&a.message)) AddMeasurements(*reached);
+    if (auto* reached = std::get_if<Reached>(&a.message)) {
+      if (const std::string unfit = Judge(*reached); !unfit.empty()) {
+        setup_.unfit(unfit);
+        return;
+      }
+    }
     setup_.to_coordinator(std::move(a.message), nullptr);
   }
 
-  void AddMeasurements(Reached& reached) {
+  // What of this machine decides over paths, once.
+  void LogMachine(const transport::Capabilities& library) {
+    namespace paths = transport::paths;
+    spdlog::info("{}{}{} carries {}", library.name, library.version.empty() ? "" : " ",
+                 library.version, library.cuda_memory ? "host and GPU memory" : "host memory");
+    if (!setup_.paths.gpu) return;
+    std::string ports;
+    for (const paths::RdmaPort* port :
+         paths::NearestPorts(setup_.paths.machine, setup_.paths.gpu_pci)) {
+      ports += (ports.empty() ? "" : ", ") + port->name();
+    }
+    spdlog::info("GPU {}: nearest RDMA port {}; {}",
+                 setup_.paths.gpu_pci.empty() ? "at an unknown place" : setup_.paths.gpu_pci,
+                 ports.empty() ? "none" : ports,
+                 setup_.paths.machine.nvidia.peermem ? "nvidia_peermem is loaded"
+                 : setup_.paths.machine.dmabuf()     ? "the driver has dma-buf"
+                                                     : "no nvidia_peermem and no dma-buf");
+    if (const auto reason = paths::WhyNoGpuMemory(setup_.paths, library)) {
+      spdlog::warn("staged through host memory: {}; {}", reason.why, reason.remedy);
+    }
+  }
+
+  void NoteHosts(const Event& event) {
+    const auto* message = std::get_if<event::FromCoordinator>(&event);
+    const auto* form = message == nullptr ? nullptr : std::get_if<Form>(&message->message);
+    if (form == nullptr) return;
+    for (const auto* list : {&form->connect_to, &form->expect}) {
+      for (const PeerInfo& info : *list) {
+        if (info.host_id == setup_.machine.host_id) on_this_host_.insert(info.member);
+      }
+    }
+  }
+
+  // Adds what was measured, and what it means for this machine. Returns why this worker is unfit;
+  // empty: it is not.
+  std::string Judge(Reached& reached) {
+    namespace paths = transport::paths;
+    std::string unfit;
     for (PeerPath& path : reached.peers) {
+      const bool same_host = on_this_host_.contains(path.peer);
       if (!path.reached) {
         spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
         continue;
@@ -273,9 +322,26 @@ class DataPlaneImpl final : public DataPlane {
       } else if (const auto m = home().measured.find(path.peer); m != home().measured.end()) {
         path.gb_per_second = m->second;
       }
-      spdlog::info("worker {}: path {}, {:.2f} GB/s", path.peer.worker, path.path,
-                   path.gb_per_second);
+      const paths::Link link{.path = path.path, .mapped = path.mapped, .same_host = same_host};
+      const paths::Finding finding = paths::Judge(setup_.paths, home().library, link);
+      path.path = finding.path;
+      spdlog::info("worker {}: path {}, {}", path.peer.worker, path.path,
+                   RateText(path.gb_per_second));
+      if (finding.lacking) {
+        spdlog::warn("worker {}: {} was to be expected, but {}; {}", path.peer.worker,
+                     paths::Name(finding.expected), finding.lacking.why, finding.lacking.remedy);
+      } else if (finding.advice) {
+        spdlog::warn("worker {}: {}; {}", path.peer.worker, finding.advice.why,
+                     finding.advice.remedy);
+      }
+      if (setup_.require_gpudirect && unfit.empty() && !same_host &&
+          finding.had != paths::Way::kGpuDirect) {
+        const paths::Reason reason = paths::WhyNotGpuDirect(setup_.paths, home().library, link);
+        unfit = fmt::format("--require-gpudirect: worker {} is reached by {}: {}; {}",
+                            path.peer.worker, path.path, reason.why, reason.remedy);
+      }
     }
+    return unfit;
   }
 
   void Do(action::ToPeer& a) {
@@ -441,6 +507,7 @@ class DataPlaneImpl final : public DataPlane {
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
   std::unique_ptr<TaskThread> mapper_ = std::make_unique<TaskThread>("mapper");
+  std::set<MemberId> on_this_host_;  // as the Forms said
   std::map<MemberId, double> mapped_rate_;
   std::map<MemberId, std::uint64_t> mapping_;  // asked for: the number of the last time
   std::uint64_t last_mapping_ = 0;
@@ -448,8 +515,9 @@ class DataPlaneImpl final : public DataPlane {
 };
 
 Link::Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-           Duration patience)
+           transport::Capabilities of_library, Duration patience)
     : name(std::move(link_name)),
+      library(std::move(of_library)),
       transport(std::move(made)),
       probe(*transport),
       fetches(*transport, patience,

@@ -17,6 +17,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "transport/mapping/arena_server.h"
+#include "transport/paths/judge.h"
 #include "transport/transport.h"
 #include "worker/runtime/compute_desk.h"
 #include "worker/runtime/operations.h"
@@ -34,10 +35,13 @@ class DataPlane {
     std::string data_host;  // to listen on
     std::string transport;  // exchange.transport: auto | ucx | tcp
     Timeouts timeouts;
+    transport::paths::Facts paths;
+    bool require_gpudirect = false;  // unfit() where a peer on another host is reached otherwise
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.
     std::function<void(FromWorker, std::function<void()> sent)> to_coordinator;
     std::function<void(const std::string& specs)> slowdown;
+    std::function<void(const std::string& reason)> unfit;
   };
 
   // Starts what transports there are; kUnavailable when there is none at all.

@@ -1,9 +1,10 @@
 #include "worker/runtime/probe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 namespace lockstep::worker {
 namespace {
@@ -13,6 +14,12 @@ double Rate(std::size_t bytes, Duration took) {
 }
 
 }  // namespace
+
+std::string RateText(double gb_per_second) {
+  if (gb_per_second <= 0) return "not measured";
+  if (gb_per_second >= 0.1) return fmt::format("{:.3g} GB/s", gb_per_second);
+  return fmt::format("{:.3g} MB/s", gb_per_second * 1e3);
+}
 
 double MeasureMapped(const std::byte* data, std::size_t bytes) {
   const Time from = MonotonicNow();

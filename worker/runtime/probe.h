@@ -8,12 +8,17 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/messages.h"
 #include "base/time.h"
 #include "transport/transport.h"
 
 namespace lockstep::worker {
+
+// "1.23 GB/s", "31.4 MB/s"; "not measured" for 0.
+std::string RateText(double gb_per_second);
 
 // Reads a peer's mapped block once; GB/s.
 double MeasureMapped(const std::byte* data, std::size_t bytes);

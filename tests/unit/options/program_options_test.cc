@@ -81,6 +81,7 @@ TEST(WorkerOptions, ReadsTheCommandLine) {
   ASSERT_TRUE(options.ok()) << options.error().message;
   EXPECT_EQ(options->coordinator, (HostPort{"node3", 7070}));
   EXPECT_EQ(options->device, "cuda:1");
+  EXPECT_FALSE(options->require_gpudirect);
   ASSERT_EQ(options->overrides.size(), 1u);
   EXPECT_EQ(options->overrides[0].key, "data.path");
   EXPECT_EQ(options->overrides[0].value, "/data");
@@ -104,6 +105,11 @@ TEST(WorkerOptions, MistakesAreOneLine) {
   EXPECT_EQ(error({"--policy.name=full"}).substr(0, 30), "--policy.name: unknown option ");
   EXPECT_THAT(error({"--device=gpu"}), HasSubstr("expected cpu, cuda or cuda:N"));
   EXPECT_THAT(error({"--slowdown=pattern=pause"}), HasSubstr("pattern"));
+  EXPECT_THAT(error({"--coordinator=node3:7070", "--require-gpudirect"}),
+              HasSubstr("--require-gpudirect: makes no sense with --device cpu"));
+  EXPECT_TRUE(
+      ParseWorkerOptions(Args{"--coordinator=node3:7070", "--require-gpudirect", "--device=cuda:0"})
+          .ok());
 }
 
 TEST(HostPort, ParsesAndPrints) {

@@ -21,8 +21,10 @@ MemberId Member(std::uint32_t worker) { return {WorkerId(worker), Incarnation(1)
 // What a worker has without its session and its coordinator, for which the test speaks.
 class Plane {
  public:
-  explicit Plane(std::uint32_t worker)
-      : member_(Member(worker)), layout_({{0, kParameters}}, 1u << 20) {
+  // `host`: that it says to be on. `paths`: what it is to find on its machine.
+  explicit Plane(std::uint32_t worker, const std::string& host = "",
+                 const transport::paths::Facts& paths = {}, bool require_gpudirect = false)
+      : member_(Member(worker)), layout_({{0, kParameters}}, 1u << 20), host_(host) {
     auto optimizer = MakeOptimizer({});
     EXPECT_TRUE(optimizer.ok());
     optimizer_ = std::move(*optimizer);
@@ -32,6 +34,14 @@ class Plane {
     buffers_ = std::move(*buffers);
     DataPlane::Setup setup;
     setup.machine.self = member_;
+    setup.machine.host_id = host;
+    setup.paths = paths;
+    setup.require_gpudirect = require_gpudirect;
+    setup.unfit = [this](const std::string& reason) {
+      const std::lock_guard lock(mutex_);
+      unfit_ = reason;
+      changed_.notify_all();
+    };
     setup.machine.mapping = false;
     setup.machine.state_tensors = tensors;
     setup.machine.formation_timeout = std::chrono::seconds(60);
@@ -56,8 +66,10 @@ class Plane {
   PeerInfo InfoFor(const std::string& transport) const {
     for (const TransportOffer& offer : plane_->offers()) {
       if (offer.name == transport && offer.error.empty()) {
-        return {
-            .member = member_, .data_address = offer.address, .mapping_address = {}, .host_id = {}};
+        return {.member = member_,
+                .data_address = offer.address,
+                .mapping_address = {},
+                .host_id = host_};
       }
     }
     return {};
@@ -66,19 +78,26 @@ class Plane {
   // nullopt: no answer to the Form, for very long.
   std::optional<Reached> WaitForReached() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(90), [this] { return reached_.has_value(); });
+    changed_.wait_for(lock, std::chrono::seconds(90),
+                      [this] { return reached_.has_value() || !unfit_.empty(); });
     return reached_;
+  }
+  std::string unfit() {
+    const std::lock_guard lock(mutex_);
+    return unfit_;
   }
 
  private:
   const MemberId member_;
   const Layout layout_;
+  const std::string host_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WorkerBuffers> buffers_;
   ComputeDesk desk_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Reached> reached_;
+  std::string unfit_;
   std::unique_ptr<DataPlane> plane_;
 };
 
@@ -104,6 +123,63 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
   ASSERT_TRUE(second && second->peers.size() == 1);
   EXPECT_TRUE(second->peers.front().reached) << second->peers.front().error;
   EXPECT_EQ(second->peers.front().path, "tcp");
+}
+
+// Two that reach each other over TCP; both have their Form.
+void Meet(Plane& one, Plane& other) {
+  (*one).Post(event::FromCoordinator{Form{
+      .formation = 1, .transport = "tcp", .connect_to = {other.InfoFor("tcp")}, .expect = {}}});
+  (*other).Post(event::FromCoordinator{
+      Form{.formation = 1, .transport = "tcp", .connect_to = {}, .expect = {one.InfoFor("tcp")}}});
+}
+
+transport::paths::Facts AGpuAndAnRdmaPort() {
+  transport::paths::Facts facts;
+  facts.gpu = true;
+  facts.machine.rdma.emplace_back();
+  facts.machine.rdma.back().device = "mlx5_0";
+  facts.machine.rdma.back().state = "ACTIVE";
+  return facts;
+}
+
+TEST(DataPlane, SaysOfAGpuThatItsGradientsAreStaged) {
+  Plane gpu(0, "a", AGpuAndAnRdmaPort());
+  Plane cpu(1, "b");
+  Meet(gpu, cpu);
+  const auto from_gpu = gpu.WaitForReached();
+  ASSERT_TRUE(from_gpu && from_gpu->peers.size() == 1);
+  EXPECT_EQ(from_gpu->peers.front().path, "tcp, staged through host memory");
+  const auto from_cpu = cpu.WaitForReached();
+  ASSERT_TRUE(from_cpu && from_cpu->peers.size() == 1);
+  EXPECT_EQ(from_cpu->peers.front().path, "tcp");
+}
+
+TEST(DataPlane, GpuDirectThatIsRequiredAndNotThereMakesUnfit) {
+  Plane gpu(0, "a", AGpuAndAnRdmaPort(), /*require_gpudirect=*/true);
+  Plane cpu(1, "b");
+  Meet(gpu, cpu);
+  EXPECT_FALSE(gpu.WaitForReached());
+  EXPECT_EQ(
+      gpu.unfit(),
+      "--require-gpudirect: worker 1 is reached by tcp, staged through host memory: the job's "
+      "transport is tcp; exchange.transport = ucx says which worker lacks UCX, and why");
+}
+
+TEST(DataPlane, GpuDirectIsNotRequiredOnTheSameHost) {
+  Plane gpu(0, "a", AGpuAndAnRdmaPort(), /*require_gpudirect=*/true);
+  Plane neighbour(1, "a");
+  Meet(gpu, neighbour);
+  const auto reached = gpu.WaitForReached();
+  ASSERT_TRUE(reached && reached->peers.size() == 1);
+  EXPECT_EQ(gpu.unfit(), "");
+}
+
+TEST(Probe, RatesInWords) {
+  EXPECT_EQ(RateText(0), "not measured");
+  EXPECT_EQ(RateText(12.345), "12.3 GB/s");
+  EXPECT_EQ(RateText(0.1), "0.1 GB/s");
+  EXPECT_EQ(RateText(0.0304), "30.4 MB/s");
+  EXPECT_EQ(RateText(4e-6), "0.004 MB/s");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@ Result<int> CudaDeviceCount() {
   return Error{ErrorCode::kUnavailable, "this program was built without CUDA"};
 }
 
+std::string CudaPciAddress(int /*number*/) { return {}; }
+
 Result<std::unique_ptr<Compute>> MakeCudaCompute(int /*number*/, const std::string& /*precision*/) {
   return CudaDeviceCount().error();
 }

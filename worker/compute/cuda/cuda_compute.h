@@ -14,6 +14,9 @@ namespace lockstep::worker {
 // none: built without CUDA, no driver, no device.
 Result<int> CudaDeviceCount();
 
+// Where GPU `number` hangs on PCI, "0000:3B:00.0"; empty where that is not known.
+std::string CudaPciAddress(int number);
+
 // On GPU `number`, below CudaDeviceCount(). `precision`: fp32, tf32 or bf16, what cuBLAS may round
 // the factors of products to; sums are FP32. Failures, there and later, are DeviceErrors.
 // Deterministic: no atomics on floats, a workspace and a stream of its own for cuBLAS.
