@@ -19,12 +19,14 @@ struct CudaDevice {
   int ordinal = 0;
   std::string name;
   std::uint64_t bytes = 0;
+  std::string pci;  // "0000:3B:00.0"; empty: unknown
 };
 
 // What the CUDA runtime says; see cuda.h.
 struct CudaFacts {
   bool built = false;
-  std::string version;  // of the runtime that this was built with
+  std::string version;  // of the runtime that this was built with: "13.0"
+  std::string driver;   // the newest CUDA that the driver knows; empty: not asked, or no driver
   std::string error;    // why the devices cannot be asked
   std::vector<CudaDevice> devices;
 };
@@ -57,11 +59,13 @@ struct Limits {
 
 // Bytes between two ends on this machine.
 struct Bandwidth {
-  std::string transport;     // "mapped", "tcp", "ucx", "ucx rc over mlx5_0:1"
-  bool wants_rdma = false;   // the path has to be one of RDMA
-  std::string path;          // as the transport says it; empty: not measured
-  double gb_per_second = 0;  // 1e9 bytes
-  std::string error;         // why it was not measured
+  std::string transport;        // "mapped", "tcp", "ucx", "ucx rc over mlx5_0:1"
+  std::string memory = "host";  // where the bytes are: "host", "cuda:0"
+  bool wants_rdma = false;      // the path has to be one of RDMA
+  bool copy = false;            // a copy of CUDA's, by no transport
+  std::string path;             // as the transport says it; empty: not measured
+  double gb_per_second = 0;     // 1e9 bytes
+  std::string error;            // why it was not measured
 };
 
 struct Facts {

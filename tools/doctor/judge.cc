@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "transport/paths/judge.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -54,7 +57,10 @@ class Judgement {
   }
   void Versions();
   void Gpus();
+  void OneGpu(const transport::paths::Gpu& gpu);
   void GpuDirect();
+  void Measured(const Bandwidth& measured);
+  const Bandwidth* HostsOf(const Bandwidth& measured) const;
   void Rdma();
   void Port(const RdmaPort& port);
   void Ucx();
@@ -113,33 +119,81 @@ void Judgement::Gpus() {
   } else {
     Ok("NVIDIA driver", nvidia.driver);
   }
+  for (const auto& gpu : facts_.machine.gpus) OneGpu(gpu);
+  GpuDirect();
   if (!cuda.built) return;
+  // Within one major version any driver serves any runtime.
+  if (!cuda.driver.empty() && std::atoi(cuda.driver.c_str()) < std::atoi(cuda.version.c_str())) {
+    Problem("CUDA of the driver", cuda.driver,
+            fmt::format("this build wants {}: install a newer driver, or build with an older CUDA",
+                        cuda.version));
+  } else if (!cuda.driver.empty()) {
+    Ok("CUDA of the driver", cuda.driver);
+  }
   if (!cuda.error.empty()) {
-    Problem("CUDA devices", cuda.error, "the driver may be older than the CUDA of this build");
+    Problem("CUDA devices", cuda.error,
+            nvidia.driver.empty() ? "see NVIDIA driver, above"
+                                  : "the driver may be older than the CUDA of this build");
   } else if (cuda.devices.empty()) {
     Problem("CUDA devices", "none", "see CUDA_VISIBLE_DEVICES, and nvidia-smi");
   }
   for (const CudaDevice& device : cuda.devices) {
     Ok(fmt::format("cuda:{}", device.ordinal),
-       fmt::format("{}, {}", device.name, BytesText(device.bytes)));
+       fmt::format("{}, {}{}{}", device.name, BytesText(device.bytes),
+                   device.pci.empty() ? "" : ", ", device.pci));
   }
-  GpuDirect();
+}
+
+// Where it hangs, and what is near to it.
+void Judgement::OneGpu(const transport::paths::Gpu& gpu) {
+  std::string value;
+  if (gpu.max_lanes > 0) value = fmt::format("{} of {} PCI lanes, ", gpu.lanes, gpu.max_lanes);
+  if (gpu.numa_node >= 0) value += fmt::format("NUMA node {}, ", gpu.numa_node);
+  std::vector<std::string> nearest;
+  for (const RdmaPort* port : transport::paths::NearestPorts(facts_.machine, gpu.pci)) {
+    nearest.push_back(port->name());
+  }
+  value += "nearest RDMA port " + (nearest.empty() ? std::string("none") : Joined(nearest, ", "));
+  const std::string name = "GPU " + gpu.pci;
+  if (gpu.lanes > 0 && gpu.lanes < gpu.max_lanes) {
+    Warn(name, value, "it has fewer lanes than it could: another slot, or seat it again");
+  } else if (nearest.empty() && facts_.machine.AnyActivePort()) {
+    Warn(name, value,
+         "between it and each RDMA port lie other NUMA nodes, which is slow: take another GPU, or "
+         "move the card");
+  } else {
+    Ok(name, value);
+  }
 }
 
 // Whether an RDMA device can reach GPU memory. That it does shows only in the workers' path lines.
 void Judgement::GpuDirect() {
-  if (!facts_.machine.AnyActivePort() || facts_.cuda.devices.empty()) return;
-  if (!facts_.ucx.cuda_memory) {
-    Warn("GPUDirect RDMA", "UCX does not know CUDA memory",
-         "gradients are staged through host memory; take a UCX built --with-cuda and --with-verbs "
-         "(UCX_ROOT)");
-  } else if (facts_.machine.nvidia.peermem) {
-    Ok("GPUDirect RDMA", "nvidia_peermem is loaded");
-  } else if (facts_.machine.dmabuf()) {
-    Ok("GPUDirect RDMA", "dma-buf: open kernel modules, Linux 5.12 or newer");
+  namespace paths = transport::paths;
+  const Machine& machine = facts_.machine;
+  if (machine.gpus.empty() && facts_.cuda.devices.empty()) return;
+  Ok("nvidia_peermem", machine.nvidia.peermem ? "loaded" : "not loaded");
+  Ok("dma-buf", machine.dmabuf() ? "open kernel modules, Linux 5.12 or newer" : "none");
+  if (!machine.AnyActivePort()) {
+    Ok("GPUDirect RDMA", "no active RDMA port: gradients are staged through host memory");
+    return;
+  }
+  const std::string staged = "gradients are staged through host memory: ";
+  if (!facts_.ucx.built || !facts_.ucx.error.empty()) {
+    Warn("GPUDirect RDMA", "no UCX", staged + "see versions and UCX");
+    return;
+  }
+  transport::Capabilities ucx;
+  ucx.name = "ucx";
+  ucx.version = facts_.ucx.version;
+  ucx.cuda_memory = facts_.ucx.cuda_memory;
+  paths::Facts facts;
+  facts.environment = facts_.environment;
+  paths::Reason reason = paths::WhyNoGpuMemory(facts, ucx);
+  if (!reason) reason = paths::WhyNoGpuRegistration(machine, facts_.environment, ucx.version);
+  if (reason) {
+    Warn("GPUDirect RDMA", reason.why, staged + reason.remedy);
   } else {
-    Warn("GPUDirect RDMA", "neither nvidia_peermem nor dma-buf",
-         "gradients are staged through host memory: modprobe nvidia_peermem");
+    Ok("GPUDirect RDMA", machine.nvidia.peermem ? "by nvidia_peermem" : "by dma-buf");
   }
 }
 
@@ -295,25 +349,59 @@ void Judgement::Processors() {
 
 void Judgement::Bandwidths() {
   Section("bandwidth");
-  for (const Bandwidth& measured : facts_.bandwidth) {
-    if (!measured.error.empty()) {
-      // Without mapping and without UCX a job still runs over TCP; without TCP nothing does.
-      const bool needed = measured.transport == "tcp" || measured.wants_rdma;
-      const std::string remedy =
-          measured.wants_rdma ? "RDMA does not work on this port: see its GIDs (UCX_IB_GID_INDEX), "
-                                "the locked memory, and ibv_rc_pingpong"
-          : measured.transport == "tcp" ? "is loopback up? see `ip addr show lo`"
-                                        : "see above; the next best is used instead";
-      lines_.push_back({section_, measured.transport, measured.error,
-                        needed ? Verdict::kProblem : Verdict::kWarning, remedy});
-      continue;
-    }
-    const std::string value = fmt::format("{:.3g} GB/s  {}", measured.gb_per_second, measured.path);
-    if (measured.wants_rdma && measured.path.find("(RDMA)") == std::string::npos) {
-      Problem(measured.transport, value, "UCX took another way than RDMA: see UCX_TLS");
-    } else {
-      Ok(measured.transport, value);
-    }
+  for (const Bandwidth& measured : facts_.bandwidth) Measured(measured);
+}
+
+// The same measurement in the host's memory; null: there is none.
+const Bandwidth* Judgement::HostsOf(const Bandwidth& measured) const {
+  const auto same = std::ranges::find_if(facts_.bandwidth, [&](const Bandwidth& one) {
+    return one.transport == measured.transport && one.memory == "host" && one.error.empty();
+  });
+  return measured.memory == "host" || same == facts_.bandwidth.end() ? nullptr : &*same;
+}
+
+std::string RemedyFor(const Bandwidth& failed) {
+  if (failed.copy) return "the GPU does not work: see nvidia-smi, and dmesg for its Xid";
+  if (failed.memory != "host") {
+    return "a job on this GPU fails alike: with UCX_TLS=^cuda its gradients are staged through "
+           "host "
+           "memory instead";
+  }
+  if (failed.wants_rdma) {
+    return "RDMA does not work on this port: see its GIDs (UCX_IB_GID_INDEX), the locked memory, "
+           "and ibv_rc_pingpong";
+  }
+  if (failed.transport == "tcp") return "is loopback up? see `ip addr show lo`";
+  return "see above; the next best is used instead";
+}
+
+void Judgement::Measured(const Bandwidth& measured) {
+  const bool gpu = measured.memory != "host";
+  const std::string name = gpu && !measured.copy
+                               ? fmt::format("{}, {}", measured.transport, measured.memory)
+                               : measured.transport;
+  if (!measured.error.empty()) {
+    // Without mapping and without UCX a job still runs over TCP; without TCP nothing does.
+    const bool needed = measured.transport == "tcp" || measured.wants_rdma || measured.copy || gpu;
+    lines_.push_back({section_, name, measured.error,
+                      needed ? Verdict::kProblem : Verdict::kWarning, RemedyFor(measured)});
+    return;
+  }
+  const std::string value = fmt::format("{:.3g} GB/s  {}", measured.gb_per_second, measured.path);
+  const Bandwidth* host = HostsOf(measured);
+  if (measured.wants_rdma && measured.path.find("(RDMA)") == std::string::npos) {
+    Problem(name, value, "UCX took another way than RDMA: see UCX_TLS");
+  } else if (measured.wants_rdma && host != nullptr &&
+             measured.gb_per_second < host->gb_per_second / 2) {
+    Warn(name, value,
+         "less than half of what the host's memory gives: GPUDirect is not taken, or the port is "
+         "far from the GPU; see GPUDirect RDMA and nvidia-smi topo -m");
+  } else if (measured.copy && measured.path.find("no peer access") != std::string::npos) {
+    Warn(name, value,
+         "copies between these GPUs take the host's memory: see nvidia-smi topo -p2p r, and the "
+         "IOMMU and ACS settings of the machine");
+  } else {
+    Ok(name, value);
   }
 }
 

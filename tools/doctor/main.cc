@@ -57,8 +57,8 @@ bool ForAPerson() {
 
 int Main(const std::vector<std::string>& arguments) {
   InitLogging("doctor", "error");
-  if (arguments.size() == 3 && arguments[0] == kMeasure) {
-    return MeasureHere(arguments[1], arguments[2]);
+  if (arguments.size() == 4 && arguments[0] == kMeasure) {
+    return MeasureHere(arguments[1], arguments[2], arguments[3]);
   }
   std::string json;
   double patience_s = 4;

@@ -8,15 +8,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/time.h"
+#include "tools/doctor/cuda.h"
 #include "transport/mapping/arena_server.h"
 #include "transport/mapping/map_peer.h"
 #include "transport/transport.h"
@@ -132,20 +136,42 @@ Result<std::unique_ptr<transport::Transport>> Open(const std::string& name, cons
   return transport::MakeTransport(name, options);
 }
 
+// The number out of "cuda:0"; nullopt for the host.
+std::optional<int> GpuOf(std::string_view memory) {
+  constexpr std::string_view kGpu = "cuda:";
+  if (!memory.starts_with(kGpu)) return std::nullopt;
+  memory.remove_prefix(kGpu.size());
+  int number = 0;
+  std::from_chars(memory.data(), memory.data() + memory.size(), number);
+  return number;
+}
+
+Result<std::shared_ptr<std::byte>> Allocate(const std::optional<int>& gpu) {
+  if (gpu) return AllocateOn(*gpu, kRegionBytes);
+  const auto memory = std::make_shared<std::vector<std::byte>>(kRegionBytes, std::byte{1});
+  return std::shared_ptr<std::byte>(memory, memory->data());
+}
+
 // Memory belongs to the data thread.
-Result<transport::RegionId> Register(transport::Transport& transport, std::span<std::byte> memory) {
+Result<transport::RegionId> Register(transport::Transport& transport, std::byte* memory,
+                                     const std::optional<int>& gpu) {
   std::promise<Result<transport::RegionId>> promise;
   auto region = promise.get_future();
   transport.Post([&] {
-    promise.set_value(
-        transport.Register(transport::MemoryKind::kHost, memory.data(), memory.size()));
+    if (gpu) UseDevice(*gpu);
+    promise.set_value(transport.Register(
+        gpu ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost, memory, kRegionBytes));
   });
   return region.get();
 }
 
-Result<Measured> MeasureTransport(const std::string& name, const std::string& host) {
-  std::vector<std::byte> source(kRegionBytes, std::byte{1});
-  std::vector<std::byte> destination(kRegionBytes);
+Result<Measured> MeasureTransport(const std::string& name, const std::string& host,
+                                  const std::optional<int>& gpu) {
+  // Before UCX starts, which looks for the GPU that is in use.
+  const auto source = Allocate(gpu);
+  if (!source) return source.error();
+  const auto destination = Allocate(gpu);
+  if (!destination) return destination.error();
   auto serving = Open(name, host, kServer);
   if (!serving) return serving.error();
   auto reading = Open(name, host, kReader);
@@ -155,9 +181,9 @@ Result<Measured> MeasureTransport(const std::string& name, const std::string& ho
   auto result = reader.result();
   if (Status started = (*serving)->Start(&server); !started) return started.error();
   if (Status started = (*reading)->Start(&reader); !started) return started.error();
-  const auto server_region = Register(**serving, source);
+  const auto server_region = Register(**serving, source->get(), gpu);
   if (!server_region) return server_region.error();
-  const auto reader_region = Register(**reading, destination);
+  const auto reader_region = Register(**reading, destination->get(), gpu);
   if (!reader_region) return reader_region.error();
   (*serving)->Post([&] { server.region = *server_region; });
   (*reading)->Post([&] {
@@ -251,9 +277,11 @@ Result<std::string> RunAgain(std::vector<std::string> arguments,
   return said;
 }
 
-Bandwidth MeasureApart(Bandwidth what, const std::string& transport, const std::string& host,
+// `how`: what MeasureHere is told.
+Bandwidth MeasureApart(Bandwidth what, std::vector<std::string> how,
                        const std::vector<std::string>& environment, Duration patience) {
-  const auto said = RunAgain({std::string(kMeasure), transport, host}, environment, patience);
+  how.insert(how.begin(), std::string(kMeasure));
+  const auto said = RunAgain(std::move(how), environment, patience);
   if (!said) {
     what.error = said.error().message;
     return what;
@@ -271,10 +299,103 @@ Bandwidth Named(std::string name, bool wants_rdma = false) {
   return bandwidth;
 }
 
+Result<Measured> Measure(const std::string& transport, const std::string& host,
+                         const std::string& memory) {
+  if (transport == "mapped") return MeasureMapped();
+  if (transport != "copy") return MeasureTransport(transport, host, GpuOf(memory));
+  const auto copied = MeasureCopy(GpuOf(host), GpuOf(memory), kLength);
+  if (!copied) return copied.error();
+  return Measured{copied->path, copied->gb_per_second};
+}
+
+// The measurements one after the other.
+class Series {
+ public:
+  Series(const Facts& facts, Duration patience)
+      : facts_(facts), patience_(patience), until_(MonotonicNow() + patience) {}
+
+  std::vector<Bandwidth> Run() {
+    Add(Named("mapped"), {"mapped", kLoopback, kHost});
+    Add(Named("tcp"), {"tcp", kLoopback, kHost});
+    const std::string gpu = facts_.cuda.devices.empty() ? "" : GpuName(0);
+    if (facts_.ucx.built) Ucx(kHost);
+    if (!gpu.empty()) Copies();
+    if (!gpu.empty() && facts_.ucx.cuda_memory) Ucx(gpu);
+    return std::move(all_);
+  }
+
+ private:
+  static constexpr const char* kLoopback = "127.0.0.1";
+  static constexpr const char* kHost = "host";
+
+  bool InTime() const { return MonotonicNow() < until_; }
+  std::string GpuName(std::size_t device) const {
+    return fmt::format("cuda:{}", facts_.cuda.devices[device].ordinal);
+  }
+  void Add(Bandwidth what, std::vector<std::string> how,
+           const std::vector<std::string>& environment = {}) {
+    all_.push_back(MeasureApart(std::move(what), std::move(how), environment, patience_));
+  }
+
+  void Ucx(const std::string& memory) {
+    const char* cuda = memory == kHost ? "" : ",cuda";
+    Bandwidth loopback = Named("ucx");
+    loopback.memory = memory;
+    // A variable that chooses RDMA devices would keep UCX from loopback.
+    Add(std::move(loopback), {"ucx", kLoopback, memory},
+        {fmt::format("UCX_TLS=tcp,self{}", cuda), "UCX_NET_DEVICES=lo"});
+    bool first = true;
+    for (const RdmaPort* port : Ports(memory)) {
+      if (!std::exchange(first, false) && !InTime()) break;
+      Bandwidth rdma = Named("ucx rc over " + port->name(), true);
+      rdma.memory = memory;
+      Add(std::move(rdma), {"ucx", port->address, memory},
+          {fmt::format("UCX_TLS=rc,self{}", cuda), "UCX_NET_DEVICES=" + port->name()});
+    }
+  }
+
+  // Those that are active and have an address; for the first GPU's memory its nearest first.
+  std::vector<const RdmaPort*> Ports(const std::string& memory) const {
+    std::vector<const RdmaPort*> ports;
+    const auto add = [&](const RdmaPort* port) {
+      const bool usable = port->active() && !port->address.empty();
+      if (usable && std::ranges::find(ports, port) == ports.end()) ports.push_back(port);
+    };
+    if (memory != kHost) {
+      for (const RdmaPort* port :
+           transport::paths::NearestPorts(facts_.machine, facts_.cuda.devices.front().pci)) {
+        add(port);
+      }
+    }
+    for (const RdmaPort& port : facts_.machine.rdma) add(&port);
+    return ports;
+  }
+
+  void Copies() {
+    const std::size_t count = facts_.cuda.devices.size();
+    for (std::size_t i = 0; i < count && (i == 0 || InTime()); ++i) {
+      Copy(kHost, GpuName(i));
+      Copy(GpuName(i), kHost);
+    }
+    for (std::size_t i = 1; i < count && (i == 1 || InTime()); ++i) Copy(GpuName(0), GpuName(i));
+  }
+  void Copy(const std::string& from, const std::string& to) {
+    Bandwidth copy = Named(fmt::format("{} to {}", from, to));
+    copy.memory = from == kHost ? to : from;
+    copy.copy = true;
+    Add(std::move(copy), {"copy", from, to});
+  }
+
+  const Facts& facts_;
+  const Duration patience_;
+  const Time until_;
+  std::vector<Bandwidth> all_;
+};
+
 }  // namespace
 
-int MeasureHere(const std::string& transport, const std::string& host) {
-  const auto measured = transport == "mapped" ? MeasureMapped() : MeasureTransport(transport, host);
+int MeasureHere(const std::string& transport, const std::string& host, const std::string& memory) {
+  const auto measured = Measure(transport, host, memory);
   if (measured) {
     std::printf("%.6g %s\n", measured->gb_per_second, measured->path.c_str());
   } else {
@@ -285,24 +406,7 @@ int MeasureHere(const std::string& transport, const std::string& host) {
 }
 
 std::vector<Bandwidth> MeasureAll(const Facts& facts, Duration patience) {
-  const Time until = MonotonicNow() + patience;
-  const std::string loopback = "127.0.0.1";
-  std::vector<Bandwidth> all;
-  all.push_back(MeasureApart(Named("mapped"), "mapped", loopback, {}, patience));
-  all.push_back(MeasureApart(Named("tcp"), "tcp", loopback, {}, patience));
-  if (!facts.ucx.built) return all;
-  // A variable that chooses RDMA devices would keep UCX from loopback.
-  all.push_back(MeasureApart(Named("ucx"), "ucx", loopback,
-                             {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"}, patience));
-  for (const RdmaPort& port : facts.machine.rdma) {
-    if (port.state != "ACTIVE" || port.address.empty()) continue;
-    const std::string device = fmt::format("{}:{}", port.device, port.port);
-    if (all.size() > 3 && MonotonicNow() > until) break;
-    Bandwidth rdma = Named("ucx rc over " + device, true);
-    all.push_back(MeasureApart(std::move(rdma), "ucx", port.address,
-                               {"UCX_TLS=rc,self", "UCX_NET_DEVICES=" + device}, patience));
-  }
-  return all;
+  return Series(facts, patience).Run();
 }
 
 }  // namespace lockstep::doctor

@@ -69,6 +69,7 @@ std::string RenderJson(const Facts& facts, const std::vector<Line>& lines) {
   out["bandwidth"] = json::array();
   for (const Bandwidth& one : facts.bandwidth) {
     out["bandwidth"].push_back({{"transport", one.transport},
+                                {"memory", one.memory},
                                 {"path", OrNull(one.path)},
                                 {"gb_per_s", one.error.empty() ? json(one.gb_per_second) : json()},
                                 {"error", OrNull(one.error)}});
@@ -104,12 +105,28 @@ std::string RenderJson(const Facts& facts, const std::vector<Line>& lines) {
   for (const CudaDevice& device : facts.cuda.devices) {
     devices.push_back({{"device", fmt::format("cuda:{}", device.ordinal)},
                        {"name", device.name},
-                       {"bytes", device.bytes}});
+                       {"bytes", device.bytes},
+                       {"pci", OrNull(device.pci)}});
   }
   out["cuda"] = {{"built", facts.cuda.built},
                  {"devices", devices},
                  {"driver", OrNull(facts.machine.nvidia.driver)},
-                 {"peermem", facts.machine.nvidia.peermem}};
+                 {"peermem", facts.machine.nvidia.peermem},
+                 {"dmabuf", facts.machine.dmabuf()},
+                 {"version", OrNull(facts.cuda.version)},
+                 {"driver_version", OrNull(facts.cuda.driver)}};
+  out["gpus"] = json::array();
+  for (const auto& gpu : facts.machine.gpus) {
+    json nearest = json::array();
+    for (const RdmaPort* port : transport::paths::NearestPorts(facts.machine, gpu.pci)) {
+      nearest.push_back(port->name());
+    }
+    out["gpus"].push_back({{"pci", gpu.pci},
+                           {"numa_node", gpu.numa_node < 0 ? json() : json(gpu.numa_node)},
+                           {"pci_lanes", gpu.lanes == 0 ? json() : json(gpu.lanes)},
+                           {"max_pci_lanes", gpu.max_lanes == 0 ? json() : json(gpu.max_lanes)},
+                           {"nearest_rdma", nearest}});
+  }
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -39,7 +39,9 @@ std::vector<Gpu> ReadGpus(const fs::path& root) {
   for (const fs::path& device : Entries(root / "sys/bus/pci/devices")) {
     if (FirstLine(device / "vendor") == "0x10de" &&
         FirstLine(device / "class").starts_with("0x03")) {
-      gpus.push_back({device.filename(), NumaNode(device), PlaceOf(device)});
+      gpus.push_back({device.filename(), NumaNode(device), PlaceOf(device),
+                      NumberOr(FirstLine(device / "current_link_width"), 0u),
+                      NumberOr(FirstLine(device / "max_link_width"), 0u)});
     }
   }
   return gpus;

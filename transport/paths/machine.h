@@ -45,6 +45,8 @@ struct Gpu {
   std::string pci;  // "0000:3b:00.0"
   int numa_node = -1;
   PciPlace place;
+  unsigned lanes = 0;      // of PCI Express, as it is; 0: unknown
+  unsigned max_lanes = 0;  // as the device could
 };
 
 // What can be seen of NVIDIA's driver without CUDA.

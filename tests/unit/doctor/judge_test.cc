@@ -21,6 +21,7 @@ RdmaPort Port() {
   port.netdev = "ens1";
   port.address = "192.168.7.1";
   port.gids = {{0, "fe80::1", "RoCE v2"}};
+  port.place = {"pci0000:3a", "0000:3a:00.0", "0000:3c:00.0"};
   return port;
 }
 
@@ -31,7 +32,13 @@ Facts Well() {
   facts.machine.kernel_major = 6;
   facts.cuda.built = true;
   facts.cuda.version = "13.0";
-  facts.cuda.devices = {{0, "NVIDIA H200", std::uint64_t{139} << 30}};
+  facts.cuda.driver = "13.1";
+  facts.cuda.devices = {{0, "NVIDIA H200", std::uint64_t{139} << 30, "0000:3B:00.0"}};
+  transport::paths::Gpu gpu;
+  gpu.pci = "0000:3b:00.0";
+  gpu.place = {"pci0000:3a", "0000:3a:00.0", "0000:3b:00.0"};
+  gpu.lanes = gpu.max_lanes = 16;
+  facts.machine.gpus = {gpu};
   facts.machine.nvidia.driver = "580.1";
   facts.machine.nvidia.devices = {"/dev/nvidia0"};
   facts.machine.nvidia.peermem = true;
@@ -56,7 +63,16 @@ Facts Well() {
   rdma.wants_rdma = true;
   rdma.path = "ucx: rc_mlx5/mlx5_0:1 (RDMA)";
   rdma.gb_per_second = 11.9;
-  facts.bandwidth = {tcp, rdma};
+  Bandwidth copy;
+  copy.transport = "host to cuda:0";
+  copy.memory = "cuda:0";
+  copy.copy = true;
+  copy.path = "pinned memory";
+  copy.gb_per_second = 55;
+  Bandwidth direct = rdma;
+  direct.memory = "cuda:0";
+  direct.gb_per_second = 11.5;
+  facts.bandwidth = {tcp, rdma, copy, direct};
   return facts;
 }
 
@@ -86,10 +102,11 @@ TEST(Judge, APlainMachineIsWellToo) {
   Facts facts = Well();
   facts.cuda = {};
   facts.machine.nvidia = {};
+  facts.machine.gpus.clear();
   facts.machine.rdma.clear();
   facts.machine.rdma_device_files = false;
   facts.ucx.ways = {{"tcp", "eth0", false}};
-  facts.bandwidth.pop_back();
+  facts.bandwidth.resize(1);
   facts.limits.locked_bytes = 8u << 20;  // nobody locks memory without RDMA
   EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk) << RenderText(Judge(facts), false);
 }
@@ -115,6 +132,19 @@ TEST(Judge, Gpus) {
   facts = Well();
   facts.cuda.devices.clear();
   ExpectOnly(facts, Verdict::kProblem, "CUDA devices", "CUDA_VISIBLE_DEVICES");
+  facts = Well();
+  facts.cuda.driver = "12.8";
+  ExpectOnly(facts, Verdict::kProblem, "CUDA of the driver", "this build wants 13.0");
+}
+
+TEST(Judge, WhereAGpuHangs) {
+  Facts facts = Well();
+  EXPECT_THAT(RenderText(Judge(facts), false), HasSubstr("nearest RDMA port mlx5_0:1"));
+  facts.machine.gpus[0].lanes = 4;
+  ExpectOnly(facts, Verdict::kWarning, "GPU 0000:3b:00.0", "fewer lanes");
+  facts = Well();
+  facts.machine.gpus[0].place = {"pci0000:17"};
+  ExpectOnly(facts, Verdict::kWarning, "GPU 0000:3b:00.0", "NUMA");
 }
 
 TEST(Judge, GpuDirect) {
@@ -122,13 +152,36 @@ TEST(Judge, GpuDirect) {
   facts.machine.nvidia.peermem = false;
   ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
   facts.machine.nvidia.open_driver = true;
-  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk);
+  // dma-buf takes a newer UCX.
+  ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "UCX 1.16");
+  facts.ucx.version = "1.18.0";
+  facts.ucx.built_with = "1.18";
+  EXPECT_EQ(Worst(Judge(facts)), Verdict::kOk) << RenderText(Judge(facts), false);
   facts.machine.kernel_major = 5;
   facts.machine.kernel_minor = 11;
   ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "modprobe nvidia_peermem");
   facts = Well();
   facts.ucx.cuda_memory = false;
   ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "--with-cuda");
+  facts = Well();
+  facts.environment = {"UCX_IB_GPU_DIRECT_RDMA=n"};
+  ExpectOnly(facts, Verdict::kWarning, "GPUDirect RDMA", "unset it");
+}
+
+TEST(Judge, GpuBandwidths) {
+  Facts facts = Well();
+  facts.bandwidth[3].gb_per_second = 2;
+  ExpectOnly(facts, Verdict::kWarning, "ucx rc over mlx5_0:1, cuda:0", "less than half");
+  facts.bandwidth[3].path = "ucx: tcp/ens1";
+  ExpectOnly(facts, Verdict::kProblem, "ucx rc over mlx5_0:1, cuda:0", "another way");
+  facts.bandwidth[3].error = "it crashed (signal 11)";
+  ExpectOnly(facts, Verdict::kProblem, "ucx rc over mlx5_0:1, cuda:0", "UCX_TLS=^cuda");
+  facts = Well();
+  facts.bandwidth[2].transport = "cuda:0 to cuda:1";
+  facts.bandwidth[2].path = "through the host: no peer access";
+  ExpectOnly(facts, Verdict::kWarning, "cuda:0 to cuda:1", "topo -p2p");
+  facts.bandwidth[2].error = "a copy failed: an illegal memory access";
+  ExpectOnly(facts, Verdict::kProblem, "cuda:0 to cuda:1", "Xid");
 }
 
 TEST(Judge, RdmaPorts) {
@@ -250,6 +303,9 @@ TEST(Render, Json) {
   EXPECT_EQ(json["rdma"][0]["gids"][0]["type"], "RoCE v2");
   EXPECT_TRUE(json["rdma"][0]["nearest_gpu"].is_null());
   EXPECT_EQ(json["cuda"]["devices"][0]["device"], "cuda:0");
+  EXPECT_EQ(json["cuda"]["driver_version"], "13.1");
+  EXPECT_EQ(json["gpus"][0]["nearest_rdma"][0], "mlx5_0:1");
+  EXPECT_EQ(json["bandwidth"][3]["memory"], "cuda:0");
   EXPECT_EQ(json["lines"].size(), Judge(facts).size());
 }
 

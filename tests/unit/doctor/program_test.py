@@ -33,10 +33,27 @@ class DoctorProgram(unittest.TestCase):
         self.assertEqual(done.returncode, STATUS[found["verdict"]])
         for line in found["lines"]:
             self.assertEqual(line["remedy"] is None, line["verdict"] == "ok", line)
-        speeds = {row["transport"]: row for row in found["bandwidth"]}
+        speeds = {row["transport"]: row for row in found["bandwidth"] if row["memory"] == "host"}
         for transport in ("mapped", "tcp"):
             self.assertIsNone(speeds[transport]["error"])
             self.assertGreater(speeds[transport]["gb_per_s"], 0)
+
+    def test_gpus_agree_with_the_copies_measured(self):
+        found = json.loads(doctor("--json", "-").stdout)
+        devices = {device["device"] for device in found["cuda"]["devices"]}
+        memories = {row["memory"] for row in found["bandwidth"]} - {"host"}
+        self.assertLessEqual(memories, devices)
+        self.assertEqual(bool(memories), bool(devices))
+        self.assertEqual(found["cuda"]["version"] is not None, found["cuda"]["built"])
+
+    def test_memory_of_a_gpu_that_is_not_there(self):
+        if json.loads(doctor("--json", "-").stdout)["cuda"]["devices"]:
+            self.skipTest("there are GPUs")
+        for arguments in (["copy", "host", "cuda:0"], ["tcp", "127.0.0.1", "cuda:0"]):
+            done = doctor("--measure", *arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertEqual(len(done.stdout.splitlines()), 1, done.stdout)
+            self.assertIn("CUDA", done.stdout)
 
     def test_a_ucx_that_finds_nothing_is_a_problem(self):
         if json.loads(doctor("--json", "-").stdout)["ucx"] is None:

@@ -22,7 +22,10 @@ Facts OnGpu() {
   facts.gpu_pci = "0000:3B:00.0";
   facts.device_exchange = true;
   facts.machine.kernel_major = 6;
-  facts.machine.gpus = {{"0000:3b:00.0", 0, {"pci0000:3a", "0000:3a:00.0", "0000:3b:00.0"}}};
+  Gpu gpu;
+  gpu.pci = "0000:3b:00.0";
+  gpu.place = {"pci0000:3a", "0000:3a:00.0", "0000:3b:00.0"};
+  facts.machine.gpus = {gpu};
   facts.machine.rdma = {Port("mlx5_0", "0000:3a:00.0"), Port("mlx5_1", "0000:3a:02.0")};
   facts.machine.rdma_device_files = true;
   facts.machine.nvidia.driver = "580.1";

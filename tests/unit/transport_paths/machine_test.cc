@@ -91,6 +91,16 @@ TEST_F(MachineTest, AnRdmaPortWithItsNearestGpu) {
   EXPECT_EQ(port.gids[1].type, "RoCE v2");
 }
 
+TEST_F(MachineTest, LanesOfAGpu) {
+  const std::string place = "sys/devices/pci0000:17/0000:17:00.0/0000:1b:00.0";
+  Gpu("0000:1b:00.0", place);
+  EXPECT_EQ(Read().gpus.at(0).max_lanes, 0u);
+  Write(place + "/current_link_width", "4");
+  Write(place + "/max_link_width", "16");
+  EXPECT_EQ(Read().gpus.at(0).lanes, 4u);
+  EXPECT_EQ(Read().gpus.at(0).max_lanes, 16u);
+}
+
 TEST_F(MachineTest, AGpuBelowAnotherRootOfPciIsNotNear) {
   Gpu("0000:1b:00.0", "sys/devices/pci0000:17/0000:17:00.0/0000:1b:00.0");
   Nic("mlx5_0", "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0");
