@@ -203,8 +203,9 @@ class DataPlaneImpl final : public DataPlane {
     options.connect_timeout = setup_.timeouts.connect;
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
+    transport::Capabilities library;
+    if (made) library = (*made)->capabilities();
     if (made) {
-      transport::Capabilities library = (*made)->capabilities();
       auto link = std::make_unique<Link>(*this, std::move(*made), name, std::move(library),
                                          setup_.timeouts.fetch);
       if (Status started = link->transport->Start(link.get()); started.ok()) {
