@@ -18,16 +18,17 @@ class Sgd final : public Optimizer {
     if (momentum_ != 0) names_ = {"momentum"};
   }
   const std::vector<std::string>& state_names() const override { return names_; }
-  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
-             std::span<float* const> state, const float* gradient_sum) const override {
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
+               std::size_t count, float* parameters, std::span<float* const> state,
+               const float* gradient_sum) const override {
     LOCKSTEP_CHECK(state.size() == names_.size());
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
     if (names_.empty()) {
-      rules::SgdPlain(slice, weight_decay_, scalars.learning_rate);
+      loops.SgdPlain(slice, weight_decay_, scalars.learning_rate);
     } else {
-      rules::SgdMomentum(slice, weight_decay_, scalars.learning_rate, momentum_, nesterov_,
-                         state[0] + first);
+      loops.SgdMomentum(slice, weight_decay_, scalars.learning_rate, momentum_, nesterov_,
+                        state[0] + first);
     }
   }
 
@@ -49,17 +50,18 @@ class RmsProp final : public Optimizer {
         names_(momentum_ != 0 ? std::vector<std::string>{"square", "momentum"}
                               : std::vector<std::string>{"square"}) {}
   const std::vector<std::string>& state_names() const override { return names_; }
-  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
-             std::span<float* const> state, const float* gradient_sum) const override {
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
+               std::size_t count, float* parameters, std::span<float* const> state,
+               const float* gradient_sum) const override {
     LOCKSTEP_CHECK(state.size() == names_.size());
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
     const rules::RmsPropFactors factors{weight_decay_, scalars.learning_rate, decay_, rest_,
                                         epsilon_};
     if (names_.size() == 1) {
-      rules::RmsPropPlain(slice, factors, state[0] + first);
+      loops.RmsPropPlain(slice, factors, state[0] + first);
     } else {
-      rules::RmsPropMomentum(slice, factors, momentum_, state[0] + first, state[1] + first);
+      loops.RmsPropMomentum(slice, factors, momentum_, state[0] + first, state[1] + first);
     }
   }
 
@@ -86,8 +88,9 @@ class AdamW final : public Optimizer {
  public:
   explicit AdamW(const OptimizerSection& config) : config_(config) {}
   const std::vector<std::string>& state_names() const override { return names_; }
-  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
-             std::span<float* const> state, const float* gradient_sum) const override {
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
+               std::size_t count, float* parameters, std::span<float* const> state,
+               const float* gradient_sum) const override {
     LOCKSTEP_CHECK(state.size() == names_.size() && scalars.update > 0);
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
@@ -101,7 +104,7 @@ class AdamW final : public Optimizer {
     factors.correction1 = static_cast<float>(1.0 / (1.0 - Power(config_.beta1, scalars.update)));
     factors.correction2 = static_cast<float>(1.0 / (1.0 - Power(config_.beta2, scalars.update)));
     factors.epsilon = static_cast<float>(config_.epsilon);
-    rules::AdamWStep(slice, factors, state[0] + first, state[1] + first);
+    loops.AdamWStep(slice, factors, state[0] + first, state[1] + first);
   }
 
  private:
@@ -114,6 +117,12 @@ Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(mess
 bool Share(double x) { return x >= 0 && x < 1; }
 
 }  // namespace
+
+void Optimizer::Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count,
+                      float* parameters, std::span<float* const> state,
+                      const float* gradient_sum) const {
+  ApplyBy(rules::HostLoops(), scalars, first, count, parameters, state, gradient_sum);
+}
 
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config) {
   const std::vector<std::string> known = {"sgd", "rmsprop", "adamw"};

@@ -15,6 +15,10 @@
 
 namespace lockstep::worker {
 
+namespace rules {
+class Loops;
+}
+
 // Of one update; the same on every worker.
 struct UpdateScalars {
   float scale = 1;           // of the gradient sum: 1 / samples
@@ -34,9 +38,12 @@ class Optimizer {
 
   // Updates elements [first, first + count). All pointers are to element 0 of the whole vector;
   // `state` is in the order of state_names().
-  virtual void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count,
-                     float* parameters, std::span<float* const> state,
-                     const float* gradient_sum) const = 0;
+  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
+             std::span<float* const> state, const float* gradient_sum) const;
+  // The same where the pointers are memory that `loops` (rules.h) works on, as a GPU's.
+  virtual void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
+                       std::size_t count, float* parameters, std::span<float* const> state,
+                       const float* gradient_sum) const = 0;
 };
 
 // With g the mean gradient, times clip_factor:

@@ -5,6 +5,7 @@
 #include "worker/compute/vector_clones.h"
 
 namespace lockstep::worker::rules {
+namespace {
 
 LOCKSTEP_VECTOR_CLONES
 void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) {
@@ -78,6 +79,36 @@ void AdamWStep(const Slice& slice, const AdamFactors& factors, float* __restrict
     const float step = m * f.correction1 / (std::sqrt(s * f.correction2) + f.epsilon);
     p[i] -= f.learning_rate * (step + f.weight_decay * p[i]);
   }
+}
+
+class OnHost final : public Loops {
+ public:
+  void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) const override {
+    rules::SgdPlain(slice, weight_decay, learning_rate);
+  }
+  void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate, float momentum,
+                   bool nesterov, float* velocity) const override {
+    rules::SgdMomentum(slice, weight_decay, learning_rate, momentum, nesterov, velocity);
+  }
+  void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors,
+                    float* square) const override {
+    rules::RmsPropPlain(slice, factors, square);
+  }
+  void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
+                       float* square, float* velocity) const override {
+    rules::RmsPropMomentum(slice, factors, momentum, square, velocity);
+  }
+  void AdamWStep(const Slice& slice, const AdamFactors& factors, float* moment,
+                 float* square) const override {
+    rules::AdamWStep(slice, factors, moment, square);
+  }
+};
+
+}  // namespace
+
+const Loops& HostLoops() {
+  static const OnHost loops;
+  return loops;
 }
 
 }  // namespace lockstep::worker::rules

@@ -1,4 +1,5 @@
-// The loops over the elements of a slice. Internal to worker/optimizer.
+// The loops over the elements of a slice, and what stands for them on another device's memory. For
+// worker/optimizer and the devices.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +13,32 @@ struct Slice {
   float factor = 1;  // from the sum to the gradient
 };
 
-void SgdPlain(const Slice& slice, float weight_decay, float learning_rate);
-void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate, float momentum,
-                 bool nesterov, float* velocity);
-
 struct RmsPropFactors {
   float weight_decay, learning_rate, decay, rest, epsilon;  // rest = 1 - decay
 };
-void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors, float* square);
-void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
-                     float* square, float* velocity);
 
 struct AdamFactors {
   float weight_decay, learning_rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon;
 };
-void AdamWStep(const Slice& slice, const AdamFactors& factors, float* moment, float* square);
+
+// One pass over a slice each. The formulae are those of rules.cc, operation by operation, each
+// correctly rounded and none contracted: the same bits on every device. The other pointers are to
+// the slice's first element too.
+class Loops {
+ public:
+  virtual ~Loops() = default;
+  virtual void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) const = 0;
+  virtual void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate,
+                           float momentum, bool nesterov, float* velocity) const = 0;
+  virtual void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors,
+                            float* square) const = 0;
+  virtual void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
+                               float* square, float* velocity) const = 0;
+  virtual void AdamWStep(const Slice& slice, const AdamFactors& factors, float* moment,
+                         float* square) const = 0;
+};
+
+// On the host's memory, done when they return.
+const Loops& HostLoops();
 
 }  // namespace lockstep::worker::rules

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <set>
@@ -98,6 +97,7 @@ class DataPlaneImpl final : public DataPlane {
                 const Optimizer& optimizer, ComputeDesk& desk)
       : setup_(std::move(setup)),
         buffers_(buffers),
+        memory_(buffers.memory()),
         desk_(desk),
         operations_(layout, buffers, arenas_, optimizer),
         machine_(setup_.machine, layout),
@@ -349,9 +349,10 @@ class DataPlaneImpl final : public DataPlane {
     const auto peer = home().PeerOf(a.peer);
     if (!peer) return;  // went down; the machine hears of it
     for (const BufferRange& range : a.payload) {
-      const auto* bytes =
-          reinterpret_cast<const std::byte*>(buffers_.At(range.buffer) + range.range.first);
-      a.bytes.insert(a.bytes.end(), bytes, bytes + range.range.count * sizeof(float));
+      const std::size_t bytes = range.range.count * sizeof(float);
+      a.bytes.resize(a.bytes.size() + bytes);
+      memory_.ToHost(a.bytes.data() + a.bytes.size() - bytes,
+                     buffers_.At(range.buffer) + range.range.first, bytes);
     }
     if (!home().transport->Send(*peer, a.bytes)) {
       home().transport->Close(*peer, "its queue of messages is full: it does not read");
@@ -424,7 +425,7 @@ class DataPlaneImpl final : public DataPlane {
   void Do(action::GiveUpFetch& a) { home().fetches.GiveUp(a.fetch); }
 
   void Do(action::StoreInline& a) {
-    std::memcpy(buffers_.At(a.to.buffer) + a.to.range.first, a.bytes.data(), a.bytes.size());
+    memory_.FromHost(buffers_.At(a.to.buffer) + a.to.range.first, a.bytes.data(), a.bytes.size());
   }
 
   void Do(action::OpenBlock& a) {
@@ -455,15 +456,21 @@ class DataPlaneImpl final : public DataPlane {
 
   void Do(action::InitializeState&) {
     const std::uint64_t count = machine_.layout().parameter_count();
-    setup_.initialize({buffers_.parameters(), count});
+    if (memory_.on_host()) {
+      setup_.initialize({buffers_.parameters(), count});
+    } else {
+      std::vector<float> parameters(count);
+      setup_.initialize(parameters);
+      memory_.FromHost(buffers_.parameters(), parameters.data(), count * sizeof(float));
+    }
     for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
-      std::memset(buffers_.At({BufferKind::kState, t, {}}), 0, count * sizeof(float));
+      memory_.Zero(buffers_.At({BufferKind::kState, t, {}}), count);
     }
   }
 
   void Do(action::StoreState& a) {
     auto* to = reinterpret_cast<std::byte*>(buffers_.At({BufferKind::kState, a.tensor, {}}));
-    std::memcpy(to + a.offset, a.bytes.data(), a.bytes.size());
+    memory_.FromHost(to + a.offset, a.bytes.data(), a.bytes.size());
   }
 
   void Do(action::UploadChunk& a) {
@@ -494,6 +501,7 @@ class DataPlaneImpl final : public DataPlane {
 
   const Setup setup_;
   WorkerBuffers& buffers_;
+  ExchangeMemory& memory_;
   ComputeDesk& desk_;
   PeerArenas arenas_;
   Operations operations_;

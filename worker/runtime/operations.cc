@@ -7,9 +7,14 @@
 #include <vector>
 
 #include "worker/exchange/digest.h"
-#include "worker/exchange/reduce.h"
 
 namespace lockstep::worker {
+namespace {
+
+// As much as is brought to the host at a time.
+constexpr std::uint64_t kDigestFloats = 1u << 20;
+
+}  // namespace
 
 void PeerArenas::Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena) {
   std::lock_guard lock(mutex_);
@@ -63,12 +68,13 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = {sources[i].data + slice.range.first, reduce.inputs[i].weight};
     }
-    WeightedSum(inputs, out + slice.range.first, slice.range.count);
+    memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
     if (reduce.norms) {
-      SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
-                          reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
+      memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
+                                  reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
     }
   }
+  memory_.Finish();
   done.torn =
       !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
   return done;
@@ -80,23 +86,33 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   float* to = buffers_.At(copy.to);
   for (const action::SourceRange& from : copy.from) {
     const auto open = OpenSource(from.source);
-    if (open)
-      std::memcpy(to + from.range.first, open->data + from.range.first,
-                  from.range.count * sizeof(float));
+    if (open) {
+      memory_.Copy(to + from.range.first, open->data + from.range.first, from.range.count);
+      memory_.Finish();
+    }
     if (!open || !open->StillValid()) done.torn = true;
   }
   return done;
 }
 
+const float* Operations::Readable(const float* data, std::size_t n, std::vector<float>& scratch) {
+  if (memory_.on_host()) return data;
+  scratch.resize(n);
+  memory_.ToHost(scratch.data(), data, n * sizeof(float));
+  return scratch.data();
+}
+
 std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   if (apply.clip <= 0) return 1.0f;
   double total = 0;
+  std::vector<float> scratch;
   for (const action::SourceRange& norms : apply.norms) {
     const auto open = OpenSource(norms.source);
     if (!open) return std::nullopt;
+    const float* values = Readable(open->data + norms.range.first, norms.range.count, scratch);
     for (std::uint64_t i = 0; i + 2 <= norms.range.count; i += 2) {
       double value;
-      std::memcpy(&value, open->data + norms.range.first + i, sizeof value);
+      std::memcpy(&value, values + i, sizeof value);
       total += value;
     }
     if (!open->StillValid()) return std::nullopt;
@@ -134,12 +150,16 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   float* parameters = buffers_.parameters();
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
-    optimizer_.Apply(scalars, range.first, range.count, parameters, state, sources[i].data);
+    optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters, state,
+                       sources[i].data);
   }
+  memory_.Finish();
   done.torn =
       !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
   const FloatRange& slice = layout_.bucket(apply.digest_bucket);
-  done.digest = DigestOf({parameters + slice.first, slice.count}).low;
+  std::vector<float> scratch;
+  done.digest =
+      DigestOf({Readable(parameters + slice.first, slice.count, scratch), slice.count}).low;
   return done;
 }
 
@@ -147,10 +167,10 @@ event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange& bucket = layout_.bucket(copy.bucket);
   float* to = buffers_.At(copy.to);
   for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    std::memcpy(to + t * layout_.largest_bucket(),
-                buffers_.At({BufferKind::kState, t, {}}) + bucket.first,
-                bucket.count * sizeof(float));
+    memory_.Copy(to + t * layout_.largest_bucket(),
+                 buffers_.At({BufferKind::kState, t, {}}) + bucket.first, bucket.count);
   }
+  memory_.Finish();
   event::OpDone done;
   done.op = copy.op;
   return done;
@@ -160,9 +180,15 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
   const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    std::memcpy(buffers_.snapshot(t, take.kind), buffers_.At({BufferKind::kState, t, {}}),
-                layout_.parameter_count() * sizeof(float));
+    float* to = buffers_.snapshot(t, take.kind);
+    const float* from = buffers_.At({BufferKind::kState, t, {}});
+    if (checkpoint) {
+      memory_.ToHost(to, from, layout_.parameter_count() * sizeof(float));
+    } else {
+      memory_.Copy(to, from, layout_.parameter_count());
+    }
   }
+  memory_.Finish();
   event::OpDone done;
   done.op = take.op;
   return done;
@@ -170,7 +196,11 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
 
 event::OpDone Operations::Run(const action::DigestState& digest) {
   Sha256 sha;
-  sha.Update(std::span<const float>(buffers_.parameters(), layout_.parameter_count()));
+  std::vector<float> scratch;
+  for (std::uint64_t at = 0; at < layout_.parameter_count(); at += kDigestFloats) {
+    const std::uint64_t n = std::min(kDigestFloats, layout_.parameter_count() - at);
+    sha.Update(std::span<const float>(Readable(buffers_.parameters() + at, n, scratch), n));
+  }
   event::OpDone done;
   done.op = digest.op;
   done.text = sha.FinishHex();

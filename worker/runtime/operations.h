@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/messages.h"
 #include "transport/mapping/peer_arena.h"
@@ -35,6 +36,7 @@ class Operations {
              const Optimizer& optimizer)
       : layout_(layout),
         buffers_(buffers),
+        memory_(buffers.memory()),
         arenas_(arenas),
         optimizer_(optimizer),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
@@ -57,11 +59,14 @@ class Operations {
     bool StillValid() const { return arena == nullptr || arena->StillValid(block, generation); }
   };
   std::optional<Open> OpenSource(const Source& source);
+  // The floats for the host to read: where they lie, or copied to `scratch`.
+  const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
 
   const Layout& layout_;
   WorkerBuffers& buffers_;
+  ExchangeMemory& memory_;
   const PeerArenas& arenas_;
   const Optimizer& optimizer_;
   const std::uint32_t state_tensors_;

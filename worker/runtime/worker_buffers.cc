@@ -1,36 +1,31 @@
 #include "worker/runtime/worker_buffers.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace lockstep::worker {
 
-Result<Pages> Pages::Reserve(std::size_t bytes) {
-  if (bytes == 0) bytes = 1;
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
-    return Error{ErrorCode::kUnavailable, fmt::format("cannot have {} MiB of memory: {}",
-                                                      bytes >> 20, std::strerror(errno))};
-  }
-  return Pages(static_cast<std::byte*>(data), bytes);
+Result<Pages> Pages::Reserve(ExchangeMemory& memory, std::size_t bytes) {
+  auto data = memory.Allocate(bytes);
+  if (!data) return data.error();
+  return Pages(memory, *data, bytes);
 }
 
 Pages::Pages(Pages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : memory_(other.memory_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(memory_, other.memory_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 Pages::~Pages() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
+  if (data_ != nullptr) memory_->Free(data_, bytes_);
 }
 
 std::string BlockName(const BufferId& buffer) {
@@ -38,15 +33,19 @@ std::string BlockName(const BufferId& buffer) {
                      buffer.index);
 }
 
-WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors)
-    : parameter_count_(layout.parameter_count()),
+WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
+                             std::shared_ptr<ExchangeMemory> memory)
+    : memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
+      parameter_count_(layout.parameter_count()),
       sum_floats_(layout.sum_floats()),
       state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()) {}
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
-                                                           std::uint32_t state_tensors,
-                                                           bool arena) {
-  std::unique_ptr<WorkerBuffers> buffers(new WorkerBuffers(layout, state_tensors));
+                                                           std::uint32_t state_tensors, bool arena,
+                                                           std::shared_ptr<ExchangeMemory> memory) {
+  LOCKSTEP_CHECK(!arena || !memory || memory->on_host(), "an arena is the host's memory");
+  std::unique_ptr<WorkerBuffers> buffers(
+      new WorkerBuffers(layout, state_tensors, std::move(memory)));
   std::vector<BufferId> shared;
   for (std::uint32_t i = 0; i < kContributionBuffers; ++i)
     shared.push_back({BufferKind::kContribution, i, {}});
@@ -69,7 +68,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     own.insert(own.end(), shared.begin(), shared.end());
   }
   for (const BufferId& id : own) {
-    auto pages = Pages::Reserve(buffers->Size(id) * sizeof(float));
+    auto pages = Pages::Reserve(buffers->memory(), buffers->Size(id) * sizeof(float));
     if (!pages) return pages.error();
     buffers->pages_.emplace(id, std::move(*pages));
   }
@@ -104,7 +103,7 @@ float* WorkerBuffers::At(const BufferId& buffer) {
   if (found == pages_.end()) {
     LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
                    static_cast<int>(buffer.kind), buffer.index);
-    auto pages = Pages::Reserve(parameter_count_ * sizeof(float));
+    auto pages = Pages::Reserve(*memory_, parameter_count_ * sizeof(float));
     LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
     found = pages_.emplace(buffer, std::move(*pages)).first;
   }
@@ -116,7 +115,8 @@ float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) 
   const std::lock_guard lock(mutex_);
   auto found = snapshots_.find(key);
   if (found == snapshots_.end()) {
-    auto pages = Pages::Reserve(parameter_count_ * sizeof(float));
+    ExchangeMemory& memory = kind == action::SnapshotKind::kCheckpoint ? host_ : *memory_;
+    auto pages = Pages::Reserve(memory, parameter_count_ * sizeof(float));
     LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
     found = snapshots_.emplace(key, std::move(*pages)).first;
   }
@@ -127,8 +127,9 @@ Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transpor
                                                   const BufferId& buffer) {
   const auto found = regions_.find(buffer);
   if (found != regions_.end()) return found->second;
-  auto region =
-      transport.Register(transport::MemoryKind::kHost, At(buffer), Size(buffer) * sizeof(float));
+  auto region = transport.Register(
+      memory_->on_host() ? transport::MemoryKind::kHost : transport::MemoryKind::kCuda, At(buffer),
+      Size(buffer) * sizeof(float));
   if (region) regions_.emplace(buffer, *region);
   return region;
 }

@@ -1,9 +1,10 @@
 // The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
 // step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
 //
-// Contributions and sums lie in the arena when peers on this host map it, else in ordinary memory
-// like all the rest. Staging is reserved as a whole and takes memory where it is written: the
-// slices that this worker owns.
+// All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
+// for the snapshot of a checkpoint, which is the host's. On the host contributions and sums lie in
+// the arena when peers map it, and staging takes memory where it is written: the slices that this
+// worker owns.
 #pragma once
 
 #include <cstddef>
@@ -19,22 +20,25 @@
 #include "transport/mapping/arena.h"
 #include "transport/transport.h"
 #include "worker/exchange/layout.h"
+#include "worker/memory/exchange_memory.h"
+#include "worker/memory/host_memory.h"
 #include "worker/step_io.h"
 
 namespace lockstep::worker {
 
-// Zeroed pages, returned when the object ends.
+// Zeroed pages, returned when the object ends. `memory` outlives it.
 class Pages {
  public:
-  static Result<Pages> Reserve(std::size_t bytes);
+  static Result<Pages> Reserve(ExchangeMemory& memory, std::size_t bytes);
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&& other) noexcept;
   ~Pages();
   std::byte* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
 
  private:
-  Pages(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  Pages(ExchangeMemory& memory, std::byte* data, std::size_t bytes)
+      : memory_(&memory), data_(data), bytes_(bytes) {}
+  ExchangeMemory* memory_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
@@ -44,21 +48,26 @@ std::string BlockName(const BufferId& buffer);
 
 class WorkerBuffers {
  public:
-  // `arena`: make one for peers on this host. kUnavailable where the memory is not to be had.
-  static Result<std::unique_ptr<WorkerBuffers>> Make(const Layout& layout,
-                                                     std::uint32_t state_tensors, bool arena);
+  // `memory`: of a device; null: the host's. `arena`: make one for peers on this host, of the
+  // host's memory only. kUnavailable where the memory is not to be had.
+  static Result<std::unique_ptr<WorkerBuffers>> Make(
+      const Layout& layout, std::uint32_t state_tensors, bool arena,
+      std::shared_ptr<ExchangeMemory> memory = nullptr);
+
+  ExchangeMemory& memory() { return *memory_; }
 
   // Null without an arena.
   transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
   std::size_t ArenaBlock(const BufferId& buffer) const;
 
-  // Any thread; the memory stays where it is. Who may read and write it: step_io.h.
+  // Any thread; the memory stays where it is. Who may read and write it: step_io.h. On a device it
+  // is for memory() alone to follow the pointer.
   float* At(const BufferId& buffer);
   // Floats in the buffer.
   std::uint64_t Size(const BufferId& buffer) const;
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
-  // Made at its first use; tensor 0: the parameters. Any thread.
+  // Made at its first use; tensor 0: the parameters. Any thread. kCheckpoint: the host's memory.
   float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
 
   // The buffer as a region of `transport`, registered at its first use. The transport's data
@@ -68,8 +77,11 @@ class WorkerBuffers {
   void ForgetRegions() { regions_.clear(); }
 
  private:
-  WorkerBuffers(const Layout& layout, std::uint32_t state_tensors);
+  WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
+                std::shared_ptr<ExchangeMemory> memory);
 
+  const std::shared_ptr<ExchangeMemory> memory_;
+  HostMemory host_;
   std::uint64_t parameter_count_;
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;

@@ -1,0 +1,55 @@
+// The memory that a worker's gradients, sums, parameters and optimizer state lie in, and what is
+// done to them there: the host's (host_memory.h) or a device's that the host cannot touch. Nobody
+// else follows a pointer into memory that is not on_host().
+//
+// Bits do not depend on where the memory is: every operation has the results of the CPU's
+// (exchange/reduce.h, optimizer/rules.h).
+//
+// Threads. Operations are the reduction thread's. They take effect in the order in which they are
+// asked for, and are done when Finish returns. Everything else: any thread, done when it returns.
+// What fails for want of a device that works throws a DeviceError (compute/compute.h).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/result.h"
+#include "worker/exchange/reduce.h"
+
+namespace lockstep::transport {
+class DeviceCopies;
+}
+
+namespace lockstep::worker {
+
+namespace rules {
+class Loops;
+}
+
+class ExchangeMemory {
+ public:
+  virtual ~ExchangeMemory() = default;
+
+  virtual bool on_host() const = 0;
+
+  // Zeroed, aligned to 64 bytes or better. kUnavailable where there is not so much left.
+  virtual Result<std::byte*> Allocate(std::size_t bytes) = 0;
+  virtual void Free(std::byte* memory, std::size_t bytes) = 0;
+
+  // --- operations
+  virtual void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) = 0;
+  virtual void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
+                                   double* out) = 0;
+  virtual const rules::Loops& update_loops() const = 0;
+  virtual void Copy(float* to, const float* from, std::size_t n) = 0;
+  virtual void Finish() = 0;
+
+  // --- between here and the host's memory
+  virtual void ToHost(void* host, const void* from, std::size_t bytes) = 0;
+  virtual void FromHost(void* to, const void* host, std::size_t bytes) = 0;
+  virtual void Zero(float* to, std::size_t n) = 0;
+  // To stage pieces through. Null where the memory is the host's; lives as long as this object.
+  virtual transport::DeviceCopies* copies() = 0;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,26 @@
+// The host's own memory: operations are the CPU's and done when they return.
+#pragma once
+
+#include "worker/memory/exchange_memory.h"
+
+namespace lockstep::worker {
+
+// Pages take memory where they are written.
+class HostMemory final : public ExchangeMemory {
+ public:
+  bool on_host() const override { return true; }
+  Result<std::byte*> Allocate(std::size_t bytes) override;
+  void Free(std::byte* memory, std::size_t bytes) override;
+  void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override;
+  void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
+                           double* out) override;
+  const rules::Loops& update_loops() const override;
+  void Copy(float* to, const float* from, std::size_t n) override;
+  void Finish() override {}
+  void ToHost(void* host, const void* from, std::size_t bytes) override;
+  void FromHost(void* to, const void* host, std::size_t bytes) override;
+  void Zero(float* to, std::size_t n) override;
+  transport::DeviceCopies* copies() override { return nullptr; }
+};
+
+}  // namespace lockstep::worker
