@@ -81,6 +81,9 @@ struct ServeAnswer {
   Slice slice;        // slice.bytes == name.bytes
   // Given back in OnServed, so that the handler can count what is pinned.
   std::uint64_t cookie = 0;
+  // With `have` false: the piece is being got ready, Transport::Provide follows. Until OnServed no
+  // other answer to this peer has the same cookie.
+  bool later = false;
 };
 
 class Handler {
@@ -99,7 +102,7 @@ class Handler {
   // before.
   virtual ServeAnswer OnFetch(PeerId peer, const PieceName& name) = 0;
   // The slice answered with `cookie` is no longer read: sent, refused by the receiver, or the
-  // connection has ended.
+  // connection has ended. What was to come later: nor is it wanted any more.
   virtual void OnServed(PeerId peer, std::uint64_t cookie) = 0;
   // Exactly once for each Fetch. The destination may be reused from here on, not earlier.
   virtual void OnFetchDone(FetchId fetch, FetchStatus status) = 0;
@@ -175,6 +178,10 @@ class Transport {
   // destination is free. Where the bytes have begun to move the transport may let them finish or
   // read them away, at most one piece.
   virtual void GiveUp(FetchId fetch) = 0;
+
+  // The piece that OnFetch answered with `later` and this cookie; as long as it was asked for.
+  // OnServed follows, perhaps within this call. Nothing happens when it came already.
+  virtual void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) = 0;
 };
 
 // Makes the transport called "ucx" or "tcp"; kUnavailable with the reason when this build or

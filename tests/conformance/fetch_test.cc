@@ -250,6 +250,69 @@ TEST_P(FetchTest, SmallMessagesPassWhileBulkMoves) {
   TearDown();
 }
 
+TEST_P(FetchTest, WhatComesLaterArrivesWhenItIsProvided) {
+  Connect();
+  std::vector<std::pair<PieceName, std::uint64_t>> asked;  // the server's data thread
+  server_->Run([&](Transport&) {
+    server_->on_fetch = [&](PeerId, const PieceName& name) {
+      asked.emplace_back(name, server_->last_cookie() + 1);
+      return ServeAnswer{.have = false, .slice = {}, .cookie = 0, .later = true};
+    };
+  });
+  const std::uint64_t bytes = 70000;
+  std::vector<FetchId> fetches;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const auto fetch =
+        fetcher_->RunFetch(server_peer_, PatternPiece(i, bytes), Destination(i * bytes, bytes));
+    ASSERT_TRUE(fetch.ok());
+    fetches.push_back(*fetch);
+  }
+  ASSERT_TRUE(server_->Await([](const Node::Seen& seen) { return seen.asked == 3; }));
+  EXPECT_EQ(fetcher_->seen().done.size(), 0u);
+  // In another order, and what was never asked for.
+  server_->Run([&](Transport& transport) {
+    for (const std::size_t i : {2, 0, 1}) {
+      const auto& [name, cookie] = asked[i];
+      transport.Provide(fetcher_peer_, cookie, ServePattern(pattern_region_, name).slice);
+    }
+    transport.Provide(fetcher_peer_, 12345, {pattern_region_, 0, 1});
+  });
+  ASSERT_TRUE(AwaitDone(3));
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(fetcher_->seen().done.at(fetches[i]), FetchStatus::kOk);
+    EXPECT_TRUE(IsPattern(pattern_, PatternPiece(i, bytes), DestinationBytes(i * bytes, bytes)));
+  }
+  EXPECT_TRUE(server_->Await([](const Node::Seen& s) { return s.served == 3 && s.serving == 0; }));
+}
+
+TEST_P(FetchTest, WhatComesLaterMayBeGivenUpAndItsPeerMayGo) {
+  Connect();
+  std::vector<std::pair<PieceName, std::uint64_t>> asked;  // the server's data thread
+  server_->Run([&](Transport&) {
+    server_->on_fetch = [&](PeerId, const PieceName& name) {
+      asked.emplace_back(name, server_->last_cookie() + 1);
+      return ServeAnswer{.have = false, .slice = {}, .cookie = 0, .later = true};
+    };
+  });
+  const auto fetch = fetcher_->RunFetch(server_peer_, PatternPiece(0, 1000), Destination(0, 1000));
+  ASSERT_TRUE(fetch.ok());
+  ASSERT_TRUE(server_->Await([](const Node::Seen& seen) { return seen.asked == 1; }));
+  fetcher_->Run([&](Transport& transport) { transport.GiveUp(*fetch); });
+  ASSERT_TRUE(AwaitDone(1));
+  EXPECT_EQ(fetcher_->seen().done.at(*fetch), FetchStatus::kGivenUp);
+  server_->Run([&](Transport& transport) {
+    const auto& [name, cookie] = asked[0];
+    transport.Provide(fetcher_peer_, cookie, ServePattern(pattern_region_, name).slice);
+  });
+  EXPECT_TRUE(server_->Await([](const Node::Seen& s) { return s.served == 1 && s.serving == 0; }));
+
+  ASSERT_TRUE(fetcher_->RunFetch(server_peer_, PatternPiece(0, 1000), Destination(0, 1000)).ok());
+  ASSERT_TRUE(server_->Await([](const Node::Seen& seen) { return seen.asked == 2; }));
+  server_->Run([&](Transport& transport) { transport.Close(fetcher_peer_, "enough"); });
+  EXPECT_TRUE(server_->Await([](const Node::Seen& s) { return s.served == 2 && s.serving == 0; }));
+  ASSERT_TRUE(AwaitDone(2));
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, FetchTest, ::testing::ValuesIn(AllTransports()),
                          [](const auto& test) { return test.param; });
 

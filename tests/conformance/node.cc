@@ -26,8 +26,8 @@ void Node::Stop() {
 }
 
 RegionId Node::Register(std::span<std::byte> memory) {
-  return Run([memory](Transport& transport) {
-    auto region = transport.Register(MemoryKind::kHost, memory.data(), memory.size());
+  return Run([memory, kind = memory_kind](Transport& transport) {
+    auto region = transport.Register(kind, memory.data(), memory.size());
     EXPECT_TRUE(region.ok());
     return *region;
   });
@@ -135,14 +135,15 @@ void Node::OnMessage(PeerId peer, std::span<const std::byte> bytes) {
 
 ServeAnswer Node::OnFetch(PeerId peer, const PieceName& name) {
   ServeAnswer answer = on_fetch ? on_fetch(peer, name) : ServeAnswer{};
-  if (answer.have) {
+  const bool serving = answer.have || answer.later;
+  if (serving) {
     answer.cookie = ++last_cookie_;
     serving_.emplace(answer.cookie, peer);
   }
   Record([&](Seen& seen) {
     ExpectUp(peer, "OnFetch");
     ++seen.asked;
-    seen.serving += answer.have ? 1 : 0;
+    seen.serving += serving ? 1 : 0;
   });
   return answer;
 }

@@ -40,6 +40,7 @@ class Node final : public Handler {
 
     std::size_t Count(FetchStatus status) const;
   };
+  // The cookie is the node's to choose; that of an answer that comes later is last_cookie().
   using Serve = std::function<ServeAnswer(PeerId, const PieceName&)>;
 
   explicit Node(std::unique_ptr<Transport> transport);
@@ -72,6 +73,7 @@ class Node final : public Handler {
   RegionId Register(std::span<std::byte> memory);
   // On the data thread. Fetches that the node knows of are checked for completing once.
   Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination);
+  std::uint64_t last_cookie() const { return last_cookie_; }
   // Not completed yet. On the data thread.
   const std::map<FetchId, PeerId>& fetching() const { return fetching_; }
   // From the test's thread.
@@ -91,6 +93,8 @@ class Node final : public Handler {
   // The peer that is `who`, once it is up (the last, if there are several); fails the test
   // otherwise.
   PeerId AwaitPeer(const PeerIdentity& who);
+
+  MemoryKind memory_kind = MemoryKind::kHost;  // of Register
 
   // What to do on the data thread, besides recording. Set before Start, or by Run.
   Serve on_fetch;

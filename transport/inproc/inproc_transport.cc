@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -68,7 +69,8 @@ InprocTransport::ConnectionPtr InprocTransport::Add(const std::shared_ptr<Wire>&
                      .whom = whom,
                      .peer = {},
                      .fetches = {},
-                     .serves = {}});
+                     .serves = {},
+                     .deferred = {}});
   connections_.emplace(wire.get(), connection);
   thread_->PostAt(MonotonicNow() + options_.connect_timeout, [this, connection] {
     if (!connection->up) End(connection, Error{ErrorCode::kTimeout, "no answer in time"}, true);
@@ -173,6 +175,9 @@ void InprocTransport::End(const ConnectionPtr& connection, const Error& reason, 
       serve.offer->state.wait(Offer::kCopying);
     }
     handler_->OnServed(connection->peer, serve.offer->cookie);
+  }
+  for (const Deferred& later : std::exchange(connection->deferred, {})) {
+    handler_->OnServed(connection->peer, later.cookie);
   }
   handler_->OnPeerDown(connection->peer, reason);
 }

@@ -36,6 +36,7 @@ class InprocTransport final : public Transport {
   bool Send(PeerId peer, std::span<const std::byte> bytes) override;
   Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) override;
   void GiveUp(FetchId fetch) override;
+  void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) override;
 
   // For the network, on the data thread.
   void DropConnectionsTo(WorkerId worker);
@@ -51,6 +52,12 @@ class InprocTransport final : public Transport {
     FetchId fetch;  // the requester's number for it
     std::shared_ptr<Offer> offer;
   };
+  // A fetch of the other end whose answer comes later.
+  struct Deferred {
+    FetchId fetch;
+    std::uint64_t cookie = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Connection {
     std::shared_ptr<Wire> wire;
     int side = 0;  // index of our end of the wire
@@ -62,6 +69,7 @@ class InprocTransport final : public Transport {
     std::size_t live_fetches = 0;
     std::vector<PendingFetch> fetches;
     std::vector<Serve> serves;
+    std::vector<Deferred> deferred;
 
     Wire::End& own() { return wire->ends[side]; }
     Wire::End& other() { return wire->ends[1 - side]; }
@@ -79,6 +87,7 @@ class InprocTransport final : public Transport {
   void ReceiveFrame(Connection& connection, Frame& frame);
   void ReceiveGreeting(const ConnectionPtr& connection, const Frame& frame);
   void ReceiveFetch(Connection& connection, const Frame& frame);
+  void ServeSlice(Connection& connection, FetchId fetch, const Slice& slice, std::uint64_t cookie);
   void ReceiveCancel(Connection& connection, const Frame& frame);
   void ReceivePiece(Connection& connection, const Frame& frame);
   void ReceiveServed(Connection& connection, const Frame& frame);

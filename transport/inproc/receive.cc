@@ -73,20 +73,50 @@ void InprocTransport::ReceiveFrame(Connection& connection, Frame& frame) {
 
 void InprocTransport::ReceiveFetch(Connection& connection, const Frame& frame) {
   const ServeAnswer answer = handler_->OnFetch(connection.peer, frame.name);
+  if (answer.later) {
+    connection.deferred.push_back({frame.fetch, answer.cookie, frame.name.bytes});
+    return;
+  }
   if (!answer.have) {
     Transmit(connection, {.type = Frame::kGone, .fetch = frame.fetch});
     return;
   }
   LOCKSTEP_CHECK(answer.slice.bytes == frame.name.bytes, "a piece of {} bytes served with {}",
                  frame.name.bytes, answer.slice.bytes);
+  ServeSlice(connection, frame.fetch, answer.slice, answer.cookie);
+}
+
+void InprocTransport::ServeSlice(Connection& connection, FetchId fetch, const Slice& slice,
+                                 std::uint64_t cookie) {
   auto offer = std::make_shared<Offer>();
-  offer->body = regions_.Resolve(answer.slice);
-  offer->cookie = answer.cookie;
-  connection.serves.push_back({frame.fetch, offer});
-  Transmit(connection, {.type = Frame::kPiece, .fetch = frame.fetch, .offer = offer});
+  offer->body = regions_.Resolve(slice);
+  offer->cookie = cookie;
+  connection.serves.push_back({fetch, offer});
+  Transmit(connection, {.type = Frame::kPiece, .fetch = fetch, .offer = offer});
+}
+
+void InprocTransport::Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) {
+  CheckThread();
+  const auto connection = FindPeer(peer);
+  if (!connection) return;
+  const auto found = std::ranges::find(connection->deferred, cookie, &Deferred::cookie);
+  if (found == connection->deferred.end()) return;
+  LOCKSTEP_CHECK(slice.bytes == found->bytes, "a piece of {} bytes served with {}", found->bytes,
+                 slice.bytes);
+  const FetchId fetch = found->fetch;
+  connection->deferred.erase(found);
+  ServeSlice(*connection, fetch, slice, cookie);
 }
 
 void InprocTransport::ReceiveCancel(Connection& connection, const Frame& frame) {
+  const auto later = std::ranges::find(connection.deferred, frame.fetch, &Deferred::fetch);
+  if (later != connection.deferred.end()) {
+    const std::uint64_t cookie = later->cookie;
+    connection.deferred.erase(later);
+    Transmit(connection, {.type = Frame::kGone, .fetch = frame.fetch});
+    handler_->OnServed(connection.peer, cookie);
+    return;
+  }
   const auto serve = std::ranges::find(connection.serves, frame.fetch, &Serve::fetch);
   if (serve == connection.serves.end()) return;
   const auto offer = serve->offer;

@@ -248,6 +248,9 @@ void Connection::End(const Error& reason) {
   for (const Outbox::Answer& answer : outbox_.Withdraw()) {
     if (answer.have) owner_.handler().OnServed(peer_, answer.cookie);
   }
+  for (const Deferred& later : std::exchange(deferred_, {})) {
+    owner_.handler().OnServed(peer_, later.cookie);
+  }
   owner_.OnDown(*this, reason);
 }
 

@@ -67,6 +67,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination);
   // False: not a fetch of this connection.
   bool GiveUp(FetchId fetch);
+  // The body of an answer that was to come later; nothing happens where none waits.
+  void Provide(std::uint64_t cookie, std::span<const std::byte> body);
   // No callback for this peer from here on but those that the end of a connection brings, in a
   // later turn.
   void CloseLater(std::string reason);
@@ -80,6 +82,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::span<std::byte> destination;
     bool given_up = false;
     bool owes_given_up = false;  // OnFetchDone(kGivenUp) has not been called yet
+  };
+  // A fetch of the peer whose answer comes later.
+  struct Deferred {
+    std::uint64_t id = 0;
+    std::uint64_t cookie = 0;
+    std::uint64_t bytes = 0;
   };
 
   bool alive() const { return state_ == State::kGreeting || state_ == State::kUp; }
@@ -116,6 +124,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::size_t peer_window_ = 0;  // 0: its settings have not come yet
   std::size_t live_fetches_ = 0;
   std::vector<PendingFetch> fetches_;  // not answered yet; at most kWindowsOutstanding windows
+  std::vector<Deferred> deferred_;     // with the outbox's answers at most as many of the peer's
 };
 
 }  // namespace lockstep::transport::tcp

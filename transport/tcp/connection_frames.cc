@@ -98,13 +98,17 @@ Status Connection::HandleFrame() {
 }
 
 Status Connection::HandleFetch() {
-  if (outbox_.answers() >= kWindowsOutstanding * peer_window_) {
+  if (outbox_.answers() + deferred_.size() >= kWindowsOutstanding * peer_window_) {
     return Malformed("more fetches than its window allows");
   }
   const auto name = DecodePieceName(inbox_.body().first<kPieceNameBytes>());
   if (!name) return Malformed(name.error().message);
   const std::uint64_t id = inbox_.header().id;
   const ServeAnswer answer = owner_.handler().OnFetch(peer_, *name);
+  if (answer.later) {
+    deferred_.push_back({.id = id, .cookie = answer.cookie, .bytes = name->bytes});
+    return {};
+  }
   std::span<const std::byte> body;
   if (answer.have) {
     LOCKSTEP_CHECK(answer.slice.bytes == name->bytes, "a piece of {} bytes served with {}",
@@ -116,7 +120,26 @@ Status Connection::HandleFetch() {
   return {};
 }
 
+void Connection::Provide(std::uint64_t cookie, std::span<const std::byte> body) {
+  const auto found = std::ranges::find(deferred_, cookie, &Deferred::cookie);
+  if (found == deferred_.end()) return;
+  LOCKSTEP_CHECK(body.size() == found->bytes, "a piece of {} bytes served with {}", found->bytes,
+                 body.size());
+  outbox_.PushAnswer({.id = found->id, .have = true, .body = body, .cookie = cookie});
+  deferred_.erase(found);
+  if (state_ == State::kUp) ScheduleFlush();
+}
+
 void Connection::HandleCancel() {
+  const auto later = std::ranges::find(deferred_, inbox_.header().id, &Deferred::id);
+  if (later != deferred_.end()) {
+    const Deferred cancelled = *later;
+    deferred_.erase(later);
+    outbox_.PushAnswer({.id = cancelled.id});
+    ScheduleFlush();
+    owner_.handler().OnServed(peer_, cancelled.cookie);
+    return;
+  }
   if (const auto cookie = outbox_.Cancel(inbox_.header().id)) {
     owner_.handler().OnServed(peer_, *cookie);
   }

@@ -65,6 +65,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   bool Send(PeerId peer, std::span<const std::byte> bytes) override;
   Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination) override;
   void GiveUp(FetchId fetch) override;
+  void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) override;
 
  private:
   const Options& options() const override { return options_; }
@@ -308,6 +309,11 @@ void TcpTransport::GiveUp(FetchId fetch) {
   for (const auto& [peer, connection] : peers_) {
     if (connection->GiveUp(fetch)) return;
   }
+}
+
+void TcpTransport::Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) {
+  CheckThread();
+  if (const auto connection = Find(peer)) connection->Provide(cookie, regions_.Resolve(slice));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_set>
+#include <vector>
 
 #include "base/result.h"
 #include "transport/handshake.h"
@@ -40,7 +41,14 @@ struct Connection {
   std::size_t replies = 0;       // pieces and refusals that UCX works on
   std::uint32_t next_sent = 0;   // sequence numbers of messages
   std::uint32_t next_received = 0;
-  std::size_t fetches = 0;                // outstanding
+  std::size_t fetches = 0;  // outstanding
+  // Fetches of the peer whose answer comes later; with `replies` at most as many as it may have.
+  struct Deferred {
+    std::uint64_t fetch = 0;
+    std::uint64_t cookie = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Deferred> deferred;
   std::unordered_set<FetchId> abandoned;  // given up, and the answer is still to come
 };
 

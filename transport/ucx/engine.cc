@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "transport/ucx/address.h"
@@ -253,6 +254,9 @@ void Engine::Shut(Connection& connection) {
   for (const FetchId id : waiting) {
     // The handler may have given it up meanwhile.
     if (fetches_.contains(id)) EndFetch(id, FetchStatus::kPeerDown);
+  }
+  for (const Connection::Deferred& later : std::exchange(connection.deferred, {})) {
+    handler_->OnServed(connection.id, later.cookie);
   }
 }
 

@@ -61,6 +61,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   bool Send(PeerId peer, std::span<const std::byte> bytes);
   Result<FetchId> Fetch(PeerId peer, const PieceName& name, const Slice& destination);
   void GiveUp(FetchId fetch);
+  void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice);
 
   bool OnActiveMessage(const ActiveMessage& message) override;
   void OnConnectionRequest(ucp_conn_request_h request) override;

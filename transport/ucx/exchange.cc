@@ -129,17 +129,29 @@ void Engine::OnFetch(Connection& connection, const ActiveMessage& message) {
     FailMalformed(connection, "a fetch is malformed");
     return;
   }
-  if (connection.replies >= kMaxReplies) {
+  if (connection.replies + connection.deferred.size() >= kMaxReplies) {
     FailMalformed(connection, "it asks for more pieces than it takes");
     return;
   }
   const ServeAnswer answer = handler_->OnFetch(connection.id, fetch->name);
-  if (answer.have) {
+  if (answer.later) {
+    connection.deferred.push_back({fetch->fetch, answer.cookie, fetch->name.bytes});
+  } else if (answer.have) {
     Serve(connection, {fetch->fetch, PieceStatus::kOk, fetch->name.bytes}, answer);
   } else if (connection.state == Connection::State::kUp) {
     SendFrame(connection, Operation::Kind::kReply, Frame::kPiece,
               EncodePiece({fetch->fetch, PieceStatus::kGone, 0}), {}, 0);
   }
+}
+
+void Engine::Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) {
+  Connection* connection = Find(peer);
+  if (connection == nullptr) return;
+  const auto found = std::ranges::find(connection->deferred, cookie, &Connection::Deferred::cookie);
+  if (found == connection->deferred.end()) return;
+  const PieceHeader piece{found->fetch, PieceStatus::kOk, found->bytes};
+  connection->deferred.erase(found);
+  Serve(*connection, piece, {.have = true, .slice = slice, .cookie = cookie});
 }
 
 void Engine::Serve(Connection& connection, const PieceHeader& piece, const ServeAnswer& answer) {

@@ -73,6 +73,10 @@ class UcxTransport final : public Transport {
     CheckThread();
     engine_->GiveUp(fetch);
   }
+  void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) override {
+    CheckThread();
+    engine_->Provide(peer, cookie, slice);
+  }
 
  private:
   void Run(Handler* handler, std::promise<Status> started);

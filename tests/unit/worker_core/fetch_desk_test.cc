@@ -43,6 +43,7 @@ class FakeTransport final : public transport::Transport {
     return transport::FetchId(++last_);
   }
   void GiveUp(transport::FetchId fetch) override { given_up.push_back(fetch.value); }
+  void Provide(transport::PeerId, std::uint64_t, const transport::Slice&) override {}
 
   // What is due now; nothing that these bring about.
   void RunPosted() { RunAll(&posted); }
