@@ -2,11 +2,14 @@
 
 #include <cstdlib>
 
+#include "transport/staging/staged_transport.h"
+
 namespace lockstep::transport {
 
 std::vector<std::string> AllTransports() {
   std::vector<std::string> names = ProcessTransports();
   names.insert(names.begin(), "inproc");
+  names.push_back("staged");
   return names;
 }
 
@@ -44,16 +47,20 @@ Options TransportTest::OptionsFor(const PeerIdentity& self) const {
 
 std::unique_ptr<Transport> TransportTest::MakeUnstarted(Options options) {
   if (GetParam() == "inproc") return network_->MakeTransport(std::move(options));
-  auto made = MakeTransport(GetParam(), std::move(options));
+  const bool staged = GetParam() == "staged";
+  auto made = MakeTransport(staged ? "tcp" : GetParam(), std::move(options));
   if (!made) {
     ADD_FAILURE() << made.error().message;
     std::abort();
   }
-  return std::move(*made);
+  if (!staged) return std::move(*made);
+  const std::size_t piece_bytes = (*made)->capabilities().max_piece_bytes;
+  return MakeStagedTransport(std::move(*made), copies_, piece_bytes);
 }
 
 std::unique_ptr<Node> TransportTest::MakeNode(Options options) {
   auto node = std::make_unique<Node>(MakeUnstarted(std::move(options)));
+  if (GetParam() == "staged") node->memory_kind = MemoryKind::kCuda;
   const Status started = node->Start();
   if (!started) {
     ADD_FAILURE() << started.error().message;

@@ -9,11 +9,13 @@
 
 #include "tests/conformance/node.h"
 #include "tests/conformance/pattern.h"
+#include "tests/fake_device/thread_copies.h"
 #include "transport/inproc/inproc.h"
 
 namespace lockstep::transport {
 
-// "inproc", "tcp" and whatever else this build has.
+// "inproc", "tcp" and whatever else this build has; "staged" is tcp behind the staging of a device,
+// whose memory all regions are taken for.
 std::vector<std::string> AllTransports();
 // Those that cross a process.
 std::vector<std::string> ProcessTransports();
@@ -39,6 +41,8 @@ class TransportTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Node> MakeNode(Options options);
   std::unique_ptr<Transport> MakeUnstarted(Options options);
 
+  // In the place of a device's.
+  ThreadCopies copies_;
   std::shared_ptr<InprocNetwork> network_ = InprocNetwork::Make();
 };
 
