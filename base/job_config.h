@@ -94,6 +94,7 @@ struct PolicySection {
 struct ExchangeSection {
   std::string transport = "auto";  // auto | ucx | tcp
   std::string mapping = "auto";    // auto | off
+  std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";
   std::string dtype = "f32";
   std::uint64_t bucket_bytes = 4u << 20;

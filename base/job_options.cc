@@ -221,6 +221,10 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Add("exchange.mapping", &exchange->mapping, Choice({"auto", "off"}),
             "auto: workers on one host read out of each other's mapped memory; off: they use the "
             "transport as well");
+  table.Add(
+      "exchange.memory", &exchange->memory, Choice({"auto", "host"}),
+      "auto: the gradients, parameters and optimizer state of a worker that computes on a GPU "
+      "stay in its memory; host: they are brought to the host's");
   table.Add("exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
             "direct: every owner reduces its shard out of all contributions at once");
   table.Add("exchange.dtype", &exchange->dtype, Choice({"f32"}), "Type of a gradient under way");

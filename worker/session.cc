@@ -133,7 +133,7 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     if (config_.policy.local()) {
-      if (description_.collect) {
+      if (description_.collect || description_.memory) {
         return Error{ErrorCode::kInvalid,
                      "policy local takes its steps on the CPU: leave --device at cpu"};
       }
@@ -145,8 +145,9 @@ class SessionImpl final : public Session {
     if (!optimizer) return optimizer.error();
     optimizer_ = std::move(*optimizer);
     PlanBuckets();
-    const bool mapping = config_.exchange.mapping == "auto";
-    auto buffers = WorkerBuffers::Make(*layout_, StateTensors(), mapping);
+    const bool mapping = config_.exchange.mapping == "auto" && !description_.memory;
+    auto buffers =
+        WorkerBuffers::Make(*layout_, StateTensors(), mapping, std::move(description_.memory));
     if (!buffers && mapping) {
       spdlog::warn("no mapping for peers on this host: {}", buffers.error().message);
       buffers = WorkerBuffers::Make(*layout_, StateTensors(), false);
@@ -391,7 +392,7 @@ class SessionImpl final : public Session {
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
       contribution_ = gradient;
-    } else if (first && !description_.collect) {
+    } else if (first && !description_.collect && buffers_->memory().on_host()) {
       std::memset(gradient, 0, count * sizeof(float));
     }
     const Epoch epoch = pick.work.epoch;

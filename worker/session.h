@@ -43,6 +43,8 @@
 
 namespace lockstep::worker {
 
+class ExchangeMemory;
+
 struct SessionOptions {
   std::string coordinator;         // "HOST:PORT"
   std::string secret_file;         // empty: none; required beyond loopback
@@ -72,6 +74,11 @@ struct JobDescription {
   // what would have been the last unit was taken back after the sum was begun. With it the memory
   // is not zeroed beforehand.
   std::function<void(std::span<float>)> collect;
+  // Optional, for a trainer that computes in the memory of a device: where the gradients, the
+  // parameters and the optimizer's state are to be. Work::parameters and Work::gradient then lie
+  // there, for the device alone to read and write; the gradient is not zeroed beforehand, and is
+  // complete on the device when Done or BlockFinal is called.
+  std::shared_ptr<ExchangeMemory> memory;
   // The samples. Workers whose digests differ cannot be in one job.
   std::string dataset_digest;
   std::uint64_t train_samples = 0;

@@ -10,6 +10,7 @@
 #include "worker/compute/devices.h"
 #include "worker/data/batch_ahead.h"
 #include "worker/data/dataset.h"
+#include "worker/memory/exchange_memory.h"
 #include "worker/models/model.h"
 #include "worker/models/staged_model.h"
 
@@ -45,12 +46,13 @@ JobDescription Describe(const JobConfig& config, const Model& model, const Datas
 // Runs the units on a device.
 class Trainer {
  public:
-  Trainer(Session& session, const Dataset& dataset, Compute& compute, Model& model)
+  Trainer(Session& session, const Dataset& dataset, Compute& compute, Model& model,
+          ExchangeOn exchange)
       : session_(session),
         model_(model),
         batches_(dataset, session.config().job.seed),
         final_blocks_(session) {
-    if (compute.host_link() != nullptr) staged_.emplace(compute, model);
+    if (compute.host_link() != nullptr) staged_.emplace(compute, model, exchange);
   }
 
   // Null where the model writes the session's own memory.
@@ -102,8 +104,14 @@ class Trainer {
   std::vector<std::uint32_t> test_indices_;
 };
 
+// Where the exchange of a worker that computes on this device works; null: on the host's memory.
+std::shared_ptr<ExchangeMemory> MemoryOf(Compute& compute, const JobConfig& config) {
+  if (config.exchange.memory == "host" || config.policy.local()) return nullptr;
+  return compute.MakeExchangeMemory();
+}
+
 // What the device holds goes before the device.
-Status TrainOn(Compute& compute, Session& session, bool* begun) {
+Status TrainJob(Compute& compute, Session& session, bool* begun) {
   const JobConfig& config = session.config();
   auto data = OpenDataset(config.data, config.job.seed);
   if (!data) return data.error();
@@ -111,9 +119,14 @@ Status TrainOn(Compute& compute, Session& session, bool* begun) {
   auto model = MakeModel(
       {.config = config.model, .input = dataset.shape(), .classes = dataset.classes()}, compute);
   if (!model) return model.error();
-  Trainer trainer(session, dataset, compute, **model);
   JobDescription job = Describe(config, **model, dataset);
-  if (StagedModel* staged = trainer.staged()) {
+  job.memory = MemoryOf(compute, config);
+  Trainer trainer(session, dataset, compute, **model,
+                  job.memory ? ExchangeOn::kDevice : ExchangeOn::kHost);
+  if (job.memory) {
+    spdlog::info("computing on {}; gradients, parameters and optimizer state stay in its memory",
+                 compute.name());
+  } else if (StagedModel* staged = trainer.staged()) {
     spdlog::info("computing on {}; gradients and parameters are staged through the host's memory",
                  compute.name());
     job.collect = [staged](std::span<float> gradient) { staged->Collect(gradient); };
@@ -139,11 +152,16 @@ Status TrainOn(Compute& compute, Session& session, bool* begun) {
 }  // namespace
 
 Status Train(Session& session, const std::string& device) {
+  return TrainOn(session, [&] { return MakeCompute(device, session.config().compute.precision); });
+}
+
+Status TrainOn(Session& session,
+               const std::function<Result<std::unique_ptr<Compute>>()>& make_compute) {
   bool begun = false;
   try {
-    auto compute = MakeCompute(device, session.config().compute.precision);
+    auto compute = make_compute();
     if (!compute) return compute.error();
-    return TrainOn(**compute, session, &begun);
+    return TrainJob(**compute, session, &begun);
   } catch (const DeviceError& error) {
     return Error{begun ? ErrorCode::kIo : ErrorCode::kInvalid, error.what()};
   }

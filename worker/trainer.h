@@ -2,9 +2,12 @@
 // Session.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
+#include "worker/compute/compute.h"
 #include "worker/session.h"
 
 namespace lockstep::worker {
@@ -13,5 +16,9 @@ namespace lockstep::worker {
 // ErrorCode::kInvalid, kNotFound or kRefused; a job that failed is kClosed, a device that failed
 // kIo. `device`: "cpu", "cuda:0" (compute/devices.h).
 Status Train(Session& session, const std::string& device);
+
+// The same on a device that the caller makes.
+Status TrainOn(Session& session,
+               const std::function<Result<std::unique_ptr<Compute>>()>& make_compute);
 
 }  // namespace lockstep::worker

@@ -44,7 +44,7 @@ class GpuModel : public testing::TestWithParam<Case> {
     const auto gpu = Gpu(precision);
     auto model = MakeModel(cpu_.spec, *gpu);
     LOCKSTEP_CHECK(model.ok(), "{}", model.error().message);
-    StagedModel staged(*gpu, **model);
+    StagedModel staged(*gpu, **model, ExchangeOn::kHost);
     const std::atomic<bool> cancelled{false};
     std::vector<std::uint32_t> final_blocks;
     *loss = 0;
@@ -113,7 +113,7 @@ TEST_P(GpuModel, EvaluatesAsTheCpu) {
   const EvalResult expected = cpu_.model->Evaluate(cpu_.parameters.data(), batch_);
   const auto gpu = Gpu();
   auto model = MakeModel(cpu_.spec, *gpu);
-  StagedModel staged(*gpu, **model);
+  StagedModel staged(*gpu, **model, ExchangeOn::kHost);
   const EvalResult result = staged.Evaluate(cpu_.parameters, 1, batch_);
   EXPECT_EQ(result.samples, expected.samples);
   EXPECT_NEAR(result.loss_sum, expected.loss_sum, 1e-5 * expected.loss_sum);

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -48,6 +49,7 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+class ExchangeMemory;
 class HostLink;
 
 class Compute {
@@ -59,6 +61,9 @@ class Compute {
   // Of a device with memory of its own: the way there and back. Null where the device's memory is
   // the host's. Lives as long as this object.
   virtual HostLink* host_link() { return nullptr; }
+  // Of a device with memory of its own: memory of it for the exchange, whose pointers this object
+  // can compute with. It may outlive this object. Null where the exchange cannot work there.
+  virtual std::shared_ptr<ExchangeMemory> MakeExchangeMemory() { return nullptr; }
 
   // Zeroed, aligned to 64 bytes; DeviceArray below frees it.
   virtual void* Allocate(std::size_t bytes) = 0;
@@ -148,6 +153,8 @@ class HostLink {
   // for. Each ticket is waited for once; Wait returns when `host` is filled.
   virtual Ticket Download(const float* device, std::span<float> host) = 0;
   virtual void Wait(Ticket ticket) = 0;
+  // A ticket to wait until all computing that was asked for so far is done.
+  virtual Ticket Mark() = 0;
 };
 
 // Memory of a device, freed with the object. The device outlives it.

@@ -4,7 +4,8 @@
 
 namespace lockstep::worker {
 
-// Follows the backward pass of a unit.
+// Follows the backward pass of a unit: what of the sum is on its way to where the exchange reads
+// it.
 class StagedModel::Downloads final : public BackwardObserver {
  public:
   // `on_final` null: not the last unit, the sum stays where it is.
@@ -19,6 +20,10 @@ class StagedModel::Downloads final : public BackwardObserver {
 
   void BlockFinal(std::uint32_t block) override {
     if (on_final_ == nullptr) return;
+    if (staged_.exchange_ == ExchangeOn::kDevice) {
+      under_way_.push_back({block, staged_.link_.Mark()});
+      return;
+    }
     const ParameterBlock& range = staged_.model_.blocks()[block];
     under_way_.push_back(
         {block, staged_.link_.Download(staged_.gradient_.get() + range.offset,
@@ -46,8 +51,9 @@ class StagedModel::Downloads final : public BackwardObserver {
   std::size_t next_ = 0;
 };
 
-StagedModel::StagedModel(Compute& compute, Model& model)
-    : compute_(compute), link_(*compute.host_link()), model_(model) {
+StagedModel::StagedModel(Compute& compute, Model& model, ExchangeOn exchange)
+    : compute_(compute), link_(*compute.host_link()), model_(model), exchange_(exchange) {
+  if (exchange_ == ExchangeOn::kDevice) return;
   training_.memory = DeviceArray<float>(compute, model.parameter_count());
   gradient_ = DeviceArray<float>(compute, model.parameter_count());
 }
@@ -71,6 +77,9 @@ TrainResult StagedModel::TrainUnit(const Unit& unit, const Batch& batch,
                                    const std::function<void()>& meanwhile,
                                    const std::atomic<bool>& cancelled) {
   LOCKSTEP_CHECK(unit.gradient.size() == model_.parameter_count());
+  if (exchange_ == ExchangeOn::kDevice) {
+    return TrainInPlace(unit, batch, on_final, meanwhile, cancelled);
+  }
   const float* parameters = Bring(training_, unit.parameters, unit.version);
   if (unit.first) link_.Zero(gradient_.get(), model_.parameter_count());
   if (unit.last) link_.Pin(unit.gradient);
@@ -78,7 +87,21 @@ TrainResult StagedModel::TrainUnit(const Unit& unit, const Batch& batch,
   return model_.TrainUnit(parameters, gradient_.get(), batch, &downloads, cancelled);
 }
 
+TrainResult StagedModel::TrainInPlace(const Unit& unit, const Batch& batch,
+                                      const std::function<void(std::uint32_t)>& on_final,
+                                      const std::function<void()>& meanwhile,
+                                      const std::atomic<bool>& cancelled) {
+  if (unit.first) link_.Zero(unit.gradient.data(), model_.parameter_count());
+  Downloads marks(*this, unit.gradient, unit.last ? &on_final : nullptr, meanwhile);
+  const TrainResult result =
+      model_.TrainUnit(unit.parameters.data(), unit.gradient.data(), batch, &marks, cancelled);
+  // Also of a unit that was called off.
+  link_.Wait(link_.Mark());
+  return result;
+}
+
 void StagedModel::Collect(std::span<float> gradient) {
+  LOCKSTEP_CHECK(exchange_ == ExchangeOn::kHost, "the sum is where the exchange reads it");
   LOCKSTEP_CHECK(gradient.size() == model_.parameter_count());
   link_.Pin(gradient);
   link_.Wait(link_.Download(gradient_.get(), gradient));
@@ -86,6 +109,7 @@ void StagedModel::Collect(std::span<float> gradient) {
 
 EvalResult StagedModel::Evaluate(std::span<const float> parameters, std::uint32_t version,
                                  const Batch& batch) {
+  if (exchange_ == ExchangeOn::kDevice) return model_.Evaluate(parameters.data(), batch);
   return model_.Evaluate(Bring(evaluated_, parameters, version), batch);
 }
 

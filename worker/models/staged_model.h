@@ -1,7 +1,8 @@
-// A model on a device with memory of its own, for an exchange that works on the host's memory. The
-// parameters are brought to the device when they have changed. Gradient sums stay on the device
-// over the units of a contribution and are brought to the host block by block while the last unit's
-// backward pass goes on.
+// A model on a device with memory of its own. Where the exchange works there too, the model reads
+// and writes the exchange's memory. For an exchange that works on the host's, the parameters are
+// brought to the device when they have changed; gradient sums stay on the device over the units of
+// a contribution and are brought to the host block by block while the last unit's backward pass
+// goes on.
 #pragma once
 
 #include <atomic>
@@ -17,26 +18,30 @@
 
 namespace lockstep::worker {
 
+enum class ExchangeOn : bool { kHost, kDevice };
+
 // One thread at a time, as the model. `compute` has a host_link; model and compute outlive it.
 class StagedModel {
  public:
-  StagedModel(Compute& compute, Model& model);
+  StagedModel(Compute& compute, Model& model, ExchangeOn exchange);
 
+  // Memory is of the side where the exchange works.
   struct Unit {
-    std::span<const float> parameters;  // host
-    std::uint32_t version = 0;          // the same version, the same parameters
-    std::span<float> gradient;          // host; filled in the last unit
-    bool first = false;                 // the sum begins at zero
+    std::span<const float> parameters;
+    std::uint32_t version = 0;  // the same version, the same parameters
+    std::span<float> gradient;  // complete after the last unit; on the host not written before
+    bool first = false;         // the sum begins at zero
     bool last = false;
   };
   // As Model::TrainUnit. In the last unit `on_final` hears of each block, in finish order, once its
-  // sum has arrived in `unit.gradient`. `meanwhile` is called once while the device is at work.
-  // When it returns, nothing writes `unit.gradient` any more.
+  // sum is in `unit.gradient`. `meanwhile` is called once while the device is at work. When it
+  // returns, nothing reads `unit.parameters` or writes `unit.gradient` any more.
   TrainResult TrainUnit(const Unit& unit, const Batch& batch,
                         const std::function<void(std::uint32_t block)>& on_final,
                         const std::function<void()>& meanwhile, const std::atomic<bool>& cancelled);
 
-  // Brings the sum to the host although its last unit was not known to be the last.
+  // Brings the sum to the host although its last unit was not known to be the last. Only where the
+  // exchange works on the host's memory.
   void Collect(std::span<float> gradient);
 
   EvalResult Evaluate(std::span<const float> parameters, std::uint32_t version, const Batch& batch);
@@ -48,11 +53,16 @@ class StagedModel {
     DeviceArray<float> memory;
     std::optional<std::uint32_t> version;
   };
+  TrainResult TrainInPlace(const Unit& unit, const Batch& batch,
+                           const std::function<void(std::uint32_t block)>& on_final,
+                           const std::function<void()>& meanwhile,
+                           const std::atomic<bool>& cancelled);
   const float* Bring(Copy& copy, std::span<const float> parameters, std::uint32_t version);
 
   Compute& compute_;
   HostLink& link_;
   Model& model_;
+  const ExchangeOn exchange_;
   Copy training_;
   Copy evaluated_;  // takes memory at its first use
   DeviceArray<float> gradient_;

@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "transport/mapping/map_peer.h"
 #include "transport/mapping/ordering.h"
+#include "transport/staging/staged_transport.h"
+#include "worker/compute/compute.h"
 #include "worker/runtime/fetch_desk.h"
 
 namespace lockstep::worker {
@@ -187,13 +189,23 @@ class DataPlaneImpl final : public DataPlane {
   void Handle(const Event& event) {
     NoteHosts(event);
     Actions actions = machine_.Step(MonotonicNow(), event);
-    CarryOut(std::move(actions), 0);
+    EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
   StepMachine& machine() { return machine_; }
   WorkerBuffers& buffers() { return buffers_; }
 
  private:
+  // A device that fails ends this worker's part in the job.
+  template <class Action>
+  void EndIfDeviceFails(Action action) {
+    try {
+      action();
+    } catch (const DeviceError& error) {
+      desk_.End(error.what(), /*failed=*/true);
+    }
+  }
+
   void OpenLink(const std::string& name) {
     transport::Options options;
     options.self = Identity(setup_.machine.self);
@@ -205,6 +217,10 @@ class DataPlaneImpl final : public DataPlane {
     auto made = transport::MakeTransport(name, options);
     transport::Capabilities library;
     if (made) library = (*made)->capabilities();
+    if (made && !memory_.on_host() && !(*made)->capabilities().cuda_memory) {
+      made = transport::MakeStagedTransport(std::move(*made), *memory_.copies(),
+                                            setup_.machine.piece_bytes);
+    }
     if (made) {
       auto link = std::make_unique<Link>(*this, std::move(*made), name, std::move(library),
                                          setup_.timeouts.fetch);
@@ -444,8 +460,9 @@ class DataPlaneImpl final : public DataPlane {
 
   template <class Operation>
   void PostOperation(Operation& operation) {
-    reduction_->Post(
-        [this, operation = std::move(operation)] { Post(operations_.Run(operation)); });
+    reduction_->Post([this, operation = std::move(operation)] {
+      EndIfDeviceFails([&] { Post(operations_.Run(operation)); });
+    });
   }
   void Do(action::Reduce& a) { PostOperation(a); }
   void Do(action::CopySums& a) { PostOperation(a); }

@@ -124,6 +124,12 @@ class FakeDevice final : public Compute, public HostLink {
     downloads_.erase(found);
     story.push_back("arrived");
   }
+  Ticket Mark() override {
+    story.push_back("mark");
+    const Ticket ticket = next_ticket_++;
+    downloads_[ticket] = {};
+    return ticket;
+  }
   std::size_t under_way() const { return downloads_.size(); }
 
   std::vector<std::string> story;
@@ -147,7 +153,7 @@ class StagedModelTest : public testing::Test {
     parameters_.resize(model_->parameter_count());
     model_->InitParameters(1, parameters_);
     gradient_.assign(parameters_.size(), -7);
-    staged_ = std::make_unique<StagedModel>(device_, *model_);
+    staged_ = std::make_unique<StagedModel>(device_, *model_, ExchangeOn::kHost);
   }
 
   StagedModel::Unit Unit(bool first, bool last, std::uint32_t version = 1) {
@@ -231,6 +237,25 @@ TEST_F(StagedModelTest, ParametersTravelWhenTheyHaveChanged) {
   EXPECT_EQ(std::count(device_.story.begin(), device_.story.end(), "upload"), 1);
   Train(Unit(true, true, 2), batch);
   EXPECT_EQ(std::count(device_.story.begin(), device_.story.end(), "upload"), 1);
+}
+
+TEST_F(StagedModelTest, WorksInPlaceWhereTheExchangeIsOnTheDevice) {
+  const Batch a = RandomBatch(spec_, 6, 1);
+  const Batch b = RandomBatch(spec_, 6, 2);
+  const std::vector<float> expected = Expected({&a, &b});
+  staged_ = std::make_unique<StagedModel>(device_, *model_, ExchangeOn::kDevice);
+  Train(Unit(true, false), a);
+  EXPECT_THAT(final_blocks_, IsEmpty());
+  EXPECT_THAT(device_.story, ElementsAre("zero", "meanwhile", "done", "mark", "arrived"));
+  device_.story.clear();
+  Train(Unit(false, true), b);
+  EXPECT_EQ(gradient_, expected);
+  EXPECT_EQ(final_blocks_, model_->finish_order());
+  EXPECT_THAT(device_.story, ElementsAre("mark", "mark", "meanwhile", "arrived", "final", "arrived",
+                                         "final", "done", "mark", "arrived"));
+  EXPECT_EQ(device_.under_way(), 0u);
+  const EvalResult plain = model_->Evaluate(parameters_.data(), a);
+  EXPECT_EQ(staged_->Evaluate(parameters_, 1, a).loss_sum, plain.loss_sum);
 }
 
 TEST_F(StagedModelTest, TheSumIsCollectedWhenTheRestWasTakenBack) {

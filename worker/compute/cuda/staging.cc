@@ -63,13 +63,18 @@ void Link::Zero(float* device, std::size_t count) {
   Check(cudaMemsetAsync(device, 0, count * sizeof(float), compute_.get()), "clearing memory");
 }
 
-HostLink::Ticket Link::Download(const float* device, std::span<float> host) {
+HostLink::Ticket Link::NewTicket() {
   if (free_.empty()) {
     free_.push_back(static_cast<Ticket>(tickets_.size()));
     tickets_.emplace_back();
   }
   const Ticket ticket = free_.back();
   free_.pop_back();
+  return ticket;
+}
+
+HostLink::Ticket Link::Download(const float* device, std::span<float> host) {
+  const Ticket ticket = NewTicket();
   UnderWay& copy = tickets_[ticket];
   copy.computed.Record(compute_);
   copy.computed.HoldUp(downloads_);
@@ -77,6 +82,12 @@ HostLink::Ticket Link::Download(const float* device, std::span<float> host) {
                         downloads_.get()),
         "copying gradients to the host");
   copy.arrived.Record(downloads_);
+  return ticket;
+}
+
+HostLink::Ticket Link::Mark() {
+  const Ticket ticket = NewTicket();
+  tickets_[ticket].arrived.Record(compute_);
   return ticket;
 }
 

@@ -65,12 +65,15 @@ class Link final : public HostLink {
   void Zero(float* device, std::size_t count) override;
   Ticket Download(const float* device, std::span<float> host) override;
   void Wait(Ticket ticket) override;
+  Ticket Mark() override;
 
  private:
   struct UnderWay {
     Event computed;
     Event arrived;
   };
+
+  Ticket NewTicket();
 
   const Stream& compute_;
   Stream downloads_;

@@ -1,0 +1,124 @@
+// The imitated device's memory for the exchange.
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tests/fake_device/fake_device.h"
+#include "tests/fake_device/thread_copies.h"
+#include "worker/optimizer/rules.h"
+
+namespace lockstep::worker {
+namespace {
+
+using Later = std::function<void(std::function<void()>)>;
+
+class FakeLoops final : public rules::Loops {
+ public:
+  FakeLoops(const FakeAddresses& addresses, Later later)
+      : addresses_(addresses), later_(std::move(later)) {}
+
+  void SgdPlain(const rules::Slice& slice, float weight_decay, float learning_rate) const override {
+    later_([=, this] { host_.SgdPlain(Host(slice), weight_decay, learning_rate); });
+  }
+  void SgdMomentum(const rules::Slice& slice, float weight_decay, float learning_rate,
+                   float momentum, bool nesterov, float* velocity) const override {
+    later_([=, this] {
+      host_.SgdMomentum(Host(slice), weight_decay, learning_rate, momentum, nesterov,
+                        addresses_.Host(velocity, slice.count));
+    });
+  }
+  void RmsPropPlain(const rules::Slice& slice, const rules::RmsPropFactors& factors,
+                    float* square) const override {
+    later_([=, this] {
+      host_.RmsPropPlain(Host(slice), factors, addresses_.Host(square, slice.count));
+    });
+  }
+  void RmsPropMomentum(const rules::Slice& slice, const rules::RmsPropFactors& factors,
+                       float momentum, float* square, float* velocity) const override {
+    later_([=, this] {
+      host_.RmsPropMomentum(Host(slice), factors, momentum, addresses_.Host(square, slice.count),
+                            addresses_.Host(velocity, slice.count));
+    });
+  }
+  void AdamWStep(const rules::Slice& slice, const rules::AdamFactors& factors, float* moment,
+                 float* square) const override {
+    later_([=, this] {
+      host_.AdamWStep(Host(slice), factors, addresses_.Host(moment, slice.count),
+                      addresses_.Host(square, slice.count));
+    });
+  }
+
+ private:
+  rules::Slice Host(rules::Slice slice) const {
+    slice.parameters = addresses_.Host(slice.parameters, slice.count);
+    slice.gradient_sum = addresses_.Host(slice.gradient_sum, slice.count);
+    return slice;
+  }
+
+  const FakeAddresses& addresses_;
+  const rules::Loops& host_ = rules::HostLoops();
+  const Later later_;
+};
+
+class FakeMemory final : public ExchangeMemory {
+ public:
+  explicit FakeMemory(std::shared_ptr<FakeAddresses> addresses)
+      : addresses_(std::move(addresses)) {}
+
+  bool on_host() const override { return false; }
+  Result<std::byte*> Allocate(std::size_t bytes) override { return addresses_->Allocate(bytes); }
+  void Free(std::byte* memory, std::size_t /*bytes*/) override { addresses_->Free(memory); }
+
+  void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
+    Ask([=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
+      for (Input& input : copies) input.data = addresses_->Host(input.data, n);
+      worker::WeightedSum(copies, addresses_->Host(out, n), n);
+    });
+  }
+  void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
+                           double* out) override {
+    Ask([=, this] {
+      worker::SumOfSquaresByGrain(addresses_->Host(data, n), n, grain,
+                                  addresses_->Host(out, Grains(n, grain)));
+    });
+  }
+  const rules::Loops& update_loops() const override { return loops_; }
+  void Copy(float* to, const float* from, std::size_t n) override {
+    Ask([=, this] {
+      std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof(float));
+    });
+  }
+  void Finish() override {
+    for (const auto& operation : std::exchange(asked_, {})) operation();
+  }
+
+  void ToHost(void* host, const void* from, std::size_t bytes) override {
+    std::memcpy(host, addresses_->Host(static_cast<const std::byte*>(from), bytes), bytes);
+  }
+  void FromHost(void* to, const void* host, std::size_t bytes) override {
+    std::memcpy(addresses_->Host(static_cast<std::byte*>(to), bytes), host, bytes);
+  }
+  void Zero(float* to, std::size_t n) override {
+    std::memset(addresses_->Host(to, n), 0, n * sizeof(float));
+  }
+  transport::DeviceCopies* copies() override { return &copies_; }
+
+ private:
+  void Ask(std::function<void()> operation) { asked_.push_back(std::move(operation)); }
+
+  const std::shared_ptr<FakeAddresses> addresses_;
+  std::vector<std::function<void()>> asked_;  // the reduction thread's
+  const FakeLoops loops_{*addresses_, [this](std::function<void()> loop) { Ask(std::move(loop)); }};
+  ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {
+    return addresses_->Host(device, bytes);
+  }};
+};
+
+}  // namespace
+
+std::unique_ptr<ExchangeMemory> MakeFakeMemory(std::shared_ptr<FakeAddresses> addresses) {
+  return std::make_unique<FakeMemory>(std::move(addresses));
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,117 @@
+"""Whole jobs with workers on a device that is imitated, whose memory faults when the host touches it: they end with the parameters
+of the same job on CPUs, bit for bit."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+
+from harness import BIN, ClusterTest, Job, check_epochs  # noqa: E402
+
+WORKER = pathlib.Path(os.environ["LOCKSTEP_FAKE_DEVICE_WORKER"])
+DEVICE_LINE = "gradients, parameters and optimizer state stay in its memory"
+
+
+class DeviceJob(Job):
+    """The workers in `on_device` compute on the device, the others on the CPU."""
+
+    on_device = ()
+
+    def start_worker(self, index, *arguments, name=None, **more):
+        if index not in self.on_device:
+            return super().start_worker(index, *arguments, name=name, **more)
+        return self._start(name or f"worker{index}",
+                           [WORKER, "--coordinator", self.address, "--id", index, *arguments])
+
+
+def run(test, on_device, workers=3, **options):
+    with DeviceJob(workers, **options) as job:
+        job.on_device = on_device
+        summary = job.start().finish()
+        for index in range(workers):
+            test.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
+            test.assertEqual(DEVICE_LINE in job.log(f"worker{index}"), index in on_device)
+        test.assertEqual(summary["status"], "completed")
+        # Nobody was lost, and came back, on the way.
+        for line in job.rounds():
+            test.assertEqual({c["worker"] for c in line["contributors"]}, set(range(workers)))
+        return summary
+
+
+class FakeDeviceJobs(ClusterTest):
+    def compare(self, **options):
+        cpu = run(self, (), **options)
+        for on_device in ((0, 1, 2), (1,)):
+            device = run(self, on_device, **options)
+            self.assertEqual(device["params_digest"], cpu["params_digest"], on_device)
+            self.assertEqual(device["train_loss"], cpu["train_loss"])
+            for path in device["paths"]:
+                staged = path["from"] in on_device
+                self.assertEqual("staged through pinned memory" in path["path"], staged, path)
+                if on_device == (1,) and 1 not in (path["from"], path["to"]):
+                    self.assertEqual(path["path"], "mapped")
+
+    def test_small_model_inline(self):
+        self.compare(optimizer__momentum=0.9)
+
+    def test_pieces_over_tcp(self):
+        self.compare(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
+                     exchange__transport="tcp", optimizer__name="adamw", optimizer__clip=0.5, job__rounds=12)
+
+    def test_pieces_over_the_best_transport(self):
+        self.compare(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
+                     optimizer__name="rmsprop", optimizer__momentum=0.9, optimizer__epsilon=1, job__rounds=12,
+                     evaluation__every_epochs=1, data__synthetic_train=256)
+
+    def test_on_the_hosts_memory(self):
+        with DeviceJob(2, exchange__memory="host") as job:
+            job.on_device = (0, 1)
+            summary = job.start().finish()
+            self.assertEqual({path["path"] for path in summary["paths"]}, {"mapped"})
+            self.assertNotIn(DEVICE_LINE, job.log("worker0"))
+        self.assertEqual(summary["params_digest"], run(self, (), workers=2)["params_digest"])
+
+    def test_killed_worker(self):
+        """A worker on the device dies, another takes its place and catches up out of the others' memory."""
+        options = dict(job__rounds=0, job__epochs=3, job__min_workers=1, model__widths="512,512",
+                       exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", emulate__unit_time="3ms",
+                       checkpoint__every_epochs=1, evaluation__every_epochs=1, optimizer__momentum=0.9)
+        with DeviceJob(3, **options) as job:
+            job.on_device = (0, 1, 2)
+            job.start()
+            job.wait_for_rounds(8)
+            job.processes["worker2"].kill()
+            job.processes["worker2"].wait()
+            job.start_worker(2, name="worker2-again")
+            summary = job.finish()
+            self.assertEqual(summary["status"], "completed")
+            check_epochs(self, job.rounds(), 2048)
+            for name in ("worker0", "worker1", "worker2-again"):
+                self.assertEqual(job.wait(name), 0, job.log(name))
+            self.assertIn(2, {c["worker"] for line in job.rounds()[-5:] for c in line["contributors"]})
+            # All members report digests of their parameters, and the coordinator says who is outvoted.
+            self.assertNotIn("parameters differ", job.log("coordinator"))
+
+    def test_resumed_on_another_device(self):
+        """A checkpoint that comes out of one memory goes on in the other."""
+        options = dict(optimizer__momentum=0.9, checkpoint__every_epochs=1)
+        digests = set()
+        for first, then in (((0, 1), ()), ((), (0, 1)), ((), ())):
+            with DeviceJob(2, job__rounds=32, **options) as job:
+                job.on_device = first
+                job.start().finish()
+                job.config.write_text(job.config.read_text().replace("rounds = 32", "rounds = 48"))
+                job.on_device = then
+                job.start_coordinator("--resume")
+                for index in range(2):
+                    job.start_worker(index)
+                summary = job.finish()
+                self.assertEqual(summary["rounds"], 48)
+                digests.add(summary["params_digest"])
+        self.assertEqual(len(digests), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,39 @@
+// lockstep-worker on an imitated device whose memory the host cannot touch. Takes the same options.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/program_options.h"
+#include "tests/fake_device/fake_device.h"
+#include "worker/session.h"
+#include "worker/trainer.h"
+
+int main(int argc, char** argv) {
+  namespace worker = lockstep::worker;
+  const auto options =
+      lockstep::ParseWorkerOptions(std::vector<std::string>(argv + 1, argv + argc));
+  if (!options) {
+    std::fprintf(stderr, "%s\n", options.error().message.c_str());
+    return 2;
+  }
+  lockstep::InitLogging("worker", options->log_level);
+  worker::SessionOptions session_options;
+  session_options.coordinator = ToString(options->coordinator);
+  session_options.wanted = options->wanted;
+  session_options.device = "imitated";
+  auto session = worker::Session::Join(std::move(session_options));
+  if (!session) {
+    std::fprintf(stderr, "%s\n", session.error().message.c_str());
+    return 2;
+  }
+  const lockstep::Status trained = worker::TrainOn(**session, [] {
+    return lockstep::Result(worker::MakeFakeCompute(std::make_shared<worker::FakeAddresses>()));
+  });
+  if (!trained.ok()) {
+    std::fprintf(stderr, "%s\n", trained.error().message.c_str());
+    return 1;
+  }
+  return 0;
+}
