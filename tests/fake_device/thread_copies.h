@@ -2,6 +2,7 @@
 // asked for.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
@@ -22,6 +23,8 @@ class ThreadCopies : public transport::DeviceCopies {
   // From an address of the device to where the host finds the same memory.
   using Translate = std::function<std::byte*(const std::byte* device, std::size_t bytes)>;
 
+  std::atomic<bool> fail{false};  // the copies from here on
+
   // Without `translate` the device's memory is the host's.
   explicit ThreadCopies(Translate translate = nullptr) : translate_(std::move(translate)) {}
   // After the copies that were asked for.
@@ -40,11 +43,11 @@ class ThreadCopies : public transport::DeviceCopies {
   void FreePinned(std::byte* memory, std::size_t /*bytes*/) override { std::free(memory); }
 
   void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
-                std::function<void()> done) override {
+                std::function<void(bool)> done) override {
     Ask([=, this] { std::memcpy(pinned, Host(device, bytes), bytes); }, std::move(done));
   }
   void FromPinned(std::byte* device, const std::byte* pinned, std::size_t bytes,
-                  std::function<void()> done) override {
+                  std::function<void(bool)> done) override {
     Ask([=, this] { std::memcpy(Host(device, bytes), pinned, bytes); }, std::move(done));
   }
 
@@ -53,7 +56,7 @@ class ThreadCopies : public transport::DeviceCopies {
     return translate_ ? translate_(device, bytes) : const_cast<std::byte*>(device);
   }
 
-  void Ask(std::function<void()> copy, std::function<void()> done) {
+  void Ask(std::function<void()> copy, std::function<void(bool)> done) {
     {
       const std::lock_guard lock(mutex_);
       asked_.emplace_back(std::move(copy), std::move(done));
@@ -69,8 +72,9 @@ class ThreadCopies : public transport::DeviceCopies {
       const auto [copy, done] = std::move(asked_.front());
       asked_.pop_front();
       lock.unlock();
-      copy();
-      done();
+      const bool ok = !fail;
+      if (ok) copy();
+      done(ok);
       lock.lock();
     }
   }
@@ -78,7 +82,7 @@ class ThreadCopies : public transport::DeviceCopies {
   const Translate translate_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::pair<std::function<void()>, std::function<void()>>> asked_;
+  std::deque<std::pair<std::function<void()>, std::function<void(bool)>>> asked_;
   bool ending_ = false;
   std::thread thread_{[this] { Run(); }};
 };

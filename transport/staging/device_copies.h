@@ -17,13 +17,14 @@ class DeviceCopies {
   virtual Result<std::byte*> AllocatePinned(std::size_t bytes) = 0;
   virtual void FreePinned(std::byte* memory, std::size_t bytes) = 0;
 
-  // Begins a copy and returns. `done` is called once, on a thread of the device's, when it is
-  // complete: it may post, and do nothing that takes long. What was written to the source before
-  // this call, by the host or by operations of the device that were waited for, is what is copied.
+  // Begins a copy and returns. `done` is called once, on a thread of the device's or within the
+  // call, when it is complete, or with false when the device has failed: it may post, and do
+  // nothing that takes long. What was written to the source before this call, by the host or by
+  // operations of the device that were waited for, is what is copied.
   virtual void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
-                        std::function<void()> done) = 0;
+                        std::function<void(bool)> done) = 0;
   virtual void FromPinned(std::byte* device, const std::byte* pinned, std::size_t bytes,
-                          std::function<void()> done) = 0;
+                          std::function<void(bool)> done) = 0;
 };
 
 }  // namespace lockstep::transport

@@ -23,17 +23,24 @@ using staging::Ring;
 // transport's.
 constexpr std::uint32_t kDeviceRegions = 1u << 31;
 
+constexpr const char* kDeviceFailed = "a copy from or to the device has failed";
+
 // A copy that was begun. The device's thread sets it and touches nothing else afterwards.
 class Completion {
  public:
-  void Set() {
-    done_.store(true, std::memory_order_release);
-    done_.notify_all();
+  void Set(bool ok) {
+    state_.store(ok ? kDone : kFailed, std::memory_order_release);
+    state_.notify_all();
   }
-  void Wait() const { done_.wait(false, std::memory_order_acquire); }
+  // Whether the bytes are there.
+  bool Wait() const {
+    state_.wait(kUnderWay, std::memory_order_acquire);
+    return state_.load(std::memory_order_acquire) == kDone;
+  }
 
  private:
-  std::atomic<bool> done_{false};
+  enum State : std::uint8_t { kUnderWay, kDone, kFailed };
+  std::atomic<State> state_{kUnderWay};
 };
 using Copying = std::shared_ptr<Completion>;
 
@@ -147,16 +154,15 @@ class StagedTransport final : public Transport, public Handler {
     for (const std::uint64_t own : serves) {
       LOCKSTEP_CHECK(serves_.at(own).copying && serves_.at(own).ended,
                      "a peer is down that is still served");
-      serves_.at(own).copying->Wait();
-      CopiedOut(own);
+      CopiedOut(own, serves_.at(own).copying->Wait());
     }
     std::vector<FetchId> fetches;
     for (const auto& [id, fetch] : fetches_) {
       if (fetch.peer == peer) fetches.push_back(id);
     }
     for (const FetchId id : fetches) {
-      fetches_.at(id).copying->Wait();
-      FinishFetch(id, FetchStatus::kOk);
+      const bool ok = fetches_.at(id).copying->Wait();
+      FinishFetch(id, ok ? FetchStatus::kOk : FetchStatus::kPeerDown);
     }
     const auto rings = peers_.find(peer);
     spare_.push_back(std::move(rings->second));
@@ -211,12 +217,9 @@ class StagedTransport final : public Transport, public Handler {
     if (status != FetchStatus::kOk || fetch.bytes == 0) return FinishFetch(id, status);
     fetch.copying = std::make_shared<Completion>();
     copies_.FromPinned(fetch.device, peers_.at(fetch.peer).in.At(fetch.slot), fetch.bytes,
-                       [this, id, copying = fetch.copying] {
-                         inner_->Post([this, id] {
-                           // It may have been waited for meanwhile.
-                           if (fetches_.contains(id)) FinishFetch(id, FetchStatus::kOk);
-                         });
-                         copying->Set();
+                       [this, id, copying = fetch.copying](bool ok) {
+                         inner_->Post([this, id, ok] { CopiedIn(id, ok); });
+                         copying->Set(ok);
                        });
   }
 
@@ -297,18 +300,28 @@ class StagedTransport final : public Transport, public Handler {
       serve.slot = slot;
       serve.copying = std::make_shared<Completion>();
       copies_.ToPinned(rings.out.At(*slot), serve.device, serve.bytes,
-                       [this, own, copying = serve.copying] {
-                         inner_->Post([this, own] {
-                           const auto found = serves_.find(own);
-                           if (found != serves_.end() && found->second.copying) CopiedOut(own);
-                         });
-                         copying->Set();
+                       [this, own, copying = serve.copying](bool ok) {
+                         inner_->Post([this, own, ok] { CopiedOut(own, ok); });
+                         copying->Set(ok);
                        });
     }
   }
 
-  void CopiedOut(std::uint64_t own) {
-    StagedServe& serve = serves_.at(own);
+  // Also of what was waited for meanwhile, and is no more.
+  void CopiedIn(FetchId id, bool ok) {
+    const auto found = fetches_.find(id);
+    if (found == fetches_.end()) return;
+    if (ok) return FinishFetch(id, FetchStatus::kOk);
+    inner_->Close(found->second.peer, kDeviceFailed);  // OnPeerDown ends the fetch
+  }
+  void CopiedOut(std::uint64_t own, bool ok) {
+    const auto found = serves_.find(own);
+    if (found == serves_.end() || !found->second.copying) return;
+    StagedServe& serve = found->second;
+    if (!ok && !serve.ended) {
+      // OnServed and OnPeerDown follow; what lies in the buffer is not for the peer.
+      return inner_->Close(serve.peer, kDeviceFailed);
+    }
     serve.copying = nullptr;
     Ring& ring = peers_.at(serve.peer).out;
     if (!serve.ended) {
