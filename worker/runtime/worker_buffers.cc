@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "worker/compute/compute.h"
+
 namespace lockstep::worker {
 
 Result<Pages> Pages::Reserve(ExchangeMemory& memory, std::size_t bytes) {
@@ -95,6 +97,13 @@ std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
                                                   : kContributionBuffers + buffer.index;
 }
 
+Pages WorkerBuffers::TakeParameters(ExchangeMemory& memory) const {
+  auto pages = Pages::Reserve(memory, parameter_count_ * sizeof(float));
+  if (!pages && !memory.on_host()) throw DeviceError(pages.error().message);
+  LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
+  return std::move(*pages);
+}
+
 float* WorkerBuffers::At(const BufferId& buffer) {
   const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
   if (shared && arena_) return reinterpret_cast<float*>(arena_->block(ArenaBlock(buffer)).data());
@@ -103,9 +112,7 @@ float* WorkerBuffers::At(const BufferId& buffer) {
   if (found == pages_.end()) {
     LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
                    static_cast<int>(buffer.kind), buffer.index);
-    auto pages = Pages::Reserve(*memory_, parameter_count_ * sizeof(float));
-    LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
-    found = pages_.emplace(buffer, std::move(*pages)).first;
+    found = pages_.emplace(buffer, TakeParameters(*memory_)).first;
   }
   return reinterpret_cast<float*>(found->second.data());
 }
@@ -116,9 +123,7 @@ float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) 
   auto found = snapshots_.find(key);
   if (found == snapshots_.end()) {
     ExchangeMemory& memory = kind == action::SnapshotKind::kCheckpoint ? host_ : *memory_;
-    auto pages = Pages::Reserve(memory, parameter_count_ * sizeof(float));
-    LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
-    found = snapshots_.emplace(key, std::move(*pages)).first;
+    found = snapshots_.emplace(key, TakeParameters(memory)).first;
   }
   return reinterpret_cast<float*>(found->second.data());
 }

@@ -80,6 +80,9 @@ class WorkerBuffers {
   WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
                 std::shared_ptr<ExchangeMemory> memory);
 
+  // As much as the parameters take. A DeviceError where a device has not got it.
+  Pages TakeParameters(ExchangeMemory& memory) const;
+
   const std::shared_ptr<ExchangeMemory> memory_;
   HostMemory host_;
   std::uint64_t parameter_count_;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "worker/compute/cuda/conv_kernels.h"
+#include "worker/compute/cuda/cuda_memory.h"
 #include "worker/compute/cuda/dense_kernels.h"
 #include "worker/compute/cuda/gemm.h"
 #include "worker/compute/cuda/handles.h"
@@ -33,7 +34,8 @@ std::string NameOf(int number, const std::string& precision) {
 class CudaCompute final : public Compute {
  public:
   CudaCompute(int number, const std::string& precision)
-      : device_(number),
+      : number_(number),
+        device_(number),
         name_(NameOf(number, precision)),
         blas_(stream_, precision),
         link_(stream_) {
@@ -48,6 +50,9 @@ class CudaCompute final : public Compute {
     return {.dense_rows = 4096, .conv_rows = 512, .columns_bytes = std::size_t{256} << 20};
   }
   HostLink* host_link() override { return &link_; }
+  std::shared_ptr<ExchangeMemory> MakeExchangeMemory() override {
+    return cuda::MakeCudaMemory(number_);
+  }
 
   void* Allocate(std::size_t bytes) override {
     void* memory = nullptr;
@@ -151,6 +156,7 @@ class CudaCompute final : public Compute {
         column_sums_.Need(cuda::ColumnSumScratch(rows, columns) * sizeof(float)));
   }
 
+  const int number_;
   const ChosenDevice device_;  // before all that is made on it
   const std::string name_;
   cuda::Stream stream_;

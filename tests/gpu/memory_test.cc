@@ -1,0 +1,203 @@
+// What the exchange does in the GPU's memory has the bits of what it does in the host's.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/device.h"
+#include "transport/staging/device_copies.h"
+#include "worker/memory/host_memory.h"
+#include "worker/optimizer/optimizer.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Floats in some memory.
+class Floats {
+ public:
+  Floats(ExchangeMemory& memory, const std::vector<float>& values)
+      : memory_(memory), count_(values.size()) {
+    auto data = memory.Allocate(count_ * sizeof(float));
+    LOCKSTEP_CHECK(data.ok(), "{}", data.error().message);
+    data_ = reinterpret_cast<float*>(*data);
+    memory.FromHost(data_, values.data(), count_ * sizeof(float));
+  }
+  Floats(Floats&& other) noexcept
+      : memory_(other.memory_), count_(other.count_), data_(std::exchange(other.data_, nullptr)) {}
+  ~Floats() {
+    if (data_ != nullptr) memory_.Free(reinterpret_cast<std::byte*>(data_), count_ * sizeof(float));
+  }
+  float* get() const { return data_; }
+  std::vector<float> Read() const {
+    std::vector<float> values(count_);
+    memory_.ToHost(values.data(), data_, count_ * sizeof(float));
+    return values;
+  }
+
+ private:
+  ExchangeMemory& memory_;
+  std::size_t count_;
+  float* data_ = nullptr;
+};
+
+class GpuMemory : public testing::Test {
+ protected:
+  // What `work(memory)` gives on the host and on the GPU.
+  template <class Work>
+  auto OnBoth(Work work) {
+    auto on_host = work(static_cast<ExchangeMemory&>(host_));
+    return std::pair(std::move(on_host), work(*device_));
+  }
+
+  std::unique_ptr<Compute> gpu_ = Gpu();
+  std::shared_ptr<ExchangeMemory> device_ = gpu_->MakeExchangeMemory();
+  HostMemory host_;
+};
+
+TEST_F(GpuMemory, BeginsZeroedAndComesBack) {
+  EXPECT_FALSE(device_->on_host());
+  const std::vector<float> values = RandomFloats(100001, 1);
+  const Floats some(*device_, values);
+  EXPECT_TRUE(SameBits(some.Read(), values));
+  device_->Zero(some.get() + 1, 99999);
+  std::vector<float> expected(100001, 0);
+  expected.front() = values.front();
+  expected.back() = values.back();
+  EXPECT_TRUE(SameBits(some.Read(), expected));
+  auto fresh = device_->Allocate(4096);
+  ASSERT_TRUE(fresh.ok());
+  std::vector<float> found(1024, -1);
+  device_->ToHost(found.data(), *fresh, 4096);
+  EXPECT_EQ(found, std::vector<float>(1024, 0));
+  device_->Free(*fresh, 4096);
+}
+
+TEST_F(GpuMemory, MoreThanThereIsIsAnErrorInWords) {
+  const auto memory = device_->Allocate(std::size_t{1} << 50);
+  ASSERT_FALSE(memory.ok());
+  EXPECT_EQ(memory.error().code, ErrorCode::kUnavailable);
+  // And is not told again.
+  EXPECT_TRUE(SameBits(Floats(*device_, {1, 2}).Read(), {1, 2}));
+}
+
+TEST_F(GpuMemory, SumsOfSquaresHaveTheBitsOfTheCpu) {
+  for (const std::size_t n : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 5000u, 1000003u}) {
+    for (const std::size_t grain : {16u, 1000u, 1024u}) {
+      const std::vector<float> values = RandomFloats(n, n, -100, 100);
+      const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+        const Floats data(memory, values);
+        const Floats out(memory, std::vector<float>(2 * Grains(n, grain), -1));
+        memory.SumOfSquaresByGrain(data.get(), n, grain, reinterpret_cast<double*>(out.get()));
+        memory.Finish();
+        return out.Read();
+      });
+      EXPECT_TRUE(SameBits(found, expected)) << n << " by " << grain;
+    }
+  }
+}
+
+OptimizerSection Rule(const std::string& name, double momentum, bool nesterov) {
+  OptimizerSection section;
+  section.name = name;
+  section.momentum = momentum;
+  section.nesterov = nesterov;
+  section.weight_decay = 0.01;
+  return section;
+}
+
+TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
+  constexpr std::size_t kCount = 100003;
+  for (const OptimizerSection& section :
+       {Rule("sgd", 0, false), Rule("sgd", 0.9, false), Rule("sgd", 0.9, true),
+        Rule("rmsprop", 0, false), Rule("rmsprop", 0.9, false), Rule("adamw", 0, false)}) {
+    const auto made = MakeOptimizer(section);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const Optimizer& optimizer = **made;
+    // The parameters, then the state.
+    const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+      std::vector<Floats> tensors;
+      tensors.emplace_back(memory, RandomFloats(kCount, 1));
+      std::vector<float*> state;
+      for (std::size_t i = 0; i < optimizer.state_names().size(); ++i) {
+        tensors.emplace_back(memory, std::vector<float>(kCount, 0));
+        state.push_back(tensors.back().get());
+      }
+      for (std::uint64_t update = 1; update <= 5; ++update) {
+        const Floats sum(memory, RandomFloats(kCount, 100 + update, -50, 50));
+        const UpdateScalars scalars{
+            .scale = 1.0f / 64, .clip_factor = 0.75f, .learning_rate = 0.05f, .update = update};
+        optimizer.ApplyBy(memory.update_loops(), scalars, 1001, kCount - 1001, tensors[0].get(),
+                          state, sum.get());
+        optimizer.ApplyBy(memory.update_loops(), scalars, 0, 1001, tensors[0].get(), state,
+                          sum.get());
+        memory.Finish();
+      }
+      std::vector<std::vector<float>> read;
+      for (const Floats& tensor : tensors) read.push_back(tensor.Read());
+      return read;
+    });
+    for (std::size_t t = 0; t < expected.size(); ++t) {
+      EXPECT_TRUE(SameBits(found[t], expected[t])) << section.name << " tensor " << t;
+    }
+  }
+}
+
+TEST_F(GpuMemory, SumsAndCopiesFollowEachOther) {
+  constexpr std::size_t kCount = 100001;
+  const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+    const Floats a(memory, RandomFloats(kCount, 1));
+    const Floats b(memory, RandomFloats(kCount, 2));
+    const Floats sum(memory, std::vector<float>(kCount, -1));
+    const Floats copy(memory, std::vector<float>(kCount, -1));
+    const std::vector<Input> inputs = {{a.get(), 0.3f}, {b.get(), 0.7f}};
+    memory.WeightedSum(inputs, sum.get(), kCount);
+    memory.Copy(copy.get(), sum.get(), kCount);
+    memory.Finish();
+    return copy.Read();
+  });
+  EXPECT_TRUE(SameBits(found, expected));
+}
+
+TEST_F(GpuMemory, PiecesGoThroughPinnedMemoryBothWays) {
+  constexpr std::size_t kPieces = 32;
+  constexpr std::size_t kFloats = 1u << 18;
+  constexpr std::size_t kBytes = kFloats * sizeof(float);
+  const std::vector<float> values = RandomFloats(kPieces * kFloats, 3);
+  const Floats from(*device_, values);
+  const Floats to(*device_, std::vector<float>(kPieces * kFloats, -1));
+  transport::DeviceCopies& copies = *device_->copies();
+  auto pinned = copies.AllocatePinned(kPieces * kBytes);
+  ASSERT_TRUE(pinned.ok());
+  std::atomic<std::size_t> copied{0};
+  const auto count = [&copied](bool ok) {
+    copied += ok ? 1 : 1000;
+    copied.notify_all();
+  };
+  const auto wait_for = [&copied](std::size_t wanted) {
+    for (std::size_t now = copied; now < wanted; now = copied) copied.wait(now);
+  };
+  const auto* source = reinterpret_cast<const std::byte*>(from.get());
+  auto* destination = reinterpret_cast<std::byte*>(to.get());
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    copies.ToPinned(*pinned + i * kBytes, source + i * kBytes, kBytes, count);
+  }
+  wait_for(kPieces);
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    copies.FromPinned(destination + i * kBytes, *pinned + i * kBytes, kBytes, count);
+  }
+  wait_for(2 * kPieces);
+  EXPECT_EQ(copied, 2 * kPieces);
+  EXPECT_TRUE(SameBits(to.Read(), values));
+  copies.FreePinned(*pinned, kPieces * kBytes);
+}
+
+// The session keeps the memory when the trainer's device is gone.
+TEST_F(GpuMemory, OutlivesTheCompute) {
+  gpu_.reset();
+  EXPECT_TRUE(SameBits(Floats(*device_, {1, 2}).Read(), {1, 2}));
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,174 @@
+#include "worker/compute/cuda/cuda_memory.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/staging/device_copies.h"
+#include "worker/compute/compute.h"
+#include "worker/compute/cuda/handles.h"
+#include "worker/compute/cuda/square_sums.h"
+#include "worker/compute/cuda/update_kernels.h"
+#include "worker/compute/cuda/weighted_sum.h"
+
+namespace lockstep::worker::cuda {
+namespace {
+
+// Chooses the device for the calling thread.
+struct Chosen {
+  explicit Chosen(int number) { Check(cudaSetDevice(number), "choosing the device"); }
+};
+
+Error NoMemory(const char* what, std::size_t bytes, cudaError_t status) {
+  static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
+  return Error{ErrorCode::kUnavailable,
+               fmt::format("cannot have {} MiB of {} memory: {}", (bytes + (1 << 20) - 1) >> 20,
+                           what, cudaGetErrorString(status))};
+}
+
+// Copies one way. Each stream waits for the callback of its last copy, so there are some of them.
+class CopyStreams {
+ public:
+  void Copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+            std::function<void(bool)> done) {
+    const Stream& stream = streams_[next_++ % streams_.size()];
+    auto told = std::make_unique<std::function<void(bool)>>(std::move(done));
+    const cudaError_t copied = cudaMemcpyAsync(to, from, bytes, kind, stream.get());
+    // The callback is called whatever becomes of the copy.
+    if (copied == cudaSuccess &&
+        cudaStreamAddCallback(stream.get(), OnCopied, told.get(), 0) == cudaSuccess) {
+      static_cast<void>(told.release());
+      return;
+    }
+    static_cast<void>(cudaGetLastError());
+    (*told)(false);
+  }
+
+ private:
+  static void CUDART_CB OnCopied(cudaStream_t /*stream*/, cudaError_t status, void* data) {
+    const std::unique_ptr<std::function<void(bool)>> told(
+        static_cast<std::function<void(bool)>*>(data));
+    (*told)(status == cudaSuccess);
+  }
+
+  std::array<Stream, 4> streams_;
+  std::size_t next_ = 0;  // the data thread's
+};
+
+class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
+ public:
+  explicit CudaMemory(int number) : number_(number), chosen_(number) {}
+  ~CudaMemory() override {
+    cudaSetDevice(number_);
+    cudaDeviceSynchronize();
+  }
+
+  bool on_host() const override { return false; }
+  Result<std::byte*> Allocate(std::size_t bytes) override {
+    const Chosen here(number_);
+    void* memory = nullptr;
+    bytes = std::max<std::size_t>(bytes, 1);
+    if (const cudaError_t status = cudaMalloc(&memory, bytes); status != cudaSuccess) {
+      return NoMemory("the GPU's", bytes, status);
+    }
+    Check(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread), "clearing memory");
+    Wait();
+    return static_cast<std::byte*>(memory);
+  }
+  void Free(std::byte* memory, std::size_t /*bytes*/) override {
+    cudaSetDevice(number_);
+    cudaFree(memory);
+  }
+
+  void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
+    const Chosen here(number_);
+    cuda::WeightedSum(operations_.get(), inputs, out, n);
+  }
+  void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
+                           double* out) override {
+    LOCKSTEP_CHECK(grain > 0);
+    const Chosen here(number_);
+    cuda::SumOfSquaresByGrain(operations_.get(), data, n, grain, out);
+  }
+  const rules::Loops& update_loops() const override {
+    const Chosen here(number_);  // for the thread that is about to use them
+    return loops_;
+  }
+  void Copy(float* to, const float* from, std::size_t n) override {
+    const Chosen here(number_);
+    Check(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToDevice, operations_.get()),
+          "copying on the device");
+  }
+  void Finish() override {
+    const Chosen here(number_);
+    finished_.Record(operations_);
+    finished_.Wait();
+  }
+
+  void ToHost(void* host, const void* from, std::size_t bytes) override {
+    const Chosen here(number_);
+    Check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread),
+          "copying to the host");
+    Wait();
+  }
+  void FromHost(void* to, const void* host, std::size_t bytes) override {
+    const Chosen here(number_);
+    Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread),
+          "copying to the device");
+    Wait();
+  }
+  void Zero(float* to, std::size_t n) override {
+    const Chosen here(number_);
+    Check(cudaMemsetAsync(to, 0, n * sizeof(float), cudaStreamPerThread), "clearing memory");
+    Wait();
+  }
+  transport::DeviceCopies* copies() override { return this; }
+
+  Result<std::byte*> AllocatePinned(std::size_t bytes) override {
+    const Chosen here(number_);
+    void* memory = nullptr;
+    if (const cudaError_t status = cudaMallocHost(&memory, bytes); status != cudaSuccess) {
+      return NoMemory("pinned", bytes, status);
+    }
+    return static_cast<std::byte*>(memory);
+  }
+  void FreePinned(std::byte* memory, std::size_t /*bytes*/) override {
+    cudaSetDevice(number_);
+    cudaFreeHost(memory);
+  }
+  void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
+                std::function<void(bool)> done) override {
+    const Chosen here(number_);
+    out_.Copy(pinned, device, bytes, cudaMemcpyDeviceToHost, std::move(done));
+  }
+  void FromPinned(std::byte* device, const std::byte* pinned, std::size_t bytes,
+                  std::function<void(bool)> done) override {
+    const Chosen here(number_);
+    in_.Copy(device, pinned, bytes, cudaMemcpyHostToDevice, std::move(done));
+  }
+
+ private:
+  // For what this thread asked for on its own stream.
+  static void Wait() { Check(cudaStreamSynchronize(cudaStreamPerThread), "copying"); }
+
+  const int number_;
+  const Chosen chosen_;  // before all that is made on it
+  Stream operations_;
+  Event finished_;
+  const UpdateLoops loops_{operations_.get()};
+  CopyStreams out_;
+  CopyStreams in_;
+};
+
+}  // namespace
+
+std::unique_ptr<ExchangeMemory> MakeCudaMemory(int number) {
+  return std::make_unique<CudaMemory>(number);
+}
+
+}  // namespace lockstep::worker::cuda

@@ -1,0 +1,13 @@
+// A GPU's memory for the exchange.
+#pragma once
+
+#include <memory>
+
+#include "worker/memory/exchange_memory.h"
+
+namespace lockstep::worker::cuda {
+
+// Of GPU `number`. Operations have a stream of their own, beside those that compute.
+std::unique_ptr<ExchangeMemory> MakeCudaMemory(int number);
+
+}  // namespace lockstep::worker::cuda

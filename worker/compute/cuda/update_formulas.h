@@ -1,0 +1,58 @@
+// The optimizer's formulae for one element, operation by operation those of optimizer/rules.cc.
+// `sum` is the gradient sum's element, `root` a correctly rounded square root. Nothing here is
+// CUDA's, so that a test can hold it to the CPU's bits on any machine; kernels are compiled without
+// contraction into fused multiply-adds.
+#pragma once
+
+#include "worker/optimizer/rules.h"
+
+namespace lockstep::worker::cuda {
+
+constexpr void SgdPlainStep(float sum, float factor, float weight_decay, float learning_rate,
+                            float& p) {
+  const float g = sum * factor + weight_decay * p;
+  p -= learning_rate * g;
+}
+
+constexpr void SgdMomentumStep(float sum, float factor, float weight_decay, float learning_rate,
+                               float momentum, bool nesterov, float& p, float& velocity) {
+  const float g = sum * factor + weight_decay * p;
+  const float v = momentum * velocity + g;
+  velocity = v;
+  p -= learning_rate * (nesterov ? g + momentum * v : v);
+}
+
+template <class Root>
+constexpr void RmsPropPlainStep(float sum, float factor, const rules::RmsPropFactors& f, float& p,
+                                float& square, Root root) {
+  const float g = sum * factor + f.weight_decay * p;
+  const float s = f.decay * square + f.rest * (g * g);
+  square = s;
+  p -= f.learning_rate * g / root(s + f.epsilon);
+}
+
+template <class Root>
+constexpr void RmsPropMomentumStep(float sum, float factor, const rules::RmsPropFactors& f,
+                                   float momentum, float& p, float& square, float& velocity,
+                                   Root root) {
+  const float g = sum * factor + f.weight_decay * p;
+  const float s = f.decay * square + f.rest * (g * g);
+  square = s;
+  const float v = momentum * velocity + f.learning_rate * g / root(s + f.epsilon);
+  velocity = v;
+  p -= v;
+}
+
+template <class Root>
+constexpr void AdamWElementStep(float sum, float factor, const rules::AdamFactors& f, float& p,
+                                float& moment, float& square, Root root) {
+  const float g = sum * factor;
+  const float m = f.beta1 * moment + f.rest1 * g;
+  const float s = f.beta2 * square + f.rest2 * (g * g);
+  moment = m;
+  square = s;
+  const float step = m * f.correction1 / (root(s * f.correction2) + f.epsilon);
+  p -= f.learning_rate * (step + f.weight_decay * p);
+}
+
+}  // namespace lockstep::worker::cuda
