@@ -315,6 +315,7 @@ class SessionImpl final : public Session {
     setup.paths = transport::paths::LookAround();
     setup.paths.gpu = options_.device.starts_with("cuda");
     setup.paths.gpu_pci = options_.gpu_pci;
+    setup.paths.device_exchange = !buffers_->memory().on_host();
     setup.require_gpudirect = options_.require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
       desk_.End(reason, /*failed=*/true, /*unfit=*/true);

@@ -120,7 +120,8 @@ Way HadWay(const Facts& facts, const Capabilities& transport, const Link& link) 
 }
 
 std::string InWords(const Facts& facts, Way way, const std::string& path) {
-  if (!facts.gpu) return path;
+  // A staged transport has said so itself.
+  if (!facts.gpu || path.find("staged through") != std::string::npos) return path;
   if (way == Way::kGpuDirect) return path + ", GPUDirect";
   if (way == Way::kMapped && facts.device_exchange) return path;
   return path + ", staged through host memory";
@@ -205,7 +206,7 @@ Reason WhyNotGpuDirect(const Facts& facts, const Capabilities& transport, const 
   }
   if (!facts.device_exchange) {
     return {"the exchange works on the host's memory",
-            "see docs/gpu.md, \"Which path needs what\""};
+            "exchange.memory = auto, and a policy other than local"};
   }
   return {};
 }

@@ -179,6 +179,8 @@ TEST(Paths, OnOneHostNothingBetterIsExpected) {
   EXPECT_EQ(Judge(facts, Ucx(), {.path = "mapped", .mapped = true, .same_host = true}).path,
             "mapped, staged through host memory");
   EXPECT_FALSE(Judge(OnGpu(), Tcp(), {.path = "tcp", .same_host = true}).lacking);
+  EXPECT_EQ(Judge(OnGpu(), Tcp(), {.path = "tcp, staged through pinned memory"}).path,
+            "tcp, staged through pinned memory");
 }
 
 TEST(Paths, APortThatIsFartherFromTheGpuThanAnother) {
