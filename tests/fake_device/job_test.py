@@ -94,6 +94,20 @@ class FakeDeviceJobs(ClusterTest):
             # All members report digests of their parameters, and the coordinator says who is outvoted.
             self.assertNotIn("parameters differ", job.log("coordinator"))
 
+    def test_other_policies(self):
+        """Work on a copy of the parameters, units that move while they are computed, contributions in two parts."""
+        for policy in ("async", "backup+balance", "flexrr"):
+            with DeviceJob(3, policy__name=policy, job__min_workers=1, emulate__unit_time="1ms", model__widths="512,512",
+                           exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", evaluation__every_epochs=1) as job:
+                job.on_device = (0, 1)
+                job.start_coordinator()
+                for index in range(3):
+                    job.start_worker(index, "--slowdown", "worker=1,factor=4")
+                self.assertEqual(job.finish()["status"], "completed")
+                for index in range(3):
+                    self.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
+                self.assertNotIn(" is out", job.log("coordinator"))
+
     def test_resumed_on_another_device(self):
         """A checkpoint that comes out of one memory goes on in the other."""
         options = dict(optimizer__momentum=0.9, checkpoint__every_epochs=1)

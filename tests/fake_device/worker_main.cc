@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   session_options.coordinator = ToString(options->coordinator);
   session_options.wanted = options->wanted;
   session_options.device = "imitated";
+  session_options.slowdowns = options->slowdowns;
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) {
     std::fprintf(stderr, "%s\n", session.error().message.c_str());

@@ -247,7 +247,7 @@ class DataPlaneImpl final : public DataPlane {
         home_.store(to);
         // The rest belongs on the thread where the machine lives from now on, before any event.
         to->transport->Post([this, to, rest = std::move(actions), i]() mutable {
-          CarryOut(std::move(rest), i + 1);
+          EndIfDeviceFails([&] { CarryOut(std::move(rest), i + 1); });
           to->BecomeHome();
         });
         return;
