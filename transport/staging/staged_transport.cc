@@ -52,6 +52,7 @@ class StagedTransport final : public Transport, public Handler {
         capabilities_(inner_->capabilities()),
         piece_bytes_(std::min(piece_bytes, capabilities_.max_piece_bytes)) {
     capabilities_.cuda_memory = true;
+    capabilities_.max_piece_bytes = piece_bytes_;
   }
   ~StagedTransport() override {
     Stop();
@@ -285,6 +286,8 @@ class StagedTransport final : public Transport, public Handler {
 
   void Enqueue(std::uint64_t own) {
     const PeerId peer = serves_.at(own).peer;
+    LOCKSTEP_CHECK(serves_.at(own).bytes <= piece_bytes_, "a piece of {} bytes",
+                   serves_.at(own).bytes);
     peers_.at(peer).waiting.push_back(own);
     BeginCopies(peer);
   }
