@@ -65,11 +65,28 @@ class FakeDeviceJobs(ClusterTest):
                      optimizer__name="rmsprop", optimizer__momentum=0.9, optimizer__epsilon=1, job__rounds=12,
                      evaluation__every_epochs=1, data__synthetic_train=256)
 
+    def test_says_why_it_stages(self):
+        with DeviceJob(2, exchange__transport="tcp") as job:
+            job.on_device = (0,)
+            job.start().finish()
+            lines = [line for line in job.log("worker0").split("\n") if "staged through host memory: " in line]
+            self.assertEqual(len(lines), 1, job.log("worker0"))
+            self.assertIn("tcp carries host memory only; give all workers a UCX built with CUDA", lines[0])
+            self.assertNotIn("staged", job.log("worker1"))
+
+    def test_workers_on_one_host_need_no_gpudirect(self):
+        with DeviceJob(2) as job:
+            job.on_device = (0, 1)
+            job.start_coordinator()
+            for index in range(2):
+                job.start_worker(index, "--device", "cuda:0", "--require-gpudirect")
+            self.assertEqual(job.finish()["status"], "completed")
+
     def test_on_the_hosts_memory(self):
         with DeviceJob(2, exchange__memory="host") as job:
             job.on_device = (0, 1)
             summary = job.start().finish()
-            self.assertEqual({path["path"] for path in summary["paths"]}, {"mapped"})
+            self.assertEqual({path["path"] for path in summary["paths"]}, {"mapped, staged through host memory"})
             self.assertNotIn(DEVICE_LINE, job.log("worker0"))
         self.assertEqual(summary["params_digest"], run(self, (), workers=2)["params_digest"])
 

@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
   worker::SessionOptions session_options;
   session_options.coordinator = ToString(options->coordinator);
   session_options.wanted = options->wanted;
-  session_options.device = "imitated";
+  session_options.device = "cuda:0 (imitated)";
+  session_options.require_gpudirect = options->require_gpudirect;
   session_options.slowdowns = options->slowdowns;
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) {

@@ -206,7 +206,7 @@ Reason WhyNotGpuDirect(const Facts& facts, const Capabilities& transport, const 
   }
   if (!facts.device_exchange) {
     return {"the exchange works on the host's memory",
-            "exchange.memory = auto, and a policy other than local"};
+            "exchange.memory = auto, and another policy than local"};
   }
   return {};
 }

@@ -44,7 +44,8 @@ class DataPlaneImpl;
 class Link final : public transport::Handler {
  public:
   Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-       transport::Capabilities of_library, Duration patience);
+       transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
+       Duration patience);
 
   void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
                 const std::string& path) override;
@@ -222,8 +223,8 @@ class DataPlaneImpl final : public DataPlane {
                                             setup_.machine.piece_bytes);
     }
     if (made) {
-      auto link = std::make_unique<Link>(*this, std::move(*made), name, std::move(library),
-                                         setup_.timeouts.fetch);
+      auto link = std::make_unique<Link>(*this, std::move(*made), name, std::move(library), memory_,
+                                         setup_.machine.piece_bytes, setup_.timeouts.fetch);
       if (Status started = link->transport->Start(link.get()); started.ok()) {
         offer.address = link->transport->address();
         Link* opened = link.get();
@@ -541,11 +542,12 @@ class DataPlaneImpl final : public DataPlane {
 };
 
 Link::Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-           transport::Capabilities of_library, Duration patience)
+           transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
+           Duration patience)
     : name(std::move(link_name)),
       library(std::move(of_library)),
       transport(std::move(made)),
-      probe(*transport),
+      probe(*transport, memory, piece_bytes),
       fetches(*transport, patience,
               [this](std::uint64_t fetch, event::FetchStatus status) {
                 if (home_) plane_.Handle(event::FetchDone{.fetch = fetch, .status = status});

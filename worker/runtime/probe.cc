@@ -34,12 +34,24 @@ double MeasureMapped(const std::byte* data, std::size_t bytes) {
   return Rate(bytes, MonotonicNow() - from);
 }
 
-// One half of the memory is served, the other half is fetched into.
-Probe::Probe(transport::Transport& transport) : transport_(transport), memory_(2 * kPieceBytes) {}
+Probe::Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes)
+    : transport_(transport),
+      memory_(memory),
+      piece_bytes_(std::min({std::uint64_t{kPieceBytes}, piece_bytes,
+                             std::uint64_t{transport.capabilities().max_piece_bytes}})) {}
+
+Probe::~Probe() {
+  if (pieces_ != nullptr) memory_.Free(pieces_, 2 * kPieceBytes);
+}
 
 void Probe::Open() {
-  if (region_) return;
-  auto region = transport_.Register(transport::MemoryKind::kHost, memory_.data(), memory_.size());
+  if (pieces_ != nullptr) return;
+  const auto pieces = memory_.Allocate(2 * kPieceBytes);
+  if (!pieces) return;
+  pieces_ = *pieces;
+  auto region = transport_.Register(
+      memory_.on_host() ? transport::MemoryKind::kHost : transport::MemoryKind::kCuda, pieces_,
+      2 * kPieceBytes);
   if (region) region_ = *region;
 }
 
@@ -52,11 +64,9 @@ void Probe::Start(transport::PeerId peer, std::function<void(double)> done) {
 
 void Probe::Next(transport::PeerId peer) {
   Run& run = runs_.at(peer);
-  const std::uint64_t bytes =
-      std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
-  const transport::PieceName name{.kind = kPieceKind, .bytes = bytes};
+  const transport::PieceName name{.kind = kPieceKind, .bytes = piece_bytes_};
   ++run.started;
-  auto fetch = transport_.Fetch(peer, name, {*region_, kPieceBytes, bytes});
+  auto fetch = transport_.Fetch(peer, name, {*region_, kPieceBytes, piece_bytes_});
   if (!fetch) return Finish(peer, 0);
   fetches_.emplace(*fetch, peer);
 }
@@ -82,9 +92,7 @@ bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status)
   } else if (run->second.completed < kPieces) {
     Next(peer);
   } else {
-    const std::uint64_t bytes =
-        std::min<std::uint64_t>(kPieceBytes, transport_.capabilities().max_piece_bytes);
-    Finish(peer, Rate((kPieces - 1) * bytes, MonotonicNow() - run->second.from));
+    Finish(peer, Rate((kPieces - 1) * piece_bytes_, MonotonicNow() - run->second.from));
   }
   return true;
 }
@@ -92,7 +100,7 @@ bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status)
 std::optional<transport::ServeAnswer> Probe::OnFetch(const transport::PieceName& name) const {
   if (name.kind != kPieceKind) return std::nullopt;
   transport::ServeAnswer answer;
-  if (region_ && name.bytes <= kPieceBytes) {
+  if (region_ && name.bytes <= piece_bytes_) {
     answer.have = true;
     answer.slice = {*region_, 0, name.bytes};
     answer.cookie = ~std::uint64_t{0};

@@ -9,11 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/messages.h"
 #include "base/time.h"
 #include "transport/transport.h"
+#include "worker/memory/exchange_memory.h"
 
 namespace lockstep::worker {
 
@@ -23,15 +23,20 @@ std::string RateText(double gb_per_second);
 // Reads a peer's mapped block once; GB/s.
 double MeasureMapped(const std::byte* data, std::size_t bytes);
 
-// Fetches a few pieces from each peer that comes up. One transport; its data thread.
+// Fetches a few pieces from each peer that comes up, in the memory that the exchange works on. One
+// transport; its data thread.
 class Probe {
  public:
   static constexpr std::uint32_t kPieceKind = 0x70726F62;  // "prob": no kind of the exchange
   static constexpr std::size_t kPieceBytes = 256u << 10;
   static constexpr int kPieces = 8;
 
-  // Call Open once the transport has started; until then nothing can be served.
-  explicit Probe(transport::Transport& transport);
+  // `piece_bytes`: the largest piece that the peers of the job exchange. Call Open once the
+  // transport has started; until then nothing can be served.
+  Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes);
+  ~Probe();  // after the transport has stopped
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
   void Open();
 
   // `done` gets the GB/s (0 when it could not be measured), once, unless the peer goes down before.
@@ -53,7 +58,9 @@ class Probe {
   void Finish(transport::PeerId peer, double gb_per_second);
 
   transport::Transport& transport_;
-  std::vector<std::byte> memory_;
+  ExchangeMemory& memory_;
+  const std::uint64_t piece_bytes_;
+  std::byte* pieces_ = nullptr;  // two: the first one is served, the second one fetched into
   std::optional<transport::RegionId> region_;
   std::map<transport::PeerId, Run> runs_;
   std::map<transport::FetchId, transport::PeerId> fetches_;

@@ -75,6 +75,11 @@ TEST(Paths, AnythingLessIsStagedAndSaysWhy) {
   ExpectLacking(finding, Way::kGpuDirect, "this UCX (1.13.1) was built without CUDA", "HPC-X");
 }
 
+TEST(Paths, ATransportThatStagesSaysSoItself) {
+  const std::string path = "ucx: rc_mlx5/mlx5_0:1 (RDMA), staged through pinned memory";
+  EXPECT_EQ(Judge(OnGpu(), Ucx(false), {.path = path}).path, path);
+}
+
 TEST(Paths, GpuMemoryThatUcxMayNotUse) {
   Facts facts = OnGpu();
   facts.environment = {"UCX_TLS=rc,self"};
@@ -130,7 +135,7 @@ TEST(Paths, SwitchedOff) {
 TEST(Paths, AnExchangeInHostMemoryIsNotGpuDirect) {
   Facts facts = OnGpu();
   facts.device_exchange = false;
-  ExpectLacking(Judge(facts, Ucx(), kRdma), Way::kGpuDirect, "host's memory", "docs/gpu.md");
+  ExpectLacking(Judge(facts, Ucx(), kRdma), Way::kGpuDirect, "host's memory", "exchange.memory");
 }
 
 TEST(Paths, RdmaThatIsThereAndNotTaken) {
