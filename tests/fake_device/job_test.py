@@ -8,7 +8,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 
-from harness import BIN, ClusterTest, Job, check_epochs  # noqa: E402
+from harness import BIN, ClusterTest, Job, check_epochs, wait_for  # noqa: E402
+from test_paths import can_make_hosts, host  # noqa: E402
 
 WORKER = pathlib.Path(os.environ["LOCKSTEP_FAKE_DEVICE_WORKER"])
 DEVICE_LINE = "gradients, parameters and optimizer state stay in its memory"
@@ -23,7 +24,7 @@ class DeviceJob(Job):
         if index not in self.on_device:
             return super().start_worker(index, *arguments, name=name, **more)
         return self._start(name or f"worker{index}",
-                           [WORKER, "--coordinator", self.address, "--id", index, *arguments])
+                           [WORKER, "--coordinator", self.address, "--id", index, *arguments], **more)
 
 
 def run(test, on_device, workers=3, **options):
@@ -81,6 +82,19 @@ class FakeDeviceJobs(ClusterTest):
             for index in range(2):
                 job.start_worker(index, "--device", "cuda:0", "--require-gpudirect")
             self.assertEqual(job.finish()["status"], "completed")
+
+    @unittest.skipUnless(can_make_hosts(), "no mount namespaces may be made here")
+    def test_gpudirect_that_is_required_and_not_there(self):
+        with DeviceJob(2, exchange__transport="tcp") as job:
+            job.on_device = (0,)
+            job.start_coordinator()
+            job.start_worker(0, "--device", "cuda:0", "--require-gpudirect", prefix=host(job, "a"))
+            job.start_worker(1, prefix=host(job, "b"))
+            self.assertEqual(job.wait("worker0"), 2)
+            reason = "--require-gpudirect: worker 1 is reached by tcp, staged through pinned memory: this host has no active RDMA port"
+            last = job.log("worker0").strip().split("\n")[-1]
+            self.assertTrue(last.startswith(reason), last)
+            wait_for("the coordinator to hear why", lambda: "it leaves: --require-gpudirect" in job.log("coordinator"))
 
     def test_on_the_hosts_memory(self):
         with DeviceJob(2, exchange__memory="host") as job:

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   });
   if (!trained.ok()) {
     std::fprintf(stderr, "%s\n", trained.error().message.c_str());
-    return 1;
+    return trained.error().code == lockstep::ErrorCode::kUnavailable ? 2 : 1;  // as lockstep-worker
   }
   return 0;
 }
