@@ -140,7 +140,7 @@ void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Add("optimizer.beta2", &optimizer->beta2, Number(0, 1, true),
             "Decay of the second moment, of adamw");
   table.Add("optimizer.linear_scaling", &optimizer->linear_scaling, TrueOrFalse(),
-            "Scale the learning rate by the samples really included over job.global_batch");
+            "An update over fewer samples than job.global_batch is that fraction of a step");
 }
 
 void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {

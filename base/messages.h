@@ -166,8 +166,10 @@ struct Commit {
   std::vector<MemberId> members;  // who applies
   std::uint64_t samples = 0;      // included
   float scale = 0;                // 1 / samples, rounded once
-  float learning_rate = 0;        // of this update, linear scaling included
-  std::uint64_t update = 0;       // 1-based count of updates (AdamW's bias correction)
+  float learning_rate = 0;        // by the schedule
+  float fraction = 1;             // of a step: samples / global_batch with linear scaling, else 1
+  std::uint64_t update = 0;       // 1-based count of updates
+  std::uint64_t steps = 0;        // sum of all fractions so far, this one included, rounded up
   std::optional<Plan> next;       // of round + 1; absent in the last round
   std::optional<MemberId>
       checkpoint_writer;  // who streams its state after applying this round (StateUpload)

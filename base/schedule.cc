@@ -43,9 +43,9 @@ double LearningRate(const ScheduleSection& schedule, double base, double update,
   return rate;
 }
 
-double ScaleBySamples(double rate, std::uint64_t included, std::uint64_t planned) {
-  LOCKSTEP_CHECK(planned > 0);
-  return rate * (static_cast<double>(included) / static_cast<double>(planned));
+double StepFraction(std::uint64_t included, std::uint64_t planned) {
+  LOCKSTEP_CHECK(included > 0 && planned > 0);
+  return static_cast<double>(included) / static_cast<double>(planned);
 }
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ double LearningRate(const ScheduleSection& schedule, double base, double update,
                     double total_updates);
 
 // The linear scaling rule (Goyal et al. 2017) by the samples that an update really includes: half
-// of the planned samples, half of the rate.
-double ScaleBySamples(double rate, std::uint64_t included, std::uint64_t planned);
+// of the planned samples are half of a step. Above 0.
+double StepFraction(std::uint64_t included, std::uint64_t planned);
 
 }  // namespace lockstep

@@ -130,24 +130,28 @@ double RoundMachine::Rate(double position) const {
   return LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
 }
 
-float RoundMachine::LearningRateOf(const ProvisionalRound& round) const {
+// The learning rate, and how much of a step it is.
+void RoundMachine::SetSteps(ProvisionalRound* round) const {
   const JobConfig& config = job_->start.config;
+  Commit& commit = round->commit;
+  commit.fraction = 1;
+  commit.steps = commit.update;
   // The average is not scaled: the steps that it is made of were.
-  if (job_->policy.local) return static_cast<float>(config.policy.local_rate);
-  double position = static_cast<double>(round.commit.update - 1);
-  if (round.books.relaxed && config.job.rounds == 0) {
-    // Commits are as many as contributions; what the schedule counts are the samples.
-    const Sampler& before = round.before_settle;
-    position =
-        (static_cast<double>(before.epoch().value) * static_cast<double>(before.epoch_samples()) +
-         static_cast<double>(before.counted())) /
-        static_cast<double>(config.job.global_batch);
+  if (job_->policy.local) {
+    commit.learning_rate = static_cast<float>(config.policy.local_rate);
+    return;
   }
-  const double rate = Rate(position);
-  return static_cast<float>(
-      config.optimizer.linear_scaling
-          ? ScaleBySamples(rate, round.commit.samples, config.job.global_batch)
-          : rate);
+  const Sampler& sampler = round->before_settle;
+  const std::uint64_t before = sampler.epoch().value * sampler.epoch_samples() + sampler.counted();
+  double position = static_cast<double>(commit.update - 1);
+  // Commits are as many as contributions; what the schedule counts are the samples.
+  if (round->books.relaxed && config.job.rounds == 0) {
+    position = static_cast<double>(before) / static_cast<double>(config.job.global_batch);
+  }
+  commit.learning_rate = static_cast<float>(Rate(position));
+  if (!config.optimizer.linear_scaling) return;
+  commit.fraction = static_cast<float>(StepFraction(commit.samples, config.job.global_batch));
+  commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;
 }
 
 // Makes one attempt known: `round` says over which parts and owners; everything that follows from
@@ -173,7 +177,7 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "round {} is committed over nothing or without a quorum", commit.round);
   commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
-  commit.learning_rate = LearningRateOf(round);
+  SetSteps(&round);
 
   *sampler_ = round.before_settle;
   round.carried.clear();

@@ -169,7 +169,7 @@ class RoundMachine {
   bool IsLastRound(RoundId round) const;  // whatever is counted
   bool IsLast(RoundId round, const Sampler& after) const;
   double Rate(double position) const;
-  float LearningRateOf(const ProvisionalRound& round) const;
+  void SetSteps(ProvisionalRound* round) const;
   void MakeCommit(ProvisionalRound round, bool first);
   void CloseProvisional();
   void Abandon();

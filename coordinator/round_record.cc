@@ -16,7 +16,7 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   record.reason = round.verdict;
   record.samples = commit.samples;
   record.update = commit.update;
-  record.learning_rate = commit.learning_rate;
+  record.learning_rate = commit.learning_rate * commit.fraction;
   record.start = job.SinceStart(round.books.started);
   record.commit = job.SinceStart(round.committed_at);
   if (round.applied_at) record.applied = job.SinceStart(*round.applied_at);

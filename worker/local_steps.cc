@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/schedule.h"
+
 namespace lockstep::worker {
 
 OptimizerSection OuterOptimizer(const JobConfig& config) {
@@ -24,13 +26,14 @@ Result<LocalSteps> LocalSteps::Make(const JobConfig& config, std::uint32_t worke
   if (!optimizer) return optimizer.error();
   const std::uint64_t parts = std::uint64_t{workers} * config.policy.local_steps;
   const std::uint64_t samples = std::max<std::uint64_t>(1, config.job.global_batch / parts);
-  return LocalSteps(std::move(*optimizer), config.optimizer.clip, samples, parameter_count);
+  return LocalSteps(std::move(*optimizer), config.optimizer, samples, parameter_count);
 }
 
-LocalSteps::LocalSteps(std::unique_ptr<Optimizer> optimizer, double clip,
+LocalSteps::LocalSteps(std::unique_ptr<Optimizer> optimizer, const OptimizerSection& config,
                        std::uint64_t step_samples, std::uint64_t parameter_count)
     : optimizer_(std::move(optimizer)),
-      clip_(clip),
+      clip_(config.clip),
+      linear_scaling_(config.linear_scaling),
       step_samples_(step_samples),
       parameters_(parameter_count),
       gradient_(parameter_count),
@@ -54,7 +57,11 @@ void LocalSteps::Step() {
   UpdateScalars scalars;
   scalars.scale = static_cast<float>(1.0 / static_cast<double>(gathered_));
   scalars.learning_rate = rate_;
-  scalars.update = ++steps_;
+  if (linear_scaling_) {
+    // More than a step's samples are one step all the same.
+    scalars.fraction = static_cast<float>(std::min(1.0, StepFraction(gathered_, step_samples_)));
+  }
+  scalars.steps = ++steps_;
   if (clip_ > 0) {
     double squares = 0;
     for (const float g : gradient_) squares += static_cast<double>(g) * static_cast<double>(g);

@@ -39,16 +39,17 @@ class LocalSteps {
   std::span<const float> parameters() const { return parameters_; }
   std::span<float> gradient() { return gradient_; }
   void UnitDone(std::uint64_t samples);
-  // Takes the last step and writes the contribution.
+  // Takes the last step, with the samples that there are, and writes the contribution.
   void Seal(std::span<const float> base, std::span<float> contribution);
 
  private:
-  LocalSteps(std::unique_ptr<Optimizer> optimizer, double clip, std::uint64_t step_samples,
-             std::uint64_t parameter_count);
+  LocalSteps(std::unique_ptr<Optimizer> optimizer, const OptimizerSection& config,
+             std::uint64_t step_samples, std::uint64_t parameter_count);
   void Step();
 
   std::unique_ptr<Optimizer> optimizer_;
   double clip_;
+  bool linear_scaling_;
   std::uint64_t step_samples_;
   std::vector<float> parameters_;
   std::vector<float> gradient_;

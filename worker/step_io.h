@@ -297,8 +297,9 @@ struct Apply {
   std::vector<SourceRange> norms;
   float scale = 0;
   float learning_rate = 0;
+  float fraction = 1;
   double clip = 0;  // 0: none
-  std::uint64_t update = 0;
+  std::uint64_t steps = 0;
   std::uint32_t digest_bucket = 0;
 };
 // Copies bucket `bucket` of the parameters and each state tensor to `to`, for a joiner.

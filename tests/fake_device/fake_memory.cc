@@ -18,13 +18,14 @@ class FakeLoops final : public rules::Loops {
   FakeLoops(const FakeAddresses& addresses, Later later)
       : addresses_(addresses), later_(std::move(later)) {}
 
-  void SgdPlain(const rules::Slice& slice, float weight_decay, float learning_rate) const override {
-    later_([=, this] { host_.SgdPlain(Host(slice), weight_decay, learning_rate); });
+  void SgdPlain(const rules::Slice& slice, const rules::SgdFactors& factors) const override {
+    later_([=, this] { host_.SgdPlain(Host(slice), factors); });
   }
-  void SgdMomentum(const rules::Slice& slice, float weight_decay, float learning_rate,
-                   float momentum, bool nesterov, float* velocity) const override {
+  void SgdMomentum(const rules::Slice& slice, const rules::SgdFactors& factors,
+                   const rules::MomentumFactors& momentum, bool nesterov,
+                   float* velocity) const override {
     later_([=, this] {
-      host_.SgdMomentum(Host(slice), weight_decay, learning_rate, momentum, nesterov,
+      host_.SgdMomentum(Host(slice), factors, momentum, nesterov,
                         addresses_.Host(velocity, slice.count));
     });
   }
@@ -35,7 +36,8 @@ class FakeLoops final : public rules::Loops {
     });
   }
   void RmsPropMomentum(const rules::Slice& slice, const rules::RmsPropFactors& factors,
-                       float momentum, float* square, float* velocity) const override {
+                       const rules::MomentumFactors& momentum, float* square,
+                       float* velocity) const override {
     later_([=, this] {
       host_.RmsPropMomentum(Host(slice), factors, momentum, addresses_.Host(square, slice.count),
                             addresses_.Host(velocity, slice.count));

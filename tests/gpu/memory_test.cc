@@ -126,8 +126,11 @@ TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
       }
       for (std::uint64_t update = 1; update <= 5; ++update) {
         const Floats sum(memory, RandomFloats(kCount, 100 + update, -50, 50));
-        const UpdateScalars scalars{
-            .scale = 1.0f / 64, .clip_factor = 0.75f, .learning_rate = 0.05f, .update = update};
+        const UpdateScalars scalars{.scale = 1.0f / 64,
+                                    .clip_factor = 0.75f,
+                                    .learning_rate = 0.05f,
+                                    .fraction = update == 3 ? 0.3f : 1.0f,
+                                    .steps = update};
         optimizer.ApplyBy(memory.update_loops(), scalars, 1001, kCount - 1001, tensors[0].get(),
                           state, sum.get());
         optimizer.ApplyBy(memory.update_loops(), scalars, 0, 1001, tensors[0].get(), state,

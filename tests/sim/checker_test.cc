@@ -63,6 +63,8 @@ class CheckerTest : public ::testing::Test {
     commit.members = plan_.members;
     commit.samples = 12;
     commit.scale = static_cast<float>(1.0 / 12);
+    commit.fraction = 0.75f;
+    commit.steps = 1;
     return commit;
   }
   void SealAll() {
@@ -73,7 +75,7 @@ class CheckerTest : public ::testing::Test {
   }
 
   Simulation simulation_{Parameters(), 1, {}, nullptr};
-  Checker checker_{{2, 12}, &simulation_};
+  Checker checker_{{2, 12, 16}, &simulation_};
   Plan plan_;
 };
 
@@ -108,6 +110,14 @@ TEST_F(CheckerTest, SeesAUnitThatWasNotHeld) {
   EXPECT_NE(checker_.failure().find("did not hold"), std::string::npos) << checker_.failure();
 }
 
+TEST_F(CheckerTest, SeesASmallRoundThatCountsAsAWholeStep) {
+  SealAll();
+  Commit commit = BothParts();
+  commit.fraction = 1;
+  Send({kZero, kOne}, commit);
+  EXPECT_NE(checker_.failure().find("of a step"), std::string::npos) << checker_.failure();
+}
+
 TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
   SealAll();
   Commit commit = BothParts();
@@ -115,7 +125,7 @@ TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("scale"), std::string::npos) << checker_.failure();
 
-  Checker other({2, 12}, &simulation_);
+  Checker other({2, 12, 16}, &simulation_);
   std::swap(checker_, other);
   SealAll();
   Send({kZero}, BothParts());

@@ -1,6 +1,7 @@
 #include "tools/simulate/checker.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lockstep::simulate {
 
@@ -243,6 +244,15 @@ void Checker::CheckParts(const Commit& m) {
   }
   if (m.scale != static_cast<float>(1.0 / static_cast<double>(m.samples))) {
     Fail("round {}: the scale is not 1 / samples", m.round);
+  }
+  const std::uint64_t before = epochs_ * options_.epoch_samples + counted_.positions();
+  const auto batch = static_cast<double>(options_.global_batch);
+  const auto fraction = static_cast<float>(static_cast<double>(m.samples) / batch);
+  const double steps = std::ceil(static_cast<double>(before + m.samples) / batch);
+  if (options_.global_batch > 0 &&
+      (m.fraction != fraction || static_cast<double>(m.steps) != steps)) {
+    Fail("round {}: {} samples after {} are said to be {} of a step, and of {} steps", m.round,
+         m.samples, before, m.fraction, m.steps);
   }
 }
 

@@ -26,6 +26,7 @@ class Checker {
   struct Options {
     std::uint32_t min_workers = 1;
     std::uint64_t epoch_samples = 0;
+    std::uint64_t global_batch = 0;  // 0: updates are whole steps, however many samples they have
   };
   Checker(Options options, const Simulation* simulation)
       : options_(options), simulation_(simulation) {}

@@ -64,7 +64,8 @@ std::string Describe(const Commit& commit) {
     text += fmt::format(" {}.{}", part.member.worker, part.part);
   }
   text += fmt::format(", {} samples, lr {:.4g}, {}, members {}", commit.samples,
-                      commit.learning_rate, Owners(commit.owners), Members(commit.members));
+                      commit.learning_rate * commit.fraction, Owners(commit.owners),
+                      Members(commit.members));
   if (commit.evaluation != 0) text += fmt::format(", evaluation {}", commit.evaluation);
   if (commit.checkpoint_writer) {
     text += fmt::format(", checkpoint by {}", commit.checkpoint_writer->worker);

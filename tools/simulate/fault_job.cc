@@ -71,7 +71,9 @@ class Run {
         simulation_(
             StartOf(job), job.seed, {},
             [this](WorkerHost* host) { return std::make_unique<StepWorker>(host, &cluster_); }),
-        checker_({job.min_workers, job.cluster.train_samples}, &simulation_) {
+        checker_(
+            {job.min_workers, job.cluster.train_samples, job.policy.local() ? 0 : job.global_batch},
+            &simulation_) {
     recording_.Attach(&simulation_);
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };

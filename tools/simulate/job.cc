@@ -58,7 +58,11 @@ class JobRun {
       cluster.whole_checkpoints = false;
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
                        [](const MemberId&) { return std::make_shared<NoNumbers>(); });
-      checker_.emplace(Checker::Options{1, options.train_samples}, &simulation_);
+      const bool scaled = options.job.optimizer.linear_scaling && !options.job.policy.local();
+      checker_.emplace(Checker::Options{.min_workers = 1,
+                                        .epoch_samples = options.train_samples,
+                                        .global_batch = scaled ? options.job.job.global_batch : 0},
+                       &simulation_);
     } else {
       ModelledExchange::Options exchange;
       exchange.network = options.network;

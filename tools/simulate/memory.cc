@@ -38,12 +38,13 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
 }
 
 void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
-            float learning_rate, float clip_factor, State* state) {
+            float learning_rate, float fraction, float clip_factor, State* state) {
+  const float keep = 1.0f - fraction * 0.1f;
   for (const FloatRange& range : ranges) {
     for (std::uint64_t i = range.first; i < range.end(); ++i) {
       const float gradient = sum[i] * scale * clip_factor;
-      state->momentum[i] = 0.9f * state->momentum[i] + gradient;
-      state->parameters[i] -= learning_rate * state->momentum[i];
+      state->momentum[i] = keep * state->momentum[i] + fraction * gradient;
+      state->parameters[i] -= learning_rate * fraction * state->momentum[i];
     }
   }
 }

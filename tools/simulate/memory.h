@@ -32,7 +32,7 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
 
 // One update out of the sum of the gradients (Layout::sum_floats() floats).
 void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
-            float learning_rate, float clip_factor, State* state);
+            float learning_rate, float fraction, float clip_factor, State* state);
 
 // Sums of squares by grain, as the reduction leaves them behind the sum.
 void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum);

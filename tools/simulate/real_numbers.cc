@@ -108,7 +108,7 @@ void RealNumbers::Run(const action::Apply& a, OpDone* done) {
     floats += slice.range.count;
   }
   const float factor = ClipFactor(memory_->layout, sum, a.scale, a.clip);
-  Update(sum, ranges, a.scale, a.learning_rate, factor, &memory_->state);
+  Update(sum, ranges, a.scale, a.learning_rate, a.fraction, factor, &memory_->state);
   const FloatRange& bucket = memory_->layout.bucket(a.digest_bucket);
   done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
   if (done->torn || floats < memory_->layout.parameter_count()) return;

@@ -108,7 +108,7 @@ std::optional<State> Truth::Compute(const Commit& commit) {
     all.push_back(layout_.bucket(b));
   }
   const float factor = ClipFactor(layout_, sum, commit.scale, clip_);
-  Update(sum, all, commit.scale, commit.learning_rate, factor, &state);
+  Update(sum, all, commit.scale, commit.learning_rate, commit.fraction, factor, &state);
   return state;
 }
 

@@ -37,7 +37,9 @@ void Put(const Commit& in, wire::Commit* out) {
   out->set_samples(in.samples);
   out->set_scale(in.scale);
   out->set_learning_rate(in.learning_rate);
+  out->set_fraction(in.fraction);
   out->set_update(in.update);
+  out->set_steps(in.steps);
   if (in.next) control::Put(*in.next, out->mutable_next());
   if (in.checkpoint_writer) {
     control::Put(*in.checkpoint_writer, out->mutable_checkpoint_writer());
@@ -58,9 +60,14 @@ Commit Get(const wire::Commit& in, Checks& checks) {
   out.samples = in.samples();
   out.scale = in.scale();
   out.learning_rate = in.learning_rate();
+  out.fraction = in.fraction();
   checks.Require(std::isfinite(out.scale) && std::isfinite(out.learning_rate),
                  "a scalar that is no number");
+  checks.Require(out.fraction > 0 && std::isfinite(out.fraction),
+                 "an update that is no part of a step");
   out.update = in.update();
+  out.steps = in.steps();
+  checks.Require(out.steps > 0, "an update before the first step");
   if (in.has_next()) out.next = control::Get(in.next(), checks);
   if (in.has_checkpoint_writer()) out.checkpoint_writer = control::Get(in.checkpoint_writer());
   out.evaluation = in.evaluation();

@@ -408,8 +408,9 @@ action::Apply Sums::Apply(RoundId round, const std::function<bool(std::uint32_t)
   std::sort(apply.norms.begin(), apply.norms.end(), by_offset);
   apply.scale = entry.commit.scale;
   apply.learning_rate = entry.commit.learning_rate;
+  apply.fraction = entry.commit.fraction;
   apply.clip = context_.config.clip;
-  apply.update = entry.commit.update;
+  apply.steps = entry.commit.steps;
   apply.digest_bucket = static_cast<std::uint32_t>(round.value % context_.layout.bucket_count());
   buffers_.BeginOp(apply.op, std::move(uses));
   return apply;

@@ -1,5 +1,6 @@
 #include "worker/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -9,10 +10,28 @@
 namespace lockstep::worker {
 namespace {
 
+// What an average keeps of itself in an update that is `fraction` of a step.
+double Keep(double decay, const UpdateScalars& scalars) {
+  if (scalars.fraction == 1) return decay;
+  return std::max(0.0, 1.0 - static_cast<double>(scalars.fraction) * (1.0 - decay));
+}
+
+// What it takes of the new.
+double Take(double decay, const UpdateScalars& scalars) {
+  return std::min(1.0, static_cast<double>(scalars.fraction) * (1.0 - decay));
+}
+
+rules::MomentumFactors MomentumOf(double momentum, const UpdateScalars& scalars) {
+  return {static_cast<float>(momentum), static_cast<float>(Keep(momentum, scalars)),
+          scalars.fraction};
+}
+
+float RateOf(const UpdateScalars& scalars) { return scalars.learning_rate * scalars.fraction; }
+
 class Sgd final : public Optimizer {
  public:
   explicit Sgd(const OptimizerSection& config)
-      : momentum_(static_cast<float>(config.momentum)),
+      : momentum_(config.momentum),
         weight_decay_(static_cast<float>(config.weight_decay)),
         nesterov_(config.nesterov) {
     if (momentum_ != 0) names_ = {"momentum"};
@@ -24,16 +43,17 @@ class Sgd final : public Optimizer {
     LOCKSTEP_CHECK(state.size() == names_.size());
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
+    const rules::SgdFactors factors{weight_decay_, RateOf(scalars)};
     if (names_.empty()) {
-      loops.SgdPlain(slice, weight_decay_, scalars.learning_rate);
+      loops.SgdPlain(slice, factors);
     } else {
-      loops.SgdMomentum(slice, weight_decay_, scalars.learning_rate, momentum_, nesterov_,
+      loops.SgdMomentum(slice, factors, MomentumOf(momentum_, scalars), nesterov_,
                         state[0] + first);
     }
   }
 
  private:
-  const float momentum_;
+  const double momentum_;
   const float weight_decay_;
   const bool nesterov_;
   std::vector<std::string> names_;
@@ -42,10 +62,9 @@ class Sgd final : public Optimizer {
 class RmsProp final : public Optimizer {
  public:
   explicit RmsProp(const OptimizerSection& config)
-      : decay_(static_cast<float>(config.decay)),
-        rest_(static_cast<float>(1.0 - config.decay)),
+      : decay_(config.decay),
         epsilon_(static_cast<float>(config.epsilon)),
-        momentum_(static_cast<float>(config.momentum)),
+        momentum_(config.momentum),
         weight_decay_(static_cast<float>(config.weight_decay)),
         names_(momentum_ != 0 ? std::vector<std::string>{"square", "momentum"}
                               : std::vector<std::string>{"square"}) {}
@@ -56,20 +75,21 @@ class RmsProp final : public Optimizer {
     LOCKSTEP_CHECK(state.size() == names_.size());
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
-    const rules::RmsPropFactors factors{weight_decay_, scalars.learning_rate, decay_, rest_,
-                                        epsilon_};
+    const rules::RmsPropFactors factors{weight_decay_, RateOf(scalars),
+                                        static_cast<float>(Keep(decay_, scalars)),
+                                        static_cast<float>(Take(decay_, scalars)), epsilon_};
     if (names_.size() == 1) {
       loops.RmsPropPlain(slice, factors, state[0] + first);
     } else {
-      loops.RmsPropMomentum(slice, factors, momentum_, state[0] + first, state[1] + first);
+      loops.RmsPropMomentum(slice, factors, MomentumOf(momentum_, scalars), state[0] + first,
+                            state[1] + first);
     }
   }
 
  private:
-  const float decay_;
-  const float rest_;
+  const double decay_;
   const float epsilon_;
-  const float momentum_;
+  const double momentum_;
   const float weight_decay_;
   const std::vector<std::string> names_;
 };
@@ -91,18 +111,18 @@ class AdamW final : public Optimizer {
   void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
                std::size_t count, float* parameters, std::span<float* const> state,
                const float* gradient_sum) const override {
-    LOCKSTEP_CHECK(state.size() == names_.size() && scalars.update > 0);
+    LOCKSTEP_CHECK(state.size() == names_.size() && scalars.steps > 0);
     const rules::Slice slice{count, parameters + first, gradient_sum + first,
                              scalars.scale * scalars.clip_factor};
     rules::AdamFactors factors;
     factors.weight_decay = static_cast<float>(config_.weight_decay);
-    factors.learning_rate = scalars.learning_rate;
-    factors.beta1 = static_cast<float>(config_.beta1);
-    factors.rest1 = static_cast<float>(1.0 - config_.beta1);
-    factors.beta2 = static_cast<float>(config_.beta2);
-    factors.rest2 = static_cast<float>(1.0 - config_.beta2);
-    factors.correction1 = static_cast<float>(1.0 / (1.0 - Power(config_.beta1, scalars.update)));
-    factors.correction2 = static_cast<float>(1.0 / (1.0 - Power(config_.beta2, scalars.update)));
+    factors.learning_rate = RateOf(scalars);
+    factors.beta1 = static_cast<float>(Keep(config_.beta1, scalars));
+    factors.rest1 = static_cast<float>(Take(config_.beta1, scalars));
+    factors.beta2 = static_cast<float>(Keep(config_.beta2, scalars));
+    factors.rest2 = static_cast<float>(Take(config_.beta2, scalars));
+    factors.correction1 = static_cast<float>(1.0 / (1.0 - Power(config_.beta1, scalars.steps)));
+    factors.correction2 = static_cast<float>(1.0 / (1.0 - Power(config_.beta2, scalars.steps)));
     factors.epsilon = static_cast<float>(config_.epsilon);
     loops.AdamWStep(slice, factors, state[0] + first, state[1] + first);
   }

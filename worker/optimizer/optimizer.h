@@ -21,10 +21,13 @@ class Loops;
 
 // Of one update; the same on every worker.
 struct UpdateScalars {
-  float scale = 1;           // of the gradient sum: 1 / samples
-  float clip_factor = 1;     // 1 unless the gradient is longer than optimizer.clip
-  float learning_rate = 0;   // schedule and linear scaling included
-  std::uint64_t update = 1;  // 1 for the first
+  float scale = 1;          // of the gradient sum: 1 / samples
+  float clip_factor = 1;    // 1 unless the gradient is longer than optimizer.clip
+  float learning_rate = 0;  // by the schedule
+  // Of a step that this update is, above 0, seldom above 1: samples / global_batch where the rate
+  // follows the samples (the linear scaling rule, Goyal et al. 2017).
+  float fraction = 1;
+  std::uint64_t steps = 1;  // the sum of all fractions, this one included, rounded up
 };
 
 // Immutable; may be used by several threads on different slices.
@@ -46,14 +49,19 @@ class Optimizer {
                        const float* gradient_sum) const = 0;
 };
 
-// With g the mean gradient, times clip_factor:
+// With g the mean gradient, times clip_factor, and f the fraction of a step:
 //   sgd      g += weight_decay * p; v = momentum * v + g; p -= lr * (nesterov ? g + momentum * v :
-//   v) rmsprop  g += weight_decay * p; s = decay * s + (1 - decay) * g^2; v = momentum * v + lr * g
-//   / sqrt(s + epsilon); p -= v
+//            v)
+//   rmsprop  g += weight_decay * p; s = decay * s + (1 - decay) * g^2; v = momentum * v + lr * g
+//            / sqrt(s + epsilon); p -= v
 //            (with momentum, as Chen et al. 2016 train with; they take decay 0.9, momentum 0.9,
 //            epsilon 1)
 //   adamw    Loshchilov, Hutter 2019: m and s with bias correction; p -= lr * (m' / (sqrt(s') +
-//   epsilon) + weight_decay * p)
+//            epsilon) + weight_decay * p)
+// where f is 1. A smaller f goes that part of the way, in the parameters and in every average:
+// what was lr is lr * f, what was v = momentum * v + g is v = (1 - f * (1 - momentum)) * v + f * g,
+// and likewise for s and m. So a sample has the same weight in the end whether it comes in a round
+// of many or of few, and a round of few leaves the averages nearly as they were.
 // Without momentum, sgd and rmsprop keep no v. Errors name the key.
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config);
 

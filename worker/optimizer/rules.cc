@@ -8,27 +8,30 @@ namespace lockstep::worker::rules {
 namespace {
 
 LOCKSTEP_VECTOR_CLONES
-void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) {
+void SgdPlain(const Slice& slice, const SgdFactors& factors) {
   float* __restrict p = slice.parameters;
   const float* __restrict sum = slice.gradient_sum;
   const float factor = slice.factor;
+  const SgdFactors f = factors;
   for (std::size_t i = 0; i < slice.count; ++i) {
-    const float g = sum[i] * factor + weight_decay * p[i];
-    p[i] -= learning_rate * g;
+    const float g = sum[i] * factor + f.weight_decay * p[i];
+    p[i] -= f.learning_rate * g;
   }
 }
 
 LOCKSTEP_VECTOR_CLONES
-void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate, float momentum,
+void SgdMomentum(const Slice& slice, const SgdFactors& factors, const MomentumFactors& momentum,
                  bool nesterov, float* __restrict velocity) {
   float* __restrict p = slice.parameters;
   const float* __restrict sum = slice.gradient_sum;
   const float factor = slice.factor;
+  const SgdFactors f = factors;
+  const MomentumFactors m = momentum;
   for (std::size_t i = 0; i < slice.count; ++i) {
-    const float g = sum[i] * factor + weight_decay * p[i];
-    const float v = momentum * velocity[i] + g;
+    const float g = sum[i] * factor + f.weight_decay * p[i];
+    const float v = m.keep * velocity[i] + m.fraction * g;
     velocity[i] = v;
-    p[i] -= learning_rate * (nesterov ? g + momentum * v : v);
+    p[i] -= f.learning_rate * (nesterov ? g + m.momentum * v : v);
   }
 }
 
@@ -47,19 +50,21 @@ void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors, float* __re
 }
 
 LOCKSTEP_VECTOR_CLONES
-void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
-                     float* __restrict square, float* __restrict velocity) {
+void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors,
+                     const MomentumFactors& momentum, float* __restrict square,
+                     float* __restrict velocity) {
   float* __restrict p = slice.parameters;
   const float* __restrict sum = slice.gradient_sum;
   const float factor = slice.factor;
   const RmsPropFactors f = factors;
+  const MomentumFactors m = momentum;
   for (std::size_t i = 0; i < slice.count; ++i) {
     const float g = sum[i] * factor + f.weight_decay * p[i];
     const float s = f.decay * square[i] + f.rest * (g * g);
     square[i] = s;
-    const float v = momentum * velocity[i] + f.learning_rate * g / std::sqrt(s + f.epsilon);
+    const float v = m.keep * velocity[i] + f.learning_rate * g / std::sqrt(s + f.epsilon);
     velocity[i] = v;
-    p[i] -= v;
+    p[i] -= m.fraction * v;
   }
 }
 
@@ -83,19 +88,20 @@ void AdamWStep(const Slice& slice, const AdamFactors& factors, float* __restrict
 
 class OnHost final : public Loops {
  public:
-  void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) const override {
-    rules::SgdPlain(slice, weight_decay, learning_rate);
+  void SgdPlain(const Slice& slice, const SgdFactors& factors) const override {
+    rules::SgdPlain(slice, factors);
   }
-  void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate, float momentum,
+  void SgdMomentum(const Slice& slice, const SgdFactors& factors, const MomentumFactors& momentum,
                    bool nesterov, float* velocity) const override {
-    rules::SgdMomentum(slice, weight_decay, learning_rate, momentum, nesterov, velocity);
+    rules::SgdMomentum(slice, factors, momentum, nesterov, velocity);
   }
   void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors,
                     float* square) const override {
     rules::RmsPropPlain(slice, factors, square);
   }
-  void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
-                       float* square, float* velocity) const override {
+  void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors,
+                       const MomentumFactors& momentum, float* square,
+                       float* velocity) const override {
     rules::RmsPropMomentum(slice, factors, momentum, square, velocity);
   }
   void AdamWStep(const Slice& slice, const AdamFactors& factors, float* moment,

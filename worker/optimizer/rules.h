@@ -13,6 +13,15 @@ struct Slice {
   float factor = 1;  // from the sum to the gradient
 };
 
+// In all of them learning_rate includes the fraction, and `keep` is 1 - fraction * (1 - momentum).
+struct SgdFactors {
+  float weight_decay, learning_rate;
+};
+
+struct MomentumFactors {
+  float momentum, keep, fraction;
+};
+
 struct RmsPropFactors {
   float weight_decay, learning_rate, decay, rest, epsilon;  // rest = 1 - decay
 };
@@ -27,13 +36,15 @@ struct AdamFactors {
 class Loops {
  public:
   virtual ~Loops() = default;
-  virtual void SgdPlain(const Slice& slice, float weight_decay, float learning_rate) const = 0;
-  virtual void SgdMomentum(const Slice& slice, float weight_decay, float learning_rate,
-                           float momentum, bool nesterov, float* velocity) const = 0;
+  virtual void SgdPlain(const Slice& slice, const SgdFactors& factors) const = 0;
+  virtual void SgdMomentum(const Slice& slice, const SgdFactors& factors,
+                           const MomentumFactors& momentum, bool nesterov,
+                           float* velocity) const = 0;
   virtual void RmsPropPlain(const Slice& slice, const RmsPropFactors& factors,
                             float* square) const = 0;
-  virtual void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors, float momentum,
-                               float* square, float* velocity) const = 0;
+  virtual void RmsPropMomentum(const Slice& slice, const RmsPropFactors& factors,
+                               const MomentumFactors& momentum, float* square,
+                               float* velocity) const = 0;
   virtual void AdamWStep(const Slice& slice, const AdamFactors& factors, float* moment,
                          float* square) const = 0;
 };

@@ -146,7 +146,8 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   const UpdateScalars scalars{.scale = apply.scale,
                               .clip_factor = *clip,
                               .learning_rate = apply.learning_rate,
-                              .update = apply.update};
+                              .fraction = apply.fraction,
+                              .steps = apply.steps};
   float* parameters = buffers_.parameters();
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;

@@ -32,6 +32,7 @@ constexpr MemberId kOne{WorkerId(1), Incarnation(1)};
 
 Commit SmallCommit() {
   Commit commit;
+  commit.steps = 1;
   commit.parts = {{kZero, PartIndex(0), 1.0f, 8}, {kZero, PartIndex(1), 1.0f, 8}};
   commit.owners = {0, {{kZero, 1}, {kOne, 2}}};
   commit.members = {kZero, kOne};
@@ -235,6 +236,14 @@ TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   commit = SmallCommit();
   commit.learning_rate = std::numeric_limits<float>::infinity();
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));
+  commit = SmallCommit();
+  commit.fraction = static_cast<float>(nan);
+  EXPECT_THAT(ErrorOf(commit), HasSubstr("no part of a step"));
+  commit.fraction = 0;
+  EXPECT_THAT(ErrorOf(commit), HasSubstr("no part of a step"));
+  commit = SmallCommit();
+  commit.steps = 0;
+  EXPECT_THAT(ErrorOf(commit), HasSubstr("before the first step"));
   commit = SmallCommit();
   commit.parts[0].weight = static_cast<float>(nan);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));

@@ -132,7 +132,9 @@ inline Commit Any<Commit>() {
   commit.samples = Any<std::uint64_t>();
   commit.scale = Any<float>();
   commit.learning_rate = Any<float>();
+  commit.fraction = static_cast<float>(*rc::gen::inRange(1, 9)) / 8;
   commit.update = Any<std::uint64_t>();
+  commit.steps = *rc::gen::inRange<std::uint64_t>(1, 1 << 20);
   if (Any<bool>()) commit.next = Any<Plan>();
   if (Any<bool>()) commit.checkpoint_writer = Any<MemberId>();
   commit.evaluation = Any<std::uint32_t>();

@@ -13,6 +13,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr float kFactor = 0.75f / 64;
+constexpr rules::MomentumFactors kMomentum{0.9f, 0.97f, 0.3f};
 
 float Root(float x) { return std::sqrt(x); }
 
@@ -47,12 +48,13 @@ TEST(DeviceFormulas, SgdHasTheBitsOfTheCpu) {
   ForElements([](const Element& start) {
     Element host = start;
     Element device = start;
-    rules::HostLoops().SgdPlain(SliceOf(host), 0.01f, 0.05f);
-    cuda::SgdPlainStep(device.sum, kFactor, 0.01f, 0.05f, device.p);
+    const rules::SgdFactors factors{0.01f, 0.05f};
+    rules::HostLoops().SgdPlain(SliceOf(host), factors);
+    cuda::SgdPlainStep(device.sum, kFactor, factors, device.p);
     ASSERT_TRUE(SameBits(host, device)) << start.sum << " " << start.p;
     for (const bool nesterov : {false, true}) {
-      rules::HostLoops().SgdMomentum(SliceOf(host), 0.01f, 0.05f, 0.9f, nesterov, &host.a);
-      cuda::SgdMomentumStep(device.sum, kFactor, 0.01f, 0.05f, 0.9f, nesterov, device.p, device.a);
+      rules::HostLoops().SgdMomentum(SliceOf(host), factors, kMomentum, nesterov, &host.a);
+      cuda::SgdMomentumStep(device.sum, kFactor, factors, kMomentum, nesterov, device.p, device.a);
       ASSERT_TRUE(SameBits(host, device)) << start.sum << " " << start.p << " " << start.a;
     }
   });
@@ -66,8 +68,8 @@ TEST(DeviceFormulas, RmsPropHasTheBitsOfTheCpu) {
     rules::HostLoops().RmsPropPlain(SliceOf(host), factors, &host.a);
     cuda::RmsPropPlainStep(device.sum, kFactor, factors, device.p, device.a, Root);
     ASSERT_TRUE(SameBits(host, device)) << start.sum << " " << start.p << " " << start.a;
-    rules::HostLoops().RmsPropMomentum(SliceOf(host), factors, 0.9f, &host.a, &host.b);
-    cuda::RmsPropMomentumStep(device.sum, kFactor, factors, 0.9f, device.p, device.a, device.b,
+    rules::HostLoops().RmsPropMomentum(SliceOf(host), factors, kMomentum, &host.a, &host.b);
+    cuda::RmsPropMomentumStep(device.sum, kFactor, factors, kMomentum, device.p, device.a, device.b,
                               Root);
     ASSERT_TRUE(SameBits(host, device)) << start.sum << " " << start.p << " " << start.a;
   });

@@ -39,7 +39,10 @@ UpdateScalars ScalarsOf(int update) {
   scalars.scale = 1.0f / 64;
   scalars.clip_factor = 0.75f;
   scalars.learning_rate = 0.05f / static_cast<float>(update);
-  scalars.update = static_cast<std::uint64_t>(update);
+  if (update == 3) scalars.fraction = 0.3f;
+  if (update == 5) scalars.fraction = 1.0f / 128;
+  if (update == 6) scalars.fraction = 1.25f;
+  scalars.steps = static_cast<std::uint64_t>(update);
   return scalars;
 }
 
@@ -59,10 +62,16 @@ struct Training {
     state.assign(optimizer->state_names().size(), std::vector<float>(kCount, 0.0f));
   }
   void Apply(int update, std::size_t first, std::size_t count) {
+    optimizer->Apply(ScalarsOf(update), first, count, parameters.data(), Pointers(),
+                     GradientSum(update).data());
+  }
+  void Apply(const UpdateScalars& scalars, const std::vector<float>& sum) {
+    optimizer->Apply(scalars, 0, kCount, parameters.data(), Pointers(), sum.data());
+  }
+  std::vector<float*> Pointers() {
     std::vector<float*> pointers;
     for (auto& tensor : state) pointers.push_back(tensor.data());
-    optimizer->Apply(ScalarsOf(update), first, count, parameters.data(), pointers,
-                     GradientSum(update).data());
+    return pointers;
   }
 
   std::unique_ptr<Optimizer> optimizer;
@@ -74,22 +83,26 @@ struct Training {
 struct Reference {
   double p = 0, v = 0, s = 0;
 
-  void Step(const OptimizerSection& o, double g, double rate, int t) {
+  // `f` of a step: the averages decay f times as much, and take f times as much.
+  void Step(const OptimizerSection& o, double g, double rate, double f, int t) {
+    const auto keep = [f](double decay) { return 1 - f * (1 - decay); };
+
     if (o.name == "sgd") {
       g += o.weight_decay * p;
-      v = o.momentum * v + g;
-      p -= rate * (o.nesterov ? g + o.momentum * v : v);
+      v = o.momentum == 0 ? g : keep(o.momentum) * v + f * g;
+      p -= f * rate * (o.nesterov ? g + o.momentum * v : v);
     } else if (o.name == "rmsprop") {
       g += o.weight_decay * p;
-      s = o.decay * s + (1 - o.decay) * g * g;
-      v = o.momentum * v + rate * g / std::sqrt(s + o.epsilon);
-      p -= v;
+      s = keep(o.decay) * s + f * (1 - o.decay) * g * g;
+      const double step = rate * g / std::sqrt(s + o.epsilon);
+      v = o.momentum == 0 ? step : keep(o.momentum) * v + f * step;
+      p -= f * v;
     } else {
-      v = o.beta1 * v + (1 - o.beta1) * g;
-      s = o.beta2 * s + (1 - o.beta2) * g * g;
+      v = keep(o.beta1) * v + f * (1 - o.beta1) * g;
+      s = keep(o.beta2) * s + f * (1 - o.beta2) * g * g;
       const double mean = v / (1 - std::pow(o.beta1, t));
       const double square = s / (1 - std::pow(o.beta2, t));
-      p -= rate * (mean / (std::sqrt(square) + o.epsilon) + o.weight_decay * p);
+      p -= f * rate * (mean / (std::sqrt(square) + o.epsilon) + o.weight_decay * p);
     }
   }
 };
@@ -106,7 +119,8 @@ TEST_P(EveryOptimizer, FollowsADoublePrecisionReference) {
     for (std::size_t i = 0; i < kCount; ++i) {
       const double g = static_cast<double>(sum[i]) * static_cast<double>(scalars.scale) *
                        static_cast<double>(scalars.clip_factor);
-      references[i].Step(GetParam(), g, static_cast<double>(scalars.learning_rate), t);
+      references[i].Step(GetParam(), g, static_cast<double>(scalars.learning_rate),
+                         static_cast<double>(scalars.fraction), t);
     }
     run.Apply(t, 0, kCount);
   }
@@ -184,6 +198,28 @@ TEST(Optimizer, BiasCorrectionComesFromTheUpdatesNumber) {
     const float expected = sum[i] == 0 ? 0.0f : std::copysign(0.05f, sum[i]);
     ASSERT_NEAR(before[i] - run.parameters[i], expected, 1e-4f);
   }
+}
+
+// What a round of few samples leaves behind is in proportion to them: two samples of 1000 whose
+// mean gradient is as long as any must not throw the following rounds about.
+TEST_P(EveryOptimizer, AnUpdateWeighsAsMuchAsItsSamples) {
+  const auto after = [&](float fraction) {
+    Training run(GetParam());
+    run.Apply(1, 0, kCount);
+    run.Apply(2, 0, kCount);
+    UpdateScalars scalars = ScalarsOf(2);
+    scalars.fraction = fraction;
+    if (fraction > 0) run.Apply(scalars, GradientSum(100));
+    for (int t = 4; t <= kUpdates; t += 1) run.Apply(ScalarsOf(t), GradientSum(t));
+    return run.parameters;
+  };
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double squares = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) squares += std::pow(double{a[i]} - double{b[i]}, 2);
+    return std::sqrt(squares);
+  };
+  const std::vector<float> without = after(0);
+  EXPECT_LT(distance(after(0.002f), without), 0.01 * distance(after(1), without));
 }
 
 TEST(Optimizer, RefusesWhatCannotBe) {

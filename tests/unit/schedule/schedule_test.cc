@@ -71,8 +71,9 @@ TEST(Schedule, CosineSurvivesAJobShorterThanItsWarmUp) {
 }
 
 TEST(Schedule, LinearScaling) {
-  EXPECT_DOUBLE_EQ(ScaleBySamples(0.4, 256, 256), 0.4);
-  EXPECT_DOUBLE_EQ(ScaleBySamples(0.4, 192, 256), 0.3);
+  EXPECT_DOUBLE_EQ(StepFraction(256, 256), 1);
+  EXPECT_DOUBLE_EQ(StepFraction(192, 256), 0.75);
+  EXPECT_DOUBLE_EQ(StepFraction(320, 256), 1.25);
 }
 
 TEST(Schedule, ChecksItsSection) {

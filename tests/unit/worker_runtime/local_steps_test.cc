@@ -49,11 +49,11 @@ TEST(LocalSteps, AStepGathersUnitsUntilItHasItsSamples) {
   EXPECT_EQ(steps.parameters()[0], 0);
   Unit(steps, 2, 8);
   EXPECT_EQ(steps.parameters()[0], -6);
-  Unit(steps, 1, 2);  // the last step has fewer
+  Unit(steps, 1, 2);  // the last step has a quarter of the samples
   std::vector<float> contribution(3);
   steps.Seal(base, contribution);
-  EXPECT_EQ(steps.parameters()[0], -8);
-  EXPECT_EQ(contribution[0], 40);
+  EXPECT_EQ(steps.parameters()[0], -6.5f);
+  EXPECT_EQ(contribution[0], 32.5f);
 }
 
 TEST(LocalSteps, ClipsEachStep) {

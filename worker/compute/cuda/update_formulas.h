@@ -8,18 +8,18 @@
 
 namespace lockstep::worker::cuda {
 
-constexpr void SgdPlainStep(float sum, float factor, float weight_decay, float learning_rate,
-                            float& p) {
-  const float g = sum * factor + weight_decay * p;
-  p -= learning_rate * g;
+constexpr void SgdPlainStep(float sum, float factor, const rules::SgdFactors& f, float& p) {
+  const float g = sum * factor + f.weight_decay * p;
+  p -= f.learning_rate * g;
 }
 
-constexpr void SgdMomentumStep(float sum, float factor, float weight_decay, float learning_rate,
-                               float momentum, bool nesterov, float& p, float& velocity) {
-  const float g = sum * factor + weight_decay * p;
-  const float v = momentum * velocity + g;
+constexpr void SgdMomentumStep(float sum, float factor, const rules::SgdFactors& f,
+                               const rules::MomentumFactors& m, bool nesterov, float& p,
+                               float& velocity) {
+  const float g = sum * factor + f.weight_decay * p;
+  const float v = m.keep * velocity + m.fraction * g;
   velocity = v;
-  p -= learning_rate * (nesterov ? g + momentum * v : v);
+  p -= f.learning_rate * (nesterov ? g + m.momentum * v : v);
 }
 
 template <class Root>
@@ -33,14 +33,14 @@ constexpr void RmsPropPlainStep(float sum, float factor, const rules::RmsPropFac
 
 template <class Root>
 constexpr void RmsPropMomentumStep(float sum, float factor, const rules::RmsPropFactors& f,
-                                   float momentum, float& p, float& square, float& velocity,
-                                   Root root) {
+                                   const rules::MomentumFactors& m, float& p, float& square,
+                                   float& velocity, Root root) {
   const float g = sum * factor + f.weight_decay * p;
   const float s = f.decay * square + f.rest * (g * g);
   square = s;
-  const float v = momentum * velocity + f.learning_rate * g / root(s + f.epsilon);
+  const float v = m.keep * velocity + f.learning_rate * g / root(s + f.epsilon);
   velocity = v;
-  p -= v;
+  p -= m.fraction * v;
 }
 
 template <class Root>

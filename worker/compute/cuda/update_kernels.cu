@@ -11,18 +11,17 @@ struct Root {
   __host__ __device__ float operator()(float x) const { return sqrtf(x); }
 };
 
-__global__ void SgdPlainKernel(rules::Slice slice, float weight_decay, float learning_rate) {
+__global__ void SgdPlainKernel(rules::Slice slice, rules::SgdFactors factors) {
   for (std::size_t i = FirstElement(); i < slice.count; i += ElementStride()) {
-    SgdPlainStep(slice.gradient_sum[i], slice.factor, weight_decay, learning_rate,
-                 slice.parameters[i]);
+    SgdPlainStep(slice.gradient_sum[i], slice.factor, factors, slice.parameters[i]);
   }
 }
 
-__global__ void SgdMomentumKernel(rules::Slice slice, float weight_decay, float learning_rate,
-                                  float momentum, bool nesterov, float* velocity) {
+__global__ void SgdMomentumKernel(rules::Slice slice, rules::SgdFactors factors,
+                                  rules::MomentumFactors momentum, bool nesterov, float* velocity) {
   for (std::size_t i = FirstElement(); i < slice.count; i += ElementStride()) {
-    SgdMomentumStep(slice.gradient_sum[i], slice.factor, weight_decay, learning_rate, momentum,
-                    nesterov, slice.parameters[i], velocity[i]);
+    SgdMomentumStep(slice.gradient_sum[i], slice.factor, factors, momentum, nesterov,
+                    slice.parameters[i], velocity[i]);
   }
 }
 
@@ -35,7 +34,8 @@ __global__ void RmsPropPlainKernel(rules::Slice slice, rules::RmsPropFactors fac
 }
 
 __global__ void RmsPropMomentumKernel(rules::Slice slice, rules::RmsPropFactors factors,
-                                      float momentum, float* square, float* velocity) {
+                                      rules::MomentumFactors momentum, float* square,
+                                      float* velocity) {
   for (std::size_t i = FirstElement(); i < slice.count; i += ElementStride()) {
     RmsPropMomentumStep(slice.gradient_sum[i], slice.factor, factors, momentum, slice.parameters[i],
                         square[i], velocity[i], Root());
@@ -52,19 +52,18 @@ __global__ void AdamWKernel(rules::Slice slice, rules::AdamFactors factors, floa
 
 }  // namespace
 
-void UpdateLoops::SgdPlain(const rules::Slice& slice, float weight_decay,
-                           float learning_rate) const {
+void UpdateLoops::SgdPlain(const rules::Slice& slice, const rules::SgdFactors& factors) const {
   if (slice.count == 0) return;
-  SgdPlainKernel<<<GridFor(slice.count), kThreads, 0, stream_>>>(slice, weight_decay,
-                                                                 learning_rate);
+  SgdPlainKernel<<<GridFor(slice.count), kThreads, 0, stream_>>>(slice, factors);
   CheckLaunch("an update");
 }
 
-void UpdateLoops::SgdMomentum(const rules::Slice& slice, float weight_decay, float learning_rate,
-                              float momentum, bool nesterov, float* velocity) const {
+void UpdateLoops::SgdMomentum(const rules::Slice& slice, const rules::SgdFactors& factors,
+                              const rules::MomentumFactors& momentum, bool nesterov,
+                              float* velocity) const {
   if (slice.count == 0) return;
-  SgdMomentumKernel<<<GridFor(slice.count), kThreads, 0, stream_>>>(
-      slice, weight_decay, learning_rate, momentum, nesterov, velocity);
+  SgdMomentumKernel<<<GridFor(slice.count), kThreads, 0, stream_>>>(slice, factors, momentum,
+                                                                    nesterov, velocity);
   CheckLaunch("an update");
 }
 
@@ -76,7 +75,8 @@ void UpdateLoops::RmsPropPlain(const rules::Slice& slice, const rules::RmsPropFa
 }
 
 void UpdateLoops::RmsPropMomentum(const rules::Slice& slice, const rules::RmsPropFactors& factors,
-                                  float momentum, float* square, float* velocity) const {
+                                  const rules::MomentumFactors& momentum, float* square,
+                                  float* velocity) const {
   if (slice.count == 0) return;
   RmsPropMomentumKernel<<<GridFor(slice.count), kThreads, 0, stream_>>>(slice, factors, momentum,
                                                                         square, velocity);

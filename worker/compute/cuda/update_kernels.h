@@ -12,13 +12,15 @@ class UpdateLoops final : public rules::Loops {
  public:
   explicit UpdateLoops(cudaStream_t stream) : stream_(stream) {}
 
-  void SgdPlain(const rules::Slice& slice, float weight_decay, float learning_rate) const override;
-  void SgdMomentum(const rules::Slice& slice, float weight_decay, float learning_rate,
-                   float momentum, bool nesterov, float* velocity) const override;
+  void SgdPlain(const rules::Slice& slice, const rules::SgdFactors& factors) const override;
+  void SgdMomentum(const rules::Slice& slice, const rules::SgdFactors& factors,
+                   const rules::MomentumFactors& momentum, bool nesterov,
+                   float* velocity) const override;
   void RmsPropPlain(const rules::Slice& slice, const rules::RmsPropFactors& factors,
                     float* square) const override;
   void RmsPropMomentum(const rules::Slice& slice, const rules::RmsPropFactors& factors,
-                       float momentum, float* square, float* velocity) const override;
+                       const rules::MomentumFactors& momentum, float* square,
+                       float* velocity) const override;
   void AdamWStep(const rules::Slice& slice, const rules::AdamFactors& factors, float* moment,
                  float* square) const override;
 
