@@ -81,6 +81,14 @@ bool Joining::Connected(const Newcomer& newcomer) const {
                      [](const auto& peer) { return peer.second == kBoth; });
 }
 
+const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer) const {
+  if (!job_->members.AnyBroken()) return nullptr;
+  for (const auto& [peer, said] : newcomer.peers) {
+    if (job_->members.Broken(id.worker, peer.worker)) return &peer;
+  }
+  return nullptr;
+}
+
 void Joining::MakeLive(Member& member, RoundId next) {
   member.next = next;
   member.last_progress = job_->now;
@@ -218,7 +226,14 @@ void Joining::CheckNewcomers() {
   for (auto& [id, newcomer] : newcomers_) {
     Member* member = job_->members.Find(id);
     if (member == nullptr) continue;
-    if (Connected(newcomer)) {
+    if (const MemberId* lost = LostAgain(id, newcomer)) {
+      // What is broken stays so as long as it is here: it has to connect anew, unless the other is
+      // the one that goes.
+      if (rounds_->HeardSinceEdgeBroke(id.worker) && rounds_->HeardSinceEdgeBroke(lost->worker)) {
+        job_->Expel(*member,
+                    fmt::format("it and worker {} cannot reach each other any more", lost->worker));
+      }
+    } else if (Connected(newcomer)) {
       if (LetIn(*member, newcomer)) in.push_back(id);
     } else if (job_->now >= newcomer.deadline) {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),

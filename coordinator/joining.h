@@ -55,6 +55,8 @@ class Joining {
   void CheckNewcomers();
   void CheckCopying();
   bool Connected(const Newcomer& newcomer) const;
+  // One of those that it had reached, if it does not any more.
+  const MemberId* LostAgain(const MemberId& id, const Newcomer& newcomer) const;
   // False: not now.
   bool LetIn(Member& member, Newcomer& newcomer);
   bool Copy(Member& member, const std::optional<MemberId>& not_from);

@@ -207,7 +207,7 @@ Status RoundMachine::On(Member& from, const Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
   // Also of one that is behind or connects: it will need its peers once it is back.
-  if (!begun() || done_ || peer == nullptr || from.leaving) return {};
+  if (job_->phase != Phase::kTraining || done_ || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
   edge_broke_at_ = job_->now;
   job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,

@@ -107,6 +107,12 @@ class RoundMachine {
   void OnOut(const MemberId& member, const std::string& why);
   void OnLevel();  // a member has become live
 
+  // An edge also breaks when an end of it dies; who has been heard since the last one broke has
+  // not.
+  bool HeardSinceEdgeBroke(WorkerId worker) const {
+    return job_->members.at(worker).last_heard > edge_broke_at_;
+  }
+
   // Does all that can be done now: judges, commits, fails over. After each event.
   void Advance();
   Time NextDeadline() const;

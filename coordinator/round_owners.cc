@@ -151,7 +151,7 @@ void RoundMachine::AvoidBrokenEdges() {
     const std::uint32_t count = job_->members.BrokenEdges(id.worker);
     edges[id.worker.value] = count;
     if (count == 0) continue;
-    heard = heard && job_->members.at(id.worker).last_heard > edge_broke_at_;
+    heard = heard && HeardSinceEdgeBroke(id.worker);
     if (worst == nullptr || count >= edges[worst->worker.value]) worst = &id;
   }
   if (worst == nullptr) return;
@@ -159,7 +159,6 @@ void RoundMachine::AvoidBrokenEdges() {
   const std::vector<MemberId> eligible = EligibleFor(round, false);
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
   if (std::none_of(eligible.begin(), eligible.end(), whole)) {
-    // An edge also breaks when an end of it dies, and then the other is not to go.
     if (heard) {
       job_->Expel(job_->members.at(worst->worker), "it and other workers cannot reach each other");
     }

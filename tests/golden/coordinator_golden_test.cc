@@ -381,6 +381,45 @@ TEST(Golden, Rejoin) {
   Compare(s, "rejoin");
 }
 
+TEST(Golden, NewcomerThatLosesWhomItHadReached) {
+  Story s("A newcomer and a member lose each other before it is let in: it has to connect anew",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Say("Worker 1 stops, and the connection ends. Nobody knows yet whether it is alive.");
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Say("It goes on, with what it had to say before it knew.");
+  s.From(0, Progress{RoundId(1), 1, 2});
+  s.Reached(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  Compare(s, "newcomer_lost_again");
+}
+
+TEST(Golden, NewcomerLosesOneThatDies) {
+  Story s("A newcomer first sees the end of a member that it had reached: it is let in", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.From(1, Unreachable{s.Id(2), "connection closed by peer"});
+  s.Reached(1);
+  s.Die(2);
+  Compare(s, "newcomer_sees_an_end");
+}
+
 TEST(Golden, QuorumIsWaitedFor) {
   Story s("Without a quorum nothing is committed; the worker that comes back makes it",
           {.min_workers = 3});

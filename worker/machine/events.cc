@@ -26,9 +26,8 @@ void Core::On(const event::PeerDown& e) {
   own_.OnPeerDown(e.peer);
   donor_.OnPeerDown(e.peer);
   catch_up_.OnPeerDown(e.peer);
-  if (standing_ != Standing::kNotStarted && !left_.contains(e.peer)) {
-    context_.Tell(Unreachable{e.peer, e.reason});
-  }
+  // Also before the start: it may have been reported as reached.
+  if (!left_.contains(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
 }
 
 void Core::On(const event::PeerMapped& e) {

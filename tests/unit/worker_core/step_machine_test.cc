@@ -139,6 +139,15 @@ TEST_F(StepMachineTest, WhoDoesNotComeIsNotReached) {
   EXPECT_FALSE(Told<Reached>()->peers[0].reached);
 }
 
+TEST_F(StepMachineTest, WhoIsLostBeforeTheStartIsUnreachable) {
+  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  Do(event::PeerUp{kPeer, "tcp"});
+  ASSERT_TRUE(Told<Reached>());
+  Do(event::PeerDown{kPeer, "connection reset"});
+  ASSERT_TRUE(Told<Unreachable>());
+  EXPECT_EQ(Told<Unreachable>()->peer, kPeer);
+}
+
 TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
   Begin(2);
   EXPECT_EQ(All<action::InitializeState>().size(), 1u);

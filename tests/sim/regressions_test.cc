@@ -1,0 +1,47 @@
+// Jobs under faults that once failed, as the commands that the simulator's --shrink printed.
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tools/simulate/fault_job.h"
+#include "tools/simulate/fault_runs.h"
+#include "tools/simulate/options.h"
+
+namespace lockstep::simulate {
+namespace {
+
+struct Case {
+  const char* name;  // what happens
+  const char* arguments;
+  bool all_lost = false;  // nobody is left who holds the parameters
+};
+
+class Regressions : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Regressions, GoesAsItHasTo) {
+  std::istringstream words(GetParam().arguments);
+  const std::vector<std::string> arguments{std::istream_iterator<std::string>(words), {}};
+  auto options = ParseSimulateOptions(arguments);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  const FaultOutcome outcome = RunFaultJob(FaultJobOf(*options, options->first_seed));
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(outcome.all_lost, GetParam().all_lost);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Seeds, Regressions,
+    ::testing::Values(
+        Case{"ANewcomerIsCutOffBeforeItIsLetIn",
+             "--faults --seed 2565 --policy.name=full --fault crash@0.5s:1 "
+             "--fault stop@0.9138s:1,for=1s --fault cut-link@1.2s:0-1"},
+        Case{"TwoNewcomersLoseEachOtherBeforeTheyAreLetIn",
+             "--faults --seed 4420 --policy.name=full --fault crash@1.479844s:4 "
+             "--fault crash@2.950864s:5 --fault stop@3.164085s:2,for=1.073677s "
+             "--fault crash@3.393569s:0 --fault cut-link@4.126553s:5-0"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace lockstep::simulate
