@@ -40,7 +40,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TwoNewcomersLoseEachOtherBeforeTheyAreLetIn",
              "--faults --seed 4420 --policy.name=full --fault crash@1.479844s:4 "
              "--fault crash@2.950864s:5 --fault stop@3.164085s:2,for=1.073677s "
-             "--fault crash@3.393569s:0 --fault cut-link@4.126553s:5-0"}),
+             "--fault crash@3.393569s:0 --fault cut-link@4.126553s:5-0"},
+        Case{"WhoAloneHeldAClosedRoundIsLostWhileTheNextIsOpenAgain",
+             "--faults --seed 5009 --policy.name=partial --fault delay@0.330828s:1-2,for=0.740867s "
+             "--fault cut-link@1.507264s:1-0 --fault stop@4.777854s:2,for=4.168973s",
+             true}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -73,6 +73,7 @@ bool Core::Follow(const Commit& commit) {
   if (!sums_.OnCommit(commit)) return false;
   last_attempt_ = commit.attempt;
   expected_ = std::max(expected_, commit.round.Next());
+  closed_before_ = std::max(closed_before_, commit.round);
   const bool carries = commit.next && commit.next->carries;
   if (carries) {
     own_.CarryOver(commit);
@@ -145,8 +146,7 @@ void Core::FallBehind(const std::string& reason, bool clean) {
 
 void Core::LookForLoss() {
   if (standing_ != Standing::kLevel || applying_) return;
-  // Rounds before expected_ - 1 are closed: what they came to is settled.
-  if (next_.Next() >= expected_ && !sums_.HolderFailed(next_)) return;
+  if (!Closed(next_) && !sums_.HolderFailed(next_)) return;
   if (const auto reason = sums_.Lost(next_)) {
     FallBehind(fmt::format("round {}: {}", next_, *reason));
   } else if (expected_.value - next_.value > kSumBuffers) {
@@ -189,7 +189,7 @@ void Core::WorkInWhileCatchingUp() {
       catch_up_.BeginApply(round);
       applying_ = Applying{apply.op, round};
       context_.Emit(std::move(apply));
-    } else if (round.Next() < expected_ && (pressed || sums_.Lost(round))) {
+    } else if (Closed(round) && (pressed || sums_.Lost(round))) {
       catch_up_.Lose(round);
     } else {
       return;

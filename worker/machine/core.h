@@ -100,6 +100,9 @@ class Core {
   }
 
   // core.cc: decisions.
+  // No other attempt at the round will be made. The newest one that was committed may be tried
+  // again, or computed again; those before it stay closed then.
+  bool Closed(RoundId round) const { return round.Next() < expected_ || round < closed_before_; }
   bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
   RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
   // False when the commit is none that this worker can follow now.
@@ -136,6 +139,7 @@ class Core {
   Standing standing_ = Standing::kNotStarted;
   RoundId next_;              // first round that is not applied
   RoundId expected_;          // first round that no commit was seen of
+  RoundId closed_before_;     // all rounds before this one are closed
   Attempt last_attempt_;      // of the last commit that was followed
   std::optional<Plan> plan_;  // the newest
   std::optional<Commit> last_applied_;

@@ -269,6 +269,25 @@ TEST_F(StepMachineTest, NoIsAPromise) {
   EXPECT_TRUE(All<action::Apply>().empty());
 }
 
+// Round 0 is closed by the commit of round 1, of which the peer alone held the sums of both.
+TEST_F(StepMachineTest, SumsOfAClosedRoundThatAreLostPutItBehindWhileTheNextIsOpenAgain) {
+  Begin(1);
+  for (const std::uint64_t round : {0, 1}) {
+    Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
+    commit.owners = {1, {{kPeer, 1}}};
+    Tell(commit);
+  }
+  Tell(FenceAttempt{Term(1), RoundId(1), Attempt(0)});
+  ASSERT_TRUE(Told<HoldAnswer>());
+  EXPECT_FALSE(Told<HoldAnswer>()->holds_all);
+  Tell(NewOwners{RoundId(1), {2, {{kSelf, 1}}}});
+  EXPECT_FALSE(Told<Behind>());
+  Tell(MemberLeft{kPeer, "no message for 2.0 s"});
+  Do(event::PeerDown{kPeer, "it has left"});
+  ASSERT_TRUE(Told<Behind>());
+  EXPECT_FALSE(Told<Behind>()->has_any);
+}
+
 TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
