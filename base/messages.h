@@ -148,7 +148,7 @@ enum class StateSource : std::uint8_t {
 struct Start {
   StateSource source = StateSource::kSeed;
   // First round to compute. For kPeers: the plan of the round that is open now, in which the worker
-  // has no units.
+  // has no units. Also when that round begins once more, with a plan of a higher attempt.
   Plan plan;
   std::uint64_t total_samples_before = 0;
   bool operator==(const Start&) const = default;
@@ -207,10 +207,10 @@ struct FenceRound {
   bool operator==(const FenceRound&) const = default;
 };
 
-// A new owner map for a round that is not yet committed. For a round whose last attempt was fenced
-// and not replaced it also says that no contribution was left: the round is open again, nothing
-// that was sealed counts, and units follow by Assign, for the parts that were not yet begun to be
-// sealed.
+// A new owner map for a round that is not yet committed. A round that begins once more, because no
+// contribution to it is left or nobody has a part left for it, is announced by Start instead, with
+// another plan of that round. Nothing that was computed for it before counts, and its units follow
+// by Assign.
 struct NewOwners {
   RoundId round;
   OwnerMap owners;

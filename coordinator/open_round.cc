@@ -90,7 +90,7 @@ void OpenRound::Carry(const OpenRound& before, const std::vector<WorkerId>& work
 }
 
 bool OpenRound::Concerns(const MemberId& member, RoundId said, Attempt said_plan) const {
-  if (!relaxed) return said == round;
+  if (!relaxed) return said == round && said_plan == plan;
   if (said > round || member.worker.value >= index_.size()) return false;
   const WorkerShare* share = Share(member.worker);
   if (share == nullptr || share->member != member) return false;
@@ -463,13 +463,16 @@ void OpenRound::TakeBackLeftOut() {
   left_out.clear();
 }
 
-void OpenRound::Reopen(Time now) {
-  for (WorkerShare& share : shares_) MakeOrphans(&share);
-  for (policies::WorkerView& view : views_) {
-    view.fenced = false;
+void OpenRound::PlanAnew(Attempt new_plan, Time now) {
+  plan = new_plan;
+  for (WorkerShare& share : shares_) {
+    MakeOrphans(&share);
+    share.parts.clear();
+    share.plan = plan;
+    policies::WorkerView& view = WorkerViewAt(share);
     view.base = round;
+    Unfence(share.member.worker, now);
   }
-  for (WorkerShare& share : shares_) share.plan = plan;
   orphans.insert(orphans.end(), left_out.begin(), left_out.end());
   left_out.clear();
   const auto units = static_cast<std::size_t>(
@@ -477,7 +480,6 @@ void OpenRound::Reopen(Time now) {
   LOCKSTEP_CHECK(orphans.size() == units, "a unit of round {} is lost", round);
   last_sealed.reset();
   started = now;
-  for (const WorkerShare& share : shares_) Unfence(share.member.worker, now);
 }
 
 }  // namespace lockstep::coordinator

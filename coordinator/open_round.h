@@ -22,7 +22,7 @@
 namespace lockstep::coordinator {
 
 struct SealedPart {
-  bool is_void = false;  // sealed before the round was re-opened: its number is used up
+  bool is_void = false;  // of a member that was fenced since: its number is used up
   std::uint64_t samples = 0;
   double loss_sum = 0;
   std::vector<UnitTiming> units;
@@ -98,10 +98,6 @@ class OpenRound {
   };
   Result<GivenBack> OnRevoked(const MemberId& from, const Revoked& revoked);
 
-  // Sealed after the commit, or on the way when it was made: counts for nothing, but uses up the
-  // part's number.
-  void NoteLatePart(const MemberId& from);
-
   // --- what the machine decides
   void SetOwners(OwnerMap map, const Members& members, Time now);
   void Give(const Member& to, const std::vector<UnitIndex>& units, std::uint32_t order,
@@ -122,8 +118,8 @@ class OpenRound {
   void TakeBackLeftOut();
   std::optional<Time> OldestRevoke() const;
   std::vector<WorkerId> RevokesBefore(Time t) const;
-  // All contributions are void and all units orphans; the numbers of sealed parts stay used.
-  void Reopen(Time now);
+  // All contributions are void and all units orphans; whoever gets some begins with its first part.
+  void PlanAnew(Attempt plan, Time now);
   // The member's unit times and when it was last heard, for the policies.
   void SyncHistory(const Member& member);
   // It has applied the rounds before its `next`.
@@ -176,6 +172,7 @@ class OpenRound {
     return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   }
   static void NotePace(policies::WorkerView* view, std::uint32_t units, Time now);
+  void NoteLatePart(const MemberId& from);
   void MakeOrphans(WorkerShare* share);
   void DropAnsweredRevokes();
   void UpdateDelivered(WorkerShare* share, Time now);

@@ -216,8 +216,7 @@ void RoundMachine::NextAttempt() {
 }
 
 // No contribution is left, so there is nothing to commit: the round is computed again, by whoever
-// is live, in the parts that they have not used. NewOwners for a round whose commit was fenced
-// tells them that it is open again; the units follow by Assign.
+// is live.
 void RoundMachine::ReopenRound(ProvisionalRound round) {
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again",
             round.commit.round);
@@ -225,28 +224,16 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
   --updates_;
   open_.emplace(std::move(round.books));
   open_plan_ = std::move(round.plan);
-  open_->Reopen(job_->now);
   open_->attempt = round.commit.attempt;
+  open_->owners = round.commit.owners;
   std::vector<WorkerId> gone;
   for (const WorkerShare& share : open_->shares()) {
     if (HasLost(round, share.member)) gone.push_back(share.member.worker);
   }
   for (const WorkerId worker : gone) open_->Remove(worker);
   for (const Member& member : job_->members.all()) open_->NoteApplied(member);
-  moved_.clear();
   earlier_attempts_ = std::move(round.attempts);
-  look_again_ = kNever;
-  open_->owners = round.commit.owners;
-  const std::vector<MemberId> members = job_->members.Exchanging();
-  OwnerMap map =
-      weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false), job_->members);
-  open_->SetOwners(map, job_->members, job_->now);
-  open_plan_.members = members;
-  open_plan_.assignments.clear();
-  open_plan_.owners = map;
-  owners_stale_ = false;
-  ResetReceiptCheck();
-  job_->Send(members, NewOwners{open_->round, std::move(map)});
+  PlanAnew();
 }
 
 }  // namespace lockstep::coordinator

@@ -71,10 +71,6 @@ Status RoundMachine::On(Member& from, const Progress& message) {
 Status RoundMachine::On(Member& from, const Sealed& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
-  if (provisional_ && !provisional_->closed &&
-      provisional_->books.Concerns(from.id, message.round, message.plan)) {
-    provisional_->books.NoteLatePart(from.id);
-  }
   if (!open_ || !open_->Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));

@@ -152,6 +152,7 @@ class RoundMachine {
   // `before`: the round whose work is carried on, if it is.
   Plan MakePlan(RoundId round, std::uint32_t map_version, const ProvisionalRound* before,
                 bool* exact);
+  void PlanAnew();
   void OpenPlanned(Plan plan, bool exact);
 
   // round_moves.cc

@@ -163,8 +163,10 @@ void RoundMachine::PlaceOrphans() {
   } else if (!level.empty()) {
     SpreadOrphans(level);
   } else if (job_->members.CountLive() > 0) {
-    job_->Fail(
-        fmt::format("round {} cannot be computed again: nobody has a part left", open_->round));
+    job_->Log(LogLevel::kInfo, "round {}: nobody has a part left, it is computed again",
+              open_->round);
+    PlanAnew();
+    PlaceOrphans();
   }
 }
 

@@ -153,6 +153,27 @@ std::vector<MemberId> RoundMachine::Responsive(const std::vector<MemberId>& memb
   return heard.empty() ? members : heard;
 }
 
+// The open round begins once more, with another plan of it that says nothing of who computes what:
+// all its units are to be assigned. What was computed for the plan before is void, whenever it is
+// heard of.
+void RoundMachine::PlanAnew() {
+  OwnerMap map =
+      weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false), job_->members);
+  open_->PlanAnew(Attempt(map.version), job_->now);
+  open_->SetOwners(map, job_->members, job_->now);
+  open_plan_.members = job_->members.Exchanging();
+  open_plan_.assignments.clear();
+  open_plan_.owners = std::move(map);
+  open_plan_.carries = false;
+  open_plan_.attempt = open_->plan;
+  moved_.clear();
+  look_again_ = kNever;
+  owners_stale_ = false;
+  ResetReceiptCheck();
+  job_->Send(open_plan_.members,
+             Start{StateSource::kPeers, open_plan_, job_->totals.samples_counted});
+}
+
 void RoundMachine::OpenPlanned(Plan plan, bool exact) {
   open_.emplace(plan, exact, job_->members, job_->now);
   for (const Assignment& assignment : plan.assignments) {

@@ -111,6 +111,27 @@ TEST(Golden, FlexrrFencesWhoIsStuck) {
   Compare(s, "flexrr_fences");
 }
 
+TEST(Golden, WhoIsLeftHasNoPartLeft) {
+  Story s("The only one that is left was fenced and has used up its parts: the round begins anew",
+          {.policy = "flexrr", .units = 3});
+  s.Begin();
+  s.From(2, Progress{RoundId(0), 0, 1});
+  auto late = s.Seal(2);
+  s.Sealed(0, 1);
+  s.Sealed(1, 1);
+  s.Wait(0.03);
+  s.Say("It seals twice before it knows that it is fenced.");
+  s.From(2, late);
+  late.part = PartIndex(1);
+  s.From(2, late);
+  s.From(2, Revoked{RoundId(0), 0, 0, true});
+  s.Die(1);
+  s.Die(0);
+  s.Sealed(2);
+  s.AllPublishAndApply({2});
+  Compare(s, "no_part_left");
+}
+
 TEST(Golden, ARevokeThatIsNotAnswered) {
   Story s("A worker does not answer a revoke: it is fenced, its units are given to others",
           {.policy = "flexrr", .global_batch = 24, .units = 24});
@@ -271,6 +292,30 @@ TEST(Golden, NobodyContributesAnyMore) {
   s.AllPublishAndApply({1});
   s.Sealed(1);
   Compare(s, "reopened_round");
+}
+
+TEST(Golden, OpenedAgainAsOftenAsItTakes) {
+  Story s("Twice the only contributor is lost after the commit, and who is left had sealed a part",
+          {.policy = "async"});
+  s.Begin();
+  auto late = s.Seal(2);
+  s.Sealed(0);
+  s.Say("Worker 2 has sealed its part before it knows of the commit.");
+  s.From(2, late);
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("All begin with their first part again. Worker 2 is too late a second time.");
+  late = s.Seal(2);
+  s.Sealed(1);
+  s.From(2, late);
+  s.Die(1);
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(1), false});
+  s.Say("What is heard of the plan before counts for nothing.");
+  s.From(2, late);
+  s.Sealed(2);
+  s.AllPublishAndApply({2});
+  Compare(s, "reopened_twice");
 }
 
 TEST(Golden, ComingBackToAReopenedRound) {

@@ -105,6 +105,7 @@ void Story::Note(const Action& action) {
 
 void Story::TakePlan(Worker* worker, const Plan& plan) {
   worker->round = plan.round;
+  worker->plan = plan.attempt;
   worker->queue.clear();
   worker->parts = 0;
   worker->map_version = plan.owners.version;
@@ -129,8 +130,6 @@ void Story::Learn(std::uint32_t slot, const ToWorker& message) {
   } else if (const auto* assign = std::get_if<Assign>(&message)) {
     worker.queue.insert(worker.queue.end(), assign->units.begin(), assign->units.end());
   } else if (const auto* owners = std::get_if<NewOwners>(&message)) {
-    if (owners->round != worker.round) worker.queue.clear();  // the round is open again
-    worker.round = owners->round;
     worker.map_version = owners->owners.version;
   } else if (const auto* revoke = std::get_if<Revoke>(&message)) {
     worker.queue.resize(std::min<std::size_t>(worker.queue.size(), revoke->from));
@@ -227,9 +226,14 @@ void Story::Reached(std::uint32_t worker) {
 }
 
 void Story::Sealed(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) {
+  From(slot, Seal(slot, unit_ms, units));
+}
+
+lockstep::Sealed Story::Seal(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) {
   Worker& worker = state_[slot];
   lockstep::Sealed sealed;
   sealed.round = worker.round;
+  sealed.plan = worker.plan;
   sealed.part = PartIndex(worker.parts++);
   const std::size_t count = std::min(units, worker.queue.size());
   for (std::size_t i = 0; i < count; ++i) {
@@ -239,7 +243,7 @@ void Story::Sealed(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) 
   sealed.loss_sum = static_cast<double>(sealed.samples);
   worker.queue.erase(worker.queue.begin(),
                      worker.queue.begin() + static_cast<std::ptrdiff_t>(count));
-  From(slot, sealed);
+  return sealed;
 }
 
 void Story::Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors) {

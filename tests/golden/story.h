@@ -49,6 +49,9 @@ class Story {
   void Reached(std::uint32_t worker);  // all it was told to
   // All it has to do, or the first `units` of it; each took `unit_ms`.
   void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});
+  // The same, to be said later.
+  lockstep::Sealed Seal(std::uint32_t worker, std::int64_t unit_ms = 0,
+                        std::size_t units = ~std::size_t{0});
   void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
   void Published(std::uint32_t worker);
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
@@ -68,6 +71,7 @@ class Story {
     lockstep::Ready ready;
     Form form;
     RoundId round;            // whose units these are
+    Attempt plan;             // of it
     std::vector<Unit> queue;  // not yet sealed
     std::uint8_t parts = 0;
     std::uint32_t map_version = 0;

@@ -81,7 +81,12 @@ void Checker::OnSend(const coordinator::Send& send) {
     if (start->source != StateSource::kPeers) {
       for (const auto connection : send.to) live_.insert(members_[connection]);
     }
-    if (!any_plan_ || start->plan.round > planned_) OnPlan(start->plan);
+    const auto known = plans_.find(start->plan.round);
+    if (!any_plan_ || start->plan.round > planned_) {
+      OnPlan(start->plan);
+    } else if (known != plans_.end() && known->second < start->plan.attempt) {
+      OnPlanAnew(start->plan);
+    }
   } else if (const auto* commit = std::get_if<Commit>(&message)) {
     OnCommit(*commit);
   } else if (const auto* left = std::get_if<MemberLeft>(&message)) {
@@ -94,26 +99,27 @@ void Checker::OnSend(const coordinator::Send& send) {
     Release(receiver->second);
   } else if (std::holds_alternative<CatchUp>(message)) {
     Out(receiver->second);
-  } else if (const auto* owners = std::get_if<NewOwners>(&message)) {
-    if (committed_ && owners->round == committed_->first) {
-      // Open again: nothing that was sealed counts, all units are in nobody's hands.
-      if (closed_ && *closed_ >= owners->round) {
-        Fail("round {} is opened again after it was closed", owners->round);
-      }
-      for (const auto& [key, sealed] : sealed_) {
-        if (std::get<1>(key) < owners->round) continue;
-        for (const UnitTiming& timing : sealed.units) units_[timing.unit.index] = timing.unit;
-      }
-      planned_ = owners->round;
-      plan_ = plans_[planned_];
-      holders_.clear();
-      queues_.clear();
-      std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= owners->round; });
-      committed_ = committed_->first.value == 0
-                       ? std::nullopt
-                       : std::optional(std::pair(RoundId(committed_->first.value - 1), Attempt(0)));
-    }
   }
+}
+
+// The round is computed again: nothing that was sealed counts, all units are in nobody's hands.
+void Checker::OnPlanAnew(const Plan& plan) {
+  if (closed_ && *closed_ >= plan.round) {
+    Fail("round {} is opened again after it was closed", plan.round);
+  }
+  for (const auto& [key, sealed] : sealed_) {
+    if (std::get<1>(key) < plan.round) continue;
+    for (const UnitTiming& timing : sealed.units) units_[timing.unit.index] = timing.unit;
+  }
+  planned_ = plan.round;
+  plans_[planned_] = plan_ = plan.attempt;
+  holders_.clear();
+  queues_.clear();
+  std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= plan.round; });
+  if (!committed_ || committed_->first != plan.round) return;
+  committed_ = plan.round.value == 0
+                   ? std::nullopt
+                   : std::optional(std::pair(RoundId(plan.round.value - 1), Attempt(0)));
 }
 
 void Checker::OnPlan(const Plan& plan) {

@@ -57,6 +57,7 @@ class Checker {
   void On(const MemberId& from, const Revoked& m);
   void On(const MemberId& from, const Reached& m);
   void OnPlan(const Plan& plan);
+  void OnPlanAnew(const Plan& plan);
   void OnAssign(const MemberId& to, const Assign& m);
   void OnCommit(const Commit& m);
   void Carry(const Commit& m);

@@ -52,8 +52,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
 // The words of the coordinator when nobody is left.
 bool NobodyIsLeft(const std::string& reason) {
   return reason.starts_with("no worker holds") || reason.starts_with("all workers left") ||
-         reason.find("cannot reach") != std::string::npos ||
-         reason.find("nobody has a part left") != std::string::npos;
+         reason.find("cannot reach") != std::string::npos;
 }
 
 class Run {

@@ -206,6 +206,13 @@ void ModelledWorker::On(const Start& m) {
     has_state_ = true;
     next_ = m.plan.round;
   }
+  const RoundId round = m.plan.round;
+  if (const Committed* committed = FindCommitted(round); committed && committed->refused) {
+    // It is open again.
+    std::erase_if(committed_, [round](const Committed& c) { return c.round == round; });
+    std::erase_if(received_, [round](const Received& r) { return r.round == round; });
+    machine_->own.Forget(round.Next());
+  }
   Adopt(m.plan);
 }
 
@@ -377,14 +384,7 @@ void ModelledWorker::On(const Assign& m) { machine_->own.OnAssign(m); }
 void ModelledWorker::On(const FenceRound& m) { machine_->own.OnFence(m.round); }
 
 void ModelledWorker::On(const NewOwners& m) {
-  if (const Committed* committed = FindCommitted(m.round)) {
-    if (!committed->refused) return;
-    const Epoch epoch = committed->epoch;
-    std::erase_if(committed_, [&m](const Committed& c) { return c.round == m.round; });
-    std::erase_if(received_, [&m](const Received& r) { return r.round == m.round; });
-    machine_->own.OnReopened(m.round, epoch);
-  }
-  if (m.round >= owning_.round || FindCommitted(m.round) == nullptr) TakeOwners(m.round, m.owners);
+  if (FindCommitted(m.round) == nullptr) TakeOwners(m.round, m.owners);
 }
 
 void ModelledWorker::On(const FenceAttempt& m) {

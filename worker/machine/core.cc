@@ -100,20 +100,22 @@ void Core::Adopt(const Plan& plan) {
   inputs_.OnMapChanged();
 }
 
-void Core::Reopen(const NewOwners& order) {
-  const RoundId round = order.round;
-  const Epoch epoch = sums_.Find(round)->epoch;
-  if (standing_ == Standing::kCatching && round < next()) {
-    RestartCatchUp(round);
-  } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
-    // Who has not promised cannot be told that.
-    return;
+void Core::PlanAnew(const Plan& plan) {
+  const RoundId round = plan.round;
+  if (sums_.Committed(round)) {
+    if (round.Next() != expected_) return;
+    if (standing_ == Standing::kCatching && round < next()) {
+      RestartCatchUp(round);
+    } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
+      // Who has not promised cannot be told that.
+      return;
+    }
+    sums_.Drop(round);
+    expected_ = round;
   }
-  sums_.Drop(round);
-  expected_ = round;
-  maps_.Set(round, order.owners);
-  own_.OnReopened(round, epoch);
+  own_.Forget(round.Next());  // what was carried on is computed again, too
   inputs_.OnReopened(round);
+  Adopt(plan);
 }
 
 void Core::RestartCatchUp(RoundId round) {

@@ -108,8 +108,8 @@ class Core {
   // False when the commit is none that this worker can follow now.
   bool Follow(const Commit& commit);
   void Adopt(const Plan& plan);
-  // No contribution to a committed round is left: it is computed again.
-  void Reopen(const NewOwners& order);
+  // The open round, or the newest one that was committed, is computed again from the beginning.
+  void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
   void WriteCheckpointIfAsked(const Commit& commit);
   // `clean`: the parameters are those before round next_.

@@ -113,8 +113,11 @@ void Core::On(const MemberLeft& m) {
 
 void Core::On(const Start& m) {
   if (standing_ != Standing::kNotStarted) {
-    // Again, ahead of CatchUp: the plan is what matters.
-    if (m.source == StateSource::kPeers) plan_ = m.plan;
+    // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
+    if (m.source != StateSource::kPeers) return;
+    plan_ = m.plan;
+    const auto known = maps_.PlanOf(m.plan.round);
+    if (known && *known < m.plan.attempt) PlanAnew(m.plan);
     return;
   }
   expected_ = next_ = m.plan.round;
@@ -155,10 +158,7 @@ void Core::On(const Commit& m) {
 }
 
 void Core::On(const NewOwners& m) {
-  if (const Commit* commit = sums_.Find(m.round)) {
-    if (m.owners.version > commit->owners.version && m.round.Next() == expected_) Reopen(m);
-    return;
-  }
+  if (sums_.Committed(m.round)) return;
   const OwnerMap* known = maps_.Find(m.round);
   if (known == nullptr || known->version >= m.owners.version) return;
   maps_.Set(m.round, m.owners);

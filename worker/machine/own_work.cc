@@ -23,24 +23,6 @@ void OwnWork::OnPlan(const Plan& plan) {
                  pending.units.size(), queue_.capacity());
 }
 
-void OwnWork::OnReopened(RoundId round, Epoch epoch) {
-  std::uint8_t used = work_ && work_->round == round ? work_->parts_told : 0;
-  if (const auto waits = pending_.find(round.Next());
-      waits != pending_.end() && waits->second.base <= round) {
-    used = waits->second.first_part.value;
-  } else if (work_ && work_->round == round.Next() && work_->base <= round) {
-    used = work_->told_before;
-  }
-  Forget(round);
-  Forget(round.Next());  // what was carried on is computed again, too
-  Pending& pending = pending_[round];
-  pending.epoch = epoch;
-  pending.first_part = PartIndex(used);
-  pending.base = round;
-  pending.kind = kinds_[round];
-  pending.plan = pending.kind.plan;
-}
-
 void OwnWork::CarryOver(const Commit& commit) {
   const bool counted = std::ranges::any_of(
       commit.parts, [&](const CommittedPart& part) { return part.member == context_.config.self; });
@@ -62,7 +44,6 @@ void OwnWork::CarryOver(const Commit& commit) {
   }
   work_->round = next;
   work_->plan = commit.next->attempt;
-  work_->told_before = work_->parts_told;
   for (Contribution& c : contributions_) {
     if (c.work != work_->id || c.round != commit.round) continue;
     c.round = next;
@@ -155,7 +136,7 @@ void OwnWork::BeginIfPossible(RoundId level, bool committed) {
   work_->kind = at->second.kind;
   work_->plan = at->second.plan;
   work_->parts_sealed = first_part.value;
-  work_->parts_told = work_->told_before = first_part.value;
+  work_->parts_told = first_part.value;
   const std::array<BufferId, kMaxParts> parts = {*first, *second};
   for (std::uint8_t p = 0; p < kMaxParts; ++p) {
     Contribution c;

@@ -23,11 +23,9 @@ class OwnWork {
         maps_(maps),
         queue_(context.config.queue_capacity) {}
 
-  // The units of a round that is not begun yet; those of an earlier plan of it are forgotten.
+  // The units of a round that is not begun yet; what was computed for an earlier plan of it is
+  // void.
   void OnPlan(const Plan& plan);
-  // A committed round is open again, for units that will be assigned: what was computed for it is
-  // void, the parts that were sealed are used up.
-  void OnReopened(RoundId round, Epoch epoch);
   void OnRevoke(const Revoke& revoke);
   void OnAssign(const Assign& assign);
   // What was computed for the round is void. Says so; units of it that are given to this worker
@@ -96,7 +94,6 @@ class OwnWork {
     std::uint32_t units_done = 0;
     std::uint32_t parts_sealed = 0;  // or used up before
     std::uint8_t parts_told = 0;     // the coordinator knows of them
-    std::uint8_t told_before = 0;    // when it was carried over into `round`
     bool is_void = false;
   };
   struct Told {

@@ -71,6 +71,18 @@ void ModelWorker::On(const Start& m) {
     next_ = m.plan.round;
     state_ = 17 + m.plan.round.value;
   }
+  const RoundId round = m.plan.round;
+  if (!plan_ || plan_->round != round || plan_->attempt != m.plan.attempt) {
+    // Perhaps the round is open again: what was computed for another plan of it counts no more.
+    const auto commit = commits_.find(round);
+    if (commit != commits_.end() && refused_.contains({round, commit->second.attempt})) {
+      commits_.erase(commit);
+    }
+    const auto of_round = [round](const PartKey& part) { return std::get<1>(part) == round; };
+    std::erase_if(ready_, of_round);
+    std::erase_if(received_, of_round);
+    std::erase_if(world_->received[self_], of_round);
+  }
   TakePlan(m.plan);
 }
 
@@ -117,7 +129,7 @@ void ModelWorker::TakeUnit() {
     if (work == work_ && computing_) {
       part_units_.push_back({unit, start, host_->now().time_since_epoch().count()});
       const auto taken = static_cast<std::uint32_t>(head_);
-      host_->Send(Progress{plan_->round, taken, taken});
+      host_->Send(Progress{plan_->round, taken, taken, plan_->attempt});
     }
     TakeUnit();
   });
@@ -126,6 +138,7 @@ void ModelWorker::TakeUnit() {
 void ModelWorker::Seal() {
   Sealed sealed;
   sealed.round = plan_->round;
+  sealed.plan = plan_->attempt;
   sealed.part = PartIndex(static_cast<std::uint8_t>(parts_used_++));
   for (const UnitTiming& timing : part_units_) sealed.samples += timing.unit.range.size();
   sealed.loss_sum = static_cast<double>(sealed.samples);
@@ -199,25 +212,6 @@ void ModelWorker::CheckSources() {
 }
 
 void ModelWorker::On(const NewOwners& m) {
-  // A committed round is open again when its attempt was fenced and not replaced.
-  const auto commit = commits_.find(m.round);
-  if (commit != commits_.end()) {
-    if (!refused_.contains({m.round, commit->second.attempt})) return;
-    if (plan_ && plan_->round == m.round.Next()) {
-      const std::uint32_t used =
-          static_cast<std::uint32_t>(received_.contains({self_, m.round, PartIndex(0)}) +
-                                     received_.contains({self_, m.round, PartIndex(1)}));
-      plan_->round = m.round;
-      plan_->assignments.clear();
-      queue_.clear();
-      part_units_.clear();
-      head_ = 0;
-      ++work_;
-      parts_used_ = used;
-      computing_ = has_state_ && next_ == m.round;
-    }
-    commits_.erase(commit);
-  }
   if (!plan_ || plan_->round != m.round) return;
   owners_ = m.owners;
   // A new owner may have come after the parts were announced.

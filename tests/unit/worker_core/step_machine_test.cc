@@ -269,6 +269,31 @@ TEST_F(StepMachineTest, NoIsAPromise) {
   EXPECT_TRUE(All<action::Apply>().empty());
 }
 
+TEST_F(StepMachineTest, ARoundThatBeginsOnceMoreHasItsFirstPartAgain) {
+  Begin(1);
+  Compute(All<action::StartWork>()[0].work);
+  ASSERT_TRUE(Told<Sealed>());
+  Plan again = MakePlan(0, 0);
+  again.attempt = Attempt(2);
+  again.owners.version = 2;
+  Tell(Start{StateSource::kPeers, again, 0});
+  const auto start = All<action::StartWork>();
+  ASSERT_EQ(start.size(), 1u);
+  Tell(Assign{RoundId(0), Units(1), 1});
+  Compute(start[0].work);
+  ASSERT_TRUE(Told<Sealed>());
+  EXPECT_EQ(Told<Sealed>()->part, PartIndex(0));
+  EXPECT_EQ(Told<Sealed>()->plan, Attempt(2));
+  // Of the plan before, and of this one.
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, Attempt(0), {}});
+  EXPECT_TRUE(All<action::Fetch>().empty());
+  PeerSays(PartReady{RoundId(0), PartIndex(0), 12, 1, 1, true, Attempt(2), {}});
+  ASSERT_EQ(All<action::Fetch>().size(), 1u);
+  Do(event::FetchDone{All<action::Fetch>()[0].fetch, event::FetchStatus::kOk});
+  ASSERT_TRUE(Told<Receipts>());
+  EXPECT_EQ(Told<Receipts>()->map_version, 2u);
+}
+
 // Round 0 is closed by the commit of round 1, of which the peer alone held the sums of both.
 TEST_F(StepMachineTest, SumsOfAClosedRoundThatAreLostPutItBehindWhileTheNextIsOpenAgain) {
   Begin(1);
@@ -280,7 +305,9 @@ TEST_F(StepMachineTest, SumsOfAClosedRoundThatAreLostPutItBehindWhileTheNextIsOp
   Tell(FenceAttempt{Term(1), RoundId(1), Attempt(0)});
   ASSERT_TRUE(Told<HoldAnswer>());
   EXPECT_FALSE(Told<HoldAnswer>()->holds_all);
-  Tell(NewOwners{RoundId(1), {2, {{kSelf, 1}}}});
+  Plan again = MakePlan(1, 0);
+  again.attempt = Attempt(2);
+  Tell(Start{StateSource::kPeers, again, 0});
   EXPECT_FALSE(Told<Behind>());
   Tell(MemberLeft{kPeer, "no message for 2.0 s"});
   Do(event::PeerDown{kPeer, "it has left"});
