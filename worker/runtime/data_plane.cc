@@ -2,99 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "base/log.h"
-#include "transport/mapping/map_peer.h"
+#include "transport/mapping/arena_server.h"
 #include "transport/mapping/ordering.h"
 #include "transport/staging/staged_transport.h"
 #include "worker/compute/compute.h"
-#include "worker/runtime/fetch_desk.h"
+#include "worker/runtime/link.h"
+#include "worker/runtime/operations.h"
+#include "worker/runtime/path_log.h"
+#include "worker/runtime/peer_mapper.h"
+#include "worker/runtime/task_thread.h"
 
 namespace lockstep::worker {
 namespace {
 
-// Of one peer, until its path is measured. Ten thousand announcements; with the floats that ride
-// along it is as much as a peer may queue before its transport refuses.
-constexpr std::size_t kEarlyBytes = 4u << 20;
-constexpr std::size_t kEarlyOverhead = 64;  // what keeping a message costs beside its bytes
-
-template <class... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-template <class... Ts>
-Overloaded(Ts...) -> Overloaded<Ts...>;
-
-transport::PeerIdentity Identity(const MemberId& member) {
-  return {member.worker, member.incarnation};
-}
-MemberId Member(const transport::PeerIdentity& identity) {
-  return {identity.worker, identity.incarnation};
-}
-
-class DataPlaneImpl;
-
-// One transport and the connections over it. All of it belongs to the transport's data thread, but
-// for the name and the transport's Post.
-class Link final : public transport::Handler {
- public:
-  Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-       transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
-       Duration patience);
-
-  void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
-                const std::string& path) override;
-  void OnConnectFailed(const transport::PeerIdentity& who, const Error& error) override;
-  void OnPeerDown(transport::PeerId peer, const Error& reason) override;
-  void OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) override;
-  transport::ServeAnswer OnFetch(transport::PeerId peer, const transport::PieceName& name) override;
-  void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
-  void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
-
-  // The machine lives here from now on: it hears of the peers that came up before, and of what
-  // waited for it.
-  void BecomeHome();
-  // The machine moves to another link.
-  void Leave() { home_ = false; }
-  bool IsHome() const { return home_; }
-  std::optional<transport::PeerId> PeerOf(const MemberId& member) const {
-    const auto found = by_member.find(member);
-    return found == by_member.end() ? std::nullopt : std::optional(found->second);
-  }
-  void CloseAll(const std::string& reason);
-
-  const std::string name;
-  const transport::Capabilities library;  // of the transport as its library has it
-  const std::unique_ptr<transport::Transport> transport;
-  Probe probe;
-  FetchDesk fetches;
-  std::map<MemberId, transport::PeerId> by_member;  // up, one for each member
-  std::map<MemberId, double> measured;              // GB/s
-
- private:
-  struct Up {
-    MemberId member;
-    std::string path;
-    bool measured = false;
-    bool announced = false;
-    // What it said before the machine was told of it: messages may overtake the probe of the peer
-    // that sends them. At most kEarlyBytes.
-    std::vector<std::vector<std::byte>> early;
-    std::size_t early_bytes = 0;
-  };
-  void Announce(transport::PeerId peer);
-
-  std::map<transport::PeerId, Up> up_;  // the same as by_member
-  bool home_ = false;
-  DataPlaneImpl& plane_;
-};
-
-class DataPlaneImpl final : public DataPlane {
+class DataPlaneImpl final : public DataPlane, public LinkUser {
  public:
   DataPlaneImpl(Setup setup, const Layout& layout, WorkerBuffers& buffers,
                 const Optimizer& optimizer, ComputeDesk& desk)
@@ -103,6 +31,9 @@ class DataPlaneImpl final : public DataPlane {
         memory_(buffers.memory()),
         desk_(desk),
         operations_(layout, buffers, arenas_, optimizer),
+        path_log_(setup_.paths, setup_.require_gpudirect),
+        mapper_(setup_.machine.self, setup_.job_key, setup_.timeouts.map, arenas_,
+                [this](std::function<void()> task) { Run(std::move(task)); }),
         machine_(setup_.machine, layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -111,7 +42,7 @@ class DataPlaneImpl final : public DataPlane {
     // posts to them.
     for (auto& link : links_) link->transport->Stop();
     reduction_.reset();
-    mapper_.reset();
+    mapper_.Stop();
   }
 
   Status Open() {
@@ -139,7 +70,7 @@ class DataPlaneImpl final : public DataPlane {
     Link* first = links_.front().get();
     first->transport->Post([first] { first->BecomeHome(); });
     home_.store(first);
-    LogMachine(first->library);
+    path_log_.Machine(first->library);
     spdlog::info(
         "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
         "it, "
@@ -171,7 +102,7 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   // On the machine's thread: runs the first task, if there is one.
-  void RunNext() {
+  void RunNext() override {
     std::function<void()> task;
     {
       const std::lock_guard lock(mutex_);
@@ -181,20 +112,29 @@ class DataPlaneImpl final : public DataPlane {
     }
     task();
   }
-  std::size_t WaitingTasks() {
+  std::size_t WaitingTasks() override {
     const std::lock_guard lock(mutex_);
     return tasks_.size();
   }
 
   // On the machine's thread.
-  void Handle(const Event& event) {
+  void Handle(const Event& event) override {
     NoteHosts(event);
     Actions actions = machine_.Step(MonotonicNow(), event);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
-  StepMachine& machine() { return machine_; }
-  WorkerBuffers& buffers() { return buffers_; }
+  transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) override {
+    const worker::Serve serve = machine_.OnPieceAsked(peer, {.kind = piece.kind,
+                                                             .attempt = piece.attempt,
+                                                             .round = piece.round,
+                                                             .owner = piece.owner,
+                                                             .part = piece.part,
+                                                             .offset = piece.offset,
+                                                             .bytes = piece.bytes});
+    if (!serve.have) return {};
+    return {.have = true, .slice = SliceOf(serve.from), .cookie = serve.cookie};
+  }
 
  private:
   // A device that fails ends this worker's part in the job.
@@ -291,28 +231,6 @@ class DataPlaneImpl final : public DataPlane {
     setup_.to_coordinator(std::move(a.message), nullptr);
   }
 
-  // What of this machine decides over paths, once.
-  void LogMachine(const transport::Capabilities& library) {
-    namespace paths = transport::paths;
-    spdlog::info("{}{}{} carries {}", library.name, library.version.empty() ? "" : " ",
-                 library.version, library.cuda_memory ? "host and GPU memory" : "host memory");
-    if (!setup_.paths.gpu) return;
-    std::string ports;
-    for (const paths::RdmaPort* port :
-         paths::NearestPorts(setup_.paths.machine, setup_.paths.gpu_pci)) {
-      ports += (ports.empty() ? "" : ", ") + port->name();
-    }
-    spdlog::info("GPU {}: nearest RDMA port {}; {}",
-                 setup_.paths.gpu_pci.empty() ? "at an unknown place" : setup_.paths.gpu_pci,
-                 ports.empty() ? "none" : ports,
-                 setup_.paths.machine.nvidia.peermem ? "nvidia_peermem is loaded"
-                 : setup_.paths.machine.dmabuf()     ? "the driver has dma-buf"
-                                                     : "no nvidia_peermem and no dma-buf");
-    if (const auto reason = paths::WhyNoGpuMemory(setup_.paths, library)) {
-      spdlog::warn("staged through host memory: {}; {}", reason.why, reason.remedy);
-    }
-  }
-
   void NoteHosts(const Event& event) {
     const auto* message = std::get_if<event::FromCoordinator>(&event);
     const auto* form = message == nullptr ? nullptr : std::get_if<Form>(&message->message);
@@ -327,37 +245,12 @@ class DataPlaneImpl final : public DataPlane {
   // Adds what was measured, and what it means for this machine. Returns why this worker is unfit;
   // empty: it is not.
   std::string Judge(Reached& reached) {
-    namespace paths = transport::paths;
     std::string unfit;
     for (PeerPath& path : reached.peers) {
-      const bool same_host = on_this_host_.contains(path.peer);
-      if (!path.reached) {
-        spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
-        continue;
-      }
-      if (const auto it = mapped_rate_.find(path.peer); path.mapped && it != mapped_rate_.end()) {
-        path.gb_per_second = it->second;
-      } else if (const auto m = home().measured.find(path.peer); m != home().measured.end()) {
-        path.gb_per_second = m->second;
-      }
-      const paths::Link link{.path = path.path, .mapped = path.mapped, .same_host = same_host};
-      const paths::Finding finding = paths::Judge(setup_.paths, home().library, link);
-      path.path = finding.path;
-      spdlog::info("worker {}: path {}, {}", path.peer.worker, path.path,
-                   RateText(path.gb_per_second));
-      if (finding.lacking) {
-        spdlog::warn("worker {}: {} was to be expected, but {}; {}", path.peer.worker,
-                     paths::Name(finding.expected), finding.lacking.why, finding.lacking.remedy);
-      } else if (finding.advice) {
-        spdlog::warn("worker {}: {}; {}", path.peer.worker, finding.advice.why,
-                     finding.advice.remedy);
-      }
-      if (setup_.require_gpudirect && unfit.empty() && !same_host &&
-          finding.had != paths::Way::kGpuDirect) {
-        const paths::Reason reason = paths::WhyNotGpuDirect(setup_.paths, home().library, link);
-        unfit = fmt::format("--require-gpudirect: worker {} is reached by {}: {}; {}",
-                            path.peer.worker, path.path, reason.why, reason.remedy);
-      }
+      const auto mapped = mapper_.Rate(path.peer);
+      path.gb_per_second = path.mapped && mapped ? *mapped : home().Measured(path.peer);
+      std::string reason = path_log_.Peer(home().library, on_this_host_.contains(path.peer), path);
+      if (unfit.empty()) unfit = std::move(reason);
     }
     return unfit;
   }
@@ -383,42 +276,10 @@ class DataPlaneImpl final : public DataPlane {
   }
 
   void Do(action::MapPeer& a) {
-    const std::uint64_t number = mapping_[a.info.member] = ++last_mapping_;
-    // Blocks for as long as the peer takes to answer, so not here, and not where sums are made.
-    mapper_->Post([this, number, info = a.info] {
-      event::PeerMapped mapped{.peer = info.member, .ok = false, .error = {}};
-      auto arena = transport::MapPeer(info.mapping_address, Identity(setup_.machine.self),
-                                      Identity(info.member), setup_.job_key, setup_.timeouts.map);
-      double rate = 0;
-      std::shared_ptr<transport::PeerArena> shared;
-      if (arena) {
-        mapped.ok = true;
-        if (arena->blocks() > 0)
-          rate = MeasureMapped(arena->data(0), std::min<std::uint64_t>(arena->bytes(0), 4u << 20));
-        shared = std::make_shared<transport::PeerArena>(std::move(*arena));
-      } else {
-        mapped.error = arena.error().message;
-      }
-      Run([this, number, mapped = std::move(mapped), shared, rate] {
-        // Unmapped, or asked for again, meanwhile: nobody waits for this one.
-        const auto wanted = mapping_.find(mapped.peer);
-        if (wanted == mapping_.end() || wanted->second != number) return;
-        mapping_.erase(wanted);
-        if (shared) {
-          // Operations that read an older mapping keep it until they end.
-          arenas_.Put(mapped.peer, shared);
-          mapped_rate_[mapped.peer] = rate;
-        }
-        Handle(mapped);
-      });
-    });
+    mapper_.Map(a.info, [this](const event::PeerMapped& mapped) { Handle(mapped); });
   }
 
-  void Do(action::UnmapPeer& a) {
-    mapping_.erase(a.peer);
-    mapped_rate_.erase(a.peer);
-    arenas_.Drop(a.peer);
-  }
+  void Do(action::UnmapPeer& a) { mapper_.Unmap(a.peer); }
 
   void Do(action::ClosePeer& a) {
     if (const auto peer = home().PeerOf(a.peer)) home().transport->Close(*peer, a.reason);
@@ -515,14 +376,14 @@ class DataPlaneImpl final : public DataPlane {
   void Do(action::Exit& a) { desk_.End(a.reason, a.failed); }
   void Do(action::Log& a) { spdlog::info("{}", a.line); }
 
-  friend class Link;
-
   const Setup setup_;
   WorkerBuffers& buffers_;
   ExchangeMemory& memory_;
   ComputeDesk& desk_;
   PeerArenas arenas_;
   Operations operations_;
+  const PathLog path_log_;
+  PeerMapper mapper_;
   StepMachine machine_;
   const std::uint32_t state_tensors_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -533,122 +394,9 @@ class DataPlaneImpl final : public DataPlane {
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
-  std::unique_ptr<TaskThread> mapper_ = std::make_unique<TaskThread>("mapper");
   std::set<MemberId> on_this_host_;  // as the Forms said
-  std::map<MemberId, double> mapped_rate_;
-  std::map<MemberId, std::uint64_t> mapping_;  // asked for: the number of the last time
-  std::uint64_t last_mapping_ = 0;
   std::uint64_t timer_ = 0;
 };
-
-Link::Link(DataPlaneImpl& plane, std::unique_ptr<transport::Transport> made, std::string link_name,
-           transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
-           Duration patience)
-    : name(std::move(link_name)),
-      library(std::move(of_library)),
-      transport(std::move(made)),
-      probe(*transport, memory, piece_bytes),
-      fetches(*transport, patience,
-              [this](std::uint64_t fetch, event::FetchStatus status) {
-                if (home_) plane_.Handle(event::FetchDone{.fetch = fetch, .status = status});
-              }),
-      plane_(plane) {}
-
-void Link::BecomeHome() {
-  home_ = true;
-  std::vector<transport::PeerId> peers;
-  for (const auto& [peer, up] : up_) peers.push_back(peer);
-  for (const transport::PeerId peer : peers) Announce(peer);
-  for (std::size_t tasks = plane_.WaitingTasks(); tasks > 0 && home_; --tasks) plane_.RunNext();
-}
-
-void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
-                    const std::string& path) {
-  const MemberId member = Member(who);
-  if (by_member.count(member) != 0) {
-    transport->Close(peer, "connected already");
-    return;
-  }
-  by_member.emplace(member, peer);
-  up_[peer] = Up{.member = member, .path = path, .early = {}};
-  probe.Start(peer, [this, peer, member](double rate) {
-    measured[member] = rate;
-    up_.at(peer).measured = true;
-    // Not inside the transport's callback of a fetch.
-    transport->Post([this, peer] {
-      if (home_) Announce(peer);
-    });
-  });
-}
-
-void Link::Announce(transport::PeerId peer) {
-  const auto found = up_.find(peer);
-  if (found == up_.end() || !found->second.measured || found->second.announced) return;
-  Up& up = found->second;
-  up.announced = true;
-  const MemberId member = up.member;
-  const auto early = std::exchange(up.early, {});
-  plane_.Handle(event::PeerUp{.peer = member, .path = up.path});
-  for (const auto& bytes : early) plane_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
-}
-
-void Link::CloseAll(const std::string& reason) {
-  for (const auto& [member, peer] : by_member) transport->Close(peer, reason);
-}
-
-void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
-  if (home_) plane_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
-}
-
-void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
-  probe.OnPeerDown(peer);
-  fetches.OnPeerDown(peer);
-  const auto found = up_.find(peer);
-  if (found == up_.end()) return;  // a second connection that was closed
-  const MemberId member = found->second.member;
-  up_.erase(found);
-  by_member.erase(member);
-  if (home_) plane_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
-}
-
-void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
-  const auto found = up_.find(peer);
-  if (found == up_.end()) return;
-  Up& up = found->second;
-  if (up.announced) {
-    if (home_) plane_.Handle(event::FromPeer{.peer = up.member, .bytes = bytes});
-    return;
-  }
-  up.early_bytes += bytes.size() + kEarlyOverhead;
-  if (up.early_bytes > kEarlyBytes) {
-    transport->Close(peer, "it said too much before it was known");
-    return;
-  }
-  up.early.emplace_back(bytes.begin(), bytes.end());
-}
-
-transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::PieceName& piece) {
-  if (auto answer = probe.OnFetch(piece)) return *answer;
-  const auto found = up_.find(peer);
-  if (!home_ || found == up_.end()) return {};
-  const Serve serve = plane_.machine().OnPieceAsked(found->second.member, {.kind = piece.kind,
-                                                                           .attempt = piece.attempt,
-                                                                           .round = piece.round,
-                                                                           .owner = piece.owner,
-                                                                           .part = piece.part,
-                                                                           .offset = piece.offset,
-                                                                           .bytes = piece.bytes});
-  if (!serve.have) return {};
-  return {.have = true, .slice = plane_.SliceOf(serve.from), .cookie = serve.cookie};
-}
-
-void Link::OnServed(transport::PeerId, std::uint64_t cookie) {
-  if (cookie != ~std::uint64_t{0} && home_) plane_.Handle(event::Served{.cookie = cookie});
-}
-
-void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
-  if (!probe.OnFetchDone(fetch, status)) fetches.OnFetchDone(fetch, status);
-}
 
 }  // namespace
 

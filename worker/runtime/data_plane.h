@@ -5,24 +5,20 @@
 // (action::UseTransport moves it there). Everything else posts to it.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/job_config.h"
 #include "base/messages.h"
 #include "base/result.h"
-#include "transport/mapping/arena_server.h"
 #include "transport/paths/judge.h"
-#include "transport/transport.h"
+#include "worker/optimizer/optimizer.h"
 #include "worker/runtime/compute_desk.h"
-#include "worker/runtime/operations.h"
-#include "worker/runtime/probe.h"
-#include "worker/runtime/task_thread.h"
+#include "worker/runtime/worker_buffers.h"
 #include "worker/step_machine.h"
 
 namespace lockstep::worker {

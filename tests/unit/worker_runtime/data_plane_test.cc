@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "worker/optimizer/optimizer.h"
+#include "worker/runtime/probe.h"
 
 namespace lockstep::worker {
 namespace {

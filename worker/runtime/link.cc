@@ -1,0 +1,117 @@
+#include "worker/runtime/link.h"
+
+#include <utility>
+
+namespace lockstep::worker {
+namespace {
+
+constexpr std::size_t kEarlyOverhead = 64;  // what keeping a message costs beside its bytes
+
+MemberId Member(const transport::PeerIdentity& identity) {
+  return {identity.worker, identity.incarnation};
+}
+
+}  // namespace
+
+Link::Link(LinkUser& user, std::unique_ptr<transport::Transport> made, std::string link_name,
+           transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
+           Duration patience)
+    : name(std::move(link_name)),
+      library(std::move(of_library)),
+      transport(std::move(made)),
+      probe(*transport, memory, piece_bytes),
+      fetches(*transport, patience,
+              [this](std::uint64_t fetch, event::FetchStatus status) {
+                if (home_) user_.Handle(event::FetchDone{.fetch = fetch, .status = status});
+              }),
+      user_(user) {}
+
+void Link::BecomeHome() {
+  home_ = true;
+  std::vector<transport::PeerId> peers;
+  for (const auto& [peer, up] : up_) peers.push_back(peer);
+  for (const transport::PeerId peer : peers) Announce(peer);
+  for (std::size_t tasks = user_.WaitingTasks(); tasks > 0 && home_; --tasks) user_.RunNext();
+}
+
+void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+                    const std::string& path) {
+  const MemberId member = Member(who);
+  if (by_member_.contains(member)) {
+    transport->Close(peer, "connected already");
+    return;
+  }
+  by_member_.emplace(member, peer);
+  up_[peer] = Up{.member = member, .path = path, .early = {}};
+  probe.Start(peer, [this, peer, member](double rate) {
+    measured_[member] = rate;
+    up_.at(peer).measured = true;
+    // Not inside the transport's callback of a fetch.
+    transport->Post([this, peer] {
+      if (home_) Announce(peer);
+    });
+  });
+}
+
+void Link::Announce(transport::PeerId peer) {
+  const auto found = up_.find(peer);
+  if (found == up_.end() || !found->second.measured || found->second.announced) return;
+  Up& up = found->second;
+  up.announced = true;
+  const MemberId member = up.member;
+  const auto early = std::exchange(up.early, {});
+  user_.Handle(event::PeerUp{.peer = member, .path = up.path});
+  for (const auto& bytes : early) user_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
+}
+
+void Link::CloseAll(const std::string& reason) {
+  for (const auto& [member, peer] : by_member_) transport->Close(peer, reason);
+}
+
+void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
+  if (home_) user_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
+}
+
+void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
+  probe.OnPeerDown(peer);
+  fetches.OnPeerDown(peer);
+  const auto found = up_.find(peer);
+  if (found == up_.end()) return;  // a second connection that was closed
+  const MemberId member = found->second.member;
+  up_.erase(found);
+  by_member_.erase(member);
+  if (home_) user_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
+}
+
+void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
+  const auto found = up_.find(peer);
+  if (found == up_.end()) return;
+  Up& up = found->second;
+  if (up.announced) {
+    if (home_) user_.Handle(event::FromPeer{.peer = up.member, .bytes = bytes});
+    return;
+  }
+  up.early_bytes += bytes.size() + kEarlyOverhead;
+  if (up.early_bytes > kEarlyBytes) {
+    transport->Close(peer, "it said too much before it was known");
+    return;
+  }
+  up.early.emplace_back(bytes.begin(), bytes.end());
+}
+
+transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::PieceName& piece) {
+  if (auto answer = probe.OnFetch(piece)) return *answer;
+  const auto found = up_.find(peer);
+  if (!home_ || found == up_.end()) return {};
+  return user_.Serve(found->second.member, piece);
+}
+
+void Link::OnServed(transport::PeerId, std::uint64_t cookie) {
+  if (cookie != ~std::uint64_t{0} && home_) user_.Handle(event::Served{.cookie = cookie});
+}
+
+void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+  if (!probe.OnFetchDone(fetch, status)) fetches.OnFetchDone(fetch, status);
+}
+
+}  // namespace lockstep::worker

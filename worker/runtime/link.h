@@ -1,0 +1,104 @@
+// One of a worker's transports and the connections over it: the peers that are up, their probes,
+// and what they said before the step machine was told of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "transport/transport.h"
+#include "worker/runtime/fetch_desk.h"
+#include "worker/runtime/probe.h"
+#include "worker/step_io.h"
+
+namespace lockstep::worker {
+
+// Of one peer, until its path is measured. Ten thousand announcements; with the floats that ride
+// along it is as much as a peer may queue before its transport refuses.
+inline constexpr std::size_t kEarlyBytes = 4u << 20;
+
+inline transport::PeerIdentity Identity(const MemberId& member) {
+  return {member.worker, member.incarnation};
+}
+
+// The step machine, as its home link sees it. The machine's thread.
+class LinkUser {
+ public:
+  virtual void Handle(const Event& event) = 0;
+  virtual transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) = 0;
+  // What was posted to the machine and waits for it to arrive here.
+  virtual std::size_t WaitingTasks() = 0;
+  virtual void RunNext() = 0;
+
+ protected:
+  ~LinkUser() = default;
+};
+
+// All of it belongs to the transport's data thread, but for the name and the transport's Post.
+class Link final : public transport::Handler {
+ public:
+  // `of_library`: what the transport is capable of as its library has it.
+  Link(LinkUser& user, std::unique_ptr<transport::Transport> made, std::string link_name,
+       transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
+       Duration patience);
+
+  void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+                const std::string& path) override;
+  void OnConnectFailed(const transport::PeerIdentity& who, const Error& error) override;
+  void OnPeerDown(transport::PeerId peer, const Error& reason) override;
+  void OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) override;
+  transport::ServeAnswer OnFetch(transport::PeerId peer, const transport::PieceName& name) override;
+  void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
+  void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
+
+  // The machine lives here from now on: it hears of the peers that came up before, and of what
+  // waited for it.
+  void BecomeHome();
+  // The machine moves to another link.
+  void Leave() { home_ = false; }
+  bool IsHome() const { return home_; }
+
+  std::optional<transport::PeerId> PeerOf(const MemberId& member) const {
+    const auto found = by_member_.find(member);
+    return found == by_member_.end() ? std::nullopt : std::optional(found->second);
+  }
+  // GB/s; 0 where it was not measured.
+  double Measured(const MemberId& member) const {
+    const auto found = measured_.find(member);
+    return found == measured_.end() ? 0 : found->second;
+  }
+  void CloseAll(const std::string& reason);
+
+  const std::string name;
+  const transport::Capabilities library;
+  const std::unique_ptr<transport::Transport> transport;
+  Probe probe;
+  FetchDesk fetches;
+
+ private:
+  struct Up {
+    MemberId member;
+    std::string path;
+    bool measured = false;
+    bool announced = false;
+    // What it said before the machine was told of it: messages may overtake the probe of the peer
+    // that sends them. At most kEarlyBytes.
+    std::vector<std::vector<std::byte>> early;
+    std::size_t early_bytes = 0;
+  };
+  void Announce(transport::PeerId peer);
+
+  LinkUser& user_;
+  bool home_ = false;
+  std::map<transport::PeerId, Up> up_;
+  std::map<MemberId, transport::PeerId> by_member_;  // the same, one for each member
+  std::map<MemberId, double> measured_;
+};
+
+}  // namespace lockstep::worker

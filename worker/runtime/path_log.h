@@ -1,0 +1,33 @@
+// What a worker says of the paths to its peers: into its log, and to the coordinator.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "base/messages.h"
+#include "transport/paths/judge.h"
+#include "transport/transport.h"
+#include "worker/step_io.h"
+
+namespace lockstep::worker {
+
+class PathLog {
+ public:
+  // `require_gpudirect`: whoever reaches a peer on another host otherwise is unfit.
+  PathLog(transport::paths::Facts facts, bool require_gpudirect)
+      : facts_(std::move(facts)), require_gpudirect_(require_gpudirect) {}
+
+  // What of this machine decides over paths, once.
+  void Machine(const transport::Capabilities& library) const;
+
+  // Judges and logs the path to a peer that was reached and measured, or that it was not. What is
+  // done to gradients on the way is added to `path`. Returns why this worker is unfit; empty: it is
+  // not.
+  std::string Peer(const transport::Capabilities& library, bool same_host, PeerPath& path) const;
+
+ private:
+  const transport::paths::Facts facts_;
+  const bool require_gpudirect_;
+};
+
+}  // namespace lockstep::worker
