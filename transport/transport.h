@@ -86,12 +86,18 @@ struct ServeAnswer {
   bool later = false;
 };
 
+// How bytes travel over a connection.
+struct PathReport {
+  std::string text;  // for people: "tcp", "ucx: tcp/lo", "ucx: rc_mlx5/mlx5_0:1 (RDMA)"
+  bool rdma = false;
+  bool staged = false;  // a device's memory goes through buffers of the host's
+};
+
 class Handler {
  public:
   virtual ~Handler() = default;
-  // Connected and proven, whoever connected. `path` says in words how bytes travel ("tcp", "ucx:
-  // tcp/lo", "ucx: rc_mlx5/mlx5_0:1").
-  virtual void OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) = 0;
+  // Connected and proven, whoever connected.
+  virtual void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) = 0;
   // A Connect that did not come to OnPeerUp within its time-out, or was refused; nothing was
   // created.
   virtual void OnConnectFailed(const PeerIdentity& who, const Error& error) = 0;

@@ -14,8 +14,8 @@ TEST_P(ConnectTest, BothEndsLearnWhoTheOtherIsAndHowBytesTravel) {
   a->Connect(Identity(2, 7), b->address());
   const PeerId at_a = a->AwaitPeer(Identity(2, 7));
   const PeerId at_b = b->AwaitPeer(Identity(1));
-  EXPECT_FALSE(a->seen().paths[at_a].empty());
-  EXPECT_FALSE(b->seen().paths[at_b].empty());
+  EXPECT_FALSE(a->seen().paths[at_a].text.empty());
+  EXPECT_FALSE(b->seen().paths[at_b].text.empty());
   EXPECT_EQ(a->capabilities().name, GetParam() == "staged" ? "tcp" : GetParam());
   EXPECT_FALSE(a->capabilities().version.empty());
 }

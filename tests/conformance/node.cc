@@ -97,7 +97,7 @@ void Node::ExpectUp(PeerId peer, const char* callback) {
   EXPECT_FALSE(seen_.down.contains(peer)) << callback << " after OnPeerDown";
 }
 
-void Node::OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) {
+void Node::OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) {
   Record([&](Seen& seen) {
     EXPECT_TRUE(seen.up.emplace(peer, who).second) << "a PeerId used twice";
     seen.paths[peer] = path;

@@ -29,7 +29,7 @@ class Node final : public Handler {
  public:
   struct Seen {
     std::map<PeerId, PeerIdentity> up;
-    std::map<PeerId, std::string> paths;
+    std::map<PeerId, PathReport> paths;
     std::map<PeerId, Error> down;
     std::vector<std::pair<PeerIdentity, Error>> failed;
     std::vector<std::pair<PeerId, std::string>> messages;
@@ -103,7 +103,7 @@ class Node final : public Handler {
   std::function<void(PeerId)> on_peer_up;
   std::function<void(PeerId)> on_peer_down;
 
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) override;
+  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override;
   void OnConnectFailed(const PeerIdentity& who, const Error& error) override;
   void OnPeerDown(PeerId peer, const Error& reason) override;
   void OnMessage(PeerId peer, std::span<const std::byte> bytes) override;

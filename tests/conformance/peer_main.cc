@@ -22,7 +22,7 @@ class Peer final : public Handler {
     region_ = *transport_.Register(MemoryKind::kHost, pattern_.data(), pattern_.size());
   }
 
-  void OnPeerUp(PeerId, const PeerIdentity&, const std::string&) override {}
+  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {}
   void OnConnectFailed(const PeerIdentity&, const Error&) override {}
   void OnPeerDown(PeerId, const Error&) override {}
   void OnMessage(PeerId peer, std::span<const std::byte> bytes) override {

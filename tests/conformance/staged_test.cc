@@ -24,7 +24,10 @@ class StagedTest : public PairTest {
 TEST_P(StagedTest, SaysSoInThePath) {
   Connect();
   EXPECT_TRUE(fetcher_->capabilities().cuda_memory);
-  EXPECT_EQ(fetcher_->seen().paths.at(server_peer_), "tcp, staged through pinned memory");
+  const PathReport path = fetcher_->seen().paths.at(server_peer_);
+  EXPECT_EQ(path.text, "tcp, staged through pinned memory");
+  EXPECT_TRUE(path.staged);
+  EXPECT_FALSE(path.rdma);
 }
 
 TEST_P(StagedTest, TakesTheHostsMemoryAsItIs) {

@@ -48,7 +48,7 @@ std::vector<std::byte> Key() { return std::vector<std::byte>(32, std::byte{7}); 
 
 class Server final : public transport::Handler {
  public:
-  void OnPeerUp(transport::PeerId, const PeerIdentity&, const std::string&) override {}
+  void OnPeerUp(transport::PeerId, const PeerIdentity&, const transport::PathReport&) override {}
   void OnConnectFailed(const PeerIdentity&, const Error&) override {}
   void OnPeerDown(transport::PeerId, const Error&) override {}
   void OnMessage(transport::PeerId, std::span<const std::byte>) override {}
@@ -71,9 +71,10 @@ class Reader final : public transport::Handler {
  public:
   explicit Reader(transport::Transport& transport) : transport_(transport) {}
 
-  void OnPeerUp(transport::PeerId peer, const PeerIdentity&, const std::string& path) override {
+  void OnPeerUp(transport::PeerId peer, const PeerIdentity&,
+                const transport::PathReport& path) override {
     peer_ = peer;
-    path_ = path;
+    path_ = path.text;
     for (std::size_t i = 0; i < kWindow; ++i) Ask();
   }
   void OnConnectFailed(const PeerIdentity&, const Error& error) override { End(error); }

@@ -41,7 +41,7 @@ void InprocTransport::ReceiveGreeting(const ConnectionPtr& connection, const Fra
   connection->up = true;
   last_peer_ = last_peer_.Next();
   connection->peer = last_peer_;
-  handler_->OnPeerUp(connection->peer, connection->handshake.peer(), "inproc");
+  handler_->OnPeerUp(connection->peer, connection->handshake.peer(), {.text = "inproc"});
 }
 
 void InprocTransport::ReceiveFrame(Connection& connection, Frame& frame) {

@@ -57,8 +57,6 @@ bool AtLeast(std::string_view version, std::pair<unsigned, unsigned> wanted) {
   return is >= wanted;
 }
 
-bool IsRdma(const Link& link) { return link.path.find("(RDMA)") != std::string::npos; }
-
 // RDMA transports by the names that UCX_TLS may call them.
 bool AllowsRdma(std::string_view list) {
   return Allows(list, {"ib", "rc", "dc", "ud", "srd", "gga"});
@@ -70,7 +68,7 @@ bool NamesADevice(std::string_view list, const std::vector<RdmaPort>& ports) {
 }
 
 Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link& link) {
-  if (IsRdma(link)) return {};
+  if (link.path.rdma) return {};
   if (!facts.machine.AnyActivePort()) {
     return {"this host has no active RDMA port", "lockstep-doctor tells what it has"};
   }
@@ -100,7 +98,7 @@ Reason WhyFar(const Facts& facts, const Link& link) {
   const auto nearest = NearestPorts(facts.machine, facts.gpu_pci);
   if (nearest.empty()) return {};
   const auto used = [&](const RdmaPort& port) {
-    return link.path.find(fmt::format("/{}", port.name())) != std::string::npos;
+    return link.path.text.find(fmt::format("/{}", port.name())) != std::string::npos;
   };
   const auto far = std::ranges::find_if(facts.machine.rdma, used);
   if (far == facts.machine.rdma.end() ||
@@ -115,15 +113,16 @@ Reason WhyFar(const Facts& facts, const Link& link) {
 Way HadWay(const Facts& facts, const Capabilities& transport, const Link& link) {
   if (link.mapped) return Way::kMapped;
   if (transport.name != "ucx") return Way::kTcp;
-  if (!IsRdma(link)) return Way::kUcxWithoutRdma;
+  if (!link.path.rdma) return Way::kUcxWithoutRdma;
   return facts.gpu && !WhyNotGpuDirect(facts, transport, link) ? Way::kGpuDirect : Way::kRdma;
 }
 
-std::string InWords(const Facts& facts, Way way, const std::string& path) {
-  // A staged transport has said so itself.
-  if (!facts.gpu || path.find("staged through") != std::string::npos) return path;
+std::string InWords(const Facts& facts, Way way, const Link& link) {
+  const std::string path = link.mapped ? "mapped" : link.path.text;
+  // A transport that stages has said so itself.
+  if (!facts.gpu || (link.path.staged && !link.mapped)) return path;
   if (way == Way::kGpuDirect) return path + ", GPUDirect";
-  if (way == Way::kMapped && facts.device_exchange) return path;
+  if (way == Way::kMapped && facts.device_exchange) return path + " (device memory)";
   return path + ", staged through host memory";
 }
 
@@ -215,7 +214,7 @@ Finding Judge(const Facts& facts, const Capabilities& transport, const Link& lin
   Finding finding;
   finding.had = HadWay(facts, transport, link);
   finding.expected = finding.had;
-  finding.path = InWords(facts, finding.had, link.path);
+  finding.path = InWords(facts, finding.had, link);
   if (link.mapped || link.same_host || !facts.machine.AnyActivePort()) return finding;
   finding.expected = facts.gpu ? Way::kGpuDirect : Way::kRdma;
   finding.lacking =

@@ -33,7 +33,7 @@ struct Facts {
 Facts LookAround();
 
 struct Link {
-  std::string path;  // as Handler::OnPeerUp has it, or "mapped"
+  PathReport path;  // the connection's
   bool mapped = false;
   bool same_host = false;
 };

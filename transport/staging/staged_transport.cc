@@ -132,7 +132,7 @@ class StagedTransport final : public Transport, public Handler {
   }
 
   // --- of the inner transport
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) override {
+  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override {
     auto rings = MakeRings();
     if (!rings) {
       inner_->Close(peer, "nothing can be staged for it: " + rings.error().message);
@@ -140,7 +140,9 @@ class StagedTransport final : public Transport, public Handler {
       return;
     }
     peers_.emplace(peer, std::move(*rings));
-    handler_->OnPeerUp(peer, who, path + ", staged through pinned memory");
+    handler_->OnPeerUp(
+        peer, who,
+        {.text = path.text + ", staged through pinned memory", .rdma = path.rdma, .staged = true});
   }
   void OnConnectFailed(const PeerIdentity& who, const Error& error) override {
     handler_->OnConnectFailed(who, error);

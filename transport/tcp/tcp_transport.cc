@@ -250,7 +250,7 @@ void TcpTransport::OnGreeted(Connection& connection) {
   connection.set_peer(last_peer_);
   addresses_.erase(&connection);
   peers_.emplace(last_peer_, TakeGreeting(connection));
-  handler_->OnPeerUp(last_peer_, connection.identity(), "tcp");
+  handler_->OnPeerUp(last_peer_, connection.identity(), {.text = "tcp"});
 }
 
 void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) {

@@ -117,6 +117,6 @@ bool Endpoint::Closed() {
   return true;
 }
 
-std::string Endpoint::Path() const { return EndpointPath(endpoint_); }
+PathReport Endpoint::Path() const { return EndpointPath(endpoint_); }
 
 }  // namespace lockstep::transport::ucx

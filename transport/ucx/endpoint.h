@@ -44,7 +44,7 @@ class Endpoint {
   bool Closed();
 
   // The transports and devices that the bytes really take: "tcp/lo".
-  std::string Path() const;
+  PathReport Path() const;
 
  private:
   struct ErrorRoute;

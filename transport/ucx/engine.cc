@@ -197,8 +197,9 @@ void Engine::OnHandshake(Connection& connection, const ActiveMessage& message) {
   connection.state = Connection::State::kUp;
   connection.was_up = true;
   if (!connection.wanted) --strangers_;
-  handler_->OnPeerUp(connection.id, connection.handshake.peer(),
-                     "ucx: " + connection.endpoint->Path());
+  PathReport path = connection.endpoint->Path();
+  path.text = "ucx: " + path.text;
+  handler_->OnPeerUp(connection.id, connection.handshake.peer(), path);
 }
 
 // A forced close could overtake the farewell, so the other end has some time to close first.

@@ -11,6 +11,8 @@
 namespace lockstep::transport::ucx {
 namespace {
 
+const PathReport kUnknown{.text = "unknown"};
+
 // Several lanes may take the same way, "transport/device".
 class PathList {
  public:
@@ -21,7 +23,7 @@ class PathList {
     ways_.push_back(way);
   }
 
-  std::string Text() const {
+  PathReport Report() const {
     std::string text;
     bool rdma = false;
     bool tcp = false;
@@ -30,8 +32,9 @@ class PathList {
       rdma = rdma || IsRdma(way);
       tcp = tcp || way.starts_with("tcp");
     }
-    if (text.empty()) return "unknown";
-    return rdma && !tcp ? text + " (RDMA)" : text;
+    if (text.empty()) return kUnknown;
+    if (!rdma || tcp) return {.text = text};
+    return {.text = text + " (RDMA)", .rdma = true};
   }
 
  private:
@@ -58,7 +61,7 @@ bool IsRdma(std::string_view transport) {
 // A lane reads "#   lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am keepalive": index,
 // transport, device, path index. The lane of the connection manager ("lane[1]: cm tcp") carries no
 // data and has no index.
-std::string PathFromPrintedInfo(std::string_view printed) {
+PathReport PathFromPrintedInfo(std::string_view printed) {
   PathList paths;
   while (!printed.empty()) {
     const auto line = printed.substr(0, printed.find('\n'));
@@ -76,12 +79,12 @@ std::string PathFromPrintedInfo(std::string_view printed) {
     const auto dot = way.rfind('.');
     if (dot != std::string_view::npos) paths.Add(std::string(way.substr(0, dot)));
   }
-  return paths.Text();
+  return paths.Report();
 }
 
 #if UCP_API_VERSION >= UCP_VERSION(1, 14)
 
-std::string EndpointPath(ucp_ep_h endpoint) {
+PathReport EndpointPath(ucp_ep_h endpoint) {
   std::array<ucp_transport_entry_t, 16> entries{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -89,7 +92,7 @@ std::string EndpointPath(ucp_ep_h endpoint) {
   attributes.transports.num_entries = static_cast<unsigned>(entries.size());
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
   PathList paths;
-  if (ucp_ep_query(endpoint, &attributes) != UCS_OK) return paths.Text();
+  if (ucp_ep_query(endpoint, &attributes) != UCS_OK) return paths.Report();
   // What each is for is not told. Beside a connected transport the datagrams are only for wiring up
   // and keeping alive.
   const auto used = std::span(entries).first(attributes.transports.num_entries);
@@ -102,19 +105,19 @@ std::string EndpointPath(ucp_ep_h endpoint) {
     if (connected && name.starts_with("ud_")) continue;
     paths.Add(std::string(name) + "/" + entry.device_name);
   }
-  return paths.Text();
+  return paths.Report();
 }
 
 #else
 
-std::string EndpointPath(ucp_ep_h endpoint) {
+PathReport EndpointPath(ucp_ep_h endpoint) {
   char* text = nullptr;
   std::size_t bytes = 0;
   std::FILE* stream = open_memstream(&text, &bytes);
-  if (stream == nullptr) return "unknown";
+  if (stream == nullptr) return kUnknown;
   ucp_ep_print_info(endpoint, stream);
   std::fclose(stream);
-  std::string path = PathFromPrintedInfo({text, bytes});
+  PathReport path = PathFromPrintedInfo({text, bytes});
   std::free(text);
   return path;
 }

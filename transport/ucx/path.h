@@ -3,8 +3,9 @@
 
 #include <ucp/api/ucp.h>
 
-#include <string>
 #include <string_view>
+
+#include "transport/transport.h"
 
 namespace lockstep::transport::ucx {
 
@@ -13,9 +14,9 @@ bool IsRdma(std::string_view transport);
 
 // "tcp/lo", "rc_mlx5/mlx5_0:1 + cuda_ipc/cuda (RDMA)": what carries bytes of ours; "unknown" where
 // UCX does not say.
-std::string EndpointPath(ucp_ep_h endpoint);
+PathReport EndpointPath(ucp_ep_h endpoint);
 
 // The same out of what ucp_ep_print_info prints. UCX before 1.14 has no other way to tell.
-std::string PathFromPrintedInfo(std::string_view printed);
+PathReport PathFromPrintedInfo(std::string_view printed);
 
 }  // namespace lockstep::transport::ucx

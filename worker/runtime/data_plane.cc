@@ -249,7 +249,8 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     for (PeerPath& path : reached.peers) {
       const auto mapped = mapper_.Rate(path.peer);
       path.gb_per_second = path.mapped && mapped ? *mapped : home().Measured(path.peer);
-      std::string reason = path_log_.Peer(home().library, on_this_host_.contains(path.peer), path);
+      std::string reason = path_log_.Peer(home().library, home().PathTo(path.peer),
+                                          on_this_host_.contains(path.peer), path);
       if (unfit.empty()) unfit = std::move(reason);
     }
     return unfit;

@@ -35,14 +35,15 @@ void Link::BecomeHome() {
 }
 
 void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
-                    const std::string& path) {
+                    const transport::PathReport& path) {
   const MemberId member = Member(who);
   if (by_member_.contains(member)) {
     transport->Close(peer, "connected already");
     return;
   }
   by_member_.emplace(member, peer);
-  up_[peer] = Up{.member = member, .path = path, .early = {}};
+  up_[peer] = Up{.member = member, .early = {}};
+  paths_[member] = path;
   probe.Start(peer, [this, peer, member](double rate) {
     measured_[member] = rate;
     up_.at(peer).measured = true;
@@ -60,7 +61,7 @@ void Link::Announce(transport::PeerId peer) {
   up.announced = true;
   const MemberId member = up.member;
   const auto early = std::exchange(up.early, {});
-  user_.Handle(event::PeerUp{.peer = member, .path = up.path});
+  user_.Handle(event::PeerUp{.peer = member, .path = PathTo(member).text});
   for (const auto& bytes : early) user_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
 }
 

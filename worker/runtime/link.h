@@ -49,7 +49,7 @@ class Link final : public transport::Handler {
        Duration patience);
 
   void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
-                const std::string& path) override;
+                const transport::PathReport& path) override;
   void OnConnectFailed(const transport::PeerIdentity& who, const Error& error) override;
   void OnPeerDown(transport::PeerId peer, const Error& reason) override;
   void OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) override;
@@ -68,6 +68,11 @@ class Link final : public transport::Handler {
     const auto found = by_member_.find(member);
     return found == by_member_.end() ? std::nullopt : std::optional(found->second);
   }
+  // Of a member that is or was up.
+  transport::PathReport PathTo(const MemberId& member) const {
+    const auto found = paths_.find(member);
+    return found == paths_.end() ? transport::PathReport{} : found->second;
+  }
   // GB/s; 0 where it was not measured.
   double Measured(const MemberId& member) const {
     const auto found = measured_.find(member);
@@ -84,7 +89,6 @@ class Link final : public transport::Handler {
  private:
   struct Up {
     MemberId member;
-    std::string path;
     bool measured = false;
     bool announced = false;
     // What it said before the machine was told of it: messages may overtake the probe of the peer
@@ -98,6 +102,7 @@ class Link final : public transport::Handler {
   bool home_ = false;
   std::map<transport::PeerId, Up> up_;
   std::map<MemberId, transport::PeerId> by_member_;  // the same, one for each member
+  std::map<MemberId, transport::PathReport> paths_;
   std::map<MemberId, double> measured_;
 };
 

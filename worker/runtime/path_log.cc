@@ -28,13 +28,14 @@ void PathLog::Machine(const transport::Capabilities& library) const {
   }
 }
 
-std::string PathLog::Peer(const transport::Capabilities& library, bool same_host,
+std::string PathLog::Peer(const transport::Capabilities& library,
+                          const transport::PathReport& report, bool same_host,
                           PeerPath& path) const {
   if (!path.reached) {
     spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
     return {};
   }
-  const paths::Link link{.path = path.path, .mapped = path.mapped, .same_host = same_host};
+  const paths::Link link{.path = report, .mapped = path.mapped, .same_host = same_host};
   const paths::Finding finding = paths::Judge(facts_, library, link);
   path.path = finding.path;
   spdlog::info("worker {}: path {}, {}", path.peer.worker, path.path, RateText(path.gb_per_second));

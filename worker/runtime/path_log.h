@@ -20,10 +20,12 @@ class PathLog {
   // What of this machine decides over paths, once.
   void Machine(const transport::Capabilities& library) const;
 
-  // Judges and logs the path to a peer that was reached and measured, or that it was not. What is
-  // done to gradients on the way is added to `path`. Returns why this worker is unfit; empty: it is
+  // Judges and logs the path to a peer that was reached and measured, or that it was not. `report`
+  // is its connection's. Puts into `path` what there is to say, with what is done to gradients on
+  // the way. Returns why this worker is unfit; empty: it is
   // not.
-  std::string Peer(const transport::Capabilities& library, bool same_host, PeerPath& path) const;
+  std::string Peer(const transport::Capabilities& library, const transport::PathReport& report,
+                   bool same_host, PeerPath& path) const;
 
  private:
   const transport::paths::Facts facts_;

@@ -127,7 +127,7 @@ class HostileTest : public ::testing::Test, public Handler {
     return last_reason_;
   }
 
-  void OnPeerUp(PeerId, const PeerIdentity&, const std::string&) override {
+  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {
     Change([&] { ++ups_; });
   }
   void OnConnectFailed(const PeerIdentity&, const Error&) override {}

@@ -56,7 +56,7 @@ class End : public Handler {
     return holds();
   }
 
-  void OnPeerUp(PeerId id, const PeerIdentity&, const std::string&) override {
+  void OnPeerUp(PeerId id, const PeerIdentity&, const PathReport&) override {
     Change([&] { peer = id; });
   }
   void OnConnectFailed(const PeerIdentity&, const Error&) override {}

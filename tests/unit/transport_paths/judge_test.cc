@@ -47,9 +47,11 @@ Capabilities Tcp() {
   return capabilities;
 }
 
-const Link kRdma{.path = "ucx: rc_mlx5/mlx5_0:1 (RDMA)"};
-const Link kUcxTcp{.path = "ucx: tcp/eth0"};
-const Link kTcp{.path = "tcp"};
+const Link kRdma{.path = {.text = "ucx: rc_mlx5/mlx5_0:1 (RDMA)", .rdma = true}};
+const Link kFarRdma{.path = {.text = "ucx: rc_mlx5/mlx5_1:1 (RDMA)", .rdma = true}};
+const Link kUcxTcp{.path = {.text = "ucx: tcp/eth0"}};
+const Link kTcp{.path = {.text = "tcp"}};
+const Link kMapped{.path = {.text = "tcp"}, .mapped = true, .same_host = true};
 
 void ExpectLacking(const Finding& finding, Way expected, const std::string& why,
                    const std::string& remedy) {
@@ -76,8 +78,12 @@ TEST(Paths, AnythingLessIsStagedAndSaysWhy) {
 }
 
 TEST(Paths, ATransportThatStagesSaysSoItself) {
-  const std::string path = "ucx: rc_mlx5/mlx5_0:1 (RDMA), staged through pinned memory";
-  EXPECT_EQ(Judge(OnGpu(), Ucx(false), {.path = path}).path, path);
+  Link link = kRdma;
+  link.path.staged = true;
+  EXPECT_EQ(Judge(OnGpu(), Ucx(false), link).path, link.path.text);
+  link = kTcp;
+  link.path.staged = true;
+  EXPECT_EQ(Judge(OnGpu(), Tcp(), link).path, "tcp");
 }
 
 TEST(Paths, GpuMemoryThatUcxMayNotUse) {
@@ -143,7 +149,7 @@ TEST(Paths, RdmaThatIsThereAndNotTaken) {
   facts.gpu = false;
   EXPECT_EQ(Judge(facts, Ucx(), kRdma).had, Way::kRdma);
   EXPECT_FALSE(Judge(facts, Ucx(), kRdma).lacking);
-  EXPECT_EQ(Judge(facts, Ucx(), kRdma).path, kRdma.path);
+  EXPECT_EQ(Judge(facts, Ucx(), kRdma).path, kRdma.path.text);
   ExpectLacking(Judge(facts, Tcp(), kTcp), Way::kRdma, "transport is tcp", "exchange.transport");
   ExpectLacking(Judge(facts, Ucx(), kUcxTcp), Way::kRdma, "another way", "lockstep-doctor");
   facts.environment = {"UCX_TLS=tcp,self"};
@@ -174,28 +180,26 @@ TEST(Paths, WithoutRdmaTcpIsAllThatCanBeExpected) {
 }
 
 TEST(Paths, OnOneHostNothingBetterIsExpected) {
-  const Finding mapped =
-      Judge(OnGpu(), Ucx(), {.path = "mapped", .mapped = true, .same_host = true});
+  const Finding mapped = Judge(OnGpu(), Ucx(), kMapped);
   EXPECT_EQ(mapped.had, Way::kMapped);
-  EXPECT_EQ(mapped.path, "mapped");
+  EXPECT_EQ(mapped.path, "mapped (device memory)");
   EXPECT_FALSE(mapped.lacking);
   Facts facts = OnGpu();
   facts.device_exchange = false;
-  EXPECT_EQ(Judge(facts, Ucx(), {.path = "mapped", .mapped = true, .same_host = true}).path,
-            "mapped, staged through host memory");
-  EXPECT_FALSE(Judge(OnGpu(), Tcp(), {.path = "tcp", .same_host = true}).lacking);
-  EXPECT_EQ(Judge(OnGpu(), Tcp(), {.path = "tcp, staged through pinned memory"}).path,
-            "tcp, staged through pinned memory");
+  EXPECT_EQ(Judge(facts, Ucx(), kMapped).path, "mapped, staged through host memory");
+  facts.gpu = false;
+  EXPECT_EQ(Judge(facts, Ucx(), kMapped).path, "mapped");
+  EXPECT_FALSE(Judge(OnGpu(), Tcp(), {.path = {.text = "tcp"}, .same_host = true}).lacking);
 }
 
 TEST(Paths, APortThatIsFartherFromTheGpuThanAnother) {
-  const Finding finding = Judge(OnGpu(), Ucx(), {.path = "ucx: rc_mlx5/mlx5_1:1 (RDMA)"});
+  const Finding finding = Judge(OnGpu(), Ucx(), kFarRdma);
   EXPECT_EQ(finding.had, Way::kGpuDirect);
   EXPECT_EQ(finding.advice.why, "mlx5_1:1 is farther from the GPU 0000:3B:00.0 than mlx5_0:1");
   EXPECT_EQ(finding.advice.remedy, "UCX_NET_DEVICES=mlx5_0:1");
   Facts facts = OnGpu();
   facts.gpu_pci.clear();
-  EXPECT_FALSE(Judge(facts, Ucx(), {.path = "ucx: rc_mlx5/mlx5_1:1 (RDMA)"}).advice);
+  EXPECT_FALSE(Judge(facts, Ucx(), kFarRdma).advice);
 }
 
 TEST(Paths, WhyThereIsNoGpuMemory) {

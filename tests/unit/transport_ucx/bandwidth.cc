@@ -50,9 +50,9 @@ class Fetcher final : public Handler {
  public:
   explicit Fetcher(Transport& transport) : transport_(transport), target_(kRegionBytes) {}
 
-  void OnPeerUp(PeerId peer, const PeerIdentity&, const std::string& path) override {
+  void OnPeerUp(PeerId peer, const PeerIdentity&, const PathReport& path) override {
     peer_ = peer;
-    std::printf("%s\n%10s %6s %10s\n", path.c_str(), "bytes", "window", "MiB/s");
+    std::printf("%s\n%10s %6s %10s\n", path.text.c_str(), "bytes", "window", "MiB/s");
     region_ = *transport_.Register(MemoryKind::kHost, target_.data(), target_.size());
     up_.set_value();
   }

@@ -91,10 +91,10 @@ class Node final : public Handler {
     return s.up.empty() ? PeerId() : s.up.back().first;
   }
 
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const std::string& path) override {
+  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override {
     Note([&](Seen& s) {
       s.up.emplace_back(peer, who);
-      s.paths.push_back(path);
+      s.paths.push_back(path.text);
     });
   }
   void OnConnectFailed(const PeerIdentity& who, const Error& error) override {

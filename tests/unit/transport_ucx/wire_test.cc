@@ -54,13 +54,18 @@ TEST(Path, SaysRdmaAndLeavesOutLanesThatCarryNothing) {
                                 "#                 lane[1]:  1:rc_verbs/rxe0:1.0 md[1]       -> "
                                 "md[1]/ib/sysdev[255] rma_bw#0 am am_bw#0 wireup\n"
                                 "#                 lane[2]:  2:ud_verbs/rxe0:1.0 md[1]       -> "
-                                "md[1]/ib/sysdev[255] keepalive\n"),
+                                "md[1]/ib/sysdev[255] keepalive\n")
+                .text,
             "rc_verbs/rxe0:1 (RDMA)");
   EXPECT_EQ(PathFromPrintedInfo("# lane[0]:  3:tcp/eth0.0 md[1]  -> md[1]/tcp/sysdev[255] am "
-                                "keepalive\n"),
+                                "keepalive\n")
+                .text,
             "tcp/eth0");
-  EXPECT_EQ(PathFromPrintedInfo("# lane[0]:  3:ud_verbs/mlx4_0:1.0 md[1] -> md[1]/ib am\n"),
-            "ud_verbs/mlx4_0:1 (RDMA)");
+  const PathReport path =
+      PathFromPrintedInfo("# lane[0]:  3:ud_verbs/mlx4_0:1.0 md[1] -> md[1]/ib am\n");
+  EXPECT_EQ(path.text, "ud_verbs/mlx4_0:1 (RDMA)");
+  EXPECT_TRUE(path.rdma);
+  EXPECT_FALSE(PathFromPrintedInfo("# lane[0]:  3:tcp/eth0.0 md[1] -> md[1]/tcp am\n").rdma);
   EXPECT_TRUE(IsRdma("dc_mlx5"));
   EXPECT_FALSE(IsRdma("tcp"));
   EXPECT_FALSE(IsRdma("sysv"));
@@ -73,11 +78,12 @@ TEST(Path, ReadsTheLanesThatUcxPrints) {
                           "#                 lane[1]:  3:tcp/eth0.100.0 md[1]  -> md[1]/tcp am\n"
                           "#                 lane[2]: 12:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib\n"
                           "#                 lane[3]: 12:rc_mlx5/mlx5_0:1.1 md[4] -> md[4]/ib\n"
-                          "#                am_send: 0..<egr/short>..8184\n"),
+                          "#                am_send: 0..<egr/short>..8184\n")
+          .text,
       "tcp/eth0.100 + rc_mlx5/mlx5_0:1");
-  EXPECT_EQ(PathFromPrintedInfo("lane[0]: 1:tcp"), "unknown");
-  EXPECT_EQ(PathFromPrintedInfo("lane[0]:"), "unknown");
-  EXPECT_EQ(PathFromPrintedInfo(""), "unknown");
+  EXPECT_EQ(PathFromPrintedInfo("lane[0]: 1:tcp").text, "unknown");
+  EXPECT_EQ(PathFromPrintedInfo("lane[0]:").text, "unknown");
+  EXPECT_EQ(PathFromPrintedInfo("").text, "unknown");
 }
 
 TEST(Report, ReadsTheContextThatUcxPrints) {
