@@ -71,8 +71,9 @@ Status Allocate(int fd, std::uint64_t bytes) {
 
 }  // namespace
 
-Result<Arena> Arena::Create(std::span<const BlockSpec> specs) {
-  auto layout = PlanLayout(specs, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+Result<Arena> Arena::Create(std::span<const BlockSpec> specs, DeviceSharing* device) {
+  auto layout = PlanLayout(specs, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
+                           device ? BlocksIn::kDeviceMemory : BlocksIn::kHostMemory);
   if (!layout) return layout.error();
   if (Status fits = CheckSize(layout->total_bytes); !fits) return fits.error();
   auto fd = MakeFile();
@@ -94,7 +95,15 @@ Result<Arena> Arena::Create(std::span<const BlockSpec> specs) {
   const int drawn =
       RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size()));
   LOCKSTEP_CHECK(drawn == 1, "no random bytes to be had");
-  return Arena(*std::move(fd), *std::move(mapping), nonce, *layout);
+  if (device == nullptr) return Arena(*std::move(fd), *std::move(mapping), nonce, *layout);
+  auto exported = device->Export(layout->device_bytes);
+  if (!exported) return exported.error();
+  layout->device_bytes = exported->bytes;
+  Arena arena(*std::move(fd), *std::move(mapping), nonce, *layout);
+  arena.device_ = SharedDeviceMemory(*device, exported->data, exported->bytes);
+  arena.device_fd_ = std::move(exported->fd);
+  arena.device_name_ = device->name();
+  return arena;
 }
 
 Arena::Arena(UniqueFd fd, Mapping mapping, const ArenaNonce& nonce, const ArenaLayout& layout)
@@ -110,7 +119,8 @@ Arena::Arena(UniqueFd fd, Mapping mapping, const ArenaNonce& nonce, const ArenaL
                                     .version = kArenaVersion,
                                     .block_count = static_cast<std::uint32_t>(blocks_.size()),
                                     .total_bytes = layout.total_bytes,
-                                    .nonce = nonce};
+                                    .nonce = nonce,
+                                    .device_bytes = layout.device_bytes};
 }
 
 std::optional<std::size_t> Arena::Find(std::string_view name) const {
@@ -121,7 +131,8 @@ std::optional<std::size_t> Arena::Find(std::string_view name) const {
 
 std::span<std::byte> Arena::block(std::size_t i) const {
   LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
-  return {mapping_.data() + blocks_[i].place.offset, blocks_[i].place.bytes};
+  std::byte* blocks = device_ ? device_.data() : mapping_.data();
+  return {blocks + blocks_[i].place.offset, blocks_[i].place.bytes};
 }
 
 std::atomic<std::uint64_t>& Arena::GenerationWord(std::size_t i) const {

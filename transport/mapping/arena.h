@@ -1,6 +1,9 @@
 // A worker's arena: the memory of its own that the other workers of the job on the same host read
 // directly.
 //
+// Its blocks lie in a device's memory when the owner computes there, for the peers' devices to
+// read; the rest is as follows in both cases.
+//
 // It is a memory file of fixed size. All its pages are allocated at creation, so that too little
 // memory is an error there and never a SIGBUS later; it is sealed against shrinking and growing,
 // and against any writer but the mapping that this object holds. Peers that have it mapped
@@ -11,6 +14,8 @@
 //   arena.BeginWrite(i);            // from here on readers see kNoGeneration
 //   ... write into arena.block(i) ...
 //   arena.Publish(i, generation);   // readers that see `generation` see all of these bytes
+//
+// What a device writes is done before it is published, and begins after BeginWrite has returned.
 //
 // Nobody ever waits for anybody: a reader finds out after its pass whether the block was rewritten
 // meanwhile, and a process that stops or dies between the two calls leaves a block that nobody
@@ -25,6 +30,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/mapping/device_sharing.h"
 #include "transport/mapping/layout.h"
 #include "transport/mapping/os.h"
 
@@ -32,17 +38,19 @@ namespace lockstep::transport {
 
 class Arena {
  public:
-  // kInvalid for specs that make no layout; kUnavailable where the machine has not the memory or
-  // the kernel not the seals (F_SEAL_FUTURE_WRITE: Linux 5.1). Blocks start zeroed and unpublished.
-  static Result<Arena> Create(std::span<const BlockSpec> specs);
+  // `device`: in its memory, null: the host's. kInvalid for specs that make no layout; kUnavailable
+  // where the machine or the device has not the memory or the kernel not the seals
+  // (F_SEAL_FUTURE_WRITE: Linux 5.1). Blocks start zeroed and unpublished.
+  static Result<Arena> Create(std::span<const BlockSpec> specs, DeviceSharing* device = nullptr);
 
   Arena(Arena&&) noexcept = default;
   Arena& operator=(Arena&&) noexcept = default;
 
   std::size_t blocks() const { return blocks_.size(); }
   std::optional<std::size_t> Find(std::string_view name) const;
+  // On a device, for the device alone to follow.
   std::span<std::byte> block(std::size_t i) const;
-  // The whole memory, for a transport that registers it once.
+  // All that is in the host's memory.
   std::span<std::byte> memory() const { return {mapping_.data(), mapping_.bytes()}; }
 
   // One thread at a time per block; different blocks are independent. BeginWrite twice without
@@ -54,6 +62,8 @@ class Arena {
 
   // For ArenaServer.
   int fd() const { return fd_.get(); }
+  int device_fd() const { return device_fd_.get(); }  // below 0 where there is no device
+  const DeviceName& device_name() const { return device_name_; }
   const ArenaNonce& nonce() const { return nonce_; }
 
  private:
@@ -69,6 +79,9 @@ class Arena {
   UniqueFd fd_;
   Mapping mapping_;
   ArenaNonce nonce_;
+  SharedDeviceMemory device_;
+  UniqueFd device_fd_;
+  DeviceName device_name_;
   std::vector<Block> blocks_;
 };
 

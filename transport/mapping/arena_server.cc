@@ -36,30 +36,33 @@ bool SendNow(int socket, std::span<const std::byte> bytes) {
          static_cast<ssize_t>(bytes.size());
 }
 
-void SendGrant(int socket, int arena_fd, const ArenaNonce& nonce) {
-  ArenaGrant grant{.magic = ArenaGrant::kMagic, .nonce = nonce};
+void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
   iovec part{.iov_base = &grant, .iov_len = sizeof(grant)};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
+  LOCKSTEP_CHECK(descriptors.size() == 1 || descriptors.size() == 2);
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &arena_fd, sizeof(int));
+  header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
   // A failure is the peer's to notice: it finds the connection closed.
   (void)sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 class Server final : public ArenaServer {
  public:
-  Server(UniqueFd arena, const ArenaNonce& nonce, std::span<const std::byte> job_key,
-         const ArenaServerOptions& options, UniqueFd listener, UniqueFd stop, std::string address)
+  // `device_memory`: none where the blocks lie in the host's.
+  Server(UniqueFd arena, UniqueFd device_memory, const ArenaGrant& grant,
+         std::span<const std::byte> job_key, const ArenaServerOptions& options, UniqueFd listener,
+         UniqueFd stop, std::string address)
       : arena_(std::move(arena)),
-        nonce_(nonce),
+        device_memory_(std::move(device_memory)),
+        grant_(grant),
         job_key_(job_key.begin(), job_key.end()),
         options_(options),
         listener_(std::move(listener)),
@@ -161,12 +164,14 @@ class Server final : public ArenaServer {
     }
     if (!answer->empty() && !SendNow(socket, *answer)) return false;
     if (!handshake.done()) return true;
-    SendGrant(socket, arena_.get(), nonce_);
+    const std::array descriptors = {arena_.get(), device_memory_.get()};
+    SendGrant(socket, grant_, std::span(descriptors).first(device_memory_ ? 2 : 1));
     return false;
   }
 
   const UniqueFd arena_;
-  const ArenaNonce nonce_;
+  const UniqueFd device_memory_;
+  const ArenaGrant grant_;
   const std::vector<std::byte> job_key_;
   const ArenaServerOptions options_;
   const UniqueFd listener_;
@@ -189,7 +194,10 @@ Result<std::unique_ptr<ArenaServer>> ArenaServer::Start(const Arena& arena,
   UniqueFd fd(fcntl(arena.fd(), F_DUPFD_CLOEXEC, 0));
   UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   UniqueFd stop(eventfd(0, EFD_CLOEXEC));
-  if (!fd || !listener || !stop) {
+  UniqueFd device_memory;
+  const bool on_device = arena.device_fd() >= 0;
+  if (on_device) device_memory = UniqueFd(fcntl(arena.device_fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fd || !listener || !stop || (on_device && !device_memory)) {
     return SystemError(ErrorCode::kUnavailable, "cannot serve an arena", errno);
   }
   const MappingAddress address = MappingAddress::Make();
@@ -197,8 +205,11 @@ Result<std::unique_ptr<ArenaServer>> ArenaServer::Start(const Arena& arena,
   if (bind(listener.get(), at.get(), at.bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
     return SystemError(ErrorCode::kUnavailable, "cannot listen at " + address.Format(), errno);
   }
-  auto server = std::make_unique<Server>(std::move(fd), arena.nonce(), job_key, options,
-                                         std::move(listener), std::move(stop), address.Format());
+  const ArenaGrant grant{
+      .magic = ArenaGrant::kMagic, .nonce = arena.nonce(), .device = arena.device_name()};
+  auto server =
+      std::make_unique<Server>(std::move(fd), std::move(device_memory), grant, job_key, options,
+                               std::move(listener), std::move(stop), address.Format());
   if (Status launched = server->Launch(); !launched) return launched.error();
   return std::unique_ptr<ArenaServer>(std::move(server));
 }

@@ -27,14 +27,17 @@ Error Malformed(const std::string& reason) {
 
 }  // namespace
 
-Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t page_bytes) {
+Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t page_bytes,
+                               BlocksIn where) {
   if (specs.empty() || specs.size() > kMaxArenaBlocks) {
     return Error{ErrorCode::kInvalid, fmt::format("an arena has 1 to {} blocks, {} were asked for",
                                                   kMaxArenaBlocks, specs.size())};
   }
   ArenaLayout layout;
   std::set<std::string_view> names;
-  std::uint64_t end = RoundUp(EntryOffset(specs.size()), page_bytes);
+  const std::uint64_t head = RoundUp(EntryOffset(specs.size()), page_bytes);
+  const bool on_device = where == BlocksIn::kDeviceMemory;
+  std::uint64_t end = on_device ? 0 : head;
   for (const BlockSpec& spec : specs) {
     if (!GoodName(spec.name) || !names.insert(spec.name).second) {
       return Error{ErrorCode::kInvalid,
@@ -49,7 +52,8 @@ Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t pag
     layout.blocks.push_back({spec.name, offset, spec.bytes});
     end = offset + spec.bytes;
   }
-  layout.total_bytes = RoundUp(end, page_bytes);
+  layout.total_bytes = on_device ? head : RoundUp(end, page_bytes);
+  layout.device_bytes = on_device ? RoundUp(std::max<std::uint64_t>(end, 1), page_bytes) : 0;
   return layout;
 }
 
@@ -67,8 +71,11 @@ Result<ArenaLayout> ReadLayout(std::span<const std::byte> arena, const ArenaNonc
       EntryOffset(header.block_count) > arena.size()) {
     return Malformed(fmt::format("{} blocks", header.block_count));
   }
-  ArenaLayout layout{.total_bytes = arena.size(), .blocks = {}};
-  const std::uint64_t first = EntryOffset(header.block_count);
+  ArenaLayout layout{
+      .total_bytes = arena.size(), .device_bytes = header.device_bytes, .blocks = {}};
+  const bool on_device = header.device_bytes != 0;
+  const std::uint64_t first = on_device ? 0 : EntryOffset(header.block_count);
+  const std::uint64_t end = on_device ? header.device_bytes : arena.size();
   for (std::size_t i = 0; i < header.block_count; ++i) {
     struct {
       std::uint64_t offset;
@@ -77,8 +84,8 @@ Result<ArenaLayout> ReadLayout(std::span<const std::byte> arena, const ArenaNonc
     } entry;
     static_assert(sizeof(entry) == offsetof(BlockEntry, generation));
     std::memcpy(&entry, arena.data() + EntryOffset(i), sizeof(entry));
-    if (entry.offset < first || entry.offset % kBlockAlignment != 0 ||
-        entry.offset > arena.size() || entry.bytes > arena.size() - entry.offset) {
+    if (entry.offset < first || entry.offset % kBlockAlignment != 0 || entry.offset > end ||
+        entry.bytes > end - entry.offset) {
       return Malformed(fmt::format("block {} lies outside", i));
     }
     const std::string_view name(entry.name.data(), strnlen(entry.name.data(), entry.name.size()));

@@ -2,7 +2,9 @@
 //
 //   0                ArenaHeader            64 bytes
 //   64               BlockEntry[blocks]     128 bytes each; the generation has a cache line of its
-//   own page boundary    the blocks, each on a boundary of 64 bytes or of a page
+//                                           own
+//   page boundary    the blocks, each on a boundary of 64 bytes or of a page; or nothing, where
+//                    they lie in a device's memory, from its beginning on
 //
 // Integers are native: an arena never leaves its host.
 #pragma once
@@ -20,7 +22,7 @@
 namespace lockstep::transport {
 
 inline constexpr std::uint64_t kArenaMagic = 0x414e4552414b4c31;  // "1LKARENA"
-inline constexpr std::uint32_t kArenaVersion = 1;
+inline constexpr std::uint32_t kArenaVersion = 2;
 inline constexpr std::size_t kArenaNonceBytes = 16;
 inline constexpr std::size_t kMaxArenaBlocks = 4096;
 inline constexpr std::size_t kMaxBlockNameBytes = 47;
@@ -38,11 +40,12 @@ struct alignas(64) ArenaHeader {
   std::uint32_t block_count;
   std::uint64_t total_bytes;
   ArenaNonce nonce;
+  std::uint64_t device_bytes;  // of the device's memory; 0: the blocks lie here
 };
 static_assert(sizeof(ArenaHeader) == 64);
 
 struct BlockEntry {
-  std::uint64_t offset;  // from the start of the arena
+  std::uint64_t offset;  // from the start of the arena, or of the device's memory
   std::uint64_t bytes;
   std::array<char, kMaxBlockNameBytes + 1> name;  // ends with a zero
   alignas(64) std::atomic<std::uint64_t> generation;
@@ -66,7 +69,8 @@ struct BlockPlace {
 };
 
 struct ArenaLayout {
-  std::uint64_t total_bytes = 0;  // whole pages
+  std::uint64_t total_bytes = 0;   // whole pages
+  std::uint64_t device_bytes = 0;  // 0: the blocks lie in the arena itself
   std::vector<BlockPlace> blocks;
 };
 
@@ -74,12 +78,16 @@ inline std::size_t EntryOffset(std::size_t block) {
   return sizeof(ArenaHeader) + block * sizeof(BlockEntry);
 }
 
+// Where blocks lie.
+enum class BlocksIn : std::uint8_t { kHostMemory, kDeviceMemory };
+
 // Places the blocks. kInvalid: too many, a bad name, or a sum of sizes that no machine addresses.
-Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t page_bytes);
+Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t page_bytes,
+                               BlocksIn where = BlocksIn::kHostMemory);
 
 // Reads the layout out of a stranger's mapping. Each field is read once and checked as read, since
 // the other side may change it at any moment; whatever the bytes are, the blocks returned lie
-// inside `arena`. kInvalid with the reason.
+// inside `arena`, or the device's memory. kInvalid with the reason.
 Result<ArenaLayout> ReadLayout(std::span<const std::byte> arena, const ArenaNonce& nonce);
 
 }  // namespace lockstep::transport

@@ -4,11 +4,14 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "transport/handshake.h"
 #include "transport/mapping/address.h"
@@ -82,28 +85,47 @@ Status Prove(int socket, Handshake& handshake, Time deadline) {
   return {};
 }
 
-// Whatever descriptors came, ours from here on: the first is returned, if it is the only one.
-UniqueFd TakeDescriptor(msghdr& message) {
-  UniqueFd found;
-  std::size_t count = 0;
+// Whatever descriptors came, ours from here on.
+std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
+  std::vector<UniqueFd> found;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(c) + at, sizeof(int));
-      found = UniqueFd(fd);
-      ++count;
+      found.emplace_back(fd);
     }
   }
-  return count == 1 ? std::move(found) : UniqueFd();
+  return found;
 }
 
-Result<PeerArena> ReceiveArena(int socket, Time deadline) {
+// Whether `device` can be asked for memory of where the blocks lie.
+Status CheckDevice(const DeviceName& blocks, const DeviceSharing* device) {
+  const auto unavailable = [](std::string why) {
+    return Error{ErrorCode::kUnavailable, std::move(why)};
+  };
+  if (device == nullptr) {
+    if (blocks.host()) return {};
+    return unavailable(
+        fmt::format("it is in the memory of a device ({} {}), which the host cannot read",
+                    blocks.kind_text(), blocks.unit_text()));
+  }
+  const DeviceName own = device->name();
+  if (blocks.host()) {
+    return unavailable(fmt::format("it is in the host's memory, and this worker's on a device ({})",
+                                   own.kind_text()));
+  }
+  if (blocks.kind == own.kind) return {};
+  return unavailable(fmt::format("it is in the memory of another kind of device ({}, not {})",
+                                 blocks.kind_text(), own.kind_text()));
+}
+
+Result<PeerArena> ReceiveArena(int socket, Time deadline, DeviceSharing* device) {
   for (;;) {
     if (Status ready = AwaitMessage(socket, deadline); !ready) return ready.error();
     ArenaGrant grant;
     iovec part{.iov_base = &grant, .iov_len = sizeof(grant)};
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -112,18 +134,21 @@ Result<PeerArena> ReceiveArena(int socket, Time deadline) {
     const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return HungUp();
-    const UniqueFd fd = TakeDescriptor(message);
+    const std::vector<UniqueFd> descriptors = TakeDescriptors(message);
     const bool whole = got == sizeof(grant) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-    if (!whole || grant.magic != ArenaGrant::kMagic || !fd) {
+    if (!whole || grant.magic != ArenaGrant::kMagic || !grant.device.proper() ||
+        descriptors.size() != (grant.device.host() ? 1 : 2)) {
       return Error{ErrorCode::kInvalid, "it sent something else than its arena"};
     }
-    return PeerArena::FromFd(fd, grant.nonce);
+    if (Status reached = CheckDevice(grant.device, device); !reached) return reached.error();
+    if (grant.device.host()) return PeerArena::FromFd(descriptors[0], grant.nonce);
+    return PeerArena::FromFds(descriptors[0], grant.nonce, descriptors[1], grant.device, *device);
   }
 }
 
 Result<PeerArena> Map(const std::string& address, const PeerIdentity& self,
-                      const PeerIdentity& owner, std::span<const std::byte> job_key,
-                      Time deadline) {
+                      const PeerIdentity& owner, std::span<const std::byte> job_key, Time deadline,
+                      DeviceSharing* device) {
   const auto parsed = MappingAddress::Parse(address);
   if (!parsed) return parsed.error();
   if (Status reach = parsed->CheckReach(); !reach) return reach.error();
@@ -131,15 +156,15 @@ Result<PeerArena> Map(const std::string& address, const PeerIdentity& self,
   if (!socket) return socket.error();
   Handshake handshake(Handshake::Role::kConnector, self, job_key, owner);
   if (Status proven = Prove(socket->get(), handshake, deadline); !proven) return proven.error();
-  return ReceiveArena(socket->get(), deadline);
+  return ReceiveArena(socket->get(), deadline, device);
 }
 
 }  // namespace
 
 Result<PeerArena> MapPeer(const std::string& address, const PeerIdentity& self,
                           const PeerIdentity& owner, std::span<const std::byte> job_key,
-                          Duration timeout) {
-  auto mapped = Map(address, self, owner, job_key, MonotonicNow() + timeout);
+                          Duration timeout, DeviceSharing* device) {
+  auto mapped = Map(address, self, owner, job_key, MonotonicNow() + timeout, device);
   if (!mapped) {
     return Error{mapped.error().code,
                  "cannot map the arena of " + Describe(owner) + ": " + mapped.error().message};

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "transport/mapping/ordering.h"
 
 namespace lockstep::transport {
 
-Result<PeerArena> PeerArena::FromFd(const UniqueFd& fd, const ArenaNonce& nonce) {
+namespace {
+
+Result<std::pair<Mapping, ArenaLayout>> MapHostPart(const UniqueFd& fd, const ArenaNonce& nonce) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0) {
     return SystemError(ErrorCode::kInvalid, "what the peer sent is not a memory file", errno);
@@ -36,7 +39,33 @@ Result<PeerArena> PeerArena::FromFd(const UniqueFd& fd, const ArenaNonce& nonce)
   if (!mapping) return mapping.error();
   auto layout = ReadLayout({mapping->data(), mapping->bytes()}, nonce);
   if (!layout) return layout.error();
-  return PeerArena(*std::move(mapping), *std::move(layout));
+  return std::pair(*std::move(mapping), *std::move(layout));
+}
+
+}  // namespace
+
+Result<PeerArena> PeerArena::FromFd(const UniqueFd& fd, const ArenaNonce& nonce) {
+  auto host = MapHostPart(fd, nonce);
+  if (!host) return host.error();
+  if (host->second.device_bytes != 0) {
+    return Error{ErrorCode::kInvalid, "the memory that the peer sent is not all of its arena"};
+  }
+  return PeerArena(std::move(host->first), std::move(host->second), {});
+}
+
+Result<PeerArena> PeerArena::FromFds(const UniqueFd& fd, const ArenaNonce& nonce,
+                                     const UniqueFd& device_memory, const DeviceName& of,
+                                     DeviceSharing& device) {
+  auto host = MapHostPart(fd, nonce);
+  if (!host) return host.error();
+  const std::uint64_t bytes = host->second.device_bytes;
+  if (bytes == 0) {
+    return Error{ErrorCode::kInvalid, "the peer sent a device's memory beside a whole arena"};
+  }
+  auto imported = device.Import(device_memory, bytes, of);
+  if (!imported) return imported.error();
+  return PeerArena(std::move(host->first), std::move(host->second),
+                   SharedDeviceMemory(device, *imported, bytes));
 }
 
 std::optional<std::size_t> PeerArena::Find(std::string_view name) const {

@@ -7,6 +7,9 @@
 //   ... arithmetic over peer.data(i), by any SIMD code ...
 //   if (!peer.StillValid(i, g)) ... throw the result away ...
 //
+// Where the blocks lie in a device's memory the arithmetic is the device's, and done before
+// StillValid is asked.
+//
 // The bytes may change under the reader at any moment; StillValid alone makes a result good. Until
 // it has said yes no byte may serve as an index, a pointer or a length (ordering.h has the
 // argument). The memory stays mapped and readable however the owner ends; whether the owner lives
@@ -19,7 +22,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/result.h"
+#include "transport/mapping/device_sharing.h"
 #include "transport/mapping/layout.h"
 #include "transport/mapping/os.h"
 
@@ -31,6 +36,11 @@ class PeerArena {
   // neither shrink, nor grow, nor be written through a new mapping, be allocated in full, and hold
   // an arena with this nonce. kInvalid otherwise.
   static Result<PeerArena> FromFd(const UniqueFd& fd, const ArenaNonce& nonce);
+  // The same of an arena whose blocks lie in the memory of a device of `device`'s kind.
+  // kUnavailable where that cannot be mapped. `device` outlives what is returned.
+  static Result<PeerArena> FromFds(const UniqueFd& fd, const ArenaNonce& nonce,
+                                   const UniqueFd& device_memory, const DeviceName& of,
+                                   DeviceSharing& device);
 
   PeerArena(PeerArena&&) noexcept = default;
   PeerArena& operator=(PeerArena&&) noexcept = default;
@@ -39,7 +49,10 @@ class PeerArena {
   std::optional<std::size_t> Find(std::string_view name) const;
   std::string_view name(std::size_t i) const { return At(i).name; }
   std::uint64_t bytes(std::size_t i) const { return At(i).bytes; }
-  const std::byte* data(std::size_t i) const { return mapping_.data() + At(i).offset; }
+  // On a device, for the device alone to follow.
+  const std::byte* data(std::size_t i) const {
+    return (device_ ? device_.data() : mapping_.data()) + At(i).offset;
+  }
 
   // Any thread, any number of them.
   std::uint64_t Generation(std::size_t i) const;
@@ -48,8 +61,10 @@ class PeerArena {
   bool StillValid(std::size_t i, std::uint64_t generation) const;
 
  private:
-  PeerArena(Mapping mapping, ArenaLayout layout)
-      : mapping_(std::move(mapping)), blocks_(std::move(layout.blocks)) {}
+  PeerArena(Mapping mapping, ArenaLayout layout, SharedDeviceMemory device)
+      : mapping_(std::move(mapping)),
+        device_(std::move(device)),
+        blocks_(std::move(layout.blocks)) {}
   const BlockPlace& At(std::size_t i) const {
     LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
     return blocks_[i];
@@ -57,6 +72,7 @@ class PeerArena {
   const std::atomic<std::uint64_t>& GenerationWord(std::size_t i) const;
 
   Mapping mapping_;
+  SharedDeviceMemory device_;
   std::vector<BlockPlace> blocks_;  // as checked; never read again from the mapping
 };
 

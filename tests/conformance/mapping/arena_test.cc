@@ -244,9 +244,11 @@ TEST_F(StrangeMemory, WithALyingHeader) {
   using H = ArenaHeader;
   using E = BlockEntry;
   ExpectRefused(Make([](H& h, E&) { h.magic ^= 1; }), "magic");
-  ExpectRefused(Make([](H& h, E&) { h.version = 2; }), "version");
+  ExpectRefused(Make([](H& h, E&) { ++h.version; }), "version");
   ExpectRefused(Make([](H& h, E&) { h.total_bytes *= 2; }), "its size");
   ExpectRefused(Make([](H& h, E&) { h.nonce[15] ^= std::byte{1}; }), "nonce");
+  ExpectRefused(Make([](H& h, E&) { h.device_bytes = 1 << 20; }), "not all of its arena");
+  ExpectRefused(Make([](H& h, E&) { h.device_bytes = 64; }), "lies outside");
   ExpectRefused(Make([](H& h, E&) { h.block_count = 0; }), "0 blocks");
   ExpectRefused(Make([](H& h, E&) { h.block_count = 1000; }), "1000 blocks");
   ExpectRefused(Make([](H& h, E&) { h.block_count = ~0u; }), "blocks");

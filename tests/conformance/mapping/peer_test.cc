@@ -391,7 +391,7 @@ class StrangeServer : public ::testing::Test {
   }
 
   Arena arena_ = MakeArena();
-  ArenaGrant grant_{.magic = ArenaGrant::kMagic, .nonce = arena_.nonce()};
+  ArenaGrant grant_{.magic = ArenaGrant::kMagic, .nonce = arena_.nonce(), .device = {}};
 };
 
 TEST_F(StrangeServer, TheRightThingIsTaken) {
