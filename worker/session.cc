@@ -145,12 +145,14 @@ class SessionImpl final : public Session {
     if (!optimizer) return optimizer.error();
     optimizer_ = std::move(*optimizer);
     PlanBuckets();
-    const bool mapping = config_.exchange.mapping == "auto" && !description_.memory;
-    auto buffers =
-        WorkerBuffers::Make(*layout_, StateTensors(), mapping, std::move(description_.memory));
+    const bool mapping = config_.exchange.mapping == "auto";
+    if (!mapping) no_arena_ = "exchange.mapping is off";
+    auto memory = std::move(description_.memory);
+    auto buffers = WorkerBuffers::Make(*layout_, StateTensors(), mapping, memory);
     if (!buffers && mapping) {
-      spdlog::warn("no mapping for peers on this host: {}", buffers.error().message);
-      buffers = WorkerBuffers::Make(*layout_, StateTensors(), false);
+      no_arena_ = buffers.error().message;
+      spdlog::warn("no mapping for peers on this host: {}", no_arena_);
+      buffers = WorkerBuffers::Make(*layout_, StateTensors(), false, std::move(memory));
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
@@ -302,6 +304,7 @@ class SessionImpl final : public Session {
     setup.machine.term = welcome_.term;
     setup.machine.host_id = HostId();
     setup.machine.mapping = buffers_->arena() != nullptr;
+    setup.no_arena = no_arena_;
     setup.machine.state_tensors = StateTensors();
     setup.machine.clip = local_steps_ ? 0 : config_.optimizer.clip;
     setup.machine.piece_bytes = config_.exchange.piece_bytes;
@@ -470,6 +473,7 @@ class SessionImpl final : public Session {
   bool closing_ = false;
 
   // The compute thread's own.
+  std::string no_arena_;  // why peers on this host cannot map this worker's memory
   std::optional<LocalSteps> local_steps_;
   float* contribution_ = nullptr;  // of the part that local_steps_ is at
   UnitQueue::Take take_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,8 @@ std::size_t Pooled(const ImageSize& image) {
 
 class FakeCompute final : public Compute, public HostLink {
  public:
-  explicit FakeCompute(std::shared_ptr<FakeAddresses> addresses)
-      : addresses_(std::move(addresses)) {}
+  FakeCompute(std::shared_ptr<FakeAddresses> addresses, std::string kind)
+      : addresses_(std::move(addresses)), kind_(std::move(kind)) {}
   ~FakeCompute() override {
     for (std::byte* stage : stages_) {
       if (stage != nullptr) addresses_->Free(stage);
@@ -31,7 +32,7 @@ class FakeCompute final : public Compute, public HostLink {
   Granularity granularity() const override { return cpu_->granularity(); }
   HostLink* host_link() override { return this; }
   std::shared_ptr<ExchangeMemory> MakeExchangeMemory() override {
-    return MakeFakeMemory(addresses_);
+    return MakeFakeMemory(addresses_, kind_);
   }
   void* Allocate(std::size_t bytes) override { return addresses_->Allocate(bytes); }
   void Free(void* memory) override { addresses_->Free(memory); }
@@ -183,6 +184,7 @@ class FakeCompute final : public Compute, public HostLink {
   }
 
   const std::shared_ptr<FakeAddresses> addresses_;
+  const std::string kind_;
   const std::unique_ptr<Compute> cpu_ = MakeCpuCompute();
   std::deque<std::function<void()>> operations_;
   std::uint64_t asked_ = 0;
@@ -197,8 +199,9 @@ class FakeCompute final : public Compute, public HostLink {
 
 }  // namespace
 
-std::unique_ptr<Compute> MakeFakeCompute(std::shared_ptr<FakeAddresses> addresses) {
-  return std::make_unique<FakeCompute>(std::move(addresses));
+std::unique_ptr<Compute> MakeFakeCompute(std::shared_ptr<FakeAddresses> addresses,
+                                         const std::string& kind) {
+  return std::make_unique<FakeCompute>(std::move(addresses), kind);
 }
 
 }  // namespace lockstep::worker

@@ -1,11 +1,13 @@
 // The imitated device's memory for the exchange.
 #include <cstring>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/fake_device/fake_device.h"
 #include "tests/fake_device/thread_copies.h"
+#include "transport/mapping/device_sharing.h"
 #include "worker/optimizer/rules.h"
 
 namespace lockstep::worker {
@@ -63,10 +65,10 @@ class FakeLoops final : public rules::Loops {
   const Later later_;
 };
 
-class FakeMemory final : public ExchangeMemory {
+class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing {
  public:
-  explicit FakeMemory(std::shared_ptr<FakeAddresses> addresses)
-      : addresses_(std::move(addresses)) {}
+  FakeMemory(std::shared_ptr<FakeAddresses> addresses, const std::string& kind)
+      : addresses_(std::move(addresses)), name_(transport::DeviceName::Make(kind, "0")) {}
 
   bool on_host() const override { return false; }
   Result<std::byte*> Allocate(std::size_t bytes) override { return addresses_->Allocate(bytes); }
@@ -105,11 +107,28 @@ class FakeMemory final : public ExchangeMemory {
     std::memset(addresses_->Host(to, n), 0, n * sizeof(float));
   }
   transport::DeviceCopies* copies() override { return &copies_; }
+  transport::DeviceSharing* sharing() override { return this; }
+
+  transport::DeviceName name() const override { return name_; }
+  Result<Exported> Export(std::uint64_t bytes) override {
+    Exported exported;
+    exported.data = addresses_->Export(bytes, exported.fd);
+    exported.bytes = bytes;
+    return exported;
+  }
+  Result<std::byte*> Import(const transport::UniqueFd& fd, std::uint64_t bytes,
+                            const transport::DeviceName& /*of*/) override {
+    std::byte* data = addresses_->Import(fd, bytes);
+    if (data == nullptr) return Error{ErrorCode::kUnavailable, "the peer's memory is too small"};
+    return data;
+  }
+  void Release(std::byte* data, std::uint64_t /*bytes*/) override { addresses_->Free(data); }
 
  private:
   void Ask(std::function<void()> operation) { asked_.push_back(std::move(operation)); }
 
   const std::shared_ptr<FakeAddresses> addresses_;
+  const transport::DeviceName name_;
   std::vector<std::function<void()>> asked_;  // the reduction thread's
   const FakeLoops loops_{*addresses_, [this](std::function<void()> loop) { Ask(std::move(loop)); }};
   ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {
@@ -119,8 +138,9 @@ class FakeMemory final : public ExchangeMemory {
 
 }  // namespace
 
-std::unique_ptr<ExchangeMemory> MakeFakeMemory(std::shared_ptr<FakeAddresses> addresses) {
-  return std::make_unique<FakeMemory>(std::move(addresses));
+std::unique_ptr<ExchangeMemory> MakeFakeMemory(std::shared_ptr<FakeAddresses> addresses,
+                                               const std::string& kind) {
+  return std::make_unique<FakeMemory>(std::move(addresses), kind);
 }
 
 }  // namespace lockstep::worker

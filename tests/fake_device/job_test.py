@@ -3,6 +3,7 @@ of the same job on CPUs, bit for bit."""
 
 import os
 import pathlib
+import re
 import sys
 import unittest
 
@@ -13,16 +14,29 @@ from test_paths import can_make_hosts, host  # noqa: E402
 
 WORKER = pathlib.Path(os.environ["LOCKSTEP_FAKE_DEVICE_WORKER"])
 DEVICE_LINE = "gradients, parameters and optimizer state stay in its memory"
+MAPPED = "mapped (device memory)"
+STAGED = "staged through pinned memory"
+
+
+def path_lines(job, worker):
+    return [line for line in job.log(f"worker{worker}").split("\n") if ": path " in line]
+
+
+def most_memory(job, worker):
+    return int(re.search(r"(\d+) bytes of the device's memory at most", job.log(f"worker{worker}")).group(1))
 
 
 class DeviceJob(Job):
-    """The workers in `on_device` compute on the device, the others on the CPU."""
+    """The workers in `on_device` compute on the device, the others on the CPU. `kinds`: of the device, where it is another one."""
 
     on_device = ()
+    kinds = {}
 
     def start_worker(self, index, *arguments, name=None, **more):
         if index not in self.on_device:
             return super().start_worker(index, *arguments, name=name, **more)
+        if index in self.kinds:
+            more["environment"] = {**(more.get("environment") or {}), "LOCKSTEP_FAKE_DEVICE_KIND": self.kinds[index]}
         return self._start(name or f"worker{index}",
                            [WORKER, "--coordinator", self.address, "--id", index, *arguments], **more)
 
@@ -48,21 +62,75 @@ class FakeDeviceJobs(ClusterTest):
             device = run(self, on_device, **options)
             self.assertEqual(device["params_digest"], cpu["params_digest"], on_device)
             self.assertEqual(device["train_loss"], cpu["train_loss"])
+            mapping = options.get("exchange__mapping", "auto") == "auto"
             for path in device["paths"]:
-                staged = path["from"] in on_device
-                self.assertEqual("staged through pinned memory" in path["path"], staged, path)
-                if on_device == (1,) and 1 not in (path["from"], path["to"]):
-                    self.assertEqual(path["path"], "mapped")
+                ends = [path[end] in on_device for end in ("from", "to")]
+                self.assertEqual(STAGED in path["path"], ends[0] and not (ends[1] and mapping), path)
+                if ends[0] == ends[1] and mapping:
+                    self.assertEqual(path["path"], MAPPED if ends[0] else "mapped")
 
     def test_small_model_inline(self):
         self.compare(optimizer__momentum=0.9)
+        self.compare(optimizer__momentum=0.9, exchange__mapping="off")
+
+    def test_mapped(self):
+        """Sums and updates out of the peers' memory, with two workers on devices and one without."""
+        options = dict(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", job__rounds=12)
+        for more in (dict(optimizer__momentum=0.9, optimizer__clip=0.5), dict(optimizer__name="adamw", evaluation__every_epochs=1)):
+            self.compare(**options, **more)
+        cpu = run(self, (), **options)
+        device = run(self, (0, 2), **options)
+        self.assertEqual(device["params_digest"], cpu["params_digest"])
+        for path in device["paths"]:
+            between = {path["from"], path["to"]} == {0, 2}
+            self.assertEqual(path["path"] == MAPPED, between, path)
+
+    def test_says_why_it_does_not_map(self):
+        """Each path line names the reason, and the results are the same."""
+        options = dict(exchange__transport="tcp", job__rounds=12, model__widths="512,512", exchange__piece_bytes="64KiB",
+                       exchange__bucket_bytes="256KiB")
+        cpu = run(self, (), **options)["params_digest"]
+        with DeviceJob(3, **options) as job:
+            job.on_device = (0, 1, 2)
+            job.kinds = {2: "peculiar"}
+            summary = job.start().finish()
+            self.assertEqual(summary["params_digest"], cpu)
+            self.assertEqual({frozenset((p["from"], p["to"])) for p in summary["paths"] if p["path"] == MAPPED}, {frozenset((0, 1))})
+            reason = "it is in the memory of another kind of device (peculiar, not imitated)"
+            lines = path_lines(job, 0)
+            self.assertEqual([reason in line for line in lines], ["worker 2: " in line for line in lines], lines)
+            self.assertTrue(all("another kind of device (imitated, not peculiar)" in line for line in path_lines(job, 2)))
+        with DeviceJob(2, **options) as job:
+            job.on_device = (0,)
+            job.start().finish()
+            self.assertIn("it is in the host's memory, and this worker's on a device (imitated)", path_lines(job, 0)[0])
+            self.assertIn("it is in the memory of a device (imitated 0), which the host cannot read", path_lines(job, 1)[0])
+        with DeviceJob(2, exchange__mapping="off", **options) as job:
+            job.on_device = (0, 1)
+            summary = job.start().finish()
+            self.assertEqual({path["path"] for path in summary["paths"]}, {"tcp, " + STAGED})
+            self.assertTrue(path_lines(job, 0)[0].endswith("; not mapped: exchange.mapping is off"), path_lines(job, 0))
+
+    def test_mapped_peers_take_no_staging(self):
+        """What the others contribute is read in place, so a worker needs memory for its own part only."""
+        options = dict(model__widths="512,512", exchange__transport="tcp", exchange__piece_bytes="64KiB", job__rounds=8)
+        memory = {}
+        for mapping in ("auto", "off"):
+            with DeviceJob(3, exchange__mapping=mapping, **options) as job:
+                job.on_device = (0, 1, 2)
+                job.start().finish()
+                for worker in range(3):
+                    self.assertEqual(job.wait(f"worker{worker}"), 0)
+                memory[mapping] = min(most_memory(job, worker) for worker in range(3))
+        parameters = 4 * (33 * 512 + 513 * 512)  # at least, in bytes
+        self.assertGreater(memory["off"] - memory["auto"], 2 * parameters)  # 2 (N - 1) B, or half of it in a short job
 
     def test_pieces_over_tcp(self):
-        self.compare(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
+        self.compare(exchange__mapping="off", model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
                      exchange__transport="tcp", optimizer__name="adamw", optimizer__clip=0.5, job__rounds=12)
 
     def test_pieces_over_the_best_transport(self):
-        self.compare(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
+        self.compare(exchange__mapping="off", model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
                      optimizer__name="rmsprop", optimizer__momentum=0.9, optimizer__epsilon=1, job__rounds=12,
                      evaluation__every_epochs=1, data__synthetic_train=256)
 
@@ -109,21 +177,23 @@ class FakeDeviceJobs(ClusterTest):
         options = dict(job__rounds=0, job__epochs=3, job__min_workers=1, model__widths="512,512",
                        exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", emulate__unit_time="3ms",
                        checkpoint__every_epochs=1, evaluation__every_epochs=1, optimizer__momentum=0.9)
-        with DeviceJob(3, **options) as job:
-            job.on_device = (0, 1, 2)
-            job.start()
-            job.wait_for_rounds(8)
-            job.processes["worker2"].kill()
-            job.processes["worker2"].wait()
-            job.start_worker(2, name="worker2-again")
-            summary = job.finish()
-            self.assertEqual(summary["status"], "completed")
-            check_epochs(self, job.rounds(), 2048)
-            for name in ("worker0", "worker1", "worker2-again"):
-                self.assertEqual(job.wait(name), 0, job.log(name))
-            self.assertIn(2, {c["worker"] for line in job.rounds()[-5:] for c in line["contributors"]})
-            # All members report digests of their parameters, and the coordinator says who is outvoted.
-            self.assertNotIn("parameters differ", job.log("coordinator"))
+        for mapping in ("auto", "off"):
+            with DeviceJob(3, exchange__mapping=mapping, **options) as job:
+                job.on_device = (0, 1, 2)
+                job.start()
+                job.wait_for_rounds(8)
+                job.processes["worker2"].kill()
+                job.processes["worker2"].wait()
+                job.start_worker(2, name="worker2-again")
+                summary = job.finish()
+                self.assertEqual(summary["status"], "completed")
+                check_epochs(self, job.rounds(), 2048)
+                for name in ("worker0", "worker1", "worker2-again"):
+                    self.assertEqual(job.wait(name), 0, job.log(name))
+                self.assertEqual("worker 2: path " + MAPPED in job.log("worker0"), mapping == "auto", job.log("worker0"))
+                self.assertIn(2, {c["worker"] for line in job.rounds()[-5:] for c in line["contributors"]})
+                # All members report digests of their parameters, and the coordinator says who is outvoted.
+                self.assertNotIn("parameters differ", job.log("coordinator"))
 
     def test_other_policies(self):
         """Work on a copy of the parameters, units that move while they are computed, contributions in two parts."""

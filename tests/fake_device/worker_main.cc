@@ -1,5 +1,7 @@
 // lockstep-worker on an imitated device whose memory the host cannot touch. Takes the same options.
+// LOCKSTEP_FAKE_DEVICE_KIND: another kind of device than those of the others.
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,9 +32,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", session.error().message.c_str());
     return 2;
   }
-  const lockstep::Status trained = worker::TrainOn(**session, [] {
-    return lockstep::Result(worker::MakeFakeCompute(std::make_shared<worker::FakeAddresses>()));
-  });
+  const char* named = std::getenv("LOCKSTEP_FAKE_DEVICE_KIND");
+  const std::string kind = named == nullptr ? "imitated" : named;
+  const auto addresses = std::make_shared<worker::FakeAddresses>();
+  const lockstep::Status trained = worker::TrainOn(
+      **session, [&] { return lockstep::Result(worker::MakeFakeCompute(addresses, kind)); });
+  spdlog::info("{} bytes of the device's memory at most", addresses->most_bytes());
   if (!trained.ok()) {
     std::fprintf(stderr, "%s\n", trained.error().message.c_str());
     return trained.error().code == lockstep::ErrorCode::kUnavailable ? 2 : 1;  // as lockstep-worker

@@ -18,7 +18,8 @@
 
 namespace lockstep::transport {
 class DeviceCopies;
-}
+class DeviceSharing;
+}  // namespace lockstep::transport
 
 namespace lockstep::worker {
 
@@ -50,6 +51,11 @@ class ExchangeMemory {
   virtual void Zero(float* to, std::size_t n) = 0;
   // To stage pieces through. Null where the memory is the host's; lives as long as this object.
   virtual transport::DeviceCopies* copies() = 0;
+
+  // --- between here and other workers of this host
+  // For memory that they read, and theirs: what it imports may stand as a source in operations and
+  // ToHost. Null where the memory is the host's; lives as long as this object.
+  virtual transport::DeviceSharing* sharing() = 0;
 };
 
 }  // namespace lockstep::worker

@@ -21,6 +21,7 @@ class HostMemory final : public ExchangeMemory {
   void FromHost(void* to, const void* host, std::size_t bytes) override;
   void Zero(float* to, std::size_t n) override;
   transport::DeviceCopies* copies() override { return nullptr; }
+  transport::DeviceSharing* sharing() override { return nullptr; }
 };
 
 }  // namespace lockstep::worker

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -32,20 +32,25 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
         desk_(desk),
         operations_(layout, buffers, arenas_, optimizer),
         path_log_(setup_.paths, setup_.require_gpudirect),
-        mapper_(setup_.machine.self, setup_.job_key, setup_.timeouts.map, arenas_,
-                [this](std::function<void()> task) { Run(std::move(task)); }),
+        mapper_(setup_.machine.self, setup_.job_key, setup_.timeouts.map, memory_, arenas_,
+                {.machine = [this](std::function<void()> task) { Run(std::move(task)); },
+                 .reduction =
+                     [this](std::function<void()> task) {
+                       reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
+                     }}),
         machine_(setup_.machine, layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   ~DataPlaneImpl() override {
-    // No callback may find a half-destroyed object: the transports end first, then the thread that
-    // posts to them.
+    // No callback may find a half-destroyed object: the transports end first, then the threads that
+    // post to them and to each other.
     for (auto& link : links_) link->transport->Stop();
-    reduction_.reset();
     mapper_.Stop();
+    reduction_.reset();
   }
 
   Status Open() {
+    no_arena_ = setup_.no_arena;
     if (buffers_.arena() != nullptr) {
       auto server = transport::ArenaServer::Start(
           *buffers_.arena(), setup_.job_key,
@@ -54,7 +59,8 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();
       } else {
-        spdlog::warn("no mapping for peers on this host: {}", server.error().message);
+        no_arena_ = server.error().message;
+        spdlog::warn("no mapping for peers on this host: {}", no_arena_);
       }
     }
     for (const char* name : {"ucx", "tcp"}) {
@@ -237,9 +243,19 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     if (form == nullptr) return;
     for (const auto* list : {&form->connect_to, &form->expect}) {
       for (const PeerInfo& info : *list) {
-        if (info.host_id == setup_.machine.host_id) on_this_host_.insert(info.member);
+        if (info.host_id != setup_.machine.host_id) continue;
+        on_this_host_[info.member] = {.has_arena = !info.mapping_address.empty()};
       }
     }
+  }
+
+  std::string WhyNotMapped(const PeerPath& path) const {
+    const auto peer = on_this_host_.find(path.peer);
+    if (peer == on_this_host_.end() || path.mapped) return {};
+    if (!no_arena_.empty()) return no_arena_;
+    if (!peer->second.has_arena) return "it has no memory to map; its log says why";
+    const std::string why = mapper_.WhyNot(path.peer);
+    return why.empty() ? "it does not map this worker's memory; its log says why" : why;
   }
 
   // Adds what was measured, and what it means for this machine. Returns why this worker is unfit;
@@ -249,8 +265,9 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     for (PeerPath& path : reached.peers) {
       const auto mapped = mapper_.Rate(path.peer);
       path.gb_per_second = path.mapped && mapped ? *mapped : home().Measured(path.peer);
-      std::string reason = path_log_.Peer(home().library, home().PathTo(path.peer),
-                                          on_this_host_.contains(path.peer), path);
+      std::string reason =
+          path_log_.Peer(home().library, home().PathTo(path.peer),
+                         on_this_host_.contains(path.peer), WhyNotMapped(path), path);
       if (unfit.empty()) unfit = std::move(reason);
     }
     return unfit;
@@ -395,7 +412,11 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
-  std::set<MemberId> on_this_host_;  // as the Forms said
+  struct Neighbour {
+    bool has_arena = false;
+  };
+  std::map<MemberId, Neighbour> on_this_host_;  // as the Forms said
+  std::string no_arena_;                        // why peers cannot map this worker's memory
   std::uint64_t timer_ = 0;
 };
 

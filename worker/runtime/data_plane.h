@@ -32,6 +32,7 @@ class DataPlane {
     std::string transport;  // exchange.transport: auto | ucx | tcp
     Timeouts timeouts;
     transport::paths::Facts paths;
+    std::string no_arena;            // why this worker has none for its peers; empty: it has
     bool require_gpudirect = false;  // unfit() where a peer on another host is reached otherwise
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.

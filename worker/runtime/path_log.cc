@@ -30,7 +30,7 @@ void PathLog::Machine(const transport::Capabilities& library) const {
 
 std::string PathLog::Peer(const transport::Capabilities& library,
                           const transport::PathReport& report, bool same_host,
-                          PeerPath& path) const {
+                          const std::string& not_mapped, PeerPath& path) const {
   if (!path.reached) {
     spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
     return {};
@@ -38,7 +38,9 @@ std::string PathLog::Peer(const transport::Capabilities& library,
   const paths::Link link{.path = report, .mapped = path.mapped, .same_host = same_host};
   const paths::Finding finding = paths::Judge(facts_, library, link);
   path.path = finding.path;
-  spdlog::info("worker {}: path {}, {}", path.peer.worker, path.path, RateText(path.gb_per_second));
+  spdlog::info("worker {}: path {}, {}{}{}", path.peer.worker, path.path,
+               RateText(path.gb_per_second),
+               not_mapped.empty() ? "" : "; not mapped: ", not_mapped);
   if (finding.lacking) {
     spdlog::warn("worker {}: {} was to be expected, but {}; {}", path.peer.worker,
                  paths::Name(finding.expected), finding.lacking.why, finding.lacking.remedy);

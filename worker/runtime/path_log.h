@@ -22,10 +22,10 @@ class PathLog {
 
   // Judges and logs the path to a peer that was reached and measured, or that it was not. `report`
   // is its connection's. Puts into `path` what there is to say, with what is done to gradients on
-  // the way. Returns why this worker is unfit; empty: it is
-  // not.
+  // the way. `not_mapped`: why not, of a peer on this host. Returns why this worker is unfit;
+  // empty: it is not.
   std::string Peer(const transport::Capabilities& library, const transport::PathReport& report,
-                   bool same_host, PeerPath& path) const;
+                   bool same_host, const std::string& not_mapped, PeerPath& path) const;
 
  private:
   const transport::paths::Facts facts_;

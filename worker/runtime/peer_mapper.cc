@@ -18,43 +18,56 @@ void PeerMapper::Map(const PeerInfo& peer, std::function<void(const event::PeerM
   const std::uint64_t number = asked_[peer.member] = ++last_asked_;
   thread_->Post([this, number, peer, done = std::move(done)] {
     event::PeerMapped mapped{.peer = peer.member, .ok = false, .error = {}};
-    auto arena = transport::MapPeer(peer.mapping_address, Identity(self_), Identity(peer.member),
-                                    job_key_, patience_);
-    double rate = 0;
-    std::shared_ptr<transport::PeerArena> shared;
-    if (arena) {
-      mapped.ok = true;
-      if (arena->blocks() > 0) {
-        rate = MeasureMapped(arena->data(0), std::min(arena->bytes(0), kMeasuredBytes));
-      }
-      shared = std::make_shared<transport::PeerArena>(std::move(*arena));
-    } else {
-      mapped.error = arena.error().message;
+    auto made = transport::MapPeer(peer.mapping_address, Identity(self_), Identity(peer.member),
+                                   job_key_, patience_, memory_.sharing());
+    if (!made) {
+      mapped.error = made.error().message;
+      threads_.machine([=, this] { Finish(number, mapped, nullptr, 0, done); });
+      return;
     }
-    run_([this, number, mapped = std::move(mapped), shared, rate, done] {
-      // Unmapped, or asked for again, meanwhile: nobody waits for this one.
-      const auto wanted = asked_.find(mapped.peer);
-      if (wanted == asked_.end() || wanted->second != number) return;
-      asked_.erase(wanted);
-      if (shared) {
-        // Operations that read an older mapping keep it until they end.
-        arenas_.Put(mapped.peer, shared);
-        rates_[mapped.peer] = rate;
-      }
-      done(mapped);
+    mapped.ok = true;
+    const auto arena = std::make_shared<const transport::PeerArena>(std::move(*made));
+    threads_.reduction([=, this] {
+      const double rate =
+          MeasureMapped(memory_, arena->data(0), std::min(arena->bytes(0), kMeasuredBytes));
+      threads_.machine([=, this] { Finish(number, mapped, arena, rate, done); });
     });
   });
+}
+
+void PeerMapper::Finish(std::uint64_t number, const event::PeerMapped& mapped,
+                        std::shared_ptr<const transport::PeerArena> arena, double rate,
+                        const std::function<void(const event::PeerMapped&)>& done) {
+  // Unmapped, or asked for again, meanwhile: nobody waits for this one.
+  const auto wanted = asked_.find(mapped.peer);
+  if (wanted == asked_.end() || wanted->second != number) return;
+  asked_.erase(wanted);
+  if (arena) {
+    // Operations that read an older mapping keep it until they end.
+    arenas_.Put(mapped.peer, std::move(arena));
+    rates_[mapped.peer] = rate;
+    failures_.erase(mapped.peer);
+  } else {
+    failures_[mapped.peer] = mapped.error;
+  }
+  done(mapped);
 }
 
 void PeerMapper::Unmap(const MemberId& peer) {
   asked_.erase(peer);
   rates_.erase(peer);
+  failures_.erase(peer);
   arenas_.Drop(peer);
 }
 
 std::optional<double> PeerMapper::Rate(const MemberId& peer) const {
   const auto found = rates_.find(peer);
   return found == rates_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string PeerMapper::WhyNot(const MemberId& peer) const {
+  const auto found = failures_.find(peer);
+  return found == failures_.end() ? "" : found->second;
 }
 
 }  // namespace lockstep::worker

@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/messages.h"
+#include "worker/memory/exchange_memory.h"
 #include "worker/runtime/operations.h"
 #include "worker/runtime/task_thread.h"
 #include "worker/step_io.h"
@@ -17,17 +19,22 @@ namespace lockstep::worker {
 
 class PeerMapper {
  public:
-  // Runs a task on the machine's thread. Any thread.
+  // Runs a task on the thread that it names. Any thread.
   using Run = std::function<void(std::function<void()>)>;
+  struct Threads {
+    Run machine;
+    Run reduction;
+  };
 
-  // `arenas` gets what is mapped.
-  PeerMapper(MemberId self, std::vector<std::byte> job_key, Duration patience, PeerArenas& arenas,
-             Run run)
+  // `memory`: where this worker's exchange works; it is to read what is mapped. `arenas` gets that.
+  PeerMapper(MemberId self, std::vector<std::byte> job_key, Duration patience,
+             ExchangeMemory& memory, PeerArenas& arenas, Threads threads)
       : self_(self),
         job_key_(std::move(job_key)),
         patience_(patience),
+        memory_(memory),
         arenas_(arenas),
-        run_(std::move(run)) {}
+        threads_(std::move(threads)) {}
 
   // --- the machine's thread
   // `done` gets what has come of it, unless the peer is unmapped or mapped again before.
@@ -35,17 +42,25 @@ class PeerMapper {
   void Unmap(const MemberId& peer);
   // How fast a mapped peer's memory is read, GB/s.
   std::optional<double> Rate(const MemberId& peer) const;
+  // Why the peer could not be mapped; empty where it was not tried or is mapped.
+  std::string WhyNot(const MemberId& peer) const;
 
   // Ends the thread, after what it is at.
   void Stop() { thread_.reset(); }
 
  private:
+  void Finish(std::uint64_t number, const event::PeerMapped& mapped,
+              std::shared_ptr<const transport::PeerArena> arena, double rate,
+              const std::function<void(const event::PeerMapped&)>& done);
+
   const MemberId self_;
   const std::vector<std::byte> job_key_;
   const Duration patience_;
+  ExchangeMemory& memory_;
   PeerArenas& arenas_;
-  const Run run_;
+  const Threads threads_;
   std::map<MemberId, double> rates_;
+  std::map<MemberId, std::string> failures_;
   std::map<MemberId, std::uint64_t> asked_;  // the number of the last time
   std::uint64_t last_asked_ = 0;
   std::unique_ptr<TaskThread> thread_ = std::make_unique<TaskThread>("mapper");

@@ -20,8 +20,9 @@ namespace lockstep::worker {
 // "1.23 GB/s", "31.4 MB/s"; "not measured" for 0.
 std::string RateText(double gb_per_second);
 
-// Reads a peer's mapped block once; GB/s.
-double MeasureMapped(const std::byte* data, std::size_t bytes);
+// Reads a peer's mapped block once, as it lies in `memory`; GB/s, 0 where it cannot be measured.
+// The reduction thread.
+double MeasureMapped(ExchangeMemory& memory, const std::byte* data, std::size_t bytes);
 
 // Fetches a few pieces from each peer that comes up, in the memory that the exchange works on. One
 // transport; its data thread.

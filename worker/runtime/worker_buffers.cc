@@ -45,7 +45,6 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors, bool arena,
                                                            std::shared_ptr<ExchangeMemory> memory) {
-  LOCKSTEP_CHECK(!arena || !memory || memory->on_host(), "an arena is the host's memory");
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory)));
   std::vector<BufferId> shared;
@@ -63,7 +62,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                        .bytes = buffers->Size(id) * sizeof(float),
                        .page_aligned = true});
     }
-    auto made = transport::Arena::Create(specs);
+    auto made = transport::Arena::Create(specs, buffers->memory().sharing());
     if (!made) return made.error();
     buffers->arena_.emplace(std::move(*made));
   } else {

@@ -2,9 +2,10 @@
 // step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
-// for the snapshot of a checkpoint, which is the host's. On the host contributions and sums lie in
-// the arena when peers map it, and staging takes memory where it is written: the slices that this
-// worker owns.
+// for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
+// when peers map it. Staging is made when the first piece of a contributor comes, so never for one
+// that is mapped; on the host it takes memory where it is written: the slices that this worker
+// owns.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +49,8 @@ std::string BlockName(const BufferId& buffer);
 
 class WorkerBuffers {
  public:
-  // `memory`: of a device; null: the host's. `arena`: make one for peers on this host, of the
-  // host's memory only. kUnavailable where the memory is not to be had.
+  // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. kUnavailable
+  // where the memory is not to be had.
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
       std::shared_ptr<ExchangeMemory> memory = nullptr);

@@ -50,7 +50,7 @@ def in_blas(path):
 # (what, names in code, names of headers, where they may stand, said in words)
 OWNED_NAMES = (
     ("UCX", re.compile(r"\b(?:uc[pst]_[a-z]\w*|UC[PST]_[A-Z]\w*)"), re.compile(r"^uc[pstm]/"), in_ucx, "transport/ucx"),
-    ("CUDA", re.compile(r"\b(?:cuda[A-Z]\w*|cu(?:blas|dnn|rand|fft)\w*|CUDA_[A-Z]\w*|CU_[A-Z]\w*"
+    ("CUDA", re.compile(r"\b(?:cuda[A-Z]\w*|cu(?:blas|dnn|rand|fft|Ctx|Device|Mem|Stream)\w*|CUDA_[A-Z]\w*|CU_[A-Z]\w*"
                         r"|__(?:global|device|shared|host|constant)__)|<<<"),
      re.compile(r"^(?:cuda|cublas|cudnn|curand)|\.cuh$"), in_cuda, "cuda/ folders and .cu files"),
     ("BLAS", re.compile(r"\b(?:cblas_\w+|Cblas\w+|openblas_\w+|blasint)\b"), re.compile(r"^(?:cblas|openblas|f77blas)"),

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "transport/staging/device_copies.h"
 #include "worker/compute/compute.h"
+#include "worker/compute/cuda/cuda_sharing.h"
 #include "worker/compute/cuda/handles.h"
 #include "worker/compute/cuda/square_sums.h"
 #include "worker/compute/cuda/update_kernels.h"
@@ -128,6 +129,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     Wait();
   }
   transport::DeviceCopies* copies() override { return this; }
+  transport::DeviceSharing* sharing() override { return sharing_.get(); }
 
   Result<std::byte*> AllocatePinned(std::size_t bytes) override {
     const Chosen here(number_);
@@ -158,6 +160,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
 
   const int number_;
   const Chosen chosen_;  // before all that is made on it
+  const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
   Stream operations_;
   Event finished_;
   const UpdateLoops loops_{operations_.get()};
