@@ -106,6 +106,11 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(row["algbw_gb_per_s"], 262144 / row["median_us"] / 1e3)
         self.assertAlmostEqual(row["busbw_gb_per_s"], row["algbw_gb_per_s"])  # 2 (n - 1) / n is 1 for two
 
+    def test_exchange_on_a_device_that_is_not_there(self):
+        out, err = self.run_bench("exchange", "-n", 2, "--device", "cuda:77", status=2)
+        self.assertEqual(out, "")
+        self.assertRegex(err, r"^lockstep-bench: --device cuda:77: .* \(there is cpu.*\)\n$")
+
     def test_a_worker_that_dies_ends_the_measurement(self):
         process = self.start("exchange", "-n", 3, "--bytes", 4096, "--rounds", 1000000)
         children = harness.wait_for("all children", lambda: process.poll() is not None or self.children(process, 4))

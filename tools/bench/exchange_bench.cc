@@ -13,6 +13,7 @@
 
 #include "tools/bench/exchange_worker.h"
 #include "tools/bench/report.h"
+#include "worker/compute/devices.h"
 
 namespace lockstep::bench {
 namespace {
@@ -112,11 +113,12 @@ Result<Measured> Measure(const ExchangeBenchOptions& options, std::uint64_t byte
   std::vector<Child> workers;
   workers.reserve(options.workers);
   for (std::uint32_t i = 0; i < options.workers; ++i) {
-    auto child = Child::Start(
-        "lockstep-bench",
-        {kExchangeWorkerCommand, fmt::format("127.0.0.1:{}", coordinator->port),
-         std::to_string(bytes / sizeof(float)), std::to_string(samples), meeting.string()},
-        folder->path() / fmt::format("worker-{}.log", i));
+    auto child =
+        Child::Start("lockstep-bench",
+                     {kExchangeWorkerCommand, fmt::format("127.0.0.1:{}", coordinator->port),
+                      std::to_string(bytes / sizeof(float)), std::to_string(samples),
+                      meeting.string(), options.device},
+                     folder->path() / fmt::format("worker-{}.log", i));
     if (!child) return child.error();
     workers.push_back(std::move(*child));
   }
@@ -167,6 +169,9 @@ std::string TableOf(const std::vector<Row>& rows) {
 }  // namespace
 
 Status RunExchangeBench(const ExchangeBenchOptions& options, Signals& signals) {
+  if (Status there = worker::CheckDevice(options.device); !there) {
+    return Error{ErrorCode::kInvalid, "--device " + there.error().message};
+  }
   if (Status writable = CheckReport(options.json); !writable) return writable;
   std::vector<Row> rows;
   std::set<std::string> paths;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "worker/compute/devices.h"
 #include "worker/session.h"
 
 namespace lockstep::bench {
@@ -66,8 +67,11 @@ void Meeting::Wait() { ::pthread_barrier_wait(&shared_->barrier); }
 Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   auto meeting = Meeting::Join(options.meeting);
   if (!meeting) return meeting.error();
+  auto compute = worker::MakeCompute(options.device, "fp32");
+  if (!compute) return compute.error();
   worker::SessionOptions session_options;
   session_options.coordinator = options.coordinator;
+  session_options.device = options.device;
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) return session.error();
 
@@ -78,6 +82,7 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   job.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 0.0f); };
   job.dataset_digest = "nothing";
   job.train_samples = options.samples;
+  job.memory = (*compute)->MakeExchangeMemory();
   if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun;
 
   for (;;) {
@@ -90,7 +95,7 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
         (*session)->EvaluationDone(0, 0);
         break;
       case worker::Work::Kind::kTrain:
-        // The session has cleared the gradient; it stays as it is.
+        // The session, or the device at the start, has cleared the gradient; it stays as it is.
         meeting->Wait();
         (*session)->Done({.samples = work.range.size(), .loss_sum = 0});
         break;

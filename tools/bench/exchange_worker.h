@@ -37,6 +37,7 @@ struct ExchangeWorkerOptions {
   std::uint64_t parameters = 0;
   std::uint64_t samples = 0;
   std::string meeting;  // its file
+  std::string device = "cpu";
 };
 
 // Until the job ends.

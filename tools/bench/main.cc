@@ -40,12 +40,13 @@ int MainOfWorker(const std::vector<std::string>& arguments) {
   options.parameters = std::strtoull(arguments[2].c_str(), nullptr, 10);
   options.samples = std::strtoull(arguments[3].c_str(), nullptr, 10);
   options.meeting = arguments[4];
+  options.device = arguments[5];
   const Status ran = RunExchangeWorker(options);
   return ran.ok() ? 0 : Fail(ran.error());
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 5 && arguments[0] == kExchangeWorkerCommand) {
+  if (arguments.size() == 6 && arguments[0] == kExchangeWorkerCommand) {
     return MainOfWorker(arguments);
   }
   auto options = ParseBenchOptions(arguments);

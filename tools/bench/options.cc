@@ -64,6 +64,8 @@ void DeclareExchange(OptionTable& table, ExchangeBenchOptions* options, Common* 
   table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
             "The job's exchange.transport");
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}), "The job's exchange.mapping");
+  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
+            "Whose memory the gradients lie in, of all workers");
   DeclareCommon(table, common);
 }
 
@@ -72,7 +74,7 @@ std::string Usage() {
       "lockstep-bench {}: measures parts of Lockstep on this machine\n\n"
       "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
-      "[--mapping auto|off] [--json FILE|-]\n\n"
+      "[--mapping auto|off] [--device cpu|cuda:0] [--json FILE|-]\n\n"
       "lockstep-bench COMMAND --help tells more\n",
       Version());
 }

@@ -25,11 +25,13 @@ struct ExchangeBenchOptions {
   std::uint32_t rounds = 30;  // measured
   std::string transport = "auto";
   std::string mapping = "auto";
+  std::string device = "cpu";
   std::vector<Setting> settings;
   std::string json;  // as above
 };
 
-// How the program starts itself as a worker; then coordinator, parameters, samples, meeting.
+// How the program starts itself as a worker; then coordinator, parameters, samples, meeting,
+// device.
 inline constexpr const char* kExchangeWorkerCommand = "exchange-worker";
 
 struct BenchOptions {
