@@ -6,91 +6,24 @@
 // owners take their shards of one part after the other. Most pairs count as mapped for the
 // coordinator, so that it does not ask for their receipts; the two of a pair of neighbours (0 and
 // 1, 2 and 3, ...) say for all owners when a part has arrived.
+//
+//   modelled_worker.cc    joining, plans, orders, receipts
+//   modelled_sums.cc      publishing, applying, promises, catching up
+//   modelled_compute.cc   its compute thread
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "tools/simulate/compute_model.h"
-#include "tools/simulate/data_network.h"
+#include "tools/simulate/modelled_exchange.h"
 #include "tools/simulate/simulation.h"
 #include "worker/machine/own_work.h"
 
 namespace lockstep::simulate {
-
-class ModelledWorker;
-
-// What the workers of a simulation have in common: the links and the sums of the latest rounds.
-class ModelledExchange {
- public:
-  struct Options {
-    NetworkOptions network;
-    std::uint64_t model_bytes = 4u << 20;
-    std::uint64_t train_samples = 1;
-    worker::MachineConfig machine;  // self and term are set for each
-    // Measured latencies in place of those that follow from the network: until a sealed part is
-    // delivered, from a commit until it is applied; by the time since the job's start.
-    std::function<Duration(WorkerId, Duration)> delivery;
-    std::function<Duration(WorkerId, Duration)> apply;
-  };
-  // The sums of one attempt at a round.
-  struct Publication {
-    RoundId round;
-    Attempt attempt;
-    std::size_t parts = 0;
-    std::uint64_t weights = 0;  // of all owners
-    std::size_t missing = 0;    // owners
-    Time last;                  // the last one's publication
-    Time sent;                  // and when all have sent their shards to everybody
-    std::vector<std::pair<ModelledWorker*, MemberId>> waiting;
-  };
-
-  ModelledExchange(Options options, ComputeModel* compute, std::uint32_t workers);
-
-  void Enter(WorkerId slot, ModelledWorker* worker) { workers_[slot.value] = worker; }
-  void Leave(WorkerId slot, const ModelledWorker* worker) {
-    if (workers_[slot.value] == worker) workers_[slot.value] = nullptr;
-  }
-  // Null: nobody has the slot now.
-  ModelledWorker* Find(WorkerId slot) const { return workers_[slot.value]; }
-  ModelledWorker* Find(const MemberId& id) const;
-
-  // The slots whose receipts stand for all.
-  std::vector<WorkerId> WitnessesOf(WorkerId slot) const;
-  bool Witnesses(WorkerId a, WorkerId b) const;
-
-  // This worker has sealed a part: when all owners have it.
-  Time Deliver(WorkerId worker, std::uint32_t machine, Time now);
-  // Nothing more of the round is pulled.
-  void OnCommitted(Time now) { owners_free_ = std::min(owners_free_, now); }
-
-  Publication& Of(const Commit& commit);
-  Publication* FindPublication(RoundId round, Attempt attempt);
-  // How long an owner of that weight reduces, and then sends its shard to all others.
-  Duration ReduceTime(const Publication& sums, std::uint32_t weight) const;
-  Duration SendTime(const Publication& sums, std::uint32_t weight, std::uint32_t machine) const;
-  // All of the model, or all but its own part, to this machine.
-  Duration TakeTime(std::uint32_t machine) const;
-  Duration UpdateTime() const;
-
-  const Options options;
-  ComputeModel* const compute;
-  const worker::Layout layout;  // of one bucket: bytes do not matter to OwnWork
-
- private:
-  Duration Transfer(double bytes, std::uint32_t machine) const;
-
-  std::vector<ModelledWorker*> workers_;  // by slot
-  std::vector<Time> out_free_;            // by machine
-  double slowest_ = 0;                    // bandwidth
-  Time owners_free_;                      // the incoming links of all owners, which get the same
-  std::deque<Publication> publications_;  // the latest
-};
 
 class ModelledWorker final : public WorkerModel {
  public:
@@ -113,7 +46,6 @@ class ModelledWorker final : public WorkerModel {
   struct Committed {
     RoundId round;
     Attempt attempt;
-    Epoch epoch;
     std::optional<MemberId> checkpoint_writer;
     Time at;               // when it was told
     bool refused = false;  // promised not to apply it

@@ -1,0 +1,120 @@
+// A modelled worker's compute thread: units take their time, a part that is sealed is delivered.
+#include <algorithm>
+#include <utility>
+
+#include "tools/simulate/modelled_machine.h"
+
+namespace lockstep::simulate {
+
+using worker::UnitQueue;
+namespace action = worker::action;
+
+void ModelledWorker::Settle() {
+  worker::OwnWork& own = machine_->own;
+  own.Update();
+  TryApply();
+  if (has_state_ && !applying_ && !finished_) {
+    own.BeginIfPossible(next_, FindCommitted(next_) != nullptr);
+  }
+  worker::Actions& emitted = machine_->context.actions;
+  while (!emitted.empty()) {
+    std::swap(emitted, machine_->actions);
+    for (worker::Action& action : machine_->actions) CarryOut(action);
+    machine_->actions.clear();
+  }
+  const Time next = own.next_timer();
+  if (next >= timer_) return;
+  timer_ = next;
+  host_->At(std::max(next, host_->now()), [this] {
+    timer_ = kNever;
+    machine_->context.now = host_->now();
+    machine_->own.OnTimer();
+    Settle();
+  });
+}
+
+void ModelledWorker::CarryOut(worker::Action& action) {
+  if (auto* tell = std::get_if<action::ToCoordinator>(&action)) {
+    host_->Send(std::move(tell->message));
+  } else if (const auto* start = std::get_if<action::StartWork>(&action)) {
+    work_ = *start;
+    Compute();
+  } else if (std::holds_alternative<action::WakeCompute>(action)) {
+    Compute();
+  } else if (const auto* copy = std::get_if<action::TakeSnapshot>(&action)) {
+    host_->After(exchange_->UpdateTime(), [this, op = copy->op] {
+      machine_->context.now = host_->now();
+      worker::event::OpDone done;
+      done.op = op;
+      machine_->own.OnOpDone(done);
+      Settle();
+    });
+  } else if (std::holds_alternative<action::VoidWork>(action)) {
+    if (!in_unit_ || take_.kind != UnitQueue::TakeKind::kUnit) return;
+    const auto at = exchange_->compute->LetsGo(self_.worker, work_->round, take_.unit,
+                                               unit_started_, host_->now());
+    if (at) host_->At(*at, [this, unit = unit_] { EndUnit(unit); });
+  }
+}
+
+void ModelledWorker::Compute() {
+  if (in_unit_ || !work_) return;
+  take_ = machine_->own.queue().TakeNext();
+  if (take_.kind == UnitQueue::TakeKind::kNone) return;
+  in_unit_ = true;
+  unit_started_ = host_->now();
+  const std::uint64_t unit = ++unit_;
+  const Duration takes =
+      take_.kind == UnitQueue::TakeKind::kSeal
+          ? Duration{}
+          : exchange_->compute->UnitTime(self_.worker, host_->now(), work_->round, take_.unit,
+                                         host_->random());
+  host_->After(takes, [this, unit] { EndUnit(unit); });
+}
+
+// Ends it, perhaps before its time because it is void; the later call finds another unit.
+void ModelledWorker::EndUnit(std::uint64_t unit) {
+  if (!in_unit_ || unit != unit_) return;
+  machine_->context.now = host_->now();
+  const UnitQueue::Take take = take_;
+  if (take.kind == UnitQueue::TakeKind::kUnit) {
+    machine_->own.OnUnitDone({take.work, take.part, take.unit.range.size(), 0,
+                              UnitTiming{take.unit, unit_started_.time_since_epoch().count(),
+                                         host_->now().time_since_epoch().count()}});
+  }
+  in_unit_ = false;
+  if (take.last || take.kind == UnitQueue::TakeKind::kSeal) Seal(take);
+  Compute();
+  Settle();
+}
+
+void ModelledWorker::Seal(const UnitQueue::Take& take) {
+  const Time now = host_->now();
+  const std::int64_t sealed_ns = now.time_since_epoch().count();
+  if (machine_->own.queue().IsVoid()) {
+    machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
+    return;
+  }
+  const Time delivered = exchange_->Deliver(self_.worker, host_->machine(), now);
+  bool witnessed = false;
+  for (const WorkerId slot : exchange_->WitnessesOf(self_.worker)) {
+    if (exchange_->Find(slot) == nullptr) continue;
+    witnessed = true;
+    // As the witness sees it, with this one's part as it is now.
+    exchange_->Find(slot)->host_->At(
+        delivered, [witness = exchange_->Find(slot), round = work_->round,
+                    part = ReceivedPart{self_, take.part}] { witness->OnDelivered(round, part); });
+  }
+  if (witnessed) {
+    machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
+    return;
+  }
+  // Nobody tells the coordinator later: so it learns of the part when it is delivered.
+  host_->At(delivered, [this, take, sealed_ns] {
+    machine_->context.now = host_->now();
+    machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
+    Settle();
+  });
+}
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,116 @@
+#include "tools/simulate/modelled_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/simulate/modelled_worker.h"
+
+namespace lockstep::simulate {
+
+const OwnerShare* FindOwner(const OwnerMap& map, const MemberId& id) {
+  const auto at = std::lower_bound(
+      map.owners.begin(), map.owners.end(), id,
+      [](const OwnerShare& share, const MemberId& member) { return share.owner < member; });
+  return at != map.owners.end() && at->owner == id ? &*at : nullptr;
+}
+
+ModelledExchange::ModelledExchange(Options o, ComputeModel* c, std::uint32_t workers)
+    : options(std::move(o)),
+      compute(c),
+      layout({{0, 1}}, 4096),
+      workers_(workers),
+      out_free_(workers) {
+  slowest_ = options.network.BandwidthOf(0);
+  for (std::uint32_t m = 0; m < workers; ++m) {
+    slowest_ = std::min(slowest_, options.network.BandwidthOf(m));
+  }
+}
+
+ModelledWorker* ModelledExchange::Find(const MemberId& id) const {
+  ModelledWorker* worker = workers_[id.worker.value];
+  return worker != nullptr && worker->self() == id ? worker : nullptr;
+}
+
+bool ModelledExchange::Witnesses(WorkerId a, WorkerId b) const {
+  const auto [low, high] = std::minmax(a.value, b.value);
+  const auto last = static_cast<std::uint32_t>(workers_.size() - 1);
+  if (low % 2 == 0 && high == low + 1) return true;
+  return low == 0 && high == last && last % 2 == 0 && last > 0;  // the one without a neighbour
+}
+
+std::vector<WorkerId> ModelledExchange::WitnessesOf(WorkerId slot) const {
+  std::vector<WorkerId> witnesses;
+  const auto last = static_cast<std::uint32_t>(workers_.size() - 1);
+  for (const std::uint32_t other : {slot.value ^ 1u, 0u, last}) {
+    const WorkerId id(other);
+    if (other > last || !Witnesses(slot, id) ||
+        std::find(witnesses.begin(), witnesses.end(), id) != witnesses.end()) {
+      continue;
+    }
+    witnesses.push_back(id);
+  }
+  return witnesses;
+}
+
+Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
+  return FromSeconds(bytes / options.network.BandwidthOf(machine));
+}
+
+Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now) {
+  if (options.delivery) return now + options.delivery(worker, now - Simulation::kStart);
+  const auto owners = static_cast<double>(workers_.size());
+  const auto bytes = static_cast<double>(options.model_bytes);
+  // It is announced and asked for, then it leaves as a whole while each owner takes its shard.
+  const Duration latency = options.network.latency;
+  const Time begins = std::max(now + 2 * latency, out_free_[machine]);
+  out_free_[machine] = begins + Transfer(bytes * (owners - 1) / owners, machine);
+  owners_free_ = std::max(owners_free_, begins + latency) + FromSeconds(bytes / owners / slowest_);
+  return std::max(out_free_[machine] + latency, owners_free_);
+}
+
+ModelledExchange::Publication* ModelledExchange::FindPublication(RoundId round, Attempt attempt) {
+  for (Publication& sums : publications_) {
+    if (sums.round == round && sums.attempt == attempt) return &sums;
+  }
+  return nullptr;
+}
+
+ModelledExchange::Publication& ModelledExchange::Of(const Commit& commit) {
+  if (Publication* known = FindPublication(commit.round, commit.attempt)) return *known;
+  if (publications_.size() == kRoundsKept) publications_.pop_front();
+  Publication sums;
+  sums.round = commit.round;
+  sums.attempt = commit.attempt;
+  sums.parts = commit.parts.size();
+  sums.missing = commit.owners.owners.size();
+  for (const OwnerShare& share : commit.owners.owners) sums.weights += share.weight;
+  publications_.push_back(std::move(sums));
+  return publications_.back();
+}
+
+Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t weight) const {
+  if (options.apply) return {};
+  const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
+  const double bytes = static_cast<double>(options.model_bytes) * share;
+  return FromSeconds(bytes * static_cast<double>(sums.parts) /
+                     options.network.memory_bytes_per_second);
+}
+
+Duration ModelledExchange::SendTime(const Publication& sums, std::uint32_t weight,
+                                    std::uint32_t machine) const {
+  const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
+  const double bytes = static_cast<double>(options.model_bytes) * share;
+  return Transfer(bytes * static_cast<double>(workers_.size() - 1), machine);
+}
+
+Duration ModelledExchange::TakeTime(std::uint32_t machine) const {
+  const auto members = static_cast<double>(workers_.size());
+  return Transfer(static_cast<double>(options.model_bytes) * (members - 1) / members, machine);
+}
+
+Duration ModelledExchange::UpdateTime() const {
+  return FromSeconds(3 * static_cast<double>(options.model_bytes) /
+                     options.network.memory_bytes_per_second);
+}
+
+}  // namespace lockstep::simulate

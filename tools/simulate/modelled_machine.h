@@ -1,0 +1,26 @@
+// What is real of a modelled worker: OwnWork, and as much of the step machine as it needs.
+#pragma once
+
+#include <utility>
+
+#include "tools/simulate/modelled_worker.h"
+
+namespace lockstep::simulate {
+
+struct ModelledWorker::Machine {
+  Machine(worker::MachineConfig config, const worker::Layout& layout)
+      : context(std::move(config), layout),
+        buffers(context),
+        peers(context),
+        maps(context),
+        own(context, buffers, peers, maps) {}
+
+  worker::Context context;
+  worker::Buffers buffers;
+  worker::Peers peers;     // knows nobody
+  worker::RoundMaps maps;  // empty: OwnWork announces nothing
+  worker::OwnWork own;
+  worker::Actions actions;  // being carried out
+};
+
+}  // namespace lockstep::simulate

@@ -1,0 +1,146 @@
+// A modelled worker's part in the sums: publishing its shard, applying, what it promises of them,
+// and catching up.
+#include <algorithm>
+#include <utility>
+
+#include "tools/simulate/modelled_machine.h"
+
+namespace lockstep::simulate {
+
+ModelledWorker::Committed* ModelledWorker::FindCommitted(RoundId round) {
+  for (Committed& committed : committed_) {
+    if (committed.round == round) return &committed;
+  }
+  return nullptr;
+}
+
+void ModelledWorker::Remember(const Commit& m) {
+  std::erase_if(committed_, [&m](const Committed& c) { return c.round == m.round; });
+  if (committed_.size() == ModelledExchange::kRoundsKept) committed_.pop_front();
+  committed_.push_back({m.round, m.attempt, m.checkpoint_writer, host_->now(), false});
+}
+
+// As a worker's Core does: one that a unit holds for long lets too many rounds wait.
+void ModelledWorker::LookForLoss(RoundId latest) {
+  if (!has_state_ || applying_ || latest.value + 1 - next_.value <= worker::kSumBuffers) return;
+  has_state_ = false;
+  machine_->own.StopAll();
+  host_->Send(Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
+                     "too many rounds wait to be applied"});
+}
+
+void ModelledWorker::Publish(const Commit& m) {
+  ModelledExchange::Publication& sums = exchange_->Of(m);
+  const OwnerShare* share = FindOwner(m.owners, self_);
+  if (share == nullptr) return;
+  host_->After(exchange_->ReduceTime(sums, share->weight),
+               [this, round = m.round, attempt = m.attempt, weight = share->weight] {
+                 auto* done = exchange_->FindPublication(round, attempt);
+                 if (done == nullptr || done->missing == 0) return;
+                 host_->Send(Published{round, attempt});
+                 const Time now = host_->now();
+                 done->last = std::max(done->last, now);
+                 done->sent = std::max(done->sent,
+                                       now + exchange_->SendTime(*done, weight, host_->machine()));
+                 if (--done->missing > 0) return;
+                 for (const auto& [worker, id] : std::exchange(done->waiting, {})) {
+                   if (exchange_->Find(id) == worker) worker->OnPublished();
+                 }
+               });
+}
+
+void ModelledWorker::OnPublished() {
+  // It may be stopped: then it looks when it runs again.
+  host_->At(host_->now(), [this] {
+    machine_->context.now = host_->now();
+    Settle();
+  });
+}
+
+void ModelledWorker::TryApply() {
+  if (!has_state_ || applying_ || machine_->own.UsesParameters()) return;
+  const Committed* committed = FindCommitted(next_);
+  if (committed == nullptr || committed->refused) return;
+  auto* sums = exchange_->FindPublication(committed->round, committed->attempt);
+  if (sums == nullptr) return;
+  if (sums->missing > 0) {
+    const std::pair attempt(sums->round, sums->attempt);
+    if (waits_for_ != attempt) sums->waiting.emplace_back(this, self_);
+    waits_for_ = attempt;
+    return;
+  }
+  applying_ = true;
+  if (const auto& measured = exchange_->options.apply) {
+    const Time at = committed->at + measured(self_.worker, committed->at - Simulation::kStart);
+    host_->At(std::max(host_->now(), at),
+              [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });
+    return;
+  }
+  const Duration latency = exchange_->options.network.latency;
+  const Time taken =
+      std::max(sums->sent, sums->last + exchange_->TakeTime(host_->machine())) + latency;
+  host_->At(std::max(host_->now(), taken) + exchange_->UpdateTime(),
+            [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });
+}
+
+void ModelledWorker::OnApplied(RoundId round, Attempt attempt) {
+  applying_ = false;
+  machine_->context.now = host_->now();
+  const Committed* committed = FindCommitted(round);
+  if (has_state_ && next_ == round && committed != nullptr && committed->attempt == attempt) {
+    next_ = round.Next();
+    host_->Send(Applied{round, attempt, 0, round.value, host_->now().time_since_epoch().count()});
+    if (committed->checkpoint_writer == self_) WriteCheckpoint(round);
+  }
+  Settle();
+}
+
+// As little as the coordinator takes for a whole one.
+void ModelledWorker::WriteCheckpoint(RoundId round) {
+  host_->Send(StateChunk{round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
+}
+
+void ModelledWorker::On(const FenceAttempt& m) {
+  const auto* sums = exchange_->FindPublication(m.round, m.attempt);
+  const bool holds = has_state_ && (next_ > m.round ||
+                                    (next_ == m.round && sums != nullptr && sums->missing == 0));
+  if (Committed* committed = FindCommitted(m.round); committed != nullptr && !holds) {
+    committed->refused = true;
+  }
+  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds});
+}
+
+void ModelledWorker::On(const TakeSums& m) {
+  Remember(m.commit);
+  auto& sums = exchange_->Of(m.commit);
+  sums.missing = 0;
+  sums.last = sums.sent = std::max(sums.last, host_->now());
+}
+
+void ModelledWorker::On(const CatchUp& m) {
+  has_state_ = false;
+  machine_->own.StopAll();
+  const std::uint32_t order = ++copies_;
+  const Duration copy =
+      2 * exchange_->options.network.latency + 2 * exchange_->TakeTime(host_->machine());
+  host_->After(copy, [this, m, order] { TryToCopy(m.donor, m.open_round, order); });
+}
+
+void ModelledWorker::TryToCopy(const MemberId& donor, RoundId open_round, std::uint32_t order) {
+  if (order != copies_) return;
+  const ModelledWorker* from = exchange_->Find(donor);
+  const auto next = from == nullptr ? std::nullopt : from->next();
+  // Parameters change only while no unit is computed.
+  if (!next || *next < open_round || machine_->own.Busy()) {
+    host_->After(std::chrono::milliseconds(5),
+                 [this, donor, open_round, order] { TryToCopy(donor, open_round, order); });
+    return;
+  }
+  machine_->context.now = host_->now();
+  has_state_ = true;
+  next_ = *next;
+  host_->Send(Level{RoundId(next_.value - 1)});
+  Settle();
+}
+
+}  // namespace lockstep::simulate
