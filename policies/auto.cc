@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "policies/forecast.h"
 #include "policies/full.h"
-#include "policies/outlook.h"
 #include "policies/waiting.h"
 #include "policies/work_none.h"
 
@@ -19,7 +19,8 @@ constexpr double kApart = 1.25;             // times the median unit time
 constexpr std::uint32_t kLasting = 8;       // rounds in a row
 constexpr double kMemory = 1.0 / 32;        // weight of a round in the running shares
 constexpr double kOften = 0.05;             // of the rounds, to be worth a word
-constexpr std::uint32_t kLeastToLeave = 4;  // one of so many workers may be left out
+constexpr std::uint32_t kEnoughRounds = 4;  // to know what time is worth
+constexpr double kMostLeftOut = 0.5;        // of a round's samples
 
 // What the two rules of the policy share.
 struct Mind {
@@ -27,82 +28,146 @@ struct Mind {
   std::vector<std::uint32_t> apart;
   bool uneven = false;
   double rounds_with_moves = 0;  // running shares of the rounds
-  double rounds_with_stuck = 0;
-  bool moved = false;  // in this round
-  bool stuck = false;
-  RoundId leave_out_round{~0ull};  // a round that closes without who is not finished
-  std::string leave_out_reason;
+  double rounds_without = 0;     // that closed without somebody
+  bool moved = false;            // in this round
+  // Samples a second that the job makes: running means of a round's samples and its length.
+  std::uint32_t rounds = 0;
+  double samples = 0;
+  double seconds = 0;
+  double samples_per_unit = 0;
+  // The round that `left_out` speaks of: by slot, who it is going to close without.
+  RoundId round{~0ull};
+  Time started;
+  std::vector<bool> left_out;
+  std::uint32_t count = 0;  // of them
+  double lost = 0;          // samples, and what waiting for them would have taken
+  Duration spared{};
+
+  double Rate() const { return rounds >= kEnoughRounds && seconds > 0 ? samples / seconds : 0; }
+  bool LeavesOut(const RoundView& view) const {
+    return count > 0 && round == view.round && started == view.started && !view.exact;
+  }
 
   std::string Choice() const {
     std::string choice = uneven ? "balance" : "equal shares";
     if (rounds_with_moves > kOften) choice += "+flexrr";
-    if (rounds_with_stuck > kOften) choice += "+backup";
+    if (rounds_without > kOften) choice += "+backup";
     std::string why = uneven ? "workers differ for good" : "no lasting difference";
     if (rounds_with_moves > kOften) {
       why += fmt::format(", passing ones in {:.0f} % of the rounds", rounds_with_moves * 100);
     }
-    if (rounds_with_stuck > kOften) {
-      why += fmt::format(", stuck workers in {:.0f} %", rounds_with_stuck * 100);
+    if (rounds_without > kOften) {
+      why += fmt::format(", {:.0f} % closed without somebody", rounds_without * 100);
     }
     return fmt::format("auto: {} ({})", choice, why);
   }
+};
+
+// Decides at each look whom the round does without.
+class Judgement final : public Sparing {
+ public:
+  explicit Judgement(std::shared_ptr<Mind> mind) : mind_(std::move(mind)) {}
+
+  const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights) override {
+    mind_->round = view.round;
+    mind_->started = view.started;
+    mind_->count = 0;
+    const double rate = view.exact ? 0 : mind_->Rate();
+    if (rate <= 0) {
+      nobody_.assign(sights.size(), false);
+      return nobody_;
+    }
+    TakeProspects(view, sights, &prospects_);
+    const std::vector<bool>& out = forecast_.LeftOut(
+        prospects_, view.now, rate, static_cast<double>(view.samples_planned) * kMostLeftOut);
+    mind_->left_out.assign(mind_->left_out.size(), false);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (!out[i]) continue;
+      const std::uint32_t slot = view.workers[i].member.worker.value;
+      if (mind_->left_out.size() <= slot) mind_->left_out.resize(slot + 1, false);
+      mind_->left_out[slot] = true;
+      ++mind_->count;
+    }
+    mind_->lost = forecast_.lost();
+    mind_->spared = forecast_.whole() - forecast_.end();
+    return out;
+  }
+
+ private:
+  const std::shared_ptr<Mind> mind_;
+  Forecast forecast_;
+  std::vector<Prospect> prospects_;
+  std::vector<bool> nobody_;
 };
 
 class AutoWork final : public WorkRule {
  public:
   AutoWork(const FlexrrOptions& flexrr, const BalanceOptions& balance, std::shared_ptr<Mind> mind)
       : mind_(std::move(mind)),
+        judgement_(mind_),
         equal_(MakeWorkNone()),
         balance_(MakeBalance(balance)),
-        flexrr_(MakeFlexrr(flexrr, MakeWorkNone())) {}
+        flexrr_(MakeFlexrr(flexrr, MakeWorkNone(), &judgement_)) {}
 
   std::string_view name() const override { return "auto"; }
 
   std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
                                    std::uint32_t units) override {
-    return (mind_->uneven ? balance_ : equal_)->Share(members, units);
+    std::vector<std::uint32_t> equal = equal_->Share(members, units);
+    if (!mind_->uneven || BetterWithoutSlow(members, equal)) return equal;
+    return balance_->Share(members, units);
   }
 
   WorkVerdict Judge(const RoundView& view) override {
     WorkVerdict verdict = flexrr_->Judge(view);
     mind_->moved = mind_->moved || !verdict.moves.empty();
-    if (verdict.fence.empty()) return verdict;
-    mind_->stuck = true;
-    if (!BetterLeftOut(view, verdict.fence)) return verdict;
-    mind_->leave_out_round = view.round;
-    mind_->leave_out_reason = std::exchange(verdict.reason, {});
-    verdict.fence.clear();
     return verdict;
   }
 
   void OnCommitted(const RoundView& view) override {
+    const bool without = view.finished < view.with_units;
     mind_->rounds_with_moves += ((mind_->moved ? 1 : 0) - mind_->rounds_with_moves) * kMemory;
-    mind_->rounds_with_stuck += ((mind_->stuck ? 1 : 0) - mind_->rounds_with_stuck) * kMemory;
-    mind_->moved = mind_->stuck = false;
+    mind_->rounds_without += ((without ? 1 : 0) - mind_->rounds_without) * kMemory;
+    mind_->moved = false;
     flexrr_->OnCommitted(view);
+    if (!view.exact) NoteRate(view);
     NoteSpeeds(view);
   }
 
  private:
-  // Computing them again takes longer than the round's time that their samples stand for.
-  static bool BetterLeftOut(const RoundView& view, const std::vector<WorkerId>& stuck) {
-    if (view.exact || stuck.size() > view.with_units / kLeastToLeave) return false;
-    std::uint32_t held = 0;
-    std::uint32_t all = 0;
-    std::uint32_t free = 0;
-    for (const WorkerView& worker : view.workers) {
-      const bool is_stuck =
-          std::find(stuck.begin(), stuck.end(), worker.member.worker) != stuck.end();
-      all += worker.units_given;
-      held += is_stuck ? worker.units_given : 0;
-      free += worker.takes_units && !is_stuck ? 1 : 0;
-      if (!is_stuck && !worker.finished_at && worker.units_given > 0 && !worker.fenced)
-        return false;
+  // With few units for each worker a slow one may be worth less than the unit more that others get:
+  // then all have equal shares, and the round will close without it.
+  bool BetterWithoutSlow(std::span<const WorkerView> members,
+                         const std::vector<std::uint32_t>& equal) {
+    const Time start{};
+    std::vector<Prospect> prospects;
+    double samples = 0;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const Duration unit_time = members[i].unit_time_mean;
+      if (unit_time == Duration{} || equal[i] == 0) return false;
+      prospects.push_back(
+          {start + unit_time, unit_time, equal[i] - 1, true, equal[i] * mind_->samples_per_unit});
+      samples += prospects.back().samples;
     }
-    if (free == 0) return true;
-    const std::uint32_t each = (held + free - 1) / free;
-    const double again = Seconds(MedianUnitTime(view)) * each;
-    return again > Seconds(view.now - view.started) * held / std::max(all, 1u);
+    const std::vector<bool>& out =
+        forecast_.LeftOut(prospects, start, mind_->Rate(), samples * kMostLeftOut);
+    return std::find(out.begin(), out.end(), true) != out.end();
+  }
+
+  void NoteRate(const RoundView& view) {
+    double samples = 0;
+    std::uint32_t units = 0;
+    for (const WorkerView& worker : view.workers) {
+      units += worker.units_planned;
+      if (worker.fenced) continue;
+      for (const PartView& part : worker.parts) {
+        samples += part.delivered_at ? static_cast<double>(part.samples) : 0;
+      }
+    }
+    if (units > 0) mind_->samples_per_unit = static_cast<double>(view.samples_planned) / units;
+    const double weight = std::max(kMemory, 1.0 / ++mind_->rounds);
+    mind_->samples += (samples - mind_->samples) * weight;
+    mind_->seconds += (Seconds(view.now - view.started) - mind_->seconds) * weight;
   }
 
   void NoteSpeeds(const RoundView& view) {
@@ -132,6 +197,8 @@ class AutoWork final : public WorkRule {
   }
 
   const std::shared_ptr<Mind> mind_;
+  Judgement judgement_;
+  Forecast forecast_;
   const std::unique_ptr<WorkRule> equal_;
   const std::unique_ptr<WorkRule> balance_;
   const std::unique_ptr<WorkRule> flexrr_;
@@ -146,11 +213,15 @@ class AutoClosing final : public ClosingRule {
 
   ClosingVerdict Judge(const RoundView& view) override {
     ClosingVerdict verdict = full_->Judge(view);
-    if (!verdict.close && mind_->leave_out_round == view.round && !view.exact &&
-        view.finished > 0) {
+    if (!verdict.close && mind_->LeavesOut(view) && view.finished > 0 && OthersFinished(view)) {
       verdict.close = true;
       verdict.parts = AllDelivered(view);
-      verdict.reason = "without it: " + mind_->leave_out_reason;
+      verdict.reason = fmt::format(
+          "the first {} of {} workers: {:.0f} samples more would have taken {:.0f} ms, in which "
+          "{:.0f} "
+          "are made",
+          view.finished, view.with_units, mind_->lost, Seconds(mind_->spared) * 1e3,
+          Seconds(mind_->spared) * mind_->Rate());
     }
     if (verdict.close || view.explain) {
       verdict.reason = fmt::format("{}; {}", verdict.reason, mind_->Choice());
@@ -161,6 +232,15 @@ class AutoClosing final : public ClosingRule {
   bool CanDoWithout(const RoundView&) override { return false; }
 
  private:
+  bool OthersFinished(const RoundView& view) const {
+    if (view.finished + mind_->count < view.with_units) return false;
+    return std::all_of(view.workers.begin(), view.workers.end(), [&](const WorkerView& worker) {
+      const std::uint32_t slot = worker.member.worker.value;
+      return worker.fenced || worker.units_given == 0 || worker.finished_at ||
+             (slot < mind_->left_out.size() && mind_->left_out[slot]);
+    });
+  }
+
   const std::shared_ptr<Mind> mind_;
   const std::unique_ptr<ClosingRule> full_;
 };

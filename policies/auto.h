@@ -2,9 +2,8 @@
 //
 // A lasting difference (a worker's mean unit time stays apart from the others') is met by shares in
 // proportion to speed, as `balance` makes them. A passing one is met within the round, as `flexrr`
-// does. A worker that is stuck in one unit while all others are done is left out of the round, as
-// `backup` would, where computing its units again takes longer than the samples are worth. Without
-// stragglers it is `full` with equal shares.
+// does. Who takes longer than its samples are worth is left out of the round, as `backup` would
+// (policies/forecast.h). Without stragglers it is `full` with equal shares.
 #pragma once
 
 #include "policies/balance.h"

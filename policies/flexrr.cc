@@ -35,8 +35,8 @@ struct Late {
 
 class Flexrr final : public WorkRule {
  public:
-  Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares)
-      : options_(options), shares_(std::move(shares)) {}
+  Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, Sparing* sparing)
+      : options_(options), shares_(std::move(shares)), sparing_(sparing) {}
 
   std::string_view name() const override { return "flexrr"; }
 
@@ -61,6 +61,7 @@ class Flexrr final : public WorkRule {
     if (!news && view.now < next_look_) return verdict;
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
     if (!Look(view)) return verdict;
+    spared_ = sparing_ != nullptr ? &sparing_->Look(view, sights_) : nullptr;
     if (any_movable_) HandOver(view, &verdict);
     if (verdict.moves.empty()) FenceStuck(view, &verdict);
     return verdict;
@@ -109,7 +110,7 @@ class Flexrr final : public WorkRule {
     helpers_.Begin(view, sights_, options_.group_size);
     late_.clear();
     for (std::size_t i = 0; i < sights_.size(); ++i) {
-      if (sights_[i].movable == 0) continue;
+      if (sights_[i].movable == 0 || IsSpared(i)) continue;
       std::uint32_t& next = NextHandOver(view.workers[i]);
       if (next == 0 && !helpers_.IsBehind(i, options_.trigger)) continue;
       if (next == 0) {
@@ -161,6 +162,8 @@ class Flexrr final : public WorkRule {
                     from.units_given, moved);
     size = std::min(size * 2, from.units_given);
   }
+
+  bool IsSpared(std::size_t worker) const { return spared_ != nullptr && (*spared_)[worker]; }
 
   // All but what is begun, and of a worker with nothing new for long also what its report does not
   // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
@@ -214,6 +217,7 @@ class Flexrr final : public WorkRule {
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
       fenced += worker.fenced ? 1 : 0;
+      if (IsSpared(i)) return;  // the round ends without it
       if (worker.fenced || worker.units_given == 0) continue;
       if (worker.finished_at) {
         free += sights_[i].can_help ? 1 : 0;
@@ -249,6 +253,8 @@ class Flexrr final : public WorkRule {
 
   const FlexrrOptions options_;
   const std::unique_ptr<WorkRule> shares_;
+  Sparing* const sparing_;
+  const std::vector<bool>* spared_ = nullptr;  // of this look
   RoundId round_{~0ull};
   Time started_;
   std::uint32_t finished_ = 0;
@@ -264,9 +270,9 @@ class Flexrr final : public WorkRule {
 
 }  // namespace
 
-std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options,
-                                     std::unique_ptr<WorkRule> shares) {
-  return std::make_unique<Flexrr>(options, std::move(shares));
+std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares,
+                                     Sparing* sparing) {
+  return std::make_unique<Flexrr>(options, std::move(shares), sparing);
 }
 
 }  // namespace lockstep::policies

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "policies/helpers.h"
 #include "policies/policy.h"
 
 namespace lockstep::policies {
@@ -21,8 +23,18 @@ struct FlexrrOptions {
   std::uint32_t group_size = 0;  // workers that help each other; 0: all
 };
 
+// Somebody who knows that a round will do without some of its workers.
+class Sparing {
+ public:
+  virtual ~Sparing() = default;
+  // Parallel to the view's workers: true is who gives nothing to others and is not fenced either.
+  virtual const std::vector<bool>& Look(const RoundView& view,
+                                        const std::vector<Sight>& sights) = 0;
+};
+
 // Shares are those of `shares`, a work rule that moves nothing (equal ones: MakeWorkNone()).
-std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options,
-                                     std::unique_ptr<WorkRule> shares);
+// `sparing`, if there is one, is asked at each look and has to stay.
+std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares,
+                                     Sparing* sparing = nullptr);
 
 }  // namespace lockstep::policies

@@ -164,6 +164,35 @@ TEST(Golden, DeadlineLeavesOutTheLate) {
   Compare(s, "deadline_leaves_out");
 }
 
+TEST(Golden, AutoLeavesOutWhomWaitingForIsWorthLess) {
+  Story s("Under `auto` a round closes without who takes longer than its samples are worth",
+          {.policy = "auto", .units = 3});
+  const auto begin = [&s](std::uint64_t round) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Progress{RoundId(round), 0, 1});
+    s.Wait(0.03);
+  };
+  s.Begin();
+  s.Quiet(true);
+  for (std::uint64_t round = 0; round < 8; ++round) {
+    begin(round);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w, 30);
+    s.AllPublishAndApply({0, 1, 2});
+  }
+  begin(8);
+  s.Quiet(false);
+  s.Sealed(0, 30);
+  s.Sealed(1, 30);
+  s.Say("Worker 2 is in its unit, and nothing is heard of it.");
+  s.Wait(0.01);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Say("Its samples are in the next plan, worker 0 computes them; all are there in time.");
+  begin(9);
+  s.Sealed(0, 30);
+  s.Sealed(1, 30);
+  s.Sealed(2, 30);
+  Compare(s, "auto_leaves_out");
+}
+
 TEST(Golden, PartialTakesWhatIsDone) {
   Story s("Under `partial` everybody gives what it has at the deadline",
           {.policy = "partial", .global_batch = 24, .units = 24});

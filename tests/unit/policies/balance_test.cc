@@ -5,15 +5,11 @@
 
 #include <numeric>
 
-#include "policies/auto.h"
-#include "tests/unit/policies/round_model.h"
-
 namespace lockstep::policies {
 namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<WorkerView> Members(std::initializer_list<int> unit_ms) {
   std::vector<WorkerView> members;
@@ -55,67 +51,6 @@ TEST(Balance, WhoGetsNothingIsTriedAgain) {
     tried += shares[2];
   }
   EXPECT_EQ(tried, 2u);
-}
-
-struct AutoRun {
-  Policy policy = MakeAuto({}, {});
-  RoundModel round{4, 16, milliseconds(10)};
-  std::string reason;
-  std::vector<std::uint32_t> shares;
-
-  void Run(int rounds) {
-    for (int i = 0; i < rounds; ++i) {
-      ClosingVerdict verdict;
-      for (int step = 0; step < 10000 && !verdict.close; ++step) {
-        round.AdvanceTo(round.now() + milliseconds(1));
-        round.CarryOut(policy.work->Judge(round.view()));
-        verdict = policy.closing->Judge(round.view());
-      }
-      ASSERT_TRUE(verdict.close);
-      reason = verdict.reason;
-      policy.work->OnCommitted(round.view());
-      policy.closing->OnCommitted(round.view());
-      round.Next();
-      const RoundView& view = round.view();
-      shares = policy.work->Share(view.workers, 64);
-      for (std::uint32_t w = 0; w < 4; ++w) {
-        round.worker(w).units_given = round.worker(w).units_planned = shares[w];
-      }
-    }
-  }
-};
-
-TEST(Auto, WithoutStragglersSharesAreEqualAndNothingMoves) {
-  AutoRun run;
-  run.Run(40);
-  EXPECT_THAT(run.shares, ElementsAre(16, 16, 16, 16));
-  EXPECT_EQ(run.round.moved, 0u);
-  EXPECT_THAT(run.reason, HasSubstr("auto: equal shares (no lasting difference)"));
-}
-
-TEST(Auto, ALastingDifferenceIsMetByShares) {
-  AutoRun run;
-  run.round.SetUnitTime(3, milliseconds(40));
-  run.Run(40);
-  EXPECT_LE(run.shares[3], 6u);
-  EXPECT_THAT(run.reason, HasSubstr("auto: balance"));
-  EXPECT_THAT(run.reason, HasSubstr("workers differ for good"));
-  // And back again.
-  run.round.SetUnitTime(3, milliseconds(10));
-  run.Run(60);
-  EXPECT_THAT(run.shares, ElementsAre(16, 16, 16, 16));
-}
-
-TEST(Auto, APassingOneIsMetByMoves) {
-  AutoRun run;
-  for (int i = 0; i < 20; ++i) {
-    run.round.SetUnitTime(static_cast<std::uint32_t>(i) % 4, milliseconds(40));
-    run.Run(1);
-    run.round.SetUnitTime(static_cast<std::uint32_t>(i) % 4, milliseconds(10));
-    run.Run(1);
-  }
-  EXPECT_GT(run.round.moved, 20u);
-  EXPECT_THAT(run.reason, HasSubstr("+flexrr"));
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ class RoundModel {
     Count();
   }
 
+  static constexpr std::uint32_t kUnitSamples = 8;
+
   void SetUnitTime(std::uint32_t worker, Duration time) { times_[worker] = time; }
   void KnowUnitTimes() {
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].unit_time_mean = times_[i];
@@ -37,6 +39,11 @@ class RoundModel {
   WorkerView& worker(std::uint32_t i) { return workers_[i]; }
   RoundView& view() {
     Count();
+    view_.samples_planned = 0;
+    for (WorkerView& worker : workers_) {
+      worker.samples_given = kUnitSamples * worker.units_given;
+      view_.samples_planned += kUnitSamples * worker.units_planned;
+    }
     view_.workers = workers_;
     return view_;
   }
@@ -101,8 +108,10 @@ class RoundModel {
 
  private:
   static void Seal(WorkerView* worker, Time at) {
+    std::uint64_t samples = kUnitSamples * worker->units_done;
+    for (const PartView& part : worker->parts) samples -= part.samples;
     worker->parts.push_back(
-        {PartIndex(static_cast<std::uint8_t>(worker->parts.size())), 8, at, at});
+        {PartIndex(static_cast<std::uint8_t>(worker->parts.size())), samples, at, at});
     worker->finished_at = at;
   }
   void Count() {

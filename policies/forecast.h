@@ -1,0 +1,59 @@
+// Whether a round is better closed without who is late: what its samples are worth against the time
+// that waiting for them takes.
+//
+// A round's time is worth the samples that the job makes in it, so of all sets of workers that
+// could be left out the one is best with the most samples less rate x time. That rule, applied with
+// the rate that it leads to, makes the most samples per second (the marginal value theorem; for
+// renewal processes e.g. Ross, Introduction to Stochastic Dynamic Programming, 1983, chapter III).
+// A worker in a unit that takes longer than usual is expected to need as long again as it is
+// overdue, so nobody is waited for much longer than its samples are worth.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/time.h"
+#include "policies/helpers.h"
+#include "policies/policy.h"
+
+namespace lockstep::policies {
+
+// What one worker has to do with the end of a round.
+struct Prospect {
+  Time begun_end;  // when it is done with what cannot be taken from it any more
+  Duration unit_time{};
+  std::uint32_t movable = 0;  // units that could be given to others
+  bool can_help = false;      // may be given some
+  double samples = 0;         // that are lost when it is left out
+  Time end() const { return begun_end + unit_time * movable; }
+};
+
+class Forecast {
+ public:
+  // Fills a vector parallel to `prospects`: true is who is left out. The rest shares its movable
+  // units as quickly as whole units allow. `rate`: samples a second; `spare`: so many samples may
+  // be left out at most. Prospects with zero samples are never left out.
+  const std::vector<bool>& LeftOut(const std::vector<Prospect>& prospects, Time now, double rate,
+                                   double spare);
+  // As of the last call: when the others are done, when all would be, and what the others lack.
+  Time end() const { return end_; }
+  Time whole() const { return whole_; }
+  double lost() const { return lost_; }
+
+ private:
+  Time EndWithout(const std::vector<Prospect>& prospects, Time now) const;
+
+  std::vector<bool> out_;
+  std::vector<bool> best_;
+  std::vector<std::size_t> order_;  // the latest first
+  Time end_;
+  Time whole_;
+  double lost_ = 0;
+};
+
+// Of each worker of the view, from a look at it.
+void TakeProspects(const RoundView& view, const std::vector<Sight>& sights,
+                   std::vector<Prospect>* prospects);
+
+}  // namespace lockstep::policies
