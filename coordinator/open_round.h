@@ -123,7 +123,7 @@ class OpenRound {
   // The member's unit times and when it was last heard, for the policies.
   void SyncHistory(const Member& member);
   // It has applied the rounds before its `next`.
-  void NoteApplied(const Member& member);
+  void NoteApplied(const Member& member, Time now);
 
   policies::RoundView View(Time now, std::uint32_t configured_workers) const;
   // As if every sealed part were delivered; costs a copy.

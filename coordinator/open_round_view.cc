@@ -15,11 +15,15 @@ void OpenRound::SyncHistory(const Member& member) {
   view.unit_time_deviation = member.unit_times.deviation;
 }
 
-void OpenRound::NoteApplied(const Member& member) {
+void OpenRound::NoteApplied(const Member& member, Time now) {
   const std::int64_t at = index_[member.id.worker.value];
   if (at < 0) return;
   policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
-  if (view.member == member.id) view.level = member.next >= round;
+  if (view.member != member.id) return;
+  if (!view.level && member.next >= round && view.units_done == 0 && !relaxed) {
+    view.progressed_at = now;  // it could not begin before
+  }
+  view.level = member.next >= round;
 }
 
 void OpenRound::UpdateDelivered(WorkerShare* share, Time now) {

@@ -231,7 +231,7 @@ void RoundMachine::ReopenRound(ProvisionalRound round) {
     if (HasLost(round, share.member)) gone.push_back(share.member.worker);
   }
   for (const WorkerId worker : gone) open_->Remove(worker);
-  for (const Member& member : job_->members.all()) open_->NoteApplied(member);
+  for (const Member& member : job_->members.all()) open_->NoteApplied(member, job_->now);
   earlier_attempts_ = std::move(round.attempts);
   PlanAnew();
 }

@@ -156,7 +156,7 @@ Status RoundMachine::On(Member& from, const Applied& message) {
     return {};
   }
   from.next = message.round.Next();
-  if (open_) open_->NoteApplied(from);
+  if (open_) open_->NoteApplied(from, job_->now);
   from.last_progress = job_->now;
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);

@@ -68,7 +68,8 @@ class Judgement final : public Sparing {
  public:
   explicit Judgement(std::shared_ptr<Mind> mind) : mind_(std::move(mind)) {}
 
-  const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights) override {
+  const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights,
+                                Duration delivery) override {
     mind_->round = view.round;
     mind_->started = view.started;
     mind_->count = 0;
@@ -77,7 +78,7 @@ class Judgement final : public Sparing {
       nobody_.assign(sights.size(), false);
       return nobody_;
     }
-    TakeProspects(view, sights, &prospects_);
+    TakeProspects(view, sights, delivery, &prospects_);
     const std::vector<bool>& out = forecast_.LeftOut(
         prospects_, view.now, rate, static_cast<double>(view.samples_planned) * kMostLeftOut);
     mind_->left_out.assign(mind_->left_out.size(), false);
@@ -145,8 +146,9 @@ class AutoWork final : public WorkRule {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Duration unit_time = members[i].unit_time_mean;
       if (unit_time == Duration{} || equal[i] == 0) return false;
+      const Time begun = start + unit_time;
       prospects.push_back(
-          {start + unit_time, unit_time, equal[i] - 1, true, equal[i] * mind_->samples_per_unit});
+          {begun, begun, unit_time, equal[i] - 1, true, equal[i] * mind_->samples_per_unit});
       samples += prospects.back().samples;
     }
     const std::vector<bool>& out =

@@ -24,6 +24,8 @@ constexpr int kWaits = 16;
 constexpr int kStuckUnits = 3;
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
 
+constexpr int kDeliveryMemory = 4;  // rounds
+
 // A straggler of a look, in a heap: the latest end on top, at a tie the first by id.
 struct Late {
   Time end;
@@ -61,13 +63,19 @@ class Flexrr final : public WorkRule {
     if (!news && view.now < next_look_) return verdict;
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
     if (!Look(view)) return verdict;
-    spared_ = sparing_ != nullptr ? &sparing_->Look(view, sights_) : nullptr;
+    spared_ = sparing_ != nullptr ? &sparing_->Look(view, sights_, Delivery(view)) : nullptr;
     if (any_movable_) HandOver(view, &verdict);
     if (verdict.moves.empty()) FenceStuck(view, &verdict);
     return verdict;
   }
 
-  void OnCommitted(const RoundView& view) override { shares_->OnCommitted(view); }
+  void OnCommitted(const RoundView& view) override {
+    shares_->OnCommitted(view);
+    if (const auto delivery = MeanDelivery(view)) {
+      usual_delivery_ += (*delivery - usual_delivery_) / (knows_delivery_ ? kDeliveryMemory : 1);
+      knows_delivery_ = true;
+    }
+  }
 
  private:
   void BeginRound(const RoundView& view) {
@@ -182,7 +190,11 @@ class Flexrr final : public WorkRule {
   // What a second part costs its giver: its way to the owners, once more; the mean of what is
   // known. It costs a pass, so only who needs it asks.
   Duration Delivery(const RoundView& view) {
-    if (delivery_) return *delivery_;
+    if (!delivery_) delivery_ = MeanDelivery(view).value_or(usual_delivery_);
+    return *delivery_;
+  }
+
+  static std::optional<Duration> MeanDelivery(const RoundView& view) {
     Duration sum{};
     std::uint32_t delivered = 0;
     for (const WorkerView& worker : view.workers) {
@@ -192,8 +204,7 @@ class Flexrr final : public WorkRule {
         ++delivered;
       }
     }
-    delivery_ = delivered > 0 ? sum / delivered : Duration{};
-    return *delivery_;
+    return delivered > 0 ? std::optional(sum / delivered) : std::nullopt;
   }
 
   // Of a straggler of this round; else 0.
@@ -265,6 +276,8 @@ class Flexrr final : public WorkRule {
   Helpers helpers_;
   std::vector<Late> late_;
   std::optional<Duration> delivery_;  // as Delivery says, once asked for
+  Duration usual_delivery_{};         // of earlier rounds
+  bool knows_delivery_ = false;
   bool any_movable_ = false;
 };
 

@@ -28,8 +28,9 @@ class Sparing {
  public:
   virtual ~Sparing() = default;
   // Parallel to the view's workers: true is who gives nothing to others and is not fenced either.
-  virtual const std::vector<bool>& Look(const RoundView& view,
-                                        const std::vector<Sight>& sights) = 0;
+  // `delivery`: what a part usually takes from its sealing to all owners.
+  virtual const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights,
+                                        Duration delivery) = 0;
 };
 
 // Shares are those of `shares`, a work rule that moves nothing (equal ones: MakeWorkNone()).

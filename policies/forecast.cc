@@ -21,18 +21,14 @@ Time ExpectedDelivery(const WorkerView& worker, Time now, Duration usual) {
 
 }  // namespace
 
-void TakeProspects(const RoundView& view, const std::vector<Sight>& sights,
+void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Duration delivery,
                    std::vector<Prospect>* prospects) {
-  Duration delivery{};
-  std::uint32_t delivered = 0;
+  Duration longest = delivery;  // of this round
   for (const WorkerView& worker : view.workers) {
     for (const PartView& part : worker.parts) {
-      if (!part.delivered_at) continue;
-      delivery += *part.delivered_at - part.ready_at;
-      ++delivered;
+      if (part.delivered_at) longest = std::max(longest, *part.delivered_at - part.ready_at);
     }
   }
-  if (delivered > 0) delivery /= delivered;
   prospects->clear();
   for (std::size_t i = 0; i < view.workers.size(); ++i) {
     const WorkerView& worker = view.workers[i];
@@ -41,17 +37,19 @@ void TakeProspects(const RoundView& view, const std::vector<Sight>& sights,
     prospect.unit_time = sight.unit_time;
     prospect.can_help = sight.can_help || worker.revoking;
     prospect.begun_end = view.now;
+    prospect.helps_from = view.now + delivery;
     if (!worker.fenced && worker.units_given > 0 && !worker.finished_at) {
       prospect.samples = static_cast<double>(worker.samples_given);
       for (const PartView& part : worker.parts) {
         prospect.samples -= part.delivered_at ? static_cast<double>(part.samples) : 0;
       }
       if (Computed(worker)) {
-        prospect.begun_end = ExpectedDelivery(worker, view.now, delivery);
+        prospect.begun_end = ExpectedDelivery(worker, view.now, longest);
       } else {
         // What it was asked to give back will move, too.
         prospect.movable = worker.revoking ? worker.units_given - Begun(worker) : sight.movable;
-        prospect.begun_end = std::max(view.now, sight.end - sight.unit_time * prospect.movable);
+        prospect.begun_end = prospect.helps_from =
+            std::max(view.now, sight.end - sight.unit_time * prospect.movable) + delivery;
       }
     }
     prospects->push_back(prospect);
@@ -72,8 +70,8 @@ Time Forecast::EndWithout(const std::vector<Prospect>& prospects, Time now) cons
     std::uint64_t room = 0;
     for (std::size_t i = 0; i < prospects.size(); ++i) {
       const Prospect& prospect = prospects[i];
-      if (out_[i] || prospect.begun_end > end) continue;
-      const auto more = static_cast<std::uint64_t>((end - prospect.begun_end) /
+      if (out_[i] || prospect.helps_from > end) continue;
+      const auto more = static_cast<std::uint64_t>((end - prospect.helps_from) /
                                                    std::max(prospect.unit_time, Duration(1)));
       room += prospect.can_help ? more : std::min<std::uint64_t>(more, prospect.movable);
       if (room >= units) return true;

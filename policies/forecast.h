@@ -21,12 +21,13 @@ namespace lockstep::policies {
 
 // What one worker has to do with the end of a round.
 struct Prospect {
-  Time begun_end;  // when it is done with what cannot be taken from it any more
+  Time begun_end;   // when what cannot be taken from it any more is delivered
+  Time helps_from;  // what it is given besides is delivered one unit time for each after this
   Duration unit_time{};
   std::uint32_t movable = 0;  // units that could be given to others
   bool can_help = false;      // may be given some
   double samples = 0;         // that are lost when it is left out
-  Time end() const { return begun_end + unit_time * movable; }
+  Time end() const { return movable > 0 ? helps_from + unit_time * movable : begun_end; }
 };
 
 class Forecast {
@@ -52,8 +53,8 @@ class Forecast {
   double lost_ = 0;
 };
 
-// Of each worker of the view, from a look at it.
-void TakeProspects(const RoundView& view, const std::vector<Sight>& sights,
+// Of each worker of the view, from a look at it. `delivery`: of a part, usually.
+void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Duration delivery,
                    std::vector<Prospect>* prospects);
 
 }  // namespace lockstep::policies

@@ -41,8 +41,9 @@ struct WorkerView {
   // rounds before this one, without which its parts cannot be committed.
   RoundId base;
   bool level = true;
-  // When units_done last rose, or the round's start; and the weighted mean of the time between such
-  // events in this round (zero before the first): how fast it is now.
+  // When units_done last rose; before that when it could begin, having applied the round before, or
+  // the round's start. And the weighted mean of the time between such events in this round (zero
+  // before the first): how fast it is now.
   Time progressed_at;
   Duration pace{};
   Time last_heard;                  // any message

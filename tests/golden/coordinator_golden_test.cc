@@ -183,7 +183,7 @@ TEST(Golden, AutoLeavesOutWhomWaitingForIsWorthLess) {
   s.Sealed(0, 30);
   s.Sealed(1, 30);
   s.Say("Worker 2 is in its unit, and nothing is heard of it.");
-  s.Wait(0.01);
+  s.Wait(0.02);
   s.AllPublishAndApply({0, 1, 2});
   s.Say("Its samples are in the next plan, worker 0 computes them; all are there in time.");
   begin(9);

@@ -14,9 +14,10 @@ constexpr Time kNow{std::chrono::seconds(5)};
 constexpr double kRate = 1000;  // samples a second
 
 Prospect Late(int begun_ms, int unit_ms, std::uint32_t movable, double samples) {
-  return {kNow + milliseconds(begun_ms), milliseconds(unit_ms), movable, true, samples};
+  const Time begun_end = kNow + milliseconds(begun_ms);
+  return {begun_end, begun_end, milliseconds(unit_ms), movable, true, samples};
 }
-const Prospect kFinished{kNow, milliseconds(10), 0, true, 0};
+const Prospect kFinished{kNow, kNow, milliseconds(10), 0, true, 0};
 
 TEST(Forecast, NobodyIsLeftOutAmongEquals) {
   Forecast forecast;
@@ -44,7 +45,7 @@ TEST(Forecast, WithoutARateTimeIsWorthNothing) {
 
 TEST(Forecast, WhatCanMoveIsNotWaitedFor) {
   Forecast forecast;
-  // 18 units of a slow worker are 3 ms of three others.
+  // Six units of a slow worker are two of each of three others.
   const std::vector<Prospect> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), Each(false));
   EXPECT_NEAR(Seconds(forecast.end() - kNow), 0.02, 1e-4);
@@ -56,6 +57,14 @@ TEST(Forecast, WhoCannotHelpGetsNothing) {
   all[0].can_help = all[1].can_help = false;
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, false, true));
   EXPECT_NEAR(Seconds(forecast.whole() - kNow), 0.065, 1e-4);
+}
+
+TEST(Forecast, HelpThatIsDeliveredLateIsNoHelp) {
+  Forecast forecast;
+  std::vector<Prospect> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
+  for (Prospect& prospect : all) prospect.helps_from += milliseconds(30);
+  EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, false, false, true));
+  EXPECT_NEAR(Seconds(forecast.whole() - kNow), 0.05, 1e-4);
 }
 
 TEST(Forecast, OneUnitMoreForOthersMayCostMoreThanASlowWorkerIsWorth) {
@@ -88,7 +97,7 @@ TEST(Forecast, OfAWorkerCountsWhatIsNotDelivered) {
     worker.takes_units = true;
     worker.progressed_at = kNow;
   }
-  // Done; delivering for 30 ms what took another 10; with a second part to compute.
+  // Done; delivering for 30 ms what usually takes 4 and another worker 10; with a unit to compute.
   workers[0].units_done = workers[0].units_taken = 4;
   workers[0].parts.push_back({PartIndex(0), 32, kNow - milliseconds(30), kNow - milliseconds(20)});
   workers[0].finished_at = kNow - milliseconds(20);
@@ -106,13 +115,15 @@ TEST(Forecast, OfAWorkerCountsWhatIsNotDelivered) {
       {milliseconds(10), kNow + milliseconds(10), 1, true, false},
   };
   std::vector<Prospect> prospects;
-  TakeProspects(view, sights, &prospects);
+  TakeProspects(view, sights, milliseconds(4), &prospects);
   EXPECT_EQ(prospects[0].samples, 0);
+  EXPECT_EQ(prospects[0].begun_end, kNow);
+  EXPECT_EQ(prospects[0].helps_from, kNow + milliseconds(4)) << "a second part";
   EXPECT_EQ(prospects[1].samples, 32);
   EXPECT_EQ(prospects[1].begun_end, kNow + milliseconds(20));
   EXPECT_EQ(prospects[2].samples, 8);
   EXPECT_EQ(prospects[2].movable, 1u);
-  EXPECT_EQ(prospects[2].begun_end, kNow);
+  EXPECT_EQ(prospects[2].begun_end, kNow + milliseconds(4));
 }
 
 }  // namespace
