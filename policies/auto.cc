@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +23,10 @@ constexpr double kMemory = 1.0 / 32;        // weight of a round in the running 
 constexpr double kOften = 0.05;             // of the rounds, to be worth a word
 constexpr std::uint32_t kEnoughRounds = 4;  // to know what time is worth
 constexpr double kMostLeftOut = 0.5;        // of a round's samples
+// Weighing costs passes over the workers, so with more of them it is done less often: when the
+// round is by (workers, at most kManyWorkers) / kLooks older.
+constexpr std::int64_t kLooks = 4096;
+constexpr std::int64_t kManyWorkers = 128;
 
 // What the two rules of the policy share.
 struct Mind {
@@ -70,18 +76,31 @@ class Judgement final : public Sparing {
 
   const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights,
                                 Duration delivery) override {
-    mind_->round = view.round;
-    mind_->started = view.started;
-    mind_->count = 0;
-    const double rate = view.exact ? 0 : mind_->Rate();
-    if (rate <= 0) {
-      nobody_.assign(sights.size(), false);
-      return nobody_;
+    const bool same = mind_->round == view.round && mind_->started == view.started;
+    if (!same || view.now >= next_) {
+      next_ = view.now + (view.now - view.started) *
+                             std::min<std::int64_t>(std::ssize(sights), kManyWorkers) / kLooks;
+      mind_->round = view.round;
+      mind_->started = view.started;
+      Decide(view, sights, delivery);
     }
+    out_.resize(sights.size());
+    for (std::size_t i = 0; i < sights.size(); ++i) {
+      const std::uint32_t slot = view.workers[i].member.worker.value;
+      out_[i] = slot < mind_->left_out.size() && mind_->left_out[slot];
+    }
+    return out_;
+  }
+
+ private:
+  void Decide(const RoundView& view, const std::vector<Sight>& sights, Duration delivery) {
+    mind_->count = 0;
+    mind_->left_out.assign(mind_->left_out.size(), false);
+    const double rate = view.exact ? 0 : mind_->Rate();
+    if (rate <= 0) return;
     TakeProspects(view, sights, delivery, &prospects_);
     const std::vector<bool>& out = forecast_.LeftOut(
         prospects_, view.now, rate, static_cast<double>(view.samples_planned) * kMostLeftOut);
-    mind_->left_out.assign(mind_->left_out.size(), false);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (!out[i]) continue;
       const std::uint32_t slot = view.workers[i].member.worker.value;
@@ -91,14 +110,13 @@ class Judgement final : public Sparing {
     }
     mind_->lost = forecast_.lost();
     mind_->spared = forecast_.whole() - forecast_.end();
-    return out;
   }
 
- private:
   const std::shared_ptr<Mind> mind_;
   Forecast forecast_;
+  Time next_;
   std::vector<Prospect> prospects_;
-  std::vector<bool> nobody_;
+  std::vector<bool> out_;
 };
 
 class AutoWork final : public WorkRule {

@@ -1,7 +1,7 @@
 #include "policies/forecast.h"
 
 #include <algorithm>
-#include <cmath>
+#include <span>
 
 #include "policies/outlook.h"
 
@@ -10,7 +10,9 @@ namespace {
 
 // A set must be better by this share of what is at stake: estimates are no more exact.
 constexpr double kMargin = 0.02;
-constexpr int kHalvings = 14;
+constexpr int kHalvings = 12;
+constexpr double kRounding = 1e-6;  // of a unit
+constexpr double kMostUnits = 1u << 30;
 
 // What it has computed is on its way: for as long again as that takes longer than usual.
 Time ExpectedDelivery(const WorkerView& worker, Time now, Duration usual) {
@@ -56,31 +58,28 @@ void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Dura
   }
 }
 
-Time Forecast::EndWithout(const std::vector<Prospect>& prospects, Time now) const {
+// The earliest time by which all have done what is begun and have room for all that can move.
+double Forecast::EndOf(std::size_t count) const {
+  const std::span<const Load> loads(loads_.data(), count);
   std::uint64_t units = 0;
-  Time least = now;
-  Time most = now;
-  for (std::size_t i = 0; i < prospects.size(); ++i) {
-    if (out_[i]) continue;
-    units += prospects[i].movable;
-    least = std::max(least, prospects[i].begun_end);
-    most = std::max(most, prospects[i].end());
+  double least = 0;
+  double most = 0;
+  for (const Load& load : loads) {
+    units += load.movable;
+    least = std::max(least, load.begun_end);
+    most = std::max(most, load.end);
   }
-  const auto enough = [&](Time end) {
+  const auto enough = [&](double end) {
     std::uint64_t room = 0;
-    for (std::size_t i = 0; i < prospects.size(); ++i) {
-      const Prospect& prospect = prospects[i];
-      if (out_[i] || prospect.helps_from > end) continue;
-      const auto more = static_cast<std::uint64_t>((end - prospect.helps_from) /
-                                                   std::max(prospect.unit_time, Duration(1)));
-      room += prospect.can_help ? more : std::min<std::uint64_t>(more, prospect.movable);
-      if (room >= units) return true;
+    for (const Load& load : loads) {
+      const double units_until = std::max(end - load.helps_from, 0.0) * load.units_per_second;
+      room += static_cast<std::uint32_t>(std::min(units_until + kRounding, load.most));
     }
     return room >= units;
   };
   if (enough(least)) return least;
   for (int i = 0; i < kHalvings; ++i) {
-    const Time middle = least + (most - least) / 2;
+    const double middle = (least + most) / 2;
     (enough(middle) ? most : least) = middle;
   }
   return most;
@@ -89,40 +88,47 @@ Time Forecast::EndWithout(const std::vector<Prospect>& prospects, Time now) cons
 const std::vector<bool>& Forecast::LeftOut(const std::vector<Prospect>& prospects, Time now,
                                            double rate, double spare) {
   out_.assign(prospects.size(), false);
-  best_ = out_;
-  end_ = whole_ = EndWithout(prospects, now);
-  lost_ = 0;
-  order_.clear();
+  loads_.clear();
   double least = spare;
   for (std::size_t i = 0; i < prospects.size(); ++i) {
-    if (prospects[i].samples <= 0) continue;
-    least = std::min(least, prospects[i].samples);
-    order_.push_back(i);
+    const Prospect& prospect = prospects[i];
+    if (prospect.samples > 0) least = std::min(least, prospect.samples);
+    loads_.push_back({Seconds(prospect.begun_end - now), Seconds(prospect.helps_from - now),
+                      Seconds(prospect.end() - now),
+                      1 / Seconds(std::max(prospect.unit_time, Duration(1))), prospect.movable,
+                      prospect.can_help ? kMostUnits : static_cast<double>(prospect.movable), i});
   }
-  if (order_.empty() || least <= 0 || rate * Seconds(whole_ - now) <= least) return best_;
-  std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-    const Time x = prospects[a].end();
-    const Time y = prospects[b].end();
-    return x != y ? x > y : a < b;
+  const double whole = EndOf(loads_.size());
+  end_ = whole_ = now + FromSeconds(whole);
+  lost_ = 0;
+  if (least <= 0 || rate * whole <= least) return out_;
+  const auto late = std::stable_partition(loads_.begin(), loads_.end(), [&](const Load& l) {
+    return prospects[l.worker].samples <= 0;
   });
+  std::sort(late, loads_.end(), [](const Load& a, const Load& b) {
+    return a.end != b.end ? a.end < b.end : a.worker > b.worker;
+  });
+  const auto kept = static_cast<std::size_t>(late - loads_.begin());
+  std::size_t best_left = loads_.size();
   double best = 0;
   double lost = 0;
   std::size_t look = 1;
-  for (std::size_t k = 0; k < order_.size(); ++k) {
-    lost += prospects[order_[k]].samples;
+  for (std::size_t left = loads_.size(); left > kept; --left) {
+    lost += prospects[loads_[left - 1].worker].samples;
     if (lost > spare) break;
-    out_[order_[k]] = true;
-    if (k + 1 < look) continue;
-    look = k + 2 + (k + 1) / 4;
-    const Time end = EndWithout(prospects, now);
-    const double gain = rate * Seconds(whole_ - end) * (1 - kMargin) - lost;
+    const std::size_t count = loads_.size() - left + 1;
+    if (count < look) continue;
+    look = count + 1 + count / 2;
+    const double end = EndOf(left - 1);
+    const double gain = rate * (whole - end) * (1 - kMargin) - lost;
     if (gain <= best) continue;
     best = gain;
-    best_ = out_;
-    end_ = end;
+    best_left = left - 1;
+    end_ = now + FromSeconds(end);
     lost_ = lost;
   }
-  return best_;
+  for (std::size_t i = best_left; i < loads_.size(); ++i) out_[loads_[i].worker] = true;
+  return out_;
 }
 
 }  // namespace lockstep::policies

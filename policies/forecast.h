@@ -43,11 +43,21 @@ class Forecast {
   double lost() const { return lost_; }
 
  private:
-  Time EndWithout(const std::vector<Prospect>& prospects, Time now) const;
+  // A prospect with times in seconds from now.
+  struct Load {
+    double begun_end;
+    double helps_from;
+    double end;
+    double units_per_second;
+    std::uint32_t movable;
+    double most;  // units that it can have
+    std::size_t worker;
+  };
+  // When the first `count` of loads_ are done.
+  double EndOf(std::size_t count) const;
 
+  std::vector<Load> loads_;  // first those that are never left out, then the latest last
   std::vector<bool> out_;
-  std::vector<bool> best_;
-  std::vector<std::size_t> order_;  // the latest first
   Time end_;
   Time whole_;
   double lost_ = 0;

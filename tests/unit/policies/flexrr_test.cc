@@ -145,6 +145,22 @@ TEST(Flexrr, NobodyIsFencedWithoutAFreeWorker) {
   EXPECT_EQ(round.moved, 0u);
 }
 
+TEST(Flexrr, ASecondPartCostsWhatDeliveriesTookInEarlierRounds) {
+  auto rule = MakeFlexrr({}, MakeWorkNone());
+  RoundModel round(2, 8, milliseconds(10));
+  round.AdvanceTo(round.now() + milliseconds(80));
+  for (std::uint32_t w : {0u, 1u}) *round.worker(w).parts[0].delivered_at += milliseconds(100);
+  rule->OnCommitted(round.view());
+  round.Next();
+  // Worker 0 is computed and not delivered yet, worker 1 has four units left of 20 ms.
+  round.SetUnitTime(1, milliseconds(20));
+  round.AdvanceTo(round.now() + milliseconds(81));
+  round.worker(0).parts[0].delivered_at.reset();
+  round.worker(0).finished_at.reset();
+  EXPECT_TRUE(rule->Judge(round.view()).moves.empty());
+  EXPECT_FALSE(MakeFlexrr({}, MakeWorkNone())->Judge(round.view()).moves.empty());
+}
+
 TEST(Flexrr, HelpersAreOfTheGroup) {
   auto rule = Rule({.trigger = 0.2, .first = 0.025, .group_size = 2});
   RoundModel round(4, 20, milliseconds(10));
