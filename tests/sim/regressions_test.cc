@@ -44,7 +44,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"WhoAloneHeldAClosedRoundIsLostWhileTheNextIsOpenAgain",
              "--faults --seed 5009 --policy.name=partial --fault delay@0.330828s:1-2,for=0.740867s "
              "--fault cut-link@1.507264s:1-0 --fault stop@4.777854s:2,for=4.168973s",
-             true}),
+             true},
+        Case{"ARelaxedRoundThatBeginsOnceMoreHasItsFirstPartsAgain",
+             "--faults --seed 11465 --fault "
+             "partition@0.131578s:2-0,for=0.021356s "
+             "--fault stop@0.196480s:1,for=0.253515s --fault stop@0.381773s:2,for=1.752135s "
+             "--fault stop@0.565341s:1,for=2.318776s --fault cut-link@0.895244s:1-0 "
+             "--fault cut-link@0.994214s:1-3 --fault stop@1.210258s:3,for=0.744992s"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -146,6 +146,7 @@ class Run {
     if (const auto* welcome = std::get_if<Welcome>(&message)) {
       members_[send.to.front()] = welcome->self;
     }
+    if (const auto* start = std::get_if<Start>(&message)) truth_.OnPlan(start->plan);
     if (const auto* commit = std::get_if<Commit>(&message)) truth_.OnCommit(*commit);
     if (const auto* take = std::get_if<TakeSums>(&message)) truth_.OnCommit(take->commit);
     if (std::holds_alternative<TakeSums>(message)) cluster_.counts["take sums"]++;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace lockstep::simulate {
 namespace {
@@ -31,6 +32,20 @@ void Truth::OnCommit(const Commit& commit) {
   std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) < oldest_; });
   std::erase_if(chosen_, [&](const auto& c) { return std::get<1>(c.first) < oldest_; });
   std::erase_if(truth_, [&](const auto& t) { return t.first < oldest_; });
+  std::erase_if(plans_, [&](const auto& p) { return p.first < oldest_; });
+  if (commit.next) OnPlan(*commit.next);
+}
+
+void Truth::OnPlan(const Plan& plan) {
+  const auto [at, first] = plans_.emplace(plan.round, plan.attempt);
+  if (first || at->second >= plan.attempt) return;
+  at->second = plan.attempt;
+  // What was sealed before is about to be replaced, and somebody may still apply it.
+  const auto last = commits_.lower_bound({plan.round.Next(), Attempt(0)});
+  if (last != commits_.begin() && std::prev(last)->first.first == plan.round) {
+    Learn(std::prev(last)->second);
+  }
+  std::erase_if(chosen_, [&](const auto& c) { return std::get<1>(c.first) == plan.round; });
 }
 
 void Truth::Choose(const Commit& commit) {
@@ -112,6 +127,14 @@ std::optional<State> Truth::Compute(const Commit& commit) {
   return state;
 }
 
+bool Truth::Learn(const Commit& commit) {
+  auto computed = Compute(commit);
+  if (!computed) return false;
+  const std::uint64_t digest = DigestOf(*computed);
+  truth_[commit.round] = {commit.attempt, std::move(*computed), digest};
+  return true;
+}
+
 void Truth::OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state) {
   const std::string error = CheckApplied(round, attempt, state);
   if (!error.empty()) Complain(member, error);
@@ -123,10 +146,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
     const auto commit = commits_.find({round, attempt});
     if (commit == commits_.end() && round < oldest_) return "";  // too long ago to be known
     if (commit == commits_.end()) return "a round was applied that was not committed";
-    auto computed = Compute(commit->second);
-    if (!computed) return "";
-    const std::uint64_t digest = DigestOf(*computed);
-    truth_[round] = {attempt, std::move(*computed), digest};
+    if (!Learn(commit->second)) return "";
     known = truth_.find(round);
   }
   // An attempt that was replaced by another one, applied by somebody who is out.

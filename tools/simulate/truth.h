@@ -22,6 +22,8 @@ class Truth {
 
   // What the coordinator commits.
   void OnCommit(const Commit& commit);
+  // Also another plan of a round that begins once more, in which all have their first part again.
+  void OnPlan(const Plan& plan);
   // A worker has sealed a part, with these parameters.
   void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
                 const State& state);
@@ -53,6 +55,8 @@ class Truth {
   void Choose(const Commit& commit);
   const SealedPart* FindSealed(const Commit& commit, const CommittedPart& part) const;
   std::optional<State> Compute(const Commit& commit);
+  // Notes what the attempt comes to; false: nobody knows.
+  bool Learn(const Commit& commit);
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
   void CheckContributors(const Commit& commit);
 
@@ -64,6 +68,7 @@ class Truth {
   std::uint64_t next_sequence_ = 0;
   std::map<PartKey, PartKey> chosen_;  // of the parts of relaxed rounds
   std::map<RoundId, Known> truth_;     // after the round
+  std::map<RoundId, Attempt> plans_;   // Plan::attempt
   std::set<RoundId> relaxed_;
   std::vector<std::string> errors_;
   std::uint64_t applied_ = 0;
