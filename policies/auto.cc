@@ -33,6 +33,7 @@ struct Mind {
   // How many rounds in a row the worker's mean unit time was apart, by slot.
   std::vector<std::uint32_t> apart;
   bool uneven = false;
+  bool balanced = false;         // the shares of the round
   double rounds_with_moves = 0;  // running shares of the rounds
   double rounds_without = 0;     // that closed without somebody
   bool moved = false;            // in this round
@@ -55,7 +56,7 @@ struct Mind {
   }
 
   std::string Choice() const {
-    std::string choice = uneven ? "balance" : "equal shares";
+    std::string choice = balanced ? "balance" : "equal shares";
     if (rounds_with_moves > kOften) choice += "+flexrr";
     if (rounds_without > kOften) choice += "+backup";
     std::string why = uneven ? "workers differ for good" : "no lasting difference";
@@ -133,8 +134,8 @@ class AutoWork final : public WorkRule {
   std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
                                    std::uint32_t units) override {
     std::vector<std::uint32_t> equal = equal_->Share(members, units);
-    if (!mind_->uneven || BetterWithoutSlow(members, equal)) return equal;
-    return balance_->Share(members, units);
+    mind_->balanced = mind_->uneven && !BetterWithoutSlow(members, equal);
+    return mind_->balanced ? balance_->Share(members, units) : equal;
   }
 
   WorkVerdict Judge(const RoundView& view) override {
