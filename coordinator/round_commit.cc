@@ -206,6 +206,7 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   round.committed_at = job_->now;
   round.applied.assign(slots, false);
   round.asked.assign(slots, ProvisionalRound::Asked::kUnasked);
+  round.takes_from.assign(slots, std::nullopt);
   round.published.assign(slots, std::nullopt);
   round.unpublished = static_cast<std::uint32_t>(commit.owners.owners.size());
   round.applied_at.reset();

@@ -43,7 +43,7 @@ void RoundMachine::CheckProvisional() {
   if (!provisional_ || provisional_->closed) return;
   ProvisionalRound& round = *provisional_;
   if (round.stalled) {
-    if (HasQuorum()) NextAttempt();
+    if (HasQuorum()) ResolveFailover();  // somebody has come, perhaps one that has the round
     return;
   }
   if (round.fencing) {
@@ -113,33 +113,59 @@ void RoundMachine::BeginFailover(const std::string& why) {
   job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round.commit.round, round.commit.attempt,
             why);
   if (TakeFromHolders()) return;
+  round.answers_missing = 0;
+  AskWhoHolds();
   round.fencing = true;
   round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
-  round.answers_missing = 0;
+}
+
+// Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
+// A promise stands; what was answered is not asked again.
+bool RoundMachine::AskWhoHolds() {
+  ProvisionalRound& round = *provisional_;
+  const auto& members = round.commit.members;
   std::vector<MemberId> asked;
-  for (const MemberId& id : round.commit.members) {
-    const Member* member = job_->members.Find(id);
-    if (member == nullptr || !member->live()) continue;
-    // A promise stands; what was answered is not asked again.
-    Asked& answer = round.asked[id.worker.value];
-    if (answer == Asked::kNo || answer == Asked::kYes) continue;
+  for (const Member& member : job_->members.all()) {
+    // Who has been out since the commit has none of its sums.
+    const bool may_hold = std::ranges::binary_search(members, member.id) &&
+                          std::ranges::find(round.been_out, member.id) == round.been_out.end();
+    Asked& answer = round.asked[member.id.worker.value];
+    if (!member.live() || answer != Asked::kUnasked) continue;
+    if (!may_hold && member.next <= round.commit.round) continue;
     answer = Asked::kWaiting;
     ++round.answers_missing;
-    asked.push_back(id);
+    asked.push_back(member.id);
   }
   job_->Send(asked, FenceAttempt{job_->start.term, round.commit.round, round.commit.attempt});
+  return !asked.empty();
+}
+
+// Who is known to hold all sums of the attempt.
+std::vector<MemberId> RoundMachine::Holders() const {
+  std::vector<MemberId> holders;
+  for (const Member& member : job_->members.all()) {
+    const std::uint32_t slot = member.id.worker.value;
+    if (member.live() &&
+        (provisional_->applied[slot] || provisional_->asked[slot] == Asked::kYes)) {
+      holders.push_back(member.id);
+    }
+  }
+  return holders;
+}
+
+void RoundMachine::SendToHolder(Member& member, const MemberId& holder) {
+  ProvisionalRound& round = *provisional_;
+  job_->Send(member, TakeSums{round.commit, holder});
+  round.takes_from[member.id.worker.value] = holder;
+  if (std::find(round.holders.begin(), round.holders.end(), holder) == round.holders.end()) {
+    round.holders.push_back(holder);
+  }
 }
 
 // False: nobody is known to hold all sums of the attempt.
 bool RoundMachine::TakeFromHolders() {
   ProvisionalRound& round = *provisional_;
-  std::vector<MemberId> holders;
-  for (const Member& member : job_->members.all()) {
-    const std::uint32_t slot = member.id.worker.value;
-    if (member.live() && (round.applied[slot] || round.asked[slot] == Asked::kYes)) {
-      holders.push_back(member.id);
-    }
-  }
+  const std::vector<MemberId> holders = Holders();
   if (holders.empty()) return false;
   round.fencing = false;
   round.holders.clear();
@@ -149,21 +175,61 @@ bool RoundMachine::TakeFromHolders() {
     const auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
       return h == id || !job_->members.Broken(h.worker, id.worker);
     });
-    if (holder == holders.end()) {
-      job_->Expel(*member, "it reaches nobody that holds the sums");
-      continue;
-    }
-    const bool self = round.asked[id.worker.value] == Asked::kYes;
-    const MemberId from = self ? id : *holder;
-    job_->Send(*member, TakeSums{round.commit, from});
-    if (std::find(round.holders.begin(), round.holders.end(), from) == round.holders.end()) {
-      round.holders.push_back(from);
+    if (holder != holders.end()) {
+      SendToHolder(*member, round.asked[id.worker.value] == Asked::kYes ? id : *holder);
+    } else if (member->live()) {
+      // Perhaps it reaches somebody who has applied them by then. Who is catching up anyway copies
+      // the slices anew whose sums it does not get.
+      job_->PutBehind(*member, "it reaches nobody that holds the sums");
     }
   }
   if (!round.holders.empty()) {
     job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round.commit.round,
               round.commit.attempt, round.holders.front().worker);
   }
+  return true;
+}
+
+// A holder that was named may turn out not to be reached: the sums are taken from another one, or
+// the parameters from whoever has applied them. The one that tries may never find out itself: what
+// it asked of a stopped peer stays asked.
+void RoundMachine::AvoidBrokenHolders() {
+  ProvisionalRound& round = *provisional_;
+  const std::vector<MemberId> holders = Holders();
+  for (const MemberId& id : round.commit.members) {
+    Member* member = job_->members.Find(id);
+    const std::optional<MemberId> from = round.takes_from[id.worker.value];
+    if (member == nullptr || !MustApply(*member) || !from) continue;
+    if (!job_->members.Broken(id.worker, from->worker)) continue;
+    const auto other = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return !job_->members.Broken(h.worker, id.worker);
+    });
+    if (other != holders.end()) {
+      SendToHolder(*member, *other);
+    } else if (HeardSinceEdgeBroke(id.worker) && HeardSinceEdgeBroke(from->worker)) {
+      job_->PutBehind(*member, fmt::format("it cannot reach worker {}, which holds the sums",
+                                           from->worker));
+    }
+  }
+}
+
+// A live member that is past the round has copied its parameters from one that had applied it. So
+// the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
+// Who lacks it copies as well.
+bool RoundMachine::StandsInParameters() {
+  ProvisionalRound& round = *provisional_;
+  const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
+    return member.live() && member.next > round.commit.round;
+  });
+  if (past == job_->members.all().end()) return false;
+  job_->Log(LogLevel::kInfo,
+            "round {} attempt {}: nobody holds its sums, but worker {} has its parameters",
+            round.commit.round, round.commit.attempt, past->id.worker);
+  round.fencing = round.stalled = false;
+  for (Member& member : job_->members.all()) {
+    if (MustApply(member)) job_->PutBehind(member, "nobody holds the sums any more");
+  }
+  CountToApply();
   return true;
 }
 
@@ -183,6 +249,15 @@ void RoundMachine::ResolveFailover() {
     job_->PutBehind(member, "it did not say in time whether it holds the sums");
   }
   round.answers_missing = 0;
+  round.stalled = false;
+  // Who has become level since the question was sent was not asked. What it says of its parameters
+  // before its answer is heard before it is relied on.
+  if (AskWhoHolds()) {
+    round.fencing = true;
+    round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+    return;
+  }
+  if (StandsInParameters()) return;
   round.fencing = false;
   round.stalled = true;
   if (HasQuorum()) NextAttempt();
@@ -195,6 +270,11 @@ bool RoundMachine::HasLost(const ProvisionalRound& round, const MemberId& id) co
 }
 
 void RoundMachine::NextAttempt() {
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(!member.live() || member.next <= provisional_->commit.round,
+                   "worker {} has round {}, which is to be tried again", member.id.worker,
+                   provisional_->commit.round);
+  }
   ProvisionalRound round = std::move(*provisional_);
   provisional_.reset();
   round.stalled = false;

@@ -73,6 +73,7 @@ struct ProvisionalRound {
   std::vector<Asked> asked;
   std::uint32_t answers_missing = 0;
   std::vector<MemberId> holders;  // the others take the sums from these
+  std::vector<std::optional<MemberId>> takes_from;  // by slot: who was told to, and from whom
 };
 
 class RoundMachine {
@@ -204,7 +205,12 @@ class RoundMachine {
            (provisional_->fencing || provisional_->stalled);
   }
   void BeginFailover(const std::string& why);
+  bool AskWhoHolds();
+  std::vector<MemberId> Holders() const;
   bool TakeFromHolders();
+  void SendToHolder(Member& member, const MemberId& holder);
+  void AvoidBrokenHolders();
+  bool StandsInParameters();
   void ResolveFailover();
   void NextAttempt();
   void ReopenRound(ProvisionalRound round);

@@ -171,7 +171,8 @@ void RoundMachine::AvoidBrokenEdges() {
       ReplaceOwners({}, fmt::format("worker {} and others cannot reach each other", worst->worker));
     }
   }
-  if (!provisional_ || provisional_->closed || !provisional_->holders.empty()) return;
+  if (!provisional_ || provisional_->closed) return;
+  if (!provisional_->holders.empty()) return AvoidBrokenHolders();
   for (const MemberId& id : members) {
     if (edges[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
     for (const OwnerShare& share : provisional_->commit.owners.owners) {

@@ -291,6 +291,68 @@ TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
   Compare(s, "owner_lost_with_holder");
 }
 
+TEST(Golden, HolderThatIsNotReached) {
+  Story s("Who takes the sums from a holder loses it: another holder, then the way of who is behind",
+          {.workers = 4});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
+  s.Applied(1);
+  s.Die(3);
+  s.Say("Worker 1 holds them. Worker 0 does not reach it; worker 2 has what it wanted by then.");
+  s.Applied(2);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Applied(0);
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Sealed(2);
+  Compare(s, "holder_not_reached");
+}
+
+TEST(Golden, OnlyHolderIsNotReached) {
+  Story s("Who takes the sums from the only holder loses it, once both were heard it is behind",
+          {.workers = 4});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
+  s.Applied(1);
+  s.Die(3);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(0, Progress{RoundId(1), 0, 0});
+  s.From(1, Progress{RoundId(1), 0, 0});
+  s.Say("Worker 2, whom it reaches, has them now; so worker 0 can copy from it.");
+  s.Applied(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(0, Level{RoundId(0)});
+  Compare(s, "only_holder_not_reached");
+}
+
+TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
+  Story s("Of those that had applied a round only one is left that copied it: the round stands", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Sealed(0);
+  s.Sealed(2);
+  s.Published(0);
+  s.Published(2);
+  s.Applied(0);
+  s.Say("Worker 1 comes back and copies from worker 0, which has applied round 1.");
+  s.Hello(1, 1);
+  s.Ready(1);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.From(1, Level{RoundId(1)});
+  s.Say("Worker 2 is stopped and worker 0 dies. Worker 1 has none of the sums.");
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Wait(0.5);
+  s.Say("Worker 2 goes on: with its sums nobody can help it, so it copies.");
+  s.From(2, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, Level{RoundId(1)});
+  Compare(s, "copied_round_stands");
+}
+
 TEST(Golden, OwnerLostAndNobodyHoldsTheSums) {
   Story s(
       "An owner is lost after the commit and nobody has all sums: the next attempt, without its "

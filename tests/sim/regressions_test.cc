@@ -50,7 +50,11 @@ INSTANTIATE_TEST_SUITE_P(
              "partition@0.131578s:2-0,for=0.021356s "
              "--fault stop@0.196480s:1,for=0.253515s --fault stop@0.381773s:2,for=1.752135s "
              "--fault stop@0.565341s:1,for=2.318776s --fault cut-link@0.895244s:1-0 "
-             "--fault cut-link@0.994214s:1-3 --fault stop@1.210258s:3,for=0.744992s"}),
+             "--fault cut-link@0.994214s:1-3 --fault stop@1.210258s:3,for=0.744992s"},
+        Case{"WhoIsToTakeSumsFromAHolderLosesIt", "--faults --seed 26025"},
+        Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
+             "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
+             "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
