@@ -65,6 +65,8 @@ class CheckerTest : public ::testing::Test {
     commit.scale = static_cast<float>(1.0 / 12);
     commit.fraction = 0.75f;
     commit.steps = 1;
+    commit.update = 1;
+    commit.learning_rate = static_cast<float>(0.5 * OptimizerSection().lr);
     return commit;
   }
   void SealAll() {
@@ -74,8 +76,30 @@ class CheckerTest : public ::testing::Test {
     Receipt(kZero, kOne);
   }
 
+  static Checker::Options Config() {
+    Checker::Options options;
+    options.epoch_samples = 12;
+    options.config.job.min_workers = 2;
+    options.config.job.global_batch = 16;
+    options.config.job.epochs = 1;
+    options.config.schedule.name = "step";
+    options.config.schedule.step_every = 1;
+    options.config.schedule.warmup = 2;
+    return options;
+  }
+
+  static coordinator::RoundRecord Record() {
+    coordinator::RoundRecord record;
+    record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 8}}},
+                           {WorkerId(1), PartIndex(0), 1, 4, {{8, 12}}}};
+    record.samples = 12;
+    record.update = 1;
+    record.learning_rate = static_cast<float>(0.5 * OptimizerSection().lr) * 0.75f;
+    return record;
+  }
+
   Simulation simulation_{Parameters(), 1, {}, nullptr};
-  Checker checker_{{2, 12, 16}, &simulation_};
+  Checker checker_{Config(), &simulation_};
   Plan plan_;
 };
 
@@ -110,6 +134,41 @@ TEST_F(CheckerTest, SeesAUnitThatWasNotHeld) {
   EXPECT_NE(checker_.failure().find("did not hold"), std::string::npos) << checker_.failure();
 }
 
+TEST_F(CheckerTest, SeesARateOfAnotherPosition) {
+  SealAll();
+  Commit commit = BothParts();
+  commit.learning_rate = static_cast<float>(OptimizerSection().lr);  // the warm-up's second
+  Send({kZero, kOne}, commit);
+  EXPECT_NE(checker_.failure().find("learning rate"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesASampleThatARecordForgets) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  coordinator::RoundRecord record = Record();
+  record.contributors[1].ranges = {{8, 11}};
+  checker_.OnClosed(record);
+  EXPECT_NE(checker_.failure().find("of 12 samples"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesARecordOfAnotherCommit) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  coordinator::RoundRecord record = Record();
+  record.contributors.pop_back();
+  record.requeued = {{8, 12}};
+  checker_.OnClosed(record);
+  EXPECT_NE(checker_.failure().find("another commit"), std::string::npos) << checker_.failure();
+}
+
+TEST_F(CheckerTest, SeesAnHonestWorkerPutOut) {
+  checker_.OnClose({Of(kOne), "no message for 2.0 s"});
+  EXPECT_EQ(checker_.failure(), "");
+  checker_.OnClose({Of(kOne), "it broke the protocol: it said Hello twice"});
+  EXPECT_NE(checker_.failure().find("worker 1 is put out"), std::string::npos)
+      << checker_.failure();
+}
+
 TEST_F(CheckerTest, SeesASmallRoundThatCountsAsAWholeStep) {
   SealAll();
   Commit commit = BothParts();
@@ -125,7 +184,7 @@ TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("scale"), std::string::npos) << checker_.failure();
 
-  Checker other({2, 12, 16}, &simulation_);
+  Checker other(Config(), &simulation_);
   std::swap(checker_, other);
   SealAll();
   Send({kZero}, BothParts());
@@ -135,9 +194,7 @@ TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
 TEST_F(CheckerTest, SeesACommitAfterTheClose) {
   SealAll();
   Send({kZero, kOne}, BothParts());
-  coordinator::RoundRecord record;
-  record.contributors = {{WorkerId(0), PartIndex(0), 1, 12, {{0, 12}}}};
-  checker_.OnClosed(record);
+  checker_.OnClosed(Record());
   ASSERT_EQ(checker_.failure(), "");
   Commit commit = BothParts();
   commit.attempt = Attempt(1);
@@ -149,10 +206,10 @@ TEST_F(CheckerTest, SeesACommitAfterTheClose) {
 TEST_F(CheckerTest, SeesAnEpochThatIsNotWholeAndASampleThatCountsTwice) {
   SealAll();
   Send({kZero, kOne}, BothParts());
-  coordinator::RoundRecord record;
-  record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 8}, {4, 12}}}};
+  coordinator::RoundRecord record = Record();
+  record.contributors[1].ranges = {{4, 12}};
   checker_.OnClosed(record);
-  EXPECT_NE(checker_.failure().find("counts twice"), std::string::npos) << checker_.failure();
+  EXPECT_NE(checker_.failure().find("something else too"), std::string::npos) << checker_.failure();
 }
 
 }  // namespace

@@ -24,7 +24,11 @@ void Checker::OnEvent(const coordinator::Event& event) {
   if (const auto* receipts = std::get_if<Receipts>(&received->message)) On(from, *receipts);
   if (const auto* revoked = std::get_if<Revoked>(&received->message)) On(from, *revoked);
   if (const auto* reached = std::get_if<Reached>(&received->message)) On(from, *reached);
-  if (std::holds_alternative<Level>(received->message)) live_.insert(from);
+  if (const auto* applied = std::get_if<Applied>(&received->message)) On(from, *applied);
+  if (const auto* level = std::get_if<Level>(&received->message)) {
+    live_.insert(from);
+    next_[from] = level->round.Next();
+  }
   if (std::holds_alternative<Leave>(received->message)) Out(from);
 }
 
@@ -57,6 +61,11 @@ void Checker::On(const MemberId& from, const Reached& m) {
   }
 }
 
+void Checker::On(const MemberId& from, const Applied& m) {
+  const auto next = next_.find(from);
+  if (next != next_.end()) next->second = std::max(next->second, m.round.Next());
+}
+
 void Checker::Release(const MemberId& member) {
   for (const UnitIndex unit : queues_[member]) {
     const auto holder = holders_.find(unit);
@@ -67,6 +76,7 @@ void Checker::Release(const MemberId& member) {
 
 void Checker::Out(const MemberId& member) {
   live_.erase(member);
+  next_.erase(member);
   Release(member);
 }
 
@@ -79,7 +89,10 @@ void Checker::OnSend(const coordinator::Send& send) {
     members_[send.to.front()] = welcome->self;
   } else if (const auto* start = std::get_if<Start>(&message)) {
     if (start->source != StateSource::kPeers) {
-      for (const auto connection : send.to) live_.insert(members_[connection]);
+      for (const auto connection : send.to) {
+        live_.insert(members_[connection]);
+        next_[members_[connection]] = start->plan.round;
+      }
     }
     const auto known = plans_.find(start->plan.round);
     if (!any_plan_ || start->plan.round > planned_) {
@@ -102,14 +115,35 @@ void Checker::OnSend(const coordinator::Send& send) {
   }
 }
 
+// Whose words break the protocol is not honest, and all are.
+void Checker::OnClose(const coordinator::Close& close) {
+  if (!close.reason.starts_with("it broke the protocol")) return;
+  const auto member = members_.find(close.connection);
+  Fail("worker {} is put out: {}", member == members_.end() ? WorkerId(0) : member->second.worker,
+       close.reason);
+}
+
+// Whoever has the result of an attempt and goes on with it shows that the attempt stands.
+void Checker::CheckNobodyIsPast(RoundId round) {
+  for (const coordinator::MemberStatus& member :
+       simulation_->coordinator().Status(simulation_->now()).members) {
+    const auto next = next_.find(member.member);
+    if (member.state != MemberState::kLive || next == next_.end() || next->second <= round)
+      continue;
+    Fail("round {} is opened again while worker {}, which is live, is before round {}", round,
+         member.member.worker, next->second);
+  }
+}
+
 // The round is computed again: nothing that was sealed counts, all units are in nobody's hands.
 void Checker::OnPlanAnew(const Plan& plan) {
   if (closed_ && *closed_ >= plan.round) {
     Fail("round {} is opened again after it was closed", plan.round);
   }
-  for (const auto& [key, sealed] : sealed_) {
-    if (std::get<1>(key) < plan.round) continue;
-    for (const UnitTiming& timing : sealed.units) units_[timing.unit.index] = timing.unit;
+  CheckLocalRate(plan);
+  if (committed_ && committed_->first == plan.round) {
+    CheckNobodyIsPast(plan.round);
+    units_ = rounds_[plan.round].units;
   }
   planned_ = plan.round;
   plans_[planned_] = plan_ = plan.attempt;
@@ -128,6 +162,8 @@ void Checker::OnPlan(const Plan& plan) {
   plans_[plan.round] = plan_ = plan.attempt;
   plans_.erase(plans_.begin(),
                plans_.lower_bound(RoundId(std::max<std::uint64_t>(plan.round.value, 1) - 1)));
+  CheckLocalRate(plan);
+  rounds_[plan.round].relaxed = plan.relaxed;
   carries_ = plan.carries;
   if (!plan.carries) {
     units_.clear();
@@ -199,21 +235,33 @@ void Checker::OnCommit(const Commit& m) {
   if (committed_ && m.round != committed_->first && m.round != committed_->first.Next()) {
     Fail("round {} is committed after round {}", m.round, committed_->first);
   }
-  if (committed_ && m.round == committed_->first && m.attempt <= committed_->second) {
-    Fail("round {}: attempt {} follows attempt {}", m.round, m.attempt, committed_->second);
+  if (committed_ && m.round == committed_->first) {
+    CheckNobodyIsPast(m.round);
+    if (m.attempt <= committed_->second) {
+      Fail("round {}: attempt {} follows attempt {}", m.round, m.attempt, committed_->second);
+    }
   }
-  if (live_.size() < options_.min_workers) {
+  const std::uint32_t quorum = std::max(1u, options_.config.job.min_workers);
+  if (live_.size() < quorum) {
     Fail("round {} is committed with {} live members; {} are needed", m.round, live_.size(),
-         options_.min_workers);
+         quorum);
   }
   CheckParts(m);
+  CheckScalars(m);
   CheckDelivered(m);
+  if (m.round == planned_) rounds_[m.round].units = units_;
   committed_ = now;
-  if (m.next && m.next->carries) Carry(m);
+  commit_ = m;
+  carried_.clear();
+  if (m.next && m.next->carries) {
+    Carry(m);
+    for (const auto& [index, unit] : units_) carried_.push_back(unit.range);
+  }
   if (m.next) OnPlan(*m.next);
   const auto old = [&m](RoundId round) { return round.value + 4 < m.round.value; };
   std::erase_if(sealed_, [&](const auto& s) { return old(std::get<1>(s.first)); });
   std::erase_if(receipts_, [&](const auto& r) { return old(std::get<1>(std::get<2>(r))); });
+  std::erase_if(rounds_, [&](const auto& r) { return old(r.first); });
 }
 
 void Checker::CheckParts(const Commit& m) {
@@ -248,17 +296,70 @@ void Checker::CheckParts(const Commit& m) {
   if (samples != m.samples || samples != ranges.positions()) {
     Fail("round {}: {} samples are said to be in parts of {}", m.round, m.samples, samples);
   }
+}
+
+void Checker::CheckScalars(const Commit& m) {
   if (m.scale != static_cast<float>(1.0 / static_cast<double>(m.samples))) {
     Fail("round {}: the scale is not 1 / samples", m.round);
   }
+  if (m.update != m.round.value + 1) Fail("round {} is called update {}", m.round, m.update);
+  const JobConfig& config = options_.config;
+  if (config.policy.local()) {  // the steps are the workers' own, and are whole
+    if (m.learning_rate != static_cast<float>(config.policy.local_rate) || m.fraction != 1 ||
+        m.steps != m.update) {
+      Fail("round {}: the average is taken at {} as {} of a step", m.round, m.learning_rate,
+           m.fraction);
+    }
+    return;
+  }
   const std::uint64_t before = epochs_ * options_.epoch_samples + counted_.positions();
-  const auto batch = static_cast<double>(options_.global_batch);
-  const auto fraction = static_cast<float>(static_cast<double>(m.samples) / batch);
-  const double steps = std::ceil(static_cast<double>(before + m.samples) / batch);
-  if (options_.global_batch > 0 &&
-      (m.fraction != fraction || static_cast<double>(m.steps) != steps)) {
+  const auto batch = static_cast<double>(config.job.global_batch);
+  // Of relaxed rounds there are as many as contributions: what counts are the samples.
+  const bool by_samples = rounds_[m.round].relaxed && config.job.rounds == 0;
+  const double position =
+      by_samples ? static_cast<double>(before) / batch : static_cast<double>(m.round.value);
+  const double rate = Rate(position);
+  if (std::abs(m.learning_rate - rate) > 1e-6 * rate + 1e-30) {
+    Fail("round {}: the learning rate after {} updates is {}, not {}", m.round, position, rate,
+         m.learning_rate);
+  }
+  const bool linear = config.optimizer.linear_scaling;
+  const auto fraction = linear ? static_cast<float>(static_cast<double>(m.samples) / batch) : 1.0f;
+  const double steps = linear ? std::ceil(static_cast<double>(before + m.samples) / batch)
+                              : static_cast<double>(m.update);
+  if (m.fraction != fraction || static_cast<double>(m.steps) != steps) {
     Fail("round {}: {} samples after {} are said to be {} of a step, and of {} steps", m.round,
          m.samples, before, m.fraction, m.steps);
+  }
+}
+
+// From the words of docs/configuration.md, not from base/schedule.h: the two must agree.
+double Checker::Rate(double position) const {
+  const ScheduleSection& schedule = options_.config.schedule;
+  const JobSection& job = options_.config.job;
+  double rate = options_.config.optimizer.lr;
+  const double in_epoch = std::ceil(static_cast<double>(options_.epoch_samples) / job.global_batch);
+  const double length =
+      job.rounds > 0 ? static_cast<double>(job.rounds) : in_epoch * std::max(job.epochs, 1u);
+  if (schedule.name == "step") {
+    for (double at = schedule.step_every; at <= position; at += schedule.step_every) {
+      rate *= schedule.factor;
+    }
+  } else if (schedule.name == "exponential") {
+    rate *= std::exp(std::log(schedule.factor) * position / schedule.step_every);
+  } else if (schedule.name == "cosine" && position > schedule.warmup) {
+    const double part = (position - schedule.warmup) / std::max(1.0, length - schedule.warmup);
+    const double half = std::cos(std::min(part, 1.0) * std::acos(0.0));
+    rate = schedule.final_lr + (rate - schedule.final_lr) * half * half;
+  }
+  return rate * std::min(1.0, (position + 1) / std::max(schedule.warmup, 1e-9));
+}
+
+void Checker::CheckLocalRate(const Plan& plan) {
+  const double rate =
+      options_.config.policy.local() ? Rate(static_cast<double>(plan.round.value)) : 0;
+  if (std::abs(plan.local_rate - rate) > 1e-6 * rate + 1e-30) {
+    Fail("round {}: the rate of the local steps is {}, not {}", plan.round, plan.local_rate, rate);
   }
 }
 
@@ -287,6 +388,9 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
     Fail("round {} is closed before it is committed", record.round);
   }
   closed_ = record.round;
+  if (commit_ && commit_->round == record.round) CheckRecord(record);
+  samples_ += record.samples;
+  for (const SampleRange& range : record.requeued) requeued_ += range.size();
   if (epoch_ && record.epoch != *epoch_) {
     if (counted_.positions() != options_.epoch_samples) {
       Fail("epoch {} ends with {} of {} samples counted", *epoch_, counted_.positions(),
@@ -307,6 +411,44 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
   }
 }
 
+// Against the last commit of that round.
+void Checker::CheckRecord(const coordinator::RoundRecord& record) {
+  if (record.epoch != commit_->epoch || record.samples != commit_->samples ||
+      record.update != commit_->update || record.contributors.size() != commit_->parts.size() ||
+      record.learning_rate != commit_->learning_rate * commit_->fraction) {
+    Fail("round {}: its record is of another commit", record.round);
+  }
+  // Each sample of the round has counted, goes on, or was left out: nothing is in two of these.
+  coordinator::IntervalSet told;
+  const auto tell = [&](const std::vector<SampleRange>& ranges, const char* what) {
+    for (const SampleRange& range : ranges) {
+      if (!told.Add(range)) {
+        Fail("round {}: [{}, {}) is {}, and something else too", record.round, range.from, range.to,
+             what);
+      }
+    }
+  };
+  for (const coordinator::ContributorRecord& contributor : record.contributors) {
+    tell(contributor.ranges, "counted");
+  }
+  tell(carried_, "carried on");
+  tell(record.requeued, "requeued");
+  tell(record.dropped, "dropped");
+  coordinator::IntervalSet all;
+  for (const auto& [index, unit] : rounds_[record.round].units) {
+    if (unit.range.size() > 0 && !all.Add(unit.range)) {
+      Fail("round {}: a sample of unit {} is in another one", record.round, index);
+    }
+  }
+  if (told != all) {
+    Fail("round {}: of {} samples its record counts, carries on, requeues or drops {}",
+         record.round, all.positions(), told.positions());
+  }
+  if (commit_->next && !record.dropped.empty()) {
+    Fail("round {} drops samples, though a round follows", record.round);
+  }
+}
+
 void Checker::AfterStep() {
   if (doubts_.empty()) return;
   const auto status = simulation_->coordinator().Status(simulation_->now());
@@ -321,10 +463,19 @@ void Checker::AfterStep() {
   doubts_.clear();
 }
 
-void Checker::AtEnd(std::uint32_t epochs) {
-  if (epochs_ + 1 != epochs || counted_.positions() != options_.epoch_samples) {
+void Checker::AtEnd(const coordinator::JobResult& result) {
+  if (epochs_ + 1 != options_.config.job.epochs || counted_.positions() != options_.epoch_samples) {
     Fail("the job has ended with {} samples of its last epoch counted, and {} epochs before it",
          counted_.positions(), epochs_);
+  }
+  const coordinator::Totals& totals = result.totals;
+  if (totals.samples_counted != samples_ || totals.samples_requeued != requeued_ ||
+      totals.rounds != first_open().value) {
+    Fail(
+        "the job says that {} samples in {} rounds have counted and {} were requeued; its records "
+        "say {}, {} and {}",
+        totals.samples_counted, totals.rounds, totals.samples_requeued, samples_,
+        first_open().value, requeued_);
   }
 }
 

@@ -3,7 +3,10 @@
 // - each unit is in one pair of hands; what a commit counts was sealed by who held it;
 // - each sample of an epoch counts at most once, and exactly once in an epoch that is finished;
 // - commits follow one another, are made over delivered parts and with a quorum, their scalars are
-//   right; a closed round is not committed again.
+//   right (the learning rate by the checker's own formulas); a closed round is not committed again,
+//   and no round while a live member has its result;
+// - a record tells what the commit was made of, and accounts for every sample of the round;
+// - nobody is put out for breaking the protocol: all workers are honest here.
 // What the sums come to is Truth's to compare.
 #pragma once
 
@@ -16,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/job_config.h"
 #include "coordinator/interval_set.h"
 #include "tools/simulate/simulation.h"
 
@@ -24,28 +28,35 @@ namespace lockstep::simulate {
 class Checker {
  public:
   struct Options {
-    std::uint32_t min_workers = 1;
     std::uint64_t epoch_samples = 0;
-    std::uint64_t global_batch = 0;  // 0: updates are whole steps, however many samples they have
+    JobConfig config;
   };
   Checker(Options options, const Simulation* simulation)
-      : options_(options), simulation_(simulation) {}
+      : options_(std::move(options)), simulation_(simulation) {}
 
   void OnEvent(const coordinator::Event& event);  // before the coordinator has it
   void OnSend(const coordinator::Send& send);
+  void OnClose(const coordinator::Close& close);
   void OnClosed(const coordinator::RoundRecord& record);
   void AfterStep();
   // The job has completed all its epochs.
-  void AtEnd(std::uint32_t epochs);
+  void AtEnd(const coordinator::JobResult& result);
 
   // Of the first violation; empty: there was none.
   const std::string& failure() const { return failure_; }
+  // The first round that no record speaks of.
+  RoundId first_open() const { return closed_ ? closed_->Next() : RoundId(0); }
 
  private:
   using PartKey = std::tuple<MemberId, RoundId, PartIndex>;
   struct Holding {
     MemberId member;
     Unit unit;
+  };
+  // What a round was made of when it was first committed.
+  struct Round {
+    bool relaxed = false;
+    std::map<UnitIndex, Unit> units;
   };
   struct Doubt {  // given to another while `member` had it: right only if that is out
     MemberId member;
@@ -56,12 +67,19 @@ class Checker {
   void On(const MemberId& from, const Receipts& m);
   void On(const MemberId& from, const Revoked& m);
   void On(const MemberId& from, const Reached& m);
+  void On(const MemberId& from, const Applied& m);
   void OnPlan(const Plan& plan);
   void OnPlanAnew(const Plan& plan);
   void OnAssign(const MemberId& to, const Assign& m);
   void OnCommit(const Commit& m);
   void Carry(const Commit& m);
   void CheckParts(const Commit& m);
+  void CheckScalars(const Commit& m);
+  // The rate of the schedule after so many updates of whole rounds.
+  double Rate(double position) const;
+  void CheckLocalRate(const Plan& plan);
+  void CheckNobodyIsPast(RoundId round);
+  void CheckRecord(const coordinator::RoundRecord& record);
   void CheckDelivered(const Commit& m);
   void Release(const MemberId& member);
   void Out(const MemberId& member);
@@ -90,11 +108,17 @@ class Checker {
   std::map<PartKey, Sealed> sealed_;
   std::set<std::tuple<MemberId, std::uint32_t, PartKey>> receipts_;  // owner, map version, part
 
+  std::map<RoundId, Round> rounds_;   // the planned one and some before it
+  std::map<MemberId, RoundId> next_;  // the first round that is not in its parameters
+  std::vector<SampleRange> carried_;  // by commit_
+  std::optional<Commit> commit_;      // the last
   std::optional<std::pair<RoundId, Attempt>> committed_;
   std::optional<RoundId> closed_;
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
   coordinator::IntervalSet counted_;
+  std::uint64_t samples_ = 0;   // in records
+  std::uint64_t requeued_ = 0;  // the same
 };
 
 }  // namespace lockstep::simulate

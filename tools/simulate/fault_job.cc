@@ -35,6 +35,18 @@ PolicySection DrawPolicy(std::uint32_t workers, RandomStream& random) {
   return policies::MakePolicy(section, workers).ok() ? section : PolicySection{};
 }
 
+ScheduleSection DrawSchedule(RandomStream& random) {
+  const std::array<const char*, 4> names = {"constant", "step", "exponential", "cosine"};
+  ScheduleSection section;
+  section.name = names[random.NextBelow(names.size())];
+  if (random.NextBelow(2) == 0) section.warmup = static_cast<double>(1 + random.NextBelow(40));
+  // Jobs have up to some thousands of updates, and what they do should show to the end.
+  section.step_every = static_cast<double>(50 + random.NextBelow(200));
+  section.factor = 0.8 + 0.02 * static_cast<double>(random.NextBelow(10));
+  section.final_lr = 0.001 * static_cast<double>(random.NextBelow(3));
+  return section;
+}
+
 coordinator::StartParameters StartOf(const FaultJob& job) {
   coordinator::StartParameters start;
   start.workers = job.workers;
@@ -42,6 +54,8 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.job.global_batch = job.global_batch;
   start.config.job.min_workers = job.min_workers;
   start.config.policy = job.policy;
+  start.config.schedule = job.schedule;
+  start.config.optimizer.linear_scaling = job.linear_scaling;
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -70,13 +84,12 @@ class Run {
         simulation_(
             StartOf(job), job.seed, {},
             [this](WorkerHost* host) { return std::make_unique<StepWorker>(host, &cluster_); }),
-        checker_(
-            {job.min_workers, job.cluster.train_samples, job.policy.local() ? 0 : job.global_batch},
-            &simulation_) {
+        checker_({job.cluster.train_samples, StartOf(job).config}, &simulation_) {
     recording_.Attach(&simulation_);
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
     hooks.on_send = [this](const coordinator::Send& send) { OnSend(send); };
+    hooks.on_close = [this](const coordinator::Close& close) { checker_.OnClose(close); };
     hooks.on_closed = [this](const auto& record) {
       ++outcome_.rounds;
       checker_.OnClosed(*record);
@@ -168,7 +181,7 @@ class Run {
     } else if (!result->digest_differs.empty()) {
       Fail("the final parameters differ");
     } else if (result->outcome == coordinator::JobOutcome::kCompleted) {
-      checker_.AtEnd(job_.epochs);
+      checker_.AtEnd(*result);
       if (!checker_.failure().empty()) Fail(checker_.failure());
     } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
       outcome_.all_lost = true;
@@ -241,6 +254,10 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (random.NextBelow(2) == 0) {
     job.slow.insert(static_cast<std::uint32_t>(random.NextBelow(job.workers)));
   }
+  // Draws of their own, so that a seed's job is otherwise what it was without them.
+  RandomStream more(draw.seed, 6);
+  job.schedule = DrawSchedule(more);
+  job.linear_scaling = more.NextBelow(4) != 0;
   FaultMix mix = draw.mix;
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);

@@ -24,6 +24,8 @@ struct FaultJob {
   std::uint32_t min_workers = 1;
   PolicySection policy;
   policies::PluginMaker plugin = nullptr;  // for the policy of that name
+  ScheduleSection schedule;
+  bool linear_scaling = true;
   std::uint32_t global_batch = 64;
   std::uint32_t epochs = 3;
   std::vector<worker::FloatRange> blocks;

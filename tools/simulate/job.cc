@@ -58,10 +58,7 @@ class JobRun {
       cluster.whole_checkpoints = false;
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
                        [](const MemberId&) { return std::make_shared<NoNumbers>(); });
-      const bool scaled = options.job.optimizer.linear_scaling && !options.job.policy.local();
-      checker_.emplace(Checker::Options{.min_workers = 1,
-                                        .epoch_samples = options.train_samples,
-                                        .global_batch = scaled ? options.job.job.global_batch : 0},
+      checker_.emplace(Checker::Options{options.train_samples, StartOf(options).config},
                        &simulation_);
     } else {
       ModelledExchange::Options exchange;
@@ -138,6 +135,7 @@ class JobRun {
     if (!checker_) return;
     hooks.on_event = [this](const coordinator::Event& event) { checker_->OnEvent(event); };
     hooks.on_send = [this](const coordinator::Send& send) { checker_->OnSend(send); };
+    hooks.on_close = [this](const coordinator::Close& close) { checker_->OnClose(close); };
     hooks.after_step = [this] { checker_->AfterStep(); };
   }
 

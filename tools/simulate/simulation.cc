@@ -273,6 +273,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
   if (auto* send = std::get_if<coordinator::Send>(&action)) {
     Carry(*send);
   } else if (auto* close = std::get_if<coordinator::Close>(&action)) {
+    if (hooks.on_close) hooks.on_close(*close);
     Process* process = Find(close->connection);
     if (process == nullptr || process->closed) return;
     process->closed = true;

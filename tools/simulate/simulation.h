@@ -87,6 +87,7 @@ class Simulation {
     std::function<void(const coordinator::Event&)> on_event;  // of the coordinator
     // A message and to whom; a copy for each receiver follows.
     std::function<void(const coordinator::Send&)> on_send;
+    std::function<void(const coordinator::Close&)> on_close;
     std::function<void(const std::shared_ptr<const coordinator::RoundRecord>&)> on_closed;
     std::function<void(const coordinator::EvaluationRecord&)> on_evaluated;
     std::function<void(const coordinator::JobState&)> on_checkpoint;
