@@ -2,21 +2,20 @@
 // line break at the end included.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "transport/tls/psk.h"
 
 namespace lockstep::transport::control {
 
 class Secret {
  public:
   static constexpr std::size_t kMinBytes = 16;
-  static constexpr std::size_t kKeyBytes = 32;
-  using Key = std::array<unsigned char, kKeyBytes>;
+  using Key = tls::Key;
 
   // At least kMinBytes.
   explicit Secret(std::span<const std::byte> bytes);

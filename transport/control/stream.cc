@@ -49,7 +49,7 @@ asio::awaitable<Status> Stream::Secure(std::shared_ptr<TlsContext> tls, TlsRole 
       role == TlsRole::kServer ? asio::ssl::stream_base::server : asio::ssl::stream_base::client,
       redirect_error(use_awaitable, failure));
   if (failure) co_return Status(TlsContext::Explain(failure));
-  if (!TlsContext::ProvenByKey(tls_->native_handle())) {
+  if (!tls::ProvenByKey(tls_->native_handle())) {
     co_return Status(Error{ErrorCode::kRefused, "the other end did not prove the secret"});
   }
   co_return Status();

@@ -1,5 +1,4 @@
-// TLS 1.3 with a key that both ends have (external PSK) and nothing else: no certificates.
-// Internal.
+// TLS of the control plane, with a key out of the job's secret. Internal.
 #pragma once
 
 #include <boost/asio/ssl/context.hpp>
@@ -7,27 +6,22 @@
 
 #include "base/result.h"
 #include "transport/control/secret.h"
+#include "transport/tls/psk.h"
 
 namespace lockstep::transport::control {
 
-enum class TlsRole { kServer, kClient };
+using TlsRole = tls::Role;
 
 class TlsContext {
  public:
   TlsContext(TlsRole role, const Secret& secret);
-  ~TlsContext();
-  TlsContext(const TlsContext&) = delete;
-  TlsContext& operator=(const TlsContext&) = delete;
 
   boost::asio::ssl::context& context() { return context_; }
 
-  // Whether a finished handshake rests on the key. A peer could have offered a certificate instead.
-  static bool ProvenByKey(SSL* ssl);
   // What a failed handshake means to the user.
   static Error Explain(const boost::system::error_code& failure);
 
  private:
-  Secret::Key key_;
   boost::asio::ssl::context context_;
 };
 

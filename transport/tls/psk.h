@@ -1,0 +1,36 @@
+// TLS 1.3 with a key that both ends have (external PSK) and nothing else: no certificates, no
+// tickets, nothing to resume; and the keys for it. Of the control plane and the data plane.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace lockstep::transport::tls {
+
+inline constexpr std::size_t kKeyBytes = 32;
+using Key = std::array<unsigned char, kKeyBytes>;
+
+// HKDF-SHA-256. Keys with different `info` tell nothing of each other.
+Key DeriveKey(std::span<const std::byte> from, std::string_view salt, std::string_view info);
+
+enum class Role { kServer, kClient };
+
+struct Free {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  void operator()(SSL* ssl) const { SSL_free(ssl); }
+};
+using ContextPtr = std::unique_ptr<SSL_CTX, Free>;
+using SslPtr = std::unique_ptr<SSL, Free>;
+
+// The key is copied; the copy is wiped when the context ends.
+ContextPtr MakeContext(Role role, const Key& key);
+
+// Whether a finished handshake rests on the key. A peer could have offered a certificate instead.
+bool ProvenByKey(SSL* ssl);
+
+}  // namespace lockstep::transport::tls
