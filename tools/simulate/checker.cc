@@ -409,6 +409,22 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
       }
     }
   }
+  if (!commit_ || !commit_->checkpoint_writer) return;
+  Standing& standing = standings_[record.round];
+  standing = {{options_.epoch_samples, record.epoch, {}}, samples_, requeued_};
+  if (counted_.positions() == options_.epoch_samples) {
+    standing.sampler.epoch = record.epoch.Next();
+    standing.sampler.uncounted = {{0, options_.epoch_samples}};
+    return;
+  }
+  std::uint64_t from = 0;
+  for (const SampleRange& range : counted_.Ranges()) {
+    if (range.from > from) standing.sampler.uncounted.push_back({from, range.from});
+    from = range.to;
+  }
+  if (from < options_.epoch_samples) {
+    standing.sampler.uncounted.push_back({from, options_.epoch_samples});
+  }
 }
 
 // Against the last commit of that round.
@@ -461,6 +477,44 @@ void Checker::AfterStep() {
     }
   }
   doubts_.clear();
+}
+
+void Checker::OnCheckpoint(const coordinator::JobState& state) {
+  const auto standing = standings_.find(RoundId(state.next_round.value - 1));
+  if (standing == standings_.end()) {
+    Fail("a checkpoint before round {}, which was not asked for or is not closed",
+         state.next_round);
+    return;
+  }
+  const Standing& s = standing->second;
+  if (state.updates != state.next_round.value || state.sampler != s.sampler ||
+      state.totals.samples_counted != s.samples || state.totals.samples_requeued != s.requeued ||
+      state.totals.rounds != state.next_round.value) {
+    Fail(
+        "the checkpoint before round {} says that {} samples of {} rounds have counted in {} "
+        "updates, and that {} ranges of epoch {} are left; it is {}, and {} of epoch {}",
+        state.next_round, state.totals.samples_counted, state.totals.rounds, state.updates,
+        state.sampler.uncounted.size(), state.sampler.epoch, s.samples, s.sampler.uncounted.size(),
+        s.sampler.epoch);
+  }
+}
+
+void Checker::OnResumed(const coordinator::JobState& state) {
+  Checker anew(options_, simulation_);
+  anew.failure_ = std::move(failure_);
+  anew.closed_ = RoundId(state.next_round.value - 1);
+  anew.committed_ = std::pair(*anew.closed_, Attempt(0));
+  anew.epoch_ = state.sampler.epoch;
+  anew.epochs_ = state.sampler.epoch.value;
+  std::uint64_t at = 0;
+  for (const SampleRange& left : state.sampler.uncounted) {
+    if (!anew.counted_.Add({at, left.from})) anew.Fail("a checkpoint's ranges are out of order");
+    at = left.to;
+  }
+  if (!anew.counted_.Add({at, options_.epoch_samples})) anew.Fail("a checkpoint's ranges overlap");
+  anew.samples_ = state.totals.samples_counted;
+  anew.requeued_ = state.totals.samples_requeued;
+  *this = std::move(anew);
 }
 
 void Checker::AtEnd(const coordinator::JobResult& result) {

@@ -39,6 +39,9 @@ class Checker {
   void OnClose(const coordinator::Close& close);
   void OnClosed(const coordinator::RoundRecord& record);
   void AfterStep();
+  void OnCheckpoint(const coordinator::JobState& state);
+  // The job goes on after that checkpoint, under another coordinator.
+  void OnResumed(const coordinator::JobState& state);
   // The job has completed all its epochs.
   void AtEnd(const coordinator::JobResult& result);
 
@@ -57,6 +60,12 @@ class Checker {
   struct Round {
     bool relaxed = false;
     std::map<UnitIndex, Unit> units;
+  };
+  // Where the job stands when a round is closed.
+  struct Standing {
+    coordinator::SamplerState sampler;
+    std::uint64_t samples = 0;
+    std::uint64_t requeued = 0;
   };
   struct Doubt {  // given to another while `member` had it: right only if that is out
     MemberId member;
@@ -117,8 +126,9 @@ class Checker {
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
   coordinator::IntervalSet counted_;
-  std::uint64_t samples_ = 0;   // in records
-  std::uint64_t requeued_ = 0;  // the same
+  std::map<RoundId, Standing> standings_;  // after rounds that a checkpoint was asked of
+  std::uint64_t samples_ = 0;              // in records
+  std::uint64_t requeued_ = 0;             // the same
 };
 
 }  // namespace lockstep::simulate

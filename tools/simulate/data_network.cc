@@ -6,6 +6,9 @@ namespace lockstep::simulate {
 
 Time RandomNetwork::Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t) {
   Time arrives = now + std::chrono::microseconds(20 + random_.NextBelow(300));
+  if (const auto held = one_way_until_.find({from, to}); held != one_way_until_.end()) {
+    arrives = std::max(arrives, held->second);
+  }
   const auto found = troubles_.find(std::minmax(from, to));
   if (found == troubles_.end()) return arrives;
   const Trouble& trouble = found->second;
@@ -21,6 +24,10 @@ Duration RandomNetwork::Pass(std::uint64_t) {
 }
 
 void RandomNetwork::Inject(Time now, const Fault& fault) {
+  if (fault.kind == FaultKind::kOneWay) {
+    Time& until = one_way_until_[{fault.machine, fault.other}];
+    until = std::max(until, now + fault.length);
+  }
   if (fault.kind != FaultKind::kPartition && fault.kind != FaultKind::kDelay) return;
   Trouble& trouble = troubles_[std::minmax(fault.machine, fault.other)];
   if (fault.kind == FaultKind::kPartition) {

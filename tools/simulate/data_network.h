@@ -29,7 +29,7 @@ class RandomNetwork final : public DataNetwork {
 
   Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) override;
   Duration Pass(std::uint64_t bytes) override;
-  // kPartition and kDelay; the others are none of its business.
+  // kPartition, kOneWay and kDelay; the others are none of its business.
   void Inject(Time now, const Fault& fault);
 
  private:
@@ -39,7 +39,8 @@ class RandomNetwork final : public DataNetwork {
     Duration delay{};
   };
   RandomStream random_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Trouble> troubles_;  // the lower number first
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Trouble> troubles_;    // the lower number first
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Time> one_way_until_;  // from, to
 };
 
 // Latency and bandwidth. What a machine sends leaves one after the other at its bandwidth, what

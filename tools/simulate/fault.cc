@@ -27,6 +27,16 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kPartition, "partition", true, true, true},
     KindName{FaultKind::kDelay, "delay", true, true, true},
     KindName{FaultKind::kStopCoordinator, "stop-coordinator", false, false, true},
+    KindName{FaultKind::kControlOut, "control-out", true, false, true},
+    KindName{FaultKind::kControlIn, "control-in", true, false, true},
+    KindName{FaultKind::kSlowControl, "slow-control", true, false, true},
+    KindName{FaultKind::kOneWay, "one-way", true, true, true},
+    KindName{FaultKind::kHangReduction, "hang-reduction", true, false, true},
+    KindName{FaultKind::kFastClock, "fast-clock", true, false, true},
+    KindName{FaultKind::kSlowClock, "slow-clock", true, false, true},
+    KindName{FaultKind::kFailCheckpoint, "fail-checkpoint", false, false, true},
+    KindName{FaultKind::kFullDisk, "full-disk", false, false, true},
+    KindName{FaultKind::kResume, "resume", false, false, true},
 };
 
 const KindName& Of(FaultKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
@@ -103,6 +113,14 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     add(FaultKind::kCutLink, 1), add(FaultKind::kPartition, 2), add(FaultKind::kDelay, 2);
   }
   if (mix.coordinator) add(FaultKind::kStopCoordinator, 1);
+  if (mix.control_links) {
+    add(FaultKind::kControlOut, 2), add(FaultKind::kControlIn, 2), add(FaultKind::kSlowControl, 2);
+  }
+  if (mix.one_way && machines > 1) add(FaultKind::kOneWay, 3);
+  if (mix.hangs) add(FaultKind::kHangReduction, 2);
+  if (mix.clocks) add(FaultKind::kFastClock, 1), add(FaultKind::kSlowClock, 1);
+  if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
+  if (mix.resume) add(FaultKind::kResume, 1);
   std::vector<Fault> faults;
   if (kinds.empty() || machines == 0) return faults;
   const auto micros = [&random](std::uint64_t below) {
@@ -125,7 +143,12 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     // Most are short, some are longer than every time-out.
     const bool is_long = random.NextBelow(4) == 0;
     if (kind.length) fault.length = micros(is_long ? 5'000'000 : 300'000);
-    if (fault.kind == FaultKind::kDelay) fault.length = micros(is_long ? 1'000'000 : 20'000);
+    if (fault.kind == FaultKind::kDelay || fault.kind == FaultKind::kSlowControl) {
+      fault.length = micros(is_long ? 1'000'000 : 20'000);
+    }
+    if (fault.kind == FaultKind::kFastClock || fault.kind == FaultKind::kSlowClock) {
+      fault.length = micros(is_long ? 50'000 : 500);
+    }
     faults.push_back(fault);
   }
 }

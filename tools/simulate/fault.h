@@ -21,6 +21,17 @@ enum class FaultKind : std::uint8_t {
   kPartition,    // nothing gets through between two machines for `length`
   kDelay,        // what two machines say to each other takes up to `length` longer, for a second
   kStopCoordinator,  // SIGSTOP, SIGCONT after `length`
+  kControlOut,       // what a machine says to the coordinator arrives only after `length`
+  kControlIn,        // what the coordinator says to it
+  kSlowControl,      // what either says takes up to `length` longer, for a second
+  kOneWay,           // what a machine sends to another one arrives only after `length`
+  kHangReduction,    // the worker's reduction thread does nothing for `length`
+  kFastClock,        // from here on each second of a machine's clock is `length` shorter,
+  kSlowClock,        // or longer
+  kFailCheckpoint,   // no checkpoint can be saved for `length`
+  kFullDisk,         // nor anything else be written
+  kResume,           // the coordinator and all workers die; after `length` the job is resumed from
+                     // its last checkpoint, if there is one: else nothing happens
 };
 
 struct Fault {
@@ -41,6 +52,12 @@ struct FaultMix {
   bool stops = false;
   bool links = false;
   bool coordinator = false;
+  bool control_links = false;
+  bool one_way = false;
+  bool hangs = false;
+  bool clocks = false;
+  bool disk = false;
+  bool resume = false;
   Duration until{};       // none begins after this
   Duration mean_pause{};  // between two
 };

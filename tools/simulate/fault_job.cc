@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 
 #include "policies/registry.h"
@@ -60,6 +61,10 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
   start.job_id = "job";
+  // Between some rounds of most jobs; what was committed since the last is lost in a resume.
+  const bool resumes = std::ranges::any_of(
+      job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kResume; });
+  if (resumes) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
   return start;
 }
 
@@ -90,6 +95,18 @@ class Run {
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
     hooks.on_send = [this](const coordinator::Send& send) { OnSend(send); };
     hooks.on_close = [this](const coordinator::Close& close) { checker_.OnClose(close); };
+    hooks.on_checkpoint = [this](const auto& state) { checker_.OnCheckpoint(state); };
+    hooks.on_saved = [this](const SavedCheckpoint& saved) {
+      truth_.OnCheckpoint(saved.state.next_round, StateOf(saved));
+      last_saved_ = saved.state.next_round;
+    };
+    hooks.on_resumed = [this](const SavedCheckpoint& saved) {
+      Tell("*** the job is resumed before round {}", saved.state.next_round);
+      outcome_.counts["resumed"]++;
+      members_.clear();
+      checker_.OnResumed(saved.state);
+      truth_.OnResumed(saved.state.next_round, StateOf(saved));
+    };
     hooks.on_closed = [this](const auto& record) {
       ++outcome_.rounds;
       checker_.OnClosed(*record);
@@ -154,6 +171,15 @@ class Run {
     }
   }
 
+  static State StateOf(const SavedCheckpoint& saved) {
+    const auto floats = [](const std::vector<std::byte>& bytes) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+      return values;
+    };
+    return {floats(saved.tensors.at(0)), floats(saved.tensors.at(1))};
+  }
+
   void OnSend(const coordinator::Send& send) {
     const ToWorker& message = *send.message;
     if (const auto* welcome = std::get_if<Welcome>(&message)) {
@@ -172,6 +198,12 @@ class Run {
     }
   }
 
+  bool DiskWasFull() const {
+    return std::ranges::any_of(job_.faults, [](const Fault& fault) {
+      return fault.kind == FaultKind::kFullDisk || fault.kind == FaultKind::kFailCheckpoint;
+    });
+  }
+
   void CheckEnd() {
     const coordinator::JobResult* result = simulation_.result();
     if (result == nullptr) {
@@ -183,6 +215,8 @@ class Run {
     } else if (result->outcome == coordinator::JobOutcome::kCompleted) {
       checker_.AtEnd(*result);
       if (!checker_.failure().empty()) Fail(checker_.failure());
+    } else if (DiskWasFull() && result->reason.find("no space left") != std::string::npos) {
+      outcome_.counts["ended by the disk"]++;
     } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
       outcome_.all_lost = true;
     } else {
@@ -212,6 +246,7 @@ class Run {
   Recording recording_;
   Checker checker_;
   std::map<coordinator::ConnectionId, MemberId> members_;
+  std::optional<RoundId> last_saved_;
 };
 
 }  // namespace
@@ -261,6 +296,9 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   FaultMix mix = draw.mix;
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);
+  const std::vector<Fault> added = DrawFaults(draw.more, job.workers, more);
+  job.faults.insert(job.faults.end(), added.begin(), added.end());
+  std::ranges::stable_sort(job.faults, {}, &Fault::at);
   job.faults_until = draw.mix.until;
   return job;
 }

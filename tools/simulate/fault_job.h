@@ -46,6 +46,7 @@ struct FaultDraw {
   std::optional<PolicySection> policy;     // else any pair of rules, or auto
   policies::PluginMaker plugin = nullptr;  // instead of all that
   FaultMix mix;
+  FaultMix more;  // drawn beside it
   std::uint32_t more_epochs = 0;
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/random.h"
 #include "tools/simulate/apart.h"
 
 namespace lockstep::simulate {
@@ -128,6 +129,19 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   draw.mix.coordinator = seed % 3 == 0;
   draw.mix.until = std::chrono::seconds(2 + seed % 7);
   draw.mix.mean_pause = std::chrono::milliseconds(100 + 150 * (seed % 5));
+  // Of the faults that came later every seed has some, but for each fifth: so that it stays what it
+  // was before.
+  if (seed % 5 != 0) {
+    const std::uint64_t bits = Mix64(seed);
+    draw.more.control_links = (bits & 1) != 0;
+    draw.more.one_way = (bits & 2) != 0;
+    draw.more.hangs = (bits & 4) != 0;
+    draw.more.clocks = (bits & 8) != 0;
+    draw.more.disk = (bits & 0x70) == 0;
+    draw.more.resume = (bits & 0x380) == 0;
+  }
+  draw.more.until = draw.mix.until;
+  draw.more.mean_pause = 2 * draw.mix.mean_pause;
   draw.more_epochs = 12;
   FaultJob job = DrawFaultJob(draw);
   if (options.fault_list_given) job.faults = options.fault_list;

@@ -30,6 +30,11 @@ class Numbers {
   virtual void Unmap(const MemberId& peer) = 0;
 
   virtual void Initialize() = 0;
+  // A chunk of a checkpoint comes in, or goes out of the snapshot; `offset` in bytes.
+  virtual void StoreState(std::uint32_t tensor, std::uint64_t offset,
+                          std::span<const std::byte> bytes) = 0;
+  virtual void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
+                              std::span<std::byte> bytes) = 0;
   virtual void StartWork(const worker::action::StartWork& work) = 0;
   // The compute thread: it reads the parameters now, and adds the unit when it is through.
   virtual void BeginUnit() = 0;
@@ -60,6 +65,8 @@ class NoNumbers final : public Numbers {
   void Map(const MemberId&, const std::shared_ptr<Numbers>&) override {}
   void Unmap(const MemberId&) override {}
   void Initialize() override {}
+  void StoreState(std::uint32_t, std::uint64_t, std::span<const std::byte>) override {}
+  void ReadCheckpoint(std::uint32_t, std::uint64_t, std::span<std::byte>) override {}
   void StartWork(const worker::action::StartWork&) override {}
   void BeginUnit() override {}
   void FinishUnit(const worker::UnitQueue::Take&, bool) override {}

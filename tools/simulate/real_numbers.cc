@@ -33,6 +33,20 @@ void RealNumbers::TakePiece(Numbers& server, const worker::BufferRange& from,
   ++counts_->fetched;
 }
 
+void RealNumbers::StoreState(std::uint32_t tensor, std::uint64_t offset,
+                             std::span<const std::byte> bytes) {
+  std::vector<float>& to = tensor == 0 ? memory_->state.parameters : memory_->state.momentum;
+  LOCKSTEP_CHECK(tensor < 2 && offset + bytes.size() <= to.size() * sizeof(float), "state");
+  std::memcpy(reinterpret_cast<std::byte*>(to.data()) + offset, bytes.data(), bytes.size());
+}
+
+void RealNumbers::ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
+                                 std::span<std::byte> bytes) {
+  const std::vector<float>& from = tensor == 0 ? checkpoint_.parameters : checkpoint_.momentum;
+  LOCKSTEP_CHECK(tensor < 2 && offset + bytes.size() <= from.size() * sizeof(float), "state");
+  std::memcpy(bytes.data(), reinterpret_cast<const std::byte*>(from.data()) + offset, bytes.size());
+}
+
 void RealNumbers::StartWork(const action::StartWork& work) {
   work_ = work;
   part_begun_ = {};

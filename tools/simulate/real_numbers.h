@@ -40,6 +40,10 @@ class RealNumbers final : public Numbers {
   void Unmap(const MemberId& peer) override { mapped_.erase(peer); }
 
   void Initialize() override { memory_->state = InitialState(memory_->layout); }
+  void StoreState(std::uint32_t tensor, std::uint64_t offset,
+                  std::span<const std::byte> bytes) override;
+  void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
+                      std::span<std::byte> bytes) override;
   void StartWork(const worker::action::StartWork& work) override;
   void BeginUnit() override { unit_parameters_ = Computed().parameters; }
   void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) override;
@@ -51,6 +55,7 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone*) override {
     if (a.kind == worker::action::SnapshotKind::kCompute) copy_ = memory_->state;
+    if (a.kind == worker::action::SnapshotKind::kCheckpoint) checkpoint_ = memory_->state;
   }
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
   void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_->state); }
@@ -69,6 +74,7 @@ class RealNumbers final : public Numbers {
   worker::action::StartWork work_;
   std::array<bool, kMaxParts> part_begun_{};
   State copy_;
+  State checkpoint_;
   std::vector<float> unit_parameters_;  // at its beginning
 };
 

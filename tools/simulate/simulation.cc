@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -29,12 +30,17 @@ class Simulation::Process final : public WorkerHost {
 
   void Send(FromWorker message) override {
     // In order, and lost with the process only if it has not left yet.
-    out_at_ = std::max(out_at_, now() + simulation_->Delay(random_));
+    out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
     simulation_->queue_.At(out_at_, [this, m = std::make_unique<FromWorker>(std::move(message))] {
       if (!closed) simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
     });
   }
-  void At(Time time, Task task) override { simulation_->queue_.At(time, Guarded(std::move(task))); }
+  void At(Time time, Task task) override {
+    AtTrue(std::max(clock().When(time), true_now()), std::move(task));
+  }
+  void AtTrue(Time time, Task task) override {
+    simulation_->queue_.At(time, Guarded(std::move(task)));
+  }
   void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) override {
     simulation_->queue_.After(simulation_->Delay(random_),
                               [s = simulation_, peer, a = std::move(action)] {
@@ -49,12 +55,13 @@ class Simulation::Process final : public WorkerHost {
     simulation_->members_[id] = this;
   }
   RandomStream& random() override { return random_; }
-  Time now() const override { return simulation_->now(); }
+  Time now() const override { return clock().Show(true_now()); }
+  Time true_now() const override { return simulation_->now(); }
   std::uint32_t machine() const override { return machine_; }
   std::optional<WorkerId> wanted() const override { return wanted_; }
 
   void Deliver(const std::shared_ptr<const ToWorker>& message, Time leaves) {
-    in_at_ = std::max(in_at_, leaves + simulation_->Delay(random_));
+    in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
     simulation_->queue_.At(
         in_at_, [this, message] { Run([this, message] { model->OnMessage(*message); }); });
   }
@@ -107,6 +114,8 @@ class Simulation::Process final : public WorkerHost {
     return {this, slot};
   }
 
+  const Clock& clock() const { return simulation_->machines_[machine_].clock; }
+
   Simulation* simulation_;
   std::uint32_t machine_;
   std::optional<WorkerId> wanted_;
@@ -127,13 +136,22 @@ Simulation::Simulation(coordinator::StartParameters start, std::uint64_t seed, C
       random_(seed, 2),
       busy_until_(kStart),
       stopped_until_(kStart) {
-  start.started = kStart;
-  auto made = coordinator::Coordinator::Make(std::move(start));
+  start_ = std::move(start);
+  start_.started = kStart;
+  auto made = coordinator::Coordinator::Make(start_);
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
 }
 
 Simulation::~Simulation() = default;
+
+namespace {
+
+Duration Below(Duration limit, RandomStream& random) {
+  return Duration(random.NextBelow(static_cast<std::uint64_t>(limit.count()) + 1));
+}
+
+}  // namespace
 
 Duration Simulation::Delay(RandomStream& random) {
   if (timing_.jitter == Duration{}) return timing_.latency;
@@ -141,16 +159,51 @@ Duration Simulation::Delay(RandomStream& random) {
          Duration(random.NextBelow(static_cast<std::uint64_t>(timing_.jitter.count())));
 }
 
+// When what is said now is there.
+Time Simulation::OutArrival(std::uint32_t machine, RandomStream& random) {
+  const Link& link = machines_[machine].link;
+  Time arrives = now() + Delay(random);
+  if (now() < link.slow_until) arrives += Below(link.slow_by, random);
+  return std::max(arrives, link.out_held_until);
+}
+
+Time Simulation::InArrival(std::uint32_t machine, Time leaves, RandomStream& random) {
+  const Link& link = machines_[machine].link;
+  Time arrives = leaves + Delay(random);
+  if (leaves < link.slow_until) arrives += Below(link.slow_by, random);
+  return std::max(arrives, link.in_held_until);
+}
+
+Time Simulation::Clock::Show(Time t) const {
+  if (rate == 1) return local + (t - from);
+  return local +
+         Duration(static_cast<Duration::rep>(static_cast<double>((t - from).count()) * rate));
+}
+
+Time Simulation::Clock::When(Time shown) const {
+  if (rate == 1 || shown == kNever) return shown == kNever ? kNever : from + (shown - local);
+  const double passed = std::ceil(static_cast<double>((shown - local).count()) / rate);
+  return from + Duration(static_cast<Duration::rep>(passed) + 1);
+}
+
 void Simulation::AddWorker(Duration after) {
   const auto machine = static_cast<std::uint32_t>(machines_.size());
   machines_.emplace_back();
-  queue_.After(after, [this, machine] { StartProcess(machine, std::nullopt); });
+  StartProcess(machine, std::nullopt, after);
 }
 
-void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted) {
-  processes_.push_back(std::make_unique<Process>(this, machine, processes_.size() + 1, wanted));
-  machines_[machine].process = processes_.back().get();
-  processes_.back()->Start();
+// Whoever cannot connect tries again.
+void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted,
+                              Duration after) {
+  queue_.After(after, [this, machine, wanted, start = ++machines_[machine].starts] {
+    if (start != machines_[machine].starts || down_) return;
+    const Link& link = machines_[machine].link;
+    const Time open = std::max(link.out_held_until, link.in_held_until);
+    if (open > now()) return StartProcess(machine, wanted, open - now());
+    processes_.push_back(std::make_unique<Process>(this, machine, processes_.size() + 1, wanted));
+    machines_[machine].process = processes_.back().get();
+    processes_.back()->Start();
+  });
 }
 
 void Simulation::AddFaults(const std::vector<Fault>& faults) {
@@ -166,6 +219,9 @@ void Simulation::StopJob(Duration after) {
 void Simulation::Inject(const Fault& fault) {
   if (hooks.on_fault) hooks.on_fault(fault);
   Process* process = fault.machine < machines_.size() ? machines_[fault.machine].process : nullptr;
+  if (fault.machine >= machines_.size()) return;
+  Link& link = machines_[fault.machine].link;
+  const Time until = now() + fault.length;
   switch (fault.kind) {
     case FaultKind::kCrash:
       if (process != nullptr) Kill(process, true);
@@ -182,10 +238,39 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kStopCoordinator:
       stopped_until_ = std::max(stopped_until_, now() + fault.length);
       break;
+    case FaultKind::kControlOut:
+      link.out_held_until = std::max(link.out_held_until, until);
+      break;
+    case FaultKind::kControlIn:
+      link.in_held_until = std::max(link.in_held_until, until);
+      break;
+    case FaultKind::kSlowControl:
+      link.slow_until = now() + std::chrono::seconds(1);
+      link.slow_by = fault.length;
+      break;
+    case FaultKind::kFastClock:
+    case FaultKind::kSlowClock: {
+      Clock& clock = machines_[fault.machine].clock;
+      const double by = fault.kind == FaultKind::kFastClock ? 1.0 : -1.0;
+      clock = {now(), clock.Show(now()), 1 + by * Seconds(fault.length)};
+      break;
+    }
+    case FaultKind::kFailCheckpoint:
+      saves_fail_until_ = std::max(saves_fail_until_, until);
+      break;
+    case FaultKind::kFullDisk:
+      saves_fail_until_ = std::max(saves_fail_until_, until);
+      writes_fail_until_ = std::max(writes_fail_until_, until);
+      break;
+    case FaultKind::kResume:
+      EndCoordinator(fault.length);
+      break;
     case FaultKind::kCutLink:
     case FaultKind::kPartition:
     case FaultKind::kDelay:
-      break;  // of the data plane: whoever has one hears of it through the hook
+    case FaultKind::kOneWay:
+    case FaultKind::kHangReduction:
+      break;  // of the data plane or the worker: whoever has one hears of it through the hook
   }
 }
 
@@ -197,15 +282,15 @@ void Simulation::Kill(Process* process, bool restart) {
     const auto found = members_.find(*process->self);
     if (found != members_.end() && found->second == process) members_.erase(found);
   }
-  queue_.After(Delay(random_), [this, process] {
+  queue_.At(OutArrival(process->machine(), random_), [this, process] {
     if (process->closed) return;
     process->closed = true;
     Arrive(coordinator::Disconnected{process->connection, "connection closed by peer"});
   });
   if (!restart) return;
   const auto wanted = process->self ? std::optional(process->self->worker) : std::nullopt;
-  queue_.After(std::chrono::milliseconds(10 + process->random().NextBelow(500)),
-               [this, machine = process->machine(), wanted] { StartProcess(machine, wanted); });
+  StartProcess(process->machine(), wanted,
+               std::chrono::milliseconds(10 + process->random().NextBelow(500)));
 }
 
 Simulation::Process* Simulation::Find(ConnectionId connection) {
@@ -216,7 +301,7 @@ Simulation::Process* Simulation::Find(ConnectionId connection) {
 // --- the coordinator's thread: one message at a time, each at its cost
 
 void Simulation::Arrive(coordinator::Event event) {
-  if (result_) return;
+  if (result_ || down_) return;
   if (inbox_.empty() && now() >= busy_until_ && now() >= stopped_until_) {
     Step(std::move(event));
     return;
@@ -230,7 +315,7 @@ void Simulation::Arrive(coordinator::Event event) {
 
 void Simulation::Serve() {
   serving_ = false;
-  if (result_) return;
+  if (result_ || inbox_.empty()) return;
   if (now() >= stopped_until_ && now() >= busy_until_) {
     if (was_stopped_) {
       was_stopped_ = false;
@@ -278,8 +363,10 @@ void Simulation::CarryOut(coordinator::Action& action) {
     if (process == nullptr || process->closed) return;
     process->closed = true;
     // The process learns it after what was sent before, ends, and is started again.
-    queue_.At(busy_until_ + timing_.latency + timing_.jitter + std::chrono::milliseconds(1),
-              [this, process] { process->Run([this, process] { Kill(process, true); }); });
+    queue_.At(
+        std::max(busy_until_ + timing_.latency + timing_.jitter + std::chrono::milliseconds(1),
+                 machines_[process->machine()].link.in_held_until),
+        [this, process] { process->Run([this, process] { Kill(process, true); }); });
   } else if (auto* timer = std::get_if<coordinator::SetTimer>(&action)) {
     const std::uint64_t generation = ++timer_generation_;
     if (timer->at == kNever) return;
@@ -290,17 +377,95 @@ void Simulation::CarryOut(coordinator::Action& action) {
     if (hooks.on_log) hooks.on_log(*line);
   } else if (auto* closed = std::get_if<coordinator::RoundClosed>(&action)) {
     if (hooks.on_closed) hooks.on_closed(closed->record);
+    if (now() < writes_fail_until_ && !write_failed_) {
+      write_failed_ = true;
+      queue_.After(Duration{}, [this] {
+        Arrive(coordinator::StopRequested{"rounds.jsonl: no space left on device"});
+      });
+    }
   } else if (auto* done = std::get_if<coordinator::EvaluationDone>(&action)) {
     if (hooks.on_evaluated) hooks.on_evaluated(done->record);
   } else if (auto* stream = std::get_if<coordinator::StreamState>(&action)) {
-    queue_.After(Delay(random_), [this, c = stream->to] { Arrive(coordinator::StateStreamed{c}); });
+    StreamCheckpoint(stream->to);
+  } else if (auto* piece = std::get_if<coordinator::CheckpointPiece>(&action)) {
+    const StateChunk& chunk = piece->chunk;
+    if (chunk.offset == 0) writing_.resize(chunk.tensor);
+    if (chunk.offset == 0) writing_.emplace_back();
+    writing_.back().insert(writing_.back().end(), chunk.bytes.begin(), chunk.bytes.end());
   } else if (auto* save = std::get_if<coordinator::SaveCheckpoint>(&action)) {
-    if (hooks.on_checkpoint) hooks.on_checkpoint(save->state);
-    queue_.After(Delay(random_), [this, r = save->round] {
-      Arrive(coordinator::CheckpointSaved{r, {}});
-    });
+    Save(*save);
   } else if (auto* finished = std::get_if<coordinator::JobFinished>(&action)) {
     result_ = std::move(finished->result);
+  }
+}
+
+// --- the coordinator's disk, and what becomes of a job whose coordinator dies
+
+void Simulation::Save(const coordinator::SaveCheckpoint& save) {
+  if (hooks.on_checkpoint) hooks.on_checkpoint(save.state);
+  std::string error;
+  if (now() < saves_fail_until_) {
+    error = "no space left on device";
+  } else {
+    disk_ = SavedCheckpoint{save.state, std::exchange(writing_, {})};
+    if (hooks.on_saved) hooks.on_saved(*disk_);
+  }
+  queue_.After(Delay(random_), [this, r = save.round, error] {
+    Arrive(coordinator::CheckpointSaved{r, error});
+  });
+}
+
+void Simulation::StreamCheckpoint(ConnectionId to) {
+  constexpr std::size_t kChunk = 4096;
+  LOCKSTEP_CHECK(disk_, "state asked for in a job that does not resume");
+  const auto& tensors = disk_->tensors;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const std::vector<std::byte>& bytes = tensors[t];
+    for (std::size_t at = 0; at < bytes.size(); at += kChunk) {
+      const std::size_t end = std::min(at + kChunk, bytes.size());
+      StateChunk chunk;
+      chunk.round = RoundId(disk_->state.next_round.value - 1);
+      chunk.tensor = static_cast<std::uint32_t>(t);
+      chunk.offset = at;
+      chunk.last = t + 1 == tensors.size() && end == bytes.size();
+      chunk.bytes.assign(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                         bytes.begin() + static_cast<std::ptrdiff_t>(end));
+      Carry({{to}, std::make_shared<const ToWorker>(std::move(chunk))});
+    }
+  }
+  queue_.After(Delay(random_), [this, to] { Arrive(coordinator::StateStreamed{to}); });
+}
+
+// Whoever resumes a job ends what is left of it first.
+void Simulation::EndCoordinator(Duration length) {
+  if (!disk_ || down_ || result_) return;
+  down_ = true;
+  inbox_.clear();
+  writing_.clear();
+  ++timer_generation_;
+  for (const std::unique_ptr<Process>& process : processes_) {
+    process->closed = true;
+    Kill(process.get(), false);
+  }
+  queue_.After(length, [this] { Resume(); });
+}
+
+void Simulation::Resume() {
+  down_ = false;
+  write_failed_ = false;
+  busy_until_ = stopped_until_ = now();
+  start_.resume = disk_->state;
+  start_.term = Term(start_.term.value + 1);
+  start_.started = now();
+  auto made = coordinator::Coordinator::Make(start_);
+  LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
+  coordinator_ = std::move(*made);
+  if (hooks.on_resumed) hooks.on_resumed(*disk_);
+  for (std::uint32_t m = 0; m < machines_.size(); ++m) {
+    const Process* last = machines_[m].process;
+    const auto wanted = last != nullptr && last->self ? std::optional(last->self->worker)
+                                                      : std::optional<WorkerId>();
+    StartProcess(m, wanted, std::chrono::milliseconds(random_.NextBelow(300)));
   }
 }
 

@@ -41,7 +41,10 @@ class WorkerHost {
   virtual void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) = 0;
   virtual void SetSelf(const MemberId& self) = 0;  // from Welcome
   virtual RandomStream& random() = 0;              // of this process
-  virtual Time now() const = 0;
+  virtual Time now() const = 0;                    // by the machine's own clock
+  // What no process can know: the time of the simulation, the same everywhere.
+  virtual Time true_now() const { return now(); }
+  virtual void AtTrue(Time time, Task task) { At(time, std::move(task)); }
   // The machine that the process runs on; one that is started again runs on the same.
   virtual std::uint32_t machine() const = 0;
   virtual std::optional<WorkerId> wanted() const = 0;
@@ -52,6 +55,12 @@ struct ControlTiming {
   Duration latency = std::chrono::microseconds(50);
   Duration jitter = std::chrono::microseconds(400);  // up to that much more, evenly spread
   Duration coordinator_cost{};                       // of its one thread, for each message
+};
+
+// A checkpoint on the coordinator's disk.
+struct SavedCheckpoint {
+  coordinator::JobState state;
+  std::vector<std::vector<std::byte>> tensors;
 };
 
 class Simulation {
@@ -91,6 +100,8 @@ class Simulation {
     std::function<void(const std::shared_ptr<const coordinator::RoundRecord>&)> on_closed;
     std::function<void(const coordinator::EvaluationRecord&)> on_evaluated;
     std::function<void(const coordinator::JobState&)> on_checkpoint;
+    std::function<void(const SavedCheckpoint&)> on_saved;  // it is on disk
+    std::function<void(const SavedCheckpoint&)> on_resumed;
     std::function<void(const coordinator::LogLine&)> on_log;
     std::function<void(const Fault&)> on_fault;
     std::function<void()> after_step;  // of the coordinator, its actions carried out
@@ -99,11 +110,29 @@ class Simulation {
 
  private:
   class Process;
+  // The way between a machine and the coordinator.
+  struct Link {
+    Time out_held_until;
+    Time in_held_until;
+    Time slow_until;
+    Duration slow_by{};
+  };
+  // Runs by its own rate from a point at which it showed `local`.
+  struct Clock {
+    Time from;
+    Time local;
+    double rate = 1;
+    Time Show(Time t) const;
+    Time When(Time shown) const;  // rounded up
+  };
   struct Machine {
     Process* process = nullptr;  // that runs, or ran last
+    std::uint64_t starts = 0;    // a start that was put off holds when none came after it
+    Link link;
+    Clock clock;
   };
 
-  void StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted);
+  void StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted, Duration after);
   void Arrive(coordinator::Event event);
   void Serve();
   void Step(coordinator::Event event);
@@ -113,10 +142,17 @@ class Simulation {
   void Inject(const Fault& fault);
   Process* Find(coordinator::ConnectionId connection);
   Duration Delay(RandomStream& random);
+  Time OutArrival(std::uint32_t machine, RandomStream& random);
+  Time InArrival(std::uint32_t machine, Time leaves, RandomStream& random);
+  void StreamCheckpoint(coordinator::ConnectionId to);
+  void Save(const coordinator::SaveCheckpoint& save);
+  void EndCoordinator(Duration length);
+  void Resume();
 
   const ControlTiming timing_;
   const std::uint64_t seed_;
   Factory factory_;
+  coordinator::StartParameters start_;
   EventQueue queue_;
   RandomStream random_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
@@ -129,6 +165,12 @@ class Simulation {
   std::vector<std::unique_ptr<Process>> processes_;  // by connection, from 1
   std::vector<Machine> machines_;
   std::map<MemberId, Process*> members_;
+  bool down_ = false;                            // the coordinator is not there
+  std::vector<std::vector<std::byte>> writing_;  // a checkpoint that is not yet saved
+  std::optional<SavedCheckpoint> disk_;
+  Time saves_fail_until_;
+  Time writes_fail_until_;
+  bool write_failed_ = false;
   std::optional<coordinator::JobResult> result_;
   coordinator::Actions actions_;
   std::uint64_t coordinator_steps_ = 0;

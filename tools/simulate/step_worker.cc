@@ -27,6 +27,11 @@ std::uint64_t FloatsOf(const std::vector<action::SourceRange>& ranges) {
 }  // namespace
 
 void Cluster::Inject(const Fault& fault) {
+  if (fault.kind == FaultKind::kHangReduction) {
+    for (const auto& [id, worker] : alive) {
+      if (worker->machine() == fault.machine) worker->HangReduction(fault.length);
+    }
+  }
   if (fault.kind != FaultKind::kCutLink) return;
   StepWorker* one = nullptr;
   std::optional<MemberId> other;
@@ -123,11 +128,11 @@ void StepWorker::Carry(const std::shared_ptr<Connection>& c, std::uint64_t bytes
   const int to = 1 - EndOf(*c);
   StepWorker* other = c->ends[to];
   if (other->dead_) return;
-  const Time now = host_->now();
+  const Time now = host_->true_now();
   c->last_arrival[to] =
       std::max(c->last_arrival[to],
                cluster_->network->Arrival(now, machine(), other->machine(), bytes + kFrame));
-  other->host_->At(c->last_arrival[to], [c, to, other, there = std::move(there)] {
+  other->host_->AtTrue(c->last_arrival[to], [c, to, other, there = std::move(there)] {
     if (!c->down[to]) there(other);
   });
 }
@@ -299,13 +304,23 @@ void StepWorker::Queue(const Operation& a, std::uint64_t floats) {
 void StepWorker::RunNextOp() {
   if (ops_.empty()) return;
   op_under_way_ = true;
-  host_->After(ops_.front().takes, [this] {
-    const event::OpDone done = ops_.front().run();
-    ops_.pop_front();
-    op_under_way_ = false;
-    RunNextOp();
-    Handle(done);
-  });
+  host_->After(ops_.front().takes, [this] { EndOp(); });
+}
+
+void StepWorker::EndOp() {
+  if (host_->true_now() < hangs_until_) {
+    host_->AtTrue(hangs_until_, [this] { EndOp(); });
+    return;
+  }
+  const event::OpDone done = ops_.front().run();
+  ops_.pop_front();
+  op_under_way_ = false;
+  RunNextOp();
+  Handle(done);
+}
+
+void StepWorker::HangReduction(Duration length) {
+  hangs_until_ = std::max(hangs_until_, host_->true_now() + length);
 }
 
 void StepWorker::Do(const action::Reduce& a) {
@@ -338,7 +353,9 @@ void StepWorker::Do(const action::DigestState& a) { Queue(a, cluster_->layout.pa
 
 void StepWorker::Do(const action::UploadChunk& a) {
   if (cluster_->options.whole_checkpoints) {
-    host_->Send(StateChunk{a.round, a.tensor, a.offset, a.last, std::vector<std::byte>(a.bytes)});
+    StateChunk chunk{a.round, a.tensor, a.offset, a.last, std::vector<std::byte>(a.bytes)};
+    numbers_->ReadCheckpoint(a.tensor, a.offset, chunk.bytes);
+    host_->Send(std::move(chunk));
   } else if (a.last) {
     host_->Send(StateChunk{a.round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
   }

@@ -50,7 +50,7 @@ class Cluster {
         compute(c),
         make_numbers(std::move(m)) {}
 
-  // kCutLink.
+  // kCutLink and kHangReduction.
   void Inject(const Fault& fault);
   // Of each worker that is there what it waits for; for people.
   std::string Describe() const;
@@ -77,6 +77,8 @@ class StepWorker final : public WorkerModel {
   worker::StepMachine::View view() const { return machine_->view(); }
   // The connection is cut; both ends learn it.
   void Cut(const MemberId& peer);
+  // No operation ends before that.
+  void HangReduction(Duration length);
 
  private:
   struct FetchState {
@@ -123,7 +125,9 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::TakeSnapshot& a);
   void Do(const worker::action::DigestState& a);
   void Do(const worker::action::InitializeState&) { numbers_->Initialize(); }
-  void Do(const worker::action::StoreState&) {}
+  void Do(const worker::action::StoreState& a) {
+    numbers_->StoreState(a.tensor, a.offset, a.bytes);
+  }
   void Do(const worker::action::UploadChunk& a);
   void Do(const worker::action::SetTimer& a);
   void Do(const worker::action::Slowdown&) {}
@@ -138,6 +142,7 @@ class StepWorker final : public WorkerModel {
   template <class Operation>
   void Queue(const Operation& a, std::uint64_t floats);
   void RunNextOp();
+  void EndOp();
 
   struct QueuedOp {
     Duration takes;
@@ -154,6 +159,7 @@ class StepWorker final : public WorkerModel {
   std::map<Connection*, std::vector<Fetch>> serving_;
   std::deque<QueuedOp> ops_;
   bool op_under_way_ = false;
+  Time hangs_until_;
   std::optional<worker::action::StartWork> work_;
   bool in_unit_ = false;    // or seals
   std::uint64_t unit_ = 0;  // counts them

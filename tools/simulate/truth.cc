@@ -37,6 +37,7 @@ void Truth::OnCommit(const Commit& commit) {
 }
 
 void Truth::OnPlan(const Plan& plan) {
+  if (plan.relaxed) relaxed_.insert(plan.round);
   const auto [at, first] = plans_.emplace(plan.round, plan.attempt);
   if (first || at->second >= plan.attempt) return;
   at->second = plan.attempt;
@@ -171,6 +172,24 @@ void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
   if (known->second.state != state) {
     Complain(member, fmt::format("caught up to round {} wrongly", next));
   }
+}
+
+void Truth::OnCheckpoint(RoundId next, const State& state) {
+  const auto known = truth_.find(RoundId(next.value - 1));
+  if (known == truth_.end() || known->second.state == state) return;
+  errors_.push_back(fmt::format("the checkpoint before round {} is not its state", next));
+}
+
+void Truth::OnResumed(RoundId next, State state) {
+  commits_.clear();
+  sealed_.clear();
+  chosen_.clear();
+  plans_.clear();
+  relaxed_.clear();
+  truth_.clear();
+  const std::uint64_t digest = DigestOf(state);
+  truth_[RoundId(next.value - 1)] = {Attempt(0), std::move(state), digest};
+  oldest_ = next;
 }
 
 }  // namespace lockstep::simulate

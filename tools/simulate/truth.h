@@ -31,6 +31,10 @@ class Truth {
   void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
   // It has caught up.
   void OnLevel(const MemberId& member, RoundId next, const State& state);
+  // A checkpoint of the state before round `next`.
+  void OnCheckpoint(RoundId next, const State& state);
+  // The job goes on after a checkpoint: what was done since is void.
+  void OnResumed(RoundId next, State state);
   void Complain(const MemberId& member, const std::string& what);
 
   const worker::Layout& layout() const { return layout_; }

@@ -1,0 +1,77 @@
+// Each kind of fault does to a job what it says, and the job goes on as it has to.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tools/simulate/fault.h"
+#include "tools/simulate/fault_job.h"
+#include "tools/simulate/fault_runs.h"
+#include "tools/simulate/options.h"
+
+namespace lockstep::simulate {
+namespace {
+
+FaultOutcome RunWith(const std::string& faults, std::uint32_t seed = 8) {
+  std::istringstream words(
+      fmt::format("--faults --seed {} --workers 3 --policy.name=full {}", seed, faults));
+  const std::vector<std::string> arguments{std::istream_iterator<std::string>(words), {}};
+  auto options = ParseSimulateOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.error().message;
+  return RunFaultJob(FaultJobOf(*options, options->first_seed));
+}
+
+TEST(Faults, AreWrittenAndReadAlike) {
+  FaultMix mix{true, true, true, true, true, true, true, true, true, true};
+  mix.until = std::chrono::seconds(20);
+  mix.mean_pause = std::chrono::milliseconds(20);
+  RandomStream random(3);
+  std::set<FaultKind> kinds;
+  for (const Fault& fault : DrawFaults(mix, 4, random)) {
+    kinds.insert(fault.kind);
+    const auto read = ParseFault(ToString(fault));
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(*read, fault) << ToString(fault);
+  }
+  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(FaultKind::kResume) + 1);
+}
+
+class Harmless : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Harmless, TheJobCompletes) {
+  const FaultOutcome outcome = RunWith(GetParam());
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_FALSE(outcome.all_lost);
+  EXPECT_GT(outcome.rounds, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Harmless,
+    ::testing::Values("--fault control-out@0.1s:1,for=0.4s", "--fault control-in@0.1s:1,for=0.4s",
+                      // For longer than the time-out: it is lost, and the others go on.
+                      "--fault control-out@0.1s:1,for=3s", "--fault slow-control@0.1s:1,for=0.05s",
+                      "--fault one-way@0.1s:0-1,for=0.5s", "--fault hang-reduction@0.1s:2,for=0.5s",
+                      "--fault fast-clock@0.1s:0,for=0.05s --fault slow-clock@0.1s:1,for=0.05s",
+                      "--fault fail-checkpoint@0.05s,for=0.1s"));
+
+// The books and the state go on from the checkpoint, or the checker would say so.
+TEST(Faults, AJobIsResumedFromItsLastCheckpoint) {
+  const FaultOutcome outcome =
+      RunWith("--fault resume@0.25s,for=0.2s --fault crash@0.8s:1 --fault resume@0.9s,for=0.01s");
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(outcome.counts.at("resumed"), 2u);
+  EXPECT_FALSE(outcome.all_lost);
+}
+
+TEST(Faults, AFullDiskEndsTheJob) {
+  FaultOutcome outcome = RunWith("--fault full-disk@0.2s,for=600s");
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(outcome.counts["ended by the disk"], 1u);
+}
+
+}  // namespace
+}  // namespace lockstep::simulate
