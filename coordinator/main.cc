@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/free_memory.h"
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
@@ -166,5 +167,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::coordinator
 
 int main(int argc, char** argv) {
+  lockstep::EndWhenOutOfMemory("lockstep-coordinator");
   return lockstep::coordinator::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

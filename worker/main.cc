@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/free_memory.h"
 #include "base/log.h"
 #include "base/program_options.h"
 #include "worker/compute/devices.h"
@@ -83,6 +84,7 @@ int Fail(const lockstep::Error& error) {
 int main(int argc, char** argv) {
   using lockstep::ErrorCode, lockstep::FromSeconds, lockstep::InitLogging, lockstep::Setting;
   namespace worker = lockstep::worker;
+  lockstep::EndWhenOutOfMemory("lockstep-worker");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   auto parsed = lockstep::ParseWorkerOptions(arguments);
   if (!parsed) return Fail(parsed.error());

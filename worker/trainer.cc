@@ -58,16 +58,20 @@ class Trainer {
   // Null where the model writes the session's own memory.
   StagedModel* staged() { return staged_ ? &*staged_ : nullptr; }
 
-  void TrainUnit(const Work& work) {
+  // kUnavailable: the machine has no room for a unit of so many samples.
+  Status TrainUnit(const Work& work) {
+    if (Status room = batches_.Reserve(work.samples.size()); !room) return room;
     const Batch& batch = batches_.Train(work.epoch.value, work.range.from, work.samples);
     const TrainResult result =
         staged_ ? TrainStaged(work, batch)
                 : model_.TrainUnit(work.parameters.data(), work.gradient.data(), batch,
                                    work.last ? &final_blocks_ : nullptr, session_.Cancelled());
     session_.Done({.samples = result.samples, .loss_sum = result.loss_sum});
+    return {};
   }
 
-  void Evaluate(const Work& work) {
+  Status Evaluate(const Work& work) {
+    if (Status room = batches_.Reserve(work.range.size()); !room) return room;
     test_indices_.resize(work.range.size());
     std::iota(test_indices_.begin(), test_indices_.end(),
               static_cast<std::uint32_t>(work.range.from));
@@ -76,6 +80,7 @@ class Trainer {
         staged_ ? staged_->Evaluate(work.parameters, work.parameters_version, batch)
                 : model_.Evaluate(work.parameters.data(), batch);
     session_.EvaluationDone(result.loss_sum, result.correct);
+    return {};
   }
 
  private:
@@ -141,11 +146,9 @@ Status TrainJob(Compute& compute, Session& session, bool* begun) {
       if (work.failed) return Error{ErrorCode::kClosed, work.reason};
       return {};
     }
-    if (work.kind == Work::Kind::kTrain) {
-      trainer.TrainUnit(work);
-    } else {
-      trainer.Evaluate(work);
-    }
+    const Status done =
+        work.kind == Work::Kind::kTrain ? trainer.TrainUnit(work) : trainer.Evaluate(work);
+    if (!done) return done;
   }
 }
 

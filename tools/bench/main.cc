@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/free_memory.h"
 #include "base/log.h"
 #include "tools/bench/coordinator_bench.h"
 #include "tools/bench/exchange_bench.h"
@@ -66,5 +67,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
+  lockstep::EndWhenOutOfMemory("lockstep-bench");
   return lockstep::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/free_memory.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/program_options.h"
@@ -112,4 +113,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace lockstep::doctor
 
-int main(int argc, char** argv) { return lockstep::doctor::Main(lockstep::Arguments(argc, argv)); }
+int main(int argc, char** argv) {
+  lockstep::EndWhenOutOfMemory("lockstep-doctor");
+  return lockstep::doctor::Main(lockstep::Arguments(argc, argv));
+}

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/free_memory.h"
 #include "tools/simulate/fault_runs.h"
 #include "tools/simulate/job.h"
 #include "tools/simulate/options.h"
@@ -73,5 +74,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::simulate
 
 int main(int argc, char** argv) {
+  lockstep::EndWhenOutOfMemory("lockstep-simulate");
   return lockstep::simulate::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -13,7 +13,7 @@
 #include <new>
 
 #include "base/check.h"
-#include "transport/mapping/free_memory.h"
+#include "base/free_memory.h"
 #include "transport/mapping/ordering.h"
 
 namespace lockstep::transport {
@@ -40,13 +40,7 @@ Status CheckSize(std::uint64_t bytes) {
                  fmt::format("an arena of {} bytes is over the limit of {} bytes on file sizes",
                              bytes, limit.rlim_cur)};
   }
-  const std::uint64_t free = FreeMemoryBytes();
-  if (bytes > free) {
-    return Error{ErrorCode::kUnavailable,
-                 fmt::format("an arena of {} bytes does not fit into the {} bytes of free memory",
-                             bytes, free)};
-  }
-  return {};
+  return CheckMemory(bytes, "an arena");
 }
 
 // In steps, as a signal makes the kernel take back the whole of an interrupted one.

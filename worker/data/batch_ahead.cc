@@ -1,12 +1,28 @@
 #include "worker/data/batch_ahead.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+#include <vector>
+
+#include "base/free_memory.h"
 
 namespace lockstep::worker {
 
 BatchAhead::BatchAhead(const Dataset& dataset, std::uint64_t seed) : dataset_(dataset) {
   current_.seed = seed;
   ahead_.seed = seed;
+}
+
+Status BatchAhead::Reserve(std::size_t samples) {
+  const std::size_t values = samples * dataset_.shape().size();
+  if (current_.inputs.size() >= values || (prepared_ && ahead_.samples == samples)) return {};
+  const Status fits =
+      CheckMemory(values * sizeof(float), fmt::format("a unit of {} samples", samples));
+  if (!fits) return fits;
+  std::vector<float>().swap(current_.inputs);  // replaced, not kept beside the new one
+  current_.inputs.resize(values);
+  return {};
 }
 
 const Batch& BatchAhead::Train(std::uint32_t epoch, std::uint64_t first_position,

@@ -1,9 +1,11 @@
 // Training batches of which one may be filled ahead of need, while a device works on the other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "base/result.h"
 #include "worker/data/batch.h"
 #include "worker/data/dataset.h"
 
@@ -13,6 +15,9 @@ namespace lockstep::worker {
 class BatchAhead {
  public:
   BatchAhead(const Dataset& dataset, std::uint64_t seed);
+
+  // Room for batches of so many samples. An error when the machine's memory is too small for one.
+  Status Reserve(std::size_t samples);
 
   // The samples of a unit: `indices` are positions first_position, first_position + 1, .. of the
   // epoch's order. Valid until the next call of Train or Test.

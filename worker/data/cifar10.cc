@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "base/free_memory.h"
 
 namespace lockstep::worker {
 namespace {
@@ -37,6 +40,13 @@ Status ReadCifar10(ByteSource& source, Samples& samples) {
     if (record[0] >= kClasses) {
       return Error{ErrorCode::kInvalid, fmt::format("{}: record {} has label {}, not one of 0..{}",
                                                     source.name(), index, record[0], kClasses - 1)};
+    }
+    // Doubled here, where it can be refused: how much a gzip file comes to is not known before.
+    if (samples.pixels.capacity() < samples.pixels.size() + kShape.size()) {
+      const std::size_t wanted =
+          std::max(2 * samples.pixels.capacity(), std::size_t{1024} * kShape.size());
+      if (Status fits = CheckMemory(wanted, source.name() + ": data"); !fits) return fits;
+      samples.pixels.reserve(wanted);
     }
     samples.labels.push_back(record[0]);
     samples.pixels.insert(samples.pixels.end(), record.begin() + 1, record.end());

@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "base/free_memory.h"
+
 namespace lockstep::worker {
 namespace {
 
@@ -30,6 +32,12 @@ Result<IdxArray> ReadValues(ByteSource& source, IdxArray array, std::uint64_t to
     const std::size_t before = array.values.size();
     // Doubling keeps the copies few; a lying header costs no more than twice what is there.
     const std::size_t more = std::min<std::uint64_t>(std::max(kChunk, before), total - before);
+    // Only what is there to be read takes memory, so a file that is cut off is told as such.
+    const Status fits = CheckMemory(before + more, source.name() + ": data");
+    if (!fits) {
+      const Status all = CheckMemory(total, source.name() + ": data");
+      return (all.ok() ? fits : all).error();
+    }
     array.values.resize(before + more);
     const auto got = source.Read(std::span(array.values).subspan(before));
     if (!got) return got.error();

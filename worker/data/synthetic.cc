@@ -1,10 +1,13 @@
 #include "worker/data/synthetic.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
+#include "base/free_memory.h"
 #include "base/random.h"
 
 namespace lockstep::worker {
@@ -53,6 +56,13 @@ Result<std::unique_ptr<Dataset>> MakeSynthetic(const DataSection& config, std::u
   if (classes < 2 || classes > 65536) {
     return Error{ErrorCode::kInvalid, "data.synthetic_classes: must be 2 to 65536"};
   }
+  const std::uint64_t samples = std::uint64_t{config.synthetic_train} + config.synthetic_test;
+  const std::uint64_t bytes = samples * (features + sizeof(std::uint16_t)) +
+                              std::uint64_t{classes} * features * sizeof(std::int64_t);
+  const Status fits = CheckMemory(
+      bytes, fmt::format("data.synthetic: a dataset of {} samples of {} features in {} classes",
+                         samples, features, classes));
+  if (!fits) return fits.error();
   std::vector<std::int64_t> patterns(std::size_t{classes} * features);
   const RandomStream random(seed, kPatterns);
   for (std::size_t i = 0; i < patterns.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/free_memory.h"
 #include "worker/compute/compute.h"
 
 namespace lockstep::worker {
@@ -55,6 +56,16 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (std::uint32_t i = 0; i <= state_tensors; ++i) own.push_back({BufferKind::kState, i, {}});
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
+  if (buffers->memory().on_host()) {
+    std::uint64_t bytes = 0;
+    for (const auto& ids : {shared, own}) {
+      for (const BufferId& id : ids) bytes += buffers->Size(id) * sizeof(float);
+    }
+    const Status fits =
+        CheckMemory(bytes, fmt::format("memory for the gradients, sums and state of {} parameters",
+                                       layout.parameter_count()));
+    if (!fits) return fits.error();
+  }
   if (arena) {
     std::vector<transport::BlockSpec> specs;
     for (const BufferId& id : shared) {

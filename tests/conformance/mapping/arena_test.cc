@@ -1,6 +1,7 @@
 // The arena's memory itself: what the kernel holds for us, and what a reader makes of memory that a
 // stranger sends.
 #include "transport/mapping/arena.h"
+#include "base/free_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <string>
 
-#include "transport/mapping/free_memory.h"
 #include "transport/mapping/peer_arena.h"
 
 namespace lockstep::transport {

@@ -1,10 +1,11 @@
 #include "worker/compute/cpu/cpu_compute.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "worker/compute/cpu/conv_kernels.h"
 #include "worker/compute/cpu/gemm.h"
 #include "worker/compute/cpu/kernels.h"
@@ -26,7 +27,7 @@ class CpuCompute final : public Compute {
   void* Allocate(std::size_t bytes) override {
     const std::size_t rounded = (bytes + 63) / 64 * 64;
     void* memory = std::aligned_alloc(64, rounded == 0 ? 64 : rounded);
-    LOCKSTEP_CHECK(memory != nullptr, "no memory for {} bytes", bytes);
+    if (memory == nullptr) throw DeviceError(fmt::format("no memory for {} bytes", bytes));
     std::memset(memory, 0, rounded);
     return memory;
   }

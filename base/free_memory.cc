@@ -1,15 +1,21 @@
-#include "transport/mapping/free_memory.h"
+#include "base/free_memory.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
 
-namespace lockstep::transport {
+namespace lockstep {
 namespace {
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
@@ -79,8 +85,46 @@ std::uint64_t LeftInGroups() {
   return left;
 }
 
+std::uint64_t LeftInAddressSpace() {
+  std::ifstream file("/proc/self/limits");
+  std::string line;
+  while (std::getline(file, line)) {
+    constexpr std::string_view kName = "Max address space";
+    if (!line.starts_with(kName)) continue;
+    std::istringstream words(line.substr(kName.size()));
+    std::uint64_t limit = 0;
+    if (!(words >> limit)) return kUnlimited;  // "unlimited"
+    return limit - std::min(limit, ReadKey("/proc/self/status", "VmSize:") * 1024);
+  }
+  return kUnlimited;
+}
+
+std::atomic<const char*> g_program = "";
+
+void EndForMemory() {
+  // Nothing here may take memory.
+  std::fputs(g_program, stderr);
+  std::fputs(": out of memory\n", stderr);
+  std::_Exit(1);
+}
+
 }  // namespace
 
-std::uint64_t FreeMemoryBytes() { return std::min(LeftInMachine(), LeftInGroups()); }
+std::uint64_t FreeMemoryBytes() {
+  return std::min({LeftInMachine(), LeftInGroups(), LeftInAddressSpace()});
+}
 
-}  // namespace lockstep::transport
+Status CheckMemory(std::uint64_t bytes, std::string_view what) {
+  const std::uint64_t free = FreeMemoryBytes();
+  if (bytes <= free) return {};
+  return Error{ErrorCode::kUnavailable,
+               fmt::format("{} of {} bytes does not fit into the {} bytes of free memory", what,
+                           bytes, free)};
+}
+
+void EndWhenOutOfMemory(const char* program) {
+  g_program = program;
+  std::set_new_handler(EndForMemory);
+}
+
+}  // namespace lockstep

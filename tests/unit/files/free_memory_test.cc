@@ -1,0 +1,63 @@
+#include "base/free_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <thread>
+
+namespace lockstep {
+namespace {
+
+TEST(FreeMemory, IsLessThanWhatNoMachineHas) {
+  EXPECT_GT(FreeMemoryBytes(), 0u);
+  EXPECT_TRUE(CheckMemory(1, "a byte").ok());
+  const Status status = CheckMemory(std::numeric_limits<std::uint64_t>::max(), "everything");
+  // Where nothing can be read nothing is limited.
+  if (FreeMemoryBytes() == std::numeric_limits<std::uint64_t>::max()) GTEST_SKIP();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(status.error().message,
+              testing::StartsWith("everything of 18446744073709551615 bytes does not fit into"));
+}
+
+#ifndef LOCKSTEP_SANITIZED  // whose shadow takes more address space than there could be
+
+constexpr std::uint64_t kAddressSpace = std::uint64_t{1} << 30;
+
+void LimitAddressSpace() {
+  rlimit limit{};
+  limit.rlim_cur = limit.rlim_max = kAddressSpace;
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+TEST(FreeMemoryDeathTest, TheLimitOnAddressSpaceCounts) {
+  const auto look = [] {
+    LimitAddressSpace();
+    const bool below = FreeMemoryBytes() < kAddressSpace;
+    std::_Exit(below && !CheckMemory(kAddressSpace, "too much").ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(look(), testing::ExitedWithCode(0), "");
+}
+
+TEST(FreeMemoryDeathTest, WhenThereIsNoneAProgramEndsWithALine) {
+  const auto take_all = [] {
+    LimitAddressSpace();
+    EndWhenOutOfMemory("lockstep-test");
+    std::thread([] {
+      std::unique_ptr<char[]> all(new char[std::size_t{1} << 31]);
+      std::fprintf(stderr, "%p", static_cast<void*>(all.get()));
+    }).join();
+  };
+  EXPECT_EXIT(take_all(), testing::ExitedWithCode(1), "^lockstep-test: out of memory\n$");
+}
+
+#endif
+
+}  // namespace
+}  // namespace lockstep
