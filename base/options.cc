@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "base/ini.h"
+#include "base/regular_file.h"
 #include "base/suggest.h"
 
 namespace lockstep {
@@ -24,22 +21,6 @@ constexpr unsigned kHelpWidth = 100;
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
 bool IsDotted(const std::string& key) { return key.find('.') != std::string::npos; }
-
-// Reads at most one byte more than is allowed, so that the caller sees that it is too much.
-Result<std::string> ReadWhole(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return Invalid(path + ": is a directory, not a config file");
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Invalid(fmt::format("{}: {}", path, std::strerror(errno)));
-  std::string text(kMaxIniBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return Invalid(path + ": cannot be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
 
 std::string MarkdownCell(const std::string& text) {
   std::string cell;
@@ -194,8 +175,8 @@ Status OptionTable::ReadCommandLine(std::span<const std::string> arguments) {
 }
 
 Status OptionTable::ReadFile(const std::string& path) {
-  const Result<std::string> text = ReadWhole(path);
-  if (!text) return text.error();
+  const Result<std::string> text = ReadRegularFile(path, kMaxIniBytes);
+  if (!text) return Invalid(text.error().message);
   return ReadText(*text, path);
 }
 

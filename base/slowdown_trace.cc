@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
-#include "base/ini.h"
+#include "base/regular_file.h"
 
 namespace lockstep {
 namespace {
@@ -57,15 +56,11 @@ Result<std::vector<TracePoint>> ParseTrace(std::string_view text, const std::str
 
 Status LoadTrace(SlowdownSpec* spec) {
   if (spec->file.empty()) return {};
-  std::ifstream in(spec->file, std::ios::binary);
-  std::string text(kMaxTraceBytes + 1, '\0');
-  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.eof()) {
-    return Error{ErrorCode::kInvalid, fmt::format("slowdown file = {}: {}", Quoted(spec->file),
-                                                  in ? "is too long" : "cannot be read")};
+  const auto text = ReadRegularFile(spec->file, kMaxTraceBytes);
+  if (!text) {
+    return Error{ErrorCode::kInvalid, "slowdown file = " + text.error().message};
   }
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  Result<std::vector<TracePoint>> points = ParseTrace(text, spec->file);
+  Result<std::vector<TracePoint>> points = ParseTrace(*text, spec->file);
   if (!points) return points.error();
   SlowdownSpec read = *spec;
   read.file.clear();

@@ -37,7 +37,8 @@ SafetensorsFile::SafetensorsFile(std::string path, OwnedFd file, SafetensorsHead
       data_start_(data_start) {}
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a FIFO would wait for a writer.
+  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
     return Error{code, fmt::format("{}: {}", path, std::strerror(errno))};

@@ -103,5 +103,17 @@ TEST(DataMemoryDeathTest, AUnitOfTooManySamples) {
 
 #endif
 
+TEST(DataFiles, AFifoIsNotWaitedFor) {
+  const test::TempFolder folder;
+  test::WriteIdxFolder(folder.path(), false);
+  const std::string path = folder / "train-labels-idx1-ubyte";
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  DataSection section;
+  section.format = "idx";
+  section.path = folder.path();
+  EXPECT_EQ(Opened(section).error().message, path + ": not a regular file");
+}
+
 }  // namespace
 }  // namespace lockstep::worker

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/stat.h>
 
 #include <cmath>
 
@@ -146,7 +147,11 @@ TEST(Options, FilesThatAreNoneAreNamed) {
   const auto error = [&](const std::string& path) {
     return Fixture::MessageOf(f.table.ReadFile(path));
   };
-  EXPECT_EQ(error(folder.path()), folder.path() + ": is a directory, not a config file");
+  EXPECT_EQ(error(folder.path()), folder.path() + ": is a directory, not a file");
+  const std::string fifo = folder.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(error(fifo), fifo + ": is not a regular file");
+  EXPECT_EQ(error("/dev/zero"), "/dev/zero: is not a regular file");
   EXPECT_EQ(error(folder.path() + "/none.ini"),
             folder.path() + "/none.ini: No such file or directory");
   EXPECT_EQ(error(folder.Write("job.ini", "[policy]\nname = x\n")), "");

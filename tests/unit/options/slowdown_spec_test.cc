@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/stat.h>
 
 #include "base/slowdown_trace.h"
 #include "tests/unit/options/temp_file.h"
@@ -179,7 +180,11 @@ TEST(SlowdownTrace, IsLoadedFromItsFile) {
   ASSERT_TRUE(LoadTrace(&*spec).ok());
   EXPECT_EQ(ToString(*spec), "pattern=trace,points=0:1;3:5,loop=1");
   auto missing = ParseSlowdownSpec("pattern=trace,file=/nowhere");
-  EXPECT_THAT(LoadTrace(&*missing).error().message, HasSubstr("cannot be read"));
+  EXPECT_THAT(LoadTrace(&*missing).error().message, HasSubstr("/nowhere: No such file"));
+  const std::string fifo = folder.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  auto waits = ParseSlowdownSpec("pattern=trace,file=" + fifo);
+  EXPECT_THAT(LoadTrace(&*waits).error().message, HasSubstr("is not a regular file"));
   auto loop = ParseSlowdownSpec("pattern=trace,loop=1,file=" + folder.Write("one", "0 2\n"));
   EXPECT_THAT(LoadTrace(&*loop).error().message, HasSubstr("loops"));
 }
