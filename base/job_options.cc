@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint32_t kMostRounds32 = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t kMost64 = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint32_t kMostWorkers = 4096;
 constexpr std::uint32_t kMostStaleness = 1u << 20;
 constexpr std::uint32_t kMostUnits = 65536;  // a plan names each of them
 constexpr std::uint32_t kMostSamples = 1u << 24;
@@ -74,7 +73,7 @@ void DeclareJob(OptionTable& table, JobSection* job) {
   table.Add("job.units", &job->units, Count(0, kMostUnits),
             "Units that a round's samples are cut into, the smallest work that moves between "
             "workers; 0: 4 for each worker, at most one for each sample");
-  table.Add("job.min_workers", &job->min_workers, Count(0, kMostWorkers),
+  table.Add("job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
             "With fewer live workers the job waits; 0: --workers less those that the policy can "
             "spare, at least 1");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
@@ -166,14 +165,14 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
             "Shared library with the policy of the name plugin (policies/plugin.h)");
   table.Group("[backup]", "of the closing rule backup");
-  table.Add("backup.workers", &policy->backup_workers, CountOrAuto(kMostWorkers),
+  table.Add("backup.workers", &policy->backup_workers, CountOrAuto(kMaxWorkers),
             "How many workers a round does without: with --workers 8 and 1 here it closes over "
             "the first 7; auto: chosen in the course of the job from when contributions arrive");
   table.Group("[deadline]", "of the closing rule deadline");
   table.Add("deadline.k", &policy->deadline_k, Number(0, 1000),
             "A round closes at the median of the recent arrivals plus so many of their median "
             "absolute deviations");
-  table.Add("deadline.min_contributors", &policy->deadline_min_contributors, Count(0, kMostWorkers),
+  table.Add("deadline.min_contributors", &policy->deadline_min_contributors, Count(0, kMaxWorkers),
             "Not with fewer contributors; 0: half of --workers");
   table.Add("deadline.window", &policy->deadline_window, Count(1, 1000),
             "Rounds whose arrivals count as recent");
@@ -181,7 +180,7 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("partial.k", &policy->partial_k, Number(0, 1000),
             "Workers seal what they have at the median of the times that whole shares took, plus "
             "so many median absolute deviations");
-  table.Add("partial.min_contributors", &policy->partial_min_contributors, Count(0, kMostWorkers),
+  table.Add("partial.min_contributors", &policy->partial_min_contributors, Count(0, kMaxWorkers),
             "Not with fewer contributors; 0: half of --workers");
   table.Add("partial.window", &policy->partial_window, Count(1, 1000),
             "Rounds whose times count as recent");
@@ -192,7 +191,7 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("flexrr.first", &policy->flexrr_first, Number(0, 1),
             "The first hand-over as a share of a worker's units, at least one unit; follow-ups "
             "double");
-  table.Add("flexrr.group_size", &policy->flexrr_group_size, Count(0, kMostWorkers),
+  table.Add("flexrr.group_size", &policy->flexrr_group_size, Count(0, kMaxWorkers),
             "Workers that help each other, neighbours by id; 0: all of them");
   table.Group("[balance]", "of the work rule balance");
   table.Add("balance.hysteresis", &policy->balance_hysteresis, Number(0, 1),

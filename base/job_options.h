@@ -1,6 +1,7 @@
 // The options of a job: base/job_config.h as INI text, command line, help and reference page.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@
 #include "base/result.h"
 
 namespace lockstep {
+
+// Slots that a job may have.
+inline constexpr std::uint32_t kMaxWorkers = 4096;
 
 // A value from elsewhere than the file: "--key=value" of a command line, "--set key=value".
 struct Setting {

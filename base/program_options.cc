@@ -136,7 +136,7 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   table.Group("Coordinator", "");
   table.Add("listen", &options.listen, HostPortOption(),
             "Address for the workers; port 0: one that is free");
-  OptionType<std::uint32_t> workers = Count(1, 4096);
+  OptionType<std::uint32_t> workers = Count(1, kMaxWorkers);
   workers.format = [](const std::uint32_t& value) {
     return value == 0 ? std::string() : std::to_string(value);  // it has no default
   };
@@ -175,7 +175,7 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   table.Add("coordinator", &options.coordinator, HostPortOption(),
             "Where the coordinator listens; required");
   std::uint32_t id = 0;
-  table.Add("id", &id, Count(0, 4095),
+  table.Add("id", &id, Count(0, kMaxWorkers - 1),
             "Slot that this worker would have, when it is free; without it any free one");
   table.Add("device", &options.device, DeviceOption(), "What gradients are computed on");
   table.AddSwitch(

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "coordinator/json_numbers.h"
+
 namespace lockstep::coordinator {
 
 using Json = nlohmann::json;
@@ -40,25 +42,30 @@ Result<JobState> JobStateFromJson(std::string_view text) {
   JobState state;
   try {
     const Json json = Json::parse(text);
-    json.at("next_round").get_to(state.next_round.value);
-    json.at("updates").get_to(state.updates);
-    json.at("epoch").get_to(state.sampler.epoch.value);
-    json.at("epoch_samples").get_to(state.sampler.epoch_samples);
+    const auto read = [&json](const char* key, auto* count) {
+      *count = CountFrom<std::remove_reference_t<decltype(*count)>>(json.at(key), key);
+    };
+    read("next_round", &state.next_round.value);
+    read("updates", &state.updates);
+    read("epoch", &state.sampler.epoch.value);
+    read("epoch_samples", &state.sampler.epoch_samples);
     for (const Json& range : json.at("uncounted")) {
-      state.sampler.uncounted.push_back(
-          {range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
+      state.sampler.uncounted.push_back({CountFrom<std::uint64_t>(range.at(0), "uncounted"),
+                                         CountFrom<std::uint64_t>(range.at(1), "uncounted")});
     }
-    json.at("rounds").get_to(state.totals.rounds);
-    json.at("epochs").get_to(state.totals.epochs);
-    json.at("samples_counted").get_to(state.totals.samples_counted);
-    json.at("samples_dropped").get_to(state.totals.samples_dropped);
-    json.at("samples_requeued").get_to(state.totals.samples_requeued);
-    json.at("samples_moved").get_to(state.totals.samples_moved);
+    read("rounds", &state.totals.rounds);
+    read("epochs", &state.totals.epochs);
+    read("samples_counted", &state.totals.samples_counted);
+    read("samples_dropped", &state.totals.samples_dropped);
+    read("samples_requeued", &state.totals.samples_requeued);
+    read("samples_moved", &state.totals.samples_moved);
     json.at("dataset_digest").get_to(state.dataset_digest);
-    json.at("test_samples").get_to(state.test_samples);
-    json.at("parameter_count").get_to(state.parameter_count);
-    json.at("state_tensors").get_to(state.state_tensors);
+    read("test_samples", &state.test_samples);
+    read("parameter_count", &state.parameter_count);
+    read("state_tensors", &state.state_tensors);
   } catch (const Json::exception& e) {
+    return invalid(e.what());
+  } catch (const JsonRangeError& e) {
     return invalid(e.what());
   }
   std::uint64_t at = 0;

@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/temp_folder.h"
 #include "tools/simulate/job.h"
 
@@ -91,6 +97,106 @@ TEST(Replay, TheTableHasARowForEachPolicyThatThereIs) {
                  return none;
                }())
                    .ok());
+}
+
+// A run of three workers whose lines a test changes.
+class ReplayOfABrokenRun : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto options = ParseSimulateOptions(std::vector<std::string>{
+        "--workers=3", "--job.rounds=5", "--job.global_batch=64", "--run-dir=" + run_dir_});
+    ASSERT_TRUE(options.ok()) << options.error().message;
+    ASSERT_TRUE(SimulateIntoRunDirectory(*options).ok());
+    std::ifstream in(run_dir_ + "/rounds.jsonl");
+    for (std::string line; std::getline(in, line);) lines_.push_back(nlohmann::json::parse(line));
+    ASSERT_EQ(lines_.size(), 5u);
+  }
+
+  // What the replay of the lines says.
+  Result<std::string> Played(std::vector<std::string> arguments = {}) {
+    std::ofstream out(run_dir_ + "/rounds.jsonl", std::ios::trunc);
+    for (const nlohmann::json& line : lines_) out << line.dump() << "\n";
+    out.close();
+    arguments.push_back("--replay=" + run_dir_);
+    auto options = ParseSimulateOptions(arguments);
+    if (!options) return options.error();
+    return Replay(*options);
+  }
+  void ExpectRefused(const std::string& words) {
+    const auto table = Played();
+    ASSERT_FALSE(table.ok()) << *table;
+    EXPECT_NE(table.error().message.find(words), std::string::npos) << table.error().message;
+    EXPECT_EQ(table.error().message.find('\n'), std::string::npos) << table.error().message;
+  }
+
+  TempFolder folder_;
+  const std::string run_dir_ = folder_ / "run";
+  std::vector<nlohmann::json> lines_;
+};
+
+TEST_F(ReplayOfABrokenRun, NamesWorkersThatCannotBe) {
+  for (const std::int64_t worker : {-1LL, 4096LL, 1'000'000LL, 4294967295LL}) {
+    lines_[1]["units"][0]["worker"] = worker;
+    ExpectRefused("rounds.jsonl:2");
+  }
+  lines_[1]["units"][0]["worker"] = 4095;  // a slot that jobs may have, but not this one
+  ExpectRefused("too few for the 4096 workers");
+}
+
+TEST_F(ReplayOfABrokenRun, NamesRoundsThatAreNotInOrder) {
+  std::swap(lines_[1], lines_[2]);
+  ExpectRefused("rounds.jsonl:2: round 2 follows round 0");
+  lines_.erase(lines_.begin() + 1);
+  ExpectRefused("rounds.jsonl:3: round 3 follows round 1");
+  lines_.resize(2);
+  lines_[1]["times"]["start"] = -1;
+  ExpectRefused("starts before");
+}
+
+TEST_F(ReplayOfABrokenRun, NamesRangesSamplesAndTimesThatCannotBe) {
+  const auto good = lines_;
+  std::swap(lines_[2]["units"][1]["range"][0], lines_[2]["units"][1]["range"][1]);
+  ExpectRefused("rounds.jsonl:3");
+  lines_ = good;
+  lines_[0]["contributors"][0]["samples"] = 1;
+  ExpectRefused("its ranges have");
+  lines_ = good;
+  lines_[0]["samples"] = 65;
+  ExpectRefused("its contributors 64");
+  lines_ = good;
+  lines_[4]["units"][0]["end"] = -1;
+  ExpectRefused("ends before it starts");
+  lines_ = good;
+  lines_[4]["units"][0]["end"] = 9e8;  // virtual time would not be enough
+  ExpectRefused("too long to be played");
+  lines_ = good;
+  lines_[4]["policy"] = "\x1b[2J";
+  ExpectRefused("no text");
+  lines_.resize(1);
+  lines_[0] = good[0];
+  lines_[0]["times"]["commit"] = lines_[0]["times"]["start"];
+  ExpectRefused("took no time");
+}
+
+TEST_F(ReplayOfABrokenRun, LoadsNoPluginThatOnlyTheRunNames) {
+  {
+    std::ofstream config(run_dir_ + "/config.ini", std::ios::trunc);
+    config << "[job]\nrounds = 5\nglobal_batch = 64\n"
+              "[policy]\nname = plugin\nplugin = ./evil.so\n";
+  }
+  const auto table = Played();
+  ASSERT_TRUE(table.ok()) << table.error().message;
+  EXPECT_NE(table->find("left out: the run's config names the plug-in \"./evil.so\""),
+            std::string::npos)
+      << *table;
+  EXPECT_EQ(table->find("cannot be loaded"), std::string::npos) << *table;
+  const auto asked = Played({"--policy.name=plugin"});
+  ASSERT_FALSE(asked.ok());
+  EXPECT_NE(asked.error().message.find("--policy.plugin=FILE"), std::string::npos);
+  // Named by who runs it, it is loaded; here there is none.
+  const auto named = Played({"--policy.plugin=./evil.so"});
+  ASSERT_TRUE(named.ok()) << named.error().message;
+  EXPECT_NE(named->find("cannot be loaded"), std::string::npos) << *named;
 }
 
 }  // namespace

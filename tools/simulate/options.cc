@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/options.h"
 #include "base/program_options.h"
@@ -151,7 +152,8 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Group("What if", "");
   table.Add("replay", &options->replay, Text("RUNDIR", "a run directory"),
             "Takes the measured times out of a run's rounds.jsonl and plays them under other "
-            "policies: those that --set or --policy.name names, else all");
+            "policies: those that --set or --policy.name names, else all. A plug-in that the run's "
+            "config names is loaded only if --policy.plugin names it, too");
   table.Group("Other", "");
   table.AddSwitch("version", &raw->version, "Print the version and end");
   table.AddSwitch("help", &raw->help, "Print this and end");
@@ -229,9 +231,14 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   }
   options.policy_given = table.Given("policy.name");
   std::string file = options.config_file;
-  if (file.empty() && !options.replay.empty()) file = options.replay + "/config.ini";
+  const bool of_run = file.empty() && !options.replay.empty();
+  if (of_run) file = options.replay + "/config.ini";
+  const bool plugin_given = table.Given("policy.plugin");
   if (!file.empty()) {
     if (Status read = table.ReadFile(file); !read) return read.error();
+  }
+  if (of_run && !plugin_given) {
+    options.plugin_of_run = std::exchange(options.job.policy.plugin, "");
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = Check(options); !checked) return checked.error();

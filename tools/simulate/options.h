@@ -56,6 +56,9 @@ struct SimulateOptions {
   std::vector<Fault> fault_list;
   bool fault_list_given = false;
   std::string replay;
+  // policy.plugin of the replayed run's config, where nobody else has named it: it is not loaded,
+  // and job.policy.plugin is empty.
+  std::string plugin_of_run;
 
   bool policy_given = false;
   std::string print;  // not empty: --help or --version; nothing else is filled in

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <istream>
 #include <limits>
 #include <map>
 
 #include "base/check.h"
+#include "base/ini.h"
+#include "base/regular_file.h"
 #include "coordinator/policy_loader.h"
 #include "coordinator/record_json.h"
 #include "policies/registry.h"
@@ -29,6 +31,44 @@ struct WorkerRound {
   double last_end = 0;
   std::uint32_t units = 0;
 };
+
+Error Invalid(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+// A line may be well-formed and still be of no round that there was.
+Status CheckRound(const coordinator::RoundRecord& record) {
+  if (!IsPrintable(record.policy)) return Invalid("the policy's name is no text");
+  if (record.commit < record.start) return Invalid("the round ends before it starts");
+  for (const coordinator::UnitRecord& unit : record.units) {
+    if (unit.end < unit.start) {
+      return Invalid(fmt::format("a unit of worker {} ends before it starts", unit.worker));
+    }
+  }
+  std::uint64_t samples = 0;
+  for (const coordinator::ContributorRecord& contributor : record.contributors) {
+    std::uint64_t in_ranges = 0;
+    for (const SampleRange& range : contributor.ranges) in_ranges += range.size();
+    if (in_ranges != contributor.samples) {
+      return Invalid(fmt::format("worker {} contributes {} samples, its ranges have {}",
+                                 contributor.worker, contributor.samples, in_ranges));
+    }
+    samples += in_ranges;
+  }
+  if (samples != record.samples) {
+    return Invalid(
+        fmt::format("the round has {} samples, its contributors {}", record.samples, samples));
+  }
+  return {};
+}
+
+Status CheckOrder(const coordinator::RoundRecord& before, const coordinator::RoundRecord& after) {
+  if (after.round.value != before.round.value + 1) {
+    return Invalid(fmt::format("round {} follows round {}", after.round, before.round));
+  }
+  if (after.start < before.start) {
+    return Invalid(fmt::format("round {} starts before round {}", after.round, before.round));
+  }
+  return {};
+}
 
 std::uint32_t WorkersOf(const std::vector<coordinator::RoundRecord>& records) {
   std::uint32_t workers = 0;
@@ -110,6 +150,17 @@ void FillGaps(RunTimes* run) {
   }
 }
 
+constexpr const char* kPlugin = "plugin";
+
+// Why the policy `plugin` is not played: a run directory is data, and must not choose what code is
+// run by who looks at it.
+std::string NotLoaded(const SimulateOptions& options) {
+  return options.plugin_of_run.empty()
+             ? "policy.name = plugin: --policy.plugin must name the shared library"
+             : fmt::format("the run's config names the plug-in {}; --policy.plugin=FILE loads one",
+                           Quoted(options.plugin_of_run));
+}
+
 }  // namespace
 
 void Measured::Sort() {
@@ -125,6 +176,12 @@ double Measured::At(double at) const {
   if (after == points_.end() || after->at <= before.at) return before.value;
   const double part = (at - before.at) / (after->at - before.at);
   return before.value + part * (after->value - before.value);
+}
+
+double Measured::Longest() const {
+  double longest = 0;
+  for (const Point& point : points_) longest = std::max(longest, point.value);
+  return longest;
 }
 
 double Measured::Median() const {
@@ -168,27 +225,67 @@ void UnitTimes::ForEach(const std::function<void(double, double)>& visit) const 
 
 Result<std::vector<coordinator::RoundRecord>> ReadRounds(const std::string& run_dir) {
   const std::string path = run_dir + "/rounds.jsonl";
-  std::ifstream in(path);
-  if (!in) return Error{ErrorCode::kNotFound, path + ": cannot open"};
+  auto in = OpenRegularFile(path);
+  if (!in) return in.error();
+  return ReadRounds(*in, path);
+}
+
+Result<std::vector<coordinator::RoundRecord>> ReadRounds(std::istream& lines,
+                                                         const std::string& name) {
   std::vector<coordinator::RoundRecord> records;
   std::size_t number = 0;
-  for (std::string line; std::getline(in, line);) {
-    auto record = coordinator::RoundFromLine(line);
-    if (!record) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("{}:{}: {}", path, number + 1, record.error().message)};
-    }
+  for (std::string line; std::getline(lines, line);) {
     ++number;
+    const auto wrong = [&](const std::string& what) {
+      return Error{ErrorCode::kInvalid, fmt::format("{}:{}: {}", name, number, what)};
+    };
+    auto record = coordinator::RoundFromLine(line);
+    if (!record) return wrong(record.error().message);
+    if (const Status fits = CheckRound(*record); !fits) return wrong(fits.error().message);
+    if (!records.empty()) {
+      const Status follows = CheckOrder(records.back(), *record);
+      if (!follows) return wrong(follows.error().message);
+    }
     records.push_back(*std::move(record));
   }
   return records;
 }
 
+Status CheckReplay(const JobConfig& job, const RunTimes& run) {
+  const auto workers = static_cast<std::uint32_t>(run.workers.size());
+  const std::uint64_t least =
+      std::uint64_t{workers} * (job.policy.local() ? job.policy.local_steps : 1);
+  const std::uint32_t batch = job.job.global_batch;
+  if (batch < least || (job.job.units != 0 && job.job.units < least)) {
+    return Invalid(
+        fmt::format("job.global_batch = {} and job.units = {} are too few for the {} workers in "
+                    "its rounds",
+                    batch, job.job.units, workers));
+  }
+  // What all rounds take if one worker computes them at the worst speed that was measured. Virtual
+  // time has an end, too.
+  double unit = 0;
+  double between = 0;
+  for (const WorkerTimes& times : run.workers) {
+    times.unit.ForEach([&unit](double, double seconds) { unit = std::max(unit, seconds); });
+    between = std::max(between, times.delivery.Longest() + times.begin.Longest());
+  }
+  const double units = job.job.units > 0 ? job.job.units : 4.0 * workers;
+  const double longest =
+      static_cast<double>(run.rounds) * ((units + batch / run.unit_samples) * unit + between);
+  constexpr double kMost = 4e9;
+  if (!(longest < kMost)) {
+    return Invalid(fmt::format("{} rounds with units of {:.0f} s are too long to be played",
+                               run.rounds, unit));
+  }
+  return {};
+}
+
 Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records) {
-  if (records.empty()) return Error{ErrorCode::kInvalid, "the run has no closed round"};
+  if (records.empty()) return Invalid("the run has no closed round");
   RunTimes run;
   run.workers.resize(WorkersOf(records));
-  if (run.workers.empty()) return Error{ErrorCode::kInvalid, "the run's rounds have no units"};
+  if (run.workers.empty()) return Invalid("the run's rounds have no units");
   std::vector<double> sizes;
   for (const auto& record : records) {
     AddRound(record, &run);
@@ -202,6 +299,8 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   FillGaps(&run);
   run.unit_samples = std::max(MedianOf(std::move(sizes)), 1.0);
   run.seconds = records.back().commit - records.front().start;
+  if (run.seconds <= 0) return Invalid("the run's rounds took no time");
+  if (run.samples == 0) return Invalid("the run's rounds have no samples");
   run.policy = records.back().policy;
   return run;
 }
@@ -255,15 +354,24 @@ Result<std::string> Replay(const SimulateOptions& options) {
   auto run = MeasureRun(*records);
   if (!run) return Error{run.error().code, options.replay + ": " + run.error().message};
   const auto workers = static_cast<std::uint32_t>(run->workers.size());
-  std::vector<std::string> names = {run->policy};
+  if (const Status fits = CheckReplay(options.job, *run); !fits) {
+    return Error{fits.error().code, options.replay + ": " + fits.error().message};
+  }
+  // Under what it ran, by the name that the registry knows it by. A plug-in has one of its own.
+  const bool ran_plugin = !options.policy_given && options.job.policy.name == kPlugin;
+  const std::string as_it_ran = ran_plugin ? kPlugin : run->policy;
+  std::vector<std::string> names = {as_it_ran};
   const auto add = [&names](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
   if (options.policy_given) {
+    if (options.job.policy.name == kPlugin && options.job.policy.plugin.empty()) {
+      return Invalid(NotLoaded(options));
+    }
     PolicySection section = options.job.policy;
     auto policy = policies::MakePolicy(section, workers, coordinator::LoadPolicy);
     if (!policy) return policy.error();
-    add(section.name == "plugin" ? section.name : policy->name);
+    add(section.name == kPlugin ? section.name : policy->name);
   } else {
     for (const std::string& closing : policies::ClosingRuleNames()) {
       for (const std::string& work : policies::WorkRuleNames()) add(closing + "+" + work);
@@ -279,6 +387,10 @@ Result<std::string> Replay(const SimulateOptions& options) {
   text += fmt::format("{:<24} {:>14} {:>14} {:>18} {:>18}\n", "policy", "ms a round", "samples/s",
                       "rounds, times", "samples, times");
   for (const std::string& name : names) {
+    if (name == kPlugin && options.job.policy.plugin.empty()) {
+      text += fmt::format("{:<24} left out: {}\n", run->policy, NotLoaded(options));
+      continue;
+    }
     auto prediction = Predict(options, *run, name);
     if (!prediction) {
       text += fmt::format("{:<24} {}\n", name, prediction.error().message);
@@ -288,7 +400,7 @@ Result<std::string> Replay(const SimulateOptions& options) {
     const double rate = static_cast<double>(prediction->samples) / prediction->seconds;
     text += fmt::format("{:<24} {:>14.3f} {:>14.0f} {:>18.2f} {:>18.2f}{}\n", prediction->policy,
                         1e3 * per_round, rate, run->seconds / rounds / per_round, rate / real_rate,
-                        name == run->policy ? "  (as it ran)" : "");
+                        name == as_it_ran ? "  (as it ran)" : "");
   }
   text += "\n'times': as fast as the real run. Predictions are from measured times, so emulated.\n";
   for (std::uint32_t w = 0; w < workers; ++w) {

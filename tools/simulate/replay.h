@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@ class Measured {
   bool empty() const { return points_.empty(); }
   double At(double at) const;
   double Median() const;
+  double Longest() const;
 
  private:
   struct Point {
@@ -83,6 +85,11 @@ struct RunTimes {
 // kInvalid or kNotFound, one line.
 Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records);
 Result<std::vector<coordinator::RoundRecord>> ReadRounds(const std::string& run_dir);
+// `name` stands for the file in messages.
+Result<std::vector<coordinator::RoundRecord>> ReadRounds(std::istream& lines,
+                                                         const std::string& name);
+// Whether a job of this config can have been that run. kInvalid, one line.
+Status CheckReplay(const JobConfig& job, const RunTimes& run);
 
 class ReplayCompute final : public ComputeModel {
  public:

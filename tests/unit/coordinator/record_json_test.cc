@@ -75,6 +75,38 @@ TEST(RoundLine, WhatIsNoneIsAnError) {
   }
 }
 
+TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
+  const auto good = nlohmann::json::parse(RoundLine(Example()));
+  const std::vector<std::pair<const char*, std::vector<nlohmann::json>>> wrong = {
+      {"/round", {-1, 1.5, 1e30, "7", nullptr}},
+      {"/epoch", {-1, 0.5, 4294967296u}},
+      {"/samples", {-5, 1e300, 1.0, nlohmann::json::array({1})}},
+      {"/learning_rate", {1e300, -1e39, nullptr}},
+      {"/units/0/worker", {-1, 4096, 4294967295u, 1e9}},
+      {"/units/0/range", {{4, 0}, {0, 0}, {0, 1e30}, {-1, 4}, {0, 4, 8}, 4}},
+      {"/units/0/range/1", {18446744073709551615u}},
+      {"/units/0/end", {1e300, "soon"}},
+      {"/contributors/0/part", {256, -1, 0.5}},
+      {"/contributors/0/weight", {1e39, "1"}},
+      {"/contributors/0/samples", {-1, 1e20}},
+      {"/excluded/0", {4096, -1}},
+      {"/times/start", {-1e300}},
+      {"/times/ready", {{{"-1", 1.0}}, {{"4294967296", 1.0}}, {{"x", 1.0}}, {{"1", 1e300}}}},
+      {"/attempts/0/attempt", {1e20, -1}},
+      {"/digest/value", {"wrong", "", "0x1", 7}},
+  };
+  for (const auto& [where, values] : wrong) {
+    for (const auto& value : values) {
+      nlohmann::json line = good;
+      line[nlohmann::json::json_pointer(where)] = value;
+      const auto read = RoundFromLine(line.dump());
+      ASSERT_FALSE(read.ok()) << where << " = " << value;
+      EXPECT_EQ(read.error().code, ErrorCode::kInvalid);
+      EXPECT_EQ(read.error().message.find('\n'), std::string::npos) << read.error().message;
+    }
+  }
+}
+
 TEST(Timeline, IsOneJsonDocument) {
   std::stringstream lines(RoundLine(Example()) + "\nnot a line\n");
   std::stringstream out;
