@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -32,6 +33,7 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kSlowControl, "slow-control", true, false, true},
     KindName{FaultKind::kOneWay, "one-way", true, true, true},
     KindName{FaultKind::kHangReduction, "hang-reduction", true, false, true},
+    KindName{FaultKind::kHangCompute, "hang-compute", true, false, true},
     KindName{FaultKind::kFastClock, "fast-clock", true, false, true},
     KindName{FaultKind::kSlowClock, "slow-clock", true, false, true},
     KindName{FaultKind::kFailCheckpoint, "fail-checkpoint", false, false, true},
@@ -117,20 +119,20 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     add(FaultKind::kControlOut, 2), add(FaultKind::kControlIn, 2), add(FaultKind::kSlowControl, 2);
   }
   if (mix.one_way && machines > 1) add(FaultKind::kOneWay, 3);
-  if (mix.hangs) add(FaultKind::kHangReduction, 2);
+  if (mix.hangs) add(FaultKind::kHangReduction, 2), add(FaultKind::kHangCompute, 1);
   if (mix.clocks) add(FaultKind::kFastClock, 1), add(FaultKind::kSlowClock, 1);
   if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
   if (mix.resume) add(FaultKind::kResume, 1);
   std::vector<Fault> faults;
-  if (kinds.empty() || machines == 0) return faults;
+  if (machines == 0) return faults;
   const auto micros = [&random](std::uint64_t below) {
     return Duration(std::chrono::microseconds(random.NextBelow(below)));
   };
   const auto pause = static_cast<std::uint64_t>(2 * mix.mean_pause.count() / 1000);
   Duration at{};
-  for (;;) {
+  while (!kinds.empty()) {
     at += micros(pause + 1);
-    if (at > mix.until) return faults;
+    if (at > mix.until) break;
     Fault fault;
     fault.at = at;
     fault.kind = kinds[random.NextBelow(kinds.size())];
@@ -151,6 +153,20 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     }
     faults.push_back(fault);
   }
+  if (mix.endless && machines > 1) {
+    const std::array lasting = {FaultKind::kHangCompute};
+    Fault fault;
+    fault.at = micros(static_cast<std::uint64_t>(mix.until.count() / 1000) + 1);
+    fault.kind = lasting[random.NextBelow(lasting.size())];
+    fault.machine = static_cast<std::uint32_t>(random.NextBelow(machines));
+    fault.other = static_cast<std::uint32_t>(random.NextBelow(machines - 1));
+    if (fault.other >= fault.machine) ++fault.other;
+    if (!Of(fault.kind).other) fault.other = 0;
+    fault.length = kEndless;
+    faults.push_back(fault);
+    std::ranges::stable_sort(faults, {}, &Fault::at);
+  }
+  return faults;
 }
 
 }  // namespace lockstep::simulate

@@ -26,6 +26,7 @@ enum class FaultKind : std::uint8_t {
   kSlowControl,      // what either says takes up to `length` longer, for a second
   kOneWay,           // what a machine sends to another one arrives only after `length`
   kHangReduction,    // the worker's reduction thread does nothing for `length`
+  kHangCompute,      // its compute thread ends no unit for `length`
   kFastClock,        // from here on each second of a machine's clock is `length` shorter,
   kSlowClock,        // or longer
   kFailCheckpoint,   // no checkpoint can be saved for `length`
@@ -58,9 +59,13 @@ struct FaultMix {
   bool clocks = false;
   bool disk = false;
   bool resume = false;
+  bool endless = false;   // one of them, beside the others, lasts for kEndless
   Duration until{};       // none begins after this
   Duration mean_pause{};  // between two
 };
+
+// Longer than any job that goes on in spite of it.
+inline constexpr Duration kEndless = std::chrono::minutes(10);
 
 // By ascending time.
 std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, RandomStream& random);

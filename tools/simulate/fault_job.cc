@@ -224,6 +224,19 @@ class Run {
     }
   }
 
+  // Whoever has all closed rounds in its parameters, and was never touched, could have gone on.
+  void CheckNobodyIsLeft(const std::string& reason) {
+    for (const auto& [id, worker] : cluster_.alive) {
+      const worker::StepMachine::View view = worker->view();
+      if (!view.level || view.next < checker_.first_open() || simulation_.Troubled(id)) continue;
+      Fail(
+          fmt::format("the job has failed ({}) though worker {}.{}, which was never stopped, is "
+                      "level before round {}",
+                      reason, id.worker, id.incarnation, view.next));
+      return;
+    }
+  }
+
   void Fail(std::string what) {
     outcome_.failure = std::move(what);
     outcome_.details = cluster_.Describe();
@@ -296,7 +309,10 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   FaultMix mix = draw.mix;
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);
-  const std::vector<Fault> added = DrawFaults(draw.more, job.workers, more);
+  FaultMix added_mix = draw.more;
+  // It may cost one worker for good.
+  if (job.min_workers >= job.workers) added_mix.endless = false;
+  const std::vector<Fault> added = DrawFaults(added_mix, job.workers, more);
   job.faults.insert(job.faults.end(), added.begin(), added.end());
   std::ranges::stable_sort(job.faults, {}, &Fault::at);
   job.faults_until = draw.mix.until;

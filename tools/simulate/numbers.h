@@ -49,6 +49,8 @@ class Numbers {
   virtual void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::DigestState& a, worker::event::OpDone* done) = 0;
 
+  // It says that it has applied this attempt.
+  virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
   // It says that it has caught up and is level before round `next`.
   virtual void OnLevel(RoundId next) = 0;
 };
@@ -81,6 +83,7 @@ class NoNumbers final : public Numbers {
   void Run(const worker::action::DigestState&, worker::event::OpDone* done) override {
     done->text = "simulated";
   }
+  void OnSaidApplied(RoundId, Attempt) override {}
   void OnLevel(RoundId) override {}
 };
 

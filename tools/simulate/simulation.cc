@@ -90,7 +90,8 @@ class Simulation::Process final : public WorkerHost {
   std::optional<MemberId> self;
   bool dead = false;
   bool stopped = false;
-  bool closed = false;  // the connection
+  bool closed = false;    // the connection
+  bool troubled = false;  // by a fault
 
  private:
   // A task within a task would not fit in place.
@@ -220,6 +221,12 @@ void Simulation::Inject(const Fault& fault) {
   if (hooks.on_fault) hooks.on_fault(fault);
   Process* process = fault.machine < machines_.size() ? machines_[fault.machine].process : nullptr;
   if (fault.machine >= machines_.size()) return;
+  const auto is_any_of = [&](auto... kinds) { return ((fault.kind == kinds) || ...); };
+  using enum FaultKind;
+  if (process != nullptr && is_any_of(kCrash, kLoseControl, kStop, kControlOut, kControlIn,
+                                      kHangReduction, kHangCompute)) {
+    process->troubled = true;
+  }
   Link& link = machines_[fault.machine].link;
   const Time until = now() + fault.length;
   switch (fault.kind) {
@@ -270,8 +277,14 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kDelay:
     case FaultKind::kOneWay:
     case FaultKind::kHangReduction:
+    case FaultKind::kHangCompute:
       break;  // of the data plane or the worker: whoever has one hears of it through the hook
   }
+}
+
+bool Simulation::Troubled(const MemberId& member) const {
+  const auto found = members_.find(member);
+  return found == members_.end() || found->second->troubled;
 }
 
 void Simulation::Kill(Process* process, bool restart) {

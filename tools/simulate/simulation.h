@@ -82,6 +82,9 @@ class Simulation {
   bool Run(Time until);
   // As one event does it; false when there is none or the job has finished.
   bool RunNext();
+  // A fault has befallen the member's process: it was stopped, hung, or was cut off from the
+  // coordinator.
+  bool Troubled(const MemberId& member) const;
 
   const coordinator::JobResult* result() const { return result_ ? &*result_ : nullptr; }
   const coordinator::Coordinator& coordinator() const { return *coordinator_; }

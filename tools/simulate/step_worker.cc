@@ -27,10 +27,10 @@ std::uint64_t FloatsOf(const std::vector<action::SourceRange>& ranges) {
 }  // namespace
 
 void Cluster::Inject(const Fault& fault) {
-  if (fault.kind == FaultKind::kHangReduction) {
-    for (const auto& [id, worker] : alive) {
-      if (worker->machine() == fault.machine) worker->HangReduction(fault.length);
-    }
+  for (const auto& [id, worker] : alive) {
+    if (worker->machine() != fault.machine) continue;
+    if (fault.kind == FaultKind::kHangReduction) worker->HangReduction(fault.length);
+    if (fault.kind == FaultKind::kHangCompute) worker->HangCompute(fault.length);
   }
   if (fault.kind != FaultKind::kCutLink) return;
   StepWorker* one = nullptr;
@@ -228,6 +228,9 @@ void StepWorker::Do(const action::ToPeer& a) {
 
 void StepWorker::Do(const action::ToCoordinator& a) {
   if (const auto* level = std::get_if<Level>(&a.message)) numbers_->OnLevel(level->round.Next());
+  if (const auto* applied = std::get_if<Applied>(&a.message)) {
+    numbers_->OnSaidApplied(applied->round, applied->attempt);
+  }
   if (std::holds_alternative<Behind>(a.message)) cluster_->counts["behind"]++;
   host_->Send(a.message);
 }
@@ -308,8 +311,8 @@ void StepWorker::RunNextOp() {
 }
 
 void StepWorker::EndOp() {
-  if (host_->true_now() < hangs_until_) {
-    host_->AtTrue(hangs_until_, [this] { EndOp(); });
+  if (host_->true_now() < reduction_hangs_until_) {
+    host_->AtTrue(reduction_hangs_until_, [this] { EndOp(); });
     return;
   }
   const event::OpDone done = ops_.front().run();
@@ -320,7 +323,11 @@ void StepWorker::EndOp() {
 }
 
 void StepWorker::HangReduction(Duration length) {
-  hangs_until_ = std::max(hangs_until_, host_->true_now() + length);
+  reduction_hangs_until_ = std::max(reduction_hangs_until_, host_->true_now() + length);
+}
+
+void StepWorker::HangCompute(Duration length) {
+  compute_hangs_until_ = std::max(compute_hangs_until_, host_->true_now() + length);
 }
 
 void StepWorker::Do(const action::Reduce& a) {
@@ -420,6 +427,10 @@ void StepWorker::Do(const action::VoidWork&) {
 // Perhaps before its time; the later call finds another unit.
 void StepWorker::EndUnit(std::uint64_t unit) {
   if (!computing_ || unit != unit_) return;
+  if (host_->true_now() < compute_hangs_until_) {
+    host_->AtTrue(compute_hangs_until_, [this, unit] { EndUnit(unit); });
+    return;
+  }
   const UnitQueue::Take take = *computing_;
   computing_.reset();
   FinishUnit(take, unit_start_ns_);

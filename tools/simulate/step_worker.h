@@ -50,7 +50,7 @@ class Cluster {
         compute(c),
         make_numbers(std::move(m)) {}
 
-  // kCutLink and kHangReduction.
+  // kCutLink and the hangs.
   void Inject(const Fault& fault);
   // Of each worker that is there what it waits for; for people.
   std::string Describe() const;
@@ -77,8 +77,9 @@ class StepWorker final : public WorkerModel {
   worker::StepMachine::View view() const { return machine_->view(); }
   // The connection is cut; both ends learn it.
   void Cut(const MemberId& peer);
-  // No operation ends before that.
+  // No operation, or no unit, ends before that.
   void HangReduction(Duration length);
+  void HangCompute(Duration length);
 
  private:
   struct FetchState {
@@ -159,7 +160,8 @@ class StepWorker final : public WorkerModel {
   std::map<Connection*, std::vector<Fetch>> serving_;
   std::deque<QueuedOp> ops_;
   bool op_under_way_ = false;
-  Time hangs_until_;
+  Time reduction_hangs_until_;
+  Time compute_hangs_until_;
   std::optional<worker::action::StartWork> work_;
   bool in_unit_ = false;    // or seals
   std::uint64_t unit_ = 0;  // counts them

@@ -27,7 +27,7 @@ class Truth {
   // A worker has sealed a part, with these parameters.
   void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
                 const State& state);
-  // It has done this update and has this state now.
+  // It has done this update and has this state now, or says so.
   void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
   // It has caught up.
   void OnLevel(const MemberId& member, RoundId next, const State& state);
