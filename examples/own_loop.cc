@@ -67,7 +67,8 @@ int main(int argc, char** argv) {
     const Work work = (*session)->Next();
     if (work.kind == Work::Kind::kEnd) {
       std::printf("end: %s\n", work.reason.c_str());
-      return work.failed ? 1 : 0;
+      if (!work.final_parameters) std::printf("not the last ones: %s\n", work.not_final.c_str());
+      return work.final_parameters || work.left ? 0 : 1;
     }
     if (work.kind == Work::Kind::kEvaluate) {
       (*session)->EvaluationDone(0, 0);  // this job has no test samples

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -170,6 +171,10 @@ class Transport {
   virtual Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) = 0;
   // No fetch or serve may use the region any more.
   virtual void Unregister(RegionId region) = 0;
+
+  // When the last byte of this peer came, also in the midst of a message or piece; nothing where
+  // the transport cannot tell.
+  virtual std::optional<Time> LastHeard(PeerId) const { return std::nullopt; }
 
   // Queues a small message. False: the peer's queue is full or the peer is down; nothing was
   // queued.

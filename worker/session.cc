@@ -27,6 +27,14 @@ namespace {
 // All units of a round (job.units allows no more) may come to one worker.
 constexpr std::uint32_t kMaxUnits = 65536;
 constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
+// Before this worker is ready, of which each is small: members leave meanwhile.
+constexpr std::size_t kMaxEarlyMessages = 8192;
+
+bool MayComeEarly(const ToWorker& message) {
+  return std::holds_alternative<Refuse>(message) || std::holds_alternative<MemberLeft>(message) ||
+         std::holds_alternative<Finish>(message) || std::holds_alternative<SetSlowdown>(message) ||
+         std::holds_alternative<AskToLeave>(message) || std::holds_alternative<Ping>(message);
+}
 
 // Equal on all processes of one running kernel.
 std::string HostId() {
@@ -44,10 +52,13 @@ std::string HostName() {
 // The messages that come before Begin, and whoever waits for the first of them.
 class Inbox {
  public:
-  void Put(ToWorker message) {
+  // False: there are too many of them.
+  bool Put(ToWorker message) {
     std::lock_guard lock(mutex_);
+    if (messages_.size() >= kMaxEarlyMessages) return false;
     messages_.push_back(std::move(message));
     wake_.notify_all();
+    return true;
   }
   void Close(Error error) {
     std::lock_guard lock(mutex_);
@@ -176,6 +187,10 @@ class SessionImpl final : public Session {
     auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
+    {
+      std::lock_guard lock(handover_);
+      ready_ = true;
+    }
     link_->Send(Ready{.transports = plane_->offers(),
                       .mapping_address = plane_->mapping_address(),
                       .dataset_digest = description_.dataset_digest,
@@ -211,9 +226,16 @@ class SessionImpl final : public Session {
           ended_ = true;
           Work work;
           work.kind = Work::Kind::kEnd;
-          work.reason = pick.reason;
-          work.failed = pick.failed;
-          work.unfit = pick.unfit;
+          Ending& ending = pick.ending;
+          work.failed = ending.failed;
+          work.unfit = ending.unfit;
+          work.left = ending.left;
+          work.final_parameters = ending.final_parameters;
+          work.params_digest = std::move(ending.params_digest);
+          work.not_final = std::move(ending.not_final);
+          if (!work.final_parameters && work.not_final.empty()) work.not_final = ending.reason;
+          work.reason = std::move(ending.reason);
+          if (buffers_) work.parameters = {buffers_->parameters(), description_.parameter_count};
           return work;
         }
       }
@@ -266,7 +288,7 @@ class SessionImpl final : public Session {
     if (begun_) {
       plane_->Post(event::LeaveAsked{std::move(reason)});
     } else {
-      desk_.End(std::move(reason), /*failed=*/false);
+      desk_.End({.reason = std::move(reason), .left = true});
     }
   }
 
@@ -310,25 +332,27 @@ class SessionImpl final : public Session {
     setup.machine.piece_bytes = config_.exchange.piece_bytes;
     setup.machine.fetch_window = config_.exchange.window;
     setup.machine.queue_capacity = kMaxUnits;
+    setup.machine.train_samples = description_.train_samples;
+    setup.machine.test_samples = description_.test_samples;
+    setup.machine.unit_samples = config_.job.global_batch;
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
     setup.transport = config_.exchange.transport;
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.machine.formation_timeout = setup.timeouts.formation;
+    setup.machine.peer_silence = setup.timeouts.silence;
+    setup.machine.finish_timeout = FromSeconds(config_.liveness.timeout_s);
     setup.paths = transport::paths::LookAround();
     setup.paths.gpu = options_.device.starts_with("cuda");
     setup.paths.gpu_pci = options_.gpu_pci;
     setup.paths.device_exchange = !buffers_->memory().on_host();
     setup.require_gpudirect = options_.require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
-      desk_.End(reason, /*failed=*/true, /*unfit=*/true);
+      desk_.End({.reason = reason, .failed = true, .unfit = true});
       link_->Send(Leave{reason});
     };
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
-      // Before it goes out: the coordinator's answer is to close, and that is no failure then.
-      if (const auto* leave = std::get_if<Leave>(&message))
-        desk_.End(leave->reason, /*failed=*/false);
       link_->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& specs) {
@@ -357,29 +381,36 @@ class SessionImpl final : public Session {
   // Control thread.
   void OnMessage(ToWorker message) {
     std::lock_guard lock(handover_);
-    if (closing_) return;
-    if (std::holds_alternative<Welcome>(message)) welcomed_at_ = MonotonicNow();
+    if (closing_ || broken_) return;
+    const bool welcome = welcomed_at_ == Time{} && std::holds_alternative<Welcome>(message);
+    if (welcome) welcomed_at_ = MonotonicNow();
     if (begun_) {
       Deliver(std::move(message));
-    } else {
-      inbox_.Put(std::move(message));
+    } else if ((!welcome && !ready_ && !MayComeEarly(message)) || !inbox_.Put(std::move(message))) {
+      broken_ = true;
+      const Error error{ErrorCode::kClosed,
+                        "the coordinator broke the protocol: it says what cannot be said before "
+                        "this worker is ready"};
+      inbox_.Close(error);
+      desk_.End({.reason = error.message, .failed = true});
     }
   }
   void Deliver(ToWorker message) {
-    if (const auto* refuse = std::get_if<Refuse>(&message)) {
-      desk_.End(fmt::format("the coordinator refuses this worker: {}", refuse->reason),
-                /*failed=*/true);
-      return;
-    }
-    // What else the machine cannot take was answered by the channel or is a mistake of the
-    // coordinator.
-    if (std::holds_alternative<Welcome>(message) || std::holds_alternative<Ping>(message)) return;
+    // Answered by the channel.
+    if (std::holds_alternative<Ping>(message)) return;
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
   void OnClosed(Error error) {
-    inbox_.Close(error);
-    desk_.End(fmt::format("the connection to the coordinator is closed: {}", error.message),
-              /*failed=*/true);
+    const std::string reason =
+        fmt::format("the connection to the coordinator is closed: {}", error.message);
+    inbox_.Close(std::move(error));
+    std::lock_guard lock(handover_);
+    if (closing_) return;
+    if (begun_) {
+      plane_->Post(event::CoordinatorGone{reason});
+    } else {
+      desk_.End({.reason = reason, .failed = true});
+    }
   }
 
   Work TrainWork(ComputeDesk::Pick pick) {
@@ -469,8 +500,10 @@ class SessionImpl final : public Session {
   std::unique_ptr<DataPlane> plane_;
   std::mutex handover_;  // of messages from the inbox to the machine, at Begin
   Time welcomed_at_;     // before the first message is taken out of the inbox
+  bool ready_ = false;   // the coordinator is told, or about to be
   bool begun_ = false;
   bool closing_ = false;
+  bool broken_ = false;  // the coordinator broke the protocol before that
 
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory

@@ -101,7 +101,7 @@ struct Work {
   SampleRange next_range;
   std::span<const std::uint32_t> next_samples;
   // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
-  // EvaluationDone.
+  // EvaluationDone. At kEnd see final_parameters.
   std::span<const float> parameters;
   // The parameters are those of every other Work of this kind with the same version.
   std::uint32_t parameters_version = 0;
@@ -117,6 +117,13 @@ struct Work {
   std::string reason;
   bool failed = false;
   bool unfit = false;  // failed, because this worker's host or options do not allow it to take part
+  bool left = false;   // this worker left before the job's end: Interrupt, or it was asked to
+  // kEnd: `parameters` (where Begin had come so far; until the session ends) are those that the job
+  // ended with, on all its workers the same bits; `params_digest` is their SHA-256 in hex, as in
+  // summary.json (empty where the coordinator did not wait for it). Else `not_final` says why not.
+  bool final_parameters = false;
+  std::string params_digest = {};
+  std::string not_final = {};
 };
 
 struct UnitResult {
@@ -152,7 +159,7 @@ class Session {
   // between layers.
   virtual const std::atomic<bool>& Cancelled() const = 0;
 
-  // Makes Next return kEnd soon. Any thread; async-signal-unsafe.
+  // Leaves the job: Next returns kEnd soon. Any thread; async-signal-unsafe.
   virtual void Interrupt(std::string reason) = 0;
 };
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -92,7 +93,7 @@ struct Serve {
 
 namespace event {
 
-// Any message of the coordinator but Welcome and Refuse.
+// Any message of the coordinator but Welcome.
 struct FromCoordinator {
   ToWorker message;
 };
@@ -149,6 +150,7 @@ struct PartSealed {
   std::uint32_t work = 0;
   PartIndex part;
   std::int64_t sealed_ns = 0;
+  bool finite = true;  // all values of the contribution are numbers
 };
 // Answer to action::EvaluateChunk.
 struct ChunkEvaluated {
@@ -170,7 +172,15 @@ struct ChunkUploaded {};
 struct LeaveAsked {
   std::string reason;
 };
-struct TimerDue {};
+// The connection to the coordinator has ended.
+struct CoordinatorGone {
+  std::string reason;
+};
+struct TimerDue {
+  // When the last byte of a peer came, where the transport can tell: a piece under way on a slow
+  // link may take longer than a peer may be silent.
+  std::vector<std::pair<MemberId, Time>> heard;
+};
 
 }  // namespace event
 
@@ -178,7 +188,8 @@ using Event =
     std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
                  event::UnitDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
-                 event::OpDone, event::ChunkUploaded, event::LeaveAsked, event::TimerDue>;
+                 event::OpDone, event::ChunkUploaded, event::LeaveAsked, event::CoordinatorGone,
+                 event::TimerDue>;
 
 // --- actions
 // -----------------------------------------------------------------------------------------------
@@ -347,10 +358,15 @@ struct SetTimer {
 struct Slowdown {
   std::string specs;  // one in each line
 };
-// The worker's part in the job is over; nothing follows.
+// The worker's part in the job is over; nothing for the compute thread follows.
 struct Exit {
   std::string reason;
   bool failed = false;
+  bool left = false;  // before the end, as it was asked to
+  // Why the parameters are not the job's last ones; empty: they are, and this is their SHA-256, hex
+  // (empty where the coordinator did not wait for it).
+  std::string params_digest = {};
+  std::string not_final = {};
 };
 struct Log {
   std::string line;

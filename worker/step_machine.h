@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "worker/step_io.h"
 #include "worker/unit_queue.h"
@@ -31,8 +33,15 @@ struct MachineConfig {
   std::uint32_t chunks_in_flight = 4;
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
+  std::vector<std::string> transports;   // that this worker offered; empty: whatever comes
+  // What the coordinator may name: positions of the training and test set, samples of one unit.
+  std::uint64_t train_samples = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t test_samples = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t unit_samples = std::numeric_limits<std::uint32_t>::max();
   Duration progress_interval = std::chrono::seconds(1);   // while a unit is long
   Duration formation_timeout = std::chrono::seconds(20);  // then who did not come is not reached
+  Duration peer_silence = std::chrono::seconds(15);       // of a peer, then it cannot be reached
+  Duration finish_timeout = std::chrono::seconds(10);     // for the last sums, once the job ends
 };
 
 // How long a worker waits, out of the one time-out. Connecting and mapping follow each other, and
@@ -42,12 +51,14 @@ struct Timeouts {
   Duration map{};        // a peer's arena
   Duration formation{};  // then who did not come is not reached
   Duration fetch{};      // with a peer that answers no fetch
+  Duration silence{};    // of a peer: longer than the coordinator's patience with whoever stopped
 };
 constexpr Timeouts TimeoutsFrom(Duration liveness_timeout) {
   return {.connect = liveness_timeout,
           .map = liveness_timeout / 2,
           .formation = 2 * liveness_timeout,
-          .fetch = liveness_timeout};
+          .fetch = liveness_timeout,
+          .silence = liveness_timeout * 3 / 2};
 }
 
 class StepMachine {
@@ -57,7 +68,9 @@ class StepMachine {
   StepMachine(StepMachine&&) noexcept;
   StepMachine& operator=(StepMachine&&) noexcept;
 
-  // Time never goes back. The actions are to be carried out, in order, before the next Step.
+  // Time never goes back. The actions are to be carried out, in order, before the next Step. What
+  // the coordinator and peers say may be anything that their decoders let through: a coordinator
+  // that breaks the protocol ends in action::Exit, a peer that does in action::ClosePeer.
   Actions Step(Time now, const Event& event);
 
   // A peer asks for a piece: what may be served. What was answered is pinned until event::Served
@@ -77,6 +90,7 @@ class StepMachine {
     std::size_t fetches = 0;  // under way
     std::size_t queued = 0;   // fetches that wait for their window
     std::size_t pins = 0;     // served pieces that are not yet sent
+    std::size_t peers = 0;    // that something is known of
     bool exited = false;
     std::string waiting_for;  // for people
   };

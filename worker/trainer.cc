@@ -144,6 +144,15 @@ Status TrainJob(Compute& compute, Session& session, bool* begun) {
       spdlog::info("end of the job: {}", work.reason);
       if (work.unfit) return Error{ErrorCode::kUnavailable, work.reason};
       if (work.failed) return Error{ErrorCode::kClosed, work.reason};
+      if (work.final_parameters) {
+        spdlog::info("this worker has the job's last parameters, SHA-256 {}",
+                     work.params_digest.empty() ? "not taken" : work.params_digest);
+      } else if (!work.left) {
+        return Error{ErrorCode::kClosed,
+                     fmt::format("the job has ended, and the parameters of this worker are not "
+                                 "its last ones: {}",
+                                 work.not_final)};
+      }
       return {};
     }
     const Status done =

@@ -299,6 +299,8 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   machine.queue_capacity = 256;
   machine.chunk_bytes = 5000;
   machine.formation_timeout = std::chrono::seconds(2);
+  machine.peer_silence = worker::TimeoutsFrom(std::chrono::seconds(2)).silence;
+  machine.finish_timeout = std::chrono::seconds(2);
   if (random.NextBelow(2) == 0) {
     job.slow.insert(static_cast<std::uint32_t>(random.NextBelow(job.workers)));
   }

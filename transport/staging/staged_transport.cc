@@ -84,6 +84,7 @@ class StagedTransport final : public Transport, public Handler {
     inner_->Connect(who, address);
   }
   void Close(PeerId peer, std::string reason) override { inner_->Close(peer, std::move(reason)); }
+  std::optional<Time> LastHeard(PeerId peer) const override { return inner_->LastHeard(peer); }
   bool Send(PeerId peer, std::span<const std::byte> bytes) override {
     return inner_->Send(peer, bytes);
   }

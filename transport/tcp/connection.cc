@@ -137,6 +137,7 @@ void Connection::OnReadable() {
                    : SocketError("read", errno));
       return;
     }
+    last_heard_ = MonotonicNow();
     inbox_.Filled(static_cast<std::size_t>(got));
     if (!HandleFrames()) return;
     read_now += static_cast<std::size_t>(got);

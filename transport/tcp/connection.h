@@ -61,6 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   PeerId peer() const { return peer_; }
   void set_peer(PeerId peer) { peer_ = peer; }
   const PeerIdentity& identity() const { return handshake_.peer(); }
+  Time last_heard() const { return last_heard_; }
 
   bool Send(std::span<const std::byte> bytes);
   // False: the window is full or the connection is ending.
@@ -116,6 +117,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::optional<PeerIdentity> whom_;
   Handshake handshake_;
   PeerId peer_;
+  Time last_heard_;
   State state_ = State::kGreeting;
   Inbox inbox_;
   Outbox outbox_;

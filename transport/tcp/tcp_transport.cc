@@ -54,6 +54,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   std::string address() const override { return address_; }
   void Connect(const PeerIdentity& who, const std::string& address) override;
   void Close(PeerId peer, std::string reason) override;
+  std::optional<Time> LastHeard(PeerId peer) const override;
   Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) override {
     CheckThread();
     return regions_.Add(kind, base, bytes);
@@ -276,6 +277,12 @@ void TcpTransport::OnDown(Connection& connection, const Error& reason) {
   const PeerId peer = connection.peer();
   peers_.erase(peer);
   handler_->OnPeerDown(peer, reason);
+}
+
+std::optional<Time> TcpTransport::LastHeard(PeerId peer) const {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return std::nullopt;
+  return found->second->last_heard();
 }
 
 void TcpTransport::Close(PeerId peer, std::string reason) {

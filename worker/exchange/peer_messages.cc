@@ -114,10 +114,12 @@ void Fields(Message& m, Visitor&& v) {
   } else if constexpr (std::is_same_v<M, StateWant>) {
     v(m.bucket, m.min_version);
   } else if constexpr (std::is_same_v<M, StateReady>) {
-    v(m.bucket, m.version, m.tag, m.buffer, m.gone);
-  } else {
-    static_assert(std::is_same_v<M, StateTaken>);
+    v(m.bucket, m.version, m.attempt, m.tag, m.buffer, m.gone);
+  } else if constexpr (std::is_same_v<M, StateTaken>) {
     v(m.tag);
+  } else {
+    static_assert(std::is_same_v<M, Alive>);
+    v();
   }
 }
 

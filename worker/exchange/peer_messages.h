@@ -84,11 +84,12 @@ struct StateWant {
   bool operator==(const StateWant&) const = default;
 };
 
-// The copy lies in state-out buffer `buffer`: all rounds before `version` are applied. `gone`: the
-// donor cannot give it.
+// The copy lies in state-out buffer `buffer`: all rounds before `version` are applied, the last of
+// them as `attempt` has it. `gone`: the donor cannot give it.
 struct StateReady {
   std::uint32_t bucket = 0;
   std::uint64_t version = 0;
+  Attempt attempt;
   std::uint32_t tag = 0;
   std::uint32_t buffer = 0;
   bool gone = false;
@@ -101,8 +102,13 @@ struct StateTaken {
   bool operator==(const StateTaken&) const = default;
 };
 
+// To a peer that was told nothing else for a while (machine/heartbeat.h).
+struct Alive {
+  bool operator==(const Alive&) const = default;
+};
+
 using PeerMessage =
-    std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady, StateTaken>;
+    std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady, StateTaken, Alive>;
 
 // The message without the floats: `inlined.Floats()` of them are to be put behind it.
 std::vector<std::byte> EncodePeerMessage(const PeerMessage& message);

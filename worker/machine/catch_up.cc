@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "worker/machine/protocol_check.h"
 
 namespace lockstep::worker {
 
@@ -24,17 +25,22 @@ void CatchUpJob::Begin(const CatchUp& order) {
   versions_.assign(context_.layout.bucket_count(), std::nullopt);
 }
 
+std::size_t CatchUpJob::buckets_copied() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(versions_, [](const auto& version) { return version.has_value(); }));
+}
+
 bool CatchUpJob::AnyAt(RoundId round) const {
-  return std::find(versions_.begin(), versions_.end(), round.value) != versions_.end();
+  return std::ranges::any_of(versions_, [&](const auto& version) { return IsAt(version, round); });
 }
 
 bool CatchUpJob::NeededByCopy(RoundId round) const {
   return copy_ && copy_->version <= round.value;
 }
 
-void CatchUpJob::Advance() {
+void CatchUpJob::Advance(Attempt attempt) {
   for (auto& version : versions_) {
-    if (version == next_.value) ++*version;
+    if (IsAt(version, next_)) version = Version{version->value + 1, attempt};
   }
   if (NeededByCopy(next_)) Abandon();
   next_ = next_.Next();
@@ -42,17 +48,37 @@ void CatchUpJob::Advance() {
 
 void CatchUpJob::Lose(RoundId round) {
   for (auto& version : versions_) {
-    if (version == round.value) version.reset();
+    if (IsAt(version, round)) version.reset();
   }
 }
 
-std::optional<RoundId> CatchUpJob::LevelAt() const {
+bool CatchUpJob::ContainsOlder(RoundId round, Attempt attempt) const {
+  return std::ranges::any_of(versions_, [&](const auto& version) {
+    return IsAt(version, round.Next()) && version->attempt < attempt;
+  });
+}
+
+void CatchUpJob::LoseOlder(RoundId round, Attempt attempt) {
+  for (auto& version : versions_) {
+    if (IsAt(version, round.Next()) && version->attempt < attempt) version.reset();
+  }
+}
+
+std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
   const auto& first = versions_.front();
-  if (!first || *first == 0 || *first < next_.value) return std::nullopt;
-  const bool level =
-      std::all_of(versions_.begin(), versions_.end(), [&](const auto& v) { return v == first; });
-  if (!level) return std::nullopt;
-  return RoundId(*first);
+  if (!first || first->value == 0 || first->value < next_.value) return std::nullopt;
+  const RoundId next(first->value);
+  Attempt newest = first->attempt;
+  for (const auto& version : versions_) {
+    if (!IsAt(version, next)) return std::nullopt;
+    newest = std::max(newest, version->attempt);
+  }
+  const RoundId last(next.value - 1);
+  if (ContainsOlder(last, newest)) {
+    LoseOlder(last, newest);
+    return std::nullopt;
+  }
+  return State{next, newest};
 }
 
 Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone) {
@@ -69,11 +95,12 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
     waits_for_donor_ = true;
     return {};
   }
-  if (ready.buffer >= kStateOutBuffers || ready.tag == 0) {
+  if (ready.buffer >= kStateOutBuffers || ready.tag == 0 || ready.version >= kMaxRounds) {
     return Error{ErrorCode::kInvalid, "it answered with state that was not asked for"};
   }
   const FloatRange& bucket = context_.layout.bucket(ready.bucket);
   copy_->version = ready.version;
+  copy_->attempt = ready.attempt;
   copy_->tag = ready.tag;
   const std::uint32_t tensors = 1 + context_.config.state_tensors;
   copy_->missing = bucket.count * tensors;
@@ -97,7 +124,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   }
   copy_->missing -= done.want.to.range.count;
   if (copy_->missing > 0) return;
-  versions_[copy_->bucket] = copy_->version;
+  versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
   context_.Say(donor_, StateTaken{*copy_->tag});
   copy_.reset();
 }
@@ -120,10 +147,10 @@ void CatchUpJob::Update(bool quiet) {
     if (buffers_.InUse({BufferKind::kState, t, {}})) return;
   }
   const auto lacking = std::find_if(versions_.begin(), versions_.end(), [&](const auto& version) {
-    return !version || *version < next_.value;
+    return !version || version->value < next_.value;
   });
   if (lacking == versions_.end()) return;
-  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, 0};
+  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0};
   context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
 }
 

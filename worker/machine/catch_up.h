@@ -1,6 +1,7 @@
 // Coming back: the state is copied from a donor, bucket by bucket, and each bucket then follows the
 // sums of the rounds after its copy, until all are level. A version counts applied rounds: version
-// v is the state before round v.
+// v is the state before round v. Until round v is committed, round v - 1 may get another attempt,
+// so each bucket remembers which attempt at its last round it contains.
 #pragma once
 
 #include <optional>
@@ -22,11 +23,12 @@ class CatchUpJob {
   void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round}); }
   void End() { active_ = false; }
   bool active() const { return active_; }
+  std::size_t buckets_copied() const;  // at least once, and not lost since
   RoundId open_round() const { return open_round_; }
 
   // The first round whose sums are not worked in.
   RoundId next() const { return next_; }
-  bool At(std::uint32_t bucket, RoundId round) const { return versions_[bucket] == round.value; }
+  bool At(std::uint32_t bucket, RoundId round) const { return IsAt(versions_[bucket], round); }
   bool AnyAt(RoundId round) const;
   // A copy under way may need this round's sums.
   bool NeededByCopy(RoundId round) const;
@@ -35,13 +37,22 @@ class CatchUpJob {
   void BeginApply(RoundId round) {
     if (NeededByCopy(round)) Abandon();
   }
-  // The round is worked in (it was applied to the buckets at it, or there were none); a copy that
-  // would have needed it is done again.
-  void Advance();
+  // The round is worked in (`attempt` at it was applied to the buckets at it, or there were none);
+  // a copy that would have needed it is done again.
+  void Advance(Attempt attempt);
   // Its application failed: the buckets at it are copied anew.
   void Lose(RoundId round);
-  // The round all buckets are at, once they are.
-  std::optional<RoundId> LevelAt() const;
+  // `attempt` at the round is committed. True when buckets contain an older one.
+  bool ContainsOlder(RoundId round, Attempt attempt) const;
+  // And those buckets are copied anew.
+  void LoseOlder(RoundId round, Attempt attempt);
+  // The round that all buckets are at, and the attempt at the one before that they contain, once
+  // all are. Those that contain an older attempt than others do are copied anew.
+  struct State {
+    RoundId next;
+    Attempt attempt;
+  };
+  std::optional<State> LevelAt();
 
   // An error: the peer said what cannot be. `gone` is set when the donor cannot help.
   Status OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone);
@@ -51,9 +62,17 @@ class CatchUpJob {
   void Update(bool quiet);
 
  private:
+  struct Version {
+    std::uint64_t value = 0;
+    Attempt attempt;  // at round value - 1
+  };
+  static bool IsAt(const std::optional<Version>& version, RoundId round) {
+    return version && version->value == round.value;
+  }
   struct Copy {
     std::uint32_t bucket = 0;
     std::uint64_t version = 0;         // at least
+    Attempt attempt;                   // once it is there
     std::optional<std::uint32_t> tag;  // once it is there: being fetched
     std::uint64_t missing = 0;         // floats
   };
@@ -68,7 +87,7 @@ class CatchUpJob {
   MemberId donor_;
   RoundId open_round_;
   RoundId next_;
-  std::vector<std::optional<std::uint64_t>> versions_;  // by bucket
+  std::vector<std::optional<Version>> versions_;  // by bucket
   std::optional<Copy> copy_;
 };
 

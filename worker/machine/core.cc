@@ -9,9 +9,11 @@ namespace lockstep::worker {
 
 Core::Core(MachineConfig config, Layout layout)
     : context_(std::move(config), std::move(layout)),
+      check_(context_.config, context_.layout),
       buffers_(context_),
       fetcher_(context_, buffers_),
       peers_(context_),
+      heartbeat_(context_),
       maps_(context_),
       own_(context_, buffers_, peers_, maps_),
       inputs_(context_, buffers_, fetcher_, peers_, maps_),
@@ -28,6 +30,9 @@ Actions Core::Step(Time now, const Event& event) {
     std::visit([&](const auto& e) { On(e); }, event);
     if (!exited_) Settle();
   }
+  for (const Action& action : context_.actions) {
+    if (const auto* said = std::get_if<action::ToPeer>(&action)) heartbeat_.OnSaid(said->peer);
+  }
   return std::move(context_.actions);
 }
 
@@ -43,7 +48,8 @@ void Core::Settle() {
     own_.BeginIfPossible(next_, sums_.Committed(next_));
   }
   if (!applying_) {
-    donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt);
+    donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt,
+                  newest_ ? newest_->attempt : Attempt());
   }
   catch_up_.Update(!applying_ && !own_.UsesParameters());
   side_.Update(!own_.Computing());
@@ -65,13 +71,12 @@ bool Core::Follow(const Commit& commit) {
     FallBehind(fmt::format("the commit of round {} did not come", expected_));
     return false;
   }
-  if (applying_ && applying_->round == commit.round &&
-      sums_.Find(commit.round)->attempt != commit.attempt) {
+  if (applying_ && !applying_->abandoned && applying_->round == commit.round &&
+      applying_->attempt != commit.attempt) {
     FallBehind("another attempt than the one being applied was committed", false);
     return false;
   }
   if (!sums_.OnCommit(commit)) return false;
-  last_attempt_ = commit.attempt;
   expected_ = std::max(expected_, commit.round.Next());
   closed_before_ = std::max(closed_before_, commit.round);
   const bool carries = commit.next && commit.next->carries;
@@ -92,6 +97,24 @@ bool Core::Follow(const Commit& commit) {
   return true;
 }
 
+bool Core::Replaces(const Commit& commit) const {
+  if (standing_ == Standing::kCatching) {
+    return catch_up_.ContainsOlder(commit.round, commit.attempt);
+  }
+  return newest_ && newest_->round == commit.round && newest_->attempt < commit.attempt;
+}
+
+bool Core::GoBackFor(const Commit& commit) {
+  if (standing_ == Standing::kCatching) {
+    RestartCatchUp(commit.round);
+    return true;
+  }
+  // It was catching up when the attempt was fenced, so it was not asked and has promised nothing;
+  // what it worked in, or copied, is not the attempt that counts.
+  FallBehind("the attempt that it has was replaced", false);
+  return false;
+}
+
 void Core::Adopt(const Plan& plan) {
   plan_ = plan;
   maps_.Set(plan.round, plan.owners);
@@ -104,7 +127,8 @@ void Core::PlanAnew(const Plan& plan) {
   const RoundId round = plan.round;
   if (sums_.Committed(round)) {
     if (round.Next() != expected_) return;
-    if (standing_ == Standing::kCatching && round < next()) {
+    const bool worked_in = round < next() || (applying_ && applying_->round == round);
+    if (standing_ == Standing::kCatching && worked_in) {
       RestartCatchUp(round);
     } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
       // Who has not promised cannot be told that.
@@ -126,18 +150,19 @@ void Core::RestartCatchUp(RoundId round) {
 }
 
 void Core::WriteCheckpointIfAsked(const Commit& commit) {
-  if (!last_applied_ || last_applied_->round != commit.round || applying_ ||
-      last_applied_->attempt != commit.attempt ||
-      commit.checkpoint_writer != context_.config.self ||
-      last_applied_->checkpoint_writer == commit.checkpoint_writer) {
+  if (standing_ != Standing::kLevel || !newest_ || newest_->round != commit.round ||
+      newest_->attempt != commit.attempt || newest_->uploaded || applying_ ||
+      commit.checkpoint_writer != context_.config.self) {
     return;
   }
-  last_applied_->checkpoint_writer = commit.checkpoint_writer;
+  newest_->uploaded = true;
   side_.StartUpload(commit.round);
 }
 
 void Core::FallBehind(const std::string& reason, bool clean) {
   standing_ = Standing::kBehind;
+  behind_why_ = reason;
+  newest_.reset();
   catch_up_.End();
   own_.StopAll();
   context_.Log(fmt::format("behind at round {}: {}", next_, reason));
@@ -162,16 +187,20 @@ void Core::ApplyIfPossible() {
     return;
   }
   action::Apply apply = sums_.Apply(next_, [](std::uint32_t) { return true; });
-  applying_ = Applying{apply.op, next_};
+  applying_ = Applying{apply.op, next_, apply.attempt};
   context_.Emit(std::move(apply));
 }
 
 void Core::WorkInWhileCatchingUp() {
   while (!applying_) {
+    // Of rounds before the last one there is no other attempt.
+    const Commit* last = expected_.value > 0 ? sums_.Find(RoundId(expected_.value - 1)) : nullptr;
+    if (last != nullptr) catch_up_.LoseOlder(last->round, last->attempt);
     if (const auto level = catch_up_.LevelAt()) {
       catch_up_.End();
       standing_ = Standing::kLevel;
-      next_ = *level;
+      next_ = level->next;
+      newest_ = Newest{RoundId(next_.value - 1), level->attempt};
       expected_ = std::max(expected_, next_);
       context_.Tell(Level{RoundId(next_.value - 1)});
       DropOldSums();
@@ -183,13 +212,13 @@ void Core::WorkInWhileCatchingUp() {
     const bool pressed = expected_.value - round.value >= kSumBuffers;
     if (catch_up_.NeededByCopy(round) && !pressed) return;
     if (!catch_up_.AnyAt(round)) {
-      catch_up_.Advance();
+      catch_up_.Advance(Attempt());
     } else if (sums_.MayApply(round)) {
       if (own_.UsesParameters()) return;
       action::Apply apply =
           sums_.Apply(round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
       catch_up_.BeginApply(round);
-      applying_ = Applying{apply.op, round};
+      applying_ = Applying{apply.op, round, apply.attempt};
       context_.Emit(std::move(apply));
     } else if (Closed(round) && (pressed || sums_.Lost(round))) {
       catch_up_.Lose(round);
@@ -202,13 +231,14 @@ void Core::WorkInWhileCatchingUp() {
 
 void Core::OnApplied(const event::OpDone& done) {
   const RoundId round = applying_->round;
+  const Attempt attempt = applying_->attempt;
   const bool abandoned = applying_->abandoned;
   applying_.reset();
   if (done.torn) sums_.OnTornApply(round);
   if (abandoned) return;
   if (standing_ == Standing::kCatching) {
     if (done.torn) catch_up_.Lose(round);
-    catch_up_.Advance();
+    catch_up_.Advance(attempt);
     DropOldSums();
     return;
   }
@@ -219,11 +249,11 @@ void Core::OnApplied(const event::OpDone& done) {
   const Commit* commit = sums_.Find(round);
   LOCKSTEP_CHECK(commit != nullptr, "round {} was applied without a commit", round);
   next_ = round.Next();
-  last_applied_ = *commit;
-  context_.Tell(Applied{round, commit->attempt,
+  newest_ = Newest{round, attempt, commit->checkpoint_writer == context_.config.self};
+  context_.Tell(Applied{round, attempt,
                         static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
                         done.digest, context_.now.time_since_epoch().count()});
-  side_.OnApplied(*last_applied_);
+  side_.OnApplied(*commit);
   DropOldSums();
 }
 
@@ -234,19 +264,54 @@ void Core::DropOldSums() {
 }
 
 void Core::FinishIfPossible() {
-  if (!finish_ || digest_op_ || applying_) return;
-  if (finish_->failed || standing_ != Standing::kLevel) {
-    context_.Emit(action::Exit{finish_->reason, finish_->failed});
-    exited_ = true;
-    return;
+  if (!finish_ || digest_op_) return;
+  if (standing_ == Standing::kLevel && !finish_->failed && (applying_ || next_ < expected_)) {
+    // All that was committed is applied first; what cannot be had puts this worker behind. The unit
+    // under way may take its time.
+    if (own_.UsesParameters()) finish_until_ = context_.now + context_.config.finish_timeout;
+    if (context_.now < finish_until_) return;
   }
-  if (sums_.MayApply(next_)) return;
+  if (std::string why = NotFinal(); !why.empty()) {
+    return End({finish_->reason, finish_->failed, false, "", std::move(why)});
+  }
   digest_op_ = context_.NewOp();
   context_.Emit(action::DigestState{*digest_op_});
 }
 
+std::string Core::NotFinal() const {
+  if (finish_ && finish_->failed) return "the job failed";
+  switch (standing_) {
+    case Standing::kNotStarted:
+      return "it had not begun";
+    case Standing::kBehind:
+      return fmt::format("it was behind since before round {}: {}", next_, behind_why_);
+    case Standing::kCatching:
+      return fmt::format("it was catching up: {} of {} buckets were copied",
+                         catch_up_.buckets_copied(), context_.layout.bucket_count());
+    case Standing::kLevel:
+      break;
+  }
+  if (applying_) return fmt::format("its update with round {} had not ended", applying_->round);
+  if (next_ < expected_) return "it had not got " + sums_.Missing(next_);
+  return finish_ ? "" : fmt::format("it left before round {}", next_);
+}
+
+void Core::End(action::Exit exit) {
+  context_.Emit(std::move(exit));
+  exited_ = true;
+}
+
+void Core::Break(const std::string& what) {
+  const std::string reason = fmt::format("the coordinator broke the protocol: {}", what);
+  // First, so that the end of the connection that follows on Leave is not taken for the reason.
+  End({reason, true, false, "", reason});
+  context_.Tell(Leave{reason});
+}
+
 void Core::SetTimer() {
-  const Time next = std::min(peers_.next_timer(), own_.next_timer());
+  const Time finish = finish_ && !digest_op_ ? finish_until_ : kNever;
+  const Time next =
+      std::min({peers_.next_timer(), own_.next_timer(), heartbeat_.next_timer(), finish});
   // A timer that comes too early is set again then.
   if (next >= timer_) return;
   timer_ = next;
@@ -254,7 +319,10 @@ void Core::SetTimer() {
 }
 
 Serve Core::OnPieceAsked(const MemberId& peer, const Piece& piece) {
-  if (piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) return {};
+  heartbeat_.OnHeard(peer);
+  if (piece.bytes == 0 || piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) {
+    return {};
+  }
   std::optional<BufferRange> from;
   switch (static_cast<PieceKind>(piece.kind)) {
     case PieceKind::kContribution:
@@ -280,6 +348,7 @@ StepMachine::View Core::view() const {
   view.fetches = fetcher_.under_way();
   view.queued = fetcher_.queued();
   view.pins = buffers_.pins();
+  view.peers = peers_.known();
   view.exited = exited_;
   if (applying_) {
     view.waiting_for = fmt::format("the update of round {}", applying_->round);

@@ -8,9 +8,11 @@
 
 #include "worker/machine/catch_up.h"
 #include "worker/machine/donor.h"
+#include "worker/machine/heartbeat.h"
 #include "worker/machine/inputs.h"
 #include "worker/machine/own_work.h"
 #include "worker/machine/peers.h"
+#include "worker/machine/protocol_check.h"
 #include "worker/machine/side_jobs.h"
 #include "worker/machine/sums.h"
 
@@ -36,7 +38,14 @@ class Core {
   struct Applying {
     std::uint64_t op = 0;
     RoundId round;
+    Attempt attempt;
     bool abandoned = false;  // the state is doubtful since: it will be copied anew
+  };
+  // The last round in the parameters, however it came there.
+  struct Newest {
+    RoundId round;
+    Attempt attempt;
+    bool uploaded = false;  // this worker writes, or has written, the checkpoint of it
   };
 
   // events.cc: one for each kind of event.
@@ -55,12 +64,13 @@ class Core {
   void On(const event::OpDone& e);
   void On(const event::ChunkUploaded&) { side_.OnChunkUploaded(); }
   void On(const event::LeaveAsked& e);
-  void On(const event::TimerDue&);
+  void On(const event::CoordinatorGone& e);
+  void On(const event::TimerDue& e);
 
   // Messages of the coordinator.
-  void On(const Welcome&) {}
-  void On(const Refuse&) {}
-  void On(const Form& m) { peers_.OnForm(m); }
+  void On(const Welcome&) {}  // see ProtocolCheck
+  void On(const Refuse& m);
+  void On(const Form& m);
   void On(const MemberLeft& m);
   void On(const Start& m);
   void On(const Commit& m);
@@ -71,7 +81,7 @@ class Core {
   void On(const FenceAttempt& m) { sums_.OnFenceAttempt(m); }
   void On(const TakeSums& m);
   void On(const CatchUp& m);
-  void On(const Evaluate& m) { side_.OnEvaluate(m); }
+  void On(const Evaluate& m);
   void On(const StateChunk& m);
   void On(const Finish& m);
   void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
@@ -98,15 +108,22 @@ class Core {
     donor_.OnStateTaken(peer, m);
     return {};
   }
+  Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
 
   // core.cc: decisions.
   // No other attempt at the round will be made. The newest one that was committed may be tried
   // again, or computed again; those before it stay closed then.
-  bool Closed(RoundId round) const { return round.Next() < expected_ || round < closed_before_; }
+  bool Closed(RoundId round) const {
+    return round.Next() < expected_ || round < closed_before_ || (finish_ && round < expected_);
+  }
   bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
   RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
   // False when the commit is none that this worker can follow now.
   bool Follow(const Commit& commit);
+  // The parameters contain an older attempt at its round than this one.
+  bool Replaces(const Commit& commit) const;
+  // What is done then. True when the commit is to be followed.
+  bool GoBackFor(const Commit& commit);
   void Adopt(const Plan& plan);
   // The open round, or the newest one that was committed, is computed again from the beginning.
   void PlanAnew(const Plan& plan);
@@ -120,14 +137,21 @@ class Core {
   void OnApplied(const event::OpDone& done);
   void WorkInWhileCatchingUp();
   void FinishIfPossible();
+  // The coordinator did what cannot be: this worker leaves.
+  void Break(const std::string& what);
+  void End(action::Exit exit);
+  // Why the parameters are not the job's last ones; empty: they are.
+  std::string NotFinal() const;
   void DropOldSums();
   void Settle();
   void SetTimer();
 
   Context context_;
+  ProtocolCheck check_;
   Buffers buffers_;
   Fetcher fetcher_;
   Peers peers_;
+  Heartbeat heartbeat_;
   RoundMaps maps_;
   OwnWork own_;
   Inputs inputs_;
@@ -137,16 +161,16 @@ class Core {
   SideJobs side_;
 
   Standing standing_ = Standing::kNotStarted;
-  RoundId next_;              // first round that is not applied
-  RoundId expected_;          // first round that no commit was seen of
-  RoundId closed_before_;     // all rounds before this one are closed
-  Attempt last_attempt_;      // of the last commit that was followed
-  std::optional<Plan> plan_;  // the newest
-  std::optional<Commit> last_applied_;
+  RoundId next_;                  // first round that is not applied
+  RoundId expected_;              // first round that no commit was seen of
+  RoundId closed_before_;         // all rounds before this one are closed
+  std::optional<Plan> plan_;      // the newest
+  std::optional<Newest> newest_;  // while level; none: those of the start
+  std::string behind_why_;
   std::optional<Applying> applying_;
   std::optional<Finish> finish_;
+  Time finish_until_ = kNever;  // the last sums are waited for
   std::optional<std::uint64_t> digest_op_;
-  std::set<MemberId> left_;
   Time timer_ = kNever;
   bool exited_ = false;
 };

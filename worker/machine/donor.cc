@@ -21,14 +21,14 @@ bool Donor::OnOpDone(const event::OpDone& done) {
     if (request.op != done.op) continue;
     request.op.reset();
     request.ready = true;
-    context_.Say(joiner, StateReady{request.want.bucket, request.version, request.tag,
-                                    request.out->index, false});
+    context_.Say(joiner, StateReady{request.want.bucket, request.version, request.attempt,
+                                    request.tag, request.out->index, false});
     return true;
   }
   return false;
 }
 
-void Donor::Update(std::optional<RoundId> next) {
+void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
   for (auto it = requests_.begin(); it != requests_.end();) {
     auto& [joiner, request] = *it;
     if (request.out) {
@@ -36,7 +36,7 @@ void Donor::Update(std::optional<RoundId> next) {
       continue;
     }
     if (!next) {
-      context_.Say(joiner, StateReady{request.want.bucket, 0, 0, 0, true});
+      context_.Say(joiner, StateReady{request.want.bucket, 0, Attempt(0), 0, 0, true});
       it = requests_.erase(it);
       continue;
     }
@@ -46,6 +46,7 @@ void Donor::Update(std::optional<RoundId> next) {
     if (!request.out) return;
     request.tag = context_.NewGeneration();
     request.version = next->value;
+    request.attempt = attempt;
     const std::uint64_t op = context_.NewOp();
     request.op = op;
     buffers_.BeginOp(op, {*request.out});

@@ -20,9 +20,9 @@ class Donor {
   void OnPeerDown(const MemberId& joiner) { Erase(joiner); }
   // True when the operation was a copy.
   bool OnOpDone(const event::OpDone& done);
-  // `next`: the version of the own state; none while it is not level. Not to be called while an
-  // update is under way.
-  void Update(std::optional<RoundId> next);
+  // `next`: the version of the own state, with `attempt` at the round before; none while it is not
+  // level. Not to be called while an update is under way.
+  void Update(std::optional<RoundId> next, Attempt attempt);
 
   std::optional<BufferRange> FindPiece(const MemberId& joiner, const Piece& piece) const;
 
@@ -31,6 +31,7 @@ class Donor {
     StateWant want;
     std::uint32_t tag = 0;
     std::uint64_t version = 0;
+    Attempt attempt;
     std::optional<BufferId> out;
     std::optional<std::uint64_t> op;
     bool ready = false;

@@ -1,16 +1,19 @@
 // Where each event goes.
 #include <algorithm>
+#include <utility>
 
 #include "worker/machine/core.h"
 
 namespace lockstep::worker {
 
 void Core::On(const event::FromCoordinator& e) {
+  if (const Status status = check_.Take(e.message); !status) return Break(status.error().message);
   std::visit([&](const auto& message) { On(message); }, e.message);
 }
 
 void Core::On(const event::PeerUp& e) {
   peers_.OnUp(e);
+  heartbeat_.OnUp(e.peer);
   inputs_.OnPeerUp(e.peer);
   sums_.OnPeerUp(e.peer);
 }
@@ -18,6 +21,7 @@ void Core::On(const event::PeerUp& e) {
 void Core::On(const event::PeerDown& e) {
   const bool was_up = peers_.Up(e.peer);
   peers_.OnDown(e);
+  heartbeat_.OnDown(e.peer);
   if (!was_up) return;
   for (const Want& want : fetcher_.OnPeerDown(e.peer)) {
     inputs_.OnDropped(want);
@@ -27,7 +31,7 @@ void Core::On(const event::PeerDown& e) {
   donor_.OnPeerDown(e.peer);
   catch_up_.OnPeerDown(e.peer);
   // Also before the start: it may have been reported as reached.
-  if (!left_.contains(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
+  if (!peers_.Left(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
 }
 
 void Core::On(const event::PeerMapped& e) {
@@ -37,6 +41,7 @@ void Core::On(const event::PeerMapped& e) {
 
 void Core::On(const event::FromPeer& e) {
   if (!peers_.Up(e.peer)) return;
+  heartbeat_.OnHeard(e.peer);
   const auto decoded = DecodePeerMessage(e.bytes);
   Status status =
       !decoded.ok()
@@ -64,6 +69,9 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
 
 void Core::On(const event::FetchDone& e) {
   const Fetcher::Done done = fetcher_.OnFetchDone(e);
+  if (done.status == event::FetchStatus::kOk || done.status == event::FetchStatus::kGone) {
+    heartbeat_.OnHeard(done.want.peer);
+  }
   switch (static_cast<PieceKind>(done.want.piece.kind)) {
     case PieceKind::kContribution:
       inputs_.OnFetchDone(done);
@@ -80,8 +88,7 @@ void Core::On(const event::FetchDone& e) {
 void Core::On(const event::OpDone& e) {
   if (digest_op_ == e.op) {
     context_.Tell(Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
-    context_.Emit(action::Exit{finish_->reason, false});
-    exited_ = true;
+    End({finish_->reason, false, false, e.text, ""});
     return;
   }
   if (side_.OnOpDone(e) || own_.OnOpDone(e)) return;
@@ -95,20 +102,39 @@ void Core::On(const event::OpDone& e) {
 }
 
 void Core::On(const event::LeaveAsked& e) {
+  End({e.reason, false, true, "", NotFinal()});
   context_.Tell(Leave{e.reason});
-  context_.Emit(action::Exit{e.reason, false});
-  exited_ = true;
 }
 
-void Core::On(const event::TimerDue&) {
+void Core::On(const event::CoordinatorGone& e) {
+  if (!finish_) return End({e.reason, true, false, "", NotFinal()});
+  // Its last word was heard: it need not be there for the rest.
+  if (digest_op_) End({finish_->reason, false, false, "", ""});
+}
+
+void Core::On(const Refuse& m) {
+  End({fmt::format("the coordinator refuses this worker: {}", m.reason), true, false, "",
+       NotFinal()});
+}
+
+void Core::On(const event::TimerDue& e) {
   timer_ = kNever;
+  heartbeat_.OnTimer(e);
   peers_.OnTimer();
   own_.OnTimer();
 }
 
-void Core::On(const MemberLeft& m) {
-  left_.insert(m.member);
-  peers_.OnLeft(m);
+void Core::On(const Form& m) {
+  peers_.OnForm(m);
+  if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
+    Break("it names more workers than a job can have");
+  }
+}
+
+void Core::On(const MemberLeft& m) { peers_.OnLeft(m); }
+
+void Core::On(const Evaluate& m) {
+  if (!side_.OnEvaluate(m)) Break("it lets evaluate more and more, without waiting for results");
 }
 
 void Core::On(const Start& m) {
@@ -137,22 +163,18 @@ void Core::On(const Start& m) {
 }
 
 void Core::On(const Commit& m) {
-  if (standing_ == Standing::kLevel && m.round < next_) {
-    if (m.round.Next() == expected_ && m.attempt > last_attempt_) {
-      // It was catching up when the attempt was fenced, so it was not asked and has promised
-      // nothing; what it worked in is not the attempt that counts.
-      FallBehind("the attempt that it has was replaced", false);
+  if (Follows() && m.round < next()) {
+    if (!Replaces(m)) {
+      // What was copied may have been ahead of this commit; its plan is not.
+      const bool void_by_now = newest_ && newest_->round == m.round && m.attempt < newest_->attempt;
+      const bool newer = m.next && m.next->round == next() && !void_by_now &&
+                         (!plan_ || std::pair(plan_->round, plan_->attempt) <
+                                        std::pair(m.next->round, m.next->attempt));
+      if (newer) Adopt(*m.next);
+      WriteCheckpointIfAsked(m);
       return;
     }
-    // A donor's state may have been ahead of this commit; its plan is not.
-    if (m.next && m.next->round == next_ && (!plan_ || plan_->round < next_)) Adopt(*m.next);
-    WriteCheckpointIfAsked(m);
-    return;
-  }
-  if (standing_ == Standing::kCatching && m.round < next() && m.round.Next() == expected_ &&
-      m.attempt > last_attempt_) {
-    // The attempt that was worked in is not the one that counts.
-    RestartCatchUp(m.round);
+    if (!GoBackFor(m)) return;
   }
   Follow(m);
 }
@@ -166,7 +188,7 @@ void Core::On(const NewOwners& m) {
 }
 
 void Core::On(const TakeSums& m) {
-  if (m.commit.round < next() && Follows()) return;
+  if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
   if (!sums_.Committed(m.commit.round) || sums_.Find(m.commit.round)->attempt != m.commit.attempt) {
     if (!Follow(m.commit)) return;
   }
@@ -185,7 +207,7 @@ void Core::On(const CatchUp& m) {
     plan_->assignments.clear();
     Adopt(*plan_);
   }
-  last_applied_.reset();
+  newest_.reset();
   expected_ = m.open_round;
   catch_up_.Begin(m);
 }
@@ -197,6 +219,7 @@ void Core::On(const StateChunk& m) {
 
 void Core::On(const Finish& m) {
   finish_ = m;
+  finish_until_ = context_.now + context_.config.finish_timeout;
   own_.StopAll();
 }
 

@@ -40,13 +40,19 @@ void Peers::OnUp(const event::PeerUp& up) {
   peer.maps_us.reset();
   peer.we_map.reset();
   peer.asked_to_map = false;
+  peer.gone = false;
   peer.gone_since.reset();
+  if (peer.left) {
+    context_.Emit(action::ClosePeer{up.peer, "it has left the job"});
+    return;
+  }
   TryToMap(up.peer);
 }
 
 void Peers::OnDown(const event::PeerDown& down) {
   Peer& peer = peers_[down.peer];
   peer.up = false;
+  peer.gone = true;
   peer.gone_since = committed_;
   any_gone_ = true;
   SettleAs(down.peer, down.reason);
@@ -72,8 +78,15 @@ void Peers::OnMapState(const MemberId& id, const MapState& state) {
 }
 
 void Peers::OnLeft(const MemberLeft& left) {
-  if (Up(left.member)) context_.Emit(action::ClosePeer{left.member, left.reason});
   SettleAs(left.member, left.reason);
+  const auto at = peers_.find(left.member);
+  if (at == peers_.end()) return;
+  at->second.left = true;
+  if (at->second.up) {
+    context_.Emit(action::ClosePeer{left.member, left.reason});
+  } else if (!at->second.gone) {
+    Forget(left.member);  // it never came
+  }
 }
 
 Time Peers::next_timer() const {
@@ -103,9 +116,13 @@ void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
   any_gone_ = false;
   std::vector<MemberId> gone;
   for (const auto& [id, peer] : peers_) {
-    any_gone_ = any_gone_ || (!peer.up && peer.gone_since);
-    const bool old = !peer.up && peer.gone_since && committed_.value >= peer.gone_since->value + 2;
-    if (old && !still_read(id)) gone.push_back(id);
+    if (!peer.gone) continue;
+    const bool old = !peer.gone_since || committed_->value >= peer.gone_since->value + 2;
+    if (old && !still_read(id)) {
+      gone.push_back(id);
+    } else {
+      any_gone_ = true;
+    }
   }
   for (const MemberId& id : gone) Forget(id);
 }
@@ -113,6 +130,11 @@ void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
 bool Peers::Up(const MemberId& peer) const {
   const auto at = peers_.find(peer);
   return at != peers_.end() && at->second.up;
+}
+
+bool Peers::Left(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.left;
 }
 
 bool Peers::Mapped(const MemberId& peer) const {

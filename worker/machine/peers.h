@@ -24,12 +24,17 @@ class Peers {
   void OnMapState(const MemberId& peer, const MapState& state);
   void OnLeft(const MemberLeft& left);
   void OnTimer();
-  void OnCommitted(RoundId round) { committed_ = std::max(committed_, round); }
-  // Forgets those who went two rounds ago, unless their memory is still read.
+  void OnCommitted(RoundId round) { committed_ = std::max(committed_.value_or(round), round); }
+  // Forgets those who went two rounds ago, or before the first one was committed, unless their
+  // memory is still read.
   void ForgetGone(const std::function<bool(const MemberId&)>& still_read);
   Time next_timer() const;
 
   bool Up(const MemberId& peer) const;
+  // It is no member any more, by the coordinator.
+  bool Left(const MemberId& peer) const;
+  std::size_t known() const { return peers_.size(); }
+  std::size_t forming() const { return forming_.size(); }
   // Each reads the other's memory in place. Stays true for two rounds at least after the peer's
   // death: its memory outlives it.
   bool Mapped(const MemberId& peer) const;
@@ -42,7 +47,9 @@ class Peers {
     std::optional<bool> maps_us;  // as it said
     std::optional<bool> we_map;   // as the shell found
     bool asked_to_map = false;
-    std::optional<RoundId> gone_since;  // it went down when this round was committed last
+    bool left = false;
+    bool gone = false;                  // it was up and is not any more
+    std::optional<RoundId> gone_since;  // and this round was committed last then; none: no round
     bool mapped() const { return maps_us.value_or(false) && we_map.value_or(false); }
   };
   struct Forming {
@@ -63,7 +70,7 @@ class Peers {
   std::string transport_;
   std::map<MemberId, Peer> peers_;
   std::map<std::uint32_t, Forming> forming_;  // by number; several newcomers may come at once
-  RoundId committed_;
+  std::optional<RoundId> committed_;
   bool any_gone_ = false;  // perhaps
 };
 

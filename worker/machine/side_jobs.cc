@@ -6,6 +6,12 @@
 
 namespace lockstep::worker {
 
+namespace {
+
+constexpr std::size_t kMaxOrders = 1u << 16;
+
+}  // namespace
+
 void SideJobs::OnApplied(const Commit& commit) {
   if (commit.evaluation != 0) {
     wanted_evaluation_ = commit.evaluation;
@@ -33,9 +39,10 @@ void SideJobs::TakeEvaluationSnapshot() {
   context_.Emit(action::TakeSnapshot{snapshot_op_, action::SnapshotKind::kEvaluation});
 }
 
-void SideJobs::OnEvaluate(const Evaluate& order) {
-  if (order.evaluation < evaluation_) return;
+bool SideJobs::OnEvaluate(const Evaluate& order) {
+  if (order.evaluation < evaluation_) return true;
   orders_.push_back(order);
+  return orders_.size() <= kMaxOrders;
 }
 
 bool SideJobs::OnOpDone(const event::OpDone& done) { return ops_.erase(done.op) == 1; }

@@ -21,7 +21,8 @@ class SideJobs {
   void StartUpload(RoundId round);
   // A snapshot is still to be taken: no update may begin.
   bool WaitsForSnapshot() const { return wanted_evaluation_.has_value(); }
-  void OnEvaluate(const Evaluate& order);
+  // False when more is asked for than any evaluation has chunks.
+  [[nodiscard]] bool OnEvaluate(const Evaluate& order);
   void OnChunkEvaluated(const event::ChunkEvaluated& done);
   void OnChunkUploaded();
   // True when the operation was a snapshot.

@@ -35,13 +35,11 @@ void ComputeDesk::Evaluate(const action::EvaluateChunk& chunk) {
   wake_.notify_one();
 }
 
-void ComputeDesk::End(std::string reason, bool failed, bool unfit) {
+void ComputeDesk::End(Ending ending) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
   ended_ = true;
-  reason_ = std::move(reason);
-  failed_ = failed;
-  unfit_ = unfit;
+  ending_ = std::move(ending);
   cancelled_.store(true, std::memory_order_relaxed);
   wake_.notify_one();
   if (wake_cancelled_) wake_cancelled_();
@@ -52,9 +50,7 @@ ComputeDesk::Pick ComputeDesk::Next() {
   for (;;) {
     Pick pick;
     if (ended_) {
-      pick.reason = reason_;
-      pick.failed = failed_;
-      pick.unfit = unfit_;
+      pick.ending = ending_;
       return pick;
     }
     if (look_) {

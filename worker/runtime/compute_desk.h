@@ -13,6 +13,17 @@
 
 namespace lockstep::worker {
 
+// As Work has it at kEnd.
+struct Ending {
+  std::string reason;
+  bool failed = false;
+  bool unfit = false;
+  bool left = false;
+  bool final_parameters = false;
+  std::string params_digest = {};
+  std::string not_final = {};
+};
+
 class ComputeDesk {
  public:
   struct Pick {
@@ -22,9 +33,7 @@ class ComputeDesk {
     UnitQueue::Take take;         // kUnit, kSeal
     std::optional<Unit> next;     // kUnit: UnitQueue::PeekNext
     action::EvaluateChunk chunk;  // kEvaluate
-    std::string reason;           // kEnd
-    bool failed = false;
-    bool unfit = false;
+    Ending ending;                // kEnd
   };
 
   // --- data thread ---
@@ -34,7 +43,7 @@ class ComputeDesk {
   void VoidWork();
   void Evaluate(const action::EvaluateChunk& chunk);
   // The first one counts; any thread.
-  void End(std::string reason, bool failed, bool unfit = false);
+  void End(Ending ending);
 
   // Called after cancelled() has become true, by the thread that made it so. Set before work
   // starts.
@@ -57,9 +66,7 @@ class ComputeDesk {
   std::optional<action::EvaluateChunk> chunk_;
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
-  std::string reason_;
-  bool failed_ = false;
-  bool unfit_ = false;
+  Ending ending_;
 };
 
 }  // namespace lockstep::worker

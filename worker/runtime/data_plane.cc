@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -38,7 +39,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
                      [this](std::function<void()> task) {
                        reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
                      }}),
-        machine_(setup_.machine, layout),
+        layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   ~DataPlaneImpl() override {
@@ -73,6 +74,9 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
       return Error{ErrorCode::kUnavailable,
                    fmt::format("no transport can be used here ({})", reasons)};
     }
+    MachineConfig machine = setup_.machine;
+    for (const auto& link : links_) machine.transports.push_back(link->name);
+    machine_.emplace(std::move(machine), layout_);
     Link* first = links_.front().get();
     first->transport->Post([first] { first->BecomeHome(); });
     home_.store(first);
@@ -126,18 +130,18 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   // On the machine's thread.
   void Handle(const Event& event) override {
     NoteHosts(event);
-    Actions actions = machine_.Step(MonotonicNow(), event);
+    Actions actions = machine_->Step(MonotonicNow(), event);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
   transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) override {
-    const worker::Serve serve = machine_.OnPieceAsked(peer, {.kind = piece.kind,
-                                                             .attempt = piece.attempt,
-                                                             .round = piece.round,
-                                                             .owner = piece.owner,
-                                                             .part = piece.part,
-                                                             .offset = piece.offset,
-                                                             .bytes = piece.bytes});
+    const worker::Serve serve = machine_->OnPieceAsked(peer, {.kind = piece.kind,
+                                                              .attempt = piece.attempt,
+                                                              .round = piece.round,
+                                                              .owner = piece.owner,
+                                                              .part = piece.part,
+                                                              .offset = piece.offset,
+                                                              .bytes = piece.bytes});
     if (!serve.have) return {};
     return {.have = true, .slice = SliceOf(serve.from), .cookie = serve.cookie};
   }
@@ -149,7 +153,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     try {
       action();
     } catch (const DeviceError& error) {
-      desk_.End(error.what(), /*failed=*/true);
+      desk_.End({.reason = error.what(), .failed = true});
     }
   }
 
@@ -333,7 +337,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     transport::StoreBeforeLaterWrites();
   }
 
-  void Do(action::StartWork& a) { desk_.StartWork(&machine_.queue(), a); }
+  void Do(action::StartWork& a) { desk_.StartWork(&machine_->queue(), a); }
   void Do(action::WakeCompute&) { desk_.WakeCompute(); }
   void Do(action::VoidWork&) { desk_.VoidWork(); }
   void Do(action::EvaluateChunk& a) { desk_.Evaluate(a); }
@@ -352,7 +356,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   void Do(action::DigestState& a) { PostOperation(a); }
 
   void Do(action::InitializeState&) {
-    const std::uint64_t count = machine_.layout().parameter_count();
+    const std::uint64_t count = machine_->layout().parameter_count();
     if (memory_.on_host()) {
       setup_.initialize({buffers_.parameters(), count});
     } else {
@@ -385,13 +389,20 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     if (a.at == kNever) return;
     home().transport->PostAt(a.at, [this, number] {
       Run([this, number] {
-        if (number == timer_) Handle(event::TimerDue{});
+        if (number == timer_) Handle(event::TimerDue{home().LastHeard()});
       });
     });
   }
 
   void Do(action::Slowdown& a) { setup_.slowdown(a.specs); }
-  void Do(action::Exit& a) { desk_.End(a.reason, a.failed); }
+  void Do(action::Exit& a) {
+    desk_.End({.reason = a.reason,
+               .failed = a.failed,
+               .left = a.left,
+               .final_parameters = a.not_final.empty(),
+               .params_digest = a.params_digest,
+               .not_final = a.not_final});
+  }
   void Do(action::Log& a) { spdlog::info("{}", a.line); }
 
   const Setup setup_;
@@ -402,7 +413,8 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   Operations operations_;
   const PathLog path_log_;
   PeerMapper mapper_;
-  StepMachine machine_;
+  const Layout layout_;
+  std::optional<StepMachine> machine_;  // from Open on
   const std::uint32_t state_tensors_;
   std::vector<std::unique_ptr<Link>> links_;
   std::atomic<Link*> home_{nullptr};  // where the machine lives or is about to

@@ -65,6 +65,14 @@ void Link::Announce(transport::PeerId peer) {
   for (const auto& bytes : early) user_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
 }
 
+std::vector<std::pair<MemberId, Time>> Link::LastHeard() const {
+  std::vector<std::pair<MemberId, Time>> heard;
+  for (const auto& [member, peer] : by_member_) {
+    if (const auto at = transport->LastHeard(peer)) heard.emplace_back(member, *at);
+  }
+  return heard;
+}
+
 void Link::CloseAll(const std::string& reason) {
   for (const auto& [member, peer] : by_member_) transport->Close(peer, reason);
 }

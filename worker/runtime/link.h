@@ -78,6 +78,8 @@ class Link final : public transport::Handler {
     const auto found = measured_.find(member);
     return found == measured_.end() ? 0 : found->second;
   }
+  // When the last byte of each member came, where the transport can tell.
+  std::vector<std::pair<MemberId, Time>> LastHeard() const;
   void CloseAll(const std::string& reason);
 
   const std::string name;

@@ -21,8 +21,9 @@ std::vector<PeerMessage> Samples() {
           SumWant{Term(1), RoundId(5), Attempt(2)},
           MapState{true},
           StateWant{3, 99},
-          StateReady{3, 100, 8, 1, false},
-          StateTaken{8}};
+          StateReady{3, 100, Attempt(2), 8, 1, false},
+          StateTaken{8},
+          Alive{}};
 }
 
 std::vector<std::byte> Encode(const PeerMessage& message) {

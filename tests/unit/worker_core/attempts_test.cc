@@ -1,0 +1,151 @@
+// Which attempt at the last round the parameters contain, however they came: what was replaced is
+// never gone on with, and what stands is never given up.
+#include "tests/unit/worker_core/machine_fixture.h"
+
+namespace lockstep::worker {
+namespace {
+
+class AttemptsTest : public MachineTest {
+ protected:
+  explicit AttemptsTest(std::uint64_t bucket_floats = 4096) : MachineTest(bucket_floats) {}
+
+  static Commit CommitOf(std::uint64_t round, std::uint32_t attempt) {
+    Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
+    commit.attempt = Attempt(attempt);
+    commit.owners = {1, {{kPeer, 1}}};
+    commit.next->attempt = Attempt(attempt);
+    return commit;
+  }
+  // The peer has this bucket of its state copied, and the copy arrives.
+  void Copy(std::uint32_t bucket, std::uint64_t version, std::uint32_t attempt) {
+    const auto want = Said<StateWant>();
+    ASSERT_TRUE(want);
+    ASSERT_EQ(want->bucket, bucket);
+    PeerSays(StateReady{bucket, version, Attempt(attempt), ++tag_, 0, false});
+    const auto fetches = All<action::Fetch>();
+    ASSERT_EQ(fetches.size(), 1u);
+    Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+  }
+
+  std::uint32_t tag_ = 0;
+};
+
+class AttemptsOfTwoBucketsTest : public AttemptsTest {
+ protected:
+  AttemptsOfTwoBucketsTest() : AttemptsTest(2048) {}
+};
+
+TEST_F(AttemptsTest, AReplacedAttemptThatWasCopiedIsNotGoneOnWith) {
+  Begin(0);
+  Tell(CommitOf(0, 1));
+  Tell(CatchUp{kPeer, RoundId(1)});
+  Copy(0, 2, 0);
+  ASSERT_TRUE(Told<Level>());
+  Tell(CommitOf(1, 0));
+  EXPECT_FALSE(Told<Behind>());
+  Tell(CommitOf(1, 1));
+  EXPECT_TRUE(Told<Behind>());
+}
+
+TEST_F(AttemptsTest, TheAttemptThatWasCopiedIsNotDenied) {
+  Begin(0);
+  Tell(CommitOf(0, 0));
+  Tell(CatchUp{kPeer, RoundId(1)});
+  Copy(0, 2, 1);
+  ASSERT_TRUE(Told<Level>());
+  Tell(CommitOf(1, 0));  // an old one, under way while the copy was made
+  EXPECT_TRUE(All<action::StartWork>().empty());
+  Tell(CommitOf(1, 1));
+  EXPECT_FALSE(Told<Behind>());
+  EXPECT_TRUE(machine_.view().level);
+  EXPECT_EQ(All<action::StartWork>().size(), 1u);
+}
+
+TEST_F(AttemptsTest, SumsOfAnotherAttemptThanTheCopiedOnePutItBehind) {
+  Begin(0);
+  Tell(CatchUp{kPeer, RoundId(1)});
+  Copy(0, 2, 0);
+  ASSERT_TRUE(Told<Level>());
+  Tell(TakeSums{CommitOf(1, 1), kPeer});
+  EXPECT_TRUE(Told<Behind>());
+}
+
+TEST_F(AttemptsTest, WhoHasCopiedTheLastRoundCanWriteItsCheckpoint) {
+  Begin(0);
+  Tell(CatchUp{kPeer, RoundId(1)});
+  Copy(0, 2, 0);
+  Commit commit = CommitOf(1, 0);
+  commit.checkpoint_writer = kSelf;
+  Tell(commit);
+  ASSERT_EQ(All<action::TakeSnapshot>().size(), 1u);
+  EXPECT_EQ(All<action::TakeSnapshot>()[0].kind, action::SnapshotKind::kCheckpoint);
+  Tell(commit);
+  EXPECT_TRUE(All<action::TakeSnapshot>().empty());
+}
+
+TEST_F(AttemptsOfTwoBucketsTest, ABucketOfAReplacedAttemptIsCopiedAgain) {
+  Begin(0);
+  Tell(CatchUp{kPeer, RoundId(0)});
+  Copy(0, 1, 0);
+  Tell(CommitOf(0, 1));
+  PeerSays(StateReady{1, 1, Attempt(1), ++tag_, 0, false});
+  ASSERT_EQ(All<action::Fetch>().size(), 1u);
+  Do(event::FetchDone{All<action::Fetch>()[0].fetch, event::FetchStatus::kOk});
+  EXPECT_FALSE(Told<Level>());
+  Copy(0, 1, 1);
+  EXPECT_TRUE(Told<Level>());
+}
+
+TEST_F(AttemptsOfTwoBucketsTest, BucketsOfTwoAttemptsAreNotLevel) {
+  Begin(0);
+  Tell(CatchUp{kPeer, RoundId(0)});
+  Copy(0, 1, 0);
+  Copy(1, 1, 1);
+  EXPECT_FALSE(Told<Level>());
+  Copy(0, 1, 1);
+  EXPECT_TRUE(Told<Level>());
+}
+
+TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorkedInAgain) {
+  Begin(0);
+  Tell(CatchUp{kPeer, RoundId(0)});
+  Copy(0, 0, 0);
+  Copy(1, 0, 0);
+  Tell(CommitOf(0, 0));
+  SumReady sums;
+  sums.term = Term(1);
+  sums.map_version = 1;
+  sums.generation = 1;
+  sums.inlined.ranges = {{0, 2048}, {2048, 2048}};
+  PeerSays(sums, 4096);
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  const std::uint64_t op = All<action::Apply>()[0].op;
+  Plan anew = MakePlan(0, 0);
+  anew.attempt = Attempt(1);
+  Tell(Start{StateSource::kPeers, anew, 0});
+  Do(event::OpDone{op, false, 0, ""});
+  EXPECT_FALSE(Told<Level>());
+  EXPECT_TRUE(Said<StateWant>());
+}
+
+TEST_F(AttemptsTest, ACommitThatComesWhileAnAbandonedUpdateEndsIsFollowed) {
+  Begin(0);
+  Tell(CommitOf(0, 0));
+  SumReady sums;
+  sums.term = Term(1);
+  sums.map_version = 1;
+  sums.generation = 1;
+  sums.inlined.ranges = {{0, 4096}};
+  PeerSays(sums, 4096);
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  const std::uint64_t op = All<action::Apply>()[0].op;
+  Tell(CatchUp{kPeer, RoundId(0)});
+  Tell(CommitOf(0, 0));  // of the round whose update is not to count
+  Do(event::OpDone{op, false, 0, ""});
+  EXPECT_FALSE(Told<Level>());
+  EXPECT_FALSE(Told<Applied>());
+  EXPECT_TRUE(Said<StateWant>());
+}
+
+}  // namespace
+}  // namespace lockstep::worker

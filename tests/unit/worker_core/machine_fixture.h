@@ -1,0 +1,111 @@
+// The machine alone: its coordinator and its one peer are spoken by the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "worker/exchange/peer_messages.h"
+#include "worker/step_machine.h"
+
+namespace lockstep::worker {
+
+inline const MemberId kSelf{WorkerId(0), Incarnation(1)};
+inline const MemberId kPeer{WorkerId(1), Incarnation(1)};
+
+class MachineTest : public ::testing::Test {
+ protected:
+  // Of one bucket, unless it is said.
+  explicit MachineTest(std::uint64_t bucket_floats = 4096)
+      : machine_(Config(), Layout({{0, 4096}}, 4 * bucket_floats)) {}
+
+  static MachineConfig Config() {
+    MachineConfig config;
+    config.self = kSelf;
+    config.term = Term(1);
+    config.mapping = false;
+    config.inline_bytes = 0;
+    config.queue_capacity = 16;
+    return config;
+  }
+
+  void Do(const Event& event) {
+    now_ += std::chrono::milliseconds(1);
+    actions_ = machine_.Step(now_, event);
+  }
+  void Tell(ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
+  // `floats`: of zeroes, that ride along.
+  void PeerSays(const PeerMessage& message, std::uint64_t floats = 0) {
+    auto bytes = EncodePeerMessage(message);
+    bytes.resize(bytes.size() + floats * sizeof(float));
+    Do(event::FromPeer{kPeer, bytes});
+  }
+
+  template <class T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Action& action : actions_) {
+      if (const auto* a = std::get_if<T>(&action)) found.push_back(*a);
+    }
+    return found;
+  }
+  template <class T>
+  std::optional<T> Told() const {
+    for (const auto& a : All<action::ToCoordinator>()) {
+      if (const auto* m = std::get_if<T>(&a.message)) return *m;
+    }
+    return std::nullopt;
+  }
+  template <class T>
+  std::optional<T> Said() const {
+    for (const auto& a : All<action::ToPeer>()) {
+      const auto decoded = DecodePeerMessage(a.bytes);
+      if (!decoded.ok()) continue;
+      if (const auto* m = std::get_if<T>(&decoded->message)) return *m;
+    }
+    return std::nullopt;
+  }
+
+  static std::vector<Unit> Units(std::uint32_t count) {
+    std::vector<Unit> units;
+    for (std::uint32_t i = 0; i < count; ++i) units.push_back({UnitIndex(i), {i * 4, i * 4 + 4}});
+    return units;
+  }
+  static Plan MakePlan(std::uint64_t round, std::uint32_t units) {
+    Plan plan;
+    plan.round = RoundId(round);
+    plan.owners = {1, {{kSelf, 1}, {kPeer, 1}}};
+    plan.members = {kSelf, kPeer};
+    if (units > 0) plan.assignments = {{kSelf, Units(units)}};
+    return plan;
+  }
+  static Commit MakeCommit(std::uint64_t round, std::vector<CommittedPart> parts) {
+    Commit commit;
+    commit.term = Term(1);
+    commit.round = RoundId(round);
+    commit.parts = std::move(parts);
+    commit.owners = {1, {{kSelf, 1}, {kPeer, 1}}};
+    commit.members = {kSelf, kPeer};
+    commit.next = MakePlan(round + 1, 1);
+    return commit;
+  }
+  void Begin(std::uint32_t units) {
+    Do(event::PeerUp{kPeer, "test"});
+    Tell(Start{StateSource::kSeed, MakePlan(0, units), 0});
+  }
+  // The compute thread does one unit, and seals when it was the last.
+  void Compute(std::uint32_t work) {
+    const auto take = machine_.queue().TakeNext();
+    ASSERT_EQ(take.kind, UnitQueue::TakeKind::kUnit);
+    Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
+    if (take.last) Do(event::PartSealed{work, take.part, 2});
+  }
+
+  Time now_{std::chrono::seconds(1)};
+  StepMachine machine_;
+  Actions actions_;
+};
+
+}  // namespace lockstep::worker
