@@ -138,6 +138,9 @@ struct Options {
   // Bytes of small messages queued for one peer; a Send that would exceed it is refused.
   std::size_t send_queue_bytes = 4u << 20;
   Duration connect_timeout = std::chrono::seconds(5);
+  // Of tcp: a connection ends when the other end's host acknowledges nothing, or nobody there takes
+  // what is sent, for about so long. At least a second.
+  Duration silence_timeout = std::chrono::seconds(60);
 };
 
 class Transport {

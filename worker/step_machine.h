@@ -52,13 +52,16 @@ struct Timeouts {
   Duration formation{};  // then who did not come is not reached
   Duration fetch{};      // with a peer that answers no fetch
   Duration silence{};    // of a peer: longer than the coordinator's patience with whoever stopped
+  // With a host that acknowledges nothing, so that TCP ends what nobody listens to any more.
+  Duration unacknowledged{};
 };
 constexpr Timeouts TimeoutsFrom(Duration liveness_timeout) {
   return {.connect = liveness_timeout,
           .map = liveness_timeout / 2,
           .formation = 2 * liveness_timeout,
           .fetch = liveness_timeout,
-          .silence = liveness_timeout * 3 / 2};
+          .silence = liveness_timeout * 3 / 2,
+          .unacknowledged = 2 * liveness_timeout};
 }
 
 class StepMachine {

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import BIN, TOOLS, ClusterTest, Job, check_epochs
+from harness import BIN, TOOLS, ClusterTest, Job, check_epochs, wait_for
 
 HOSTS = ("lsc", "lsa", "lsb")  # coordinator, two workers' hosts
 
@@ -61,6 +61,12 @@ class Network:
         """What the host sends goes out at `rate` at most."""
         self.inside(self.hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb",
                     "latency", "200ms")
+
+    def part(self, *hosts):
+        """What these hosts send each other is dropped; nobody is told."""
+        for number, host in enumerate(HOSTS, 1):
+            if host in hosts:
+                self.inside(self.switch, "bridge", "link", "set", "dev", f"p{number}", "isolated", "on")
 
     def prefix(self, host):
         return ["ip", "netns", "exec", self.hosts[host]]
@@ -131,6 +137,23 @@ class Namespaces(ClusterTest):
                 self.assertIn("the job uses tcp, because worker 0 cannot reach worker 1 over ucx", log)
                 self.assertIn("worker 0 cannot reach worker 1 over tcp", log)
                 self.assertNotIn("did not connect", log)
+
+    def test_a_peer_that_is_cut_off_in_silence(self):
+        # The two reach the coordinator's host all the time, each other no more: only TCP itself can tell.
+        with Network() as network, Job(3, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",
+                                       prefix=network.prefix("lsc"), exchange__transport="tcp", liveness__timeout="2s",
+                                       job__min_workers=1) as job:
+            secret = self.secret(job)
+            job.coordinator_args += ["--secret-file", secret]
+            job.start_coordinator()
+            for index, host in enumerate(("lsa", "lsb", "lsc")):
+                job.start_worker(index, "--secret-file", secret, prefix=network.prefix(host))
+            job.wait_for_rounds(10)
+            network.part("lsa", "lsb")
+            wait_for("a connection that timed out", lambda: any(
+                "timed out" in job.log(name).lower() for name in ("coordinator", "worker0", "worker1")), 60)
+            before = len(job.rounds())
+            job.wait_for_rounds(before + 20)
 
     def test_changes_from_another_host_prove_the_secret(self):
         with Network() as network, Job(1, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",

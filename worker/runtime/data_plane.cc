@@ -164,6 +164,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     options.listen_host = setup_.data_host;
     options.fetch_window = setup_.machine.fetch_window;
     options.connect_timeout = setup_.timeouts.connect;
+    options.silence_timeout = setup_.timeouts.unacknowledged;
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
     transport::Capabilities library;
