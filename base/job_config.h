@@ -93,6 +93,7 @@ struct PolicySection {
 
 struct ExchangeSection {
   std::string transport = "auto";  // auto | ucx | tcp
+  std::string encryption = "off";  // off | on
   std::string mapping = "auto";    // auto | off
   std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";

@@ -217,6 +217,10 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Group("[exchange]", "how gradients travel between the workers");
   table.Add("exchange.transport", &exchange->transport, Choice({"auto", "ucx", "tcp"}),
             "Transport of the whole job; auto: the best that all workers have");
+  table.Add("exchange.encryption", &exchange->encryption, Choice({"off", "on"}),
+            "on: what workers send each other over a network is encrypted and cannot be changed on "
+            "its way (TLS 1.3); the transport is tcp then. off: whoever is on the way can read and "
+            "change it");
   table.Add("exchange.mapping", &exchange->mapping, Choice({"auto", "off"}),
             "auto: workers on one host read out of each other's mapped memory; off: they use the "
             "transport as well");
@@ -301,6 +305,11 @@ Status CheckJobConfig(const JobConfig& config) {
   if (exchange.piece_bytes > exchange.bucket_bytes) {
     return Invalid(fmt::format("exchange.piece_bytes = {} is more than exchange.bucket_bytes = {}",
                                exchange.piece_bytes, exchange.bucket_bytes));
+  }
+  if (exchange.encryption == "on" && exchange.transport == "ucx") {
+    return Invalid(
+        "exchange.encryption = on and exchange.transport = ucx: UCX does not encrypt, take tcp or "
+        "auto");
   }
   const ScheduleSection& schedule = config.schedule;
   if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {

@@ -13,6 +13,9 @@ namespace lockstep::transport {
 Result<std::unique_ptr<Transport>> MakeTransport(std::string_view name, Options options) {
   if (name == "tcp") return MakeTcpTransport(std::move(options));
   if (name == "ucx") {
+    if (options.encryption) {
+      return Error{ErrorCode::kUnavailable, "UCX does not encrypt, and exchange.encryption is on"};
+    }
 #ifdef LOCKSTEP_HAVE_UCX
     return MakeUcxTransport(std::move(options));
 #else

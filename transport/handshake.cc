@@ -54,6 +54,16 @@ PeerIdentity GetIdentity(std::span<const std::byte> in) {
   return {WorkerId(Get<std::uint32_t>(in, 0)), Incarnation(Get<std::uint32_t>(in, 4))};
 }
 
+std::vector<std::byte> Message(std::uint8_t type) {
+  std::vector<std::byte> out;
+  out.reserve(Handshake::kMaxMessageBytes);
+  Put(out, kMagic);
+  Put(out, Handshake::kVersion);
+  Put(out, type);
+  Put(out, std::uint8_t{0});
+  return out;
+}
+
 // Whatever a stranger calls a reason ends up in a log line: one line of printable ASCII.
 std::string Printable(std::span<const std::byte> bytes) {
   std::string text(bytes.size(), '?');
@@ -88,16 +98,6 @@ Handshake::~Handshake() { OPENSSL_cleanse(key_.data(), key_.size()); }
 const PeerIdentity& Handshake::peer() const {
   LOCKSTEP_CHECK(done(), "the other end has not proven who it is");
   return peer_;
-}
-
-std::vector<std::byte> Handshake::Message(std::uint8_t type) const {
-  std::vector<std::byte> out;
-  out.reserve(kMaxMessageBytes);
-  Put(out, kMagic);
-  Put(out, kVersion);
-  Put(out, type);
-  Put(out, std::uint8_t{0});
-  return out;
 }
 
 std::vector<std::byte> Handshake::Begin() {
@@ -145,12 +145,14 @@ std::optional<std::string> Handshake::CheckPeer(std::span<const std::byte> proof
 Result<std::vector<std::byte>> Handshake::Fail(ErrorCode code, const std::string& reason,
                                                bool tell) {
   state_ = State::kFailed;
-  if (tell) {
-    farewell_ = Message(kRefused);
-    const auto bytes = std::as_bytes(std::span(reason));
-    Put(farewell_, bytes.first(std::min(bytes.size(), kMaxReasonBytes)));
-  }
+  if (tell) farewell_ = Refusal(reason);
   return Error{code, reason};
+}
+
+std::vector<std::byte> Handshake::Refusal(std::string_view reason) {
+  std::vector<std::byte> out = Message(kRefused);
+  Put(out, std::as_bytes(std::span(reason.substr(0, kMaxReasonBytes))));
+  return out;
 }
 
 Result<std::vector<std::byte>> Handshake::Consume(std::span<const std::byte> message) {

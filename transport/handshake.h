@@ -9,8 +9,8 @@
 //
 // A proof is HMAC-SHA256(job key, role || version || both nonces || both identities): fresh nonces
 // stop replay, the role stops reflection, the identities stop a member from being taken for
-// another. Nothing is encrypted. After a failure each end may send farewell(), a refusal in words,
-// and closes.
+// another. Nothing is encrypted here. After a failure each end may send farewell(), a refusal in
+// words, and closes.
 #pragma once
 
 #include <array>
@@ -65,6 +65,9 @@ class Handshake {
   // After Consume failed: the refusal to send before closing; empty when there is nobody to tell.
   const std::vector<std::byte>& farewell() const { return farewell_; }
 
+  // Such a refusal, to an end with which there can be no handshake at all.
+  static std::vector<std::byte> Refusal(std::string_view reason);
+
  private:
   enum class State : std::uint8_t {
     kAwaitHello,
@@ -78,7 +81,6 @@ class Handshake {
   using Proof = std::array<std::byte, kProofBytes>;
 
   Proof Prove(Role role) const;
-  std::vector<std::byte> Message(std::uint8_t type) const;
   Result<std::vector<std::byte>> Fail(ErrorCode code, const std::string& reason, bool tell);
   std::optional<std::string> CheckPeer(std::span<const std::byte> proof) const;
 

@@ -92,6 +92,7 @@ struct PathReport {
   std::string text;  // for people: "tcp", "ucx: tcp/lo", "ucx: rc_mlx5/mlx5_0:1 (RDMA)"
   bool rdma = false;
   bool staged = false;  // a device's memory goes through buffers of the host's
+  bool encrypted = false;
 };
 
 class Handler {
@@ -141,6 +142,9 @@ struct Options {
   // Of tcp: a connection ends when the other end's host acknowledges nothing, or nobody there takes
   // what is sent, for about so long. At least a second.
   Duration silence_timeout = std::chrono::seconds(60);
+  // What travels is encrypted and cannot be changed on its way, by keys derived from the job's. All
+  // members have it alike; MakeTransport is kUnavailable for a transport that cannot.
+  bool encryption = false;
 };
 
 class Transport {

@@ -338,6 +338,7 @@ class SessionImpl final : public Session {
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
     setup.transport = config_.exchange.transport;
+    setup.encryption = config_.exchange.encryption == "on";
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.machine.formation_timeout = setup.timeouts.formation;
     setup.machine.peer_silence = setup.timeouts.silence;

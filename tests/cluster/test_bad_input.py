@@ -32,6 +32,7 @@ class BadInput(ClusterTest):
                 ("[job]\nglobal_batch = 0\n", ["job.ini:2", "global_batch"]),
                 ("[policy]\nname = fastest\n", ["fastest"]),
                 ("[policy]\nname = backup\n[backup]\nworkers = 2\n", ["backup.workers"]),
+                ("[exchange]\ntransport = ucx\nencryption = on\n", ["exchange.encryption", "UCX does not encrypt"]),
                 ("what is this\n", ["job.ini:1"]),
             ]:
                 with self.subTest(text=text):

@@ -14,9 +14,12 @@ TEST_P(ConnectTest, BothEndsLearnWhoTheOtherIsAndHowBytesTravel) {
   a->Connect(Identity(2, 7), b->address());
   const PeerId at_a = a->AwaitPeer(Identity(2, 7));
   const PeerId at_b = b->AwaitPeer(Identity(1));
-  EXPECT_FALSE(a->seen().paths[at_a].text.empty());
-  EXPECT_FALSE(b->seen().paths[at_b].text.empty());
-  EXPECT_EQ(a->capabilities().name, GetParam() == "staged" ? "tcp" : GetParam());
+  for (const std::string& text : {a->seen().paths[at_a].text, b->seen().paths[at_b].text}) {
+    EXPECT_FALSE(text.empty());
+    EXPECT_EQ(text.find("tcp (TLS 1.3") == 0, Encrypts(GetParam())) << text;
+  }
+  const bool tcp = GetParam() == "staged" || Encrypts(GetParam());
+  EXPECT_EQ(a->capabilities().name, tcp ? "tcp" : GetParam());
   EXPECT_FALSE(a->capabilities().version.empty());
 }
 

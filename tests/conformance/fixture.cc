@@ -15,11 +15,13 @@ std::vector<std::string> AllTransports() {
 
 std::vector<std::string> ProcessTransports() {
 #ifdef LOCKSTEP_HAVE_UCX
-  return {"tcp", "ucx"};
+  return {"tcp", "tls", "ucx"};
 #else
-  return {"tcp"};
+  return {"tcp", "tls"};
 #endif
 }
+
+bool Encrypts(std::string_view name) { return name == "tls"; }
 
 bool Emulated() { return std::getenv("LOCKSTEP_TEST_EMULATED") != nullptr; }
 
@@ -41,6 +43,7 @@ Options TransportTest::OptionsFor(const PeerIdentity& self) const {
   options.self = self;
   options.job_key.assign(32, std::byte{42});
   options.listen_host = ListenHost();
+  options.encryption = Encrypts(GetParam());
   options.connect_timeout = Slow() ? std::chrono::seconds(30) : std::chrono::seconds(10);
   return options;
 }
@@ -48,7 +51,8 @@ Options TransportTest::OptionsFor(const PeerIdentity& self) const {
 std::unique_ptr<Transport> TransportTest::MakeUnstarted(Options options) {
   if (GetParam() == "inproc") return network_->MakeTransport(std::move(options));
   const bool staged = GetParam() == "staged";
-  auto made = MakeTransport(staged ? "tcp" : GetParam(), std::move(options));
+  auto made =
+      MakeTransport(staged || Encrypts(GetParam()) ? "tcp" : GetParam(), std::move(options));
   if (!made) {
     ADD_FAILURE() << made.error().message;
     std::abort();

@@ -1,4 +1,4 @@
-// transport_conformance_peer TRANSPORT WORKER INCARNATION LISTEN_HOST
+// transport_conformance_peer TRANSPORT WORKER INCARNATION LISTEN_HOST   (tls: tcp with encryption)
 // The other process of the conformance tests; see child.h.
 #include <unistd.h>
 
@@ -47,7 +47,9 @@ int Main(char** arguments) {
   options.self.incarnation = Incarnation(static_cast<std::uint32_t>(std::atoi(arguments[3])));
   options.listen_host = arguments[4];
   options.job_key.assign(32, std::byte{42});
-  auto transport = MakeTransport(arguments[1], options);
+  const std::string_view name = arguments[1];
+  options.encryption = name == "tls";
+  auto transport = MakeTransport(options.encryption ? "tcp" : name, options);
   if (!transport) {
     std::fprintf(stderr, "%s\n", transport.error().message.c_str());
     return 1;

@@ -72,6 +72,10 @@ Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link&
   if (!facts.machine.AnyActivePort()) {
     return {"this host has no active RDMA port", "lockstep-doctor tells what it has"};
   }
+  if (link.path.encrypted) {
+    return {"exchange.encryption is on, and UCX does not encrypt",
+            "off is for a network that nobody else is on"};
+  }
   if (transport.name != "ucx") {
     return {fmt::format("the job's transport is {}", transport.name),
             "exchange.transport = ucx says which worker lacks UCX, and why"};

@@ -74,6 +74,9 @@ void BoundSilence(Connection::Socket& socket, Duration timeout) {
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
+// Of the record that begins a TLS handshake. A greeting begins with a smaller or larger length.
+constexpr unsigned char kTlsHandshakeRecord = 0x16;
+
 }  // namespace
 
 Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<PeerIdentity> whom)
@@ -122,10 +125,67 @@ void Connection::StartGreeting() {
   }
   TuneForOneHost(socket_);
   BoundSilence(socket_, owner_.options().silence_timeout);
+  const auto role = whom_ ? tls::Role::kClient : tls::Role::kServer;
+  if (SSL_CTX* context = owner_.tls(role)) {
+    tls_.emplace(*context, role, socket_.native_handle(), owner_.tls_scratch());
+  }
+  // What comes in shows first whether it is TLS.
+  if (!whom_) return WaitReadable();
+  if (tls_) return OnReadable();
+  Greet();
+  WaitReadable();
+}
+
+bool Connection::CheckFirstByte() {
+  unsigned char first = 0;
+  const ssize_t got = ::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got != 1) return true;  // the read says why
+  first_byte_checked_ = true;
+  const bool encrypts = first == kTlsHandshakeRecord;
+  if (encrypts == tls_.has_value()) return true;
+  const std::string reason =
+      fmt::format("{} {} (exchange.encryption), the other end {}", Describe(owner_.options().self),
+                  encrypts ? "does not encrypt" : "encrypts", encrypts ? "does" : "does not");
+  // In plain words: the other end takes them for such, or sees that they are not TLS.
+  tls_.reset();
+  outbox_.PushSmall(FrameType::kHandshake, 0, Handshake::Refusal(reason));
+  SendFarewell();
+  // What is not read would have the kernel reset the connection, and the words with it.
+  (void)!::recv(socket_.native_handle(), owner_.scratch().data(), owner_.scratch().size(),
+                MSG_DONTWAIT);
+  End(Error{ErrorCode::kRefused, reason});
+  return false;
+}
+
+bool Connection::Secure() {
+  const auto step = tls_->Handshake();
+  if (!step) {
+    End(step.error());
+    return false;
+  }
+  switch (*step) {
+    case TlsStream::Step::kDone:
+      return true;
+    case TlsStream::Step::kWantsRead:
+      WaitReadable();
+      return false;
+    case TlsStream::Step::kWantsWrite:
+      WaitWritable();
+      return false;
+  }
+  return false;
+}
+
+void Connection::Greet() {
+  greeting_begun_ = true;
   const std::vector<std::byte> hello = handshake_.Begin();
   if (!hello.empty()) outbox_.PushSmall(FrameType::kHandshake, 0, hello);
   ScheduleFlush();
-  WaitReadable();
+}
+
+PathReport Connection::path() const {
+  if (!tls_) return {.text = "tcp"};
+  return {.text = tls_->in_kernel() ? "tcp (TLS 1.3, kernel)" : "tcp (TLS 1.3)", .encrypted = true};
 }
 
 void Connection::WaitReadable() {
@@ -144,30 +204,56 @@ void Connection::WaitWritable() {
                      });
 }
 
+Result<Moved> Connection::Read(std::span<iovec> into) {
+  // What follows in the next vector comes with the next read.
+  if (tls_) {
+    return tls_->Read(std::span(static_cast<std::byte*>(into[0].iov_base), into[0].iov_len));
+  }
+  const std::size_t room = CutToOneCall(into);
+  msghdr message{};
+  message.msg_iov = into.data();
+  message.msg_iovlen = into.size();
+  for (;;) {
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Moved{.blocked = true};
+    if (got < 0) return SocketError("read", errno);
+    if (got == 0) return Error{ErrorCode::kClosed, "the other end closed the connection"};
+    const auto bytes = static_cast<std::size_t>(got);
+    // A short read has emptied the socket; the wait sees what comes after it.
+    return Moved{.bytes = bytes, .blocked = bytes < room};
+  }
+}
+
 void Connection::OnReadable() {
+  if (!alive()) return;
+  if (!greeting_begun_) {
+    if (!whom_ && !first_byte_checked_ && !CheckFirstByte()) return;
+    if (tls_ && !Secure()) return;
+    Greet();
+  }
   std::size_t read_now = 0;
   while (alive()) {
     std::array<iovec, Inbox::kMaxVectors> vectors{};
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = inbox_.Space(vectors, live_fetches_ > 0);
-    const std::size_t room = CutToOneCall(std::span(vectors).first(message.msg_iovlen));
-    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (got <= 0) {
-      End(got == 0 ? Error{ErrorCode::kClosed, "the other end closed the connection"}
-                   : SocketError("read", errno));
+    const std::size_t count = inbox_.Space(vectors, live_fetches_ > 0);
+    const auto got = Read(std::span(vectors).first(count));
+    if (!got) {
+      End(got.error());
       return;
     }
-    last_heard_ = MonotonicNow();
-    inbox_.Filled(static_cast<std::size_t>(got));
-    if (!HandleFrames()) return;
-    read_now += static_cast<std::size_t>(got);
-    // A short read has emptied the socket; the wait sees what comes after it.
-    if (static_cast<std::size_t>(got) < room || read_now >= kTurnBytes) break;
+    if (got->bytes > 0) {
+      last_heard_ = MonotonicNow();
+      inbox_.Filled(got->bytes);
+      if (!HandleFrames()) return;
+      read_now += got->bytes;
+    }
+    // What was read to be decrypted lies in memory that the next connection takes, so all of it is
+    // handled in this turn.
+    if (got->blocked || (read_now >= kTurnBytes && !(tls_ && tls_->holds_input()))) break;
   }
-  if (alive()) WaitReadable();
+  if (!alive()) return;
+  if (tls_ && tls_->owes()) ScheduleFlush();
+  WaitReadable();
 }
 
 void Connection::ScheduleFlush() {
@@ -179,27 +265,40 @@ void Connection::ScheduleFlush() {
   });
 }
 
+Result<Moved> Connection::Write(std::span<iovec> from) {
+  if (tls_) return tls_->Write(from);
+  CutToOneCall(from);
+  msghdr message{};
+  message.msg_iov = from.data();
+  message.msg_iovlen = from.size();
+  for (;;) {
+    const ssize_t put = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (put >= 0) return Moved{.bytes = static_cast<std::size_t>(put)};
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return Moved{.blocked = true};
+    if (errno != EINTR) return SocketError("write", errno);
+  }
+}
+
 void Connection::Flush() {
+  // It was the TLS handshake that waited.
+  if (!greeting_begun_) return OnReadable();
   std::size_t written_now = 0;
   while (alive()) {
     std::array<iovec, Outbox::kMaxVectors> vectors{};
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = outbox_.Gather(vectors);
-    if (CutToOneCall(std::span(vectors).first(message.msg_iovlen)) == 0) return;
-    const ssize_t put = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      WaitWritable();
+    const std::size_t count = outbox_.Gather(vectors);
+    if (count == 0 && !(tls_ && tls_->owes())) return;
+    const auto put = Write(std::span(vectors).first(count));
+    if (!put) {
+      End(put.error());
       return;
     }
-    if (put < 0) {
-      End(SocketError("write", errno));
-      return;
-    }
-    const auto done = outbox_.Wrote(static_cast<std::size_t>(put));
+    const auto done = outbox_.Wrote(put->bytes);
     if (done && done->have) owner_.handler().OnServed(peer_, done->cookie);
-    written_now += static_cast<std::size_t>(put);
+    if (put->blocked) {
+      if (alive()) WaitWritable();
+      return;
+    }
+    written_now += put->bytes;
     if (written_now >= kTurnBytes) {
       ScheduleFlush();
       return;
@@ -263,6 +362,7 @@ void Connection::End(const Error& reason) {
   const auto self = shared_from_this();  // the owner lets go of it below
   boost::system::error_code ignored;
   greeting_timer_.cancel(ignored);
+  if (tls_) tls_->SayGoodbye();
   socket_.close(ignored);
   if (was_greeting) {
     owner_.OnGreetingFailed(*this, reason);

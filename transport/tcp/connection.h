@@ -18,6 +18,8 @@
 #include "transport/region_table.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
+#include "transport/tcp/tls_stream.h"
+#include "transport/tls/psk.h"
 #include "transport/transport.h"
 
 namespace lockstep::transport::tcp {
@@ -32,6 +34,10 @@ class ConnectionOwner {
   virtual Handler& handler() = 0;
   // Bytes that nobody wants are read into it.
   virtual std::span<std::byte> scratch() = 0;
+  // Of connections that are to be encrypted, else null.
+  virtual SSL_CTX* tls(tls::Role role) = 0;
+  // What is to be decrypted is read into it.
+  virtual std::span<std::byte> tls_scratch() = 0;
   // The greeting is over: gives the connection its PeerId. OnPeerUp is the owner's to call.
   virtual void OnGreeted(Connection& connection) = 0;
   virtual void OnGreetingFailed(Connection& connection, const Error& error) = 0;
@@ -62,6 +68,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_peer(PeerId peer) { peer_ = peer; }
   const PeerIdentity& identity() const { return handshake_.peer(); }
   Time last_heard() const { return last_heard_; }
+  PathReport path() const;
 
   bool Send(std::span<const std::byte> bytes);
   // False: the window is full or the connection is ending.
@@ -93,6 +100,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   bool alive() const { return state_ == State::kGreeting || state_ == State::kUp; }
   void StartGreeting();
+  // False: the connection has ended. Only of one that came in.
+  bool CheckFirstByte();
+  // The TLS handshake, as far as it goes now. False: it is not over.
+  bool Secure();
+  void Greet();
+  Result<Moved> Read(std::span<iovec> into);
+  Result<Moved> Write(std::span<iovec> from);
   void WaitReadable();
   void WaitWritable();
   void OnReadable();
@@ -119,6 +133,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   PeerId peer_;
   Time last_heard_;
   State state_ = State::kGreeting;
+  std::optional<TlsStream> tls_;
+  bool first_byte_checked_ = false;
+  bool greeting_begun_ = false;  // before, TLS is set up where there is any
   Inbox inbox_;
   Outbox outbox_;
   bool flush_scheduled_ = false;

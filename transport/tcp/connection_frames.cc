@@ -44,7 +44,10 @@ Status Connection::HandleGreeting() {
   }
   auto answer = handshake_.Consume(inbox_.body());
   if (!answer) {
-    SendFarewell();
+    if (!handshake_.farewell().empty()) {
+      outbox_.PushSmall(FrameType::kHandshake, 0, handshake_.farewell());
+      SendFarewell();
+    }
     return answer.error();
   }
   if (!answer->empty()) outbox_.PushSmall(FrameType::kHandshake, 0, *answer);
@@ -60,14 +63,10 @@ Status Connection::HandleGreeting() {
 }
 
 void Connection::SendFarewell() {
-  if (handshake_.farewell().empty()) return;
-  outbox_.PushSmall(FrameType::kHandshake, 0, handshake_.farewell());
   std::array<iovec, Outbox::kMaxVectors> vectors{};
-  msghdr message{};
-  message.msg_iov = vectors.data();
-  message.msg_iovlen = outbox_.Gather(vectors);
+  const std::size_t count = outbox_.Gather(vectors);
   // A courtesy: whether it arrives changes nothing here.
-  (void)::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)Write(std::span(vectors).first(count)).ok();
 }
 
 Status Connection::HandleFrame() {

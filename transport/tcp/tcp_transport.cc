@@ -1,6 +1,7 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -43,6 +44,13 @@ class TcpTransport final : public Transport, public ConnectionOwner {
     capabilities_.max_message_bytes = kMaxMessageBytes;
     capabilities_.max_piece_bytes = kMaxPieceBytes;
     capabilities_.fetch_window = options_.fetch_window;
+    if (!options_.encryption) return;
+    tls::Key key = tls::DeriveKey(options_.job_key, "lockstep job key v1",
+                                  "data plane TLS 1.3 pre-shared key");
+    tls_server_ = tls::MakeContext(tls::Role::kServer, key);
+    tls_client_ = tls::MakeContext(tls::Role::kClient, key);
+    OPENSSL_cleanse(key.data(), key.size());
+    tls_scratch_.resize(TlsStream::kScratchBytes);
   }
   ~TcpTransport() override { StopThread(); }
 
@@ -73,6 +81,10 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   const HostRegionTable& regions() const override { return regions_; }
   Handler& handler() override { return *handler_; }
   std::span<std::byte> scratch() override { return scratch_; }
+  SSL_CTX* tls(tls::Role role) override {
+    return role == tls::Role::kServer ? tls_server_.get() : tls_client_.get();
+  }
+  std::span<std::byte> tls_scratch() override { return tls_scratch_; }
   void OnGreeted(Connection& connection) override;
   void OnGreetingFailed(Connection& connection, const Error& error) override;
   void OnDown(Connection& connection, const Error& reason) override;
@@ -101,6 +113,9 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   Handler* handler_ = nullptr;
   HostRegionTable regions_;
   std::vector<std::byte> scratch_;
+  tls::ContextPtr tls_server_;  // null: nothing is encrypted
+  tls::ContextPtr tls_client_;
+  std::vector<std::byte> tls_scratch_;
   std::vector<std::shared_ptr<Connection>> greeting_;  // oldest first
   std::unordered_map<PeerId, std::shared_ptr<Connection>> peers_;
   std::unordered_map<Connection*, std::string> addresses_;  // of those we connect to
@@ -251,7 +266,7 @@ void TcpTransport::OnGreeted(Connection& connection) {
   connection.set_peer(last_peer_);
   addresses_.erase(&connection);
   peers_.emplace(last_peer_, TakeGreeting(connection));
-  handler_->OnPeerUp(last_peer_, connection.identity(), {.text = "tcp"});
+  handler_->OnPeerUp(last_peer_, connection.identity(), connection.path());
 }
 
 void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) {

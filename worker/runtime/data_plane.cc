@@ -165,6 +165,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     options.fetch_window = setup_.machine.fetch_window;
     options.connect_timeout = setup_.timeouts.connect;
     options.silence_timeout = setup_.timeouts.unacknowledged;
+    options.encryption = setup_.encryption;
     TransportOffer offer{.name = name, .address = {}, .error = {}};
     auto made = transport::MakeTransport(name, options);
     transport::Capabilities library;

@@ -28,8 +28,9 @@ class DataPlane {
   struct Setup {
     MachineConfig machine;
     std::vector<std::byte> job_key;
-    std::string data_host;  // to listen on
-    std::string transport;  // exchange.transport: auto | ucx | tcp
+    std::string data_host;    // to listen on
+    std::string transport;    // exchange.transport: auto | ucx | tcp
+    bool encryption = false;  // exchange.encryption
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

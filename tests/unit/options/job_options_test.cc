@@ -75,6 +75,8 @@ TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));
   EXPECT_THAT(ErrorOf("[exchange]\npiece_bytes = 8MiB\n"), HasSubstr("piece_bytes"));
+  EXPECT_THAT(ErrorOf("[exchange]\ntransport = ucx\nencryption = on\n"),
+              HasSubstr("UCX does not encrypt"));
   EXPECT_THAT(ErrorOf("[schedule]\nname = step\n"), HasSubstr("schedule.step_every"));
   EXPECT_THAT(ErrorOf("[optimizer]\nnesterov = true\nmomentum = 0\n"), HasSubstr("momentum"));
   EXPECT_EQ(ErrorOf("[schedule]\nname = cosine\n"), "");

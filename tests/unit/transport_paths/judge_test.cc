@@ -151,6 +151,8 @@ TEST(Paths, RdmaThatIsThereAndNotTaken) {
   EXPECT_FALSE(Judge(facts, Ucx(), kRdma).lacking);
   EXPECT_EQ(Judge(facts, Ucx(), kRdma).path, kRdma.path.text);
   ExpectLacking(Judge(facts, Tcp(), kTcp), Way::kRdma, "transport is tcp", "exchange.transport");
+  ExpectLacking(Judge(facts, Tcp(), {.path = {.text = "tcp (TLS 1.3)", .encrypted = true}}),
+                Way::kRdma, "exchange.encryption is on", "nobody else");
   ExpectLacking(Judge(facts, Ucx(), kUcxTcp), Way::kRdma, "another way", "lockstep-doctor");
   facts.environment = {"UCX_TLS=tcp,self"};
   ExpectLacking(Judge(facts, Ucx(), kUcxTcp), Way::kRdma, "UCX_TLS=tcp,self leaves RDMA out", "rc");

@@ -1,7 +1,7 @@
 // How fast pieces come from another process on this machine, for sizes of pieces and windows. Not a
 // test: it asserts nothing.
 //
-//   transport_bandwidth [ucx|tcp [SECONDS]]     of each combination
+//   transport_bandwidth [ucx|tcp|tls [SECONDS]]     of each combination; tls: tcp with encryption
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +24,8 @@ constexpr std::size_t kRegionBytes = 64u << 20;
 std::unique_ptr<Transport> Make(const std::string& name, std::uint32_t worker) {
   Options options = MakeOptions(worker);
   options.fetch_window = 64;
-  auto made = MakeTransport(name, std::move(options));
+  options.encryption = name == "tls";
+  auto made = MakeTransport(options.encryption ? "tcp" : name, std::move(options));
   if (!made) Die(made.error().message);
   return std::move(*made);
 }

@@ -1,0 +1,223 @@
+// A TCP transport and peers by hand that need not keep to the protocol, over real sockets, plain or
+// in TLS.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "transport/handshake.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/tls/psk.h"
+
+namespace lockstep::transport::tcp {
+
+inline constexpr PeerIdentity kServer{WorkerId(1), Incarnation(1)};
+inline constexpr PeerIdentity kHostile{WorkerId(2), Incarnation(1)};
+inline constexpr std::size_t kWindow = 4;
+
+inline std::vector<std::byte> JobKey() { return std::vector<std::byte>(32, std::byte{9}); }
+
+// A peer by hand: blocking sockets, any bytes.
+class RawPeer {
+ public:
+  explicit RawPeer(const std::string& address) {
+    const std::size_t colon = address.rfind(':');
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
+    inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    const int at_once = 1;
+    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+    const timeval patience{30, 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  virtual ~RawPeer() { ::close(socket_); }
+  RawPeer(const RawPeer&) = delete;
+  RawPeer& operator=(const RawPeer&) = delete;
+
+  virtual void Write(std::span<const std::byte> bytes) {
+    (void)!::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  void WriteFrame(FrameType type, std::uint64_t id, std::span<const std::byte> body) {
+    Write(EncodeHeader({type, static_cast<std::uint32_t>(body.size()), id}));
+    Write(body);
+  }
+  // The body of the next frame; nothing at the end of the connection.
+  std::optional<std::vector<std::byte>> ReadFrame() {
+    std::array<std::byte, kHeaderBytes> bytes{};
+    if (!ReadAll(bytes)) return std::nullopt;
+    const auto header = DecodeHeader(bytes);
+    EXPECT_TRUE(header.ok());
+    std::vector<std::byte> body(header->bytes);
+    if (!ReadAll(body)) return std::nullopt;
+    return body;
+  }
+  // True when the other end closes before the time-out; what it sends until then is thrown away.
+  bool AwaitEnd() {
+    std::vector<std::byte> away(65536);
+    for (;;) {
+      const ssize_t got = ::recv(socket_, away.data(), away.size(), 0);
+      if (got == 0) return true;
+      if (got < 0) return errno == ECONNRESET;
+    }
+  }
+  void Greet() {
+    Handshake handshake(Handshake::Role::kConnector, kHostile, JobKey(), kServer);
+    WriteFrame(FrameType::kHandshake, 0, handshake.Begin());
+    while (!handshake.done()) {
+      const auto message = ReadFrame();
+      ASSERT_TRUE(message.has_value());
+      const auto answer = handshake.Consume(*message);
+      ASSERT_TRUE(answer.ok()) << answer.error().message;
+      if (!answer->empty()) WriteFrame(FrameType::kHandshake, 0, *answer);
+    }
+    ASSERT_TRUE(ReadFrame().has_value());  // its settings
+  }
+  void GreetAndSettle() {
+    Greet();
+    WriteFrame(FrameType::kSettings, kWindow, {});
+  }
+
+ protected:
+  virtual bool ReadAll(std::span<std::byte> bytes) {
+    // A read of nothing would wait for something.
+    return bytes.empty() || ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL) ==
+                                static_cast<ssize_t>(bytes.size());
+  }
+  int socket_ = -1;
+};
+
+// The same in TLS.
+class TlsPeer : public RawPeer {
+ public:
+  explicit TlsPeer(const std::string& address)
+      : RawPeer(address),
+        context_(tls::MakeContext(
+            tls::Role::kClient,
+            tls::DeriveKey(JobKey(), "lockstep job key v1", "data plane TLS 1.3 pre-shared key"))),
+        ssl_(SSL_new(context_.get())) {
+    ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes with signals
+    SSL_set_fd(ssl_.get(), socket_);
+    EXPECT_EQ(SSL_connect(ssl_.get()), 1);
+  }
+
+  SSL* ssl() { return ssl_.get(); }
+  void Write(std::span<const std::byte> bytes) override {
+    if (!bytes.empty()) (void)SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()));
+  }
+  // As they are.
+  void WriteBelow(std::span<const std::byte> bytes) { RawPeer::Write(bytes); }
+  void CutWriting() { ::shutdown(socket_, SHUT_WR); }
+
+ protected:
+  bool ReadAll(std::span<std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const int got = SSL_read(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()));
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+
+ private:
+  tls::ContextPtr context_;
+  tls::SslPtr ssl_;
+};
+
+class HostileFixture : public ::testing::Test, public Handler {
+ protected:
+  explicit HostileFixture(bool encryption) { options_.encryption = encryption; }
+  // A peer that speaks as the transport does.
+  std::unique_ptr<RawPeer> MakePeer() {
+    if (options_.encryption) return std::make_unique<TlsPeer>(transport_->address());
+    return std::make_unique<RawPeer>(transport_->address());
+  }
+
+  void SetUp() override {
+    Options& options = options_;
+    options.self = kServer;
+    options.job_key = JobKey();
+    options.fetch_window = kWindow;
+    transport_ = std::move(*MakeTcpTransport(options));
+    ASSERT_TRUE(transport_->Start(this).ok());
+  }
+  void TearDown() override {
+    // Whatever came before, a peer that keeps to the protocol is served.
+    {
+      const auto good = MakePeer();
+      good->GreetAndSettle();
+      good->WriteFrame(FrameType::kMessage, 0, std::as_bytes(std::span(std::string_view("good"))));
+      std::unique_lock lock(mutex_);
+      EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return good_; }));
+    }
+    transport_->Stop();
+    EXPECT_EQ(ups_, downs_);
+    EXPECT_EQ(served_, serves_);
+  }
+  Error AwaitDown() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return downs_ > 0; }));
+    return last_reason_;
+  }
+
+  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {
+    Change([&] { ++ups_; });
+  }
+  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnPeerDown(PeerId, const Error& reason) override {
+    Change([&] {
+      ++downs_;
+      last_reason_ = reason;
+    });
+  }
+  void OnMessage(PeerId, std::span<const std::byte> bytes) override {
+    Change([&] { good_ = good_ || (bytes.size() == 4 && bytes[0] == std::byte{'g'}); });
+  }
+  ServeAnswer OnFetch(PeerId, const PieceName& name) override {
+    if (region_ == RegionId()) {
+      region_ = *transport_->Register(MemoryKind::kHost, memory_.data(), memory_.size());
+    }
+    Change([&] { ++serves_; });
+    return {.have = true, .slice = {region_, 0, name.bytes}, .cookie = serves_};
+  }
+  void OnServed(PeerId, std::uint64_t) override {
+    Change([&] { ++served_; });
+  }
+  void OnFetchDone(FetchId, FetchStatus) override {}
+
+  template <class Function>
+  void Change(Function function) {
+    {
+      const std::lock_guard lock(mutex_);
+      function();
+    }
+    changed_.notify_all();
+  }
+
+  Options options_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kMaxPieceBytes);
+  RegionId region_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t ups_ = 0, downs_ = 0, serves_ = 0, served_ = 0;
+  bool good_ = false;
+  Error last_reason_;
+};
+
+}  // namespace lockstep::transport::tcp
