@@ -60,6 +60,12 @@ class Story {
   void Begin();  // until training
   void AllPublishAndApply(std::vector<std::uint32_t> workers);
 
+  bool IsConnected(std::uint32_t worker) const {
+    const auto found = state_.find(worker);
+    return found != state_.end() && found->second.connection.value != 0;
+  }
+  bool HasCommit(std::uint32_t worker) const { return state_.at(worker).commit.has_value(); }
+  bool finished() const { return coordinator_->finished(); }
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
   const lockstep::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
   const std::string& text() const { return text_; }

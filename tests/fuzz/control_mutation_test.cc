@@ -1,11 +1,10 @@
 // Every kind of message, well-formed and then damaged, through the fuzz target.
 #include <gtest/gtest.h>
 
+#include "tests/fuzz/target.h"
 #include "tests/unit/control/generate_messages.h"
 #include "transport/control/codec.h"
 #include "transport/control/frame.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace lockstep::transport::control {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 void RunTarget(const std::string& bytes) {
   // A copy of exactly this size, so that the sanitizer sees a read beyond it.
   const std::vector<std::uint8_t> copy(bytes.begin(), bytes.end());
-  LLVMFuzzerTestOneInput(copy.data(), copy.size());
+  fuzz::Run(copy);
 }
 
 void Damage(std::string& bytes) {

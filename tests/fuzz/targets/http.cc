@@ -1,0 +1,81 @@
+// Requests to the HTTP door, with a proof and without, from anybody.
+#include "base/check.h"
+#include "base/slowdown.h"
+#include "coordinator/http_requests.h"
+#include "nlohmann/json.hpp"
+#include "tests/fuzz/target.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+constexpr const char* kMethods[] = {"GET", "POST", "PUT", "HEAD"};
+constexpr const char* kTargets[] = {"/status", "/nonce", "/slowdown", "/policy", "/drain", "/"};
+
+coordinator::HttpRequests Door(bool with_proof, std::size_t* asked) {
+  std::optional<coordinator::HttpProof> proof;
+  if (with_proof) proof.emplace(coordinator::HttpProof::Key{});
+  return coordinator::HttpRequests(
+      {.status = [] { return std::string("{}"); },
+       .ask = [asked](coordinator::Event event) -> Result<std::string> {
+         ++*asked;
+         if (const auto* slow = std::get_if<coordinator::SlowdownRequested>(&event)) {
+           if (auto specs = ParseSlowdownLines(slow->lines); !specs) return specs.error();
+         }
+         return std::string("done");
+       }},
+      std::move(proof));
+}
+
+}  // namespace
+
+// A byte of flags, one of method and target; then nonce, proof, other target and body as chunks.
+bool Run(Bytes bytes) {
+  Input input(bytes);
+  const std::uint8_t flags = input.Byte();
+  const std::uint8_t what = input.Byte();
+  std::size_t asked = 0;
+  const bool with_proof = (flags & 1) != 0;
+  coordinator::HttpRequests door = Door(with_proof, &asked);
+  coordinator::HttpRequest request;
+  request.method = kMethods[what & 3];
+  request.nonce = Text(input.TakeChunk());
+  request.proof = Text(input.TakeChunk());
+  const std::string_view other = Text(input.TakeChunk());
+  request.target = other.empty() ? kTargets[(what >> 2) % std::size(kTargets)] : other;
+  request.body = Text(input.TakeRest());
+  request.from_web_page = (flags & 2) != 0;
+  const Time now{std::chrono::seconds(100)};
+  const bool honest = (flags & 4) != 0;
+  if (honest) {
+    coordinator::HttpRequest ask;
+    ask.method = "GET";
+    ask.target = "/nonce";
+    const auto nonce = nlohmann::json::parse(door.Answer(now, ask).body);
+    if (nonce.contains("nonce")) {
+      request.nonce = nonce["nonce"].get<std::string>();
+      request.proof = coordinator::ProofOf(coordinator::HttpProof::Key{}, request.nonce,
+                                           request.method, request.target, request.body);
+    }
+  }
+  const coordinator::HttpAnswer answer = door.Answer(now, request);
+  LOCKSTEP_CHECK(nlohmann::json::accept(answer.body), "{}", answer.body);
+  LOCKSTEP_CHECK(answer.status >= 200 && answer.status < 600);
+  LOCKSTEP_CHECK(asked == 0 || !with_proof || honest, "a change without a proof");
+  LOCKSTEP_CHECK(asked == 0 || !request.from_web_page, "a change by a web page");
+  if (with_proof && honest && asked > 0) {
+    door.Answer(now, request);
+    LOCKSTEP_CHECK(asked == 1, "a nonce was good twice");
+  }
+  return answer.status == 200;
+}
+
+std::vector<std::string> Seeds() {
+  const auto request = [](char flags, char method, char target, const std::string& body) {
+    return std::string{flags, static_cast<char>(method | target << 2)} + Chunk("") + Chunk("") +
+           Chunk("") + body;
+  };
+  return {request(0, 0, 0, ""), request(1, 0, 1, ""), request(5, 1, 2, "worker=1,factor=2\n"),
+          request(5, 1, 3, "backup+none"), request(4, 1, 4, "3")};
+}
+
+}  // namespace lockstep::fuzz
