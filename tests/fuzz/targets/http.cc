@@ -1,8 +1,9 @@
 // Requests to the HTTP door, with a proof and without, from anybody.
+#include <nlohmann/json.hpp>
+
 #include "base/check.h"
 #include "base/slowdown.h"
 #include "coordinator/http_requests.h"
-#include "nlohmann/json.hpp"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
