@@ -1,6 +1,7 @@
 """Mistakes of a user: one clear line, status 2, nothing left behind."""
 
 import gzip
+import os
 import pathlib
 import resource
 import shutil
@@ -130,6 +131,25 @@ class BadInput(ClusterTest):
                         self.assertIn(word, last)
                     job.processes["coordinator"].kill()
                     job.processes["coordinator"].wait()
+
+    def test_files_that_are_none(self):
+        with Job(1) as job:
+            fifo = job.folder / "fifo"
+            os.mkfifo(fifo)
+            base = ["--listen", "127.0.0.1:0", "--workers", 1, "--run-dir", "run"]
+            for path in (fifo, "/dev/zero", job.folder):
+                self.assert_one_line(self.coordinator(job, *base, "--config", path), str(path), "is ")
+            self.assert_one_line(self.coordinator(job, *base, "--config", job.config, "--secret-file", fifo), "not a regular file")
+            self.assertFalse(job.run_dir.exists())
+
+    def test_more_than_the_machine_has(self):
+        for more in ({"data.synthetic_train": 1 << 24, "data.synthetic_features": 1 << 16},
+                     {"data.synthetic_features": 1 << 16, "model.widths": ",".join(["65536"] * 32)}):
+            with self.subTest(more=more), Job(1, {**more, "job.rounds": 1}) as job:
+                job.start_coordinator()
+                job.start_worker(0)
+                self.assertEqual(job.wait("worker0"), 2)
+                self.assertIn("bytes of free memory", job.log("worker0").strip().split("\n")[-1])
 
     def test_datasets_that_differ(self):
         with Job(2, job__join_timeout="5s") as job:
