@@ -139,6 +139,7 @@ Simulation::Simulation(coordinator::StartParameters start, std::uint64_t seed, C
       stopped_until_(kStart) {
   start_ = std::move(start);
   start_.started = kStart;
+  if (start_.resume) disk_ = SavedCheckpoint{*start_.resume, {}};  // no tensors: nobody reads them
   auto made = coordinator::Coordinator::Make(start_);
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
