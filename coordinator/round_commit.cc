@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "base/check.h"
@@ -69,6 +70,16 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     const bool twice =
         i > 0 && parts[i].worker == parts[i - 1].worker && parts[i].part == parts[i - 1].part;
     if (part == nullptr || !part->delivered_at || twice) return false;
+    if (!std::isfinite(parts[i].weight) || parts[i].weight <= 0) {
+      if (refused_weight_in_ != open_->round) {
+        job_->Log(LogLevel::kWarning,
+                  "round {}: policy {} gives worker {} the weight {}, which is no positive number: "
+                  "the round is not closed like that",
+                  open_->round, job_->policy.name, parts[i].worker, parts[i].weight);
+      }
+      refused_weight_in_ = open_->round;
+      return false;
+    }
     // Whoever contributes holds the round before whole, and this commit closes it. In a relaxed
     // round that does not follow from having computed something.
     if (open_->relaxed && job_->members.at(parts[i].worker).next < open_->round) return false;

@@ -241,6 +241,7 @@ class RoundMachine {
   Time edge_broke_at_;  // the latest
   std::string failover_why_;
   bool waits_for_quorum_ = false;
+  std::optional<RoundId> refused_weight_in_;  // of a policy; said once a round
   bool stopping_ = false;
   Time stop_at_ = kNever;
   bool done_ = false;

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "coordinator/round_machine.h"
-#include "policies/full.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -40,6 +43,29 @@ class ProposingRule final : public policies::WorkRule {
   Proposals* proposals_;
 };
 
+// Closes over everything that is delivered, with weights that somebody has thought out.
+class WeighingRule final : public policies::ClosingRule {
+ public:
+  explicit WeighingRule(const std::vector<float>* weights) : weights_(weights) {}
+  std::string_view name() const override { return "weighing"; }
+  policies::ClosingVerdict Judge(const policies::RoundView& view) override {
+    policies::ClosingVerdict verdict;
+    verdict.close = view.finished == view.with_units;
+    verdict.reason = "because";
+    for (const policies::WorkerView& worker : view.workers) {
+      for (const policies::PartView& part : worker.parts) {
+        const std::size_t i = std::min<std::size_t>(verdict.parts.size(), weights_->size() - 1);
+        verdict.parts.push_back({worker.member.worker, part.part, (*weights_)[i]});
+      }
+    }
+    return verdict;
+  }
+  bool CanDoWithout(const policies::RoundView&) override { return false; }
+
+ private:
+  const std::vector<float>* weights_;
+};
+
 // Two workers, four units each, all mapped.
 class RoundMovesTest : public ::testing::Test {
  protected:
@@ -49,7 +75,7 @@ class RoundMovesTest : public ::testing::Test {
     start.config.job.global_batch = 8;
     policies::Policy policy;
     policy.name = "test";
-    policy.closing = policies::MakeFull();
+    policy.closing = std::make_unique<WeighingRule>(&weights_);
     policy.work = std::make_unique<ProposingRule>(&proposals_);
     job_ = std::make_unique<Job>(std::move(start), std::move(policy), 1);
     job_->out = &actions_;
@@ -113,11 +139,40 @@ class RoundMovesTest : public ::testing::Test {
     return assigns.empty() ? 0 : assigns[0].order;
   }
 
+  std::vector<float> weights_{1.0f};
   Proposals proposals_;
   Actions actions_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<RoundMachine> rounds_;
 };
+
+// A wrong policy wastes time; what it gets wrong never reaches a sum.
+TEST_F(RoundMovesTest, AWeightThatIsNoPositiveNumberClosesNothing) {
+  ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  const auto warnings = [this] {
+    return std::ranges::count_if(actions_, [](const Action& action) {
+      const auto* line = std::get_if<LogLine>(&action);
+      return line != nullptr && line->level == LogLevel::kWarning;
+    });
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::ptrdiff_t warned = 0;
+  for (const float wrong : {std::nanf(""), infinity, -infinity, 0.0f, -1.0f}) {
+    for (const std::vector<float>& weights : {std::vector{1.0f, wrong}, std::vector{wrong, 1.0f}}) {
+      weights_ = weights;
+      Advance();
+      EXPECT_THAT(Sent<Commit>(0), SizeIs(0)) << wrong;
+      warned += warnings();
+    }
+  }
+  EXPECT_EQ(warned, 1);  // once for a round
+  weights_ = {0.25f, 1.5f};
+  Advance();
+  ASSERT_THAT(Sent<Commit>(0), SizeIs(1));
+  EXPECT_EQ(Sent<Commit>(0)[0].parts[0].weight, 0.25f);
+  EXPECT_EQ(Sent<Commit>(0)[0].parts[1].weight, 1.5f);
+}
 
 TEST_F(RoundMovesTest, UnitsMoveOnceTheirHolderHasGivenThemBack) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 2}};
