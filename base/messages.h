@@ -178,10 +178,10 @@ struct Commit {
   bool operator==(const Commit&) const = default;
 };
 
-// Revokes and Assigns are orders, numbered by the coordinator, never twice the same number. Answers
-// name the order, so that an old answer is not taken for one to a later order, and both ends count
-// the same units: when the worker answers an order it knows all that came before, and nothing of
-// what comes after.
+// Revoke, Assign, FenceRound, FenceAttempt and CatchUp are orders, numbered by the coordinator,
+// never twice the same number. Answers name the order, so that an old answer is not taken for one
+// to a later order, and both ends count the same units: when the worker answers an order it knows
+// all that came before, and nothing of what comes after.
 
 // Give back what is not yet begun, from queue position `from` on (positions count the units given
 // to this worker in this round, less those that were given back or refused).
@@ -204,6 +204,7 @@ struct Assign {
 // Nothing that you computed for this round counts; its units have been given away.
 struct FenceRound {
   RoundId round;
+  std::uint32_t order = 0;
   bool operator==(const FenceRound&) const = default;
 };
 
@@ -223,10 +224,12 @@ struct FenceAttempt {
   Term term;
   RoundId round;
   Attempt attempt;
+  std::uint32_t order = 0;
   bool operator==(const FenceAttempt&) const = default;
 };
 
-// The truth of commit.round is commit.attempt: fetch all shards from `holder` (or use your own).
+// The truth of commit.round is commit.attempt: fetch all shards from `holder` (or use your own). It
+// ends what was promised of this attempt before.
 struct TakeSums {
   Commit commit;
   MemberId holder;
@@ -238,6 +241,7 @@ struct TakeSums {
 struct CatchUp {
   MemberId donor;
   RoundId open_round;  // commits of this and later rounds will reach you
+  std::uint32_t order = 0;
   bool operator==(const CatchUp&) const = default;
 };
 
@@ -397,7 +401,7 @@ struct Receipts {
 struct Revoked {
   RoundId round;
   std::uint32_t from = 0;
-  std::uint32_t order = 0;  // of that Revoke or Assign
+  std::uint32_t order = 0;  // of that Revoke, Assign or FenceRound
   bool fenced = false;
   bool operator==(const Revoked&) const = default;
 };
@@ -423,6 +427,7 @@ struct HoldAnswer {
   RoundId round;
   Attempt attempt;
   bool holds_all = false;
+  std::uint32_t order = 0;  // of the FenceAttempt
   bool operator==(const HoldAnswer&) const = default;
 };
 
@@ -431,12 +436,22 @@ struct Behind {
   RoundId applied;  // last round whose result I have for sure; meaningless when has_any is false
   bool has_any = false;
   std::string reason;
+  std::uint32_t order = 0;  // of the last CatchUp that I know; 0: none
   bool operator==(const Behind&) const = default;
+};
+
+// So much of the state is there. Sent with each slice while it is copied: who copies for long gets
+// on.
+struct Copied {
+  std::uint32_t order = 0;  // of the CatchUp
+  std::uint64_t values = 0;
+  bool operator==(const Copied&) const = default;
 };
 
 // Caught up: all of my slices are at `round`.
 struct Level {
   RoundId round;
+  std::uint32_t order = 0;  // of the CatchUp
   bool operator==(const Level&) const = default;
 };
 
@@ -474,6 +489,6 @@ struct Pong {
 
 using FromWorker = std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked,
                                 Published, Applied, HoldAnswer, Behind, Level, Unreachable,
-                                EvaluationResult, StateChunk, Final, Leave, Pong>;
+                                EvaluationResult, StateChunk, Final, Leave, Pong, Copied>;
 
 }  // namespace lockstep

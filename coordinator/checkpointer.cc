@@ -120,7 +120,7 @@ void Checkpointer::OnOut(const MemberId& member) {
 
 void Checkpointer::Tick() {
   if (!current_ || current_->complete || !current_->closed) return;
-  if (job_->now - current_->last_piece < 3 * job_->timeout) return;
+  if (job_->now - current_->last_piece < job_->bounds.Upload()) return;
   job_->Log(LogLevel::kWarning, "worker {} does not write the checkpoint after round {}",
             current_->writer.worker, current_->round);
   Drop();

@@ -12,8 +12,12 @@
 namespace lockstep::coordinator {
 namespace {
 
-// A timer that comes later than this means that this process was stopped.
-constexpr Duration kGap = std::chrono::seconds(1);
+// A timer that comes later than this means that this process was stopped, or starved. Well below
+// the shortest deadline, so that no such gap is taken for somebody's silence.
+constexpr Duration kGap = std::chrono::milliseconds(100);
+constexpr Duration kWorthAWarning = std::chrono::seconds(1);
+// After a gap: what has arrived meanwhile is read before anybody is judged.
+constexpr Duration kReading = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -65,10 +69,12 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   Machines& m = *machines_;
   if (finished()) return;
   if (m.timer != kNever && now > m.timer + kGap) {
-    m.job.stopped += now - m.timer;
+    const Duration gap = now - m.timer;
+    m.job.stopped += gap;
+    m.reading_until = now - m.job.stopped + kReading;
     m.job.out = out;
-    m.job.Log(LogLevel::kWarning, "the coordinator itself stood still for {:.1f} s",
-              Seconds(now - m.timer));
+    m.job.Log(gap >= kWorthAWarning ? LogLevel::kWarning : LogLevel::kDebug,
+              "the coordinator itself stood still for {:.1f} s", Seconds(gap));
   }
   const Time logical = now - m.job.stopped;
   LOCKSTEP_CHECK(logical >= m.job.now || m.job.now == Time{}, "time goes back");

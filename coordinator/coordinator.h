@@ -54,8 +54,8 @@ struct Received {
   FromWorker message;
 };
 
-// The time of the last SetTimer has come. Read the sockets first: after a stop of this process
-// messages that arrived in time must not look late.
+// The time of the last SetTimer has come. However late: after a stop of this process what has
+// arrived meanwhile is heard before anybody is judged.
 struct TimerFired {};
 
 // SIGINT, SIGTERM. A second one ends the job without waiting for anything.

@@ -41,7 +41,7 @@ void Ending::Advance() {
 
 void Ending::SayFinish() {
   finishing_ = true;
-  deadline_ = job_->now + job_->timeout;
+  deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
   std::vector<MemberId> all;
   for (const Member& member : job_->members.all()) {
     if (member.connected()) all.push_back(member.id);

@@ -10,10 +10,18 @@ constexpr std::uint64_t kChunksPerMember = 4;
 }  // namespace
 
 std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last) {
-  // A further attempt at the round it belongs to: nobody has applied the one before.
+  // A further attempt at the round it belongs to. Results for the one before may be under way, of
+  // a member that had applied it and was lost: under another id nobody takes them for this one's.
   if (current_ && current_->round == round) {
-    current_->holders.clear();
-    return current_->id;
+    Current& evaluation = *current_;
+    evaluation.id = ++ids_;
+    evaluation.holders.clear();
+    for (Chunk& chunk : evaluation.chunks) chunk = {chunk.range, std::nullopt, {}, false};
+    evaluation.next = 0;
+    evaluation.left = evaluation.chunks.size();
+    evaluation.loss_sum = 0;
+    evaluation.correct = 0;
+    return evaluation.id;
   }
   const EvaluationSection& section = job_->start.config.evaluation;
   const bool due =
@@ -53,7 +61,8 @@ void Evaluation::Give(Member& member) {
     chunk = &evaluation.chunks[evaluation.next++];
   } else {
     for (Chunk& candidate : evaluation.chunks) {
-      const bool stuck = !candidate.with || candidate.given + job_->timeout <= job_->now;
+      const bool stuck =
+          !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now;
       if (!candidate.done && stuck && candidate.with != member.id) {
         chunk = &candidate;
         break;
@@ -79,6 +88,7 @@ Status Evaluation::On(Member& from, const EvaluationResult& message) {
   }
   if (!chunk->done) {
     chunk->done = true;
+    if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now - chunk->given);
     evaluation.loss_sum += message.loss_sum;
     evaluation.correct += message.correct;
     --evaluation.left;
@@ -87,13 +97,27 @@ Status Evaluation::On(Member& from, const EvaluationResult& message) {
     Give(from);
     return {};
   }
+  RecordIfPossible();
+  return {};
+}
+
+void Evaluation::OnClosed(RoundId round) {
+  if (!current_ || current_->round != round) return;
+  current_->closed = true;
+  RecordIfPossible();
+}
+
+// What is recorded is of a closed round: until then another attempt may take the place of the one
+// that was evaluated.
+void Evaluation::RecordIfPossible() {
+  const Current& evaluation = *current_;
+  if (evaluation.left > 0 || !evaluation.closed) return;
   const auto samples = static_cast<double>(job_->test_samples);
   last_ = EvaluationRecord{evaluation.round, evaluation.epoch, job_->test_samples,
                            evaluation.loss_sum / samples,
                            static_cast<double>(evaluation.correct) / samples};
   job_->out->push_back(EvaluationDone{*last_});
   current_.reset();
-  return {};
 }
 
 void Evaluation::OnOut(const MemberId& member) {

@@ -21,6 +21,7 @@ class Evaluation {
   std::uint32_t AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last);
   // The member holds the snapshot if this is the round.
   void OnApplied(Member& member, RoundId round);
+  void OnClosed(RoundId round);
   Status On(Member& from, const EvaluationResult& message);
   void OnOut(const MemberId& member);
   // Chunks of members that are silent for long are given to others.
@@ -38,16 +39,18 @@ class Evaluation {
     bool done = false;
   };
   struct Current {
-    std::uint32_t id = 0;
+    std::uint32_t id = 0;  // of this attempt at it
     RoundId round;
     Epoch epoch;
     std::vector<Chunk> chunks;  // at most kChunksPerMember for each slot
     std::size_t next = 0;       // chunks before were given out once
     std::size_t left = 0;
     std::vector<MemberId> holders;
+    bool closed = false;  // the round is
     double loss_sum = 0;
     std::uint64_t correct = 0;
   };
+  void RecordIfPossible();
   void Give(Member& member);
   void GiveToIdle();
   bool Busy(const MemberId& member) const;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "coordinator/bounds.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/members.h"
 #include "policies/policy.h"
@@ -32,7 +33,8 @@ struct Job {
         policy(std::move(rules)),
         min_workers(quorum),
         members(start.workers),
-        timeout(FromSeconds(start.config.liveness.timeout_s)) {
+        timeout(FromSeconds(start.config.liveness.timeout_s)),
+        bounds(timeout) {
     emulation.unit_seconds = start.config.emulate.unit_time_s;
   }
 
@@ -41,6 +43,7 @@ struct Job {
   std::uint32_t min_workers;
   Members members;
   const Duration timeout;
+  Bounds bounds;
 
   Phase phase = Phase::kGathering;
   std::string transport;
@@ -67,8 +70,10 @@ struct Job {
   std::deque<Leaving> leaving;  // at most one for each member
   std::deque<Leaving> behind;   // the same
   std::uint64_t ping_sequence = 0;
+  std::uint32_t orders = 0;  // the number of the last one, see base/messages.h
   std::optional<std::string> failure;
 
+  std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
   double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
 
   void Send(const Member& to, ToWorker message) {

@@ -11,7 +11,6 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kFormTimeouts = 3;  // of liveness.timeout, to connect to all
-constexpr int kCopyTimeouts = 6;  // to copy the state
 constexpr std::uint32_t kCopyTries = 2;
 
 }  // namespace
@@ -143,6 +142,8 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   copying.donor = donor->id;
   copying.open_round = *at;
   copying.since = job_->now;
+  copying.order = member.copy_order = ++job_->orders;
+  copying.values = 0;
   ++copying.tries;
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
@@ -152,7 +153,7 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   Plan plan = rounds_->JoinPlan();
   std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
   job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
-  job_->Send(member, CatchUp{donor->id, *at});
+  job_->Send(member, CatchUp{donor->id, *at, copying.order});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
   return true;
@@ -162,23 +163,31 @@ bool Joining::IsCutOff(const Member& member) const {
   bool any = false;
   for (const Member& other : job_->members.all()) {
     if (!other.live() || other.id == member.id) continue;
-    if (!job_->members.Broken(other.id.worker, member.id.worker)) return false;
+    if (!job_->members.Broken(other.id.worker, member.id.worker) ||
+        job_->members.Mending(other.id.worker, member.id.worker)) {
+      return false;
+    }
     any = true;
   }
   return any;
 }
 
 Status Joining::On(Member& from, const Behind& message) {
+  if (message.order > job_->orders) {
+    return Error{ErrorCode::kInvalid, "is behind after an order that was not given"};
+  }
+  const bool before_that = message.order != from.copy_order;  // it was told to catch up since
   switch (from.state) {
     case MemberState::kLive:
+      if (before_that) return {};
       job_->Log(LogLevel::kWarning, "worker {} is behind: {}", from.id.worker, message.reason);
       job_->PutBehind(from, message.reason);
       return {};
     case MemberState::kCatchingUp: {
+      if (before_that) return {};
       // The copy failed; another donor is tried, as when it takes too long.
       const auto copying = copying_.find(from.id);
-      if (copying != copying_.end())
-        copying->second.since = job_->now - kCopyTimeouts * job_->timeout;
+      if (copying != copying_.end()) copying->second.since = job_->now - job_->bounds.Copy();
       return {};
     }
     case MemberState::kBehind:
@@ -188,18 +197,36 @@ Status Joining::On(Member& from, const Behind& message) {
   }
 }
 
+// Who copies much over a slow link is given the time that it takes, as long as it gets on.
+Status Joining::On(Member& from, const Copied& message) {
+  const auto copying = copying_.find(from.id);
+  if (copying == copying_.end() || message.order != copying->second.order ||
+      message.values <= copying->second.values) {
+    return {};
+  }
+  copying->second.values = message.values;
+  copying->second.since = job_->now;
+  return {};
+}
+
 Status Joining::On(Member& from, const Level& message) {
   if (from.state != MemberState::kCatchingUp) {
     if (from.state == MemberState::kLive || from.state == MemberState::kBehind) return {};
     return Error{ErrorCode::kInvalid, "is level before it has begun"};
   }
   const auto copying = copying_.find(from.id);
+  // It was told to begin anew since.
+  if (copying != copying_.end() && message.order < copying->second.order) return {};
   const RoundId next = message.round.Next();
-  if (copying == copying_.end() || next < copying->second.open_round ||
-      next > rounds_->first_uncommitted()) {
+  if (copying == copying_.end() || message.order != copying->second.order ||
+      next < copying->second.open_round || next > rounds_->never_committed()) {
     return Error{ErrorCode::kInvalid, fmt::format("cannot be level at round {}", message.round)};
   }
   copying_.erase(copying);
+  if (next > rounds_->first_uncommitted()) {
+    job_->PutBehind(from, fmt::format("round {}, which it has, is open again", message.round));
+    return {};
+  }
   MakeLive(from, next);
   job_->Log(LogLevel::kInfo, "worker {} is level at round {}", from.id.worker, message.round);
   return {};
@@ -207,7 +234,8 @@ Status Joining::On(Member& from, const Level& message) {
 
 void Joining::OnUnreachable(Member& from, const MemberId& peer) {
   const auto copying = copying_.find(from.id);
-  if (copying != copying_.end() && copying->second.donor == peer) Copy(from, peer);
+  if (copying == copying_.end() || copying->second.donor != peer) return;
+  if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
 }
 
 void Joining::OnStreamed(Member& member) {
@@ -227,8 +255,9 @@ void Joining::CheckNewcomers() {
     Member* member = job_->members.Find(id);
     if (member == nullptr) continue;
     if (const MemberId* lost = LostAgain(id, newcomer)) {
-      // What is broken stays so as long as it is here: it has to connect anew, unless the other is
-      // the one that goes.
+      if (job_->members.Mending(id.worker, lost->worker)) continue;
+      // What cannot be mended stays broken as long as it is here: it has to connect anew, unless
+      // the other is the one that goes.
       if (rounds_->HeardSinceEdgeBroke(id.worker) && rounds_->HeardSinceEdgeBroke(lost->worker)) {
         job_->Expel(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
@@ -251,7 +280,7 @@ void Joining::CheckCopying() {
   for (const auto& [id, copying] : copying_) {
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
-    if (lost || job_->now >= copying.since + kCopyTimeouts * job_->timeout) again.push_back(id);
+    if (lost || job_->now >= copying.since + job_->bounds.Copy()) again.push_back(id);
   }
   for (const MemberId& id : again) {
     Member* member = job_->members.Find(id);
@@ -279,7 +308,7 @@ void Joining::Advance() {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;
       if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
-      // What is broken stays so as long as it is here: it has to connect anew.
+      // What cannot be mended stays broken as long as it is here: it has to connect anew.
       if (!Copy(member, std::nullopt) && IsCutOff(member)) {
         job_->Expel(member, "it reaches nobody that has the parameters");
       }

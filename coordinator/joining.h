@@ -26,6 +26,7 @@ class Joining {
   }
   Status On(Member& from, const Reached& message);
   Status On(Member& from, const Behind& message);
+  Status On(Member& from, const Copied& message);
   Status On(Member& from, const Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnStreamed(Member& member);
@@ -48,6 +49,8 @@ class Joining {
     MemberId donor;
     RoundId open_round;
     Time since;
+    std::uint32_t order = 0;
+    std::uint64_t values = 0;  // that are there; the most that it said
     std::uint32_t tries = 0;
   };
 

@@ -7,9 +7,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr int kPeriods = 8;         // looks in one liveness.timeout
-constexpr int kFollowTimeouts = 3;  // of liveness.timeout, to apply a closed round
-constexpr int kUnitTimes = 10;      // without a finished unit
+constexpr int kPeriods = 8;     // looks in one liveness.timeout
+constexpr int kUnitTimes = 10;  // without a finished unit
 
 }  // namespace
 
@@ -42,7 +41,7 @@ bool Liveness::Tick(const OpenRound* open, RoundId closed) {
     }
     if (ping_) job_->Ping(member);
     if (member.live() && member.next < closed &&
-        job_->now - member.last_progress >= kFollowTimeouts * job_->timeout) {
+        job_->now - member.last_progress >= job_->bounds.Following()) {
       job_->PutBehind(member, "it does not follow");
     }
     if (open != nullptr && member.live()) CheckProgress(member, *open, usual);

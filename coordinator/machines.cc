@@ -24,6 +24,7 @@ Coordinator::Machines::Machines(StartParameters start, policies::Policy policy,
       formation(&job),
       rounds(&job, MakeHooks()),
       joining(&job, &rounds),
+      relinking(&job),
       liveness(&job),
       evaluation(&job),
       checkpointer(&job),
@@ -55,6 +56,7 @@ RoundMachine::Hooks Coordinator::Machines::MakeHooks() {
   };
   hooks.on_closed = [this](const RoundRecord& record) {
     checkpointer.OnClosed(record.round);
+    evaluation.OnClosed(record.round);
     NoteSpeed(record);
   };
   hooks.on_applied = [this](Member& member, RoundId round) { evaluation.OnApplied(member, round); };
@@ -67,6 +69,7 @@ void Coordinator::Machines::Step(Event event) {
 }
 
 void Coordinator::Machines::Settle() {
+  if (job.now < reading_until) return;
   const ProvisionalRound* last = rounds.provisional();
   if (liveness.Tick(rounds.open(), last == nullptr ? RoundId(0) : last->commit.round)) {
     admission.Tick();
@@ -79,6 +82,7 @@ void Coordinator::Machines::Settle() {
     if (job.failure) return ending.Finish(JobOutcome::kFailed, *job.failure);
     if (formation.Advance()) BeginTraining();
     if (!streaming.empty() || (job.phase == Phase::kTraining && !rounds.begun())) StartRounds();
+    relinking.Advance();
     rounds.Advance();
     joining.Advance();
     draining.Advance();
@@ -133,6 +137,7 @@ void Coordinator::Machines::Remove(const Leaving& leaving) {
     formation.OnOut(leaving.member);
   }
   joining.OnOut(leaving.member);
+  relinking.OnOut(leaving.member);
   rounds.OnOut(leaving.member, leaving.reason);
   evaluation.OnOut(leaving.member);
   checkpointer.OnOut(leaving.member);
@@ -140,6 +145,7 @@ void Coordinator::Machines::Remove(const Leaving& leaving) {
 
 void Coordinator::Machines::BeginTraining() {
   job.phase = Phase::kTraining;
+  job.bounds.NotePaths(job.parameter_bytes(), job.members.SlowestPath());
   job.Log(LogLevel::kInfo, "{} workers are connected over {}",
           job.members.Count(MemberState::kForming), job.transport);
   for (const Member& member : job.members.all()) {
@@ -203,12 +209,15 @@ lockstep::Status Coordinator::Machines::Dispatch(Member& from, FromWorker messag
           return from.leaving ? lockstep::Status() : slowdowns.OnReady(from, m.slowdowns);
         } else if constexpr (std::is_same_v<M, Reached>) {
           if (lockstep::Status status = on(joining)(m); !status) return status;
+          if (lockstep::Status status = on(relinking)(m); !status) return status;
           return on(formation)(m);
-        } else if constexpr (std::is_same_v<M, Behind> || std::is_same_v<M, Level>) {
+        } else if constexpr (std::is_same_v<M, Behind> || std::is_same_v<M, Copied> ||
+                             std::is_same_v<M, Level>) {
           return on(joining)(m);
         } else if constexpr (std::is_same_v<M, Unreachable>) {
           joining.OnUnreachable(from, m.peer);
-          return on(rounds)(m);
+          if (lockstep::Status status = on(rounds)(m); !status) return status;
+          return on(relinking)(m);
         } else if constexpr (std::is_same_v<M, EvaluationResult>) {
           return on(evaluation)(m);
         } else if constexpr (std::is_same_v<M, StateChunk>) {
@@ -294,6 +303,7 @@ void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
 }
 
 Time Coordinator::Machines::NextDeadline() const {
+  if (job.now < reading_until) return reading_until;
   return std::min({liveness.NextDeadline(), formation.NextDeadline(), rounds.NextDeadline(),
                    ending.NextDeadline()});
 }

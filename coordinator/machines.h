@@ -15,6 +15,7 @@
 #include "coordinator/job.h"
 #include "coordinator/joining.h"
 #include "coordinator/liveness.h"
+#include "coordinator/relinking.h"
 #include "coordinator/round_machine.h"
 #include "coordinator/slowdowns.h"
 
@@ -55,6 +56,7 @@ struct Coordinator::Machines {
   Formation formation;
   RoundMachine rounds;
   Joining joining;
+  Relinking relinking;
   Liveness liveness;
   Evaluation evaluation;
   Checkpointer checkpointer;
@@ -67,6 +69,7 @@ struct Coordinator::Machines {
   bool stopping = false;
   std::string stop_reason;
   Time timer = kNever;  // in the shell's time
+  Time reading_until;   // after a stop of this process: nobody is judged before
   double samples_per_second = 0;
   double last_commit = 0;
   std::string reason;  // of the last closed round

@@ -32,6 +32,7 @@ Members::Members(std::uint32_t slots)
       mapped_(slots, slots),
       mutual_(slots, slots),
       broken_(slots, slots),
+      mending_(slots, slots),
       paths_(slots) {
   counts_[static_cast<std::size_t>(MemberState::kLost)] = slots;
   for (std::uint32_t i = 0; i < slots; ++i) members_[i].id.worker = WorkerId(i);
@@ -138,6 +139,15 @@ std::vector<PathRecord> Members::Paths() const {
   return records;
 }
 
+double Members::SlowestPath() const {
+  double slowest = 0;
+  for (const PathRecord& path : Paths()) {
+    if (path.gb_per_second <= 0) continue;
+    if (slowest == 0 || path.gb_per_second * 1e9 < slowest) slowest = path.gb_per_second * 1e9;
+  }
+  return slowest;
+}
+
 bool Members::AddBrokenEdge(WorkerId a, WorkerId b) {
   any_broken_ = true;
   broken_.Set(a.value, b.value);
@@ -166,14 +176,40 @@ Duration Members::MedianUnitTime() const {
   return *middle;
 }
 
+bool Members::AnyMending(WorkerId worker) const {
+  for (std::size_t i = 0; i < mending_.words(); ++i) {
+    if (mending_.Word(worker.value, i) != 0) return true;
+  }
+  return false;
+}
+
+void Members::SetMending(WorkerId a, WorkerId b, bool mending) {
+  mending_.Set(a.value, b.value, mending);
+  mending_.Set(b.value, a.value, mending);
+}
+
+void Members::MendEdge(WorkerId a, WorkerId b) {
+  SetMending(a, b, false);
+  broken_.Set(a.value, b.value, false);
+  broken_.Set(b.value, a.value, false);
+  LookForBroken();
+}
+
 void Members::MendEdges(WorkerId worker) {
   if (!any_broken_) return;
-  any_broken_ = false;
   for (std::uint32_t other = 0; other < slots(); ++other) {
+    SetMending(worker, WorkerId(other), false);
     broken_.Set(worker.value, other, false);
     broken_.Set(other, worker.value, false);
+  }
+  LookForBroken();
+}
+
+void Members::LookForBroken() {
+  any_broken_ = false;
+  for (std::uint32_t row = 0; row < slots() && !any_broken_; ++row) {
     for (std::size_t i = 0; i < broken_.words(); ++i) {
-      any_broken_ = any_broken_ || broken_.Word(other, i) != 0;
+      any_broken_ = any_broken_ || broken_.Word(row, i) != 0;
     }
   }
 }

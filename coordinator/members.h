@@ -64,6 +64,7 @@ struct Member {
   ClockOffset clock;
   std::vector<SlowdownSpec> slowdowns;  // that it was started with
 
+  std::uint32_t copy_order = 0;  // of the last CatchUp; 0: none
   // Was asked to leave: gets no units and owns nothing from the next plan on.
   bool draining = false;
   bool told_to_leave = false;
@@ -119,12 +120,18 @@ class Members {
   bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
   const BitMatrix& mapped() const { return mutual_; }
   std::vector<PathRecord> Paths() const;
+  double SlowestPath() const;  // bytes a second; 0: none was measured
 
   // Two that reach the coordinator and not each other. False when that was known.
   bool AddBrokenEdge(WorkerId a, WorkerId b);
   bool AnyBroken() const { return any_broken_; }
   bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
   std::uint32_t BrokenEdges(WorkerId worker) const;  // to members that exchange
+  void MendEdge(WorkerId a, WorkerId b);
+  // A broken edge that is being made again: who has to go is not asked yet.
+  void SetMending(WorkerId a, WorkerId b, bool mending);
+  bool Mending(WorkerId a, WorkerId b) const { return mending_.Test(a.value, b.value); }
+  bool AnyMending(WorkerId worker) const;
 
   // The median of the members' mean unit times; zero when nothing is known.
   Duration MedianUnitTime() const;
@@ -132,6 +139,7 @@ class Members {
  private:
   void ForgetPeers(WorkerId worker);
   void MendEdges(WorkerId worker);
+  void LookForBroken();
 
   std::vector<Member> members_;
   std::vector<Incarnation> last_incarnation_;
@@ -140,6 +148,7 @@ class Members {
   BitMatrix mapped_;                       // [who says it][peer]
   BitMatrix mutual_;                       // both say it
   BitMatrix broken_;                       // symmetric; of members that are there
+  BitMatrix mending_;                      // the same; of broken edges
   bool any_broken_ = false;
   struct Path {
     std::string words;

@@ -427,19 +427,21 @@ void OpenRound::Remove(WorkerId worker) {
   Reindex();
 }
 
-void OpenRound::Fence(WorkerId worker) {
+void OpenRound::Fence(WorkerId worker, std::uint32_t order) {
   const std::int64_t at = index_[worker.value];
   if (at < 0) return;
   MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
   WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  share.fence_order = order;
   share.fence_answered = false;
   WorkerViewAt(share).fenced = true;
   Refresh(share, started);
 }
 
-void OpenRound::NoteFenceAnswer(const MemberId& from) {
+void OpenRound::NoteFenceAnswer(const MemberId& from, std::uint32_t order) {
   WorkerShare* share = FindAny(from);
-  if (share != nullptr && WorkerViewAt(*share).fenced) share->fence_answered = true;
+  if (share == nullptr || !WorkerViewAt(*share).fenced || share->fence_order != order) return;
+  share->fence_answered = true;
 }
 
 bool OpenRound::CanBeginAnew(WorkerId worker) const {

@@ -56,9 +56,10 @@ struct WorkerShare {
   std::vector<GivenUnits> given;   // the queue, by order
   std::vector<SealedPart> parts;   // sealed, at most kMaxParts
   std::uint32_t sealed_units = 0;  // of the queue
-  bool fence_answered = false;     // fenced, and it has said that it holds nothing any more
-  bool refused = false;            // an Assign: both of its parts are being sealed
-  Attempt plan;                    // Plan::attempt of the round in which it was given its work
+  std::uint32_t fence_order = 0;
+  bool fence_answered = false;  // fenced, and it has said that it holds nothing any more
+  bool refused = false;         // an Assign: both of its parts are being sealed
+  Attempt plan;                 // Plan::attempt of the round in which it was given its work
   std::optional<PendingRevoke> revoke;
 
   // Takes positions [first, last) out of the queue.
@@ -107,9 +108,9 @@ class OpenRound {
   // Its contribution is void; all units it held become orphans. It is out of the round.
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.
-  void Fence(WorkerId worker);
+  void Fence(WorkerId worker, std::uint32_t order);
   // It knows: units that it is given from now on are a new beginning.
-  void NoteFenceAnswer(const MemberId& from);
+  void NoteFenceAnswer(const MemberId& from, std::uint32_t order);
   // The fence has been answered and a part is left.
   bool CanBeginAnew(WorkerId worker) const;
   void Unfence(WorkerId worker, Time now);

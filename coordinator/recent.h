@@ -1,4 +1,4 @@
-// The median of the latest samples: robust against the very stalls that deadlines are for.
+// The median of the latest samples: robust against the very stalls that bounds are for.
 #pragma once
 
 #include <algorithm>
@@ -30,14 +30,5 @@ class RecentLatency {
   std::size_t next_ = 0;
   std::size_t count_ = 0;
 };
-
-// How long an owner may take: ten times what is usual, inside bounds that follow from the one
-// time-out; a quarter of it before anything is known.
-inline Duration OwnerDeadline(const RecentLatency& latency, Duration timeout) {
-  const Duration least = std::chrono::milliseconds(250);
-  const std::optional<Duration> median = latency.Median();
-  if (!median) return std::max(timeout / 4, least);
-  return std::max(least, std::min(10 * *median, timeout / 2));
-}
 
 }  // namespace lockstep::coordinator

@@ -15,7 +15,7 @@ namespace lockstep::coordinator {
 // them; it would have to catch up again and again. So the next one waits for it, a little.
 Time RoundMachine::MayCloseFrom() const {
   if (!open_->relaxed || !provisional_ || provisional_->to_apply == 0) return job_->now;
-  const Duration usual = apply_latency_.Median().value_or(std::chrono::milliseconds(5));
+  const Duration usual = job_->bounds.UsualApplication().value_or(std::chrono::milliseconds(5));
   return provisional_->committed_at +
          std::min(std::max(4 * usual, Duration(std::chrono::milliseconds(2))), job_->timeout / 4);
 }
@@ -113,7 +113,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
   for (const policies::PartChoice& choice : round.parts) {
     const SealedPart& part = *round.books.Part(choice.worker, choice.part);
     if (*part.delivered_at > part.ready_at)
-      receipt_latency_.Add(*part.delivered_at - part.ready_at);
+      job_->bounds.NoteReceipts(*part.delivered_at - part.ready_at);
   }
   MakeCommit(std::move(round), /*first=*/true);
   return true;
@@ -214,9 +214,11 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   }
 
   const std::size_t slots = job_->members.slots();
-  round.committed_at = job_->now;
+  never_committed_ = std::max(never_committed_, commit.round.Next());
+  round.committed_at = round.moved_at = job_->now;
   round.applied.assign(slots, false);
   round.asked.assign(slots, ProvisionalRound::Asked::kUnasked);
+  round.asked_order.assign(slots, 0);
   round.takes_from.assign(slots, std::nullopt);
   round.published.assign(slots, std::nullopt);
   round.unpublished = static_cast<std::uint32_t>(commit.owners.owners.size());
@@ -225,7 +227,7 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   round.fencing = false;
   round.pinged_at.reset();
   round.published_from = job_->now;
-  round.patience = OwnerDeadline(publish_latency_, job_->timeout);
+  round.patience = job_->bounds.Publication();
   job_->Send(commit.members, commit);
   open_.reset();
   if (commit.next) {

@@ -25,6 +25,14 @@ void RoundMachine::CountToApply() {
   if (round.to_apply == 0 && !round.applied_at) round.applied_at = job_->now;
 }
 
+// At half of the deadline those concerned are asked for a sign of life. However late that look was:
+// who was asked has the other half of the time to answer.
+Time RoundMachine::PublicationCheck() const {
+  const ProvisionalRound& round = *provisional_;
+  if (!round.pinged_at) return round.published_from + round.patience / 2;
+  return std::max(round.published_from + round.patience, *round.pinged_at + round.patience / 2);
+}
+
 Time RoundMachine::NextProvisionalCheck() const {
   if (!provisional_ || provisional_->closed) return kNever;
   const ProvisionalRound& round = *provisional_;
@@ -33,9 +41,9 @@ Time RoundMachine::NextProvisionalCheck() const {
   if (round.to_apply == 0) return kNever;
   Time next = kNever;
   if (round.unpublished > 0 && round.holders.empty()) {
-    next = round.published_from + (round.pinged_at ? round.patience : round.patience / 2);
+    next = PublicationCheck();
   }
-  if (!open_) next = std::min(next, round.committed_at + job_->timeout);
+  if (!open_) next = std::min(next, round.moved_at + job_->bounds.LastRound());
   return next;
 }
 
@@ -57,7 +65,7 @@ void RoundMachine::CheckProvisional() {
     }
     return;
   }
-  if (!open_ && job_->now >= round.committed_at + job_->timeout) {
+  if (!open_ && job_->now >= round.moved_at + job_->bounds.LastRound()) {
     for (Member& member : job_->members.all()) {
       if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
     }
@@ -68,7 +76,7 @@ void RoundMachine::CheckProvisional() {
 
 void RoundMachine::CheckPublication() {
   ProvisionalRound& round = *provisional_;
-  if (job_->now < round.published_from + round.patience / 2) return;
+  if (job_->now < PublicationCheck()) return;
   std::vector<WorkerId> missing;
   std::size_t published = 0;
   for (const OwnerShare& share : round.commit.owners.owners) {
@@ -79,8 +87,8 @@ void RoundMachine::CheckPublication() {
   if (!round.pinged_at) {
     round.pinged_at = job_->now;
     PingAll(missing);
+    return;
   }
-  if (job_->now < round.published_from + round.patience) return;
   std::erase_if(missing, [&](WorkerId worker) { return HeardSince(worker, *round.pinged_at); });
   // Alive and late is given more time, then others do it, if there are others that could; or if a
   // contributor is out, from which nobody can get what was not read in time.
@@ -116,7 +124,7 @@ void RoundMachine::BeginFailover(const std::string& why) {
   round.answers_missing = 0;
   AskWhoHolds();
   round.fencing = true;
-  round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+  round.fence_until = job_->now + job_->bounds.Answer();
 }
 
 // Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
@@ -133,11 +141,14 @@ bool RoundMachine::AskWhoHolds() {
     if (!member.live() || answer != Asked::kUnasked) continue;
     if (!may_hold && member.next <= round.commit.round) continue;
     answer = Asked::kWaiting;
+    round.asked_order[member.id.worker.value] = job_->orders + 1;
     ++round.answers_missing;
     asked.push_back(member.id);
   }
-  job_->Send(asked, FenceAttempt{job_->start.term, round.commit.round, round.commit.attempt});
-  return !asked.empty();
+  if (asked.empty()) return false;
+  job_->Send(asked, FenceAttempt{job_->start.term, round.commit.round, round.commit.attempt,
+                                 ++job_->orders});
+  return true;
 }
 
 // Who is known to hold all sums of the attempt.
@@ -155,8 +166,12 @@ std::vector<MemberId> RoundMachine::Holders() const {
 
 void RoundMachine::SendToHolder(Member& member, const MemberId& holder) {
   ProvisionalRound& round = *provisional_;
+  const std::uint32_t slot = member.id.worker.value;
   job_->Send(member, TakeSums{round.commit, holder});
-  round.takes_from[member.id.worker.value] = holder;
+  round.takes_from[slot] = holder;
+  // With it no promise stands. Should the holder go, it is asked anew.
+  if (round.asked[slot] == Asked::kWaiting) --round.answers_missing;
+  if (round.asked[slot] != Asked::kYes) round.asked[slot] = Asked::kUnasked;
   if (std::find(round.holders.begin(), round.holders.end(), holder) == round.holders.end()) {
     round.holders.push_back(holder);
   }
@@ -172,9 +187,14 @@ bool RoundMachine::TakeFromHolders() {
   for (const MemberId& id : round.commit.members) {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !member->exchanging() || member->next > round.commit.round) continue;
-    const auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+    auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
       return h == id || !job_->members.Broken(h.worker, id.worker);
     });
+    if (holder == holders.end()) {
+      holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+        return job_->members.Mending(h.worker, id.worker);
+      });
+    }
     if (holder != holders.end()) {
       SendToHolder(*member, round.asked[id.worker.value] == Asked::kYes ? id : *holder);
     } else if (member->live()) {
@@ -206,9 +226,10 @@ void RoundMachine::AvoidBrokenHolders() {
     });
     if (other != holders.end()) {
       SendToHolder(*member, *other);
-    } else if (HeardSinceEdgeBroke(id.worker) && HeardSinceEdgeBroke(from->worker)) {
-      job_->PutBehind(*member, fmt::format("it cannot reach worker {}, which holds the sums",
-                                           from->worker));
+    } else if (!job_->members.Mending(id.worker, from->worker) && HeardSinceEdgeBroke(id.worker) &&
+               HeardSinceEdgeBroke(from->worker)) {
+      job_->PutBehind(*member,
+                      fmt::format("it cannot reach worker {}, which holds the sums", from->worker));
     }
   }
 }
@@ -240,7 +261,7 @@ void RoundMachine::ResolveFailover() {
   for (const Asked asked : round.asked) answered += asked == Asked::kNo ? 1 : 0;
   if (answered == 0 && round.answers_missing > 0) {
     // Nobody is there to go on with; liveness will say who is lost.
-    round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+    round.fence_until = job_->now + job_->bounds.Answer();
     return;
   }
   for (Member& member : job_->members.all()) {
@@ -254,7 +275,7 @@ void RoundMachine::ResolveFailover() {
   // before its answer is heard before it is relied on.
   if (AskWhoHolds()) {
     round.fencing = true;
-    round.fence_until = job_->now + OwnerDeadline(publish_latency_, job_->timeout);
+    round.fence_until = job_->now + job_->bounds.Answer();
     return;
   }
   if (StandsInParameters()) return;

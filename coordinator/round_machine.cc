@@ -20,6 +20,7 @@ void RoundMachine::Begin(Sampler sampler, RoundId first_round, std::uint64_t upd
                          StateSource source) {
   sampler_ = std::move(sampler);
   updates_ = updates;
+  never_committed_ = first_round;
   for (Member& member : job_->members.all()) {
     if (member.live()) member.next = first_round;
   }
@@ -45,13 +46,19 @@ const Plan& RoundMachine::JoinPlan() const {
 
 Status RoundMachine::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");
-  RoundId latest = open_ ? open_->round : provisional_ ? provisional_->commit.round : RoundId(0);
-  // Of a relaxed round that is open again, the work had gone on in the next one.
-  if (open_ && open_->relaxed && open_->attempt.value > 0) latest = latest.Next();
-  if (round > latest) {
-    return Violation(fmt::format("speaks of round {} while {} is the latest", round, latest));
+  // While a round is open again, who has not heard of that yet speaks of the one after it.
+  if (round > *newest_) {
+    return Violation(fmt::format("speaks of round {} while {} is the latest", round, *newest_));
   }
   return {};
+}
+
+// Versions of a round's maps grow also over the plans of it that a further attempt at the round
+// before has made void: what was said under one of them is not taken for another's.
+void RoundMachine::NoteMap(RoundId round, std::uint32_t version) {
+  if (newest_ && round < *newest_) return;
+  newest_version_ = newest_ == round ? std::max(newest_version_, version) : version;
+  newest_ = round;
 }
 
 bool RoundMachine::IsProvisional(RoundId round) const {
@@ -95,7 +102,7 @@ Status RoundMachine::On(Member& from, const Revoked& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live() || !open_ || message.round != open_->round) return {};
   if (message.fenced) {
-    open_->NoteFenceAnswer(from.id);
+    open_->NoteFenceAnswer(from.id, message.order);
     return {};
   }
   auto back = open_->OnRevoked(from.id, message);
@@ -117,7 +124,8 @@ Status RoundMachine::On(Member& from, const Published& message) {
   std::optional<Duration>& took = round.published[from.id.worker.value];
   if (took) return {};
   took = job_->now - round.committed_at;
-  publish_latency_.Add(*took);
+  job_->bounds.NotePublication(*took);
+  round.moved_at = job_->now;
   if (--round.unpublished == 0) {
     std::vector<MemberId> ids;
     std::vector<Duration> times;
@@ -135,20 +143,32 @@ Status RoundMachine::On(Member& from, const Published& message) {
 Status RoundMachine::On(Member& from, const Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
-  if (open_ && message.round == open_->round) return Violation("applied a round that is open");
+  if (open_ && message.round == open_->round) {
+    if (message.attempt >= open_->attempt) return Violation("applied a round that is open");
+    // It was catching up when the attempt was given up, so it was not asked.
+    job_->PutBehind(from,
+                    fmt::format("it has applied round {}, which is open again", open_->round));
+    return {};
+  }
   if (IsProvisional(message.round)) {
     ProvisionalRound& round = *provisional_;
     const std::uint32_t slot = from.id.worker.value;
-    if (message.attempt != round.commit.attempt) return Violation("applied a fenced attempt");
-    if (round.asked[slot] == ProvisionalRound::Asked::kNo && round.holders.empty()) {
+    if (message.attempt > round.commit.attempt) return Violation("applied an attempt to come");
+    if (message.attempt < round.commit.attempt) {
+      job_->PutBehind(from, fmt::format("it has applied attempt {} at round {}, which was replaced",
+                                        message.attempt, message.round));
+      return {};
+    }
+    if (round.asked[slot] == ProvisionalRound::Asked::kNo) {
       return Violation("applied an attempt that it said it does not hold");
     }
     if (round.applied[slot] || from.next > message.round) return {};
     round.applied[slot] = true;
+    round.moved_at = job_->now;
     if (round.to_apply > 0) --round.to_apply;
     if (round.to_apply == 0) {
       round.applied_at = job_->now;
-      apply_latency_.Add(job_->now - round.committed_at);
+      job_->bounds.NoteApplication(job_->now - round.committed_at);
     }
     from.next = message.round.Next();
     if (round.fencing) TakeFromHolders();
@@ -183,17 +203,17 @@ void RoundMachine::Vote(const Member& from, const Applied& message) {
 
 Status RoundMachine::On(Member& from, const HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
+  if (message.order > job_->orders) return Violation("answered what it was not asked");
   if (!from.live() || message.term != job_->start.term || !IsProvisional(message.round)) return {};
   ProvisionalRound& round = *provisional_;
   if (message.attempt > round.commit.attempt) return Violation("answered for an attempt to come");
   if (message.attempt < round.commit.attempt) return {};
   auto& asked = round.asked[from.id.worker.value];
   using Asked = ProvisionalRound::Asked;
-  if (asked == Asked::kUnasked) return Violation("answered what it was not asked");
-  if (asked == Asked::kNo && message.holds_all && round.holders.empty()) {
-    return Violation("holds an attempt that it said it does not hold");
-  }
-  if (asked == Asked::kWaiting) --round.answers_missing;
+  // Asked once more since, or of no matter any more.
+  if (asked != Asked::kWaiting || message.order != round.asked_order[from.id.worker.value])
+    return {};
+  --round.answers_missing;
   asked = message.holds_all ? Asked::kYes : Asked::kNo;
   if (round.fencing && message.holds_all) TakeFromHolders();
   return {};
@@ -280,7 +300,7 @@ Time RoundMachine::NextDeadline() const {
   } else if (open_) {
     next = std::min({look_again_, stop_at_, NextReceiptCheck()});
     if (const auto oldest = open_->OldestRevoke()) {
-      next = std::min(next, *oldest + OwnerDeadline(publish_latency_, job_->timeout));
+      next = std::min(next, *oldest + job_->bounds.Answer());
     }
   }
   return std::min(next, NextProvisionalCheck());

@@ -25,7 +25,6 @@
 #include "coordinator/job.h"
 #include "coordinator/open_round.h"
 #include "coordinator/owners.h"
-#include "coordinator/recent.h"
 #include "coordinator/records.h"
 #include "coordinator/sampler.h"
 #include "policies/policy.h"
@@ -56,6 +55,7 @@ struct ProvisionalRound {
 
   // Of this attempt; vectors by slot.
   Time committed_at;
+  Time moved_at;                                   // somebody has published or applied it
   std::vector<bool> applied;                       // said so
   std::uint32_t to_apply = 0;                      // live members of the commit that have not
   std::optional<Time> applied_at;                  // by the last of them
@@ -71,8 +71,9 @@ struct ProvisionalRound {
   bool stalled = false;  // nobody holds the sums, and there is no quorum for the next attempt
   Time fence_until;
   std::vector<Asked> asked;
+  std::vector<std::uint32_t> asked_order;  // by slot; of the last question
   std::uint32_t answers_missing = 0;
-  std::vector<MemberId> holders;  // the others take the sums from these
+  std::vector<MemberId> holders;                    // the others take the sums from these
   std::vector<std::optional<MemberId>> takes_from;  // by slot: who was told to, and from whom
 };
 
@@ -129,6 +130,9 @@ class RoundMachine {
   std::optional<RoundId> JoinAt() const;
   const Plan& JoinPlan() const;
   // The first round that nobody can have applied.
+  // The first round that was never committed: of one that is open again, members may speak for a
+  // while as of one that is committed, and of the round after it as of an open one.
+  RoundId never_committed() const { return never_committed_; }
   RoundId first_uncommitted() const {
     return open_ ? open_->round : provisional_ ? provisional_->commit.round.Next() : RoundId(0);
   }
@@ -141,6 +145,7 @@ class RoundMachine {
  private:
   // round_machine.cc
   Status CheckRound(RoundId round) const;
+  void NoteMap(RoundId round, std::uint32_t version);
   bool IsProvisional(RoundId round) const;
   void Vote(const Member& from, const Applied& message);
 
@@ -197,6 +202,7 @@ class RoundMachine {
   bool HasLost(const ProvisionalRound& round, const MemberId& member) const;
   bool MustApply(const Member& member) const;
   void CountToApply();
+  Time PublicationCheck() const;
   Time NextProvisionalCheck() const;
   void CheckProvisional();
   void CheckPublication();
@@ -222,18 +228,17 @@ class RoundMachine {
 
   std::optional<OpenRound> open_;
   Plan open_plan_;
-  std::uint32_t orders_ = 0;                     // the number of the last Revoke or Assign
   std::vector<MoveRecord> moved_;                // in the open round
   std::vector<AttemptRecord> earlier_attempts_;  // when the open round was re-opened
   std::optional<ProvisionalRound> provisional_;  // once closed it stays until the next commit
   DigestVotes votes_;
+  std::optional<RoundId> newest_;     // that was ever open
+  std::uint32_t newest_version_ = 0;  // of its owner maps
+  RoundId never_committed_;
 
   OwnerWeights weights_;
-  RecentLatency receipt_latency_;
-  RecentLatency publish_latency_;
-  RecentLatency apply_latency_;  // from the commit until the last member has applied
-  bool owners_stale_ = false;    // an owner of the open round is out
-  Time look_again_ = kNever;     // the policy's
+  bool owners_stale_ = false;  // an owner of the open round is out
+  Time look_again_ = kNever;   // the policy's
   Time receipts_from_;
   Duration receipt_patience_{};
   std::optional<Time> receipt_pinged_at_;

@@ -40,7 +40,7 @@ void RoundMachine::CarryOut(const policies::WorkVerdict& verdict) {
     }
     if (units == 0) continue;
     revoke.from = view->units_given - units;
-    revoke.order = ++orders_;
+    revoke.order = ++job_->orders;
     job_->Send(job_->members.at(first.from), Revoke{open_->round, revoke.from, revoke.order});
     open_->BeginRevoke(first.from, std::move(revoke));
   }
@@ -52,8 +52,8 @@ void RoundMachine::Cut() {
   for (const policies::WorkerView& view : open_->workers()) {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
     job_->Send(job_->members.at(view.member.worker),
-               Revoke{open_->round, view.units_taken, ++orders_});
-    open_->BeginRevoke(view.member.worker, {{}, view.units_taken, orders_, job_->now});
+               Revoke{open_->round, view.units_taken, ++job_->orders});
+    open_->BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders, job_->now});
   }
 }
 
@@ -91,13 +91,14 @@ void RoundMachine::FenceWorker(WorkerId worker, const std::string& why) {
     return;
   }
   job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", open_->round, worker, why);
-  job_->Send(job_->members.at(worker), FenceRound{open_->round});
-  open_->Fence(worker);
+  const std::uint32_t order = ++job_->orders;
+  job_->Send(job_->members.at(worker), FenceRound{open_->round, order});
+  open_->Fence(worker, order);
 }
 
 void RoundMachine::FenceUnanswered() {
   if (open_->pending_revokes == 0) return;
-  const Duration patience = OwnerDeadline(publish_latency_, job_->timeout);
+  const Duration patience = job_->bounds.Answer();
   const auto oldest = open_->OldestRevoke();
   if (!oldest || *oldest + patience > job_->now) return;
   for (const WorkerId worker : open_->RevokesBefore(job_->now - patience + Duration(1))) {
@@ -113,7 +114,7 @@ bool RoundMachine::CanTake(const Member& member) const {
 }
 
 void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
-  Assign assign{open_->round, {}, ++orders_};
+  Assign assign{open_->round, {}, ++job_->orders};
   std::vector<UnitIndex> indices;
   for (const Orphan& orphan : units) {
     const SampleRange range = open_->RangeOf(orphan.unit);
@@ -121,7 +122,7 @@ void RoundMachine::GiveTo(Member& taker, const std::vector<Orphan>& units) {
     assign.units.push_back({orphan.unit, range});
     if (orphan.from != taker.id.worker) moved_.push_back({orphan.from, taker.id.worker, range});
   }
-  open_->Give(taker, indices, orders_, job_->members, job_->now);
+  open_->Give(taker, indices, job_->orders, job_->members, job_->now);
   taker.last_progress = job_->now;
   job_->Send(taker, std::move(assign));
 }

@@ -33,7 +33,7 @@ void RoundMachine::PingAll(const std::vector<WorkerId>& workers) {
 void RoundMachine::ResetReceiptCheck() {
   receipt_pinged_at_.reset();
   receipts_from_ = job_->now;
-  receipt_patience_ = OwnerDeadline(receipt_latency_, job_->timeout);
+  receipt_patience_ = job_->bounds.Receipts();
 }
 
 // The deadline runs from the last part that was sealed: only then can receipts be all that is
@@ -41,7 +41,9 @@ void RoundMachine::ResetReceiptCheck() {
 Time RoundMachine::NextReceiptCheck() const {
   if (!open_ || open_->undelivered == 0 || !open_->last_sealed) return kNever;
   const Time from = std::max(*open_->last_sealed, receipts_from_);
-  return from + (receipt_pinged_at_ ? receipt_patience_ : receipt_patience_ / 2);
+  if (!receipt_pinged_at_) return from + receipt_patience_ / 2;
+  // However late the first look was: who was asked has the other half of the time to answer.
+  return std::max(from + receipt_patience_, *receipt_pinged_at_ + receipt_patience_ / 2);
 }
 
 void RoundMachine::CheckReceipts() {
@@ -61,7 +63,9 @@ void RoundMachine::CheckReceipts() {
   if (!open_->orphans.empty() || !job_->policy.closing->Judge(delivered.view).close) return;
   const std::vector<WorkerId> silent = BlameForReceipts(pinged_at);
   if (silent.empty() || silent.size() == open_->owners.owners.size()) {
-    receipt_patience_ = std::min(receipt_patience_ * 2, job_->timeout);  // it is slow for everybody
+    // It is slow for everybody.
+    receipt_patience_ =
+        std::min(receipt_patience_ * 2, std::max(job_->timeout, job_->bounds.Receipts()));
     return;
   }
   ReplaceOwners(silent, fmt::format("no receipts from worker {}", Names(silent)));
@@ -133,33 +137,45 @@ void RoundMachine::ReplaceOwners(const std::vector<WorkerId>& silent, const std:
   OwnerMap map = weights_.Choose(open_->owners.version + 1, candidates, job_->members);
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", open_->round, why);
   open_->SetOwners(map, job_->members, job_->now);
+  NoteMap(open_->round, map.version);
   open_plan_.owners = map;
   ResetReceiptCheck();
   job_->Send(job_->members.Exchanging(), NewOwners{open_->round, std::move(map)});
 }
 
 // Each member needs each owner, so an owner must have no broken edge to a member. Where nobody is
-// whole, the member with the most broken edges leaves (tie: the highest id); it comes back as
-// anybody does, once it reaches all.
+// whole and no link can be made again, the member that misses the most live ones leaves (tie: who
+// is not live itself, then the highest id), so never the last one that has the parameters; it comes
+// back as anybody does, once it reaches all.
 void RoundMachine::AvoidBrokenEdges() {
   if (!job_->members.AnyBroken()) return;
   const std::vector<MemberId> members = job_->members.Exchanging();
   std::vector<std::uint32_t> edges(job_->members.slots());
   const MemberId* worst = nullptr;
+  std::pair<std::uint32_t, bool> most;
   bool heard = true;  // all who are concerned have been, since the last edge broke
+  bool mending = false;
   for (const MemberId& id : members) {
     const std::uint32_t count = job_->members.BrokenEdges(id.worker);
     edges[id.worker.value] = count;
     if (count == 0) continue;
     heard = heard && HeardSinceEdgeBroke(id.worker);
-    if (worst == nullptr || count >= edges[worst->worker.value]) worst = &id;
+    mending = mending || job_->members.AnyMending(id.worker);
+    std::uint32_t to_live = 0;
+    for (const Member& other : job_->members.all()) {
+      to_live += other.live() && job_->members.Broken(id.worker, other.id.worker) ? 1 : 0;
+    }
+    const std::pair misses(to_live, !job_->members.at(id.worker).live());
+    if (worst != nullptr && misses < most) continue;
+    worst = &id;
+    most = misses;
   }
   if (worst == nullptr) return;
   const RoundId round = open_ ? open_->round : provisional_->commit.round;
   const std::vector<MemberId> eligible = EligibleFor(round, false);
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
   if (std::none_of(eligible.begin(), eligible.end(), whole)) {
-    if (heard) {
+    if (heard && !mending) {
       job_->Expel(job_->members.at(worst->worker), "it and other workers cannot reach each other");
     }
     return;

@@ -93,6 +93,7 @@ PlannedUnits RoundMachine::PlanUnits(const ProvisionalRound* before, std::size_t
 
 Plan RoundMachine::MakePlan(RoundId round, std::uint32_t map_version,
                             const ProvisionalRound* before, bool* exact) {
+  if (newest_ && round <= *newest_) map_version = std::max(map_version, newest_version_ + 1);
   std::vector<MemberId> eligible;
   if (before != nullptr) {
     eligible = EligibleFor(round, false);
@@ -161,6 +162,7 @@ void RoundMachine::PlanAnew() {
       weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false), job_->members);
   open_->PlanAnew(Attempt(map.version), job_->now);
   open_->SetOwners(map, job_->members, job_->now);
+  NoteMap(open_->round, map.version);
   open_plan_.members = job_->members.Exchanging();
   open_plan_.assignments.clear();
   open_plan_.owners = std::move(map);
@@ -176,6 +178,7 @@ void RoundMachine::PlanAnew() {
 
 void RoundMachine::OpenPlanned(Plan plan, bool exact) {
   open_.emplace(plan, exact, job_->members, job_->now);
+  NoteMap(plan.round, plan.owners.version);
   for (const Assignment& assignment : plan.assignments) {
     job_->members.at(assignment.member.worker).last_progress = job_->now;
   }

@@ -179,16 +179,7 @@ class ServerImpl final : public Server {
       const Time at = due_;
       if (MonotonicNow() < at) return Arm();
       due_ = kNever;
-      const Duration late = MonotonicNow() - at;
-      if (late < std::chrono::milliseconds(500) || reading_) {
-        reading_ = false;
-        Deliver(TimerFired{});
-        return;
-      }
-      // This process was stopped or starved: what has arrived meanwhile is read before anybody is
-      // judged.
-      reading_ = true;
-      SetTimer(MonotonicNow() + std::chrono::milliseconds(50));
+      Deliver(TimerFired{});
     });
   }
 
@@ -242,7 +233,6 @@ class ServerImpl final : public Server {
   std::uint64_t last_id_ = 0;
   Time due_ = kNever;    // the machine's next deadline
   Time armed_ = kNever;  // when the timer comes; not after due_
-  bool reading_ = false;
   bool finished_ = false;
 };
 

@@ -292,8 +292,9 @@ TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
 }
 
 TEST(Golden, HolderThatIsNotReached) {
-  Story s("Who takes the sums from a holder loses it: another holder, then the way of who is behind",
-          {.workers = 4});
+  Story s(
+      "Who takes the sums from a holder loses it: another holder, then the way of who is behind",
+      {.workers = 4});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
   for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
@@ -318,17 +319,19 @@ TEST(Golden, OnlyHolderIsNotReached) {
   s.Applied(1);
   s.Die(3);
   s.From(0, Unreachable{s.Id(1), "connection reset"});
-  s.From(0, Progress{RoundId(1), 0, 0});
-  s.From(1, Progress{RoundId(1), 0, 0});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Say("The link cannot be made again.");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.NeverReaches(w);
+  s.Wait(6);
   s.Say("Worker 2, whom it reaches, has them now; so worker 0 can copy from it.");
   s.Applied(2);
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.From(0, Level{RoundId(0)});
   Compare(s, "only_holder_not_reached");
 }
 
 TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
-  Story s("Of those that had applied a round only one is left that copied it: the round stands", {});
+  Story s("Of those that had applied a round only one is left that copied it: the round stands",
+          {});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.AllPublishAndApply({0, 1, 2});
@@ -491,6 +494,8 @@ TEST(Golden, BehindAndCutOff) {
   s.Wait(0.3);
   s.Say("It goes on, and could only copy from worker 0.");
   s.From(1, Unreachable{s.Id(0), "connection reset"});
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(6);
   Compare(s, "behind_and_cut_off");
 }
 
@@ -533,6 +538,10 @@ TEST(Golden, NewcomerThatLosesWhomItHadReached) {
   s.Say("It goes on, with what it had to say before it knew.");
   s.From(0, Progress{RoundId(1), 1, 2});
   s.Reached(1);
+  s.Say("They do not reach each other any more.");
+  s.Pong(1);
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(7);
   s.Hello(1, 1);
   s.Ready(1);
   s.Reached(0);
@@ -716,6 +725,8 @@ TEST(Golden, TheCoordinatorIsStopped) {
   s.Stand(60);
   s.Sealed(1);
   s.Sealed(2);
+  s.Say("All that has come is heard before anything follows from it.");
+  s.Wait(0.1);
   s.AllPublishAndApply({0, 1, 2});
   Compare(s, "coordinator_stopped");
 }
@@ -738,10 +749,12 @@ TEST(Golden, NobodyIsWholeAnyMore) {
   s.Begin();
   s.From(0, Unreachable{s.Id(1), "connection reset"});
   s.From(1, Unreachable{s.Id(0), "connection reset"});
-  s.Say("Worker 2 alone owns, until it dies. Nobody is left who could own: one of them has to go.");
+  s.Say(
+      "Worker 2 alone owns, until it dies. Nobody is left who could own. When they do not reach "
+      "each other anew either, one of them has to go.");
   s.Die(2);
-  s.Say("With that both have been heard since the edge broke, so both are alive.");
-  s.From(0, Progress{RoundId(0), 1, 2});
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(6);
   s.Sealed(0);
   s.Sealed(0);
   s.AllPublishAndApply({0});
@@ -791,6 +804,197 @@ TEST(Golden, BrokenEdge) {
   s.Sealed(2);
   s.Receipts(2, {0, 1});
   Compare(s, "broken_edge");
+}
+
+TEST(Golden, ABrokenLinkIsMadeAgain) {
+  Story s("The only link of two workers is reset: it is made again, and nobody has to go",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Say("Once the other end has seen it, too, worker 0 connects again. At first in vain.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.NotReached(0);
+  s.Wait(1.3);
+  s.Reached(0);
+  s.Sealed(1);
+  s.Reached(1);
+  s.AllPublishAndApply({0, 1});
+  s.Say(
+      "It breaks once more, and worker 0 has heard nothing of that when it says that it is there.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Sealed(0);
+  s.Wait(1.3);
+  s.Reached(1);
+  s.Reached(0);
+  s.Sealed(1);
+  Compare(s, "link_made_again");
+}
+
+// What an honest worker says before it has heard that a round begins once more.
+TEST(Golden, StaleAnswersToARoundThatIsOpenAgain) {
+  Story s("A round is open again, and a worker still speaks of the next one as of the open one",
+          {.workers = 2, .policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("What worker 1 says of round 1 is of no matter, but no breach of the protocol.");
+  s.From(1, Revoked{RoundId(1), 3, 1, false});
+  s.From(1, Revoked{RoundId(1), 0, 1, true});
+  s.From(1, Progress{RoundId(1), 1, 1});
+  s.From(1, lockstep::Receipts{RoundId(1), 0, {{s.Id(0), PartIndex(0)}}});
+  s.Sealed(1);
+  s.Say("Of round 2 nobody can have heard.");
+  s.From(1, Progress{RoundId(2), 1, 1});
+  Compare(s, "stale_answers");
+}
+
+TEST(Golden, AppliedAndOpenAgain) {
+  Story s("A worker was level too late to be asked, and has applied what is computed again",
+          {.workers = 3, .min_workers = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Say("Worker 2 comes back, and copies while round 1 is committed.");
+  s.Hello(2, 2);
+  s.Ready(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Say(
+      "Worker 0 dies; worker 1 promises not to apply. Nobody asks worker 2, "
+      "which is level with what it has by then.");
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, Level{RoundId(0)});
+  s.From(2, lockstep::Applied{RoundId(1), Attempt(0), 0, 0xd, 0});
+  s.Say("It copies the state again as soon as somebody has that of the attempt which counts.");
+  s.Published(1);
+  s.Applied(1);
+  s.From(2, Level{RoundId(1)});
+  Compare(s, "applied_and_replaced");
+}
+
+TEST(Golden, TakeSumsEndsAPromise) {
+  Story s("Who has promised not to apply is told to: should its holder go, it is asked anew", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Say("Worker 0 has taken them from worker 1 when that dies.");
+  const std::uint32_t first = s.HoldOrder(0);
+  s.Die(1);
+  s.Say("An answer to the first question is none to the second.");
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false, first});
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Applied(0);
+  s.Sealed(0);
+  Compare(s, "promise_ended");
+}
+
+TEST(Golden, ACopyThatTakesLong) {
+  Story s("Who copies for minutes is waited for as long as it gets on, and not when it is silent",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);  // lives
+  const auto minute = [&s] {
+    for (int part = 0; part < 2; ++part) {
+      s.Quiet(true);
+      s.Sealed(0);
+      s.AllPublishAndApply({0});
+      s.Quiet(false);
+      s.Wait(31);
+    }
+  };
+  s.Quiet(true);
+  s.Sealed(0);
+  s.Sealed(0);
+  s.AllPublishAndApply({0});
+  s.Quiet(false);
+  for (std::uint64_t part = 1; part <= 4; ++part) {
+    s.Wait(45);
+    s.Quiet(true);
+    s.Sealed(0);
+    s.AllPublishAndApply({0});
+    s.Quiet(false);
+    s.From(1, Copied{0, part});
+  }
+  s.Say("That much was said already: it does not get on.");
+  minute();
+  s.From(1, Copied{0, 4});
+  minute();
+  minute();
+  Compare(s, "slow_copy");
+}
+
+TEST(Golden, LevelOfACopyThatWasBegunAnew) {
+  Story s("What is said of a copy that was begun anew since is of no matter", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.Say(
+      "It loses its donor, and is told another one. Before it hears of that it says that it is "
+      "level, and then that it is behind.");
+  const std::uint32_t first = s.CopyOrder(2);
+  s.From(2, Unreachable{s.Id(0), "connection reset"});
+  s.From(2, Level{RoundId(0), first});
+  s.From(2, Behind{RoundId(0), true, "sums are gone", first});
+  s.From(2, Level{RoundId(0)});
+  Compare(s, "stale_level");
+}
+
+TEST(Golden, EvaluationOfAnAttemptThatIsReplaced) {
+  Story s("A test set that was evaluated with an attempt that is replaced is evaluated again",
+          {.workers = 3, .rounds = 1, .test_samples = 2});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Applied(0);
+  s.From(0, EvaluationResult{1, {0, 1}, 1.0, 1});
+  s.From(0, EvaluationResult{1, {1, 2}, 1.0, 1});
+  s.Say("All of it is evaluated; but the round is not closed, and who has applied it dies.");
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.AllPublishAndApply({1, 2});
+  s.From(1, EvaluationResult{1, {0, 1}, 5.0, 0});
+  s.From(1, EvaluationResult{2, {0, 1}, 2.0, 0});
+  s.From(2, EvaluationResult{2, {1, 2}, 2.0, 0});
+  Compare(s, "evaluation_replaced");
+}
+
+TEST(Golden, TheCoordinatorIsStoppedForAMoment) {
+  Story s("A stop of the coordinator of 0.4 s is longer than an owner's deadline: nobody is blamed",
+          {});
+  s.Begin();
+  s.Quiet(true);
+  for (int round = 0; round < 8; ++round) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+    s.AllPublishAndApply({0, 1, 2});
+  }
+  s.Quiet(false);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Stand(0.4);
+  s.Say("What they said meanwhile is heard one by one, the first of it not before the deadline.");
+  s.AllPublishAndApply({0, 1, 2});
+  s.Wait(0.2);
+  Compare(s, "coordinator_stopped_shortly");
 }
 
 TEST(Golden, PolicyIsExchangedBetweenRounds) {

@@ -120,6 +120,7 @@ void Story::Learn(std::uint32_t slot, const ToWorker& message) {
     worker.self = welcome->self;
   } else if (const auto* form = std::get_if<Form>(&message)) {
     worker.form = *form;
+    worker.to_answer = true;
   } else if (const auto* start = std::get_if<Start>(&message)) {
     TakePlan(&worker, start->plan);
   } else if (const auto* commit = std::get_if<Commit>(&message)) {
@@ -133,8 +134,21 @@ void Story::Learn(std::uint32_t slot, const ToWorker& message) {
     worker.map_version = owners->owners.version;
   } else if (const auto* revoke = std::get_if<Revoke>(&message)) {
     worker.queue.resize(std::min<std::size_t>(worker.queue.size(), revoke->from));
-  } else if (std::holds_alternative<FenceRound>(message)) {
+  } else if (const auto* fence = std::get_if<FenceRound>(&message)) {
     worker.queue.clear();
+    worker.fence_order = fence->order;
+  } else if (const auto* attempt = std::get_if<FenceAttempt>(&message)) {
+    worker.hold_order = attempt->order;
+  } else if (const auto* copy = std::get_if<CatchUp>(&message)) {
+    worker.copy_order = copy->order;
+  }
+}
+
+void Story::AnswerAll() {
+  for (auto& [slot, worker] : state_) {
+    if (!worker.never_reaches || worker.connection.value == 0) continue;
+    Pong(slot);
+    if (worker.to_answer) NotReached(slot);
   }
 }
 
@@ -147,6 +161,7 @@ void Story::Wait(double seconds) {
     const std::string tail = fmt::format(
         "{:.3f} timer\n", std::chrono::duration<double>(now_.time_since_epoch()).count());
     if (text_.ends_with(tail)) text_.erase(text_.size() - tail.size());
+    AnswerAll();
   }
   now_ = until;
 }
@@ -176,6 +191,22 @@ void Story::Die(std::uint32_t worker) {
 }
 
 void Story::From(std::uint32_t worker, FromWorker message) {
+  // Answers that name no order are to the last one that came.
+  const Worker& knows = state_[worker];
+  const auto answers = [](std::uint32_t* order, std::uint32_t last) {
+    if (*order == 0) *order = last;
+  };
+  if (auto* fenced = std::get_if<Revoked>(&message); fenced != nullptr && fenced->fenced) {
+    answers(&fenced->order, knows.fence_order);
+  } else if (auto* hold = std::get_if<HoldAnswer>(&message)) {
+    answers(&hold->order, knows.hold_order);
+  } else if (auto* level = std::get_if<Level>(&message)) {
+    answers(&level->order, knows.copy_order);
+  } else if (auto* copied = std::get_if<Copied>(&message)) {
+    answers(&copied->order, knows.copy_order);
+  } else if (auto* behind = std::get_if<Behind>(&message)) {
+    answers(&behind->order, knows.copy_order);
+  }
   const std::string line = fmt::format("worker {}: {}", worker, Describe(message));
   Step(Received{state_[worker].connection, std::move(message)}, line);
 }
@@ -213,8 +244,22 @@ void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) 
   From(worker, ready);
 }
 
+void Story::NotReached(std::uint32_t worker) {
+  const Form& form = state_[worker].form;
+  lockstep::Reached reached;
+  reached.formation = form.formation;
+  state_[worker].to_answer = false;
+  for (const auto* list : {&form.connect_to, &form.expect}) {
+    for (const PeerInfo& peer : *list) {
+      reached.peers.push_back({peer.member, false, "connection refused", false, "", 0});
+    }
+  }
+  From(worker, reached);
+}
+
 void Story::Reached(std::uint32_t worker) {
   const Form& form = state_[worker].form;
+  state_[worker].to_answer = false;
   lockstep::Reached reached;
   reached.formation = form.formation;
   for (const auto* list : {&form.connect_to, &form.expect}) {

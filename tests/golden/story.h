@@ -55,6 +55,9 @@ class Story {
   void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
   void Published(std::uint32_t worker);
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
+  void NotReached(std::uint32_t worker);  // nobody that it was told to
+  // From now on, whenever time passes, it lives and does not reach whom it is told to.
+  void NeverReaches(std::uint32_t worker) { state_[worker].never_reaches = true; }
   void Pong(std::uint32_t worker);
   // All of them.
   void Begin();  // until training
@@ -66,6 +69,9 @@ class Story {
   }
   bool HasCommit(std::uint32_t worker) const { return state_.at(worker).commit.has_value(); }
   bool finished() const { return coordinator_->finished(); }
+  // Of the last order of its kind that it got.
+  std::uint32_t HoldOrder(std::uint32_t worker) const { return state_.at(worker).hold_order; }
+  std::uint32_t CopyOrder(std::uint32_t worker) const { return state_.at(worker).copy_order; }
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
   const lockstep::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
   const std::string& text() const { return text_; }
@@ -76,15 +82,21 @@ class Story {
     MemberId self;
     lockstep::Ready ready;
     Form form;
+    bool never_reaches = false;
+    bool to_answer = false;   // the form
     RoundId round;            // whose units these are
     Attempt plan;             // of it
     std::vector<Unit> queue;  // not yet sealed
     std::uint8_t parts = 0;
     std::uint32_t map_version = 0;
     std::optional<Commit> commit;
+    std::uint32_t fence_order = 0;  // of the last FenceRound, FenceAttempt and CatchUp
+    std::uint32_t hold_order = 0;
+    std::uint32_t copy_order = 0;
   };
   void Step(Event event, const std::string& line);
   void Note(const Action& action);
+  void AnswerAll();
   void Learn(std::uint32_t worker, const ToWorker& message);
   void TakePlan(Worker* worker, const Plan& plan);
   std::string Receivers(const std::vector<ConnectionId>& to) const;

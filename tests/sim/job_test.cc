@@ -257,5 +257,18 @@ TEST(SimulateOptions, MistakesAreOneLine) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
+// Five rounds passed and the last one ended the job: its members were dropped for not applying it
+// within the time-out.
+TEST(SimulatedJob, AnExchangeThatTakesManyTimeoutsEndsAsItBegan) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(
+      Options({"--workers", "4", "--exchange", "full", "--model-bytes", "40000000", "--bandwidth",
+               "1000000", "--liveness.timeout=2s", "--job.rounds=3", "--train-samples", "1000",
+               "--run-dir=" + (folder / "run")}));
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(outcome->result.outcome, coordinator::JobOutcome::kCompleted) << outcome->result.reason;
+  EXPECT_EQ(outcome->result.totals.rounds, 3u);
+}
+
 }  // namespace
 }  // namespace lockstep::simulate

@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault stop@0.565341s:1,for=2.318776s --fault cut-link@0.895244s:1-0 "
              "--fault cut-link@0.994214s:1-3 --fault stop@1.210258s:3,for=0.744992s"},
         Case{"WhoIsToTakeSumsFromAHolderLosesIt", "--faults --seed 26025"},
+        Case{"TheLastHolderLosesANewcomer", "--faults --seed 130"},
         Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
              "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"}),

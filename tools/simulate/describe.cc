@@ -218,6 +218,9 @@ struct FromWorkerWords {
   std::string operator()(const Final& m) const { return fmt::format("Final {}", m.params_digest); }
   std::string operator()(const Leave& m) const { return fmt::format("Leave: {}", m.reason); }
   std::string operator()(const Pong&) const { return "Pong"; }
+  std::string operator()(const Copied& m) const {
+    return fmt::format("Copied: {} values are there", m.values);
+  }
 };
 
 }  // namespace

@@ -6,6 +6,11 @@
 #include "tools/simulate/modelled_machine.h"
 
 namespace lockstep::simulate {
+namespace {
+
+constexpr std::uint64_t kCopyParts = 8;  // that a copy says it has one by one
+
+}  // namespace
 
 ModelledWorker::Committed* ModelledWorker::FindCommitted(RoundId round) {
   for (Committed& committed : committed_) {
@@ -26,7 +31,7 @@ void ModelledWorker::LookForLoss(RoundId latest) {
   has_state_ = false;
   machine_->own.StopAll();
   host_->Send(Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
-                     "too many rounds wait to be applied"});
+                     "too many rounds wait to be applied", copies_});
 }
 
 void ModelledWorker::Publish(const Commit& m) {
@@ -107,7 +112,7 @@ void ModelledWorker::On(const FenceAttempt& m) {
   if (Committed* committed = FindCommitted(m.round); committed != nullptr && !holds) {
     committed->refused = true;
   }
-  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds});
+  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds, m.order});
 }
 
 void ModelledWorker::On(const TakeSums& m) {
@@ -120,9 +125,17 @@ void ModelledWorker::On(const TakeSums& m) {
 void ModelledWorker::On(const CatchUp& m) {
   has_state_ = false;
   machine_->own.StopAll();
-  const std::uint32_t order = ++copies_;
+  const std::uint32_t order = copies_ = m.order;
   const Duration copy =
       2 * exchange_->options.network.latency + 2 * exchange_->TakeTime(host_->machine());
+  for (std::uint64_t part = 1; part < kCopyParts; ++part) {
+    host_->After(copy * part / kCopyParts, [this, order, part] {
+      if (order == copies_) {
+        host_->Send(
+            Copied{order, exchange_->options.model_bytes / sizeof(float) * part / kCopyParts});
+      }
+    });
+  }
   host_->After(copy, [this, m, order] { TryToCopy(m.donor, m.open_round, order); });
 }
 
@@ -139,7 +152,7 @@ void ModelledWorker::TryToCopy(const MemberId& donor, RoundId open_round, std::u
   machine_->context.now = host_->now();
   has_state_ = true;
   next_ = *next;
-  host_->Send(Level{RoundId(next_.value - 1)});
+  host_->Send(Level{RoundId(next_.value - 1), order});
   Settle();
 }
 

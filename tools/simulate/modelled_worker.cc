@@ -148,7 +148,7 @@ void ModelledWorker::On(const Commit& m) {
 
 void ModelledWorker::On(const Revoke& m) { machine_->own.OnRevoke(m); }
 void ModelledWorker::On(const Assign& m) { machine_->own.OnAssign(m); }
-void ModelledWorker::On(const FenceRound& m) { machine_->own.OnFence(m.round); }
+void ModelledWorker::On(const FenceRound& m) { machine_->own.OnFence(m); }
 
 void ModelledWorker::On(const NewOwners& m) {
   if (FindCommitted(m.round) == nullptr) TakeOwners(m.round, m.owners);

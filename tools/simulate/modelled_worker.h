@@ -113,7 +113,7 @@ class ModelledWorker final : public WorkerModel {
   Owning owning_;
   bool carries_ = false;  // the open round carries on work of the one before
   std::vector<Received> received_;
-  std::uint32_t copies_ = 0;  // orders to catch up
+  std::uint32_t copies_ = 0;  // the last order to catch up
 
   std::optional<worker::action::StartWork> work_;
   bool in_unit_ = false;

@@ -183,7 +183,11 @@ void StepWorker::Do(const action::ConnectPeer& a) {
   c->ends = {this, other};
   connections_[other->self_] = c;
   Carry(c, 0, [c, me = self_](StepWorker* o) {
-    if (o->connections_.contains(me)) return;
+    if (o->connections_.contains(me)) {
+      // As the shell does: the second one is closed.
+      o->EndConnection(c, "connected already");
+      return;
+    }
     o->connections_[me] = c;
     o->Carry(c, 0, [c](StepWorker* first) { first->Connected(c); });
     o->Connected(c);

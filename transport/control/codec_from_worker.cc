@@ -207,14 +207,23 @@ void Put(const FromWorker& message, wire::FromWorker* out) {
             put->set_round(in.round.value);
             put->set_attempt(in.attempt.value);
             put->set_holds_all(in.holds_all);
+            put->set_order(in.order);
           },
           [&](const Behind& in) {
             auto* put = out->mutable_behind();
             put->set_applied(in.applied.value);
             put->set_has_any(in.has_any);
             put->set_reason(std::string(Cut(in.reason)));
+            put->set_order(in.order);
           },
-          [&](const Level& in) { out->mutable_level()->set_round(in.round.value); },
+          [&](const Copied& in) {
+            out->mutable_copied()->set_order(in.order);
+            out->mutable_copied()->set_values(in.values);
+          },
+          [&](const Level& in) {
+            out->mutable_level()->set_round(in.round.value);
+            out->mutable_level()->set_order(in.order);
+          },
           [&](const Unreachable& in) {
             control::Put(in.peer, out->mutable_unreachable()->mutable_peer());
             out->mutable_unreachable()->set_reason(std::string(Cut(in.reason)));
@@ -266,12 +275,15 @@ FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
                      in.applied().digest_slice(), in.applied().digest(), in.applied().applied_ns()};
     case wire::FromWorker::kHoldAnswer:
       return HoldAnswer{Term(in.hold_answer().term()), RoundId(in.hold_answer().round()),
-                        Attempt(in.hold_answer().attempt()), in.hold_answer().holds_all()};
+                        Attempt(in.hold_answer().attempt()), in.hold_answer().holds_all(),
+                        in.hold_answer().order()};
     case wire::FromWorker::kBehind:
       return Behind{RoundId(in.behind().applied()), in.behind().has_any(),
-                    GetText(in.behind().reason(), checks)};
+                    GetText(in.behind().reason(), checks), in.behind().order()};
+    case wire::FromWorker::kCopied:
+      return Copied{in.copied().order(), in.copied().values()};
     case wire::FromWorker::kLevel:
-      return Level{RoundId(in.level().round())};
+      return Level{RoundId(in.level().round()), in.level().order()};
     case wire::FromWorker::kUnreachable:
       return Unreachable{control::Get(in.unreachable().peer()),
                          GetText(in.unreachable().reason(), checks)};

@@ -26,6 +26,11 @@ std::vector<PeerInfo> GetPeers(const google::protobuf::RepeatedPtrField<wire::Pe
                           [&](const wire::PeerInfo& peer) { return Get(peer, checks); });
 }
 
+void Put(const FenceRound& in, wire::FenceRound* out) {
+  out->set_round(in.round.value);
+  out->set_order(in.order);
+}
+
 void Put(const Commit& in, wire::Commit* out) {
   out->set_term(in.term.value);
   out->set_round(in.round.value);
@@ -116,87 +121,88 @@ wire::StateSource PutSource(StateSource source) {
 
 void Put(const ToWorker& message, wire::ToWorker* out) {
   std::visit(
-      Overloaded{
-          [&](const Welcome& in) {
-            auto* put = out->mutable_welcome();
-            control::Put(in.self, put->mutable_self());
-            put->set_term(in.term.value);
-            put->set_job_id(std::string(Cut(in.job_id)));
-            put->set_job_key(in.job_key.data(), in.job_key.size());
-            put->set_config_text(in.config_text);
-            put->set_workers(in.workers);
-            put->set_age_ns(in.age_ns);
-          },
-          [&](const Refuse& in) {
-            out->mutable_refuse()->set_reason(std::string(Cut(in.reason)));
-            out->mutable_refuse()->set_try_again(in.try_again);
-          },
-          [&](const Form& in) {
-            auto* put = out->mutable_form();
-            put->set_formation(in.formation);
-            put->set_transport(std::string(Cut(in.transport)));
-            for (const PeerInfo& peer : in.connect_to) Put(peer, put->add_connect_to());
-            for (const PeerInfo& peer : in.expect) Put(peer, put->add_expect());
-          },
-          [&](const MemberLeft& in) {
-            control::Put(in.member, out->mutable_member_left()->mutable_member());
-            out->mutable_member_left()->set_reason(std::string(Cut(in.reason)));
-          },
-          [&](const Start& in) {
-            auto* put = out->mutable_start();
-            put->set_source(PutSource(in.source));
-            control::Put(in.plan, put->mutable_plan());
-            put->set_total_samples_before(in.total_samples_before);
-          },
-          [&](const Commit& in) { Put(in, out->mutable_commit()); },
-          [&](const Revoke& in) {
-            out->mutable_revoke()->set_round(in.round.value);
-            out->mutable_revoke()->set_from(in.from);
-            out->mutable_revoke()->set_order(in.order);
-          },
-          [&](const Assign& in) {
-            out->mutable_assign()->set_round(in.round.value);
-            PutUnits(in.units, out->mutable_assign()->mutable_units());
-            out->mutable_assign()->set_order(in.order);
-          },
-          [&](const FenceRound& in) { out->mutable_fence_round()->set_round(in.round.value); },
-          [&](const NewOwners& in) {
-            out->mutable_new_owners()->set_round(in.round.value);
-            control::Put(in.owners, out->mutable_new_owners()->mutable_owners());
-          },
-          [&](const FenceAttempt& in) {
-            auto* put = out->mutable_fence_attempt();
-            put->set_term(in.term.value);
-            put->set_round(in.round.value);
-            put->set_attempt(in.attempt.value);
-          },
-          [&](const TakeSums& in) {
-            Put(in.commit, out->mutable_take_sums()->mutable_commit());
-            control::Put(in.holder, out->mutable_take_sums()->mutable_holder());
-          },
-          [&](const CatchUp& in) {
-            control::Put(in.donor, out->mutable_catch_up()->mutable_donor());
-            out->mutable_catch_up()->set_open_round(in.open_round.value);
-          },
-          [&](const Evaluate& in) {
-            auto* put = out->mutable_evaluate();
-            put->set_evaluation(in.evaluation);
-            put->set_round(in.round.value);
-            control::Put(in.range, put->mutable_range());
-          },
-          [&](const StateChunk& in) { control::Put(in, out->mutable_state_chunk()); },
-          [&](const Finish& in) {
-            out->mutable_finish()->set_reason(std::string(Cut(in.reason)));
-            out->mutable_finish()->set_failed(in.failed);
-          },
-          [&](const SetSlowdown& in) { out->mutable_set_slowdown()->set_specs(in.specs); },
-          [&](const AskToLeave& in) {
-            out->mutable_ask_to_leave()->set_reason(std::string(Cut(in.reason)));
-          },
-          [&](const Ping& in) {
-            out->mutable_ping()->set_sequence(in.sequence);
-            out->mutable_ping()->set_sent_ns(in.sent_ns);
-          }},
+      Overloaded{[&](const Welcome& in) {
+                   auto* put = out->mutable_welcome();
+                   control::Put(in.self, put->mutable_self());
+                   put->set_term(in.term.value);
+                   put->set_job_id(std::string(Cut(in.job_id)));
+                   put->set_job_key(in.job_key.data(), in.job_key.size());
+                   put->set_config_text(in.config_text);
+                   put->set_workers(in.workers);
+                   put->set_age_ns(in.age_ns);
+                 },
+                 [&](const Refuse& in) {
+                   out->mutable_refuse()->set_reason(std::string(Cut(in.reason)));
+                   out->mutable_refuse()->set_try_again(in.try_again);
+                 },
+                 [&](const Form& in) {
+                   auto* put = out->mutable_form();
+                   put->set_formation(in.formation);
+                   put->set_transport(std::string(Cut(in.transport)));
+                   for (const PeerInfo& peer : in.connect_to) Put(peer, put->add_connect_to());
+                   for (const PeerInfo& peer : in.expect) Put(peer, put->add_expect());
+                 },
+                 [&](const MemberLeft& in) {
+                   control::Put(in.member, out->mutable_member_left()->mutable_member());
+                   out->mutable_member_left()->set_reason(std::string(Cut(in.reason)));
+                 },
+                 [&](const Start& in) {
+                   auto* put = out->mutable_start();
+                   put->set_source(PutSource(in.source));
+                   control::Put(in.plan, put->mutable_plan());
+                   put->set_total_samples_before(in.total_samples_before);
+                 },
+                 [&](const Commit& in) { Put(in, out->mutable_commit()); },
+                 [&](const Revoke& in) {
+                   out->mutable_revoke()->set_round(in.round.value);
+                   out->mutable_revoke()->set_from(in.from);
+                   out->mutable_revoke()->set_order(in.order);
+                 },
+                 [&](const Assign& in) {
+                   out->mutable_assign()->set_round(in.round.value);
+                   PutUnits(in.units, out->mutable_assign()->mutable_units());
+                   out->mutable_assign()->set_order(in.order);
+                 },
+                 [&](const FenceRound& in) { Put(in, out->mutable_fence_round()); },
+                 [&](const NewOwners& in) {
+                   out->mutable_new_owners()->set_round(in.round.value);
+                   control::Put(in.owners, out->mutable_new_owners()->mutable_owners());
+                 },
+                 [&](const FenceAttempt& in) {
+                   auto* put = out->mutable_fence_attempt();
+                   put->set_term(in.term.value);
+                   put->set_round(in.round.value);
+                   put->set_attempt(in.attempt.value);
+                   put->set_order(in.order);
+                 },
+                 [&](const TakeSums& in) {
+                   Put(in.commit, out->mutable_take_sums()->mutable_commit());
+                   control::Put(in.holder, out->mutable_take_sums()->mutable_holder());
+                 },
+                 [&](const CatchUp& in) {
+                   control::Put(in.donor, out->mutable_catch_up()->mutable_donor());
+                   out->mutable_catch_up()->set_open_round(in.open_round.value);
+                   out->mutable_catch_up()->set_order(in.order);
+                 },
+                 [&](const Evaluate& in) {
+                   auto* put = out->mutable_evaluate();
+                   put->set_evaluation(in.evaluation);
+                   put->set_round(in.round.value);
+                   control::Put(in.range, put->mutable_range());
+                 },
+                 [&](const StateChunk& in) { control::Put(in, out->mutable_state_chunk()); },
+                 [&](const Finish& in) {
+                   out->mutable_finish()->set_reason(std::string(Cut(in.reason)));
+                   out->mutable_finish()->set_failed(in.failed);
+                 },
+                 [&](const SetSlowdown& in) { out->mutable_set_slowdown()->set_specs(in.specs); },
+                 [&](const AskToLeave& in) {
+                   out->mutable_ask_to_leave()->set_reason(std::string(Cut(in.reason)));
+                 },
+                 [&](const Ping& in) {
+                   out->mutable_ping()->set_sequence(in.sequence);
+                   out->mutable_ping()->set_sent_ns(in.sent_ns);
+                 }},
       message);
 }
 
@@ -223,17 +229,18 @@ ToWorker FromWire(const wire::ToWorker& in, Checks& checks) {
       return Assign{RoundId(in.assign().round()), GetUnits(in.assign().units(), checks),
                     in.assign().order()};
     case wire::ToWorker::kFenceRound:
-      return FenceRound{RoundId(in.fence_round().round())};
+      return FenceRound{RoundId(in.fence_round().round()), in.fence_round().order()};
     case wire::ToWorker::kNewOwners:
       return NewOwners{RoundId(in.new_owners().round()),
                        control::Get(in.new_owners().owners(), checks)};
     case wire::ToWorker::kFenceAttempt:
       return FenceAttempt{Term(in.fence_attempt().term()), RoundId(in.fence_attempt().round()),
-                          Attempt(in.fence_attempt().attempt())};
+                          Attempt(in.fence_attempt().attempt()), in.fence_attempt().order()};
     case wire::ToWorker::kTakeSums:
       return TakeSums{Get(in.take_sums().commit(), checks), control::Get(in.take_sums().holder())};
     case wire::ToWorker::kCatchUp:
-      return CatchUp{control::Get(in.catch_up().donor()), RoundId(in.catch_up().open_round())};
+      return CatchUp{control::Get(in.catch_up().donor()), RoundId(in.catch_up().open_round()),
+                     in.catch_up().order()};
     case wire::ToWorker::kEvaluate:
       return Evaluate{in.evaluate().evaluation(), RoundId(in.evaluate().round()),
                       control::Get(in.evaluate().range(), checks)};

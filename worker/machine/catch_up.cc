@@ -19,6 +19,7 @@ void CatchUpJob::Begin(const CatchUp& order) {
   Abandon();
   active_ = true;
   waits_for_donor_ = false;
+  order_ = order.order;
   donor_ = order.donor;
   open_round_ = order.open_round;
   next_ = order.open_round;
@@ -127,6 +128,11 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
   context_.Say(donor_, StateTaken{*copy_->tag});
   copy_.reset();
+  std::uint64_t values = 0;
+  for (std::uint32_t b = 0; b < versions_.size(); ++b) {
+    if (versions_[b]) values += context_.layout.bucket(b).count;
+  }
+  context_.Tell(Copied{order_, values});
 }
 
 void CatchUpJob::OnPeerDown(const MemberId& peer) {

@@ -20,10 +20,11 @@ class CatchUpJob {
   // All that was copied before is forgotten.
   void Begin(const CatchUp& order);
   // The same with the donor known, from another round on: what was worked in of it was replaced.
-  void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round}); }
+  void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round, order_}); }
   void End() { active_ = false; }
   bool active() const { return active_; }
   std::size_t buckets_copied() const;  // at least once, and not lost since
+  std::uint32_t order() const { return order_; }  // the last one, also when it is over; 0: none
   RoundId open_round() const { return open_round_; }
 
   // The first round whose sums are not worked in.
@@ -84,6 +85,7 @@ class CatchUpJob {
   const Peers& peers_;
   bool active_ = false;
   bool waits_for_donor_ = false;  // the one named cannot help
+  std::uint32_t order_ = 0;
   MemberId donor_;
   RoundId open_round_;
   RoundId next_;

@@ -130,9 +130,9 @@ void Core::PlanAnew(const Plan& plan) {
     const bool worked_in = round < next() || (applying_ && applying_->round == round);
     if (standing_ == Standing::kCatching && worked_in) {
       RestartCatchUp(round);
-    } else if (!sums_.Fenced(round) && standing_ == Standing::kLevel) {
-      // Who has not promised cannot be told that.
-      return;
+    } else if (standing_ == Standing::kLevel && (round < next_ || applying_)) {
+      // It was catching up when the others were asked, and has promised nothing.
+      return FallBehind(fmt::format("round {}, which it has, is computed again", round), false);
     }
     sums_.Drop(round);
     expected_ = round;
@@ -168,7 +168,7 @@ void Core::FallBehind(const std::string& reason, bool clean) {
   context_.Log(fmt::format("behind at round {}: {}", next_, reason));
   if (applying_) applying_->abandoned = true;
   const bool has_any = clean && next_.value > 0;
-  context_.Tell(Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason});
+  context_.Tell(Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason, catch_up_.order()});
 }
 
 void Core::LookForLoss() {
@@ -202,7 +202,7 @@ void Core::WorkInWhileCatchingUp() {
       next_ = level->next;
       newest_ = Newest{RoundId(next_.value - 1), level->attempt};
       expected_ = std::max(expected_, next_);
-      context_.Tell(Level{RoundId(next_.value - 1)});
+      context_.Tell(Level{RoundId(next_.value - 1), catch_up_.order()});
       DropOldSums();
       return;
     }

@@ -76,7 +76,7 @@ class Core {
   void On(const Commit& m);
   void On(const Revoke& m) { own_.OnRevoke(m); }
   void On(const Assign& m) { own_.OnAssign(m); }
-  void On(const FenceRound& m) { own_.OnFence(m.round); }
+  void On(const FenceRound& m) { own_.OnFence(m); }
   void On(const NewOwners& m);
   void On(const FenceAttempt& m) { sums_.OnFenceAttempt(m); }
   void On(const TakeSums& m);

@@ -62,7 +62,8 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
   bool gone = false;
   Status status = catch_up_.OnStateReady(peer, m, gone);
   if (gone) {
-    context_.Tell(Behind{next_, false, fmt::format("{} has no state to give", Name(peer))});
+    context_.Tell(Behind{next_, false, fmt::format("{} has no state to give", Name(peer)),
+                         catch_up_.order()});
   }
   return status;
 }

@@ -52,7 +52,8 @@ void OwnWork::CarryOver(const Commit& commit) {
   }
 }
 
-void OwnWork::OnFence(RoundId round) {
+void OwnWork::OnFence(const FenceRound& fence) {
+  const RoundId round = fence.round;
   std::optional<Pending> again;
   if (const auto at = pending_.find(round); at != pending_.end()) {
     again = at->second;
@@ -64,7 +65,7 @@ void OwnWork::OnFence(RoundId round) {
   Forget(round);
   if (!again) return;
   fenced_[round] = *again;
-  context_.Tell(Revoked{round, 0, 0, true});
+  context_.Tell(Revoked{round, 0, fence.order, true});
 }
 
 void OwnWork::OnRevoke(const Revoke& revoke) {

@@ -30,7 +30,7 @@ class OwnWork {
   void OnAssign(const Assign& assign);
   // What was computed for the round is void. Says so; units of it that are given to this worker
   // after that are a new beginning, in the parts that are not used up.
-  void OnFence(RoundId round);
+  void OnFence(const FenceRound& fence);
   // The round is committed and the next one carries its work on: as Stop, unless this worker is in
   // no part of the commit; then what it has belongs to the next round.
   void CarryOver(const Commit& commit);

@@ -40,7 +40,7 @@ void Sums::OnFenceAttempt(const FenceAttempt& fence) {
   if (fence.term != context_.config.term) return;
   Entry* entry = FindEntry(fence.round);
   if (entry == nullptr || entry->commit.attempt != fence.attempt) {
-    context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, false});
+    context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, false, fence.order});
     return;
   }
   entry->asked_to_hold = fence;
@@ -55,7 +55,7 @@ void Sums::TryAnswerHold(Entry& entry) {
   if (!holds) entry.fenced = true;
   const FenceAttempt fence = *entry.asked_to_hold;
   entry.asked_to_hold.reset();
-  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds});
+  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
 }
 
 // True when all that is held lies in the own buffer; else it is being copied there.

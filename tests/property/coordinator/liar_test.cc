@@ -39,7 +39,7 @@ class Liar final : public ModelWorker {
   std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
 
   FromWorker Anything() {
-    switch (Below(18)) {
+    switch (Below(19)) {
       case 0:
         return Hello{};
       case 1:
@@ -66,11 +66,11 @@ class Liar final : public ModelWorker {
       case 8:
         return Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
       case 9:
-        return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0};
+        return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0, Small()};
       case 10:
-        return Behind{Round(), Below(2) == 0, "a lie"};
+        return Behind{Round(), Below(2) == 0, "a lie", Small()};
       case 11:
-        return Level{Round()};
+        return Level{Round(), Small()};
       case 12:
         return Unreachable{Somebody(), "a lie"};
       case 13:
@@ -81,6 +81,8 @@ class Liar final : public ModelWorker {
         return Final{Round(), "a lie"};
       case 16:
         return Leave{"a lie"};
+      case 17:
+        return Copied{Small(), Odd()};
       default:
         return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
     }

@@ -206,7 +206,8 @@ void ModelWorker::CheckSources() {
     const MemberId source = taken == sources_.end() ? owner : taken->second;
     if (sums_[key].contains(owner) || source == self_ || peers_.contains(source)) continue;
     has_state_ = false;
-    host_->Send(Behind{RoundId(next_.value - 1), next_.value > 0, "who had the sums is gone"});
+    host_->Send(
+        Behind{RoundId(next_.value - 1), next_.value > 0, "who had the sums is gone", copy_order_});
     return;
   }
 }
@@ -284,8 +285,8 @@ void ModelWorker::FetchSum(const MemberId& from, const SumKey& key, std::set<Mem
       if (have) return self.OnSum(key, shards);
       if (self.has_state_ && self.next_ == key.first) {
         self.has_state_ = false;
-        self.host_->Send(
-            Behind{RoundId(self.next_.value - 1), self.next_.value > 0, "sums are gone"});
+        self.host_->Send(Behind{RoundId(self.next_.value - 1), self.next_.value > 0,
+                                "sums are gone", self.copy_order_});
       }
     });
   });
@@ -350,14 +351,14 @@ void ModelWorker::On(const FenceRound& m) {
   part_units_.clear();
   head_ = 0;
   ++work_;
-  host_->Send(Revoked{m.round, 0, 0, true});
+  host_->Send(Revoked{m.round, 0, m.order, true});
 }
 
 void ModelWorker::On(const FenceAttempt& m) {
   const SumKey key{m.round, m.attempt};
   const bool holds = Holds(key) || (has_state_ && next_ > m.round);
   if (!holds) refused_.insert(key);
-  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds});
+  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds, m.order});
 }
 
 void ModelWorker::On(const TakeSums& m) {
@@ -373,26 +374,27 @@ void ModelWorker::On(const CatchUp& m) {
   has_state_ = false;
   computing_ = false;
   ++work_;
-  Copy(m.donor, m.open_round);
+  copy_order_ = m.order;
+  Copy(m.donor, m.open_round, m.order);
 }
 
-void ModelWorker::Copy(MemberId donor, RoundId open) {
-  host_->AtPeer(donor, [open, to = self_, donor](WorkerModel& p) {
+void ModelWorker::Copy(MemberId donor, RoundId open, std::uint32_t order) {
+  host_->AtPeer(donor, [open, to = self_, donor, order](WorkerModel& p) {
     auto& peer = static_cast<ModelWorker&>(p);
     const bool have = peer.has_state_ && peer.next_ >= open;
     peer.host_->AtPeer(to, [=, state = peer.state_, next = peer.next_](WorkerModel& w) {
       auto& self = static_cast<ModelWorker&>(w);
-      if (self.has_state_) return;
+      if (self.has_state_ || order != self.copy_order_) return;
       if (!have) {
-        self.host_->After(std::chrono::milliseconds(5), [&self, donor, open] {
-          if (!self.has_state_) self.Copy(donor, open);
+        self.host_->After(std::chrono::milliseconds(5), [&self, donor, open, order] {
+          if (!self.has_state_ && order == self.copy_order_) self.Copy(donor, open, order);
         });
         return;
       }
       self.state_ = state;
       self.next_ = next;
       self.has_state_ = true;
-      self.host_->Send(Level{RoundId(next.value - 1)});
+      self.host_->Send(Level{RoundId(next.value - 1), order});
       self.BeginRound();
       self.Apply();
     });

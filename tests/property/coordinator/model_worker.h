@@ -82,7 +82,7 @@ class ModelWorker : public WorkerModel {
   void OnSum(const SumKey& key, const std::set<MemberId>& shards);
   bool Holds(const SumKey& key) const;
   void Apply();
-  void Copy(MemberId donor, RoundId open);
+  void Copy(MemberId donor, RoundId open, std::uint32_t order);
   void Stream(RoundId round);
   bool IsOwner(const OwnerMap& map) const;
   std::string Digest() const;
@@ -97,9 +97,10 @@ class ModelWorker : public WorkerModel {
   RoundId next_;  // first that is not applied
   std::uint64_t state_ = 0;
 
-  std::optional<Plan> plan_;  // of the latest round that is not committed
-  bool computing_ = false;    // the queue is that of plan_
-  std::uint64_t work_ = 0;    // generation of the queue
+  std::optional<Plan> plan_;      // of the latest round that is not committed
+  bool computing_ = false;        // the queue is that of plan_
+  std::uint64_t work_ = 0;        // generation of the queue
+  std::uint32_t copy_order_ = 0;  // of the last CatchUp
   std::vector<Unit> queue_;
   std::size_t head_ = 0;
   bool busy_ = false;

@@ -171,15 +171,15 @@ inline ToWorker AnyToWorker(std::size_t kind) {
     case 7:
       return Assign{Any<RoundId>(), Several(Any<Unit>), Any<std::uint32_t>()};
     case 8:
-      return FenceRound{Any<RoundId>()};
+      return FenceRound{Any<RoundId>(), Any<std::uint32_t>()};
     case 9:
       return NewOwners{Any<RoundId>(), Any<OwnerMap>()};
     case 10:
-      return FenceAttempt{Any<Term>(), Any<RoundId>(), Any<Attempt>()};
+      return FenceAttempt{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>()};
     case 11:
       return TakeSums{Any<Commit>(), Any<MemberId>()};
     case 12:
-      return CatchUp{Any<MemberId>(), Any<RoundId>()};
+      return CatchUp{Any<MemberId>(), Any<RoundId>(), Any<std::uint32_t>()};
     case 13:
       return Evaluate{Any<std::uint32_t>(), Any<RoundId>(), Any<SampleRange>()};
     case 14:
@@ -264,11 +264,12 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
       return Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(), Any<std::uint64_t>(),
                      Any<std::int64_t>()};
     case 9:
-      return HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>()};
+      return HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
+                        Any<std::uint32_t>()};
     case 10:
-      return Behind{Any<RoundId>(), Any<bool>(), Any<std::string>()};
+      return Behind{Any<RoundId>(), Any<bool>(), Any<std::string>(), Any<std::uint32_t>()};
     case 11:
-      return Level{Any<RoundId>()};
+      return Level{Any<RoundId>(), Any<std::uint32_t>()};
     case 12:
       return Unreachable{Any<MemberId>(), Any<std::string>()};
     case 13: {
@@ -281,6 +282,8 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
       return Final{Any<RoundId>(), Any<std::string>()};
     case 16:
       return Leave{Any<std::string>()};
+    case 17:
+      return Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
     default:
       return Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
   }

@@ -6,7 +6,6 @@
 #include "coordinator/digest_votes.h"
 #include "coordinator/members.h"
 #include "coordinator/owners.h"
-#include "coordinator/recent.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -126,19 +125,6 @@ TEST(DigestVotes, ANewAttemptVotesAnew) {
   votes.Forget(RoundId(1));
   EXPECT_FALSE(votes.Leading(RoundId(1)));
   EXPECT_FALSE(votes.Add(Id(1), RoundId(1), 0, 6, 2).no_majority);
-}
-
-TEST(OwnerDeadline, FollowsTheMedianInsideItsBounds) {
-  RecentLatency latency;
-  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(2500));
-  EXPECT_EQ(OwnerDeadline(latency, milliseconds(100)), milliseconds(250));
-  for (int i = 0; i < 9; ++i) latency.Add(milliseconds(100));
-  for (int i = 0; i < 4; ++i) latency.Add(milliseconds(9000));
-  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(1000));
-  for (int i = 0; i < 99; ++i) latency.Add(milliseconds(1));
-  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(250));
-  for (int i = 0; i < 99; ++i) latency.Add(milliseconds(5000));
-  EXPECT_EQ(OwnerDeadline(latency, milliseconds(10000)), milliseconds(5000));
 }
 
 // Of owners; all with the same delay of control messages but the last.
