@@ -12,12 +12,13 @@ namespace lockstep::transport {
 
 Result<std::unique_ptr<Transport>> MakeTransport(std::string_view name, Options options) {
   if (name == "tcp") return MakeTcpTransport(std::move(options));
-  if (name == "ucx") {
+  if (name == "ucx" || name == "ucx-rdma") {
     if (options.encryption) {
       return Error{ErrorCode::kUnavailable, "UCX does not encrypt, and exchange.encryption is on"};
     }
 #ifdef LOCKSTEP_HAVE_UCX
-    return MakeUcxTransport(std::move(options));
+    return name == "ucx" ? MakeUcxTransport(std::move(options))
+                         : MakeUcxRdmaTransport(std::move(options));
 #else
     return Error{ErrorCode::kUnavailable, "this build has no UCX transport (LOCKSTEP_WITH_UCX)"};
 #endif

@@ -134,6 +134,7 @@ struct Options {
   // identities) before anything else is accepted.
   std::vector<std::byte> job_key;
   // Address to listen on, "127.0.0.1" or an interface's address; the port is the kernel's choice.
+  // "ucx-rdma" only asks whether it is a loopback address, which it does not serve.
   std::string listen_host = "127.0.0.1";
   std::size_t fetch_window = 8;
   // Bytes of small messages queued for one peer; a Send that would exceed it is refused.
@@ -202,8 +203,9 @@ class Transport {
   virtual void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) = 0;
 };
 
-// Makes the transport called "ucx" or "tcp"; kUnavailable with the reason when this build or
-// machine does not have it.
+// Makes the transport called "tcp", "ucx" (whatever UCX finds, its TCP with its open ports too, for
+// networks where everybody is trusted) or "ucx-rdma" (UCX over RDMA alone, without a port; it calls
+// itself "ucx"). kUnavailable with the reason when this build or machine does not have it.
 Result<std::unique_ptr<Transport>> MakeTransport(std::string_view name, Options options);
 
 }  // namespace lockstep::transport

@@ -19,7 +19,8 @@ TEST_P(ConnectTest, BothEndsLearnWhoTheOtherIsAndHowBytesTravel) {
     EXPECT_EQ(text.find("tcp (TLS 1.3") == 0, Encrypts(GetParam())) << text;
   }
   const bool tcp = GetParam() == "staged" || Encrypts(GetParam());
-  EXPECT_EQ(a->capabilities().name, tcp ? "tcp" : GetParam());
+  const bool ucx = GetParam() == "ucx_addresses";
+  EXPECT_EQ(a->capabilities().name, tcp ? "tcp" : ucx ? "ucx" : GetParam());
   EXPECT_FALSE(a->capabilities().version.empty());
 }
 
@@ -88,6 +89,25 @@ TEST_P(ConnectTest, OneThatDoesNotAnswerRunsIntoTheTimeout) {
   EXPECT_TRUE(b->Await([](const Node::Seen& seen) { return !seen.failed.empty(); }));
   EXPECT_TRUE(b->seen().up.empty());
   release.set_value();
+}
+
+TEST_P(ConnectTest, OneThatDidNotAnswerInTimeIsReachedOnceItDoes) {
+  auto a = MakeNode(Identity(1));
+  std::promise<void> release;
+  a->transport().Post([held = release.get_future().share()] { held.wait(); });
+  Options options = OptionsFor(Identity(2));
+  options.connect_timeout = Emulated() ? std::chrono::seconds(8) : std::chrono::seconds(2);
+  auto b = MakeNode(options);
+  for (std::size_t failed = 1; failed <= 2; ++failed) {
+    b->Connect(Identity(1), a->address());
+    ASSERT_TRUE(b->Await([&](const Node::Seen& seen) { return seen.failed.size() == failed; }));
+  }
+  release.set_value();
+  b->Connect(Identity(1), a->address());
+  const PeerId peer = b->AwaitPeer(Identity(1));
+  ASSERT_TRUE(b->Send(peer, "at last"));
+  EXPECT_TRUE(a->Await([](const Node::Seen& seen) { return seen.messages.size() == 1; }));
+  EXPECT_EQ(a->seen().messages[0].second, "at last");
 }
 
 TEST_P(ConnectTest, BothMayConnectAtOnceAndHaveTwoConnections) {

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "tests/conformance/make.h"
 #include "transport/staging/staged_transport.h"
 
 namespace lockstep::transport {
@@ -15,7 +16,7 @@ std::vector<std::string> AllTransports() {
 
 std::vector<std::string> ProcessTransports() {
 #ifdef LOCKSTEP_HAVE_UCX
-  return {"tcp", "tls", "ucx"};
+  return {"tcp", "tls", "ucx", "ucx_addresses"};
 #else
   return {"tcp", "tls"};
 #endif
@@ -51,8 +52,7 @@ Options TransportTest::OptionsFor(const PeerIdentity& self) const {
 std::unique_ptr<Transport> TransportTest::MakeUnstarted(Options options) {
   if (GetParam() == "inproc") return network_->MakeTransport(std::move(options));
   const bool staged = GetParam() == "staged";
-  auto made =
-      MakeTransport(staged || Encrypts(GetParam()) ? "tcp" : GetParam(), std::move(options));
+  auto made = MakeByName(staged || Encrypts(GetParam()) ? "tcp" : GetParam(), std::move(options));
   if (!made) {
     ADD_FAILURE() << made.error().message;
     std::abort();

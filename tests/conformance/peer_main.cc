@@ -7,6 +7,7 @@
 #include <future>
 #include <string>
 
+#include "tests/conformance/make.h"
 #include "tests/conformance/pattern.h"
 #include "transport/transport.h"
 
@@ -47,9 +48,9 @@ int Main(char** arguments) {
   options.self.incarnation = Incarnation(static_cast<std::uint32_t>(std::atoi(arguments[3])));
   options.listen_host = arguments[4];
   options.job_key.assign(32, std::byte{42});
-  const std::string_view name = arguments[1];
+  const std::string name = arguments[1];
   options.encryption = name == "tls";
-  auto transport = MakeTransport(options.encryption ? "tcp" : name, options);
+  auto transport = MakeByName(options.encryption ? "tcp" : name, options);
   if (!transport) {
     std::fprintf(stderr, "%s\n", transport.error().message.c_str());
     return 1;

@@ -27,22 +27,36 @@ class ProcessTest : public TransportTest {
 
   void TearDown() override {
     if (node_) node_->Stop();
+    EXPECT_EQ(wrong_, 0u) << "fetches that ended well and brought something else";
   }
 
   // Keeps the window full of the largest pieces; what completes well is asked for again.
   void StartEndless() {
     node_->Run([this](Transport&) {
-      node_->on_fetch_done = [this](FetchId, FetchStatus status) {
-        if (status == FetchStatus::kOk && endless_) Ask();
+      node_->on_fetch_done = [this](FetchId id, FetchStatus status) {
+        const auto found = asked_for_.find(id);
+        if (found == asked_for_.end()) return;
+        const auto [slot, name] = found->second;
+        asked_for_.erase(found);
+        if (status != FetchStatus::kOk) return;
+        // However the peer ends, what is said to be there is there.
+        if (!IsPattern(pattern_, name, std::span(destination_).subspan(slot * kBytes, kBytes))) {
+          ++wrong_;
+        }
+        if (endless_) Ask(slot);
       };
-      for (std::size_t i = 0; i < kWindow; ++i) Ask();
+      for (std::size_t slot = 0; slot < kWindow; ++slot) Ask(slot);
     });
     ASSERT_TRUE(node_->Await([](const Node::Seen& seen) { return seen.done.size() > kWindow; }));
   }
 
-  void Ask() {
-    const std::uint64_t slot = asked_++ % kWindow;
-    (void)node_->Fetch(peer_, PatternPiece(slot, kBytes), {region_, slot * kBytes, kBytes});
+  // Other bytes each time.
+  void Ask(std::uint64_t slot) {
+    const PieceName name = PatternPiece(asked_ * 4099, kBytes);
+    const auto fetch = node_->Fetch(peer_, name, {region_, slot * kBytes, kBytes});
+    if (!fetch) return;
+    ++asked_;
+    asked_for_.emplace(*fetch, std::pair(slot, name));
   }
 
   bool FetchWell(std::uint64_t bytes) {
@@ -63,8 +77,11 @@ class ProcessTest : public TransportTest {
   std::vector<std::byte> destination_;
   RegionId region_;
   PeerId peer_;
+  // Data thread.
+  std::map<FetchId, std::pair<std::uint64_t, PieceName>> asked_for_;  // into which slot, and what
   std::uint64_t asked_ = 0;
-  bool endless_ = true;  // data thread
+  std::uint64_t wrong_ = 0;
+  bool endless_ = true;
 };
 
 TEST_P(ProcessTest, KilledInTheMiddleOfABody) {

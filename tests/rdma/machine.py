@@ -178,7 +178,7 @@ class Machine:
             ["setpriv", "--pdeathsig", "KILL", QEMU, "-nodefaults", "-no-user-config", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
              # The emulated carry-less multiplication makes checksums slower than their plain computation.
              "-cpu", "max,-pclmulqdq", "-smp", str(cores), "-m", str(memory_mib), "-kernel", kernel, "-initrd", initramfs,
-             "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable net.ifnames=0 random.trust_cpu=1 "
+             "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr clocksource=acpi_pm net.ifnames=0 random.trust_cpu=1 "
                         f"lockstep.machine={name}",
              "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
              "-device", "virtio-9p-pci,fsdev=host,mount_tag=host",

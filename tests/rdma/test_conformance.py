@@ -21,6 +21,7 @@ class Conformance(unittest.TestCase):
             "UCX_TLS": os.environ.get("LOCKSTEP_RDMA_UCX_TLS", "rc,self"),
             "UCX_NET_DEVICES": os.environ.get("LOCKSTEP_RDMA_UCX_NET_DEVICES", "rxe0:1"),
             "UCX_IB_GID_INDEX": "0",
+            "UCX_RC_RETRY_COUNT": "6",  # 7, UCX's default, is endless to Soft-RoCE: no peer would ever be found dead
             "LOCKSTEP_TEST_LISTEN_HOST": ADDRESS,
             "LOCKSTEP_TEST_EMULATED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/time.h"
 #include "transport/handshake.h"
 #include "transport/transport.h"
 #include "transport/ucx/endpoint.h"
@@ -23,11 +24,16 @@ struct Connection {
     kClosing,  // nothing is sent or taken in any more; waits for UCX to let go, and `reason` is why
   };
 
-  Connection(PeerId peer, std::optional<PeerIdentity> whom, Handshake::Role role,
-             const Options& options)
-      : id(peer), wanted(whom), handshake(role, options.self, options.job_key, whom) {}
+  Connection(PeerId peer, std::uint64_t number, std::optional<PeerIdentity> whom,
+             Handshake::Role role, const Options& options)
+      : id(peer),
+        local(number),
+        wanted(whom),
+        handshake(role, options.self, options.job_key, whom) {}
 
   const PeerId id;
+  const std::uint64_t local;  // the number by which the other end names this connection
+  std::uint64_t remote = 0;   // by which it is named to the other end; 0: not heard yet
   const std::optional<PeerIdentity>
       wanted;  // the connecting end: whom it wants; the accepting end: nothing
   std::unique_ptr<Endpoint> endpoint;
@@ -35,12 +41,16 @@ struct Connection {
   State state = State::kHandshaking;
   bool was_up = false;
   Error reason;
+  bool broken = false;  // UCX has said so: nothing reaches the other end any more
+  // kClosing: the other end is being told, until then at most.
+  std::optional<Time> goodbye_until;
 
   std::size_t operations = 0;    // those that UCX works on
   std::size_t queued_bytes = 0;  // of small messages, see Options::send_queue_bytes
   std::size_t replies = 0;       // pieces and refusals that UCX works on
   std::uint32_t next_sent = 0;   // sequence numbers of messages
   std::uint32_t next_received = 0;
+  bool pinging = false;     // UCX works on one
   std::size_t fetches = 0;  // outstanding
   // Fetches of the peer whose answer comes later; with `replies` at most as many as it may have.
   struct Deferred {

@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <sstream>
 
 #include "transport/ucx/address.h"
 #include "transport/ucx/log.h"
+#include "transport/ucx/path.h"
+#include "transport/ucx/transport_list.h"
 
 namespace lockstep::transport::ucx {
 namespace {
@@ -44,6 +50,47 @@ void SetTcpDefaults(ucp_config_t* config) {
   SetTcpDefault(config, "RX_SEG_SIZE", "256K");
 }
 
+// What `print` writes to the stream that it is given; empty where there is no memory for one.
+std::string Printed(const std::function<void(std::FILE*)>& print) {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  std::FILE* stream = open_memstream(&text, &bytes);
+  if (stream == nullptr) return {};
+  print(stream);
+  std::fclose(stream);
+  std::string printed(text, bytes);
+  std::free(text);
+  return printed;
+}
+
+// UCX_TLS as the environment and UCX's file have it. UCX has no other way to tell.
+std::string TransportList(const ucp_config_t* config) {
+  std::istringstream lines(Printed([config](std::FILE* stream) {
+    ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  }));
+  constexpr std::string_view kName = "UCX_TLS=";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kName)) return line.substr(kName.size());
+  }
+  return "all";
+}
+
+Status StrikeTcp(ucp_config_t* config) {
+  const std::string list = TransportList(config);
+  const std::string kept = WithoutTcp(list);
+  if (kept.empty()) {
+    return Error{ErrorCode::kUnavailable, fmt::format("UCX_TLS={} allows nothing but tcp", list)};
+  }
+  if (kept == list) return {};
+  if (list != "all") {
+    spdlog::info("ucx: tcp is left out of UCX_TLS={}: its ports take anybody's bytes", list);
+  }
+  const ucs_status_t status = ucp_config_modify(config, "TLS", kept.c_str());
+  if (status == UCS_OK) return {};
+  return Error{ErrorCode::kUnavailable,
+               fmt::format("UCX cannot leave tcp out: {}", ucs_status_string(status))};
+}
+
 Error Unavailable(const char* what, ucs_status_t status, const LogCapture& log) {
   std::string message =
       fmt::format("UCX {}: {}: {}", ucp_get_version_string(), what, ucs_status_string(status));
@@ -55,16 +102,20 @@ Error Unavailable(const char* what, ucs_status_t status, const LogCapture& log) 
 
 std::string Describe(ucs_status_t status) { return ucs_status_string(status); }
 
-Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host) {
+Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host, Scope scope) {
   LogCapture log;
   ucp_config_t* raw_config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw_config);
   if (status != UCS_OK) return Unavailable("its configuration cannot be read", status, log);
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw_config,
                                                                             &ucp_config_release);
-  SetDefault(config.get(), "KEEPALIVE_INTERVAL", kKeepaliveInterval);
+  // Without TCP the engine pings (Engine::PingAll).
+  SetDefault(config.get(), "KEEPALIVE_INTERVAL",
+             scope == Scope::kWithoutTcp ? "inf" : kKeepaliveInterval);
   SetTcpDefaults(config.get());
-  if (const auto host = SocketAddress::FromHost(listen_host, 0)) {
+  if (scope == Scope::kWithoutTcp) {
+    if (const Status struck = StrikeTcp(config.get()); !struck) return struck.error();
+  } else if (const auto host = SocketAddress::FromHost(listen_host, 0)) {
     const std::string device = host->LoopbackDevice();
     if (!device.empty()) SetDefault(config.get(), "NET_DEVICES", device);
   }
@@ -77,6 +128,11 @@ Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host) {
   if (status != UCS_OK) return Unavailable("it does not start", status, log);
   std::unique_ptr<Context> context(new Context(handle));
   if (const Status queried = context->Query(); !queried) return queried.error();
+  // Whatever the list was read as.
+  const auto tcp = [](const Way& way) { return way.transport == "tcp"; };
+  if (scope == Scope::kWithoutTcp && std::ranges::any_of(context->ways_, tcp)) {
+    return Error{ErrorCode::kUnavailable, "UCX takes its tcp although it was left out of UCX_TLS"};
+  }
   // A warning of a start that succeeded, as of a transport that UCX_TLS names in vain.
   if (!log.text().empty()) spdlog::warn("ucx: {}", log.text());
   return context;
@@ -91,9 +147,37 @@ Status Context::Query() {
                  fmt::format("UCX does not say which memory it knows: {}", Describe(status))};
   }
   supports_cuda_ = (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+  ReadPrintedContext(
+      Printed([this](std::FILE* stream) { ucp_context_print_info(context_, stream); }), components_,
+      ways_);
   return {};
 }
 
 Context::~Context() { ucp_cleanup(context_); }
+
+// Lines of interest: "#     component 4  :  ib" and "#      resource 1  :  md 1  dev 1  flags --
+// tcp/lo". UCX has no other way to tell.
+void ReadPrintedContext(std::string_view printed, std::vector<std::string>& components,
+                        std::vector<Way>& ways) {
+  std::istringstream text{std::string(printed)};
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    std::string hash;
+    std::string kind;
+    words >> hash >> kind;
+    if (kind != "component" && kind != "resource") continue;
+    std::string last;
+    for (std::string word; words >> word;) last = word;
+    if (kind == "component") {
+      components.push_back(last);
+      continue;
+    }
+    const auto slash = last.find('/');
+    if (slash == std::string::npos) continue;
+    Way way{last.substr(0, slash), last.substr(slash + 1), false};
+    way.rdma = IsRdma(way.transport);
+    if (std::ranges::find(ways, way) == ways.end()) ways.push_back(way);
+  }
+}
 
 }  // namespace lockstep::transport::ucx

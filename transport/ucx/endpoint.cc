@@ -41,6 +41,21 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Connect(const Worker& worker, const 
   return endpoint;
 }
 
+Result<std::unique_ptr<Endpoint>> Endpoint::ToWorker(const Worker& worker,
+                                                     std::span<const std::byte> address,
+                                                     PeerId peer, std::weak_ptr<EventSink> sink) {
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(peer, std::move(sink)));
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  const ucs_status_t status = endpoint->Create(worker, params);
+  if (status != UCS_OK) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("UCX cannot reach the peer's address: {}", Describe(status))};
+  }
+  return endpoint;
+}
+
 Result<std::unique_ptr<Endpoint>> Endpoint::Accept(const Worker& worker, ucp_conn_request_h request,
                                                    PeerId peer, std::weak_ptr<EventSink> sink) {
   std::unique_ptr<Endpoint> endpoint(new Endpoint(peer, std::move(sink)));
@@ -60,6 +75,7 @@ Endpoint::~Endpoint() {
   // Only where the worker goes down with it is the request still open here; the worker then takes
   // it along.
   if (close_request_ != nullptr) ucp_request_free(close_request_);
+  if (flush_request_ != nullptr) ucp_request_free(flush_request_);
 }
 
 void Endpoint::OnError(void* argument, ucp_ep_h /*endpoint*/, ucs_status_t status) {
@@ -85,8 +101,9 @@ ucs_status_t Endpoint::Send(Frame frame, Operation* operation, const void* body,
                         UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   params.cb.send = &OperationPool::OnSendEnded;
   params.user_data = operation;
-  // With the reply flag the receiver learns from UCX on which endpoint the message came.
-  params.flags = flags | UCP_AM_SEND_FLAG_REPLY;
+  // With the reply flag the receiver learns from UCX on which endpoint the message came. Only that
+  // which a listener has accepted is found by it; all else by its number.
+  params.flags = flags | (frame == Frame::kHandshake ? UCP_AM_SEND_FLAG_REPLY : 0);
   params.memory_type = kind;
   void* request =
       ucp_am_send_nbx(endpoint_, static_cast<unsigned>(frame), operation->header.data.data(),
@@ -94,6 +111,17 @@ ucs_status_t Endpoint::Send(Frame frame, Operation* operation, const void* body,
   if (request == nullptr) return UCS_OK;
   if (UCS_PTR_IS_ERR(request)) return UCS_PTR_STATUS(request);
   return UCS_INPROGRESS;
+}
+
+void Endpoint::Flush() {
+  if (closing_ || flush_request_ != nullptr) return;
+  const ucp_request_param_t params{};
+  void* request = ucp_ep_flush_nbx(endpoint_, &params);
+  if (request != nullptr && !UCS_PTR_IS_ERR(request)) flush_request_ = request;
+}
+
+bool Endpoint::Flushed() const {
+  return flush_request_ == nullptr || ucp_request_check_status(flush_request_) != UCS_INPROGRESS;
 }
 
 void Endpoint::Close() {

@@ -4,7 +4,9 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -24,6 +26,11 @@ class Endpoint {
   // Takes the request over, also on failure.
   static Result<std::unique_ptr<Endpoint>> Accept(const Worker& worker, ucp_conn_request_h request,
                                                   PeerId peer, std::weak_ptr<EventSink> sink);
+  // To the worker that has this address (Worker::Address), which must be one that UCX has made: it
+  // takes the bytes apart without asking whether they are. As with Connect it has only begun.
+  static Result<std::unique_ptr<Endpoint>> ToWorker(const Worker& worker,
+                                                    std::span<const std::byte> address, PeerId peer,
+                                                    std::weak_ptr<EventSink> sink);
   // Closes it if that was not done. No operation may be under way.
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
@@ -38,8 +45,14 @@ class Endpoint {
   ucs_status_t SendRendezvous(Frame frame, Operation* operation, const void* memory,
                               std::size_t bytes, ucs_memory_type_t kind);
 
+  // Begins to wait until what was sent has reached the other end's memory, or never will.
+  void Flush();
+  // True once that is so. Progress drives it.
+  bool Flushed() const;
+
   // Ends the connection by force. The operations under way end in later calls of Progress.
   void Close();
+  bool closing() const { return closing_; }
   // True once UCX has let go of the endpoint. Progress drives it.
   bool Closed();
 
@@ -58,6 +71,7 @@ class Endpoint {
   ucp_ep_h endpoint_ = nullptr;
   std::unique_ptr<ErrorRoute> route_;
   bool closing_ = false;
+  void* flush_request_ = nullptr;
   void* close_request_ = nullptr;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/sealed_address.h"
 #include "transport/ucx/address.h"
 
 namespace lockstep::transport::ucx {
@@ -14,8 +15,15 @@ namespace {
 
 // Connections that have not proven anything yet: what a stranger can make us keep.
 constexpr std::size_t kMaxStrangers = 64;
-// How long an end that was refused has to read why.
+// How long an end that was refused has to read why, and how long one that is left to hear of it.
 constexpr Duration kFarewellTime = std::chrono::milliseconds(500);
+// A hello has an introduction and a message of the handshake, and some bytes that say how long they
+// are.
+constexpr std::size_t kMaxHelloBytes = 2 * kMaxSealedBytes + Handshake::kMaxMessageBytes;
+// Attempts to connect of which only the endpoint came through, one after the other.
+constexpr std::uint32_t kMaxMissedEndpoints = 1024;
+// With kAddresses.
+constexpr Duration kPingInterval = std::chrono::seconds(1);
 
 ErrorCode CodeOf(ucs_status_t status) {
   switch (status) {
@@ -31,8 +39,10 @@ ErrorCode CodeOf(ucs_status_t status) {
 
 }  // namespace
 
-Engine::Engine(Options options, std::unique_ptr<Context> context, Schedule schedule)
+Engine::Engine(Options options, UcxWiring wiring, std::unique_ptr<Context> context,
+               Schedule schedule)
     : options_(std::move(options)),
+      wiring_(wiring),
       regions_(context->supports_cuda()),
       schedule_(std::move(schedule)),
       context_(std::move(context)) {}
@@ -44,14 +54,46 @@ Status Engine::Open(Handler* handler) {
   auto worker = Worker::Open(*context_, weak_from_this(), operations_);
   if (!worker) return worker.error();
   worker_ = std::move(*worker);
-  auto listener = Listener::Open(*worker_, options_.listen_host, weak_from_this());
-  if (!listener) return listener.error();
-  listener_ = std::move(*listener);
+  if (wiring_ == UcxWiring::kListener) {
+    auto listener = Listener::Open(*worker_, options_.listen_host, weak_from_this());
+    if (!listener) return listener.error();
+    listener_ = std::move(*listener);
+    address_ = listener_->address();
+    return {};
+  }
+  const auto address = worker_->Address();
+  if (!address) return address.error();
+  if (address->size() > kMaxSealedBytes) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("UCX's address of this worker takes {} bytes, {} are allowed: name "
+                             "the devices to use in UCX_NET_DEVICES",
+                             address->size(), kMaxSealedBytes)};
+  }
+  address_ = SealAddress(options_.job_key, *address);
+  PingAll();
   return {};
 }
 
+// RDMA notices that its peer is gone when something that it sends is not acknowledged. UCX can look
+// after that by itself, but while a connection is being made it then holds back requests that 1.13,
+// where it is built with assertions, ends the process for when the peer does not answer
+// (ucp_request.c:684); so its own keep-alive is off (Context::Open), and this is in its place.
+// Nobody answers a ping, and one that is not through yet says as much as another. What else is
+// under way says nothing: a piece that is being received is the other end's to send.
+void Engine::PingAll() {
+  for (const auto& [id, connection] : connections_) {
+    if (connection->state != Connection::State::kUp || connection->pinging) continue;
+    SendFrame(*connection, Operation::Kind::kPing, Frame::kPing, EncodePing(connection->remote), {},
+              0);
+  }
+  schedule_(MonotonicNow() + kPingInterval, [weak = weak_from_this()] {
+    if (const auto engine = weak.lock()) engine->PingAll();
+  });
+}
+
 bool Engine::NothingNoted() const {
-  return requests_.empty() && results_.empty() && failed_connects_.empty() && failing_.empty();
+  return requests_.empty() && hellos_.empty() && results_.empty() && failed_connects_.empty() &&
+         failing_.empty();
 }
 
 // A handler that is called here may add to any of the lists; what is added waits for the next turn.
@@ -62,6 +104,7 @@ bool Engine::Turn() {
   any = any || !ended_.empty() || !NothingNoted();
 
   for (const auto request : std::exchange(requests_, {})) Accept(request);
+  for (const Hello& hello : std::exchange(hellos_, {})) Accept(hello);
   for (const auto& [fetch, status] : std::exchange(results_, {})) {
     handler_->OnFetchDone(fetch, status);
   }
@@ -70,11 +113,12 @@ bool Engine::Turn() {
   }
   for (const PeerId peer : std::exchange(failing_, {})) Shut(*Find(peer));
   if (!closing_.empty()) any = FinishClosed() || any;
+  std::erase_if(unused_, [](const auto& endpoint) { return endpoint->Closed(); });
   return any || !NothingNoted();
 }
 
 bool Engine::Busy() const {
-  return operations_open_ != 0 || !fetches_.empty() || !closing_.empty();
+  return operations_open_ != 0 || !fetches_.empty() || !closing_.empty() || !unused_.empty();
 }
 
 void Engine::BeginStop() {
@@ -92,12 +136,18 @@ Connection* Engine::Find(PeerId peer) {
 
 Connection& Engine::Add(std::optional<PeerIdentity> whom, Handshake::Role role) {
   const PeerId id(next_peer_++);
-  auto connection = std::make_unique<Connection>(id, whom, role, options_);
+  // Nobody else is to guess it; 0 is nobody's.
+  std::uint64_t number = 0;
+  while (number == 0 || by_number_.contains(number)) {
+    number = std::uint64_t{random_()} << 32 | random_();
+  }
+  by_number_.emplace(number, id);
+  auto connection = std::make_unique<Connection>(id, number, whom, role, options_);
   return *connections_.emplace(id, std::move(connection)).first->second;
 }
 
 void Engine::Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint) {
-  by_endpoint_[endpoint->get()] = &connection;
+  if (wiring_ == UcxWiring::kListener) by_endpoint_[endpoint->get()] = &connection;
   connection.endpoint = std::move(endpoint);
   schedule_(MonotonicNow() + options_.connect_timeout,
             [weak = weak_from_this(), id = connection.id] {
@@ -114,21 +164,37 @@ void Engine::Connect(const PeerIdentity& who, const std::string& address) {
     failed_connects_.emplace_back(who, Error{ErrorCode::kClosed, "the transport was stopped"});
     return;
   }
-  const auto to = SocketAddress::Parse(address);
-  if (!to) {
-    failed_connects_.emplace_back(who, to.error());
-    return;
+  const auto fail = [&](const Error& error) { failed_connects_.emplace_back(who, error); };
+  std::vector<std::byte> hello;
+  Result<std::unique_ptr<Endpoint>> endpoint = Error{};
+  Connection* connection = nullptr;
+  if (wiring_ == UcxWiring::kListener) {
+    const auto to = SocketAddress::Parse(address);
+    if (!to) return fail(to.error());
+    connection = &Add(who, Handshake::Role::kConnector);
+    endpoint = Endpoint::Connect(*worker_, *to, connection->id, weak_from_this());
+  } else {
+    const auto to = OpenAddress(options_.job_key, address);
+    if (!to) return fail(to.error());
+    connection = &Add(who, Handshake::Role::kConnector);
+    const Introduction introduction{EndpointsMade(*to), address_};
+    hello = EncodeIntroduction(introduction, {});
+    endpoint = MakeEndpoint(*to, connection->id);
   }
-  Connection& connection = Add(who, Handshake::Role::kConnector);
-  auto endpoint = Endpoint::Connect(*worker_, *to, connection.id, weak_from_this());
   if (!endpoint) {
-    failed_connects_.emplace_back(who, endpoint.error());
-    connections_.erase(connection.id);
+    fail(endpoint.error());
+    Forget(*connection);
     return;
   }
-  Attach(connection, std::move(*endpoint));
-  SendFrame(connection, Operation::Kind::kSend, Frame::kHandshake, EncodeHandshake(),
-            connection.handshake.Begin(), 0);
+  Attach(*connection, std::move(*endpoint));
+  const auto handshake = connection->handshake.Begin();
+  hello.insert(hello.end(), handshake.begin(), handshake.end());
+  SendHandshake(*connection, hello);
+}
+
+bool Engine::SendHandshake(Connection& connection, std::span<const std::byte> bytes) {
+  return SendFrame(connection, Operation::Kind::kSend, Frame::kHandshake,
+                   EncodeHandshake(connection.remote, connection.local), bytes, 0);
 }
 
 void Engine::OnConnectionRequest(ucp_conn_request_h request) { requests_.push_back(request); }
@@ -142,18 +208,116 @@ void Engine::Accept(ucp_conn_request_h request) {
   auto endpoint = Endpoint::Accept(*worker_, request, connection.id, weak_from_this());
   if (!endpoint) {
     spdlog::debug("ucx: {}", endpoint.error().message);
-    connections_.erase(connection.id);
+    Forget(connection);
     return;
   }
   ++strangers_;
   Attach(connection, std::move(*endpoint));
 }
 
+void Engine::Forget(const Connection& connection) {
+  by_number_.erase(connection.local);
+  connections_.erase(connection.id);
+}
+
+Result<std::unique_ptr<Endpoint>> Engine::MakeEndpoint(const std::vector<std::byte>& address,
+                                                       PeerId peer) {
+  ++EndpointsMade(address);
+  return Endpoint::ToWorker(*worker_, address, peer, weak_from_this());
+}
+
+std::uint32_t& Engine::EndpointsMade(const std::vector<std::byte>& address) {
+  const std::string_view text(reinterpret_cast<const char*>(address.data()), address.size());
+  return endpoints_made_[std::hash<std::string_view>()(text)];
+}
+
+void Engine::NoteHello(const ActiveMessage& message) {
+  const auto from = DecodeHandshake(message.header);
+  if (!from || message.rendezvous || message.bytes > kMaxHelloBytes || stopping_ ||
+      hellos_.size() + strangers_ >= kMaxStrangers) {
+    spdlog::debug("ucx: a hello is malformed, or one too many");
+    return;
+  }
+  const auto* body = static_cast<const std::byte*>(message.data);
+  hellos_.push_back({*from, {body, body + message.bytes}});
+}
+
+// UCX joins the endpoint that one of two workers makes to the other with the one that the other has
+// made or makes to it: the first with the first, the second with the second, and so on. Where the
+// other end has made some of which this end has heard nothing (attempts to connect that ended
+// before their hello had come), the next one made here would be joined with one that is closed over
+// there, and so would all later ones. So the hello tells how many there were, and those are made
+// here too, and closed.
+void Engine::Accept(const Hello& hello) {
+  std::span<const std::byte> body = hello.body;
+  const auto introduction = DecodeIntroduction(body);
+  if (!introduction || stopping_ || strangers_ >= kMaxStrangers) return;
+  // Said already.
+  for (const auto& [id, connection] : connections_) {
+    if (connection->remote == hello.from) return;
+  }
+  const auto address = OpenAddress(options_.job_key, introduction->address);
+  if (!address) {
+    spdlog::debug("ucx: a hello is refused: {}", address.error().message);
+    return;
+  }
+  std::uint32_t& made = EndpointsMade(*address);
+  if (introduction->endpoints > made && introduction->endpoints - made > kMaxMissedEndpoints) {
+    return;
+  }
+  while (made < introduction->endpoints) {
+    auto missed = MakeEndpoint(*address, PeerId());
+    if (!missed) continue;
+    (*missed)->Close();
+    unused_.push_back(std::move(*missed));
+  }
+  Connection& connection = Add(std::nullopt, Handshake::Role::kAcceptor);
+  connection.remote = hello.from;
+  auto endpoint = MakeEndpoint(*address, connection.id);
+  if (!endpoint) {
+    spdlog::debug("ucx: {}", endpoint.error().message);
+    Forget(connection);
+    return;
+  }
+  ++strangers_;
+  Attach(connection, std::move(*endpoint));
+  TakeHandshake(connection, body);
+}
+
+// Null: nobody's, or that of one that is being closed. Not an error: it may come late, or be a
+// stranger's.
+Connection* Engine::FindFor(const ActiveMessage& message) {
+  const auto to = DecodeTo(message.header);
+  if (!to) return nullptr;
+  Connection* connection = nullptr;
+  if (*to != 0) {
+    const auto found = by_number_.find(*to);
+    if (found != by_number_.end()) connection = Find(found->second);
+  } else if (message.frame == Frame::kHandshake) {
+    const auto found = by_endpoint_.find(message.endpoint);
+    if (found != by_endpoint_.end()) connection = found->second;
+  }
+  const bool open = connection != nullptr && connection->state != Connection::State::kClosing;
+  return open ? connection : nullptr;
+}
+
 bool Engine::OnActiveMessage(const ActiveMessage& message) {
-  const auto found = by_endpoint_.find(message.endpoint);
-  if (found == by_endpoint_.end()) return false;
-  Connection& connection = *found->second;
-  if (connection.state == Connection::State::kRefused) return false;
+  if (wiring_ == UcxWiring::kAddresses && message.frame == Frame::kHandshake &&
+      DecodeTo(message.header) == 0) {
+    NoteHello(message);
+    return false;
+  }
+  Connection* const found = FindFor(message);
+  if (found == nullptr) return false;
+  Connection& connection = *found;
+  if (message.frame == Frame::kGoodbye && IsGoodbye(message.header)) {
+    // Nothing more is to be told to it.
+    connection.broken = true;
+    Fail(connection, {ErrorCode::kClosed, "the other end has closed the connection"});
+    return false;
+  }
+  if (connection.state == Connection::State::kRefused || message.frame == Frame::kPing)
+    return false;
   if (message.rendezvous && message.frame != Frame::kPiece) {
     FailMalformed(connection, "a small message came as a rendezvous");
     return false;
@@ -173,26 +337,32 @@ bool Engine::OnActiveMessage(const ActiveMessage& message) {
     case Frame::kFetch:
       OnFetch(connection, message);
       return true;
-    default:
+    case Frame::kPiece:
       return OnPiece(connection, message);
+    default:
+      FailMalformed(connection, "a goodbye is malformed");
+      return false;
   }
 }
 
 void Engine::OnHandshake(Connection& connection, const ActiveMessage& message) {
-  if (connection.state != Connection::State::kHandshaking || !IsHandshake(message.header)) {
+  const auto from = DecodeHandshake(message.header);
+  if (connection.state != Connection::State::kHandshaking || !from) {
     FailMalformed(connection, "a handshake is out of place or of another version");
     return;
   }
-  auto answer =
-      connection.handshake.Consume({static_cast<const std::byte*>(message.data), message.bytes});
+  if (connection.remote != 0 && connection.remote != *from) return;  // of another conversation
+  connection.remote = *from;
+  TakeHandshake(connection, {static_cast<const std::byte*>(message.data), message.bytes});
+}
+
+void Engine::TakeHandshake(Connection& connection, std::span<const std::byte> bytes) {
+  auto answer = connection.handshake.Consume(bytes);
   if (!answer) {
     Refuse(connection, answer.error());
     return;
   }
-  if (!answer->empty() && !SendFrame(connection, Operation::Kind::kSend, Frame::kHandshake,
-                                     EncodeHandshake(), *answer, 0)) {
-    return;
-  }
+  if (!answer->empty() && !SendHandshake(connection, *answer)) return;
   if (!connection.handshake.done()) return;
   connection.state = Connection::State::kUp;
   connection.was_up = true;
@@ -205,8 +375,7 @@ void Engine::OnHandshake(Connection& connection, const ActiveMessage& message) {
 // A forced close could overtake the farewell, so the other end has some time to close first.
 void Engine::Refuse(Connection& connection, Error error) {
   const auto& farewell = connection.handshake.farewell();
-  if (farewell.empty() || !SendFrame(connection, Operation::Kind::kSend, Frame::kHandshake,
-                                     EncodeHandshake(), farewell, 0)) {
+  if (farewell.empty() || !SendHandshake(connection, farewell)) {
     Fail(connection, std::move(error));
     return;
   }
@@ -228,6 +397,7 @@ void Engine::Close(PeerId peer, std::string reason) {
 void Engine::OnEndpointError(PeerId peer, ucs_status_t status) {
   Connection* connection = Find(peer);
   if (connection == nullptr) return;
+  connection->broken = true;
   Fail(*connection, {connection->was_up ? ErrorCode::kClosed : CodeOf(status), Describe(status)});
 }
 
@@ -239,12 +409,25 @@ void Engine::Fail(Connection& connection, Error reason) {
   if (connection.state == Connection::State::kClosing) return;
   if (connection.state != Connection::State::kRefused) connection.reason = std::move(reason);
   connection.state = Connection::State::kClosing;
-  by_endpoint_.erase(connection.endpoint->get());
+  if (wiring_ == UcxWiring::kListener) by_endpoint_.erase(connection.endpoint->get());
   failing_.push_back(connection.id);
 }
 
+// Without a listener UCX does not tell the other end that its peer closes; a stopped process would
+// be as good. False: it cannot be told, or need not.
+bool Engine::SayGoodbye(Connection& connection) {
+  if (wiring_ == UcxWiring::kListener || connection.remote == 0 || connection.broken) return false;
+  if (!SendFrame(connection, Operation::Kind::kSend, Frame::kGoodbye,
+                 EncodeGoodbye(connection.remote), {}, 0)) {
+    return false;
+  }
+  connection.endpoint->Flush();
+  connection.goodbye_until = MonotonicNow() + kFarewellTime;
+  return true;
+}
+
 void Engine::Shut(Connection& connection) {
-  connection.endpoint->Close();
+  if (!SayGoodbye(connection)) connection.endpoint->Close();
   closing_.push_back(connection.id);
   // Those that UCX is receiving end when it lets go of them.
   std::vector<FetchId> waiting;
@@ -263,11 +446,18 @@ void Engine::Shut(Connection& connection) {
 
 bool Engine::FinishClosed() {
   if (!results_.empty()) return true;  // of a fetch from one of them, perhaps
+  const Time now = MonotonicNow();
   std::vector<std::unique_ptr<Connection>> finished;
   std::erase_if(closing_, [&](PeerId peer) {
     const auto found = connections_.find(peer);
     Connection& connection = *found->second;
+    if (connection.goodbye_until &&
+        (connection.broken || connection.endpoint->Flushed() || now >= *connection.goodbye_until)) {
+      connection.goodbye_until.reset();
+      connection.endpoint->Close();
+    }
     if (connection.operations != 0 || !connection.endpoint->Closed()) return false;
+    by_number_.erase(connection.local);
     finished.push_back(std::move(found->second));
     connections_.erase(found);
     return true;

@@ -6,8 +6,11 @@
 // anything, nor to progress, from within.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <random>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +25,7 @@
 #include "transport/ucx/listener.h"
 #include "transport/ucx/operation.h"
 #include "transport/ucx/regions.h"
+#include "transport/ucx/ucx_transport.h"
 #include "transport/ucx/worker.h"
 
 namespace lockstep::transport::ucx {
@@ -36,11 +40,12 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   // Runs a task on the data thread at a time.
   using Schedule = std::function<void(Time, std::function<void()>)>;
 
-  Engine(Options options, std::unique_ptr<Context> context, Schedule schedule);
+  // kAddresses wants a context without TCP.
+  Engine(Options options, UcxWiring wiring, std::unique_ptr<Context> context, Schedule schedule);
   ~Engine() override;
 
   Status Open(Handler* handler);
-  const std::string& address() const { return listener_->address(); }
+  const std::string& address() const { return address_; }
   Worker& worker() { return *worker_; }
 
   // Progresses UCX and carries out what follows. True when there was something to do.
@@ -49,9 +54,9 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   bool Busy() const;
   // Stops listening and begins to end all connections; further Turns finish that.
   void BeginStop();
-  bool Stopped() const { return connections_.empty() && NothingNoted(); }
+  bool Stopped() const { return connections_.empty() && unused_.empty() && NothingNoted(); }
   // A peer is connecting whose request has not come yet.
-  bool Expecting() const { return listener_->HasConnections(); }
+  bool Expecting() const { return listener_ != nullptr && listener_->HasConnections(); }
 
   // As in Transport.
   void Connect(const PeerIdentity& who, const std::string& address);
@@ -76,18 +81,34 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
     bool receiving = false;  // UCX writes to the destination
     bool given_up = false;   // only while receiving
   };
+  // The first frame of a connector, where there is no listener to bring it.
+  struct Hello {
+    std::uint64_t from = 0;
+    std::vector<std::byte> body;
+  };
 
   // engine.cc: connections.
   Connection* Find(PeerId peer);
   Connection& Add(std::optional<PeerIdentity> whom, Handshake::Role role);
   void Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint);
+  Connection* FindFor(const ActiveMessage& message);
   void Accept(ucp_conn_request_h request);
+  void Accept(const Hello& hello);
+  Result<std::unique_ptr<Endpoint>> MakeEndpoint(const std::vector<std::byte>& address,
+                                                 PeerId peer);
+  std::uint32_t& EndpointsMade(const std::vector<std::byte>& address);
+  void Forget(const Connection& connection);  // which has no endpoint
+  void NoteHello(const ActiveMessage& message);
   void OnHandshake(Connection& connection, const ActiveMessage& message);
+  void TakeHandshake(Connection& connection, std::span<const std::byte> bytes);
+  bool SendHandshake(Connection& connection, std::span<const std::byte> bytes);
   void Refuse(Connection& connection, Error error);
   // From here on nothing is sent to the peer or taken from it; the rest follows in Turn.
   // Idempotent.
   void Fail(Connection& connection, Error reason);
   void FailMalformed(Connection& connection, const std::string& what);
+  void PingAll();
+  bool SayGoodbye(Connection& connection);
   void Shut(Connection& connection);
   bool FinishClosed();
   bool NothingNoted() const;
@@ -104,18 +125,26 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   void EndFetch(FetchId id, FetchStatus status);
 
   const Options options_;
+  const UcxWiring wiring_;
   Regions regions_;
   const Schedule schedule_;
   Handler* handler_ = nullptr;
+  std::string address_;
 
   // UCX's objects, in the order in which they are made; they end in the other order.
   std::unique_ptr<Context> context_;
   std::shared_ptr<OperationPool> operations_ = std::make_shared<OperationPool>();
   std::unique_ptr<Worker> worker_;
-  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Listener> listener_;  // kListener
   std::unordered_map<PeerId, std::unique_ptr<Connection>> connections_;
 
-  std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // open ones
+  std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // open ones; kListener
+  std::unordered_map<std::uint64_t, PeerId> by_number_;    // Connection::local; all of them
+  std::random_device random_;
+  // kAddresses: how many endpoints were made to an address (by its hash), and those that were made
+  // for nothing and are being closed; see Accept.
+  std::unordered_map<std::size_t, std::uint32_t> endpoints_made_;
+  std::vector<std::unique_ptr<Endpoint>> unused_;
   std::unordered_map<FetchId, PendingFetch> fetches_;
   std::uint64_t next_peer_ = 1;
   std::uint64_t next_fetch_ = 1;
@@ -125,6 +154,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
 
   // Noted for Turn.
   std::vector<ucp_conn_request_h> requests_;
+  std::vector<Hello> hellos_;
   std::vector<std::pair<FetchId, FetchStatus>> results_;
   std::vector<std::pair<PeerIdentity, Error>> failed_connects_;
   std::vector<PeerId> failing_;

@@ -15,7 +15,7 @@ namespace lockstep::transport::ucx {
 
 struct ActiveMessage {
   Frame frame = Frame::kMessage;
-  ucp_ep_h endpoint = nullptr;  // null: the sender did not say to which connection it belongs
+  ucp_ep_h endpoint = nullptr;  // that it came on; null: the sender did not let UCX say
   std::span<const std::byte> header;
   // The body, or for a rendezvous its descriptor.
   void* data = nullptr;

@@ -34,6 +34,7 @@ bool Engine::SendFrame(Connection& connection, Operation::Kind kind, Frame frame
     ++operations_open_;
     connection.queued_bytes += charge;
     if (kind == Operation::Kind::kReply) ++connection.replies;
+    if (kind == Operation::Kind::kPing) connection.pinging = true;
     return true;
   }
   operations_->Release(operation);
@@ -50,7 +51,7 @@ bool Engine::Send(PeerId peer, std::span<const std::byte> bytes) {
     return false;
   }
   if (!SendFrame(*connection, Operation::Kind::kSend, Frame::kMessage,
-                 EncodeMessage(connection->next_sent), bytes, charge)) {
+                 EncodeMessage(connection->remote, connection->next_sent), bytes, charge)) {
     return false;
   }
   ++connection->next_sent;
@@ -90,8 +91,8 @@ Result<FetchId> Engine::Fetch(PeerId peer, const PieceName& name, const Slice& d
     return Error{ErrorCode::kUnavailable, "the window of fetches to this peer is full"};
   }
   const FetchId id(next_fetch_++);
-  if (!SendFrame(*connection, Operation::Kind::kSend, Frame::kFetch, EncodeFetch({id.value, name}),
-                 {}, 0)) {
+  if (!SendFrame(*connection, Operation::Kind::kSend, Frame::kFetch,
+                 EncodeFetch(connection->remote, {id.value, name}), {}, 0)) {
     return down;
   }
   fetches_.emplace(id, PendingFetch{peer, *memory, destination.region, name.bytes});
@@ -140,7 +141,7 @@ void Engine::OnFetch(Connection& connection, const ActiveMessage& message) {
     Serve(connection, {fetch->fetch, PieceStatus::kOk, fetch->name.bytes}, answer);
   } else if (connection.state == Connection::State::kUp) {
     SendFrame(connection, Operation::Kind::kReply, Frame::kPiece,
-              EncodePiece({fetch->fetch, PieceStatus::kGone, 0}), {}, 0);
+              EncodePiece(connection.remote, {fetch->fetch, PieceStatus::kGone, 0}), {}, 0);
   }
 }
 
@@ -162,14 +163,15 @@ void Engine::Serve(Connection& connection, const PieceHeader& piece, const Serve
     return;
   }
   if (piece.bytes == 0) {
-    SendFrame(connection, Operation::Kind::kReply, Frame::kPiece, EncodePiece(piece), {}, 0);
+    SendFrame(connection, Operation::Kind::kReply, Frame::kPiece,
+              EncodePiece(connection.remote, piece), {}, 0);
     handler_->OnServed(connection.id, answer.cookie);
     return;
   }
   const auto memory = regions_.Find(answer.slice);
   LOCKSTEP_CHECK(memory.has_value(), "a served slice is not inside its region");
   Operation* operation = operations_->Acquire(Operation::Kind::kServe, connection.id);
-  operation->header = EncodePiece(piece);
+  operation->header = EncodePiece(connection.remote, piece);
   operation->cookie = answer.cookie;
   const ucs_status_t status = connection.endpoint->SendRendezvous(
       Frame::kPiece, operation, memory->data, piece.bytes, memory->kind);
@@ -253,6 +255,7 @@ void Engine::EndOperation(Operation* operation) {
 
   const bool replied = kind == Operation::Kind::kServe || kind == Operation::Kind::kReply;
   if (replied) --connection.replies;
+  if (kind == Operation::Kind::kPing) connection.pinging = false;
   // "Canceled" is how a receiver refuses a piece; every other error means that the connection is
   // not to be trusted any more.
   const bool refused = kind == Operation::Kind::kServe && status == UCS_ERR_CANCELED;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <sstream>
+#include <algorithm>
 
+#include "transport/tcp_sockets.h"
 #include "transport/ucx/address.h"
 #include "transport/ucx/log.h"
 
@@ -50,25 +50,10 @@ Listener::~Listener() {
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
 }
 
-// Lines of /proc/self/net/tcp: "  0: 0100007F:C001 0100007F:D002 01 ...", addresses and state (01:
-// established) in hexadecimal.
 bool Listener::HasConnections() const {
-  const std::string port = fmt::format(":{:04X}", port_);
-  for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-    std::ifstream table(path);
-    std::string line;
-    while (std::getline(table, line)) {
-      std::istringstream words(line);
-      std::string number;
-      std::string local;
-      std::string remote;
-      std::string state;
-      if (words >> number >> local >> remote >> state && state == "01" && local.ends_with(port)) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(AllTcpSockets(), [this](const TcpSocket& socket) {
+    return socket.established && socket.port == port_;
+  });
 }
 
 void Listener::Reject(ucp_conn_request_h request) {

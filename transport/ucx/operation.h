@@ -16,7 +16,7 @@
 namespace lockstep::transport::ucx {
 
 struct Operation {
-  enum class Kind : std::uint8_t { kSend, kReply, kServe, kReceive };
+  enum class Kind : std::uint8_t { kSend, kReply, kServe, kReceive, kPing };
 
   Kind kind = Kind::kSend;
   PeerId peer;

@@ -2,17 +2,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
-namespace lockstep::transport::ucx {
+#include "transport/ucx/context.h"
 
-struct Way {
-  std::string transport;  // by UCX's name: "tcp", "rc_verbs"
-  std::string device;     // "eth0", "mlx5_0:1"
-  bool rdma = false;
-  bool operator==(const Way&) const = default;
-};
+namespace lockstep::transport::ucx {
 
 struct Report {
   std::string built_with;               // the headers: "1.13"
@@ -25,8 +19,5 @@ struct Report {
 
 // Opens a context and asks. Any thread; not inside a LogCapture.
 Report Describe();
-
-// Components and ways out of what ucp_context_print_info prints.
-void ReadPrintedContext(std::string_view printed, Report& report);
 
 }  // namespace lockstep::transport::ucx

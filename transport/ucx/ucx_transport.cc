@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/ucx/address.h"
 #include "transport/ucx/engine.h"
 #include "transport/ucx/log.h"
 #include "transport/ucx/task_queue.h"
@@ -35,7 +36,7 @@ constexpr Duration kStrangerTime = std::chrono::milliseconds(200);
 
 class UcxTransport final : public Transport {
  public:
-  UcxTransport(Options options, std::unique_ptr<Context> context);
+  UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context);
   ~UcxTransport() override { Stop(); }
 
   Status Start(Handler* handler) override;
@@ -99,7 +100,7 @@ class UcxTransport final : public Transport {
   bool stopping_ = false;  // the data thread's
 };
 
-UcxTransport::UcxTransport(Options options, std::unique_ptr<Context> context) {
+UcxTransport::UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context) {
   capabilities_.name = "ucx";
   capabilities_.version = ucp_get_version_string();
   capabilities_.cuda_memory = context->supports_cuda();
@@ -107,7 +108,7 @@ UcxTransport::UcxTransport(Options options, std::unique_ptr<Context> context) {
   capabilities_.max_piece_bytes = ucx::kMaxPieceBytes;
   capabilities_.fetch_window = options.fetch_window;
   engine_ = std::make_shared<Engine>(
-      std::move(options), std::move(context),
+      std::move(options), wiring, std::move(context),
       [this](Time when, std::function<void()> task) { tasks_.PostAt(when, std::move(task)); });
 }
 
@@ -185,19 +186,46 @@ void UcxTransport::Nap(Time now) {
   engine_->worker().Wait(std::min(longest, tasks_.UntilNext(now)));
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Transport>> MakeUcxTransport(Options options) {
+Result<std::unique_ptr<Context>> OpenContext(const Options& options, UcxWiring wiring) {
   if (options.job_key.empty()) return Error{ErrorCode::kInvalid, "the transport needs a job key"};
   if (options.fetch_window == 0 || options.fetch_window > ucx::kMaxFetchWindow) {
     return Error{ErrorCode::kInvalid, fmt::format("a fetch window of {} is not in 1..{}",
                                                   options.fetch_window, ucx::kMaxFetchWindow)};
   }
   ucx::RouteUcxLog();
-  auto context = Context::Open(options.listen_host);
+  return Context::Open(options.listen_host,
+                       wiring == UcxWiring::kListener ? ucx::Scope::kAll : ucx::Scope::kWithoutTcp);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> MakeUcxTransport(Options options, UcxWiring wiring) {
+  auto context = OpenContext(options, wiring);
   if (!context) return context.error();
   return std::unique_ptr<Transport>(
-      std::make_unique<UcxTransport>(std::move(options), std::move(*context)));
+      std::make_unique<UcxTransport>(std::move(options), wiring, std::move(*context)));
+}
+
+Result<std::unique_ptr<Transport>> MakeUcxRdmaTransport(Options options) {
+  const auto host = ucx::SocketAddress::FromHost(options.listen_host, 0);
+  if (!host) return host.error();
+  if (!host->LoopbackDevice().empty()) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("this worker listens on {}, and RDMA would open it to the network",
+                             options.listen_host)};
+  }
+  auto context = OpenContext(options, UcxWiring::kAddresses);
+  if (!context) return context.error();
+  std::string others;
+  for (const ucx::Way& way : (*context)->ways()) {
+    if (way.rdma) {
+      return std::unique_ptr<Transport>(std::make_unique<UcxTransport>(
+          std::move(options), UcxWiring::kAddresses, std::move(*context)));
+    }
+    others += (others.empty() ? "" : ", ") + way.transport;
+  }
+  return Error{ErrorCode::kUnavailable,
+               fmt::format("UCX {} finds no RDMA here, only {}", ucp_get_version_string(), others)};
 }
 
 }  // namespace lockstep::transport

@@ -2,13 +2,21 @@
 // file encodes, and a body.
 //
 //   frame      body               header after the prefix
-//   handshake  Handshake's bytes  -
+//   handshake  Handshake's bytes  from (8)
 //   message    the user's bytes   - (the prefix carries its sequence number)
 //   fetch      -                  fetch id (8), piece name (40)
 //   piece      the piece          fetch id (8), bytes (8); the prefix carries the status
+//   goodbye    -                  -
+//   ping       -                  -
 //
-// The prefix: version (1), frame (1), status (2), sequence (4). Integers are little-endian, unused
-// fields are zero.
+// The prefix: version (1), frame (1), status (2), sequence (4), to (8). Integers are little-endian,
+// unused fields are zero.
+//
+// Each end of a connection has a random number for it; `to` is the receiver's, `from` the sender's.
+// By it a frame is told to which connection it belongs, whatever UCX thinks of its source: one that
+// comes late, for a connection that has ended or an incarnation that is gone, finds nobody. The
+// first frame of all, the connector's, is to 0. Where there is no listener to bring it its body
+// begins with an Introduction.
 #pragma once
 
 #include <array>
@@ -16,20 +24,29 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "transport/transport.h"
 
 namespace lockstep::transport::ucx {
 
 // Also the active message id.
-enum class Frame : std::uint8_t { kHandshake = 1, kMessage = 2, kFetch = 3, kPiece = 4 };
+enum class Frame : std::uint8_t {
+  kHandshake = 1,
+  kMessage = 2,
+  kFetch = 3,
+  kPiece = 4,
+  kGoodbye = 5,
+  kPing = 6
+};
 inline constexpr std::array kFrames = {Frame::kHandshake, Frame::kMessage, Frame::kFetch,
-                                       Frame::kPiece};
+                                       Frame::kPiece,     Frame::kGoodbye, Frame::kPing};
 
 enum class PieceStatus : std::uint16_t { kOk = 0, kGone = 1 };
 
-inline constexpr std::uint8_t kWireVersion = 1;
-inline constexpr std::size_t kMaxHeaderBytes = 56;
+inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::size_t kMaxHeaderBytes = 64;
 
 // The bytes of a header and how many of them count.
 struct HeaderBytes {
@@ -48,16 +65,34 @@ struct PieceHeader {
   std::uint64_t bytes = 0;
 };
 
-HeaderBytes EncodeHandshake();
-HeaderBytes EncodeMessage(std::uint32_t sequence);
-HeaderBytes EncodeFetch(const FetchHeader& fetch);
-HeaderBytes EncodePiece(const PieceHeader& piece);
+// Who says hello to whom, where an address is all that the two ends have of each other.
+struct Introduction {
+  // How many endpoints of UCX the sender had made to the receiver before; see Engine::Accept.
+  std::uint32_t endpoints = 0;
+  std::string address;  // the sender's
+};
+
+HeaderBytes EncodeHandshake(std::uint64_t to, std::uint64_t from);
+HeaderBytes EncodeMessage(std::uint64_t to, std::uint32_t sequence);
+HeaderBytes EncodeFetch(std::uint64_t to, const FetchHeader& fetch);
+HeaderBytes EncodePiece(std::uint64_t to, const PieceHeader& piece);
+HeaderBytes EncodeGoodbye(std::uint64_t to);
+HeaderBytes EncodePing(std::uint64_t to);
+// What goes before the handshake's bytes in the body.
+std::vector<std::byte> EncodeIntroduction(const Introduction& introduction,
+                                          std::span<const std::byte> handshake);
+
+// To whom a frame of any kind is. Nothing where it does not even have a prefix of this version.
+std::optional<std::uint64_t> DecodeTo(std::span<const std::byte> header);
 
 // Nothing for bytes that are no such header: a wrong length, version, frame or status, or an unused
-// field that is set.
-bool IsHandshake(std::span<const std::byte> header);
+// field that is set. All have their `to`, whatever it is.
+std::optional<std::uint64_t> DecodeHandshake(std::span<const std::byte> header);  // from, not 0
 std::optional<std::uint32_t> DecodeMessage(std::span<const std::byte> header);
 std::optional<FetchHeader> DecodeFetch(std::span<const std::byte> header);
 std::optional<PieceHeader> DecodePiece(std::span<const std::byte> header);
+bool IsGoodbye(std::span<const std::byte> header);
+// Cuts the introduction off `body`, which is then the handshake's bytes.
+std::optional<Introduction> DecodeIntroduction(std::span<const std::byte>& body);
 
 }  // namespace lockstep::transport::ucx

@@ -82,6 +82,17 @@ ucs_status_t Worker::OnActiveMessage(void* argument, const void* header, std::si
   return wanted || !message.rendezvous ? UCS_OK : UCS_ERR_CANCELED;
 }
 
+Result<std::vector<std::byte>> Worker::Address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &bytes);
+  if (status != UCS_OK) return Failed("no address", status);
+  const auto* begin = reinterpret_cast<const std::byte*>(address);
+  std::vector<std::byte> copy(begin, begin + bytes);
+  ucp_worker_release_address(worker_, address);
+  return copy;
+}
+
 bool Worker::Progress() {
   int calls = 0;
   while (calls < kProgressCallsPerTurn && ucp_worker_progress(worker_) != 0) ++calls;

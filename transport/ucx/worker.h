@@ -3,7 +3,9 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -23,6 +25,9 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
+
+  // Of this worker in UCX's own form, for Endpoint::ToWorker.
+  Result<std::vector<std::byte>> Address() const;
 
   // True when something happened. Bounded, so that tasks and timers get their turn.
   bool Progress();
