@@ -216,7 +216,8 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
 void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Group("[exchange]", "how gradients travel between the workers");
   table.Add("exchange.transport", &exchange->transport, Choice({"auto", "ucx", "tcp"}),
-            "Transport of the whole job; auto: the best that all workers have");
+            "Transport of the whole job; auto: UCX over RDMA where all workers have it, else tcp; "
+            "ucx: over TCP too, which lets in whoever reaches its ports");
   table.Add("exchange.encryption", &exchange->encryption, Choice({"off", "on"}),
             "on: what workers send each other over a network is encrypted and cannot be changed on "
             "its way (TLS 1.3); the transport is tcp then. off: whoever is on the way can read and "

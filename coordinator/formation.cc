@@ -85,7 +85,11 @@ void Formation::ChooseTransports() {
   }
   transports_ = {"ucx", "tcp"};
   if (const std::string text = without("ucx"); !text.empty()) {
-    job_->Log(LogLevel::kWarning, "the job uses tcp, because {}", text);
+    // Where nobody has it nothing is lost; where some have, their RDMA is idle.
+    const bool some = std::ranges::any_of(Participants(), [](const Member* member) {
+      return OfferOf(member->ready, "ucx") != nullptr;
+    });
+    job_->Log(some ? LogLevel::kWarning : LogLevel::kInfo, "the job uses tcp, because {}", text);
     transports_ = {"tcp"};
   }
   if (const std::string text = without("tcp"); !text.empty()) {

@@ -156,6 +156,14 @@ int Main(const std::vector<std::string>& arguments) {
     if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())
       return Fail(written.error());
   }
+  const bool secret = !options.secret_file.empty();
+  spdlog::info(
+      "open to others: control {}, for {}{}", (*server)->address(),
+      secret ? "workers that prove the secret" : "anybody on this host",
+      (*server)->http_address()
+          ? fmt::format("; status {}, for anybody who reaches it{}", *(*server)->http_address(),
+                        secret ? ", changes for who proves the secret" : "")
+          : "");
   auto runner = (*server)->Run([&](JobRunner::Ports ports) {
     return std::make_unique<JobRunner>(std::move(*machine), **directory, checkpoints,
                                        std::move(loaded), std::move(ports));

@@ -337,13 +337,13 @@ class SessionImpl final : public Session {
     setup.machine.unit_samples = config_.job.global_batch;
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
-    setup.transport = config_.exchange.transport;
     setup.encryption = config_.exchange.encryption == "on";
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.machine.formation_timeout = setup.timeouts.formation;
     setup.machine.peer_silence = setup.timeouts.silence;
     setup.machine.finish_timeout = FromSeconds(config_.liveness.timeout_s);
     setup.paths = transport::paths::LookAround();
+    setup.transports = transport::paths::Choose(config_.exchange.transport, setup.paths.machine);
     setup.paths.gpu = options_.device.starts_with("cuda");
     setup.paths.gpu_pci = options_.gpu_pci;
     setup.paths.device_exchange = !buffers_->memory().on_host();

@@ -53,10 +53,17 @@ class Paths(ClusterTest):
             self.assertRegex(first, r"worker 1: path tcp, [0-9.]+ [GM]B/s\n")
             lines = [line for line in first.split("\n") if "was to be expected" in line]
             self.assertEqual(len(lines), 1, first)
-            self.assertIn("worker 1: RDMA was to be expected, but the job's transport is tcp; exchange.transport = ucx", lines[0])
+            self.assertIn("worker 1: RDMA was to be expected, but the job's transport is tcp; with exchange.transport = auto", lines[0])
             # The other host has no such port.
             self.assertRegex(second, r"worker 0: path tcp, [0-9.]+ [GM]B/s\n")
             self.assertNotIn("was to be expected", second)
+
+    def test_auto_says_why_a_port_of_rdma_is_not_taken(self):
+        # The port is made up, so UCX finds no device behind it; and on loopback it would not be taken in any case.
+        with Job(2) as job:
+            self.run_two(job, [host(job, "a", with_rdma_port(job.folder)), host(job, "b")])
+            self.assertIn("the job uses tcp, because worker 0 does not have ucx: this worker listens on 127.0.0.1", job.log("coordinator"))
+            self.assertIn("no port of UCX", job.log("worker0"))
 
     def test_on_one_host_nothing_better_is_expected(self):
         with Job(2) as job:

@@ -613,6 +613,14 @@ TEST(Golden, FormationFallsBack) {
   Compare(s, "formation_fallback");
 }
 
+TEST(Golden, FormationWithoutUcx) {
+  Story s("Nobody has RDMA: the job uses TCP, which is nothing to warn of", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w, false);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  Compare(s, "formation_without_ucx");
+}
+
 TEST(Golden, Refusals) {
   Story s("Who is not let in, and why", {.workers = 2, .transport = "auto"});
   s.Say("Another version of the protocol.");

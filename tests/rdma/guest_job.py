@@ -16,6 +16,7 @@ sys.path.insert(0, str(HERE.parent / "cluster"))
 
 import counters  # noqa: E402
 from harness import BIN, Job, wait_for  # noqa: E402
+from test_ports import listening  # noqa: E402
 
 OUT = pathlib.Path("/out")
 ADDRESS = "192.168.77.1:7070"
@@ -42,6 +43,9 @@ def side_a(plan):
             for index in (0, 1):
                 job.start_worker(index, "--secret-file", secret())
             job.wait_for_rounds(plan["kill_after"], PATIENCE)
+            # The TCP that was offered beside RDMA is closed by now, and UCX never had a port.
+            ports = listening(job.processes["worker0"].pid)
+            assert ports == [], f"worker 0 listens on {ports}"
             job.processes["worker1"].kill()
             tell("killed", counters.read() - before)
             summary = job.finish(PATIENCE)

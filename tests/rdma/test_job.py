@@ -36,7 +36,7 @@ PLAN = {
     "options": {
         "job.rounds": ROUNDS, "job.global_batch": 12, "job.units": 6, "job.min_workers": 2,
         "model.widths": WIDTH, "data.synthetic_train": TRAIN, "data.synthetic_test": 64, "data.synthetic_features": FEATURES,
-        "policy.name": "backup", "backup.workers": 1, "emulate.unit_time": "10ms", "exchange.transport": "ucx",
+        "policy.name": "backup", "backup.workers": 1, "emulate.unit_time": "10ms", "exchange.transport": "auto",
     },
 }
 
@@ -48,6 +48,7 @@ class RdmaJob(unittest.TestCase):
             "UCX_TLS": os.environ.get("LOCKSTEP_RDMA_UCX_TLS", "rc,self"),
             "UCX_NET_DEVICES": os.environ.get("LOCKSTEP_RDMA_UCX_NET_DEVICES", "rxe0:1"),
             "UCX_IB_GID_INDEX": "0",
+            "UCX_RC_RETRY_COUNT": "6",  # 7, UCX's default, is endless to Soft-RoCE: no peer would ever be found dead
             "LOCKSTEP_BIN": BIN,
             "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",

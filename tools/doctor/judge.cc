@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
 
 namespace lockstep::doctor {
@@ -62,6 +63,7 @@ class Judgement {
   void Measured(const Bandwidth& measured);
   const Bandwidth* HostsOf(const Bandwidth& measured) const;
   void Rdma();
+  void Rule();
   void Port(const RdmaPort& port);
   void Ucx();
   void Host();
@@ -80,7 +82,7 @@ void Judgement::Versions() {
   const UcxFacts& ucx = facts_.ucx;
   if (!ucx.built) {
     Warn("UCX", "not in this build",
-         "hosts reach each other over plain TCP only; for RDMA build with UCX (libucx-dev, "
+         "hosts reach each other over our own TCP only; for RDMA build with UCX (libucx-dev, "
          "LOCKSTEP_WITH_UCX=ON)");
   } else {
     const std::string value = fmt::format("{}, built with {}", ucx.version, ucx.built_with);
@@ -200,7 +202,8 @@ void Judgement::GpuDirect() {
 void Judgement::Rdma() {
   Section("RDMA");
   if (facts_.machine.rdma.empty()) {
-    Ok("devices", "none: between hosts bulk goes over TCP");
+    Ok("devices", "none");
+    Rule();
     return;
   }
   if (!facts_.machine.rdma_device_files) {
@@ -217,6 +220,20 @@ void Judgement::Rdma() {
             verbs ? "see UCX_TLS and UCX_NET_DEVICES, the provider of the device "
                     "(ibverbs-providers) and ibv_devinfo"
                   : "this UCX has no verbs: take one built --with-verbs (UCX_ROOT)");
+  }
+  Rule();
+}
+
+// What exchange.transport = auto does with all that between hosts.
+void Judgement::Rule() {
+  const auto best = transport::paths::Choose("auto", facts_.machine).front();
+  const bool ways =
+      std::ranges::any_of(facts_.ucx.ways, [](const UcxWay& way) { return way.rdma; });
+  const std::string name = "exchange.transport = auto";
+  if (!best.maker.empty() && ways) {
+    Ok(name, "UCX over RDMA, without a port; our own tcp for who has none");
+  } else {
+    Ok(name, "our own tcp: " + (best.maker.empty() ? best.why : "UCX has no RDMA, see above"));
   }
 }
 
@@ -238,9 +255,6 @@ void Judgement::Port(const RdmaPort& port) {
       port.gids, [](const Gid& gid) { return gid.type.find("v2") != std::string::npos; });
   if (roce && !routable) {
     Problem(name, value, "no GID of RoCE v2: give the interface an IP address");
-  } else if (!port.netdev.empty() && port.address.empty()) {
-    Problem(name, value,
-            fmt::format("workers find each other by IP address: give {} one", port.netdev));
   } else {
     Ok(name, value);
   }
@@ -256,8 +270,16 @@ void Judgement::Port(const RdmaPort& port) {
 void Judgement::Ucx() {
   if (!facts_.ucx.built) return;
   Section("UCX");
+  // Without RDMA only who names ucx has it at all.
+  const auto bad = [this](const char* name, const std::string& value, const std::string& remedy) {
+    if (facts_.machine.AnyActivePort()) {
+      Problem(name, value, remedy);
+    } else {
+      Warn(name, value, remedy);
+    }
+  };
   if (!facts_.ucx.error.empty()) {
-    Problem("start", facts_.ucx.error, "see the UCX_ variables below, and ucx_info -d");
+    bad("start", facts_.ucx.error, "see the UCX_ variables below, and ucx_info -d");
   } else {
     Ok("components", Joined(facts_.ucx.components, " "));
     std::vector<std::string> ways;
@@ -270,8 +292,8 @@ void Judgement::Ucx() {
     if (network) {
       Ok("transports", value);
     } else {
-      Problem("transports", value.empty() ? "none" : value,
-              "nothing that reaches another process: see UCX_TLS and UCX_NET_DEVICES");
+      bad("transports", value.empty() ? "none" : value,
+          "nothing that reaches another process: see UCX_TLS and UCX_NET_DEVICES");
     }
   }
   for (const std::string& variable : facts_.environment) {

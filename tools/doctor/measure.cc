@@ -350,17 +350,17 @@ class Series {
       if (!std::exchange(first, false) && !InTime()) break;
       Bandwidth rdma = Named("ucx rc over " + port->name(), true);
       rdma.memory = memory;
-      Add(std::move(rdma), {"ucx", port->address, memory},
+      // As a job takes it; only a loopback address would matter.
+      Add(std::move(rdma), {"ucx-rdma", "0.0.0.0", memory},
           {fmt::format("UCX_TLS=rc,self{}", cuda), "UCX_NET_DEVICES=" + port->name()});
     }
   }
 
-  // Those that are active and have an address; for the first GPU's memory its nearest first.
+  // Those that are active; for the first GPU's memory its nearest first.
   std::vector<const RdmaPort*> Ports(const std::string& memory) const {
     std::vector<const RdmaPort*> ports;
     const auto add = [&](const RdmaPort* port) {
-      const bool usable = port->active() && !port->address.empty();
-      if (usable && std::ranges::find(ports, port) == ports.end()) ports.push_back(port);
+      if (port->active() && std::ranges::find(ports, port) == ports.end()) ports.push_back(port);
     };
     if (memory != kHost) {
       for (const RdmaPort* port :

@@ -78,7 +78,7 @@ Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link&
   }
   if (transport.name != "ucx") {
     return {fmt::format("the job's transport is {}", transport.name),
-            "exchange.transport = ucx says which worker lacks UCX, and why"};
+            "with exchange.transport = auto the coordinator's log says who lacks RDMA, and why"};
   }
   if (!facts.machine.rdma_device_files) {
     return {"there is no /dev/infiniband/uverbs* here",
@@ -92,9 +92,10 @@ Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link&
     return {fmt::format("UCX_NET_DEVICES={} names no RDMA device that is active", *devices),
             "unset it, or name one, as mlx5_0:1"};
   }
-  return {"UCX took another way than RDMA",
-          "the peer may have none, this UCX no verbs, or this worker no address on an RDMA "
-          "interface (--data-host): lockstep-doctor on both hosts tells"};
+  return {
+      "UCX took another way than RDMA",
+      "exchange.transport = auto takes RDMA or our own tcp, and says why; lockstep-doctor on both "
+      "hosts tells what they have"};
 }
 
 // Another port than the nearest to the GPU.
@@ -162,7 +163,7 @@ Reason WhyNoGpuMemory(const Facts& facts, const Capabilities& transport) {
   if (transport.cuda_memory) return {};
   if (transport.name != "ucx") {
     return {fmt::format("the transport {} carries host memory only", transport.name),
-            "give all workers a UCX built with CUDA, and exchange.transport = ucx"};
+            "give all workers a UCX built with CUDA and verbs, and RDMA"};
   }
   if (const auto tls = Variable(facts.environment, "UCX_TLS");
       tls && !Allows(*tls, {"cuda", "gdr_copy"})) {

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,8 +15,10 @@
 #include "transport/mapping/arena_server.h"
 #include "transport/mapping/ordering.h"
 #include "transport/staging/staged_transport.h"
+#include "transport/tcp_sockets.h"
 #include "worker/compute/compute.h"
 #include "worker/runtime/link.h"
+#include "worker/runtime/open_ports.h"
 #include "worker/runtime/operations.h"
 #include "worker/runtime/path_log.h"
 #include "worker/runtime/peer_mapper.h"
@@ -45,6 +49,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   ~DataPlaneImpl() override {
     // No callback may find a half-destroyed object: the transports end first, then the threads that
     // post to them and to each other.
+    closing_.reset();
     for (auto& link : links_) link->transport->Stop();
     mapper_.Stop();
     reduction_.reset();
@@ -64,9 +69,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
         spdlog::warn("no mapping for peers on this host: {}", no_arena_);
       }
     }
-    for (const char* name : {"ucx", "tcp"}) {
-      if (setup_.transport == "auto" || setup_.transport == name) OpenLink(name);
-    }
+    for (const transport::paths::Choice& choice : setup_.transports) OpenLink(choice);
     if (links_.empty()) {
       std::string reasons;
       for (const TransportOffer& offer : offers_)
@@ -81,6 +84,11 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     first->transport->Post([first] { first->BecomeHome(); });
     home_.store(first);
     path_log_.Machine(first->library);
+    open_.arena = mapping_address_;
+    spdlog::info("{}", Describe(open_));
+    if (open_.ucx_listens) {
+      spdlog::warn("{}", UcxWarning(open_, setup_.paths.machine.AnyActivePort()));
+    }
     spdlog::info(
         "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
         "it, "
@@ -130,6 +138,10 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   // On the machine's thread.
   void Handle(const Event& event) override {
     NoteHosts(event);
+    if (const auto* message = std::get_if<event::FromCoordinator>(&event);
+        message != nullptr && std::holds_alternative<lockstep::Start>(message->message)) {
+      CloseUnusedLinks();
+    }
     Actions actions = machine_->Step(MonotonicNow(), event);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
@@ -157,7 +169,14 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     }
   }
 
-  void OpenLink(const std::string& name) {
+  // Adds the addresses on which the process listens afterwards and did not before.
+  void OpenLink(const transport::paths::Choice& choice) {
+    const std::string& name = choice.name;
+    if (choice.maker.empty()) {
+      offers_.push_back({.name = name, .address = {}, .error = choice.why});
+      return;
+    }
+    const std::vector<std::string> before = transport::ListeningAddresses();
     transport::Options options;
     options.self = Identity(setup_.machine.self);
     options.job_key = setup_.job_key;
@@ -167,7 +186,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     options.silence_timeout = setup_.timeouts.unacknowledged;
     options.encryption = setup_.encryption;
     TransportOffer offer{.name = name, .address = {}, .error = {}};
-    auto made = transport::MakeTransport(name, options);
+    auto made = transport::MakeTransport(choice.maker, options);
     transport::Capabilities library;
     if (made) library = (*made)->capabilities();
     if (made && !memory_.on_host() && !(*made)->capabilities().cuda_memory) {
@@ -182,6 +201,11 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
         Link* opened = link.get();
         opened->transport->Post([opened] { opened->probe.Open(); });
         links_.push_back(std::move(link));
+        std::ranges::set_difference(
+            transport::ListeningAddresses(), before,
+            std::back_inserter(choice.maker == "tcp" ? open_.tcp : open_.ucx));
+        open_.ucx_listens = open_.ucx_listens || choice.maker == "ucx";
+        open_.rdma = open_.rdma || choice.maker == "ucx-rdma";
       } else {
         offer.error = started.error().message;
       }
@@ -191,10 +215,28 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     offers_.push_back(std::move(offer));
   }
 
+  // The job has begun, over the home link and for good. What else was offered is open in vain.
+  void CloseUnusedLinks() {
+    for (auto& link : links_) {
+      if (link.get() == &home() || link->closed) continue;
+      link->closed = true;
+      spdlog::info("{} is closed: the job uses {}", link->name, home().name);
+      if (!closing_) closing_ = std::make_unique<TaskThread>("closing");
+      closing_->Post([unused = link.get()] { unused->transport->Stop(); });
+    }
+  }
+
   void CarryOut(Actions actions, std::size_t from) {
     for (std::size_t i = from; i < actions.size(); ++i) {
       if (const auto* use = std::get_if<action::UseTransport>(&actions[i])) {
         Link* to = Choose(use->name);
+        if (to == nullptr) {
+          desk_.End({.reason = fmt::format("the coordinator chose the transport '{}', which this "
+                                           "worker does not offer (any more)",
+                                           use->name),
+                     .failed = true});
+          return;
+        }
         if (to == &home()) continue;
         home().Leave();
         home_.store(to);
@@ -209,18 +251,18 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
     }
   }
 
+  // Null: there is none of this name that is open.
   Link* Choose(const std::string& name) {
     Link* chosen = nullptr;
     for (auto& link : links_) {
-      if (link->name == name) {
-        chosen = link.get();
-      } else {
-        link->transport->Post(
-            [other = link.get()] { other->CloseAll("the job uses another transport"); });
-      }
+      if (link->name == name && !link->closed) chosen = link.get();
     }
-    LOCKSTEP_CHECK(chosen != nullptr, "the coordinator chose transport {}, which was not offered",
-                   name);
+    if (chosen == nullptr) return nullptr;
+    for (auto& link : links_) {
+      if (link.get() == chosen) continue;
+      link->transport->Post(
+          [other = link.get()] { other->CloseAll("the job uses another transport"); });
+    }
     buffers_.ForgetRegions();
     return chosen;
   }
@@ -423,9 +465,11 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   std::mutex mutex_;
   std::deque<std::function<void()>> tasks_;  // guarded by mutex_
   std::vector<TransportOffer> offers_;
+  OpenPorts open_;
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
+  std::unique_ptr<TaskThread> closing_;  // ends transports; null: there were none to end
   struct Neighbour {
     bool has_arena = false;
   };

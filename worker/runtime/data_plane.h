@@ -15,6 +15,7 @@
 #include "base/job_config.h"
 #include "base/messages.h"
 #include "base/result.h"
+#include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/compute_desk.h"
@@ -28,9 +29,9 @@ class DataPlane {
   struct Setup {
     MachineConfig machine;
     std::vector<std::byte> job_key;
-    std::string data_host;    // to listen on
-    std::string transport;    // exchange.transport: auto | ucx | tcp
-    bool encryption = false;  // exchange.encryption
+    std::string data_host;                             // to listen on
+    std::vector<transport::paths::Choice> transports;  // to open and to offer
+    bool encryption = false;                           // exchange.encryption
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

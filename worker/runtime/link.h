@@ -87,6 +87,7 @@ class Link final : public transport::Handler {
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
   FetchDesk fetches;
+  bool closed = false;  // for good, by the machine's thread; the transport is being stopped
 
  private:
   struct Up {
