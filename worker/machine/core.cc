@@ -130,7 +130,7 @@ void Core::PlanAnew(const Plan& plan) {
     const bool worked_in = round < next() || (applying_ && applying_->round == round);
     if (standing_ == Standing::kCatching && worked_in) {
       RestartCatchUp(round);
-    } else if (standing_ == Standing::kLevel && (round < next_ || applying_)) {
+    } else if (standing_ == Standing::kLevel && worked_in) {
       // It was catching up when the others were asked, and has promised nothing.
       return FallBehind(fmt::format("round {}, which it has, is computed again", round), false);
     }
