@@ -1,5 +1,9 @@
-"""Workers that are slow, stopped or killed."""
+"""Workers that are slow, stopped or killed, and links that break."""
 
+import ctypes
+import os
+import pathlib
+import re
 import signal
 import unittest
 
@@ -8,8 +12,54 @@ from harness import ClusterTest, Job, check_epochs, wait_for
 # Paced, so that there is time to disturb the run and rounds have a length to compare with.
 PACED = {"emulate.unit_time": "10ms", "job.rounds": 0, "job.epochs": 4, "job.units": 16, "job.global_batch": 64}
 
+SYS_PIDFD_GETFD = 438  # on every architecture
+
+
+def connections_of(pid):
+    """The established TCP connections over IPv4 of a process: {(local, remote): its descriptor}."""
+    descriptors = {}
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        socket = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+        if socket:
+            descriptors[socket[1]] = int(link.name)
+    lines = [line.split() for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {(line[1], line[2]): descriptors[line[9]] for line in lines if line[3] == "01" and line[9] in descriptors}
+
+
+def reset_link_between(a, b):
+    """Aborts the TCP connection of two processes, as the network does: the other end gets a reset."""
+    theirs = connections_of(b.pid)
+    [descriptor] = [fd for (local, remote), fd in connections_of(a.pid).items() if (remote, local) in theirs]
+    libc = ctypes.CDLL(None, use_errno=True)
+    process = os.pidfd_open(a.pid)
+    copy = libc.syscall(SYS_PIDFD_GETFD, process, descriptor, 0)
+    assert copy >= 0, os.strerror(ctypes.get_errno())
+    nowhere = bytes(16)  # AF_UNSPEC: tcp(7), an abort with a reset
+    assert libc.connect(copy, nowhere, len(nowhere)) == 0, os.strerror(ctypes.get_errno())
+    os.close(copy)
+    os.close(process)
+
 
 class Failures(ClusterTest):
+    def test_reset_link_is_made_again(self):
+        for mapping in ("auto", "off"):
+            with self.subTest(mapping=mapping), Job(2, PACED, policy__name="full", exchange__mapping=mapping,
+                                                   exchange__transport="tcp") as job:
+                job.start()
+                job.wait_for_rounds(10)
+                for at in (0, 1):
+                    reset_link_between(job.processes[f"worker{at}"], job.processes[f"worker{1 - at}"])
+                    wait_for("the link to be made again",
+                             lambda: job.log("coordinator").count("reach each other again") == at + 1)
+                    job.wait_for_rounds(len(job.rounds()) + 5)
+                summary = job.finish()
+                self.assertEqual(summary["status"], "completed")
+                self.assertEqual(summary["digest_differs"], [])
+                check_epochs(self, job.rounds(), 2048)
+                for name in ("worker0", "worker1"):
+                    self.assertEqual(job.wait(name), 0, "a reset has cost a process")
+                self.assertNotIn("is out", job.log("coordinator"))
+
     def test_backup_survives_sigkill(self):
         for mapping in ("auto", "off"):
             with self.subTest(mapping=mapping), Job(4, PACED, policy__name="backup", backup__workers=1, exchange__mapping=mapping,
