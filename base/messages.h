@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/ids.h"
 #include "base/time.h"
 
@@ -487,8 +488,25 @@ struct Pong {
   bool operator==(const Pong&) const = default;
 };
 
-using FromWorker = std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked,
-                                Published, Applied, HoldAnswer, Behind, Level, Unreachable,
-                                EvaluationResult, StateChunk, Final, Leave, Pong, Copied>;
+// So many bytes of the checkpoint that is being sent to me lie where they belong; counted from its
+// first one.
+struct CheckpointTaken {
+  std::uint64_t bytes = 0;
+  bool operator==(const CheckpointTaken&) const = default;
+};
+
+// Of my parameters and optimizer state after a round whose commit names a checkpoint writer, in the
+// order of StateChunk. The checkpoint counts when most have what it holds.
+struct ReplicaDigest {
+  RoundId round;
+  Attempt attempt;
+  Digest128 digest;
+  bool operator==(const ReplicaDigest&) const = default;
+};
+
+using FromWorker =
+    std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
+                 HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
+                 Pong, Copied, CheckpointTaken, ReplicaDigest>;
 
 }  // namespace lockstep

@@ -80,6 +80,22 @@ std::string Admission::Disagreement(WorkerId worker, const Ready& ready) const {
         differs("tensors of optimizer state", ready.state_tensors, job_->state_tensors)}) {
     if (!text.empty()) return text;
   }
+  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job_->tensors.size()); ++i) {
+    if (i < ready.tensors.size() && i < job_->tensors.size() &&
+        ready.tensors[i] == job_->tensors[i]) {
+      continue;
+    }
+    const auto name = [i](const std::vector<TensorInfo>& tensors) {
+      if (i >= tensors.size()) return std::string("no tensor");
+      return tensors[i].name + " " + InWords(tensors[i].shape);
+    };
+    return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
+                       job_->agreed_by, name(job_->tensors));
+  }
+  if (ready.state_names != job_->state_names) {
+    return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
+                       InWords(ready.state_names), job_->agreed_by, InWords(job_->state_names));
+  }
   return {};
 }
 
@@ -98,6 +114,8 @@ Status Admission::On(Member& from, const Ready& message) {
     job_->test_samples = message.test_samples;
     job_->parameter_count = message.parameter_count;
     job_->state_tensors = message.state_tensors;
+    job_->tensors = message.tensors;
+    job_->state_names = message.state_names;
     job_->agreed_by = fmt::format("worker {}", from.id.worker);
   } else if (std::string difference = Disagreement(from.id.worker, message); !difference.empty()) {
     job_->Expel(from, std::move(difference), true);

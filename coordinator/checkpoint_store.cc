@@ -3,55 +3,66 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/checkpoint/whole_file.h"
+#include "coordinator/checkpoint_reader.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kChunkBytes = 1u << 20;
-
 std::string Stem(RoundId round) { return fmt::format("round-{:010}", round.value); }
 
-// One tensor of a StateChunk's flat vector; several named ones when the model gave names.
-struct Segment {
-  std::size_t tensor = 0;  // in the file
-  std::uint64_t bytes = 0;
-};
-
-// How the flat vectors lie in the file: by StateChunk::tensor, then in order.
-struct FileLayout {
-  std::vector<FileTensor> tensors;
-  std::vector<std::vector<Segment>> flat;
-};
-
-FileLayout LayOut(const Ready& ready) {
-  std::vector<TensorInfo> model = ready.tensors;
-  if (model.empty()) model.push_back({"parameters", {ready.parameter_count}});
-  FileLayout layout;
-  for (std::uint32_t t = 0; t <= ready.state_tensors; ++t) {
-    std::string prefix;
-    if (t > 0) {
-      prefix = t - 1 < ready.state_names.size() ? "optimizer." + ready.state_names[t - 1] + "."
-                                                : fmt::format("optimizer.{}.", t - 1);
-    }
-    auto& segments = layout.flat.emplace_back();
-    for (const TensorInfo& tensor : model) {
-      std::uint64_t count = 1;
-      for (std::uint64_t extent : tensor.shape) count *= extent;
-      segments.push_back({layout.tensors.size(), count * sizeof(float)});
-      layout.tensors.push_back(
-          {.name = prefix + tensor.name, .dtype = "F32", .shape = tensor.shape});
-    }
+void RemoveOld(const fs::path& directory, std::uint32_t keep) {
+  std::vector<fs::path> valid;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".json") valid.push_back(entry.path());
   }
-  return layout;
+  std::sort(valid.begin(), valid.end());
+  for (std::size_t i = 0; i + keep < valid.size(); ++i) {
+    // The state first: without it the tensors count for nothing.
+    fs::remove(valid[i], error);
+    fs::remove(fs::path(valid[i]).replace_extension(".safetensors"), error);
+  }
+}
+
+bool AllNumbers(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(
+      std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)),
+      [](float value) { return std::isfinite(value); });
+}
+
+// One pass over all of it.
+Status CheckContents(const fs::path& path, const JobState& state) {
+  auto reader = CheckpointReader::Open(path, state);
+  if (!reader) return reader.error();
+  DigestStream digest;
+  while (reader->read() < reader->total()) {
+    auto chunk = reader->Next(reader->total());
+    if (!chunk) return chunk.error();
+    if (!AllNumbers(chunk->bytes)) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}: tensor '{}' has values that are infinite or no numbers",
+                               path.string(), reader->name())};
+    }
+    digest.Update(chunk->bytes);
+  }
+  if (digest.Digest() != state.digest) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("{}: its values are not those that were written: they have the digest "
+                             "{}, the checkpoint's is {}",
+                             path.string(), ToString(digest.Digest()), ToString(state.digest))};
+  }
+  return {};
 }
 
 }  // namespace
@@ -59,33 +70,33 @@ FileLayout LayOut(const Ready& ready) {
 // A checkpoint that is coming in.
 struct CheckpointStore::Writing {
   RoundId round;
-  FileLayout layout;
+  CheckpointLayout layout;
   std::unique_ptr<SafetensorsWriter> writer;
-  std::size_t segment = 0;  // of the tensor that is being filled
-  std::uint32_t tensor = 0;
-  std::uint64_t in_segment = 0;  // bytes
+  std::vector<std::uint64_t> bytes;  // of each named tensor
+  std::uint32_t tensor = 0;          // of StateChunk, that is being filled
+  std::size_t at = 0;                // named tensor in it
+  std::uint64_t in_named = 0;        // bytes
   std::string error;
 
   // The next bytes of flat tensor `flat`, cut at the named tensors' ends.
-  Status Append(std::uint32_t flat, std::span<const std::byte> bytes) {
+  Status Append(std::uint32_t flat, std::span<const std::byte> piece) {
     if (flat != tensor) {
       tensor = flat;
-      segment = 0;
-      in_segment = 0;
+      at = 0;
+      in_named = 0;
     }
-    if (flat >= layout.flat.size())
+    if ((flat + 1) * layout.in_one > layout.tensors.size())
       return Error{ErrorCode::kInvalid, "a piece of a tensor that the job does not have"};
-    while (!bytes.empty()) {
-      if (segment == layout.flat[flat].size())
-        return Error{ErrorCode::kInvalid, "more state than the model has"};
-      const Segment& to = layout.flat[flat][segment];
-      const std::size_t n = std::min<std::uint64_t>(bytes.size(), to.bytes - in_segment);
-      if (Status status = writer->Append(to.tensor, bytes.first(n)); !status.ok()) return status;
-      bytes = bytes.subspan(n);
-      in_segment += n;
-      if (in_segment == to.bytes) {
-        ++segment;
-        in_segment = 0;
+    while (!piece.empty()) {
+      if (at == layout.in_one) return Error{ErrorCode::kInvalid, "more state than the model has"};
+      const std::size_t named = flat * layout.in_one + at;
+      const std::size_t n = std::min<std::uint64_t>(piece.size(), bytes[named] - in_named);
+      if (Status status = writer->Append(named, piece.first(n)); !status.ok()) return status;
+      piece = piece.subspan(n);
+      in_named += n;
+      if (in_named == bytes[named]) {
+        ++at;
+        in_named = 0;
       }
     }
     return {};
@@ -106,7 +117,13 @@ void CheckpointStore::Add(const StateChunk& piece) {
     writing_ = std::make_unique<Writing>();
     writing_->round = piece.round;
     LOCKSTEP_CHECK(layout_.has_value(), "state before any worker was ready");
-    writing_->layout = LayOut(*layout_);
+    writing_->layout = LayOutCheckpoint(layout_->parameter_count, layout_->state_tensors,
+                                        layout_->tensors, layout_->state_names);
+    for (const FileTensor& tensor : writing_->layout.tensors) {
+      std::uint64_t bytes = sizeof(float);
+      for (std::uint64_t extent : tensor.shape) bytes *= extent;
+      writing_->bytes.push_back(bytes);
+    }
     auto writer = SafetensorsWriter::Create(
         (directory_ / (Stem(piece.round) + ".safetensors")).string(), writing_->layout.tensors,
         {{"format", "lockstep"}, {"round", fmt::format("{}", piece.round)}});
@@ -123,38 +140,31 @@ void CheckpointStore::Add(const StateChunk& piece) {
   }
 }
 
-Status CheckpointStore::Save(RoundId round, const JobState& state) {
-  auto writing = std::move(writing_);
-  if (!writing || writing->round != round)
-    return Error{ErrorCode::kNotFound, fmt::format("no state after round {} has come", round)};
-  if (!writing->error.empty()) return Error{ErrorCode::kIo, writing->error};
-  if (Status status = writing->writer->Commit(); !status.ok()) return status;
-  if (Status status = WriteWholeFile(directory_ / (Stem(round) + ".json"), ToJson(state));
-      !status.ok()) {
-    std::error_code ignored;
-    fs::remove(directory_ / (Stem(round) + ".safetensors"), ignored);
-    return status;
+std::function<Status()> CheckpointStore::Save(RoundId round, const JobState& state) {
+  std::shared_ptr<Writing> writing = std::move(writing_);
+  if (!writing || writing->round != round) {
+    return [round]() -> Status {
+      return Error{ErrorCode::kNotFound, fmt::format("no state after round {} has come", round)};
+    };
   }
-  RemoveOld();
-  return {};
+  return [directory = directory_, keep = keep_, writing, text = ToJson(state)]() -> Status {
+    if (!writing->error.empty()) return Error{ErrorCode::kIo, writing->error};
+    if (Status status = writing->writer->Commit(); !status.ok()) return status;
+    const fs::path file = directory / Stem(writing->round);
+    if (Status status = WriteWholeFile(file.string() + ".json", text); !status.ok()) {
+      // The state first, if it has got there: without it the tensors count for nothing.
+      std::error_code ignored;
+      fs::remove(file.string() + ".json", ignored);
+      fs::remove(file.string() + ".safetensors", ignored);
+      return status;
+    }
+    RemoveOld(directory, keep);
+    return {};
+  };
 }
 
 void CheckpointStore::Drop(RoundId round) {
   if (writing_ && writing_->round == round) writing_.reset();
-}
-
-void CheckpointStore::RemoveOld() {
-  std::vector<fs::path> valid;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (entry.path().extension() == ".json") valid.push_back(entry.path());
-  }
-  std::sort(valid.begin(), valid.end());
-  for (std::size_t i = 0; i + keep_ < valid.size(); ++i) {
-    // The state first: without it the tensors count for nothing.
-    fs::remove(valid[i], error);
-    fs::remove(fs::path(valid[i]).replace_extension(".safetensors"), error);
-  }
 }
 
 Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
@@ -175,49 +185,15 @@ Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
   Loaded loaded;
   loaded.state = std::move(*state);
   loaded.round = RoundId(loaded.state.next_round.value - 1);
+  if (Stem(loaded.round) != newest->stem().string()) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("{}: it is the state after round {}", newest->string(), loaded.round)};
+  }
   loaded.tensors = fs::path(*newest).replace_extension(".safetensors");
-  auto file = SafetensorsFile::Open(loaded.tensors.string());
-  if (!file) return file.error();
-  std::uint64_t bytes = 0;
-  for (const StoredTensor& tensor : file->header().tensors) bytes += tensor.bytes;
-  const std::uint64_t expected =
-      loaded.state.parameter_count * (1 + loaded.state.state_tensors) * sizeof(float);
-  if (bytes != expected) {
-    return Error{
-        ErrorCode::kInvalid,
-        fmt::format("{}: holds {} bytes of state where {} tells of {}", loaded.tensors.string(),
-                    bytes, newest->filename().string(), expected)};
+  if (Status sound = CheckContents(loaded.tensors, loaded.state); !sound.ok()) {
+    return sound.error();
   }
   return std::optional(std::move(loaded));
-}
-
-Status CheckpointStore::ReadState(const Loaded& loaded,
-                                  const std::function<bool(StateChunk)>& take) {
-  auto file = SafetensorsFile::Open(loaded.tensors.string());
-  if (!file) return file.error();
-  const std::uint64_t flat_bytes = loaded.state.parameter_count * sizeof(float);
-  const auto& tensors = file->header().tensors;
-  StateChunk chunk{.round = loaded.round, .tensor = 0, .offset = 0, .last = false, .bytes = {}};
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    for (std::uint64_t offset = 0; offset < tensors[t].bytes;) {
-      chunk.bytes.resize(std::min(kChunkBytes, tensors[t].bytes - offset));
-      if (Status read = file->Read(t, offset, chunk.bytes); !read.ok()) return read;
-      offset += chunk.bytes.size();
-      const std::uint64_t length = chunk.bytes.size();
-      if (chunk.offset + length > flat_bytes) {
-        return Error{ErrorCode::kInvalid, fmt::format("{}: its tensors do not add up to the model",
-                                                      loaded.tensors.string())};
-      }
-      chunk.last = t + 1 == tensors.size() && offset == tensors[t].bytes;
-      if (!take(chunk)) return {};
-      chunk.offset += length;
-      if (chunk.offset == flat_bytes) {
-        ++chunk.tensor;
-        chunk.offset = 0;
-      }
-    }
-  }
-  return {};
 }
 
 }  // namespace lockstep::coordinator

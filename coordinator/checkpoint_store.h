@@ -1,6 +1,7 @@
 // The checkpoints of a run: checkpoints/round-0000000123.safetensors with the tensors, and
 // round-0000000123.json with where the job stands. The second is written last and makes the first
-// valid; both come into being under a temporary name. Control thread only.
+// valid; both come into being under a temporary name. Control thread only, but for what says
+// otherwise.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,10 @@ class CheckpointStore {
   // A piece of the checkpoint after piece.round, in order from its first byte. After an error the
   // pieces up to the next first one are passed over, and Save says what went wrong.
   void Add(const StateChunk& piece);
-  // Makes the checkpoint valid and removes old ones. On an error nothing is left of it and the last
-  // good one stays.
-  Status Save(RoundId round, const JobState& state);
+  // To be called on any thread, once, saves in their order: makes the checkpoint valid and removes
+  // old ones. Bringing gigabytes to a disk may take longer than anybody waits for a heartbeat. On
+  // an error nothing is left of it and the last good one stays.
+  std::function<Status()> Save(RoundId round, const JobState& state);
   void Drop(RoundId round);
 
   struct Loaded {
@@ -40,14 +42,14 @@ class CheckpointStore {
     JobState state;
     std::filesystem::path tensors;
   };
-  // The newest valid one; nullopt when there is none. An error names the file that cannot be read.
+  // The newest one, read once from its first byte to its last and found sound: its values are those
+  // whose digest a majority of the members confirmed, under the names and with the shapes of the
+  // model, and all of them are numbers. nullopt when there is none. An error is one line, names the
+  // file and says what is wrong with it.
   Result<std::optional<Loaded>> Newest() const;
-  // Its tensors, chunk by chunk in the order of StateChunk; ends when `take` says false.
-  static Status ReadState(const Loaded& loaded, const std::function<bool(StateChunk)>& take);
 
  private:
   struct Writing;
-  void RemoveOld();
 
   std::filesystem::path directory_;
   std::uint32_t keep_;

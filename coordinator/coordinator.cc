@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/schedule.h"
 #include "coordinator/machines.h"
+#include "coordinator/resume_rules.h"
 #include "policies/registry.h"
 
 namespace lockstep::coordinator {
@@ -40,6 +41,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (!policy) return policy.error();
   if (parameters.resume) {
     const JobState& state = *parameters.resume;
+    if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
     const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
     if ((job.rounds > 0 && state.next_round.value >= job.rounds) ||
         (epochs > 0 && state.sampler.epoch.value >= epochs)) {

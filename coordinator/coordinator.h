@@ -79,20 +79,14 @@ struct DrainRequested {
   WorkerId worker;
 };
 
-// All chunks of an action StreamState have been written to the connection.
-struct StateStreamed {
-  ConnectionId connection;
-};
-
 // Outcome of SaveCheckpoint. `error` empty: it is on disk.
 struct CheckpointSaved {
   RoundId round;
   std::string error;
 };
 
-using Event =
-    std::variant<Connected, Disconnected, Received, TimerFired, StopRequested, SlowdownRequested,
-                 PolicyRequested, DrainRequested, StateStreamed, CheckpointSaved>;
+using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRequested,
+                           SlowdownRequested, PolicyRequested, DrainRequested, CheckpointSaved>;
 
 // --- actions
 
@@ -129,9 +123,11 @@ struct EvaluationDone {
   EvaluationRecord record;
 };
 
-// Resume: send the checkpoint's tensors to this connection as StateChunks, then say StateStreamed.
+// Resume: send the checkpoint to this connection as StateChunks, in order, until `upto` bytes of it
+// have been sent in all. The first one begins at the checkpoint's first byte.
 struct StreamState {
   ConnectionId to;
+  std::uint64_t upto = 0;
 };
 
 // A piece of the checkpoint after `chunk.round`, in order from its first byte; belongs in a file

@@ -22,8 +22,8 @@ void Ending::Advance() {
     if (evaluation_->running()) return;
     const ProvisionalRound* last = rounds_->provisional();
     if (last != nullptr && anybody && !checkpointer_->Settled(last->commit.round)) {
-      if (!checkpointer_->running()) rounds_->Recommit();  // its writer is out: another one
-      return;
+      if (!checkpointer_->running()) rounds_->Recommit();       // its writer is out: another one
+      if (!checkpointer_->Settled(last->commit.round)) return;  // else there is none
     }
     SayFinish();
   }
@@ -35,6 +35,12 @@ void Ending::Advance() {
   if (!Agree(&digest, &differ)) {
     return Finish(JobOutcome::kFailed,
                   "the members' final parameters differ and no majority agrees");
+  }
+  const ProvisionalRound* last = rounds_->provisional();
+  if (last != nullptr && checkpointer_->Settled(last->commit.round) &&
+      !checkpointer_->settled_error().empty()) {
+    return Finish(JobOutcome::kFailed, fmt::format("the last checkpoint was not written: {}",
+                                                   checkpointer_->settled_error()));
   }
   Finish(outcome_, reason_);
 }
@@ -98,6 +104,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
               worker);
   }
   result.transport = job_->transport;
+  result.checkpoint_round = job_->saved_round;
   result.paths = job_->members.Paths();
   for (const Member& member : job_->members.all()) {
     const double compute = Seconds(member.held_up_compute);

@@ -10,7 +10,6 @@ namespace lockstep::coordinator {
 
 Formation::Formation(Job* job)
     : job_(job),
-      join_deadline_(job->start.started + FromSeconds(job->start.config.job.join_timeout_s)),
       answered_(job->members.slots()),
       reached_(job->members.slots(), job->members.slots()) {}
 
@@ -34,6 +33,10 @@ std::string Formation::Missing() const {
 }
 
 bool Formation::Advance() {
+  // From the first look at the clock on: the times of a resumed job count from before.
+  if (join_deadline_ == kNever) {
+    join_deadline_ = job_->now + FromSeconds(job_->start.config.job.join_timeout_s);
+  }
   if (job_->phase == Phase::kGathering) Gather();
   return job_->phase == Phase::kForming && !job_->failure && Judge();
 }

@@ -30,7 +30,7 @@ class Formation {
   std::string Missing() const;
 
   Job* job_;
-  Time join_deadline_;
+  Time join_deadline_ = kNever;
   std::vector<std::string> transports_;  // still to be tried, the first one now
   std::uint32_t formation_ = 0;          // number of the try
   Time deadline_;                        // of the try

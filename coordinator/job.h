@@ -55,9 +55,12 @@ struct Job {
   std::uint64_t test_samples = 0;
   std::uint64_t parameter_count = 0;
   std::uint32_t state_tensors = 0;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::string> state_names;
   std::string agreed_by;  // for people: "worker 0", "the checkpoint"
   Totals totals;
   std::optional<double> train_loss;
+  std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
   double saved_seconds = 0;
   Emulation emulation;
 

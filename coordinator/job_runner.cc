@@ -1,5 +1,6 @@
 #include "coordinator/job_runner.h"
 
+#include <boost/asio/post.hpp>
 #include <utility>
 #include <vector>
 
@@ -44,9 +45,13 @@ JobRunner::JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directo
       resume_(std::move(resume)),
       ports_(std::move(ports)) {}
 
+JobRunner::~JobRunner() { disk_.join(); }
+
 void JobRunner::Handle(Event event) {
   if (const auto* received = std::get_if<Received>(&event)) {
     if (const auto* ready = std::get_if<Ready>(&received->message)) checkpoints_.Describe(*ready);
+  } else if (const auto* gone = std::get_if<Disconnected>(&event)) {
+    readers_.erase(gone->connection);
   }
   std::vector<Event> events;
   events.push_back(std::move(event));
@@ -76,6 +81,7 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   if (auto* send = std::get_if<Send>(&action)) {
     for (ConnectionId to : send->to) ports_.send(to, send->message);
   } else if (auto* close = std::get_if<Close>(&action)) {
+    readers_.erase(close->connection);
     ports_.close(close->connection, close->reason);
   } else if (auto* timer = std::get_if<SetTimer>(&action)) {
     ports_.set_timer(timer->at);
@@ -87,26 +93,47 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
     Check(directory_.AppendEvaluation(evaluated->record), follow);
   } else if (auto* stream = std::get_if<StreamState>(&action)) {
-    Stream(stream->to, follow);
+    Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
     checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
-    Check(directory_.Sync(), follow);
-    const lockstep::Status saved = checkpoints_.Save(save->round, save->state);
-    follow.push_back(
-        CheckpointSaved{save->round, saved.ok() ? std::string() : saved.error().message});
+    Save(*save);
   } else if (auto* drop = std::get_if<DropCheckpoint>(&action)) {
     checkpoints_.Drop(drop->round);
   } else if (auto* answer = std::get_if<Answer>(&action)) {
     answer_ = std::move(*answer);
   } else if (auto* finished = std::get_if<JobFinished>(&action)) {
     progress_.Clear();
-    result_ = std::move(finished->result);
-    std::vector<Event> ignored;
-    Check(directory_.WriteTimeline(), ignored);
-    Check(directory_.WriteFile("summary.json", SummaryText(*result_)), ignored);
+    WriteResult(std::move(finished->result));
     ports_.finished();
   }
+}
+
+void JobRunner::Save(const SaveCheckpoint& save) {
+  boost::asio::post(disk_, [this, round = save.round, sync = directory_.Sync(),
+                            write = checkpoints_.Save(save.round, save.state)] {
+    const lockstep::Status synced = sync();
+    const lockstep::Status saved = synced.ok() ? write() : synced;
+    ports_.post([this, round, synced, saved] {
+      std::vector<Event> events;
+      Check(synced, events);
+      events.push_back(CheckpointSaved{round, saved.ok() ? std::string() : saved.error().message});
+      for (Event& event : events) Handle(std::move(event));
+    });
+  });
+}
+
+void JobRunner::WriteResult(JobResult result) {
+  std::vector<Event> ignored;
+  Check(directory_.Sync()(), ignored);
+  Check(directory_.WriteTimeline(), ignored);
+  // What has failed before is the cause, this at most another consequence.
+  if (!io_error_.empty() && result.outcome != JobOutcome::kFailed) {
+    result.outcome = JobOutcome::kFailed;
+    result.reason = io_error_;
+  }
+  Check(directory_.WriteLast("summary.json", SummaryText(result)), ignored);
+  result_ = std::move(result);
 }
 
 void JobRunner::Check(const lockstep::Status& status, std::vector<Event>& follow) {
@@ -117,17 +144,21 @@ void JobRunner::Check(const lockstep::Status& status, std::vector<Event>& follow
   follow.push_back(StopRequested{io_error_});
 }
 
-void JobRunner::Stream(ConnectionId to, std::vector<Event>& follow) {
+void JobRunner::Stream(const StreamState& stream, std::vector<Event>& follow) {
   LOCKSTEP_CHECK(resume_.has_value(), "state asked for in a job that does not resume");
-  const lockstep::Status read = CheckpointStore::ReadState(*resume_, [&](StateChunk chunk) {
-    ports_.send(to, std::make_shared<const ToWorker>(std::move(chunk)));
-    return true;
-  });
-  if (!read.ok()) {
-    Check(read, follow);
-    return;
+  auto at = readers_.find(stream.to);
+  if (at == readers_.end()) {
+    auto opened = CheckpointReader::Open(resume_->tensors, resume_->state);
+    if (!opened) return Check(opened.error(), follow);
+    at = readers_.emplace(stream.to, std::move(*opened)).first;
   }
-  follow.push_back(StateStreamed{to});
+  CheckpointReader& reader = at->second;
+  while (reader.read() < stream.upto) {
+    auto chunk = reader.Next(stream.upto - reader.read());
+    if (!chunk) return Check(chunk.error(), follow);
+    ports_.send(stream.to, std::make_shared<const ToWorker>(*std::move(chunk)));
+  }
+  if (reader.read() == reader.total()) readers_.erase(at);
 }
 
 void JobRunner::ShowProgress() {

@@ -1,8 +1,11 @@
 // Carries out what the coordinator's machine decides: messages out, run directory, checkpoints,
-// timer. One thread, the control thread, which also brings the events.
+// timer. One thread, the control thread, which also brings the events; checkpoints are brought to
+// the disk on another one.
 #pragma once
 
+#include <boost/asio/thread_pool.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +13,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "coordinator/checkpoint_reader.h"
 #include "coordinator/checkpoint_store.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/progress_line.h"
@@ -24,11 +28,15 @@ class JobRunner {
     std::function<void(ConnectionId, const std::string& reason)> close;  // after what was sent
     std::function<void(Time)> set_timer;                                 // kNever: none
     std::function<void()> finished;
+    // Runs the task on the control thread, later; from any thread. Not after the server has ended.
+    std::function<void(std::function<void()>)> post;
   };
 
   JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
             CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
             Ports ports);
+
+  ~JobRunner();  // waits for the disk
 
   // An event, and all that follows from it.
   void Handle(Event event);
@@ -46,17 +54,23 @@ class JobRunner {
  private:
   void CarryOut(Action& action, std::vector<Event>& follow);
   void Check(const lockstep::Status& status, std::vector<Event>& follow);
-  void Stream(ConnectionId to, std::vector<Event>& follow);
+  void Save(const SaveCheckpoint& save);
+  // The last thing that is written, also when the disk is full.
+  void WriteResult(JobResult result);
+  // More of the checkpoint to this worker, at its pace (StateStreams).
+  void Stream(const StreamState& stream, std::vector<Event>& follow);
 
   std::unique_ptr<Coordinator> machine_;
   RunDirectory& directory_;
   CheckpointStore& checkpoints_;
   std::optional<CheckpointStore::Loaded> resume_;
+  std::map<ConnectionId, CheckpointReader> readers_;  // of those that it is being sent to
   Ports ports_;
   ProgressLine progress_;
   std::optional<Answer> answer_;
   std::optional<JobResult> result_;
   std::string io_error_;
+  boost::asio::thread_pool disk_{1};  // what may take longer than a heartbeat
 };
 
 }  // namespace lockstep::coordinator

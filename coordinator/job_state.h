@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/digest.h"
 #include "base/ids.h"
+#include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/records.h"
 #include "coordinator/sampler.h"
@@ -21,9 +25,19 @@ struct JobState {
   std::uint64_t test_samples = 0;
   std::uint64_t parameter_count = 0;
   std::uint32_t state_tensors = 0;
+  std::vector<TensorInfo> tensors = {};              // as in Ready
+  std::vector<std::string> state_names = {};         // as in Ready
+  std::map<std::string, std::string> settings = {};  // resume_rules.h
+  Digest128 digest = {};  // of the values of all tensors, in the order of StateChunk
 };
 
+// For messages: "[3, 4]", "[momentum]".
+std::string InWords(const std::vector<std::uint64_t>& shape);
+std::string InWords(const std::vector<std::string>& names);
+
+// With a checksum of itself.
 std::string ToJson(const JobState& state);
+// Takes nothing that ToJson cannot have written: errors are one line and say what is wrong.
 Result<JobState> JobStateFromJson(std::string_view text);
 
 }  // namespace lockstep::coordinator

@@ -99,15 +99,15 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   if (*at == first_round_) {
-    if (source_ == StateSource::kCheckpoint && !newcomer.streamed) {
-      if (!newcomer.streaming) job_->out->push_back(StreamState{member.connection});
+    if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {
+      if (!newcomer.streaming) streams_->Begin(member);
       newcomer.streaming = true;
       return false;
     }
     job_->Send(member, Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
     MakeLive(member, *at);
   } else {
-    if (newcomer.streaming && !newcomer.streamed) return false;
+    if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
     if (ChooseDonor(member, *at, std::nullopt) == nullptr) return false;
     Copy(member, std::nullopt);
   }
@@ -236,11 +236,6 @@ void Joining::OnUnreachable(Member& from, const MemberId& peer) {
   const auto copying = copying_.find(from.id);
   if (copying == copying_.end() || copying->second.donor != peer) return;
   if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
-}
-
-void Joining::OnStreamed(Member& member) {
-  const auto newcomer = newcomers_.find(member.id);
-  if (newcomer != newcomers_.end()) newcomer->second.streamed = true;
 }
 
 void Joining::OnOut(const MemberId& member) {

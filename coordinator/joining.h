@@ -11,12 +11,14 @@
 #include "base/result.h"
 #include "coordinator/job.h"
 #include "coordinator/round_machine.h"
+#include "coordinator/state_streams.h"
 
 namespace lockstep::coordinator {
 
 class Joining {
  public:
-  Joining(Job* job, RoundMachine* rounds) : job_(job), rounds_(rounds) {}
+  Joining(Job* job, RoundMachine* rounds, StateStreams* streams)
+      : job_(job), rounds_(rounds), streams_(streams) {}
 
   // Training begins with `first` and parameters from `source`: until that round is committed, a
   // newcomer gets the same parameters from the same source.
@@ -29,7 +31,6 @@ class Joining {
   Status On(Member& from, const Copied& message);
   Status On(Member& from, const Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
-  void OnStreamed(Member& member);
   void OnOut(const MemberId& member);
   // Its deadlines are long: that it is called at each of liveness' periods will do.
   void Advance();
@@ -41,8 +42,7 @@ class Joining {
     std::uint32_t formation = 0;
     Time deadline;
     std::map<MemberId, std::uint8_t> peers;  // who has said that they reach each other
-    bool streaming = false;                  // the checkpoint is on its way to it
-    bool streamed = false;
+    bool streaming = false;                  // the checkpoint is on its way to it, or there
   };
   // Copies.
   struct Copying {
@@ -70,6 +70,7 @@ class Joining {
 
   Job* job_;
   RoundMachine* rounds_;
+  StateStreams* streams_;
   RoundId first_round_;
   StateSource source_ = StateSource::kSeed;
   std::map<MemberId, Newcomer> newcomers_;  // at most one for each slot

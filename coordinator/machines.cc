@@ -23,7 +23,8 @@ Coordinator::Machines::Machines(StartParameters start, policies::Policy policy,
       admission(&job),
       formation(&job),
       rounds(&job, MakeHooks()),
-      joining(&job, &rounds),
+      streams(&job),
+      joining(&job, &rounds, &streams),
       relinking(&job),
       liveness(&job),
       evaluation(&job),
@@ -40,7 +41,10 @@ Coordinator::Machines::Machines(StartParameters start, policies::Policy policy,
   job.test_samples = state.test_samples;
   job.parameter_count = state.parameter_count;
   job.state_tensors = state.state_tensors;
+  job.tensors = state.tensors;
+  job.state_names = state.state_names;
   job.totals = state.totals;
+  job.saved_round = RoundId(state.next_round.value - 1);
 }
 
 RoundMachine::Hooks Coordinator::Machines::MakeHooks() {
@@ -75,17 +79,19 @@ void Coordinator::Machines::Settle() {
     admission.Tick();
     evaluation.Tick();
     checkpointer.Tick();
+    streams.Tick();
   }
   do {
     Drain();
     if (job.phase == Phase::kFinished) return;
     if (job.failure) return ending.Finish(JobOutcome::kFailed, *job.failure);
     if (formation.Advance()) BeginTraining();
-    if (!streaming.empty() || (job.phase == Phase::kTraining && !rounds.begun())) StartRounds();
+    if (job.phase == Phase::kTraining && !rounds.begun()) StartRounds();
     relinking.Advance();
     rounds.Advance();
     joining.Advance();
     draining.Advance();
+    EndIfShort();
     if (rounds.done() && job.phase == Phase::kTraining) {
       ending.Begin(stopping ? JobOutcome::kInterrupted : JobOutcome::kCompleted,
                    stopping ? stop_reason : "all rounds are done");
@@ -127,7 +133,7 @@ void Coordinator::Machines::Remove(const Leaving& leaving) {
   }
   if (!leaving.disconnected) job.out->push_back(Close{member.connection, leaving.reason});
   job.members.Free(member, job.now);
-  std::erase(streaming, leaving.member);
+  streams.OnOut(leaving.member);
   if (state != MemberState::kJoining && state != MemberState::kReady) {
     std::vector<MemberId> others;
     for (const Member& other : job.members.all()) {
@@ -150,17 +156,14 @@ void Coordinator::Machines::BeginTraining() {
           job.members.Count(MemberState::kForming), job.transport);
   for (const Member& member : job.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
-    streaming.push_back(member.id);
-    if (job.start.resume) job.out->push_back(StreamState{member.connection});
+    if (job.start.resume) streams.Begin(member);
   }
-  if (!job.start.resume) StartRounds();
+  StartRounds();
 }
 
 // With a checkpoint: once all have it.
 void Coordinator::Machines::StartRounds() {
-  if (job.start.resume && !streaming.empty()) return;
-  streaming.clear();
-  if (rounds.begun()) return;
+  if (rounds.begun() || streams.busy()) return;
   std::uint32_t count = 0;
   for (Member& member : job.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
@@ -222,6 +225,10 @@ lockstep::Status Coordinator::Machines::Dispatch(Member& from, FromWorker messag
           return on(evaluation)(m);
         } else if constexpr (std::is_same_v<M, StateChunk>) {
           return checkpointer.On(from, std::move(m));
+        } else if constexpr (std::is_same_v<M, ReplicaDigest>) {
+          return on(checkpointer)(m);
+        } else if constexpr (std::is_same_v<M, CheckpointTaken>) {
+          return on(streams)(m);
         } else if constexpr (std::is_same_v<M, Final>) {
           return on(ending)(m);
         } else if constexpr (std::is_same_v<M, Leave>) {
@@ -283,11 +290,26 @@ void Coordinator::Machines::ExchangePolicy() {
   job.min_workers = std::min(job.min_workers, job.start.workers - spare);
 }
 
-void Coordinator::Machines::On(const StateStreamed& event) {
-  Member* member = job.members.Find(event.connection);
-  if (member == nullptr) return;
-  std::erase(streaming, member->id);
-  joining.OnStreamed(*member);
+void Coordinator::Machines::EndIfShort() {
+  const bool waits = job.start.resume && job.phase == Phase::kTraining && rounds.begun() &&
+                     rounds.first_uncommitted() == job.start.resume->next_round &&
+                     job.members.CountLive() < job.min_workers;
+  if (!waits) return short_since.reset();
+  if (!short_since) short_since = job.now;
+  if (job.now < ShortUntil()) return;
+  std::string missing;
+  for (const Member& member : job.members.all()) {
+    if (member.live()) continue;
+    missing += fmt::format("{}worker {}", missing.empty() ? "" : ", ", member.id.worker);
+  }
+  job.Fail(fmt::format(
+      "{} of at least {} workers have the checkpoint, and {} has not come within "
+      "{:g} s (job.join_timeout)",
+      job.members.CountLive(), job.min_workers, missing, job.start.config.job.join_timeout_s));
+}
+
+Time Coordinator::Machines::ShortUntil() const {
+  return short_since ? *short_since + FromSeconds(job.start.config.job.join_timeout_s) : kNever;
 }
 
 void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
@@ -305,7 +327,7 @@ void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
 Time Coordinator::Machines::NextDeadline() const {
   if (job.now < reading_until) return reading_until;
   return std::min({liveness.NextDeadline(), formation.NextDeadline(), rounds.NextDeadline(),
-                   ending.NextDeadline()});
+                   ending.NextDeadline(), ShortUntil()});
 }
 
 }  // namespace lockstep::coordinator

@@ -18,6 +18,7 @@
 #include "coordinator/relinking.h"
 #include "coordinator/round_machine.h"
 #include "coordinator/slowdowns.h"
+#include "coordinator/state_streams.h"
 
 namespace lockstep::coordinator {
 
@@ -35,7 +36,6 @@ struct Coordinator::Machines {
   void On(const SlowdownRequested& event) { Reply(slowdowns.Request(event.lines)); }
   void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
   void On(const DrainRequested& event) { Reply(draining.Request(event.worker)); }
-  void On(const StateStreamed& event);
   void On(const CheckpointSaved& event) { checkpointer.OnSaved(event.round, event.error); }
 
   RoundMachine::Hooks MakeHooks();
@@ -48,6 +48,10 @@ struct Coordinator::Machines {
   void Remove(const Leaving& leaving);
   void BeginTraining();
   void StartRounds();
+  // Nothing is lost by the end of a resumed job that has not closed a round. So it does not wait
+  // for its quorum for ever, but as long as a start does: job.join_timeout.
+  void EndIfShort();
+  Time ShortUntil() const;
   void NoteSpeed(const RoundRecord& record);
   Time NextDeadline() const;
 
@@ -55,6 +59,7 @@ struct Coordinator::Machines {
   Admission admission;
   Formation formation;
   RoundMachine rounds;
+  StateStreams streams;
   Joining joining;
   Relinking relinking;
   Liveness liveness;
@@ -65,7 +70,7 @@ struct Coordinator::Machines {
   Draining draining;
 
   std::optional<policies::Policy> next_policy;  // from the next plan on
-  std::vector<MemberId> streaming;              // get the checkpoint before the first round
+  std::optional<Time> short_since;              // see EndIfShort
   bool stopping = false;
   std::string stop_reason;
   Time timer = kNever;  // in the shell's time

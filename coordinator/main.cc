@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,18 +46,36 @@ std::string Hex(const std::vector<std::byte>& bytes) {
 }
 
 // A new term with each start of a coordinator over this run directory.
-Result<Term> NextTerm(RunDirectory& directory) {
+Result<Term> NextTerm(const RunDirectory& directory) {
+  auto text = directory.ReadFile("term");
+  if (!text) return Term(1);
   std::uint32_t term = 0;
-  if (auto text = directory.ReadFile("term"); text.ok()) {
-    if (std::sscanf(text->c_str(), "%u", &term) != 1) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("{}: not a number", (directory.path() / "term").string())};
-    }
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, term);
+  if (error != std::errc() || std::string_view(rest, end) != "\n" || term + 1 == 0) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("{}: not a number", (directory.path() / "term").string())};
   }
-  ++term;
-  if (Status written = directory.WriteFile("term", fmt::format("{}\n", term)); !written.ok())
-    return written.error();
-  return Term(term);
+  return Term(term + 1);
+}
+
+// Of a run directory whose job goes on.
+struct Resumed {
+  CheckpointStore::Loaded checkpoint;
+  RunDirectory::Kept records;
+};
+
+Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointStore& checkpoints) {
+  auto newest = checkpoints.Newest();
+  if (!newest) return newest.error();
+  if (!*newest) {
+    return Error{ErrorCode::kNotFound,
+                 fmt::format("--resume: {} holds no checkpoint", directory.checkpoints().string())};
+  }
+  const JobState& state = (*newest)->state;
+  auto kept = directory.Keep(state.next_round, state.totals.samples_counted);
+  if (!kept) return kept.error();
+  return Resumed{std::move(**newest), std::move(*kept)};
 }
 
 int Report(const JobRunner& runner) {
@@ -104,6 +125,7 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   InitLogging("coordinator", options.log_level);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is a failed write, as a full disk is
 
   StartParameters parameters;
   parameters.config = options.job;
@@ -122,27 +144,32 @@ int Main(const std::vector<std::string>& arguments) {
   auto directory = RunDirectory::Open(options.run_dir, options.resume);
   if (!directory) return Fail(directory.error());
   CheckpointStore checkpoints((*directory)->checkpoints(), options.job.checkpoint.keep);
+  // All that is there is read and found right before anything is changed.
   std::optional<CheckpointStore::Loaded> loaded;
+  RunDirectory::Kept kept;
   if (options.resume) {
-    auto newest = checkpoints.Newest();
-    if (!newest) return Fail(newest.error());
-    if (!*newest) {
-      return Fail({ErrorCode::kNotFound, fmt::format("--resume: {} holds no checkpoint",
-                                                     (*directory)->checkpoints().string())});
-    }
-    loaded = std::move(*newest);
-    auto latest = (*directory)->CutBack(loaded->state.next_round);
-    if (!latest) return Fail(latest.error());
+    auto resumed = ReadForResume(**directory, checkpoints);
+    if (!resumed) return Fail(resumed.error());
+    loaded = std::move(resumed->checkpoint);
+    kept = std::move(resumed->records);
     parameters.resume = loaded->state;
-    parameters.started -= FromSeconds(*latest);  // times go on where the kept rounds end
+    parameters.started -= FromSeconds(kept.latest);  // times go on where the kept rounds end
   }
   auto term = NextTerm(**directory);
   if (!term) return Fail(term.error());
   parameters.term = *term;
-  if (Status written = (*directory)->WriteFile("config.ini", parameters.config_text); !written.ok())
-    return Fail(written.error());
+  const std::string config_text = parameters.config_text;
   auto machine = Coordinator::Make(std::move(parameters));
   if (!machine) return Fail(machine.error());
+  if (loaded) {
+    if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
+    kept = {};
+  }
+  for (const auto& [name, text] :
+       {std::pair("term", fmt::format("{}\n", *term)), std::pair("config.ini", config_text)}) {
+    if (Status written = (*directory)->WriteFile(name, text); !written.ok())
+      return Fail(written.error());
+  }
   for (const std::string& line : (*machine)->Bounds()) spdlog::debug("bound: {}", line);
 
   if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");

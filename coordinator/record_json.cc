@@ -216,6 +216,8 @@ std::string SummaryText(const JobResult& result) {
   out["test_accuracy"] = OrNull(result.test_accuracy);
   out["test_loss"] = OrNull(result.test_loss);
   out["params_digest"] = result.params_digest.empty() ? Json(nullptr) : Json(result.params_digest);
+  out["checkpoint_round"] =
+      result.checkpoint_round ? Json(result.checkpoint_round->value) : Json(nullptr);
   out["digest_differs"] = Json::array();
   for (WorkerId worker : result.digest_differs) out["digest_differs"].push_back(worker.value);
   out["samples_counted"] = result.totals.samples_counted;

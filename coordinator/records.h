@@ -135,8 +135,9 @@ struct JobResult {
   std::optional<double> train_loss;  // of the last closed round
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
-  std::string params_digest;             // empty when nobody reported one
-  std::vector<WorkerId> digest_differs;  // whose final parameters were outvoted
+  std::string params_digest;                // empty when nobody reported one
+  std::vector<WorkerId> digest_differs;     // whose final parameters were outvoted
+  std::optional<RoundId> checkpoint_round;  // the newest checkpoint is that after this round
   std::string transport;
   std::vector<PathRecord> paths;
   std::vector<StragglerRecord> stragglers;  // the worst first

@@ -25,6 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRounds = "rounds.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
+// More than a summary takes.
+constexpr off_t kRoomBytes = 1 << 20;
 
 Error IoError(const fs::path& path, const std::string& doing) {
   // A stream may have lost it.
@@ -32,54 +34,63 @@ Error IoError(const fs::path& path, const std::string& doing) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
 }
 
-// The latest of the times in a line, which is one of rounds.jsonl.
-double LatestTime(const nlohmann::json& line) {
-  const auto times = line.find("times");
-  if (times == line.end() || !times->is_object()) return 0;
-  double latest = 0;
-  for (const char* key : {"start", "commit", "applied"}) {
-    const auto value = times->find(key);
-    if (value != times->end() && value->is_number())
-      latest = std::max(latest, value->get<double>());
-  }
-  return latest;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, bool resume) {
+  const auto unusable = [](const fs::path& what, const std::string& why) {
+    return Error{ErrorCode::kInvalid, fmt::format("{}: {}", what.string(), why)};
+  };
   std::error_code error;
-  fs::create_directories(path / "checkpoints", error);
-  if (error)
-    return Error{ErrorCode::kIo, fmt::format("{}: cannot make the run directory: {}", path.string(),
-                                             error.message())};
+  if (!resume) {
+    fs::create_directories(path / "checkpoints", error);
+    if (error) return unusable(path, "cannot make the run directory: " + error.message());
+  } else if (!fs::is_directory(path / "checkpoints", error)) {
+    return Error{ErrorCode::kNotFound,
+                 fmt::format("--resume: {} is no run directory", path.string())};
+  }
   const fs::path lock_path = path / "lock";
-  const int fd = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return IoError(lock_path, "cannot open");
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd);
+  OwnedFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock.get() < 0) return unusable(lock_path, std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{
         ErrorCode::kRefused,
         fmt::format("{}: another coordinator is writing to this run directory", path.string())};
   }
-  std::unique_ptr<RunDirectory> directory(new RunDirectory(path, fd));
+  std::unique_ptr<RunDirectory> directory(new RunDirectory(path, std::move(lock)));
   if (!resume && fs::exists(path / kRounds)) {
     return Error{ErrorCode::kRefused, fmt::format("{}: holds the rounds of an earlier job; choose "
                                                   "another --run-dir or continue it with --resume",
                                                   path.string())};
   }
-  // Left behind by a coordinator that was killed while it wrote a checkpoint.
-  for (const auto& entry : fs::directory_iterator(path / "checkpoints", error)) {
-    std::error_code ignored;
-    if (entry.path().extension() == ".partial") fs::remove(entry.path(), ignored);
-  }
+  if (!resume) directory->RemovePartialFiles();
+  directory->KeepRoom();
   return directory;
 }
 
-RunDirectory::RunDirectory(fs::path path, int lock_fd)
-    : path_(std::move(path)), lock_fd_(lock_fd) {}
+RunDirectory::RunDirectory(fs::path path, OwnedFd lock)
+    : path_(std::move(path)),
+      lock_(std::move(lock)),
+      rounds_{kRounds},
+      evaluations_{kEvaluations} {}
 
-RunDirectory::~RunDirectory() { ::close(lock_fd_); }
+// Left behind by a coordinator that was killed while it wrote a checkpoint.
+void RunDirectory::RemovePartialFiles() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
+    if (entry.path().extension() == ".partial") fs::remove(entry.path(), ignored);
+  }
+}
+
+// Where the file system cannot do that, WriteLast takes what room there is.
+void RunDirectory::KeepRoom() {
+  OwnedFd room(::open(path_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (room.get() >= 0 && ::fallocate(room.get(), 0, 0, kRoomBytes) == 0) room_ = std::move(room);
+}
+
+Status RunDirectory::WriteLast(std::string_view name, std::string_view text) {
+  room_ = OwnedFd();
+  return WriteFile(name, text);
+}
 
 Status RunDirectory::WriteFile(std::string_view name, std::string_view text) {
   return WriteWholeFile(path_ / name, text);
@@ -94,61 +105,125 @@ Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
   return text.str();
 }
 
-Result<double> RunDirectory::CutBackFile(const char* name, RoundId next) {
-  if (!fs::exists(path_ / name)) return 0.0;
-  auto text = ReadFile(name);
+Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t samples) const {
+  Kept kept;
+  auto text = ReadFile(kRounds);
   if (!text) return text.error();
-  std::string kept;
-  double latest = 0;
+  std::uint64_t round = 0;
+  std::uint64_t counted = 0;
   std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A line that a stop of the machine cut off, and all after it, is not a closed round that the
-    // checkpoint knows of.
-    if (!json.is_object() || !json.contains("round") || !json["round"].is_number_unsigned()) break;
-    if (json["round"].get<std::uint64_t>() >= next.value) break;
-    latest = std::max(latest, LatestTime(json));
-    kept += line;
-    kept += '\n';
+  const auto wrong = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalid, fmt::format("{}: {}", (path_ / kRounds).string(), why)};
+  };
+  for (std::string line; round < next.value && std::getline(lines, line); ++round) {
+    const auto record = RoundFromLine(line);
+    // The last line of a file that does not end with one was cut off.
+    if (!record || lines.eof()) return wrong(fmt::format("line {} is no record", round + 1));
+    if (record->round.value != round) {
+      return wrong(fmt::format("line {} is the record of round {}, not {}", round + 1,
+                               record->round, round));
+    }
+    counted += record->samples;
+    kept.latest =
+        std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
+    kept.rounds += line + '\n';
   }
-  if (Status status = WriteFile(name, kept); !status.ok()) return status.error();
-  return latest;
+  if (round < next.value) {
+    return wrong(
+        fmt::format("has the records of {} rounds, the checkpoint is that after {}", round, next));
+  }
+  if (counted != samples) {
+    return wrong(fmt::format("its rounds before {} have {} samples, the checkpoint knows of {}",
+                             next, counted, samples));
+  }
+  if (!fs::exists(path_ / kEvaluations)) return kept;
+  text = ReadFile(kEvaluations);
+  if (!text) return text.error();
+  std::istringstream evaluations(*text);
+  for (std::string line; std::getline(evaluations, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool good =
+        json.is_object() && json.contains("round") && json["round"].is_number_unsigned();
+    // What the stop of a machine has cut off is the last line.
+    if (!good && evaluations.eof()) break;
+    if (!good) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}: a line is no record", (path_ / kEvaluations).string())};
+    }
+    if (json["round"].get<std::uint64_t>() >= next.value) break;
+    kept.evaluations += line + '\n';
+  }
+  return kept;
 }
 
-Result<double> RunDirectory::CutBack(RoundId next) {
-  rounds_.reset();
-  evaluations_.reset();
-  if (auto cut = CutBackFile(kEvaluations, next); !cut) return cut.error();
-  return CutBackFile(kRounds, next);
+Status RunDirectory::CutBack(const Kept& kept) {
+  RemovePartialFiles();
+  if (!kept.evaluations.empty() || fs::exists(path_ / kEvaluations)) {
+    if (Status cut = WriteFile(kEvaluations, kept.evaluations); !cut.ok()) return cut;
+  }
+  return WriteFile(kRounds, kept.rounds);
 }
 
-Status RunDirectory::AppendLine(File& file, const char* name, const std::string& line) {
-  const fs::path path = path_ / name;
-  if (!file) file.reset(std::fopen(path.c_str(), "ae"));
-  if (!file) return IoError(path, "cannot open");
-  if (std::fwrite(line.data(), 1, line.size(), file.get()) != line.size() ||
-      std::fputc('\n', file.get()) == EOF || std::fflush(file.get()) != 0) {
-    return IoError(path, "cannot write");
+Status RunDirectory::Append(Lines& lines, std::string line) {
+  if (lines.failed) return *lines.failed;
+  const fs::path path = path_ / lines.name;
+  const auto failed = [&](const char* doing) {
+    lines.failed = IoError(path, doing);
+    return *lines.failed;
+  };
+  if (lines.file.get() < 0) {
+    lines.file = OwnedFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (lines.file.get() < 0) return failed("cannot open");
+  }
+  line += '\n';
+  std::string_view left = line;
+  while (!left.empty()) {
+    const ssize_t wrote = ::write(lines.file.get(), left.data(), left.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) {
+      const Error error = failed("cannot write");
+      // What there is of the line goes again.
+      const off_t end = ::lseek(lines.file.get(), 0, SEEK_END);
+      const auto part = static_cast<off_t>(line.size() - left.size());
+      if (end >= part && ::ftruncate(lines.file.get(), end - part) != 0) errno = 0;
+      return error;
+    }
+    left.remove_prefix(static_cast<std::size_t>(wrote));
   }
   return {};
 }
 
 Status RunDirectory::AppendRound(const RoundRecord& record) {
-  return AppendLine(rounds_, kRounds, RoundLine(record));
+  return Append(rounds_, RoundLine(record));
 }
 
 Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
-  return AppendLine(evaluations_, kEvaluations, EvaluationLine(record));
+  return Append(evaluations_, EvaluationLine(record));
 }
 
-Status RunDirectory::Sync() {
-  for (const auto& [file, name] :
-       {std::pair(rounds_.get(), kRounds), std::pair(evaluations_.get(), kEvaluations)}) {
-    if (file != nullptr && ::fdatasync(::fileno(file)) != 0) {
-      return IoError(path_ / name, "cannot be brought to the disk");
+std::function<Status()> RunDirectory::Sync() const {
+  struct Open {
+    std::shared_ptr<const OwnedFd> file;
+    fs::path path;
+  };
+  std::vector<Open> files;
+  for (const Lines* lines : {&rounds_, &evaluations_}) {
+    if (lines->failed) return [error = *lines->failed]() -> Status { return error; };
+    if (lines->file.get() < 0) continue;
+    const int file = ::fcntl(lines->file.get(), F_DUPFD_CLOEXEC, 0);
+    if (file < 0) {
+      return [error = IoError(path_ / lines->name, "cannot open")]() -> Status { return error; };
     }
+    files.push_back({std::make_shared<const OwnedFd>(file), path_ / lines->name});
   }
-  return {};
+  return [files = std::move(files)]() -> Status {
+    for (const Open& open : files) {
+      if (::fdatasync(open.file->get()) != 0) {
+        return IoError(open.path, "cannot be brought to the disk");
+      }
+    }
+    return {};
+  };
 }
 
 Status RunDirectory::WriteTimeline() {

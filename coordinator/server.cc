@@ -84,6 +84,7 @@ class ServerImpl final : public Server {
     };
     ports.set_timer = [this](Time at) { SetTimer(at); };
     ports.finished = [this] { Finish(); };
+    ports.post = [this](std::function<void()> task) { asio::post(io_, std::move(task)); };
     runner_ = make(std::move(ports));
     WatchSignals();
     Tick();

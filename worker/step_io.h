@@ -165,6 +165,7 @@ struct OpDone {
   bool torn = false;
   std::uint64_t digest = 0;  // of action::Apply
   std::string text;          // of action::DigestState
+  Digest128 replica = {};    // of action::DigestReplica
 };
 // A chunk of the checkpoint has left for the coordinator (answer to action::UploadChunk).
 struct ChunkUploaded {};
@@ -331,6 +332,11 @@ struct TakeSnapshot {
 struct DigestState {
   std::uint64_t op = 0;
 };
+// The digest of the parameters and the optimizer's state, one tensor after the other, in
+// OpDone.replica.
+struct DigestReplica {
+  std::uint64_t op = 0;
+};
 
 // Initial parameters out of the job's seed, empty optimizer state.
 struct InitializeState {};
@@ -380,9 +386,9 @@ using Action =
                  action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::StartWork,
                  action::WakeCompute, action::VoidWork, action::EvaluateChunk, action::Reduce,
                  action::CopySums, action::Apply, action::CopyState, action::TakeSnapshot,
-                 action::DigestState, action::InitializeState, action::StoreState,
-                 action::UploadChunk, action::SetTimer, action::Slowdown, action::Exit,
-                 action::Log>;
+                 action::DigestState, action::DigestReplica, action::InitializeState,
+                 action::StoreState, action::UploadChunk, action::SetTimer, action::Slowdown,
+                 action::Exit, action::Log>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::worker

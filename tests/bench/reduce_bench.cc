@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "worker/exchange/digest.h"
+#include "base/digest.h"
 #include "worker/exchange/reduce.h"
 #include "worker/exchange/reduce_kernels.h"
 

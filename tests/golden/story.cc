@@ -87,7 +87,8 @@ void Story::Note(const Action& action) {
     line(fmt::format("evaluation after round {}: accuracy {:.2f}", done->record.round,
                      done->record.accuracy));
   } else if (const auto* stream = std::get_if<StreamState>(&action)) {
-    line(fmt::format("stream the checkpoint to {}", Receivers({stream->to})));
+    line(fmt::format("stream the checkpoint to {}, up to {} bytes", Receivers({stream->to}),
+                     stream->upto));
   } else if (const auto* piece = std::get_if<CheckpointPiece>(&action)) {
     line(
         fmt::format("checkpoint piece: tensor {} at {}", piece->chunk.tensor, piece->chunk.offset));
@@ -154,7 +155,7 @@ void Story::AnswerAll() {
 
 void Story::Wait(double seconds) {
   const Time until = now_ + FromSeconds(seconds);
-  while (timer_ <= until) {
+  while (timer_ <= until && !coordinator_->finished()) {
     now_ = std::max(now_, timer_) - kStep;
     // Everybody answers pings but those who are said to be silent.
     Step(TimerFired{}, "timer");
@@ -211,13 +212,23 @@ void Story::From(std::uint32_t worker, FromWorker message) {
   Step(Received{state_[worker].connection, std::move(message)}, line);
 }
 
-void Story::StateStreamed(std::uint32_t worker) {
-  Step(coordinator::StateStreamed{state_[worker].connection},
-       fmt::format("worker {} has the checkpoint", worker));
+void Story::TellState(std::uint32_t worker, std::uint64_t round, bool another) {
+  const std::vector<std::byte> state(16, another ? std::byte{1} : std::byte{0});
+  DigestStream digest;
+  digest.Update(state);
+  From(worker, ReplicaDigest{RoundId(round), Attempt(0), digest.Digest()});
 }
 
-void Story::Saved(std::uint64_t round) {
-  Step(CheckpointSaved{RoundId(round), ""}, "the checkpoint is on disk");
+void Story::Upload(std::uint32_t worker, std::uint64_t round, bool another) {
+  const std::vector<std::byte> tensor(8, another ? std::byte{1} : std::byte{0});
+  for (std::uint32_t t : {0u, 1u}) {
+    From(worker, StateChunk{RoundId(round), t, 0, t == 1, tensor});
+  }
+}
+
+void Story::Saved(std::uint64_t round, const std::string& error) {
+  Step(CheckpointSaved{RoundId(round), error},
+       error.empty() ? "the checkpoint is on disk" : "the checkpoint cannot be written");
 }
 
 void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {

@@ -40,8 +40,10 @@ class Story {
   void Connect(std::uint32_t worker);
   void Die(std::uint32_t worker);
   void From(std::uint32_t worker, FromWorker message);
-  void StateStreamed(std::uint32_t worker);
-  void Saved(std::uint64_t round);
+  // Its state after the round is all zeros, or another one.
+  void TellState(std::uint32_t worker, std::uint64_t round, bool another = false);
+  void Upload(std::uint32_t worker, std::uint64_t round, bool another = false);
+  void Saved(std::uint64_t round, const std::string& error = {});
 
   // --- in the worker's words; what the coordinator has told each is known
   void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);

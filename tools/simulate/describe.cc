@@ -221,6 +221,13 @@ struct FromWorkerWords {
   std::string operator()(const Copied& m) const {
     return fmt::format("Copied: {} values are there", m.values);
   }
+  std::string operator()(const CheckpointTaken& m) const {
+    return fmt::format("CheckpointTaken: {} bytes", m.bytes);
+  }
+  std::string operator()(const ReplicaDigest& m) const {
+    return fmt::format("ReplicaDigest round {} attempt {}: {}", m.round, m.attempt,
+                       ToString(m.digest));
+  }
 };
 
 }  // namespace

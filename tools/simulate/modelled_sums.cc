@@ -95,14 +95,19 @@ void ModelledWorker::OnApplied(RoundId round, Attempt attempt) {
   if (has_state_ && next_ == round && committed != nullptr && committed->attempt == attempt) {
     next_ = round.Next();
     host_->Send(Applied{round, attempt, 0, round.value, host_->now().time_since_epoch().count()});
-    if (committed->checkpoint_writer == self_) WriteCheckpoint(round);
+    TakePartInCheckpoint(*committed);
   }
   Settle();
 }
 
 // As little as the coordinator takes for a whole one.
-void ModelledWorker::WriteCheckpoint(RoundId round) {
-  host_->Send(StateChunk{round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
+void ModelledWorker::TakePartInCheckpoint(const Committed& committed) {
+  if (!committed.checkpoint_writer) return;
+  const std::vector<float> state(1);
+  host_->Send(ReplicaDigest{committed.round, committed.attempt, DigestOf(state)});
+  if (committed.checkpoint_writer != self_) return;
+  const auto bytes = std::as_bytes(std::span(state));
+  host_->Send(StateChunk{committed.round, 0, 0, true, {bytes.begin(), bytes.end()}});
 }
 
 void ModelledWorker::On(const FenceAttempt& m) {

@@ -119,11 +119,11 @@ void ModelledWorker::On(const Commit& m) {
   const Committed* known = FindCommitted(m.round);
   const bool again = known != nullptr && known->attempt == m.attempt;
   if (known != nullptr && known->attempt > m.attempt) return;
-  const bool streams = again && known->checkpoint_writer == self_;
+  const auto writer = known != nullptr ? known->checkpoint_writer : std::nullopt;
   Remember(m);
   if (again) {
-    if (!streams && m.checkpoint_writer == self_ && has_state_ && next_ > m.round) {
-      WriteCheckpoint(m.round);
+    if (writer != m.checkpoint_writer && has_state_ && next_ > m.round) {
+      TakePartInCheckpoint(*FindCommitted(m.round));
     }
     return;
   }

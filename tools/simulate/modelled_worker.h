@@ -89,7 +89,7 @@ class ModelledWorker final : public WorkerModel {
   void LookForLoss(RoundId latest);
   void TryApply();
   void OnApplied(RoundId round, Attempt attempt);
-  void WriteCheckpoint(RoundId round);
+  void TakePartInCheckpoint(const Committed& committed);
   void TryToCopy(const MemberId& donor, RoundId open_round, std::uint32_t order);
 
   // After whatever may have changed the own work.

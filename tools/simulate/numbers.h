@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "worker/step_io.h"
 #include "worker/unit_queue.h"
 
@@ -48,6 +49,7 @@ class Numbers {
   virtual void Run(const worker::action::CopyState& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::DigestState& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) = 0;
 
   // It says that it has applied this attempt.
   virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
@@ -82,6 +84,10 @@ class NoNumbers final : public Numbers {
   void Run(const worker::action::TakeSnapshot&, worker::event::OpDone*) override {}
   void Run(const worker::action::DigestState&, worker::event::OpDone* done) override {
     done->text = "simulated";
+  }
+  // Of the one number that such a worker's checkpoint has.
+  void Run(const worker::action::DigestReplica&, worker::event::OpDone* done) override {
+    done->replica = DigestOf(std::vector<float>(1));
   }
   void OnSaidApplied(RoundId, Attempt) override {}
   void OnLevel(RoundId) override {}

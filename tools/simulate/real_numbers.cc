@@ -143,4 +143,11 @@ void RealNumbers::Run(const action::DigestState&, OpDone* done) {
   done->text = fmt::format("{:016x}", Digest(p.data(), p.size()));
 }
 
+void RealNumbers::Run(const action::DigestReplica&, OpDone* done) {
+  DigestStream stream;
+  stream.Update(std::as_bytes(std::span(memory_->state.parameters)));
+  stream.Update(std::as_bytes(std::span(memory_->state.momentum)));
+  done->replica = stream.Digest();
+}
+
 }  // namespace lockstep::simulate

@@ -58,6 +58,7 @@ class RealNumbers final : public Numbers {
     if (a.kind == worker::action::SnapshotKind::kCheckpoint) checkpoint_ = memory_->state;
   }
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) override;
   void OnSaidApplied(RoundId round, Attempt attempt) override {
     truth_->OnApplied(self_, round, attempt, memory_->state);
   }

@@ -400,7 +400,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
   } else if (auto* done = std::get_if<coordinator::EvaluationDone>(&action)) {
     if (hooks.on_evaluated) hooks.on_evaluated(done->record);
   } else if (auto* stream = std::get_if<coordinator::StreamState>(&action)) {
-    StreamCheckpoint(stream->to);
+    StreamCheckpoint(*stream);
   } else if (auto* piece = std::get_if<coordinator::CheckpointPiece>(&action)) {
     const StateChunk& chunk = piece->chunk;
     if (chunk.offset == 0) writing_.resize(chunk.tensor);
@@ -429,25 +429,29 @@ void Simulation::Save(const coordinator::SaveCheckpoint& save) {
   });
 }
 
-void Simulation::StreamCheckpoint(ConnectionId to) {
-  constexpr std::size_t kChunk = 4096;
-  LOCKSTEP_CHECK(disk_, "state asked for in a job that does not resume");
-  const auto& tensors = disk_->tensors;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const std::vector<std::byte>& bytes = tensors[t];
-    for (std::size_t at = 0; at < bytes.size(); at += kChunk) {
-      const std::size_t end = std::min(at + kChunk, bytes.size());
-      StateChunk chunk;
-      chunk.round = RoundId(disk_->state.next_round.value - 1);
-      chunk.tensor = static_cast<std::uint32_t>(t);
-      chunk.offset = at;
-      chunk.last = t + 1 == tensors.size() && end == bytes.size();
-      chunk.bytes.assign(bytes.begin() + static_cast<std::ptrdiff_t>(at),
-                         bytes.begin() + static_cast<std::ptrdiff_t>(end));
-      Carry({{to}, std::make_shared<const ToWorker>(std::move(chunk))});
-    }
+// The worker answers each chunk by itself. Of a checkpoint that nobody saved here there are none.
+void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
+  constexpr std::uint64_t kChunk = 4096;
+  if (!disk_) {
+    queue_.After(Delay(random_), [this, c = stream.to, bytes = stream.upto] {
+      Arrive(coordinator::Received{c, CheckpointTaken{bytes}});
+    });
+    return;
   }
-  queue_.After(Delay(random_), [this, to] { Arrive(coordinator::StateStreamed{to}); });
+  const auto& tensors = disk_->tensors;
+  for (std::uint64_t& sent = streamed_[stream.to]; sent < stream.upto;) {
+    const std::uint64_t tensor_bytes = tensors.front().size();
+    StateChunk chunk;
+    chunk.round = RoundId(disk_->state.next_round.value - 1);
+    chunk.tensor = static_cast<std::uint32_t>(sent / tensor_bytes);
+    chunk.offset = sent % tensor_bytes;
+    const std::uint64_t bytes = std::min({kChunk, stream.upto - sent, tensor_bytes - chunk.offset});
+    const auto from = tensors[chunk.tensor].begin() + static_cast<std::ptrdiff_t>(chunk.offset);
+    chunk.bytes.assign(from, from + static_cast<std::ptrdiff_t>(bytes));
+    sent += bytes;
+    chunk.last = sent == tensor_bytes * tensors.size();
+    Carry({{stream.to}, std::make_shared<const ToWorker>(std::move(chunk))});
+  }
 }
 
 // Whoever resumes a job ends what is left of it first.
@@ -468,6 +472,7 @@ void Simulation::Resume() {
   down_ = false;
   write_failed_ = false;
   busy_until_ = stopped_until_ = now();
+  streamed_.clear();
   start_.resume = disk_->state;
   start_.term = Term(start_.term.value + 1);
   start_.started = now();

@@ -147,7 +147,7 @@ class Simulation {
   Duration Delay(RandomStream& random);
   Time OutArrival(std::uint32_t machine, RandomStream& random);
   Time InArrival(std::uint32_t machine, Time leaves, RandomStream& random);
-  void StreamCheckpoint(coordinator::ConnectionId to);
+  void StreamCheckpoint(const coordinator::StreamState& stream);
   void Save(const coordinator::SaveCheckpoint& save);
   void EndCoordinator(Duration length);
   void Resume();
@@ -171,6 +171,7 @@ class Simulation {
   bool down_ = false;                            // the coordinator is not there
   std::vector<std::vector<std::byte>> writing_;  // a checkpoint that is not yet saved
   std::optional<SavedCheckpoint> disk_;
+  std::map<coordinator::ConnectionId, std::uint64_t> streamed_;  // bytes of it
   Time saves_fail_until_;
   Time writes_fail_until_;
   bool write_failed_ = false;

@@ -359,6 +359,9 @@ void StepWorker::Do(const action::TakeSnapshot& a) {
   Queue(a, cluster_->layout.parameter_count());
 }
 void StepWorker::Do(const action::DigestState& a) { Queue(a, cluster_->layout.parameter_count()); }
+void StepWorker::Do(const action::DigestReplica& a) {
+  Queue(a, 2 * cluster_->layout.parameter_count());
+}
 
 // --- side jobs
 

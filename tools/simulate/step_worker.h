@@ -125,6 +125,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::CopyState& a);
   void Do(const worker::action::TakeSnapshot& a);
   void Do(const worker::action::DigestState& a);
+  void Do(const worker::action::DigestReplica& a);
   void Do(const worker::action::InitializeState&) { numbers_->Initialize(); }
   void Do(const worker::action::StoreState& a) {
     numbers_->StoreState(a.tensor, a.offset, a.bytes);

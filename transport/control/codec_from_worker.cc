@@ -246,6 +246,14 @@ void Put(const FromWorker& message, wire::FromWorker* out) {
             put->set_sequence(in.sequence);
             put->set_ping_sent_ns(in.ping_sent_ns);
             put->set_answered_ns(in.answered_ns);
+          },
+          [&](const CheckpointTaken& in) { out->mutable_checkpoint_taken()->set_bytes(in.bytes); },
+          [&](const ReplicaDigest& in) {
+            auto* put = out->mutable_replica_digest();
+            put->set_round(in.round.value);
+            put->set_attempt(in.attempt.value);
+            put->set_low(in.digest.low);
+            put->set_high(in.digest.high);
           }},
       message);
 }
@@ -301,6 +309,13 @@ FromWorker FromWire(const wire::FromWorker& in, Checks& checks) {
       return Leave{GetText(in.leave().reason(), checks)};
     case wire::FromWorker::kPong:
       return Pong{in.pong().sequence(), in.pong().ping_sent_ns(), in.pong().answered_ns()};
+    case wire::FromWorker::kCheckpointTaken:
+      return CheckpointTaken{in.checkpoint_taken().bytes()};
+    case wire::FromWorker::kReplicaDigest: {
+      const auto& digest = in.replica_digest();
+      return ReplicaDigest{
+          RoundId(digest.round()), Attempt(digest.attempt()), {digest.low(), digest.high()}};
+    }
     case wire::FromWorker::KIND_NOT_SET:
       break;
   }

@@ -51,7 +51,7 @@ void Core::Settle() {
     donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt,
                   newest_ ? newest_->attempt : Attempt());
   }
-  catch_up_.Update(!applying_ && !own_.UsesParameters());
+  catch_up_.Update(!applying_ && !own_.UsesParameters() && !side_.ReadsState());
   side_.Update(!own_.Computing());
   fetcher_.Pump();
   if (!buffers_.Operating()) {
@@ -151,12 +151,12 @@ void Core::RestartCatchUp(RoundId round) {
 
 void Core::WriteCheckpointIfAsked(const Commit& commit) {
   if (standing_ != Standing::kLevel || !newest_ || newest_->round != commit.round ||
-      newest_->attempt != commit.attempt || newest_->uploaded || applying_ ||
-      commit.checkpoint_writer != context_.config.self) {
+      newest_->attempt != commit.attempt || applying_ || !commit.checkpoint_writer ||
+      newest_->writer == commit.checkpoint_writer) {
     return;
   }
-  newest_->uploaded = true;
-  side_.StartUpload(commit.round);
+  newest_->writer = commit.checkpoint_writer;
+  side_.OnCheckpoint(commit);
 }
 
 void Core::FallBehind(const std::string& reason, bool clean) {
@@ -249,7 +249,7 @@ void Core::OnApplied(const event::OpDone& done) {
   const Commit* commit = sums_.Find(round);
   LOCKSTEP_CHECK(commit != nullptr, "round {} was applied without a commit", round);
   next_ = round.Next();
-  newest_ = Newest{round, attempt, commit->checkpoint_writer == context_.config.self};
+  newest_ = Newest{round, attempt, commit->checkpoint_writer};
   context_.Tell(Applied{round, attempt,
                         static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
                         done.digest, context_.now.time_since_epoch().count()});

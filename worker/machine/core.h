@@ -45,7 +45,7 @@ class Core {
   struct Newest {
     RoundId round;
     Attempt attempt;
-    bool uploaded = false;  // this worker writes, or has written, the checkpoint of it
+    std::optional<MemberId> writer = std::nullopt;  // that was asked last for its checkpoint
   };
 
   // events.cc: one for each kind of event.
@@ -171,6 +171,7 @@ class Core {
   std::optional<Finish> finish_;
   Time finish_until_ = kNever;  // the last sums are waited for
   std::optional<std::uint64_t> digest_op_;
+  std::uint64_t checkpoint_bytes_ = 0;  // received and stored
   Time timer_ = kNever;
   bool exited_ = false;
 };

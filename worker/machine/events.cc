@@ -216,6 +216,9 @@ void Core::On(const CatchUp& m) {
 void Core::On(const StateChunk& m) {
   if (standing_ != Standing::kNotStarted) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
+  // Behind the store: the coordinator sends on as this worker stores.
+  checkpoint_bytes_ += m.bytes.size();
+  context_.Tell(CheckpointTaken{checkpoint_bytes_});
 }
 
 void Core::On(const Finish& m) {

@@ -17,6 +17,15 @@ void SideJobs::OnApplied(const Commit& commit) {
     wanted_evaluation_ = commit.evaluation;
     TakeEvaluationSnapshot();
   }
+  OnCheckpoint(commit);
+}
+
+void SideJobs::OnCheckpoint(const Commit& commit) {
+  if (!commit.checkpoint_writer) return;
+  const std::uint64_t op = context_.NewOp();
+  ops_.insert(op);
+  digests_[op] = {commit.round, commit.attempt, {}};
+  context_.Emit(action::DigestReplica{op});
   if (commit.checkpoint_writer == context_.config.self) StartUpload(commit.round);
 }
 
@@ -45,7 +54,13 @@ bool SideJobs::OnEvaluate(const Evaluate& order) {
   return orders_.size() <= kMaxOrders;
 }
 
-bool SideJobs::OnOpDone(const event::OpDone& done) { return ops_.erase(done.op) == 1; }
+bool SideJobs::OnOpDone(const event::OpDone& done) {
+  if (auto digest = digests_.extract(done.op)) {
+    digest.mapped().digest = done.replica;
+    context_.Tell(digest.mapped());
+  }
+  return ops_.erase(done.op) == 1;
+}
 
 void SideJobs::Update(bool idle) {
   TakeEvaluationSnapshot();

@@ -398,6 +398,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   void Do(action::CopyState& a) { PostOperation(a); }
   void Do(action::TakeSnapshot& a) { PostOperation(a); }
   void Do(action::DigestState& a) { PostOperation(a); }
+  void Do(action::DigestReplica& a) { PostOperation(a); }
 
   void Do(action::InitializeState&) {
     const std::uint64_t count = machine_->layout().parameter_count();

@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/exchange/digest.h"
+#include "base/digest.h"
+#include "worker/exchange/sha256.h"
 
 namespace lockstep::worker {
 namespace {
@@ -205,6 +206,22 @@ event::OpDone Operations::Run(const action::DigestState& digest) {
   event::OpDone done;
   done.op = digest.op;
   done.text = sha.FinishHex();
+  return done;
+}
+
+event::OpDone Operations::Run(const action::DigestReplica& digest) {
+  DigestStream stream;
+  std::vector<float> scratch;
+  for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
+    const float* from = buffers_.At({BufferKind::kState, t, {}});
+    for (std::uint64_t at = 0; at < layout_.parameter_count(); at += kDigestFloats) {
+      const std::uint64_t n = std::min(kDigestFloats, layout_.parameter_count() - at);
+      stream.Update(std::as_bytes(std::span(Readable(from + at, n, scratch), n)));
+    }
+  }
+  event::OpDone done;
+  done.op = digest.op;
+  done.replica = stream.Digest();
   return done;
 }
 

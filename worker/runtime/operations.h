@@ -48,6 +48,7 @@ class Operations {
   event::OpDone Run(const action::CopyState& copy);
   event::OpDone Run(const action::TakeSnapshot& take);
   event::OpDone Run(const action::DigestState& digest);
+  event::OpDone Run(const action::DigestReplica& digest);
 
  private:
   // A source that can be read now: own memory, or a peer's block that has the generation.

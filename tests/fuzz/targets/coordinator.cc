@@ -98,7 +98,7 @@ bool Take(Story& story, std::uint32_t w, std::uint8_t step, Input& input) {
       break;
     case kShell:
       if (input.Byte() % 2 == 0) {
-        story.StateStreamed(w);
+        story.From(w, CheckpointTaken{16});
       } else {
         story.Saved(input.Byte());
       }

@@ -39,7 +39,7 @@ class Liar final : public ModelWorker {
   std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
 
   FromWorker Anything() {
-    switch (Below(19)) {
+    switch (Below(21)) {
       case 0:
         return Hello{};
       case 1:
@@ -83,6 +83,10 @@ class Liar final : public ModelWorker {
         return Leave{"a lie"};
       case 17:
         return Copied{Small(), Odd()};
+      case 18:
+        return CheckpointTaken{Odd()};
+      case 19:
+        return ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
       default:
         return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
     }

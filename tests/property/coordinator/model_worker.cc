@@ -245,8 +245,7 @@ void ModelWorker::On(const Commit& m) {
   Reduce();
   Apply();
   CheckSources();
-  if (again && has_state_ && next_ == m.round.Next() && m.checkpoint_writer == self_)
-    Stream(m.round);
+  if (again && has_state_ && next_ == m.round.Next()) Stream(m);
 }
 
 void ModelWorker::Reduce() {
@@ -320,7 +319,7 @@ void ModelWorker::Apply() {
   if (commit.evaluation != 0) snapshots_ = {{commit.evaluation, commit.round}};
   host_->Send(
       Applied{commit.round, commit.attempt, 0, state_, host_->now().time_since_epoch().count()});
-  if (commit.checkpoint_writer == self_) Stream(commit.round);
+  Stream(commit);
   BeginRound();
   Apply();
 }
@@ -410,13 +409,25 @@ void ModelWorker::On(const Evaluate& m) {
   });
 }
 
-void ModelWorker::Stream(RoundId round) {
-  if (!streamed_.insert(round).second) return;
-  for (std::uint32_t tensor = 0; tensor < 2; ++tensor) {
+// Stands for the parameters: its bits are in all of them.
+std::vector<float> ModelWorker::Tensor() const {
+  return std::vector<float>(kParameters, static_cast<float>(state_ % 1000));
+}
+
+void ModelWorker::Stream(const Commit& commit) {
+  if (!commit.checkpoint_writer) return;
+  const std::vector<float> tensor = Tensor();
+  DigestStream digest;
+  for (std::uint32_t t = 0; t < 2; ++t) digest.Update(std::as_bytes(std::span(tensor)));
+  const RoundId round = commit.round;
+  host_->Send(ReplicaDigest{round, commit.attempt, digest.Digest()});
+  if (commit.checkpoint_writer != self_ || !streamed_.insert(round).second) return;
+  for (std::uint32_t t = 0; t < 2; ++t) {
     for (std::uint64_t offset = 0; offset < 4 * kParameters; offset += 1600) {
       const std::uint64_t bytes = std::min<std::uint64_t>(1600, 4 * kParameters - offset);
-      const bool last = tensor == 1 && offset + bytes == 4 * kParameters;
-      host_->Send(StateChunk{round, tensor, offset, last, std::vector<std::byte>(bytes)});
+      const bool last = t == 1 && offset + bytes == 4 * kParameters;
+      const auto piece = std::as_bytes(std::span(tensor)).subspan(offset, bytes);
+      host_->Send(StateChunk{round, t, offset, last, {piece.begin(), piece.end()}});
     }
   }
 }

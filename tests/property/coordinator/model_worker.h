@@ -83,7 +83,8 @@ class ModelWorker : public WorkerModel {
   bool Holds(const SumKey& key) const;
   void Apply();
   void Copy(MemberId donor, RoundId open, std::uint32_t order);
-  void Stream(RoundId round);
+  std::vector<float> Tensor() const;
+  void Stream(const Commit& commit);
   bool IsOwner(const OwnerMap& map) const;
   std::string Digest() const;
 

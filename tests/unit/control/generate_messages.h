@@ -222,7 +222,7 @@ inline Ready Any<Ready>() {
 }
 
 inline FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<FromWorker> == 18);
+  static_assert(std::variant_size_v<FromWorker> == 21);
   switch (kind) {
     case 0: {
       Hello hello{Any<std::uint32_t>(), Any<std::string>(), Any<std::string>(),
@@ -283,9 +283,14 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
     case 16:
       return Leave{Any<std::string>()};
     case 17:
-      return Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
-    default:
       return Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
+    case 18:
+      return Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
+    case 19:
+      return CheckpointTaken{Any<std::uint64_t>()};
+    default:
+      return ReplicaDigest{
+          Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), Any<std::uint64_t>()}};
   }
 }
 

@@ -1,4 +1,4 @@
-#include "worker/exchange/digest.h"
+#include "base/digest.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <set>
 #include <vector>
+
+#include "worker/exchange/sha256.h"
 
 namespace lockstep::worker {
 namespace {
@@ -57,6 +59,29 @@ TEST(Digest, AlignmentDoesNotCount) {
   std::vector<float> shifted(51);
   std::copy(values.begin(), values.end(), shifted.begin() + 1);
   EXPECT_EQ(DigestOf(std::span(shifted).subspan(1)), DigestOf(values));
+}
+
+TEST(Digest, PiecesMayEndAnywhere) {
+  for (const std::size_t n : {0u, 1u, 15u, 16u, 17u, 100u}) {
+    const auto values = Ramp(n);
+    const auto bytes = std::as_bytes(std::span(values));
+    for (const std::size_t piece : {1u, 3u, 4u, 63u, 64u, 65u, 1000u}) {
+      DigestStream stream;
+      for (std::size_t at = 0; at < bytes.size(); at += piece) {
+        stream.Update(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      }
+      EXPECT_EQ(stream.Digest(), DigestOf(values)) << n << " values in pieces of " << piece;
+    }
+  }
+}
+
+TEST(Digest, HasAFormOfText) {
+  const Digest128 digest = DigestOf(Ramp(37));
+  EXPECT_EQ(ToString(digest), "6883f9c163bb9b77d580d8c79e713a98");
+  EXPECT_EQ(DigestFromString(ToString(digest)), digest);
+  EXPECT_FALSE(DigestFromString("6883f9c163bb9b77d580d8c79e713a9"));
+  EXPECT_FALSE(DigestFromString("6883f9c163bb9b77d580d8c79e713a9x"));
+  EXPECT_FALSE(DigestFromString(""));
 }
 
 TEST(Sha256, KnownValues) {

@@ -278,6 +278,48 @@ TEST_F(StepMachineTest, ADonorCopiesForAJoiner) {
   EXPECT_TRUE(All<action::CopyState>().empty());
 }
 
+TEST_F(StepMachineTest, EachChunkOfACheckpointIsAnsweredBehindItsStore) {
+  Do(event::PeerUp{kPeer, "test"});
+  std::uint64_t taken = 0;
+  for (const std::uint64_t offset : {0u, 12u}) {
+    Tell(StateChunk{RoundId(4), 0, offset, false, std::vector<std::byte>(12)});
+    taken += 12;
+    ASSERT_EQ(actions_.size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<action::StoreState>(actions_[0]));
+    ASSERT_TRUE(Told<CheckpointTaken>());
+    EXPECT_EQ(Told<CheckpointTaken>()->bytes, taken);
+  }
+}
+
+TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
+  Do(event::PeerUp{kPeer, "test"});
+  Tell(Start{StateSource::kSeed, MakePlan(0, 0), 0});
+  Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+  commit.owners = {1, {{kPeer, 1}}};
+  commit.next->owners = commit.owners;
+  commit.checkpoint_writer = kPeer;
+  Tell(commit);
+  SumReady theirs;
+  theirs.term = Term(1);
+  theirs.map_version = 1;
+  theirs.generation = 5;
+  PeerSays(theirs);
+  for (const auto& fetch : All<action::Fetch>()) {
+    Do(event::FetchDone{fetch.fetch, event::FetchStatus::kOk});
+  }
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  Do(event::OpDone{All<action::Apply>()[0].op, false, 42, ""});
+  ASSERT_EQ(All<action::DigestReplica>().size(), 1u);
+  EXPECT_EQ(All<action::TakeSnapshot>().size(), 0u);
+  Do(event::OpDone{All<action::DigestReplica>()[0].op, false, 0, "", {1, 2}});
+  EXPECT_EQ(Told<ReplicaDigest>(), (ReplicaDigest{RoundId(0), Attempt(0), {1, 2}}));
+  // Sent again for another writer: the digest is told again, and this one writes.
+  commit.checkpoint_writer = kSelf;
+  Tell(commit);
+  EXPECT_EQ(All<action::DigestReplica>().size(), 1u);
+  EXPECT_EQ(All<action::TakeSnapshot>().size(), 1u);
+}
+
 TEST_F(StepMachineTest, FinishReportsTheDigest) {
   Begin(0);
   Tell(Finish{"done", false});

@@ -1,0 +1,330 @@
+"""Checkpoints and what a job goes on from: large ones, damaged ones, full disks, settings that may not change."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import unittest
+
+from harness import BIN, ClusterTest, Job, PATIENCE, check_epochs, wait_for
+
+PACED = {"emulate.unit_time": "2ms"}
+# 116 MB of parameters and AdamW's two tensors.
+LARGE = {"model.widths": "3072,3072", "optimizer.name": "adamw", "optimizer.lr": 0.001, "job.global_batch": 16, "job.units": 4,
+         "data.synthetic_train": 256, "data.synthetic_test": 16}
+
+
+def peak_kib(process):
+    """The most memory that the process has had, while it lives."""
+    for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().split("\n"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1])
+    return 0
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def coordinator(job, *arguments):
+    return subprocess.run([BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", str(job.workers), "--run-dir",
+                           job.run_dir, *map(str, arguments)], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+
+
+def checkpoint_of(job):
+    return max((job.run_dir / "checkpoints").glob("*.json"))
+
+
+class Tensors:
+    """A safetensors file: the header as JSON, and the bytes of each tensor."""
+
+    def __init__(self, path):
+        self.path = path
+        data = path.read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        self.header = json.loads(data[8:8 + length])
+        self.data = bytearray(data[8 + length:])
+
+    def offset(self, name):
+        return self.header[name]["data_offsets"][0]
+
+    def write(self):
+        text = json.dumps(self.header).encode()
+        text += b" " * (-len(text) % 8)
+        self.path.write_bytes(struct.pack("<Q", len(text)) + text + self.data)
+
+
+def go_on(job, *arguments, worker_arguments=()):
+    """Starts the ended job again."""
+    for name in list(job.processes):
+        job.wait(name)
+    job.start_coordinator("--resume", *arguments)
+    for index in range(job.workers):
+        job.start_worker(index, *worker_arguments)
+
+
+class LargeState(ClusterTest):
+    def test_resume_over_tls_with_more_state_than_a_connection_queues(self):
+        with Job(2, LARGE, job__rounds=3, job__join_timeout="60s") as job:
+            secret = job.folder / "secret"
+            secret.write_text("s" * 32)
+            secret.chmod(0o600)
+            job.coordinator_args += ["--secret-file", secret]
+            job.start_coordinator()
+            for index in range(2):
+                job.start_worker(index, "--secret-file", secret)
+            job.finish()
+            size = checkpoint_of(job).with_suffix(".safetensors").stat().st_size
+            self.assertGreater(size, 100 << 20)
+            go_on(job, "--job.rounds=5", worker_arguments=["--secret-file", secret])
+            job.wait_for_rounds(4)
+            peak = peak_kib(job.processes["coordinator"])
+            summary = job.finish()
+            self.assertEqual(summary["rounds"], 5)
+            self.assertEqual(summary["digest_differs"], [])
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(5)))
+            # The checkpoint goes through the coordinator by pieces.
+            self.assertLess(peak, size >> 10)
+
+
+class Resume(ClusterTest):
+    def interrupted(self, job, rounds):
+        """Runs the job for so many rounds, then ends it in mid-epoch."""
+        job.start()
+        job.wait_for_rounds(rounds)
+        job.processes["coordinator"].send_signal(signal.SIGINT)
+        job.wait()
+        for index in range(job.workers):
+            job.wait(f"worker{index}")
+
+    def assert_refused(self, job, *words, arguments=()):
+        before = contents(job.run_dir)
+        done = coordinator(job, "--config", job.config, "--resume", *arguments)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        lines = done.stderr.strip().split("\n")
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+        self.assertEqual(contents(job.run_dir), before, "the run directory was changed")
+
+    def test_with_other_settings(self):
+        with Job(2, PACED, job__rounds=60, job__join_timeout="20s") as job:
+            self.interrupted(job, 5)
+            for key, value, words in (("job.seed", 2, ["synthetic"]), ("model.widths", "16,16", ["tensors"]),
+                                      ("data.synthetic_train", 4096, ["epoch"]), ("optimizer.name", "adamw", ["optimizer"]),
+                                      ("optimizer.momentum", 0, ["optimizer"]), ("policy.name", "local", ["round"])):
+                with self.subTest(key=key):
+                    self.assert_refused(job, key, *words, arguments=[f"--{key}={value}"])
+            go_on(job, "--job.rounds=30", "--optimizer.lr=0.01", "--job.global_batch=32", "--job.units=8")
+            self.assertEqual(job.finish()["rounds"], 30)
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_with_another_seed_only_between_two_epochs(self):
+        source = pathlib.Path("/usr/share/datasets/fashion-mnist")
+        if not source.exists():
+            self.skipTest("dataset-fashion-mnist is not installed")
+        with Job(2, {"data.format": "idx", "data.path": source, "job.global_batch": 20000, "job.rounds": 2, "model.name": "softmax"}) as job:
+            job.start().finish()
+            self.assert_refused(job, "job.seed = 2", "made with 3", "mid-epoch", arguments=["--job.seed=2", "--job.rounds=4"])
+            go_on(job, "--job.rounds=3")
+            job.finish()
+            go_on(job, "--job.rounds=6", "--job.seed=2")
+            self.assertEqual(job.finish()["epochs"], 2)
+            check_epochs(self, job.rounds(), 60000)
+
+    def test_reads_nothing_that_is_damaged(self):
+        with Job(2, PACED, job__rounds=60, job__join_timeout="20s") as job:
+            self.interrupted(job, 5)
+            pristine = job.folder / "pristine"
+            shutil.copytree(job.run_dir, pristine)
+            state_file = checkpoint_of(job)
+            tensor_file = state_file.with_suffix(".safetensors")
+            records = job.run_dir / "rounds.jsonl"
+
+            def change_state(**values):
+                state = json.loads(state_file.read_text())
+                state.update(values)
+                state_file.write_text(json.dumps(state))
+
+            def without_checksum():
+                state = json.loads(state_file.read_text())
+                del state["checksum"]
+                state_file.write_text(json.dumps(state))
+
+            def flip_a_bit():
+                tensors = Tensors(tensor_file)
+                tensors.data[len(tensors.data) // 2] ^= 1
+                tensors.write()
+
+            def nan():
+                tensors = Tensors(tensor_file)
+                name = next(name for name in tensors.header if name.startswith("optimizer."))
+                start = tensors.offset(name)
+                tensors.data[start:start + 4] = struct.pack("<f", float("nan"))
+                tensors.write()
+
+            def swap_names():
+                tensors = Tensors(tensor_file)
+                for name in [name for name in tensors.header if not name.startswith(("optimizer.", "__"))]:
+                    other = "optimizer.momentum." + name
+                    tensors.header[name], tensors.header[other] = tensors.header[other], tensors.header[name]
+                tensors.write()
+
+            def rename():
+                tensors = Tensors(tensor_file)
+                name = next(name for name in tensors.header if not name.startswith("__"))
+                tensors.header["another"] = tensors.header.pop(name)
+                tensors.write()
+
+            def cut_records(lines):
+                records.write_text("".join(records.read_text().splitlines(True)[:lines]))
+
+            def cut_a_line():
+                text = records.read_text()
+                records.write_text(text[:len(text) // 2])
+
+            def repeat_a_line():
+                lines = records.read_text().splitlines(True)
+                records.write_text("".join([lines[0], *lines]))
+
+            for name, damage, words in (
+                    ("records are gone", records.unlink, ["rounds.jsonl"]),
+                    ("records are cut", lambda: cut_records(3), ["rounds.jsonl", "3 rounds"]),
+                    ("a record is cut", cut_a_line, ["rounds.jsonl", "line"]),
+                    ("a record is there twice", repeat_a_line, ["rounds.jsonl", "line 2", "round 0"]),
+                    ("next_round is 0", lambda: change_state(next_round=0), [state_file.name, "checksum"]),
+                    ("next_round is broken", lambda: change_state(next_round=1.5), [state_file.name, "next_round", "1.5"]),
+                    ("a count is negative", lambda: change_state(samples_counted=-1), [state_file.name, "samples_counted", "-1"]),
+                    ("a count is another", lambda: change_state(samples_moved=7), [state_file.name, "checksum"]),
+                    ("no checksum", without_checksum, [state_file.name, "checksum", "earlier version"]),
+                    ("no JSON", lambda: state_file.write_text("{"), [state_file.name, "JSON"]),
+                    ("a bit is flipped", flip_a_bit, [tensor_file.name, "digest"]),
+                    ("a value is no number", nan, [tensor_file.name, "optimizer.", "no numbers"]),
+                    ("names are exchanged", swap_names, [tensor_file.name, "digest"]),
+                    ("a tensor has another name", rename, [tensor_file.name, "no tensor"]),
+                    ("the tensors are gone", tensor_file.unlink, [tensor_file.name])):
+                with self.subTest(name):
+                    damage()
+                    self.assert_refused(job, *words)
+                    shutil.rmtree(job.run_dir)
+                    shutil.copytree(pristine, job.run_dir)
+
+            # The order of the tensors in the file is nothing that counts: another program may have written it.
+            tensors = Tensors(tensor_file)
+            data = bytearray()
+            for name in sorted((name for name in tensors.header if name != "__metadata__"), reverse=True):
+                start, end = tensors.header[name]["data_offsets"]
+                tensors.header[name]["data_offsets"] = [len(data), len(data) + end - start]
+                data += tensors.data[start:end]
+            self.assertNotEqual(tensors.data, data)
+            tensors.data = data
+            tensors.write()
+            go_on(job, "--job.rounds=10")
+            summary = job.finish()
+        with Job(2, job__rounds=10) as whole:
+            self.assertEqual(whole.start().finish()["params_digest"], summary["params_digest"])
+
+    def test_of_a_folder_that_is_none(self):
+        with Job(2) as job:
+            done = coordinator(job, "--config", job.config, "--resume")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(len(done.stderr.strip().split("\n")), 1, done.stderr)
+            self.assertIn(str(job.run_dir), done.stderr)
+            self.assertFalse(job.run_dir.exists(), "something is left behind")
+
+    def test_later_than_the_time_to_join(self):
+        with Job(1, {"emulate.unit_time": "30ms"}, job__rounds=100, job__join_timeout="2s") as job:
+            job.start()
+            wait_for("a few seconds of the job", lambda: job.rounds() and job.rounds()[-1]["times"]["commit"] > 4)
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            job.wait()
+            rounds = len(job.rounds())
+            go_on(job, f"--job.rounds={rounds + 2}")
+            self.assertEqual(job.finish()["rounds"], rounds + 2)
+
+    def test_without_enough_workers_ends(self):
+        with Job(2, PACED, job__rounds=60, job__join_timeout="3s", job__min_workers=2) as job:
+            self.interrupted(job, 5)
+            before = contents(job.run_dir / "checkpoints")
+            job.start_coordinator("--resume")
+            job.start_worker(0, name="stays")
+            self.assertEqual(job.wait("coordinator"), 1)
+            self.assertEqual(job.summary()["status"], "failed")
+            self.assertIn("worker 1 is not there", job.summary()["reason"])
+            self.assertEqual(contents(job.run_dir / "checkpoints"), before)
+
+
+class FullDisk(ClusterTest):
+    """On a small file system of its own."""
+
+    def setUp(self):
+        self.mount = tempfile.mkdtemp(prefix="lockstep-full-")
+        self.addCleanup(os.rmdir, self.mount)
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", self.mount], capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            self.skipTest("no file system can be mounted here: " + made.stderr.strip())
+        self.addCleanup(subprocess.run, ["umount", "-l", self.mount], check=True)
+
+    def fill(self, leave):
+        """Leaves so many bytes free."""
+        stat = os.statvfs(self.mount)
+        path = pathlib.Path(self.mount) / "filler"
+        with open(path, "ab") as out:
+            os.posix_fallocate(out.fileno(), out.tell(), stat.f_bavail * stat.f_frsize - leave)
+        return path
+
+    def test_at_the_last_checkpoint(self):
+        with Job(2, {"emulate.unit_time": "5ms", "model.widths": "1024"}, job__rounds=60, checkpoint__every_rounds=10,
+                 checkpoint__keep=1) as job:
+            job.run_dir = pathlib.Path(self.mount) / "run"
+            job.start()
+            wait_for("a checkpoint", lambda: list(job.run_dir.glob("checkpoints/*.json")))
+            filler = self.fill(160 << 10)  # room for records, not for a checkpoint
+            self.assertEqual(job.wait(), 1)
+            summary = job.summary()
+            self.assertEqual(summary["status"], "failed")
+            self.assertIn("No space left", summary["reason"])
+            good = summary["checkpoint_round"]
+            self.assertEqual([path.name for path in sorted(job.run_dir.glob("checkpoints/*"))],
+                             [f"round-{good:010}.json", f"round-{good:010}.safetensors"])
+            self.assertEqual(len(job.rounds()), 60)
+            filler.unlink()
+            go_on(job)
+            self.assertEqual(job.finish()["rounds"], 60)
+
+    def test_at_a_record(self):
+        with Job(2, {"emulate.unit_time": "5ms"}, job__rounds=2000, checkpoint__every_rounds=10, checkpoint__keep=1) as job:
+            job.run_dir = pathlib.Path(self.mount) / "run"
+            job.start()
+            wait_for("a checkpoint", lambda: list(job.run_dir.glob("checkpoints/*.json")))
+            filler = self.fill(16 << 10)
+            self.assertEqual(job.wait(), 1)
+            summary = job.summary()
+            self.assertEqual(summary["status"], "failed")
+            self.assertIn("rounds.jsonl", summary["reason"])
+            self.assertIn("No space left", summary["reason"])
+            good = json.loads(checkpoint_of(job).read_text())["next_round"]
+            self.assertEqual(summary["checkpoint_round"], good - 1)
+            # The records have whole lines only, and those of the checkpoint.
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(len(job.rounds()))))
+            self.assertGreaterEqual(len(job.rounds()), good)
+            filler.unlink()
+            go_on(job, f"--job.rounds={good + 5}")
+            self.assertEqual(job.finish()["rounds"], good + 5)
+
+    def test_before_the_start(self):
+        with Job(1) as job:
+            job.run_dir = pathlib.Path(self.mount) / "run"
+            self.fill(0)
+            done = coordinator(job, "--config", job.config)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(len(done.stderr.strip().split("\n")), 1, done.stderr)
+            self.assertIn("No space left", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,94 @@
+// The records of a run directory: whole lines without gaps, whatever the disk does.
+#include "coordinator/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include "tests/temp_folder.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+RoundRecord Record(std::uint64_t round) {
+  RoundRecord record;
+  record.round = RoundId(round);
+  record.samples = 10;
+  record.commit = static_cast<double>(round);
+  return record;
+}
+
+std::string TextOf(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(RunDirectory, AFullDiskLeavesWholeLinesAndNoGap) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  const auto path = folder / "run/rounds.jsonl";
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    ASSERT_TRUE(directory->AppendRound(Record(round)).ok());
+  }
+  const std::string good = TextOf(path);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{good.size() + 10, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  const Status failed = directory->AppendRound(Record(3));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message, HasSubstr("rounds.jsonl"));
+  EXPECT_EQ(TextOf(path), good);
+  // Round 3 has no line, so round 4 gets none, and no checkpoint may count that knows of them.
+  EXPECT_FALSE(directory->AppendRound(Record(4)).ok());
+  EXPECT_FALSE(directory->Sync()().ok());
+  EXPECT_EQ(TextOf(path), good);
+}
+
+TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    ASSERT_TRUE(directory->AppendRound(Record(round)).ok());
+    EvaluationRecord evaluation;
+    evaluation.round = RoundId(round);
+    ASSERT_TRUE(directory->AppendEvaluation(evaluation).ok());
+  }
+  const std::string all = TextOf(folder / "run/rounds.jsonl");
+  EXPECT_FALSE(directory->Keep(RoundId(6), 60).ok());
+  EXPECT_FALSE(directory->Keep(RoundId(3), 31).ok());
+  const auto kept = directory->Keep(RoundId(3), 30);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_EQ(kept->latest, 2.0);
+  EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), all);
+  ASSERT_TRUE(directory->CutBack(*kept).ok());
+  const std::string cut = TextOf(folder / "run/rounds.jsonl");
+  EXPECT_EQ(std::count(cut.begin(), cut.end(), '\n'), 3);
+  EXPECT_EQ(all.substr(0, cut.size()), cut);
+  const std::string evaluations = TextOf(folder / "run/evaluations.jsonl");
+  EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 3);
+}
+
+TEST(RunDirectory, WhatCannotBeUsedIsAnErrorOfTheUser) {
+  const test::TempFolder folder;
+  std::ofstream(folder / "file") << "x";
+  const auto in_a_file = RunDirectory::Open(folder / "file/run", false);
+  ASSERT_FALSE(in_a_file.ok());
+  EXPECT_EQ(in_a_file.error().code, ErrorCode::kInvalid);
+  const auto nothing = RunDirectory::Open(folder / "typo", true);
+  ASSERT_FALSE(nothing.ok());
+  EXPECT_EQ(nothing.error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(folder / "typo"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
