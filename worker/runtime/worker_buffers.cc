@@ -57,10 +57,12 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
   if (buffers->memory().on_host()) {
-    std::uint64_t bytes = 0;
-    for (const auto& ids : {shared, own}) {
-      for (const BufferId& id : ids) bytes += buffers->Size(id) * sizeof(float);
-    }
+    // What no job does without: outside an arena a page is taken when it is touched, and of the
+    // shared buffers not all need be. Those of this round and of the one before it are.
+    std::uint64_t floats = 2 * (buffers->Size({BufferKind::kContribution, 0, {}}) +
+                                buffers->Size({BufferKind::kSum, 0, {}}));
+    for (const BufferId& id : own) floats += buffers->Size(id);
+    const std::uint64_t bytes = floats * sizeof(float);
     const Status fits =
         CheckMemory(bytes, fmt::format("memory for the gradients, sums and state of {} parameters",
                                        layout.parameter_count()));
