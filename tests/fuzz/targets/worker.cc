@@ -293,6 +293,7 @@ class Shell {
   }
   void CarryOut(const action::TakeSnapshot& a) { Begin(a); }
   void CarryOut(const action::DigestState& a) { Begin(a); }
+  void CarryOut(const action::DigestReplica& a) { Begin(a); }
   void CarryOut(const action::StoreState& a) {
     constexpr std::uint64_t kSize = kFloats * sizeof(float);
     LOCKSTEP_CHECK(a.tensor <= kStateTensors, "tensor {}", a.tensor);
