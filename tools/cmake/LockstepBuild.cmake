@@ -68,7 +68,7 @@ endif()
 
 # tests-LABEL builds what the tests with that label run, and no more.
 if(LOCKSTEP_BUILD_TESTS)
-  foreach(label unit golden property sim conformance cluster rdma fuzz smoke threads gpu)
+  foreach(label unit golden property sim faults conformance cluster rdma fuzz smoke threads gpu)
     add_custom_target(tests-${label})
   endforeach()
 endif()
@@ -112,7 +112,7 @@ endfunction()
 
 # lockstep_test(NAME SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ARGS ...]): a GoogleTest program, one ctest. The labels: the kind
 # of test (unit golden property sim conformance cluster rdma fuzz gpu), smoke for the job of several processes that runs under the
-# sanitizers, and threads for unit tests with more than one thread: the thread sanitizer runs those alone.
+# sanitizers, faults for simulated jobs under faults, and threads for unit tests with more than one thread: the thread sanitizer runs those alone.
 function(lockstep_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_TIMEOUT)
