@@ -1,0 +1,153 @@
+"""Faults that are put into the program on purpose, to see that the tests find them.
+
+Each changes one place by exact text replacement: `old` must stand in `file` exactly once. `run` names the suites of
+run.py that are tried, in this order, until one fails.
+"""
+
+from dataclasses import dataclass
+
+COORDINATOR = ("unit", "golden", "sim", "faults", "property")
+WORKER = ("worker", "sim", "faults")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    old: str
+    new: str
+    run: tuple[str, ...] = COORDINATOR
+
+
+MUTATIONS = [
+    # What a round is: sums, moves, quorum, scalars.
+    Mutation(
+        "the order of summation is turned round",
+        "coordinator/round_commit.cc",
+        "return std::tie(a.worker, a.part) < std::tie(b.worker, b.part);",
+        "return std::tie(a.worker, a.part) > std::tie(b.worker, b.part);",
+    ),
+    Mutation(
+        "units that are given back stay with their worker too, and count twice",
+        "coordinator/open_round.cc",
+        "  queue.erase(from, to);\n",
+        "",
+    ),
+    Mutation(
+        "the quorum is one less",
+        "coordinator/round_commit.cc",
+        "const bool enough = job_->members.CountLive() >= job_->min_workers;",
+        "const bool enough = job_->members.CountLive() + 1 >= job_->min_workers;",
+    ),
+    Mutation(
+        "half of the digests are a majority",
+        "coordinator/digest_votes.cc",
+        "if (2 * leading.agreeing > std::max",
+        "if (2 * leading.agreeing >= std::max",
+    ),
+    Mutation(
+        "a receipt for an old map of owners counts",
+        "coordinator/open_round.cc",
+        "  if (receipts.map_version < owners.version || !delivery.IsOwner(from.worker)) return {};\n",
+        "  if (!delivery.IsOwner(from.worker)) return {};\n",
+    ),
+    Mutation(
+        "a fenced contribution counts",
+        "coordinator/open_round.cc",
+        "return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;",
+        "return share;",
+    ),
+    Mutation(
+        "the learning rate is that of the update before",
+        "coordinator/round_commit.cc",
+        "double position = static_cast<double>(commit.update - 1);",
+        "double position = static_cast<double>(commit.update > 1 ? commit.update - 2 : 0);",
+    ),
+    Mutation(
+        "whoever finishes no unit is never lost",
+        "coordinator/liveness.cc",
+        "  if (idle >= patience) {\n",
+        "  if (idle >= patience && false) {\n",
+    ),
+    Mutation(
+        "a worker that applies an attempt does not notice that another one takes its place",
+        "worker/machine/core.cc",
+        "      applying_->attempt != commit.attempt) {\n",
+        "      applying_->attempt != commit.attempt && false) {\n",
+        WORKER,
+    ),
+    # Of our own: the round core.
+    Mutation(
+        "what was published in an attempt before counts for the next",
+        "coordinator/round_machine.cc",
+        "  if (message.attempt < round.commit.attempt) return {};\n  const auto& owners",
+        "  const auto& owners",
+    ),
+    Mutation(
+        "whoever promised not to apply is taken for a holder",
+        "coordinator/round_machine.cc",
+        "asked = message.holds_all ? Asked::kYes : Asked::kNo;",
+        "asked = Asked::kYes;",
+    ),
+    Mutation(
+        "a further attempt settles the round a second time",
+        "coordinator/round_commit.cc",
+        "  *sampler_ = round.before_settle;\n  round.carried.clear();\n",
+        "  round.carried.clear();\n",
+    ),
+    Mutation(
+        "who came back is taken for the one that contributed",
+        "coordinator/round_failover.cc",
+        "  return member == nullptr || !member->live() ||\n"
+        "         std::find(round.been_out.begin(), round.been_out.end(), id) != round.been_out.end();\n",
+        "  (void)round;\n  return member == nullptr || !member->live();\n",
+    ),
+    Mutation(
+        "a record calls dropped what is requeued",
+        "coordinator/round_record.cc",
+        "(follows ? record.requeued : record.dropped)",
+        "(follows ? record.dropped : record.requeued)",
+    ),
+    Mutation(
+        "a checkpoint has the books from before its round",
+        "coordinator/checkpointer.cc",
+        "  current_->state.totals = job_->totals;\n  SaveIfPossible();\n",
+        "  SaveIfPossible();\n",
+    ),
+    # Of our own: the worker core.
+    Mutation(
+        "contributions are let go one round early",
+        "worker/machine/core.cc",
+        "  own_.ReleaseBefore(commit.round);\n",
+        "  own_.ReleaseBefore(commit.round.Next());\n",
+        WORKER,
+    ),
+    Mutation(
+        "parameters change while a unit reads them",
+        "worker/machine/core.cc",
+        "  if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||\n",
+        "  if (standing_ != Standing::kLevel || applying_ ||\n",
+        WORKER,
+    ),
+    Mutation(
+        "a joiner is level when its first bucket is",
+        "worker/machine/catch_up.cc",
+        "    if (!IsAt(version, next)) return std::nullopt;\n",
+        "    if (!version) return std::nullopt;\n",
+        WORKER,
+    ),
+    Mutation(
+        "a promise not to apply is forgotten",
+        "worker/machine/sums_failover.cc",
+        "  if (!holds) entry.fenced = true;\n",
+        "",
+        WORKER,
+    ),
+    Mutation(
+        "a buffer that is served is free to be written",
+        "worker/machine/buffers.cc",
+        "  if (fetches_.contains(buffer) || ServedOf(buffer)) return true;\n",
+        "  if (fetches_.contains(buffer)) return true;\n",
+        WORKER,
+    ),
+]
