@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "--fault one-way@0.1s:0-1,for=0.5s", "--fault hang-reduction@0.1s:2,for=0.5s",
                       "--fault hang-compute@0.1s:2,for=600s",
                       "--fault fast-clock@0.1s:0,for=0.05s --fault slow-clock@0.1s:1,for=0.05s",
+                      "--fault partition@0.1s:0-1,for=600s", "--fault one-way@0.1s:1-0,for=600s",
                       "--fault fail-checkpoint@0.05s,for=0.1s"));
 
 // The books and the state go on from the checkpoint, or the checker would say so.

@@ -154,7 +154,7 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     faults.push_back(fault);
   }
   if (mix.endless && machines > 1) {
-    const std::array lasting = {FaultKind::kHangCompute};
+    const std::array lasting = {FaultKind::kPartition, FaultKind::kOneWay};
     Fault fault;
     fault.at = micros(static_cast<std::uint64_t>(mix.until.count() / 1000) + 1);
     fault.kind = lasting[random.NextBelow(lasting.size())];
