@@ -22,7 +22,7 @@ class Mutation:
 MUTATIONS = [
     # What a round is: sums, moves, quorum, scalars.
     Mutation(
-        "the order of summation is turned round",
+        "the parts are summed in another order",
         "coordinator/round_commit.cc",
         "return std::tie(a.worker, a.part) < std::tie(b.worker, b.part);",
         "return std::tie(a.worker, a.part) > std::tie(b.worker, b.part);",
@@ -130,7 +130,7 @@ MUTATIONS = [
         WORKER,
     ),
     Mutation(
-        "a joiner is level when its first bucket is",
+        "a joiner is level when its buckets are, at whatever round",
         "worker/machine/catch_up.cc",
         "    if (!IsAt(version, next)) return std::nullopt;\n",
         "    if (!version) return std::nullopt;\n",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts one fault after the other into a scratch copy of the tree and says which test finds it.
 
-usage: tests/mutation/run.py [--only TEXT] [--scratch DIR] [-j N] [--list]
+usage: tests/mutation/run.py [--only TEXT ...] [--scratch DIR] [-j N] [--list]
 
 Nobody runs this by itself: it builds the core and its tests once for each fault, which takes a minute or two on a
 machine that has nothing else to do. The copy is of what is committed. Status 1 when a fault is found by nothing, or
@@ -12,6 +12,7 @@ import argparse
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +47,13 @@ def run(command: list[str], cwd: pathlib.Path, log: pathlib.Path, limit: float |
 def prepare(scratch: pathlib.Path, log: pathlib.Path) -> None:
     source = scratch / "tree"
     source.mkdir(parents=True, exist_ok=True)
+    for old in source.iterdir():  # of an earlier run; what was built stays
+        if old.name == "build":
+            continue
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
     # As the caller's own build is configured, so that a compiler cache is of use.
@@ -93,12 +101,13 @@ def try_one(mutation: Mutation, source: pathlib.Path, log: pathlib.Path, jobs: i
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="those whose name or file contains this")
+    parser.add_argument("--only", action="append", help="those whose name or file contains this; may be repeated")
     parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build/mutation")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
-    chosen = [m for m in MUTATIONS if options.only in m.name or options.only in m.file]
+    wanted = options.only or [""]
+    chosen = [m for m in MUTATIONS if any(text in m.name or text in m.file for text in wanted)]
     if options.list:
         for mutation in chosen:
             print(f"{mutation.file}: {mutation.name}")
