@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <limits>
@@ -131,7 +132,7 @@ TEST_F(CheckpointStoreTest, WhereverADiskIsFullTheLastGoodOneStays) {
   ASSERT_TRUE(Write(4, 1).ok());
   const auto good = Names();
   // At the tensors' first byte, among them, in the state file at its first byte and later.
-  for (const rlim_t bytes : {0, 100, 400, 600, 1000}) {
+  for (const rlim_t bytes : {0, 100, 350, 400, 800}) {
     Status status;
     {
       const FileSizeLimit limit(bytes);
