@@ -1,5 +1,8 @@
 #include "coordinator/http_requests.h"
 
+#include <algorithm>
+#include <boost/algorithm/string/predicate.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -42,7 +45,24 @@ HttpAnswer HttpError(unsigned status, const std::string& text) {
   return {status, Dump({{"error", text}})};
 }
 
+// "name", "name:8080", "10.0.0.1:8080", "[::1]:8080". What is no browser may leave it out.
+bool HttpRequests::IsOurName(const std::string& host) const {
+  if (host.empty()) return true;
+  const bool bracket = host.front() == '[' && host.find(']') != std::string::npos;
+  const std::string name =
+      bracket ? host.substr(1, host.find(']') - 1) : host.substr(0, host.find(':'));
+  boost::system::error_code no_address;
+  boost::asio::ip::make_address(name, no_address);
+  if (!no_address || boost::algorithm::iequals(name, "localhost")) return true;
+  return std::any_of(host_names_.begin(), host_names_.end(), [&](const std::string& ours) {
+    return boost::algorithm::iequals(name, ours);
+  });
+}
+
 HttpAnswer HttpRequests::Answer(Time now, const HttpRequest& request) {
+  if (!IsOurName(request.host)) {
+    return HttpError(421, "this host is not known by that name: ask for it by its address");
+  }
   const std::string& target = request.target;
   const bool is_change = target == "/slowdown" || target == "/policy" || target == "/drain";
   if (is_change) {

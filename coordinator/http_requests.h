@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -17,6 +18,7 @@ struct HttpRequest {
   std::string method;
   std::string target;
   std::string body;
+  std::string host;            // header Host
   std::string nonce;           // header Lockstep-Nonce
   std::string proof;           // header Lockstep-Proof
   bool from_web_page = false;  // has an Origin
@@ -33,17 +35,24 @@ class HttpRequests {
     std::function<std::string()> status;                  // JSON
     std::function<Result<std::string>(Event event)> ask;  // a change
   };
-  // With `proof` every change has to prove the secret.
-  HttpRequests(Handlers handlers, std::optional<HttpProof> proof)
-      : handlers_(std::move(handlers)), proof_(std::move(proof)) {}
+  // With `proof` every change has to prove the secret. `host_names`: of this host, beside
+  // "localhost" and its addresses. A request for any other name is refused: it may come from a
+  // browser whose page has let its own name stand for this host's address (DNS rebinding).
+  HttpRequests(Handlers handlers, std::optional<HttpProof> proof,
+               std::vector<std::string> host_names)
+      : handlers_(std::move(handlers)),
+        proof_(std::move(proof)),
+        host_names_(std::move(host_names)) {}
 
   HttpAnswer Answer(Time now, const HttpRequest& request);
 
  private:
   HttpAnswer Change(Time now, const HttpRequest& request);
+  bool IsOurName(const std::string& host) const;
 
   Handlers handlers_;
   std::optional<HttpProof> proof_;
+  std::vector<std::string> host_names_;
 };
 
 HttpAnswer HttpError(unsigned status, const std::string& text);

@@ -1,5 +1,5 @@
 // The HTTP door: status and changes of a running job. One request a connection, bounded in size and
-// time.
+// time; when too many connections come, those give way that say nothing (transport/places.h).
 #pragma once
 
 #include <array>
@@ -18,9 +18,10 @@ namespace lockstep::coordinator {
 
 class StatusPage {
  public:
-  // `key`: of the job's secret for this purpose; required for an address that is not loopback,
-  // where changes have to prove it (kInvalid without). kUnavailable when the port cannot be had.
-  // The handlers are called on the io_context's thread for each request.
+  // `key`: of the job's secret for this purpose: changes have to prove it. Required for an address
+  // that is not loopback (kInvalid without). kUnavailable when the port cannot be had. The handlers
+  // are called on the io_context's thread for each request and may destroy the page; once it is
+  // destroyed they are called no more.
   static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
                                                     const HostPort& address,
                                                     const std::optional<HttpProof::Key>& key,

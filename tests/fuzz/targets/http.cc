@@ -24,7 +24,7 @@ coordinator::HttpRequests Door(bool with_proof, std::size_t* asked) {
          }
          return std::string("done");
        }},
-      std::move(proof));
+      std::move(proof), {"node7"});
 }
 
 }  // namespace
@@ -45,6 +45,8 @@ bool Run(Bytes bytes) {
   request.target = other.empty() ? kTargets[(what >> 2) % std::size(kTargets)] : other;
   request.body = Text(input.TakeRest());
   request.from_web_page = (flags & 2) != 0;
+  const bool strange_name = (flags & 8) != 0;
+  if (strange_name) request.host = "node7.rebound.example:8080";
   const Time now{std::chrono::seconds(100)};
   const bool honest = (flags & 4) != 0;
   if (honest) {
@@ -63,6 +65,7 @@ bool Run(Bytes bytes) {
   LOCKSTEP_CHECK(answer.status >= 200 && answer.status < 600);
   LOCKSTEP_CHECK(asked == 0 || !with_proof || honest, "a change without a proof");
   LOCKSTEP_CHECK(asked == 0 || !request.from_web_page, "a change by a web page");
+  LOCKSTEP_CHECK(answer.status == 421 || !strange_name, "an answer by a name of another host");
   if (with_proof && honest && asked > 0) {
     door.Answer(now, request);
     LOCKSTEP_CHECK(asked == 1, "a nonce was good twice");

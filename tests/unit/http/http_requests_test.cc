@@ -29,7 +29,9 @@ class HttpRequestsTest : public ::testing::Test {
       if (refuse_) return Error{ErrorCode::kInvalid, "no such \"policy\""};
       return std::string("done");
     };
-    return {std::move(handlers), with_secret ? std::optional<HttpProof>(KeyOf(7)) : std::nullopt};
+    return {std::move(handlers),
+            with_secret ? std::optional<HttpProof>(KeyOf(7)) : std::nullopt,
+            {"node7.cluster.example", "node7"}};
   }
   static HttpRequest Post(const std::string& target, const std::string& body) {
     HttpRequest request;
@@ -91,6 +93,22 @@ TEST_F(HttpRequestsTest, WhatIsWrongIsSaid) {
   const HttpAnswer refused = door.Answer(kNow, Post("/policy", "full"));
   EXPECT_EQ(refused.status, 400u);
   EXPECT_EQ(refused.body, "{\"error\":\"no such \\\"policy\\\"\"}\n");
+}
+
+TEST_F(HttpRequestsTest, OnlyThisHostsNamesAreAnswered) {
+  HttpRequests door = Make(false);
+  HttpRequest request = Get("/status");
+  for (const char* host : {"", "localhost", "LOCALHOST:8080", "127.0.0.1:8080", "10.1.2.3", "[::1]",
+                           "[fe80::1]:8080", "node7:8080", "Node7.cluster.example"}) {
+    request.host = host;
+    EXPECT_EQ(door.Answer(kNow, request).status, 200u) << host;
+  }
+  for (const char* host : {"rebound.example", "rebound.example:8080", "localhost.rebound.example",
+                           "node7.rebound.example", "127.0.0.1.rebound.example", "[", "[::1", ":",
+                           "[rebound.example]:8080"}) {
+    request.host = host;
+    EXPECT_EQ(door.Answer(kNow, request).status, 421u) << host;
+  }
 }
 
 TEST_F(HttpRequestsTest, WithASecretChangesProveIt) {
