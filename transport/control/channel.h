@@ -103,8 +103,9 @@ extern template class Channel<ToWorker, FromWorker>;
 extern template class Channel<FromWorker, ToWorker>;
 
 // Accepts workers. A connection is handed out once it has proven the secret and said Hello; until
-// then it has `handshake_timeout`, small messages only, and a place among `max_pending`: when all
-// are taken, newcomers wait until one ends or has had its place for a second.
+// then it has `handshake_timeout`, small messages only, and a place among `max_pending`. When all
+// are taken one gives way (transport/places.h); who has proven the secret has a place among as many
+// others, which strangers cannot take. Without a secret newcomers wait meanwhile, up to a second.
 class ControlServer {
  public:
   struct Options {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "transport/acceptor.h"
 #include "transport/control/resolve.h"
 
 namespace lockstep::transport::control {
@@ -162,7 +163,9 @@ asio::awaitable<Result<std::shared_ptr<Stream>>> ControlClient::Impl::Try(
   });
   boost::system::error_code failure;
   self->socket = std::make_shared<tcp::socket>(self->total.get_executor());
-  co_await self->socket->async_connect(endpoint, redirect_error(use_awaitable, failure));
+  OpenSocket(*self->socket, endpoint.protocol(), failure);
+  if (!failure)
+    co_await self->socket->async_connect(endpoint, redirect_error(use_awaitable, failure));
   Status secured;
   if (!failure) {
     self->stream = std::make_shared<Stream>(std::move(*self->socket));

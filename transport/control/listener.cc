@@ -2,10 +2,11 @@
 
 #include "transport/control/channel_impl.h"
 
-#include <algorithm>
 #include <list>
 
+#include "transport/acceptor.h"
 #include "transport/control/resolve.h"
+#include "transport/places.h"
 
 namespace lockstep::transport::control {
 namespace {
@@ -17,15 +18,16 @@ using asio::ip::tcp;
 
 constexpr std::size_t kMaxHelloBytes = 65536;
 constexpr unsigned char kTlsHandshake = 0x16;  // first byte; a frame of ours begins with 0
-// How long a newcomer may keep its place when others want it.
+// How long a newcomer may keep its place when others want it, where no secret tells who is who: on
+// loopback, where nothing is sent again to who was sent away. Honest workers speak at once.
+constexpr Duration kSilent = std::chrono::milliseconds(100);
 constexpr Duration kUndisturbed = std::chrono::seconds(1);
-// After an accept that failed, out of file descriptors for one.
-constexpr Duration kPause = std::chrono::seconds(1);
 
 // A connection that has not said Hello yet.
 struct Pending {
   std::shared_ptr<Stream> stream;
-  Time since;
+  Places::Ticket place = 0;
+  bool proven = false;
   bool admitted = false;
   std::optional<Error> ended;  // from outside: by time, or by others who want its place
 
@@ -36,41 +38,54 @@ struct Pending {
   }
 };
 
+Places::Options PlacesFor(const ControlServer::Options& options) {
+  if (options.secret) return {.most = options.max_pending};
+  return {.most = options.max_pending, .undisturbed_silent = kSilent, .undisturbed = kUndisturbed};
+}
+
 }  // namespace
 
 struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   Impl(asio::io_context& io, Options given, Handler callbacks)
       : options(std::move(given)),
         handler(std::make_shared<const Handler>(std::move(callbacks))),
-        acceptor(io),
-        room(io) {
+        context(io),
+        room(io),
+        places(PlacesFor(options)),
+        proven_places({.most = options.max_pending}) {
     if (options.secret) tls = std::make_shared<TlsContext>(TlsRole::kServer, *options.secret);
   }
 
   Status Open();
   void Stop();
   void Reject(const std::string& remote, const Error& why) const;
-  // Ends the longest-waiting one that has had its time; false: all are too fresh.
-  bool MakeRoom();
+  void OnConnection(tcp::socket socket);
+  // Newcomers wait outside while all places are taken by others who may keep theirs for now.
+  void AwaitRoom();
+  void TakePlace(const std::shared_ptr<Pending>& newcomer, Places& of, std::string address);
+  void GiveBack(const Pending& pending);
 
-  static asio::awaitable<void> Accept(std::shared_ptr<Impl> self);
   static asio::awaitable<void> Serve(std::shared_ptr<Impl> self, std::shared_ptr<Pending> newcomer);
   static asio::awaitable<Result<Hello>> Admit(std::shared_ptr<Impl> self,
-                                              std::shared_ptr<Stream> stream, FrameReader& reader);
+                                              std::shared_ptr<Pending> newcomer,
+                                              FrameReader& reader);
 
   const Options options;
   std::shared_ptr<const Handler> handler;
   std::shared_ptr<TlsContext> tls;
-  tcp::acceptor acceptor;
-  asio::steady_timer room;                      // cancelled when a place becomes free
-  std::list<std::shared_ptr<Pending>> pending;  // the oldest first
+  asio::io_context& context;
+  std::unique_ptr<Acceptor> acceptor;
+  asio::steady_timer room;
+  Places places;         // of strangers
+  Places proven_places;  // of those that have proven the secret: strangers cannot take them
+  std::list<std::shared_ptr<Pending>> pending;
   bool stopped = false;
 };
 
 Status ControlServer::Impl::Open() {
   const std::string name = ToString(options.listen);
   boost::system::error_code failure;
-  tcp::resolver resolver(acceptor.get_executor());
+  tcp::resolver resolver(context);
   const auto found =
       resolver.resolve(options.listen.host, std::to_string(options.listen.port),
                        tcp::resolver::passive | tcp::resolver::numeric_service, failure);
@@ -79,22 +94,25 @@ Status ControlServer::Impl::Open() {
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   if (!IsLoopback(endpoint.address()) && !options.secret) return SecretRequired(options.listen);
-  acceptor.open(endpoint.protocol(), failure);
-  if (!failure) acceptor.set_option(tcp::acceptor::reuse_address(true), failure);
-  if (!failure) acceptor.bind(endpoint, failure);
-  if (!failure) acceptor.listen(tcp::acceptor::max_listen_connections, failure);
+  Acceptor::Handler accepted;
+  accepted.on_connection = [self = weak_from_this()](tcp::socket socket) {
+    if (const auto held = self.lock()) held->OnConnection(std::move(socket));
+  };
+  accepted.on_exhausted = [self = weak_from_this()](const std::string& why) {
+    if (const auto held = self.lock())
+      held->Reject("the listening socket", {ErrorCode::kUnavailable, why});
+  };
+  acceptor = Acceptor::Listen(context, endpoint, std::move(accepted), failure);
   if (failure) {
     return Error{ErrorCode::kUnavailable, fmt::format("{}: {}", name, failure.message())};
   }
-  asio::co_spawn(acceptor.get_executor(), Accept(shared_from_this()), RethrowFromCoroutine);
   return {};
 }
 
 void ControlServer::Impl::Stop() {
   stopped = true;
   handler = nullptr;
-  boost::system::error_code ignored;
-  acceptor.close(ignored);
+  acceptor = nullptr;
   room.cancel();
   for (const auto& newcomer : pending) newcomer->End(ErrorCode::kClosed, "closed here");
 }
@@ -104,60 +122,66 @@ void ControlServer::Impl::Reject(const std::string& remote, const Error& why) co
   if (held && held->on_rejected) held->on_rejected(remote, why);
 }
 
-bool ControlServer::Impl::MakeRoom() {
-  if (pending.size() < options.max_pending) return true;
-  const auto oldest = pending.front();
-  if (MonotonicNow() - oldest->since < kUndisturbed) return false;
-  pending.pop_front();
-  oldest->End(ErrorCode::kRefused, "too many connections that say no Hello");
-  return true;
+void ControlServer::Impl::TakePlace(const std::shared_ptr<Pending>& newcomer, Places& of,
+                                    std::string address) {
+  const auto taken = of.Take(MonotonicNow(), std::move(address));
+  newcomer->place = taken.ticket;
+  if (!taken.ended) return;
+  for (const auto& other : pending) {
+    const bool there = (other->proven ? &proven_places : &places) == &of;
+    if (there && other->place == *taken.ended)
+      other->End(ErrorCode::kRefused, "too many connections that say no Hello");
+  }
 }
 
-asio::awaitable<void> ControlServer::Impl::Accept(std::shared_ptr<Impl> self) {
-  boost::system::error_code failure;
-  while (!self->stopped) {
-    if (!self->MakeRoom()) {
-      self->room.expires_after(self->pending.front()->since + kUndisturbed - MonotonicNow());
-      co_await self->room.async_wait(redirect_error(use_awaitable, failure));
-      continue;
-    }
-    tcp::socket socket =
-        co_await self->acceptor.async_accept(redirect_error(use_awaitable, failure));
-    if (self->stopped) break;
-    if (failure) {
-      self->Reject("the listening socket", WhyEnded(failure));
-      if (self->stopped) break;
-      self->room.expires_after(kPause);
-      co_await self->room.async_wait(redirect_error(use_awaitable, failure));
-      continue;
-    }
-    auto newcomer = std::make_shared<Pending>();
-    newcomer->stream = std::make_shared<Stream>(std::move(socket));
-    newcomer->since = MonotonicNow();
-    self->pending.push_back(newcomer);
-    asio::co_spawn(self->acceptor.get_executor(), Serve(self, std::move(newcomer)),
-                   RethrowFromCoroutine);
-  }
+void ControlServer::Impl::GiveBack(const Pending& newcomer) {
+  (newcomer.proven ? proven_places : places).GiveBack(newcomer.place);
+}
+
+void ControlServer::Impl::OnConnection(tcp::socket socket) {
+  auto newcomer = std::make_shared<Pending>();
+  TakePlace(newcomer, places, AddressKey(socket));
+  newcomer->stream = std::make_shared<Stream>(std::move(socket));
+  pending.push_back(newcomer);
+  asio::co_spawn(context, Serve(shared_from_this(), std::move(newcomer)), RethrowFromCoroutine);
+  AwaitRoom();
+}
+
+void ControlServer::Impl::AwaitRoom() {
+  if (!acceptor) return;
+  const Time now = MonotonicNow();
+  const Time free = places.FreeAt(now);
+  if (free <= now) return acceptor->Resume();
+  acceptor->Hold();
+  room.expires_after(free - now);
+  room.async_wait([self = shared_from_this()](const boost::system::error_code& failure) {
+    if (!failure) self->AwaitRoom();
+  });
 }
 
 asio::awaitable<void> ControlServer::Impl::Serve(std::shared_ptr<Impl> self,
                                                  std::shared_ptr<Pending> newcomer) {
   const Duration most = self->options.handshake_timeout;
-  asio::steady_timer deadline(self->acceptor.get_executor(), most);
+  asio::steady_timer deadline(self->context, most);
   deadline.async_wait([newcomer, most](const boost::system::error_code& failure) {
     if (failure) return;
     newcomer->End(ErrorCode::kTimeout, fmt::format("said no Hello within {:g} s", Seconds(most)));
   });
   FrameReader reader(kMaxHelloBytes);
-  Result<Hello> hello = co_await Admit(self, newcomer->stream, reader);
-  deadline.cancel();
-  self->pending.remove(newcomer);
-  self->room.cancel();
+  Result<Hello> hello = co_await Admit(self, newcomer, reader);
   if (newcomer->ended) hello = *newcomer->ended;
   newcomer->admitted = hello.ok();
   if (!hello) {
-    newcomer->stream->Close();
     self->Reject(newcomer->stream->remote(), hello.error());
+    // It may still have to read why. As long as it does not, it keeps its place and its deadline.
+    co_await newcomer->stream->Drain();
+  }
+  deadline.cancel();
+  self->pending.remove(newcomer);
+  self->GiveBack(*newcomer);
+  self->AwaitRoom();
+  if (!hello) {
+    newcomer->stream->Close();
     co_return;
   }
   const auto held = self->handler;
@@ -168,25 +192,30 @@ asio::awaitable<void> ControlServer::Impl::Serve(std::shared_ptr<Impl> self,
 }
 
 asio::awaitable<Result<Hello>> ControlServer::Impl::Admit(std::shared_ptr<Impl> self,
-                                                          std::shared_ptr<Stream> stream,
+                                                          std::shared_ptr<Pending> newcomer,
                                                           FrameReader& reader) {
+  const std::shared_ptr<Stream> stream = newcomer->stream;
   boost::system::error_code failure;
   const auto first = co_await stream->Peek(failure);
   if (!first) {
     if (!failure) failure = asio::error::eof;
     co_return WhyEnded(failure);
   }
+  self->places.Heard(newcomer->place);
   const bool wants_tls = *first == kTlsHandshake;
   if (wants_tls != (self->tls != nullptr)) {
     const std::string why = wants_tls ? "the worker has a --secret-file, the coordinator has none"
                                       : "the coordinator has a --secret-file, the worker has none";
     const std::string refusal = Encode(ToWorker(Refuse{why}));
-    co_await stream->Dismiss(refusal);
+    co_await stream->Tell(refusal);
     co_return Error{ErrorCode::kRefused, why};
   }
   if (self->tls) {
     Status secured = co_await stream->Secure(self->tls, TlsRole::kServer);
     if (!secured) co_return secured.error();
+    self->GiveBack(*newcomer);
+    newcomer->proven = true;
+    self->TakePlace(newcomer, self->proven_places, std::string());
   }
   std::vector<std::byte> buffer(4096);
   while (true) {
@@ -217,8 +246,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Listen(asio::io_context& i
 }
 
 HostPort ControlServer::address() const {
-  boost::system::error_code ignored;
-  const tcp::endpoint endpoint = impl_->acceptor.local_endpoint(ignored);
+  const tcp::endpoint endpoint = impl_->acceptor->endpoint();
   return {endpoint.address().to_string(), endpoint.port()};
 }
 

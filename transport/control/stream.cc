@@ -24,7 +24,7 @@ Error WhyEnded(const boost::system::error_code& failure) {
   return {ErrorCode::kClosed, closed ? "the other end closed the connection" : failure.message()};
 }
 
-Stream::Stream(tcp::socket socket) : socket_(std::move(socket)) {
+Stream::Stream(tcp::socket socket) : socket_(std::move(socket)), guard_(socket_.native_handle()) {
   Failure ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
   remote_ = Shown(socket_.remote_endpoint(ignored));
@@ -78,12 +78,15 @@ std::size_t Stream::WriteNow(std::string_view bytes) {
   return sent > 0 ? static_cast<std::size_t>(sent) : 0;
 }
 
-asio::awaitable<void> Stream::Dismiss(std::string_view payload) {
+asio::awaitable<void> Stream::Tell(std::string_view payload) {
   const std::string frame = FrameOf(payload);
   Failure failure;
   co_await asio::async_write(socket_, asio::buffer(frame), redirect_error(use_awaitable, failure));
+}
+
+asio::awaitable<void> Stream::Drain() {
   ShutdownSend();
-  // What it has sent is read away: closing over unread bytes would throw away ours.
+  Failure failure;
   std::vector<std::byte> scrap(4096);
   while (!failure) {
     co_await socket_.async_read_some(asio::buffer(scrap), redirect_error(use_awaitable, failure));
@@ -103,6 +106,7 @@ void Stream::ShutdownSend() {
 
 void Stream::Close() {
   Failure ignored;
+  guard_.Release();
   socket_.close(ignored);
 }
 

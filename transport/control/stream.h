@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "transport/control/frame.h"
 #include "transport/control/tls.h"
+#include "transport/fork_guard.h"
 
 namespace lockstep::transport::control {
 
@@ -39,9 +40,11 @@ class Stream {
   // Sends as much as the socket takes without waiting; 0 where that cannot be told (TLS) or nothing
   // is taken. What fails here fails again in Write.
   std::size_t WriteNow(std::string_view bytes);
-  // Sends `payload` as a frame, outside of TLS, and ends our side; returns when the other end has
-  // closed its side, so that it has read it.
-  boost::asio::awaitable<void> Dismiss(std::string_view payload);
+  // Sends `payload` as a frame, outside of TLS.
+  boost::asio::awaitable<void> Tell(std::string_view payload);
+  // Ends our side and reads away what still comes, until the other end has closed its side: closing
+  // over unread bytes would throw away what we have sent, a refusal or an alert of TLS.
+  boost::asio::awaitable<void> Drain();
 
   // Bytes are in the socket, unread. Also true at its end.
   bool HasUnread();
@@ -53,6 +56,7 @@ class Stream {
 
  private:
   boost::asio::ip::tcp::socket socket_;
+  ForkGuard guard_;
   std::shared_ptr<TlsContext> context_;
   std::unique_ptr<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   std::string remote_;

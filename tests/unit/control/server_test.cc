@@ -155,6 +155,54 @@ TEST_F(ServerTest, IdleConnectionsDoNotKeepWorkersOut) {
   EXPECT_EQ(rejected_[0].message, "too many connections that say no Hello");
 }
 
+// With a secret nobody waits behind strangers: they have no place for longer than others leave
+// them, and none at all among those who have proven it.
+TEST_F(ServerTest, AFloodDoesNotKeepOutWhoKnowsTheSecret) {
+  Listen([] {
+    ControlServer::Options options;
+    options.secret = SecretOf('s');
+    options.max_pending = 16;
+    options.handshake_timeout = 3600s;
+    return options;
+  }());
+  std::vector<boost::asio::ip::tcp::socket> flood;
+  const auto more = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      flood.push_back(RawConnection());
+      // Half of them begin a TLS handshake and leave it at that.
+      if (i % 2 == 0) boost::asio::write(flood.back(), boost::asio::buffer("\x16", 1));
+    }
+  };
+  more(400);
+  for (std::size_t worker = 1; worker <= 5; ++worker) {
+    ControlClient::Options options;
+    options.secret = SecretOf('s');
+    std::unique_ptr<WorkerEnd> joined = Connect(options);
+    ASSERT_TRUE(joined);
+    more(100);
+    ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == worker; }));
+    EXPECT_FALSE(joined->closed);
+  }
+}
+
+// A refusal is no use if it is lost: what the other end has sent meanwhile must not destroy it.
+TEST_F(ServerTest, ARefusalArrivesWhateverWasSent) {
+  Listen([] {
+    ControlServer::Options options;
+    options.secret = SecretOf('s');
+    return options;
+  }());
+  for (int i = 0; i < 20; ++i) {
+    auto plain = RawConnection();
+    std::string sent = FrameOf(Encode(FromWorker(Hello{})));
+    sent += std::string(100000, '\0');
+    plain.non_blocking(true);
+    boost::system::error_code ignored;
+    boost::asio::write(plain, boost::asio::buffer(sent), ignored);
+    EXPECT_THAT(ReadToEnd(plain), HasSubstr("the coordinator has a --secret-file"));
+  }
+}
+
 TEST_F(ServerTest, ManyWorkersAtOnceAllGetInThoughPlacesAreFew) {
   Listen([] {
     ControlServer::Options options;
