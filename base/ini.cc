@@ -77,9 +77,21 @@ std::size_t Utf8Length(std::string_view text) {
   return overlong || surrogate || point > 0x10ffff ? 0 : length;
 }
 
-bool IsControl(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return byte < 0x20 || byte == 0x7f;
+// Also those above ASCII (U+0080 to U+009F), which some terminals obey.
+bool IsControl(std::string_view text) {
+  const auto byte = static_cast<unsigned char>(text[0]);
+  const bool above = byte == 0xc2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xa0;
+  return byte < 0x20 || byte == 0x7f || above;
+}
+bool IsControl(char c) { return IsControl(std::string_view(&c, 1)); }
+
+// Takes the next character off the text; "?" where it cannot be shown.
+std::string_view TakeShown(std::string_view& text) {
+  const std::size_t length = Utf8Length(text);
+  const std::string_view shown =
+      length == 0 || IsControl(text) ? std::string_view("?") : text.substr(0, length);
+  text.remove_prefix(std::max<std::size_t>(length, 1));
+  return shown;
 }
 
 // What is wrong with the bytes of a line.
@@ -100,28 +112,28 @@ std::optional<std::string> BadBytes(std::string_view line) {
 bool IsPrintable(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = Utf8Length(text.substr(i));
-    if (length == 0 || IsControl(text[i])) return false;
+    if (length == 0 || IsControl(text.substr(i))) return false;
     i += length;
   }
   return true;
 }
 
+std::string Printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) out += TakeShown(text);
+  return out;
+}
+
 std::string Quoted(std::string_view text) {
   constexpr std::size_t kLongest = 80;
   std::string out = "\"";
-  for (std::size_t i = 0; i < text.size();) {
-    if (i >= kLongest) {
+  const std::size_t size = text.size();
+  while (!text.empty()) {
+    if (size - text.size() >= kLongest) {
       out += "...";
       break;
     }
-    const std::size_t length = Utf8Length(text.substr(i));
-    if (length == 0 || IsControl(text[i])) {
-      out += '?';
-      ++i;
-    } else {
-      out += text.substr(i, length);
-      i += length;
-    }
+    out += TakeShown(text);
   }
   return out + "\"";
 }

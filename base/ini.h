@@ -32,6 +32,9 @@ std::string IniValue(const std::string& value);
 // True for valid UTF-8 without control characters (a tab is one).
 bool IsPrintable(std::string_view text);
 
+// The text on one line: what cannot be shown, a control character or what is no UTF-8, as "?".
+std::string Printable(std::string_view text);
+
 // For messages: in quotes, on one line, cut where it is long, what cannot be shown as "?".
 std::string Quoted(std::string_view text);
 

@@ -333,8 +333,7 @@ std::string Encode(const FromWorker& message) {
 
 Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes) {
   OnArena<wire::FromWorker> in;
-  if (bytes.size() > std::size_t{1} << 30 ||
-      !in->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!ParseBounded(bytes, in.get())) {
     return Error{ErrorCode::kInvalid, "bytes that are no message of a worker"};
   }
   Checks checks;

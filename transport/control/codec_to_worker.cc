@@ -271,8 +271,7 @@ std::string Encode(const ToWorker& message) {
 
 Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes) {
   OnArena<wire::ToWorker> in;
-  if (bytes.size() > std::size_t{1} << 30 ||
-      !in->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!ParseBounded(bytes, in.get())) {
     return Error{ErrorCode::kInvalid, "bytes that are no message to a worker"};
   }
   Checks checks;

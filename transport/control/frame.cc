@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/ini.h"
+
 namespace lockstep::transport::control {
 namespace {
 
@@ -44,6 +46,13 @@ Result<std::optional<std::span<const std::byte>>> FrameReader::Next() {
   if (rest.size() < kFrameHeaderBytes) return Frame();
   const std::uint32_t length = LengthAt(rest);
   if (length == 0 || length > max_bytes_) {
+    const std::string_view begins = rest.substr(0, kFrameHeaderBytes);
+    if (IsPrintable(begins)) {
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("no message of Lockstep but a text that begins with {}{}", Quoted(begins),
+                      begins == "HTTP" || begins.front() == '<' ? ", as a web server's" : "")};
+    }
     return Error{ErrorCode::kInvalid, fmt::format("a message of {} bytes where 1 to {} are allowed",
                                                   length, max_bytes_)};
   }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <google/protobuf/arena.h>
+#include <google/protobuf/message.h>
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +45,11 @@ class OnArena {
   Message* message_ = nullptr;
 };
 
+// Parses `bytes`; false where they are no such message, or hold more values than any message of
+// ours can: parsed, a value takes up to forty times the bytes that it came in, so the bound on
+// those is not enough.
+bool ParseBounded(std::span<const std::byte> bytes, google::protobuf::Message* into);
+
 // Remembers the first thing that is wrong with a message under decoding.
 class Checks {
  public:
@@ -72,7 +79,8 @@ OwnerMap Get(const wire::OwnerMap& in, Checks& checks);
 Plan Get(const wire::Plan& in, Checks& checks);
 StateChunk Get(const wire::StateChunk& in, Checks& checks);
 PartIndex GetPart(std::uint32_t part, Checks& checks);
-// A text of at most kMaxTextBytes; an address.
+// A text of at most kMaxTextBytes, on one line and without control characters: it goes into logs
+// and onto terminals as it is. An address.
 std::string GetText(const std::string& in, Checks& checks);
 std::string GetAddress(const std::string& in, Checks& checks);
 // At most kMaxSlowdownBytes.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <limits>
@@ -219,6 +220,66 @@ TEST(Codec, TensorsAddUpToTheParameters) {
   EXPECT_THAT(ErrorOf(ready), HasSubstr("larger than the model")) << "its product overflows to 0";
   ready.tensors = {{"w", std::vector<std::uint64_t>(kMaxDimensions + 1, 1)}};
   EXPECT_THAT(ErrorOf(ready), HasSubstr("dimensions"));
+}
+
+// What a host or a device is called stands in logs and on terminals: it makes no line of its own
+// there and moves no cursor.
+TEST(Codec, TextsStayOnOneLine) {
+  Hello hello;
+  hello.host = "node\n12:00:00.000 coordinator error the job has failed";
+  hello.device =
+      "\x1b[2Jcpu\x7f\r \xc2\x9b"
+      "31m \xff";
+  hello.version = "B\xc3\xa4r";
+  const auto decoded = DecodeFromWorker(BytesOf(Encode(FromWorker(hello))));
+  ASSERT_TRUE(decoded.ok());
+  const auto& got = std::get<Hello>(*decoded);
+  EXPECT_EQ(got.host, "node?12:00:00.000 coordinator error the job has failed");
+  EXPECT_EQ(got.device, "?[2Jcpu?? ?31m ?");
+  EXPECT_EQ(got.version, hello.version);
+  const auto refused = DecodeToWorker(BytesOf(Encode(ToWorker(Refuse{"a\nb", false}))));
+  ASSERT_TRUE(refused.ok());
+  EXPECT_EQ(std::get<Refuse>(*refused).reason, "a?b");
+}
+
+long PeakKib() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// A few bytes in a message can stand for a large object: there are not more of them than any
+// message of ours has, and none is made before that is known.
+TEST(Codec, AMessageTakesAboutTheMemoryOfItsBytes) {
+  const auto ready_of = [](const std::string& field, std::size_t bytes) {
+    std::string body;
+    body.reserve(bytes + field.size());
+    while (body.size() + field.size() <= bytes) body += field;
+    // FromWorker::ready, and its length.
+    std::string message("\x12");
+    for (std::size_t rest = body.size();; rest >>= 7) {
+      message += static_cast<char>((rest & 0x7f) | (rest > 0x7f ? 0x80 : 0));
+      if (rest <= 0x7f) break;
+    }
+    return message + body;
+  };
+  std::string packed("\x42\x80\x80\x40\x12\xfc\xff\x3f", 8);  // a tensor of a million extents
+  packed += std::string(0xffffc, '\0');
+  const std::string some[] = {std::string("\x42\0", 2),  // tensors without anything
+                              std::string("\x4a\0", 2),  // names of state without a letter
+                              packed, std::string("\xf8\x01\0", 3)};  // a field that is not known
+  for (const std::string& field : some) {
+    const std::string message = ready_of(field, 8u << 20);
+    const long before = PeakKib();
+    EXPECT_FALSE(DecodeFromWorker(BytesOf(message)).ok());
+    EXPECT_LT(PeakKib() - before, 8 << 10);
+  }
+  Sealed sealed;
+  sealed.units.resize(kMaxUnits);
+  for (std::uint32_t i = 0; i < kMaxUnits; ++i) {
+    sealed.units[i] = {{UnitIndex(i), {i + 1ull, i + 2ull}}, 1, std::int64_t{1} << 60};
+  }
+  EXPECT_EQ(ErrorOf(FromWorker(sealed)), "") << "as large as they come";
 }
 
 TEST(Codec, LongReasonsAreCutNotRefused) {

@@ -53,7 +53,8 @@ TEST(Frame, LengthsThatAreNotAllowedAreSeenAtOnce) {
   EXPECT_EQ(error(std::string_view("\0\0\0\x0a", 4), 10), "");
   EXPECT_THAT(error("\xff\xff\xff\xff", 8u << 20), HasSubstr("4294967295 bytes"));
   EXPECT_THAT(error(std::string_view("\0\0\0\0", 4), 10), HasSubstr("0 bytes"));
-  EXPECT_THAT(error("GET / HTTP/1.1\r\n", 8u << 20), HasSubstr("allowed"));
+  EXPECT_THAT(error("GET / HTTP/1.1\r\n", 8u << 20), HasSubstr("begins with \"GET \""));
+  EXPECT_THAT(error("HTTP/1.1 400 Bad Request\r\n", 8u << 20), HasSubstr("a web server's"));
   EXPECT_EQ(error(std::string_view("\0\0", 2), 10), "");
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ini.h"
 #include "base/messages.h"
 
 namespace lockstep {
@@ -16,6 +17,9 @@ template <class T>
 T Any() {
   return *rc::gen::arbitrary<T>();
 }
+
+// Texts come out of a decoder on one line.
+inline std::string AnyText() { return Printable(*rc::gen::arbitrary<std::string>()); }
 
 template <>
 inline float Any<float>() {
@@ -114,7 +118,7 @@ inline Plan Any<Plan>() {
 
 template <>
 inline PeerInfo Any<PeerInfo>() {
-  return {Any<MemberId>(), Any<std::string>(), Any<std::string>(), Any<std::string>()};
+  return {Any<MemberId>(), AnyText(), AnyText(), AnyText()};
 }
 
 template <>
@@ -151,15 +155,14 @@ inline ToWorker AnyToWorker(std::size_t kind) {
   static_assert(std::variant_size_v<ToWorker> == 19);
   switch (kind) {
     case 0:
-      return Welcome{Any<MemberId>(),    Any<Term>(),          Any<std::string>(), SomeBytes(32),
-                     Any<std::string>(), Any<std::uint32_t>(), Any<std::int64_t>()};
+      return Welcome{Any<MemberId>(), Any<Term>(),          AnyText(),          SomeBytes(32),
+                     AnyText(),       Any<std::uint32_t>(), Any<std::int64_t>()};
     case 1:
-      return Refuse{Any<std::string>(), Any<bool>()};
+      return Refuse{AnyText(), Any<bool>()};
     case 2:
-      return Form{Any<std::uint32_t>(), Any<std::string>(), Several(Any<PeerInfo>),
-                  Several(Any<PeerInfo>)};
+      return Form{Any<std::uint32_t>(), AnyText(), Several(Any<PeerInfo>), Several(Any<PeerInfo>)};
     case 3:
-      return MemberLeft{Any<MemberId>(), Any<std::string>()};
+      return MemberLeft{Any<MemberId>(), AnyText()};
     case 4:
       return Start{
           *rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint, StateSource::kPeers),
@@ -185,11 +188,11 @@ inline ToWorker AnyToWorker(std::size_t kind) {
     case 14:
       return Any<StateChunk>();
     case 15:
-      return Finish{Any<std::string>(), Any<bool>()};
+      return Finish{AnyText(), Any<bool>()};
     case 16:
-      return SetSlowdown{Any<std::string>()};
+      return SetSlowdown{AnyText()};
     case 17:
-      return AskToLeave{Any<std::string>()};
+      return AskToLeave{AnyText()};
     default:
       return Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
   }
@@ -198,18 +201,15 @@ inline ToWorker AnyToWorker(std::size_t kind) {
 template <>
 inline Ready Any<Ready>() {
   Ready ready;
-  ready.transports = Several([] {
-    return TransportOffer{Any<std::string>(), Any<std::string>(), Any<std::string>()};
-  });
-  ready.mapping_address = Any<std::string>();
-  ready.dataset_digest = Any<std::string>();
-  ready.slowdowns = Any<std::string>();
+  ready.transports = Several([] { return TransportOffer{AnyText(), AnyText(), AnyText()}; });
+  ready.mapping_address = AnyText();
+  ready.dataset_digest = AnyText();
+  ready.slowdowns = AnyText();
   ready.train_samples = Any<std::uint64_t>();
   ready.test_samples = Any<std::uint64_t>();
   ready.state_tensors = Any<std::uint32_t>();
   ready.tensors = Several([] {
-    return TensorInfo{Any<std::string>(),
-                      Several([] { return *rc::gen::inRange<std::uint64_t>(1, 9000); })};
+    return TensorInfo{AnyText(), Several([] { return *rc::gen::inRange<std::uint64_t>(1, 9000); })};
   });
   for (const TensorInfo& tensor : ready.tensors) {
     std::uint64_t values = 1;
@@ -225,9 +225,8 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
   static_assert(std::variant_size_v<FromWorker> == 21);
   switch (kind) {
     case 0: {
-      Hello hello{Any<std::uint32_t>(), Any<std::string>(), Any<std::string>(),
-                  Any<std::uint64_t>(), Any<std::string>(), std::nullopt,
-                  Any<std::string>()};
+      Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
+                  std::nullopt,         AnyText()};
       if (Any<bool>()) hello.wanted = WorkerId(Any<std::uint32_t>());
       return hello;
     }
@@ -235,8 +234,8 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
       return Any<Ready>();
     case 2:
       return Reached{Any<std::uint32_t>(), Several([] {
-                       return PeerPath{Any<MemberId>(), Any<bool>(),        Any<std::string>(),
-                                       Any<bool>(),     Any<std::string>(), Any<double>()};
+                       return PeerPath{Any<MemberId>(), Any<bool>(), AnyText(),
+                                       Any<bool>(),     AnyText(),   Any<double>()};
                      })};
     case 3:
       return Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<Attempt>()};
@@ -267,11 +266,11 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
       return HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
                         Any<std::uint32_t>()};
     case 10:
-      return Behind{Any<RoundId>(), Any<bool>(), Any<std::string>(), Any<std::uint32_t>()};
+      return Behind{Any<RoundId>(), Any<bool>(), AnyText(), Any<std::uint32_t>()};
     case 11:
       return Level{Any<RoundId>(), Any<std::uint32_t>()};
     case 12:
-      return Unreachable{Any<MemberId>(), Any<std::string>()};
+      return Unreachable{Any<MemberId>(), AnyText()};
     case 13: {
       const SampleRange range = Any<SampleRange>();
       return EvaluationResult{Any<std::uint32_t>(), range, Any<double>(), range.size() / 2};
@@ -279,9 +278,9 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
     case 14:
       return Any<StateChunk>();
     case 15:
-      return Final{Any<RoundId>(), Any<std::string>()};
+      return Final{Any<RoundId>(), AnyText()};
     case 16:
-      return Leave{Any<std::string>()};
+      return Leave{AnyText()};
     case 17:
       return Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
     case 18:
