@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace lockstep::coordinator {
 
@@ -19,6 +20,97 @@ PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool map
           mapping ? member.ready.mapping_address : std::string(), member.hello.host_id};
 }
 
+namespace {
+
+std::string Disagreement(const Job& job, WorkerId worker, const Ready& ready) {
+  if (ready.dataset_digest != job.dataset_digest) {
+    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
+                       ready.dataset_digest, job.agreed_by, job.dataset_digest);
+  }
+  const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
+    return its == ours ? std::string()
+                       : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,
+                                     job.agreed_by, ours);
+  };
+  for (const std::string& text :
+       {differs("training samples", ready.train_samples, job.train_samples),
+        differs("test samples", ready.test_samples, job.test_samples),
+        differs("parameters", ready.parameter_count, job.parameter_count),
+        differs("tensors of optimizer state", ready.state_tensors, job.state_tensors)}) {
+    if (!text.empty()) return text;
+  }
+  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job.tensors.size()); ++i) {
+    if (i < ready.tensors.size() && i < job.tensors.size() &&
+        ready.tensors[i] == job.tensors[i]) {
+      continue;
+    }
+    const auto name = [i](const std::vector<TensorInfo>& tensors) {
+      if (i >= tensors.size()) return std::string("no tensor");
+      return tensors[i].name + " " + InWords(tensors[i].shape);
+    };
+    return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
+                       job.agreed_by, name(job.tensors));
+  }
+  if (ready.state_names != job.state_names) {
+    return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
+                       InWords(ready.state_names), job.agreed_by, InWords(job.state_names));
+  }
+  return {};
+}
+
+// What all workers of a job have in common.
+bool SameData(const Ready& a, const Ready& b) {
+  return a.dataset_digest == b.dataset_digest && a.train_samples == b.train_samples &&
+         a.test_samples == b.test_samples && a.parameter_count == b.parameter_count &&
+         a.state_tensors == b.state_tensors && a.tensors == b.tensors &&
+         a.state_names == b.state_names;
+}
+
+}  // namespace
+
+bool AgreeOnData(Job* job) {
+  if (job->agreed) return true;
+  std::vector<std::vector<Member*>> camps;  // each of one mind
+  std::size_t ready = 0;
+  for (Member& member : job->members.all()) {
+    if (!member.connected() || member.state != MemberState::kReady) continue;
+    ++ready;
+    const auto same = std::ranges::find_if(camps, [&](const std::vector<Member*>& camp) {
+      return SameData(camp.front()->ready, member.ready);
+    });
+    if (same == camps.end()) {
+      camps.push_back({&member});
+    } else {
+      same->push_back(&member);
+    }
+  }
+  const auto largest = std::ranges::max_element(
+      camps, {}, [](const std::vector<Member*>& camp) { return camp.size(); });
+  const Ready& theirs = largest->front()->ready;
+  job->dataset_digest = theirs.dataset_digest;
+  job->train_samples = theirs.train_samples;
+  job->test_samples = theirs.test_samples;
+  job->parameter_count = theirs.parameter_count;
+  job->state_tensors = theirs.state_tensors;
+  job->tensors = theirs.tensors;
+  job->state_names = theirs.state_names;
+  job->agreed_by = fmt::format("{} of {} workers", largest->size(), ready);
+  const bool majority = 2 * largest->size() > ready;
+  for (const std::vector<Member*>& camp : camps) {
+    if (&camp == &*largest) continue;
+    for (Member* member : camp) {
+      std::string differs = Disagreement(*job, member->id.worker, member->ready);
+      if (!majority) {
+        job->Fail(differs + ": no majority says which is right");
+        return false;
+      }
+      job->Expel(*member, std::move(differs), true);
+    }
+  }
+  job->agreed = true;
+  return camps.size() == 1;
+}
+
 void Admission::OnConnected(ConnectionId connection, std::string address) {
   if (strangers_.size() >= Bound()) {
     job_->out->push_back(Close{connection, "too many connections that have not said who they are"});
@@ -28,7 +120,8 @@ void Admission::OnConnected(ConnectionId connection, std::string address) {
 }
 
 void Admission::Refuse(ConnectionId connection, std::string reason, bool try_again) {
-  job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
+  if (refusals_.Allow(job_->now))
+    job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
   job_->out->push_back(coordinator::Send{
       {connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason, try_again})});
@@ -63,42 +156,6 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
   job_->Ping(*member);
 }
 
-std::string Admission::Disagreement(WorkerId worker, const Ready& ready) const {
-  if (ready.dataset_digest != job_->dataset_digest) {
-    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
-                       ready.dataset_digest, job_->agreed_by, job_->dataset_digest);
-  }
-  const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
-    return its == ours ? std::string()
-                       : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,
-                                     job_->agreed_by, ours);
-  };
-  for (const std::string& text :
-       {differs("training samples", ready.train_samples, job_->train_samples),
-        differs("test samples", ready.test_samples, job_->test_samples),
-        differs("parameters", ready.parameter_count, job_->parameter_count),
-        differs("tensors of optimizer state", ready.state_tensors, job_->state_tensors)}) {
-    if (!text.empty()) return text;
-  }
-  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job_->tensors.size()); ++i) {
-    if (i < ready.tensors.size() && i < job_->tensors.size() &&
-        ready.tensors[i] == job_->tensors[i]) {
-      continue;
-    }
-    const auto name = [i](const std::vector<TensorInfo>& tensors) {
-      if (i >= tensors.size()) return std::string("no tensor");
-      return tensors[i].name + " " + InWords(tensors[i].shape);
-    };
-    return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
-                       job_->agreed_by, name(job_->tensors));
-  }
-  if (ready.state_names != job_->state_names) {
-    return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
-                       InWords(ready.state_names), job_->agreed_by, InWords(job_->state_names));
-  }
-  return {};
-}
-
 Status Admission::On(Member& from, const Ready& message) {
   if (from.state != MemberState::kJoining) {
     return Error{ErrorCode::kInvalid, "said Ready twice"};
@@ -107,19 +164,12 @@ Status Admission::On(Member& from, const Ready& message) {
     job_->Expel(from, "it has no training samples or no parameters", true);
     return {};
   }
-  if (!job_->agreed) {
-    job_->agreed = true;
-    job_->dataset_digest = message.dataset_digest;
-    job_->train_samples = message.train_samples;
-    job_->test_samples = message.test_samples;
-    job_->parameter_count = message.parameter_count;
-    job_->state_tensors = message.state_tensors;
-    job_->tensors = message.tensors;
-    job_->state_names = message.state_names;
-    job_->agreed_by = fmt::format("worker {}", from.id.worker);
-  } else if (std::string difference = Disagreement(from.id.worker, message); !difference.empty()) {
-    job_->Expel(from, std::move(difference), true);
-    return {};
+  if (job_->agreed) {
+    std::string difference = Disagreement(*job_, from.id.worker, message);
+    if (!difference.empty()) {
+      job_->Expel(from, std::move(difference), true);
+      return {};
+    }
   }
   from.ready = message;
   job_->members.SetState(from, MemberState::kReady, job_->now);
@@ -127,6 +177,8 @@ Status Admission::On(Member& from, const Ready& message) {
 }
 
 void Admission::Tick() {
+  if (const std::uint64_t count = refusals_.TakeLeftOut(job_->now); count > 0)
+    job_->Log(LogLevel::kWarning, "{} more were refused", count);
   std::vector<ConnectionId> silent;
   for (const auto& [connection, stranger] : strangers_) {
     if (stranger.since + job_->timeout <= job_->now) silent.push_back(connection);

@@ -1,10 +1,11 @@
 // The door: from a connection to a member that is ready. Hello is answered by Welcome or Refuse;
-// Ready must agree with what the others have.
+// Ready must agree with what most of the others have.
 #pragma once
 
 #include <map>
 #include <string>
 
+#include "base/log_limit.h"
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/job.h"
@@ -32,11 +33,16 @@ class Admission {
     Time since;
   };
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
-  std::string Disagreement(WorkerId worker, const Ready& ready) const;
 
   Job* job_;
+  LogLimit refusals_{20, std::chrono::seconds(10)};
   std::map<ConnectionId, Stranger> strangers_;  // have not said Hello; at most Bound()
 };
+
+// Settles, once, what data and what model the job is about: what the majority of the workers that
+// are ready has, so that no single one decides about the others. Who differs is sent away; without
+// a majority the job fails. True: all that are ready agree.
+bool AgreeOnData(Job* job);
 
 // Null: the worker does not have it.
 const TransportOffer* OfferOf(const Ready& ready, std::string_view transport);

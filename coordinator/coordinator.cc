@@ -65,6 +65,16 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
 Coordinator::Coordinator(std::unique_ptr<Machines> machines) : machines_(std::move(machines)) {}
 Coordinator::~Coordinator() = default;
 
+Ready Coordinator::Agreed() const {
+  const Job& job = machines_->job;
+  Ready agreed;
+  agreed.parameter_count = job.parameter_count;
+  agreed.state_tensors = job.state_tensors;
+  agreed.tensors = job.tensors;
+  agreed.state_names = job.state_names;
+  return agreed;
+}
+
 bool Coordinator::finished() const { return machines_->job.phase == Phase::kFinished; }
 
 void Coordinator::Step(Time now, Event event, Actions* out) {

@@ -176,6 +176,9 @@ class Coordinator {
   bool finished() const;
   // For the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const;
+  // What the workers have agreed on of their parameters and state (the other fields are empty): to
+  // describe a checkpoint by, since a single worker's Ready may be wrong.
+  Ready Agreed() const;
   // Lines for the log at start: each bounded container and the formula of its bound.
   std::vector<std::string> Bounds() const;
 

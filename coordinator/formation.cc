@@ -53,6 +53,7 @@ void Formation::Gather() {
                            Missing()));
     return;
   }
+  if (!AgreeOnData(job_)) return;
   if (ready < job_->members.slots()) {
     job_->Log(LogLevel::kWarning, "the job starts with {} of {} workers: {}", ready,
               job_->members.slots(), Missing());

@@ -48,7 +48,7 @@ struct Job {
   Phase phase = Phase::kGathering;
   std::string transport;
   std::uint32_t formations = 0;  // numbers of Form handed out
-  // What all agree on: set by the checkpoint or by the first worker that is ready.
+  // What all agree on: set by the checkpoint or by the majority of the workers that are ready.
   bool agreed = false;
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
@@ -57,7 +57,7 @@ struct Job {
   std::uint32_t state_tensors = 0;
   std::vector<TensorInfo> tensors;
   std::vector<std::string> state_names;
-  std::string agreed_by;  // for people: "worker 0", "the checkpoint"
+  std::string agreed_by;  // for people: "2 of 3 workers", "the checkpoint"
   Totals totals;
   std::optional<double> train_loss;
   std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round

@@ -48,9 +48,7 @@ JobRunner::JobRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directo
 JobRunner::~JobRunner() { disk_.join(); }
 
 void JobRunner::Handle(Event event) {
-  if (const auto* received = std::get_if<Received>(&event)) {
-    if (const auto* ready = std::get_if<Ready>(&received->message)) checkpoints_.Describe(*ready);
-  } else if (const auto* gone = std::get_if<Disconnected>(&event)) {
+  if (const auto* gone = std::get_if<Disconnected>(&event)) {
     readers_.erase(gone->connection);
   }
   std::vector<Event> events;
@@ -95,6 +93,7 @@ void JobRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* stream = std::get_if<StreamState>(&action)) {
     Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
+    if (!std::exchange(described_, true)) checkpoints_.Describe(machine_->Agreed());
     checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
     Save(*save);

@@ -69,6 +69,7 @@ class JobRunner {
   ProgressLine progress_;
   std::optional<Answer> answer_;
   std::optional<JobResult> result_;
+  bool described_ = false;  // checkpoints_ knows what its tensors are called
   std::string io_error_;
   boost::asio::thread_pool disk_{1};  // what may take longer than a heartbeat
 };

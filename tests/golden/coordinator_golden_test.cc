@@ -623,26 +623,31 @@ TEST(Golden, FormationWithoutUcx) {
 }
 
 TEST(Golden, Refusals) {
-  Story s("Who is not let in, and why", {.workers = 2, .transport = "auto"});
+  Story s("Who is not let in, and why", {.workers = 3, .transport = "auto"});
   s.Say("Another version of the protocol.");
   s.Connect(0);
   Hello old;
   old.protocol = 7;
   old.version = "3.1";
   s.From(0, old);
+  s.Say("Other data: who comes first does not decide.");
   s.Hello(0);
-  s.Ready(0, false);
-  s.Say("Other data.");
   s.Hello(1);
-  Ready other = s.ReadyOf(0);
+  s.Hello(2);
+  Ready other;
+  other.transports = {{"tcp", "t", ""}};
   other.dataset_digest = "xyz";
+  other.train_samples = other.parameter_count = 1;
   s.From(1, other);
+  s.Ready(0, false);
+  s.Ready(2);
   s.Hello(1);
   s.Ready(1);
   s.Reached(0);
   s.Reached(1);
+  s.Reached(2);
   s.Say("No slot is free.");
-  s.Hello(2);
+  s.Hello(3);
   s.Say("A message that cannot be.");
   s.From(1, Published{RoundId(9), Attempt(0)});
   s.Say("A later joiner without the job's transport.");
@@ -651,6 +656,17 @@ TEST(Golden, Refusals) {
   without.transports = {{"ucx", "u", ""}};
   s.From(1, without);
   Compare(s, "refusals");
+}
+
+TEST(Golden, NoMajority) {
+  Story s("Two workers, two kinds of data: nobody can say which is right", {.workers = 2});
+  s.Hello(0);
+  s.Ready(0);
+  s.Hello(1);
+  Ready other = s.ReadyOf(0);
+  other.dataset_digest = "xyz";
+  s.From(1, other);
+  Compare(s, "no_majority");
 }
 
 TEST(Golden, Interrupt) {
