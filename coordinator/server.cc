@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "coordinator/record_json.h"
 #include "coordinator/status_page.h"
 #include "coordinator/worker_clock.h"
@@ -49,8 +50,9 @@ class ServerImpl final : public Server {
     handler.on_worker = [this](std::unique_ptr<control::WorkerChannel> channel, Hello hello) {
       OnWorker(std::move(channel), std::move(hello));
     };
-    handler.on_rejected = [](const std::string& remote, const Error& error) {
-      spdlog::warn("connection from {} came to nothing: {}", remote, error.message);
+    handler.on_rejected = [this](const std::string& remote, const Error& error) {
+      if (rejections_.Allow(MonotonicNow()))
+        spdlog::warn("connection from {} came to nothing: {}", remote, error.message);
     };
     auto listening = control::ControlServer::Listen(io_, std::move(server), std::move(handler));
     if (!listening) return listening.error();
@@ -121,6 +123,11 @@ class ServerImpl final : public Server {
                     .on_drained = nullptr});
     Deliver(Connected{id, remote});
     Deliver(Received{id, std::move(hello)});
+  }
+
+  void TellLeftOut(Time now) {
+    if (const std::uint64_t count = rejections_.TakeLeftOut(now); count > 0)
+      spdlog::warn("{} more connections came to nothing", count);
   }
 
   void Deliver(Event event) {
@@ -198,6 +205,7 @@ class ServerImpl final : public Server {
     progress_.async_wait([this](const boost::system::error_code& error) {
       if (error || finished_) return;
       runner_->ShowProgress();
+      TellLeftOut(MonotonicNow());
       Tick();
     });
   }
@@ -209,6 +217,7 @@ class ServerImpl final : public Server {
     signals_.cancel();
     page_.reset();
     listener_.reset();
+    TellLeftOut(kNever);
     for (auto& [id, peer] : channels_) {
       closing_.emplace(id, "the job has ended");
       peer.channel->Close();
@@ -231,6 +240,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<JobRunner> runner_;
   std::shared_ptr<const ToWorker> last_message_;
   control::Frame last_frame_;
+  LogLimit rejections_{20, std::chrono::seconds(10)};
   std::uint64_t last_id_ = 0;
   Time due_ = kNever;    // the machine's next deadline
   Time armed_ = kNever;  // when the timer comes; not after due_
