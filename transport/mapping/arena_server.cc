@@ -19,10 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "transport/fork_guard.h"
 #include "transport/handshake.h"
 #include "transport/mapping/address.h"
 #include "transport/mapping/grant.h"
 #include "transport/mapping/os.h"
+#include "transport/places.h"
 
 namespace lockstep::transport {
 namespace {
@@ -35,6 +37,16 @@ bool SendNow(int socket, std::span<const std::byte> bytes) {
   return send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());
 }
+
+std::optional<ucred> PeerOf(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer;
+}
+
+// Another user's process is no peer, whatever it knows.
+bool MayAsk(uid_t uid) { return uid == geteuid() || uid == 0; }
 
 void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
   iovec part{.iov_base = &grant, .iov_len = sizeof(grant)};
@@ -66,6 +78,7 @@ class Server final : public ArenaServer {
         job_key_(job_key.begin(), job_key.end()),
         options_(options),
         listener_(std::move(listener)),
+        listener_guard_(listener_.get()),
         stop_(std::move(stop)),
         address_(std::move(address)) {}
 
@@ -99,6 +112,8 @@ class Server final : public ArenaServer {
  private:
   struct Pending {
     UniqueFd socket;
+    ForkGuard guard;  // goes before the socket is closed
+    Places::Ticket place = 0;
     std::unique_ptr<Handshake> handshake;
     Time deadline;
   };
@@ -107,8 +122,8 @@ class Server final : public ArenaServer {
     std::vector<pollfd> polled;
     for (;;) {
       const Time now = MonotonicNow();
-      std::erase_if(pending_, [&](const Pending& p) { return p.deadline <= now; });
-      const bool may_accept = pending_.size() < options_.max_pending && accept_from_ <= now;
+      EndIf([&](const Pending& p) { return p.deadline <= now; });
+      const bool may_accept = accept_from_ <= now;
       Time wake = accept_from_ > now ? accept_from_ : kNever;
       polled.clear();
       polled.push_back({stop_.get(), POLLIN, 0});
@@ -119,14 +134,19 @@ class Server final : public ArenaServer {
       }
       if (poll(polled.data(), polled.size(), PollTimeout(wake, now)) < 0) continue;
       if (polled[0].revents != 0) return;
-      std::vector<Pending> kept;
-      for (std::size_t i = 0; i < pending_.size(); ++i) {
-        if (polled[2 + i].revents == 0 || Serve(pending_[i]))
-          kept.push_back(std::move(pending_[i]));
-      }
-      pending_ = std::move(kept);
+      std::size_t i = 1;
+      EndIf([&](Pending& p) { return polled[++i].revents != 0 && !Serve(p); });
       if (polled[1].revents != 0) Accept();
     }
+  }
+
+  template <class Done>
+  void EndIf(Done&& done) {
+    std::erase_if(pending_, [&](Pending& p) {
+      if (!done(p)) return false;
+      places_.GiveBack(p.place);
+      return true;
+    });
   }
 
   static int PollTimeout(Time wake, Time now) {
@@ -142,15 +162,22 @@ class Server final : public ArenaServer {
       if (!passing) accept_from_ = MonotonicNow() + kAcceptPause;
       return;
     }
-    pending_.push_back({std::move(socket),
+    const std::optional<ucred> peer = PeerOf(socket.get());
+    if (!peer || !MayAsk(peer->uid)) return;
+    const Time now = MonotonicNow();
+    const auto taken = places_.Take(now, std::to_string(peer->pid));
+    if (taken.ended) std::erase_if(pending_, [&](auto& p) { return p.place == *taken.ended; });
+    ForkGuard guard(socket.get());
+    pending_.push_back({std::move(socket), std::move(guard), taken.ticket,
                         std::make_unique<Handshake>(Handshake::Role::kAcceptor, options_.self,
                                                     job_key_, std::nullopt),
-                        MonotonicNow() + options_.handshake_timeout});
+                        now + options_.handshake_timeout});
   }
 
   // Takes one message. False: the connection has done its work or is not worth keeping.
   bool Serve(Pending& pending) {
     const int socket = pending.socket.get();
+    places_.Heard(pending.place);
     // Without room for control data the kernel drops any descriptors that come along.
     std::array<std::byte, Handshake::kMaxMessageBytes> buffer;
     const ssize_t got = recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
@@ -175,11 +202,13 @@ class Server final : public ArenaServer {
   const std::vector<std::byte> job_key_;
   const ArenaServerOptions options_;
   const UniqueFd listener_;
+  const ForkGuard listener_guard_;
   const UniqueFd stop_;
   const std::string address_;
 
   // Of the thread.
   std::vector<Pending> pending_;
+  Places places_{{.most = options_.max_pending}};
   Time accept_from_ = Time::min();
 
   std::thread thread_;

@@ -1,10 +1,11 @@
 // Hands a worker's arena to the peers of its job: each that connects to address() and proves the
 // job key in a handshake gets the file descriptor, once per connection, and maps it (map_peer.h).
 //
-// One thread of its own, which also serves while the worker's other threads are busy. Strangers
-// cost little: at most max_pending connections that have not proven themselves are open, each for
-// at most handshake_timeout; others wait in the socket's backlog, which the kernel bounds. There is
-// no bound on how many peers are served.
+// One thread of its own, which also serves while the worker's other threads are busy. Processes of
+// other users (but root) are sent away unheard. Strangers cost little: at most max_pending
+// connections that have not proven themselves are open, each for at most handshake_timeout; when
+// more come, one gives way (transport/places.h; each process counts as an address). There is no
+// bound on how many peers are served.
 #pragma once
 
 #include <chrono>

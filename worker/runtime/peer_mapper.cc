@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "transport/mapping/map_peer.h"
 #include "worker/runtime/link.h"
 
@@ -49,6 +50,8 @@ void PeerMapper::Finish(std::uint64_t number, const event::PeerMapped& mapped,
     failures_.erase(mapped.peer);
   } else {
     failures_[mapped.peer] = mapped.error;
+    spdlog::warn("worker {} is on this host, but gradients take the network: {}",
+                 mapped.peer.worker, mapped.error);
   }
   done(mapped);
 }
