@@ -92,7 +92,7 @@ class SessionImpl final : public Session {
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    if (link_ && !ended_) link_->Send(Leave{"the worker ends"});
+    if (link_ && !ended_) link_->Send(Leave{leave_reason_});
     {
       std::lock_guard lock(handover_);
       closing_ = true;  // what still comes from the coordinator is for nobody
@@ -119,7 +119,10 @@ class SessionImpl final : public Session {
                       .wanted = options_.wanted,
                       .host_id = HostId()});
     auto answer = inbox_.Wait(kWelcomeTimeout);
-    if (!answer) return answer.error();
+    if (!answer) {
+      return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
+                                                    options_.coordinator, answer.error().message)};
+    }
     if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
       ended_ = true;
       return Error{refuse->try_again ? ErrorCode::kTryAgain : ErrorCode::kRefused,
@@ -204,6 +207,7 @@ class SessionImpl final : public Session {
     std::lock_guard lock(handover_);
     begun_ = true;
     for (ToWorker& message : inbox_.TakeAll()) Deliver(std::move(message));
+    if (link_closed_) plane_->Post(event::CoordinatorGone{*link_closed_});
     return {};
   }
 
@@ -285,6 +289,7 @@ class SessionImpl final : public Session {
 
   void Interrupt(std::string reason) override {
     std::lock_guard lock(handover_);
+    leave_reason_ = reason;
     if (begun_) {
       plane_->Post(event::LeaveAsked{std::move(reason)});
     } else {
@@ -399,18 +404,24 @@ class SessionImpl final : public Session {
   void Deliver(ToWorker message) {
     // Answered by the channel.
     if (std::holds_alternative<Ping>(message)) return;
+    if (const auto* refuse = std::get_if<Refuse>(&message)) {
+      desk_.End({.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
+                 .failed = true,
+                 .unfit = !refuse->try_again});
+    }
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
+  // What came before is dealt with before: it may say why.
   void OnClosed(Error error) {
     const std::string reason =
         fmt::format("the connection to the coordinator is closed: {}", error.message);
-    inbox_.Close(std::move(error));
     std::lock_guard lock(handover_);
     if (closing_) return;
     if (begun_) {
       plane_->Post(event::CoordinatorGone{reason});
     } else {
-      desk_.End({.reason = reason, .failed = true});
+      link_closed_ = reason;
+      inbox_.Close(std::move(error));
     }
   }
 
@@ -503,8 +514,10 @@ class SessionImpl final : public Session {
   Time welcomed_at_;     // before the first message is taken out of the inbox
   bool ready_ = false;   // the coordinator is told, or about to be
   bool begun_ = false;
+  std::optional<std::string> link_closed_;  // before that, and why
   bool closing_ = false;
   bool broken_ = false;  // the coordinator broke the protocol before that
+  std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory

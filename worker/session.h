@@ -159,7 +159,8 @@ class Session {
   // between layers.
   virtual const std::atomic<bool>& Cancelled() const = 0;
 
-  // Leaves the job: Next returns kEnd soon. Any thread; async-signal-unsafe.
+  // Leaves the job: Next returns kEnd soon, and the coordinator is told this reason. Any thread;
+  // async-signal-unsafe.
   virtual void Interrupt(std::string reason) = 0;
 };
 

@@ -115,8 +115,14 @@ std::shared_ptr<ExchangeMemory> MemoryOf(Compute& compute, const JobConfig& conf
   return compute.MakeExchangeMemory();
 }
 
+// How far a worker has come.
+struct Came {
+  bool begun = false;   // the session's Begin is done
+  bool to_end = false;  // the job's, as the session has told
+};
+
 // What the device holds goes before the device.
-Status TrainJob(Compute& compute, Session& session, bool* begun) {
+Status TrainJob(Compute& compute, Session& session, Came* came) {
   const JobConfig& config = session.config();
   auto data = OpenDataset(config.data, config.job.seed);
   if (!data) return data.error();
@@ -137,10 +143,11 @@ Status TrainJob(Compute& compute, Session& session, bool* begun) {
     job.collect = [staged](std::span<float> gradient) { staged->Collect(gradient); };
   }
   if (Status status = session.Begin(std::move(job)); !status.ok()) return status;
-  *begun = true;
+  came->begun = true;
   for (;;) {
     const Work work = session.Next();
     if (work.kind == Work::Kind::kEnd) {
+      came->to_end = true;
       spdlog::info("end of the job: {}", work.reason);
       if (work.unfit) return Error{ErrorCode::kUnavailable, work.reason};
       if (work.failed) return Error{ErrorCode::kClosed, work.reason};
@@ -169,14 +176,19 @@ Status Train(Session& session, const std::string& device) {
 
 Status TrainOn(Session& session,
                const std::function<Result<std::unique_ptr<Compute>>()>& make_compute) {
-  bool begun = false;
-  try {
-    auto compute = make_compute();
-    if (!compute) return compute.error();
-    return TrainJob(**compute, session, &begun);
-  } catch (const DeviceError& error) {
-    return Error{begun ? ErrorCode::kIo : ErrorCode::kInvalid, error.what()};
-  }
+  Came came;
+  const Status status = [&]() -> Status {
+    try {
+      auto compute = make_compute();
+      if (!compute) return compute.error();
+      return TrainJob(**compute, session, &came);
+    } catch (const DeviceError& error) {
+      return Error{came.begun ? ErrorCode::kIo : ErrorCode::kInvalid, error.what()};
+    }
+  }();
+  // The coordinator's log is the first place where people look.
+  if (!status && !came.to_end) session.Interrupt(status.error().message);
+  return status;
 }
 
 }  // namespace lockstep::worker
