@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/acceptor.h"
 
 namespace lockstep::transport::tcp {
 namespace {
@@ -86,7 +87,9 @@ Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<Peer
       whom_(whom),
       handshake_(whom ? Handshake::Role::kConnector : Handshake::Role::kAcceptor,
                  owner.options().self, owner.options().job_key, whom),
-      inbox_(owner.scratch()) {}
+      inbox_(owner.scratch()) {
+  if (socket_.is_open()) guard_ = ForkGuard(socket_.native_handle());
+}
 
 void Connection::StartConnecting(const Endpoint& endpoint) {
   greeting_timer_.expires_after(owner_.options().connect_timeout);
@@ -95,6 +98,9 @@ void Connection::StartConnecting(const Endpoint& endpoint) {
       self->End(Error{ErrorCode::kTimeout, "no answer in time"});
     }
   });
+  boost::system::error_code failure;
+  OpenSocket(socket_, endpoint.protocol(), failure);
+  if (!failure) guard_ = ForkGuard(socket_.native_handle());
   socket_.async_connect(endpoint, [self = shared_from_this()](boost::system::error_code error) {
     if (self->state_ != State::kGreeting) return;
     if (error) {
@@ -363,6 +369,7 @@ void Connection::End(const Error& reason) {
   boost::system::error_code ignored;
   greeting_timer_.cancel(ignored);
   if (tls_) tls_->SayGoodbye();
+  guard_.Release();
   socket_.close(ignored);
   if (was_greeting) {
     owner_.OnGreetingFailed(*this, reason);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/fork_guard.h"
 #include "transport/handshake.h"
 #include "transport/region_table.h"
 #include "transport/tcp/inbox.h"
@@ -127,6 +128,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ConnectionOwner& owner_;
   Socket socket_;
+  ForkGuard guard_;
   boost::asio::steady_timer greeting_timer_;
   const std::optional<PeerIdentity> whom_;
   Handshake handshake_;

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/acceptor.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 
@@ -25,19 +26,17 @@ namespace lockstep::transport::tcp {
 namespace {
 
 namespace asio = boost::asio;
-using Acceptor = asio::ip::tcp::acceptor;
 
 // Strangers that have not proven themselves yet. A further one pushes out the oldest, so that a
 // flood of silent connections delays members at most, and for no longer than it lasts.
 constexpr std::size_t kMaxStrangers = 128;
 constexpr std::size_t kScratchBytes = 256u << 10;
-constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
 
 class TcpTransport final : public Transport, public ConnectionOwner {
  public:
   explicit TcpTransport(Options options)
-      : options_(std::move(options)), io_(1), acceptor_(io_), scratch_(kScratchBytes) {
+      : options_(std::move(options)), io_(1), scratch_(kScratchBytes) {
     capabilities_.name = "tcp";
     capabilities_.version = fmt::format("Boost.Asio {}.{}.{}", BOOST_ASIO_VERSION / 100000,
                                         BOOST_ASIO_VERSION / 100 % 1000, BOOST_ASIO_VERSION % 100);
@@ -93,7 +92,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
     LOCKSTEP_CHECK(io_.get_executor().running_in_this_thread(), "not on the data thread");
   }
   Status Listen();
-  void Accept();
+  void OnConnection(Connection::Socket socket);
   void MakeRoomForStranger();
   void LogRefusal(const Error& error);
   void FailConnect(const PeerIdentity& who, const Error& error);
@@ -108,7 +107,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   const Options options_;
   Capabilities capabilities_;
   asio::io_context io_;
-  Acceptor acceptor_;
+  std::unique_ptr<Acceptor> acceptor_;
   std::string address_;
   Handler* handler_ = nullptr;
   HostRegionTable regions_;
@@ -136,16 +135,17 @@ Status TcpTransport::Listen() {
                  fmt::format("'{}' is not an IP address to listen on", options_.listen_host)};
   }
   const asio::ip::tcp::endpoint wanted(ip, 0);
-  acceptor_.open(wanted.protocol(), error);
-  if (!error) acceptor_.bind(wanted, error);
-  if (!error) acceptor_.listen(Acceptor::max_listen_connections, error);
-  asio::ip::tcp::endpoint bound;
-  if (!error) bound = acceptor_.local_endpoint(error);
+  Acceptor::Handler accepted;
+  accepted.on_connection = [this](Connection::Socket socket) { OnConnection(std::move(socket)); };
+  accepted.on_exhausted = [](const std::string& why) {
+    spdlog::warn("no peer can connect for now: {}", why);
+  };
+  acceptor_ = Acceptor::Listen(io_, wanted, std::move(accepted), error);
   if (error) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("listen on {}: {}", options_.listen_host, error.message())};
   }
-  address_ = FormatAddress(bound);
+  address_ = FormatAddress(acceptor_->endpoint());
   return {};
 }
 
@@ -153,7 +153,6 @@ Status TcpTransport::Start(Handler* handler) {
   LOCKSTEP_CHECK(handler != nullptr && !thread_.joinable(), "Start is called once");
   if (Status listening = Listen(); !listening) return listening;
   handler_ = handler;
-  Accept();
   // Signals are for the threads of the program.
   sigset_t all;
   sigset_t before;
@@ -179,8 +178,7 @@ void TcpTransport::StopThread() {
 
 void TcpTransport::EndAll() {
   stopping_ = true;
-  boost::system::error_code ignored;
-  acceptor_.close(ignored);
+  acceptor_ = nullptr;
   const Error reason{ErrorCode::kClosed, "the transport was stopped"};
   while (!greeting_.empty()) greeting_.back()->End(reason);
   while (!peers_.empty()) std::shared_ptr(peers_.begin()->second)->End(reason);
@@ -202,21 +200,10 @@ void TcpTransport::PostAt(Time when, std::function<void()> task) {
       });
 }
 
-void TcpTransport::Accept() {
-  acceptor_.async_accept([this](boost::system::error_code error, Connection::Socket socket) {
-    if (!acceptor_.is_open()) return;
-    if (error) {
-      // Out of descriptors or memory: others may give some back.
-      PostAt(MonotonicNow() + kAcceptRetry, [this] {
-        if (acceptor_.is_open()) Accept();
-      });
-      return;
-    }
-    MakeRoomForStranger();
-    greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
-    std::shared_ptr(greeting_.back())->StartAccepted();
-    Accept();
-  });
+void TcpTransport::OnConnection(Connection::Socket socket) {
+  MakeRoomForStranger();
+  greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
+  std::shared_ptr(greeting_.back())->StartAccepted();
 }
 
 void TcpTransport::MakeRoomForStranger() {
