@@ -6,8 +6,10 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -178,6 +180,21 @@ int Main(const std::vector<std::string>& arguments) {
   }
   spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(),
                options.workers, options.run_dir);
+  if (options.secret_file.empty()) {
+    spdlog::warn(
+        "no --secret-file: every user of this machine can join the job as a worker, read its "
+        "gradients and falsify them{}",
+        options.http ? ", and change it over --http" : "");
+  }
+  // The file's name, not what it holds: by which tools on this machine find it.
+  const std::filesystem::path secret_path = (*directory)->path() / "secret.path";
+  std::error_code ignored;
+  std::filesystem::remove(secret_path, ignored);
+  if (!options.secret_file.empty()) {
+    const std::string name = std::filesystem::absolute(options.secret_file).string();
+    if (Status written = (*directory)->WriteFile("secret.path", name + "\n"); !written.ok())
+      return Fail(written.error());
+  }
   if (const auto http = (*server)->http_address()) {
     spdlog::info("status page: http://{}/status", *http);
     if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())

@@ -4,8 +4,10 @@ import hashlib
 import hmac
 import http.client
 import json
+import os
 import socket
 
+SECRET_ENVIRONMENT = "LOCKSTEP_SECRET_FILE"
 TIMEOUT_S = 10.0
 MOST_ANSWER = 16 << 20  # bytes
 SALT = b"lockstep job secret v1"  # as transport/control/secret.cc
@@ -40,6 +42,40 @@ def key_of(secret):
 def proof_of(key, nonce, method, target, body):
     text = f"lockstep-http v1\n{nonce}\n{method}\n{target}\n".encode() + body
     return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
+def add_arguments(parser, **more):
+    """The options that say where the door is and how it is opened; find() reads them."""
+    parser.add_argument("--http", metavar="HOST:PORT", help="where the coordinator serves (its --http)", **more)
+    parser.add_argument("--run-dir", metavar="DIR", help="the job's run directory on this machine, instead of --http and --secret-file: "
+                        "while the job runs both are found there", **more)
+    parser.add_argument("--secret-file", metavar="FILE", help="the job's secret, for changes where it has one "
+                        f"(else ${SECRET_ENVIRONMENT})", **more)
+
+
+def find(http=None, run_dir=None, secret_file=None):
+    """Returns the address and the secret's file (or None) that the options mean. ValueError: wrong usage."""
+    if (http is None) == (run_dir is None):
+        raise ValueError("one of --http and --run-dir is required, as --http 127.0.0.1:8080 or --run-dir runs/a")
+    if http is not None:
+        try:
+            parse_address(http)
+        except ValueError as error:
+            raise ValueError(f"--http {error}") from None
+        return http, secret_file or os.environ.get(SECRET_ENVIRONMENT)
+    return _read_line(run_dir, "http.address"), secret_file or _read_line(run_dir, "secret.path", missing_is_none=True)
+
+
+def _read_line(run_dir, name, missing_is_none=False):
+    try:
+        with open(os.path.join(run_dir, name), encoding="utf-8", errors="surrogateescape") as file:
+            return file.readline().rstrip("\n")
+    except FileNotFoundError:
+        if missing_is_none:
+            return None
+        raise ValueError(f"--run-dir {run_dir}: there is no {name}: no job runs there, or its coordinator has no --http") from None
+    except OSError as error:
+        raise ValueError(f"--run-dir {run_dir}: {name}: {error.strerror}") from None
 
 
 def read_secret(path):
@@ -91,7 +127,7 @@ class Door:
             except DoorError as error:
                 if not error.refused:
                     raise
-                nonce = None  # it listens on loopback and asks for no proof
+                nonce = None  # the job has no secret
             if nonce is not None:
                 headers["Lockstep-Nonce"] = nonce
                 headers["Lockstep-Proof"] = proof_of(self.key, nonce, "POST", target, body)
@@ -100,7 +136,10 @@ class Door:
     def _request(self, method, target, body=None, headers=None):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target, body, headers or {})
+            connection.connect()
+            # By its address: the coordinator need not know by what name it is called here.
+            host, port = connection.sock.getpeername()[:2]
+            connection.request(method, target, body, {"Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}", **(headers or {})})
             response = connection.getresponse()
             data = response.read(MOST_ANSWER)
         except (OSError, http.client.HTTPException) as error:

@@ -3,6 +3,8 @@
 import hashlib
 import hmac
 import json
+import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -74,8 +76,38 @@ class Ctl(unittest.TestCase):
             headers = self.door.requests[-1][2]
             self.assertEqual(headers["Lockstep-Nonce"], self.door.nonce)
             self.assertEqual(headers["Lockstep-Proof"], hmac.new(key, text, hashlib.sha256).hexdigest())
-            self.door.nonce = None  # on loopback nothing is to be proven
+            self.door.nonce = None  # a job without a secret
             self.assertEqual(self.ask("policy", "full", "--secret-file", file.name).returncode, 0)
+
+    def test_a_run_directory_says_where_and_by_what(self):
+        self.door.nonce = "ab" * 32
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir, secret = pathlib.Path(folder, "run"), pathlib.Path(folder, "secret")
+            run_dir.mkdir()
+            secret.write_bytes(b"sixteen bytes and more\n")
+            done = run("--run-dir", str(run_dir), "status")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn("there is no http.address", done.stderr)
+            (run_dir / "http.address").write_text(self.door.address + "\n")
+            self.assertEqual(run("--run-dir", str(run_dir), "status").returncode, 0)
+            self.assertEqual(run("policy", "full", "--run-dir", str(run_dir)).returncode, 0)
+            self.assertNotIn("Lockstep-Proof", self.door.requests[-1][2])
+            (run_dir / "secret.path").write_text(f"{secret}\n")
+            self.assertEqual(run("policy", "full", "--run-dir", str(run_dir)).returncode, 0)
+            proof = self.door.requests[-1][2]["Lockstep-Proof"]
+            self.assertEqual(self.ask("policy", "full", "--secret-file", str(secret)).returncode, 0)
+            self.assertEqual(self.door.requests[-1][2]["Lockstep-Proof"], proof)
+            environment = {**os.environ, "LOCKSTEP_SECRET_FILE": str(secret)}
+            self.assertEqual(subprocess.run([CTL, "--http", self.door.address, "policy", "full"], env=environment,
+                                            capture_output=True, timeout=60, check=False).returncode, 0)
+            self.assertEqual(self.door.requests[-1][2]["Lockstep-Proof"], proof)
+            for both in (["--run-dir", str(run_dir), "--http", self.door.address], []):
+                self.assertEqual(run(*both, "status").returncode, 2)
+
+    def test_the_coordinator_is_asked_by_its_address(self):
+        port = self.door.address.rpartition(":")[2]
+        self.assertEqual(run("--http", f"localhost:{port}", "policy", "full").returncode, 0)
+        self.assertEqual(self.door.requests[-1][2]["Host"], f"127.0.0.1:{port}")
 
     def test_refusals_are_one_line_and_status_1(self):
         self.door.status, self.door.answer = 400, {"error": "there is no rule 'x'"}

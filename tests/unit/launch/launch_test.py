@@ -25,6 +25,10 @@ value = lambda name: arguments[arguments.index(name) + 1]
 plan = next((a.split("=", 1)[1] for a in arguments if a.startswith("--plan.do=")), "finish")
 run_dir, workers = value("--run-dir"), int(value("--workers"))
 print("arguments:", *arguments, flush=True)
+secret = value("--secret-file")
+with open(secret, "rb") as file:
+    print("secret:", secret, oct(os.stat(secret).st_mode & 0o777), oct(os.stat(os.path.dirname(secret)).st_mode & 0o777),
+          len(file.read()), flush=True)
 os.makedirs(run_dir, exist_ok=True)
 if plan == "fail":
     print("bad.ini:3: unknown key", file=sys.stderr)
@@ -64,7 +68,8 @@ import os, socket, sys
 arguments = sys.argv[1:]
 value = lambda name: arguments[arguments.index(name) + 1]
 slot = value("--id")
-print("worker arguments:", *arguments[2:], flush=True)
+print("worker arguments:", *arguments[4:], flush=True)
+print("worker's secret:", value("--secret-file"), flush=True)
 died = os.path.join(os.path.dirname(os.path.abspath(__file__)), "died")
 if os.environ.get("WORKER_BAD_USAGE") == slot:
     print("worker: --device: no such device", file=sys.stderr)
@@ -146,11 +151,33 @@ class LaunchTest(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline, f"process {pid} was left behind")
                 os.sched_yield()
 
+    def test_each_run_has_a_secret_of_its_own(self):
+        seen = set()
+        for arguments, plan in (([], "finish"), ([], "fail"), ([], "exit3")):
+            done = self.run_to_end(*arguments, plan=plan)
+            path, *about = re.search(r"coordinator \| secret: (\S+) (\S+) (\S+) (\d+)", done.stdout).groups()
+            self.assertEqual(about, ["0o600", "0o700", "32"])
+            self.assertFalse(Path(path).parent.exists(), "it is still there")
+            self.assertNotIn(path, seen)
+            seen.add(path)
+            for worker in re.findall(r"worker's secret: (\S+)", done.stdout):
+                self.assertEqual(worker, path)
+        process = self.start(plan="stubborn")
+        output = self.read_until(process, "all joined")
+        path = re.search(r"coordinator \| secret: (\S+)", output)[1]
+        self.assertTrue(Path(path).exists())
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            if _ == 0:
+                self.read_until(process, "asked to stop by")
+        process.wait(TIMEOUT_S)
+        self.assertFalse(Path(path).parent.exists(), "it is still there")
+
     def test_a_job_runs_and_every_line_has_its_process_in_front(self):
         done = self.run_to_end("--http", "127.0.0.1:8080", "--set", "job.rounds=5", workers=3)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn(f"coordinator | arguments: --listen 127.0.0.1:0 --workers 3 --config {self.config} "
-                      f"--run-dir {self.run_dir} --http 127.0.0.1:8080 --plan.do=finish --job.rounds=5\n", done.stdout)
+                      f"--run-dir {self.run_dir} --http 127.0.0.1:8080 --plan.do=finish --job.rounds=5 --secret-file ", done.stdout)
         self.assertEqual(sorted(re.findall(r"joined: (\d)", done.stdout)), ["0", "1", "2"])
         for line in done.stdout.splitlines():
             self.assertRegex(line, r"^(coordinator|worker \d   |launch     ) \| ")
