@@ -40,8 +40,7 @@ std::string Disagreement(const Job& job, WorkerId worker, const Ready& ready) {
     if (!text.empty()) return text;
   }
   for (std::size_t i = 0; i < std::max(ready.tensors.size(), job.tensors.size()); ++i) {
-    if (i < ready.tensors.size() && i < job.tensors.size() &&
-        ready.tensors[i] == job.tensors[i]) {
+    if (i < ready.tensors.size() && i < job.tensors.size() && ready.tensors[i] == job.tensors[i]) {
       continue;
     }
     const auto name = [i](const std::vector<TensorInfo>& tensors) {

@@ -516,7 +516,7 @@ class SessionImpl final : public Session {
   bool begun_ = false;
   std::optional<std::string> link_closed_;  // before that, and why
   bool closing_ = false;
-  bool broken_ = false;  // the coordinator broke the protocol before that
+  bool broken_ = false;                           // the coordinator broke the protocol before that
   std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.
