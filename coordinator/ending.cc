@@ -10,6 +10,7 @@ void Ending::Begin(JobOutcome outcome, std::string reason) {
   outcome_ = outcome;
   reason_ = std::move(reason);
   begun_ = true;
+  copied_by_ = job_->now + job_->timeout;
   job_->phase = Phase::kEnding;
 }
 
@@ -25,6 +26,7 @@ void Ending::Advance() {
       if (!checkpointer_->running()) rounds_->Recommit();       // its writer is out: another one
       if (!checkpointer_->Settled(last->commit.round)) return;  // else there is none
     }
+    if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
     SayFinish();
   }
   for (const Member& member : job_->members.all()) {
@@ -43,6 +45,16 @@ void Ending::Advance() {
                                                    checkpointer_->settled_error()));
   }
   Finish(outcome_, reason_);
+}
+
+bool Ending::OthersCatchUp() const {
+  if (job_->now >= copied_by_) return false;
+  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+    const bool late =
+        member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
+    // Who is not heard of is not waited for.
+    return member.connected() && late && job_->now - member.last_heard < job_->timeout / 2;
+  });
 }
 
 void Ending::SayFinish() {

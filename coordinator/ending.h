@@ -25,13 +25,15 @@ class Ending {
   void Begin(JobOutcome outcome, std::string reason);
   Status On(Member& from, const Final& message);
   void Advance();
-  Time NextDeadline() const { return finishing_ ? deadline_ : kNever; }
+  Time NextDeadline() const { return finishing_ ? deadline_ : begun_ ? copied_by_ : kNever; }
 
   // Now, without waiting for anybody.
   void Finish(JobOutcome outcome, const std::string& reason);
 
  private:
   void SayFinish();
+  // Somebody who was left behind is copying what the job ended with.
+  bool OthersCatchUp() const;
   bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
 
   Job* job_;
@@ -43,6 +45,7 @@ class Ending {
   bool begun_ = false;
   bool finishing_ = false;  // Finish is sent
   Time deadline_;
+  Time copied_by_ = kNever;  // who has not copied the last parameters by then ends without
   std::map<MemberId, std::string> digests_;
 };
 

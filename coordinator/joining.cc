@@ -150,9 +150,11 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   }
   // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. What
   // the member had in it went to others.
-  Plan plan = rounds_->JoinPlan();
-  std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
-  job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
+  if (!rounds_->done()) {
+    Plan plan = rounds_->JoinPlan();
+    std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
+    job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
+  }
   job_->Send(member, CatchUp{donor->id, *at, copying.order});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
@@ -292,13 +294,14 @@ void Joining::CheckCopying() {
 }
 
 void Joining::Advance() {
-  if (job_->phase != Phase::kTraining || !rounds_->begun()) return;
-  if (job_->members.Count(MemberState::kReady) > 0) {
+  const bool training = job_->phase == Phase::kTraining;
+  if ((!training && job_->phase != Phase::kEnding) || !rounds_->begun()) return;
+  if (training && job_->members.Count(MemberState::kReady) > 0) {
     for (Member& member : job_->members.all()) {
       if (member.connected() && member.state == MemberState::kReady) Form(member);
     }
   }
-  if (!newcomers_.empty()) CheckNewcomers();
+  if (training && !newcomers_.empty()) CheckNewcomers();
   if (job_->members.Count(MemberState::kBehind) > 0) {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;

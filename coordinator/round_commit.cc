@@ -223,6 +223,7 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   round.published.assign(slots, std::nullopt);
   round.unpublished = static_cast<std::uint32_t>(commit.owners.owners.size());
   round.applied_at.reset();
+  round.first_applied_at.reset();
   round.holders.clear();
   round.fencing = false;
   round.pinged_at.reset();

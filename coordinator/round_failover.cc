@@ -12,6 +12,12 @@ namespace lockstep::coordinator {
 
 using Asked = ProvisionalRound::Asked;
 
+namespace {
+
+constexpr int kUnits = 10;  // that may pass, as without a finished unit
+
+}  // namespace
+
 bool RoundMachine::MustApply(const Member& member) const {
   if (!member.live() || member.next > provisional_->commit.round) return false;
   const auto& members = provisional_->commit.members;
@@ -44,7 +50,19 @@ Time RoundMachine::NextProvisionalCheck() const {
     next = PublicationCheck();
   }
   if (!open_) next = std::min(next, round.moved_at + job_->bounds.LastRound());
-  return next;
+  return std::min(next, LateFrom());
+}
+
+// When those who have not applied the round, while others have, are late.
+Time RoundMachine::LateFrom() const {
+  const ProvisionalRound& round = *provisional_;
+  if (!open_ || !round.first_applied_at) return kNever;
+  Duration patience = job_->bounds.LastRound();
+  // A unit that is under way is finished first.
+  for (const Member& member : job_->members.all()) {
+    if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);
+  }
+  return std::max(*round.first_applied_at, round.moved_at) + patience;
 }
 
 void RoundMachine::CheckProvisional() {
@@ -68,6 +86,14 @@ void RoundMachine::CheckProvisional() {
   if (!open_ && job_->now >= round.moved_at + job_->bounds.LastRound()) {
     for (Member& member : job_->members.all()) {
       if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
+    }
+    return;
+  }
+  if (job_->now >= LateFrom()) {
+    for (Member& member : job_->members.all()) {
+      if (!MustApply(member)) continue;
+      job_->PutBehind(member, fmt::format("it has not applied round {}, which others have, in time",
+                                          round.commit.round));
     }
     return;
   }

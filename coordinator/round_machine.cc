@@ -31,7 +31,9 @@ void RoundMachine::Begin(Sampler sampler, RoundId first_round, std::uint64_t upd
 }
 
 std::optional<RoundId> RoundMachine::JoinAt() const {
-  if (!begun() || done_) return std::nullopt;
+  if (!begun()) return std::nullopt;
+  // Nobody gets in any more; who was left behind may still copy what the job ended with.
+  if (done_) return provisional_ ? std::optional(provisional_->commit.round.Next()) : std::nullopt;
   if (failing_over()) {
     if (!provisional_->stalled) return std::nullopt;
     return provisional_->commit.round;
@@ -165,6 +167,7 @@ Status RoundMachine::On(Member& from, const Applied& message) {
     if (round.applied[slot] || from.next > message.round) return {};
     round.applied[slot] = true;
     round.moved_at = job_->now;
+    if (!round.first_applied_at) round.first_applied_at = job_->now;
     if (round.to_apply > 0) --round.to_apply;
     if (round.to_apply == 0) {
       round.applied_at = job_->now;

@@ -59,6 +59,7 @@ struct ProvisionalRound {
   std::vector<bool> applied;                       // said so
   std::uint32_t to_apply = 0;                      // live members of the commit that have not
   std::optional<Time> applied_at;                  // by the last of them
+  std::optional<Time> first_applied_at;            // by the first one
   std::vector<std::optional<Duration>> published;  // owners: after this long
   std::uint32_t unpublished = 0;
   Time published_from;  // the deadline for publication counts from here
@@ -206,6 +207,7 @@ class RoundMachine {
   Time NextProvisionalCheck() const;
   void CheckProvisional();
   void CheckPublication();
+  Time LateFrom() const;
   bool failing_over() const {
     return provisional_ && !provisional_->closed &&
            (provisional_->fencing || provisional_->stalled);

@@ -17,6 +17,7 @@ struct Case {
   const char* name;  // what happens
   const char* arguments;
   bool all_lost = false;  // nobody is left who holds the parameters
+  int within_s = 0;       // of the job's time; 0: whenever it ends
 };
 
 class Regressions : public ::testing::TestWithParam<Case> {};
@@ -29,6 +30,9 @@ TEST_P(Regressions, GoesAsItHasTo) {
   const FaultOutcome outcome = RunFaultJob(FaultJobOf(*options, options->first_seed));
   EXPECT_EQ(outcome.failure, "") << outcome.details;
   EXPECT_EQ(outcome.all_lost, GetParam().all_lost);
+  if (GetParam().within_s > 0) {
+    EXPECT_LT(outcome.took, std::chrono::seconds(GetParam().within_s));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -55,7 +59,20 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TheLastHolderLosesANewcomer", "--faults --seed 130"},
         Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
-             "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"}),
+             "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"},
+        // Two that do not hear each other for 100 s; liveness.timeout is 2 s.
+        Case{"ALinkThatSwallowsEverythingHoldsUpTheSums",
+             "--faults --seed 8 --workers 3 --policy.name=full "
+             "--fault partition@0.1s:0-1,for=100s",
+             false, 30},
+        Case{"ALinkThatSwallowsEverythingHoldsUpThePieces",
+             "--faults --seed 3 --workers 3 --policy.name=full "
+             "--fault partition@0.1s:0-1,for=100s",
+             false, 30},
+        Case{"AReductionThreadThatHangsHoldsUpTheRound",
+             "--faults --seed 8 --workers 3 --policy.name=full "
+             "--fault hang-reduction@0.1s:1,for=100s",
+             false, 60}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -130,6 +130,7 @@ class Run {
       if (!checker_.failure().empty()) Fail(checker_.failure());
     }
     if (outcome_.failure.empty()) CheckEnd();
+    outcome_.took = simulation_.now() - Simulation::kStart;
     outcome_.events = simulation_.queue().run();
     outcome_.applied = truth_.applied();
     outcome_.caught_up = truth_.caught_up();
