@@ -21,6 +21,9 @@ struct JobSection {
   std::uint32_t min_workers =
       0;  // 0: the number of --workers less what the policy can spare (at least 1)
   double join_timeout_s = 60;  // how long to wait for --workers to join
+  // stop | skip: what a contribution does that is no number any more. Stop ends the job; skip drops
+  // the contribution and its samples.
+  std::string on_nan = "stop";
 };
 
 struct ModelSection {

@@ -78,6 +78,11 @@ void DeclareJob(OptionTable& table, JobSection* job) {
             "spare, at least 1");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
             "How long the coordinator waits for --workers workers to join");
+  table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
+            "A contribution whose loss or gradient is infinite or not a number: stop ends the job "
+            "with status 1 and names the worker and the samples, the last checkpoint stays; skip "
+            "leaves the contribution out and drops its samples for the epoch, which rounds.jsonl "
+            "records");
 }
 
 void DeclareModel(OptionTable& table, ModelSection* model) {

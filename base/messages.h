@@ -374,7 +374,7 @@ struct Sealed {
   RoundId round;
   PartIndex part;
   std::uint64_t samples = 0;
-  double loss_sum = 0;
+  double loss_sum = 0;  // not finite: nor is the part, which can be in no commit
   std::vector<UnitTiming> units;
   std::int64_t sealed_ns = 0;
   Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows

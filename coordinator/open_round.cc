@@ -229,6 +229,23 @@ Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   return {};
 }
 
+void OpenRound::Skip(WorkerId worker, PartIndex index) {
+  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  SealedPart& part = share.parts[index.value];
+  for (const UnitTiming& timing : part.units) skipped.push_back({worker, timing.unit.range});
+  if (!part.delivered_at) --undelivered;
+  part = SealedPart{};
+  part.is_void = true;
+  Refresh(share, started);
+}
+
+std::uint64_t OpenRound::SamplesWanted() const {
+  std::uint64_t wanted = samples;
+  for (const Orphan& orphan : left_out) wanted -= RangeOf(orphan.unit).size();
+  for (const Skipped& part : skipped) wanted -= part.range.size();
+  return wanted;
+}
+
 Status OpenRound::OnProgress(const MemberId& from, const Progress& progress, Time now) {
   const WorkerShare* share = Find(from);
   if (share == nullptr) return {};
@@ -398,6 +415,7 @@ void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, std:
 }
 
 void OpenRound::MakeOrphans(WorkerShare* share) {
+  std::erase_if(skipped, [&](const Skipped& part) { return part.worker == share->member.worker; });
   for (const UnitIndex unit : share->queue) {
     holder_[unit.value] = -1;
     unit_sealed_[unit.value] = false;

@@ -88,6 +88,8 @@ class OpenRound {
 
   // --- what workers say; an error is a violation of the protocol by the sender
   Status OnSealed(const Member& from, const Sealed& sealed, Time now);
+  // The part that it has sealed just now is not finite: the round does without it.
+  void Skip(WorkerId worker, PartIndex part);
   Status OnProgress(const MemberId& from, const Progress& progress, Time now);
   Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
   // The units given back, or refused; they are nobody's now, and not among the orphans. An answer
@@ -160,6 +162,14 @@ class OpenRound {
   Delivery delivery;
   std::vector<Orphan> orphans;
   std::vector<Orphan> left_out;  // orphans that the round does without
+  // Of parts that are not finite: the round does without them, and nobody computes them again.
+  struct Skipped {
+    WorkerId worker;
+    SampleRange range;
+  };
+  std::vector<Skipped> skipped;
+  // What is to be counted for the round to be whole.
+  std::uint64_t SamplesWanted() const;
   std::optional<Time> last_sealed;
   std::uint32_t undelivered = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes = 0;  // that wait for their answer

@@ -132,6 +132,16 @@ void WriteWork(const RoundRecord& record, LineWriter& out) {
   });
   out.Raw(",\"dropped\":");
   out.Ranges(record.dropped);
+  if (!record.skipped.empty()) {
+    out.Raw(",\"skipped\":");
+    out.List(record.skipped, [&out](const SkippedRecord& skipped) {
+      out.Raw("{\"worker\":");
+      out.Number(skipped.worker.value);
+      out.Raw(",\"ranges\":");
+      out.Ranges(skipped.ranges);
+      out.Raw(",\"reason\":\"not finite\"}");
+    });
+  }
   out.Raw(",\"requeued\":");
   out.Ranges(record.requeued);
 }

@@ -37,6 +37,12 @@ struct UnitRecord {
   double end = 0;
 };
 
+// Contributions of a worker that were not finite; in RoundRecord::dropped, too.
+struct SkippedRecord {
+  WorkerId worker;
+  std::vector<SampleRange> ranges;
+};
+
 struct MoveRecord {
   WorkerId from;
   WorkerId to;
@@ -61,9 +67,11 @@ struct RoundRecord {
   std::vector<WorkerId> excluded;  // had units, are not in the commit
   std::vector<WorkerId> carried;   // their work went on in the next round
   std::vector<MoveRecord> moved;
-  std::vector<SampleRange> dropped;   // left out, and there is no further round to count them in
-  std::vector<SampleRange> requeued;  // left out, given back to the sampler
-  double loss = 0;                    // mean over the included samples
+  // Left out, and never counted: there is no further round, or they were skipped.
+  std::vector<SampleRange> dropped;
+  std::vector<SkippedRecord> skipped;  // by worker
+  std::vector<SampleRange> requeued;   // left out, given back to the sampler
+  double loss = 0;                     // mean over the included samples
   std::uint64_t samples = 0;
   std::uint64_t update = 0;
   float learning_rate = 0;

@@ -85,9 +85,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     if (open_->relaxed && job_->members.at(parts[i].worker).next < open_->round) return false;
     samples += part->samples;
   }
-  std::uint64_t wanted = open_->samples;
-  for (const Orphan& orphan : open_->left_out) wanted -= open_->RangeOf(orphan.unit).size();
-  if (open_->exact && samples < wanted) return false;
+  if (open_->exact && samples < open_->SamplesWanted()) return false;
   if (!HasQuorum()) return false;
 
   job_->policy.work->OnCommitted(open_->View(job_->now, job_->start.workers));
@@ -195,6 +193,8 @@ void RoundMachine::MakeCommit(ProvisionalRound round, bool first) {
   bool carries = first && round.books.relaxed && round.books.pending_revokes == 0 &&
                  !IsLastRound(commit.round);
   if (carries) round.carried = Carried(round);
+  // What is skipped is not served again.
+  for (const OpenRound::Skipped& part : round.books.skipped) counted.push_back(part.range);
   sampler_->Settle(counted, round.books.RangesOf(round.carried));
   const bool epoch_ended = sampler_->epoch() != commit.epoch;
   const bool last = IsLast(commit.round, *sampler_);
@@ -254,6 +254,9 @@ void RoundMachine::CloseProvisional() {
   job_->totals.samples_counted += round.commit.samples;
   for (const SampleRange& range : record->requeued) job_->totals.samples_requeued += range.size();
   if (!follows) job_->totals.samples_dropped += sampler_->given_back();
+  for (const SkippedRecord& skipped : record->skipped) {
+    for (const SampleRange& range : skipped.ranges) job_->totals.samples_dropped += range.size();
+  }
   for (const MoveRecord& move : record->moved) job_->totals.samples_moved += move.range.size();
   job_->totals.epochs = sampler_->epoch().value;
   job_->train_loss = record->loss;

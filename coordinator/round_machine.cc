@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -84,6 +85,9 @@ Status RoundMachine::On(Member& from, const Sealed& message) {
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
   if (Status status = open_->OnSealed(from, message, job_->now); !status) return status;
+  if (!std::isfinite(message.loss_sum) && open_->Part(from.id.worker, message.part) != nullptr) {
+    OnNotFinite(from, message);
+  }
   from.last_progress = job_->now;
   for (const UnitTiming& timing : message.units) {
     if (timing.end_ns > timing.start_ns) {
@@ -92,6 +96,24 @@ Status RoundMachine::On(Member& from, const Sealed& message) {
   }
   open_->SyncHistory(from);
   return {};
+}
+
+void RoundMachine::OnNotFinite(const Member& from, const Sealed& message) {
+  IntervalSet ranges;
+  for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
+  std::string samples;
+  for (const SampleRange& range : ranges.Ranges()) {
+    samples += fmt::format("{}[{}, {})", samples.empty() ? "" : ", ", range.from, range.to);
+  }
+  std::string what = fmt::format(
+      "round {}: the loss or gradient of worker {} over the samples {} of epoch {} is not finite",
+      message.round, from.id.worker, samples, open_->epoch);
+  if (job_->start.config.job.on_nan == "stop") return job_->Fail(what + " (job.on_nan = stop)");
+  job_->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
+  open_->Skip(from.id.worker, message.part);
+  if (open_->SamplesWanted() == 0) {
+    job_->Fail(what + ", and so is every other contribution to the round");
+  }
 }
 
 Status RoundMachine::On(Member& from, const Receipts& message) {

@@ -149,6 +149,7 @@ class RoundMachine {
   void NoteMap(RoundId round, std::uint32_t version);
   bool IsProvisional(RoundId round) const;
   void Vote(const Member& from, const Applied& message);
+  void OnNotFinite(const Member& from, const Sealed& message);
 
   // round_plan.cc
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;

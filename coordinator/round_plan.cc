@@ -62,7 +62,10 @@ std::vector<WorkerId> RoundMachine::Carried(const ProvisionalRound& round) const
     const WorkerId worker = share.member.worker;
     const bool counted = std::ranges::any_of(
         round.parts, [&](const policies::PartChoice& choice) { return choice.worker == worker; });
-    if (!share.queue.empty() && !counted) carried.push_back(worker);
+    // Who had a part skipped begins anew with the next round.
+    const bool skipped = std::ranges::any_of(
+        round.books.skipped, [&](const OpenRound::Skipped& part) { return part.worker == worker; });
+    if (!share.queue.empty() && !counted && !skipped) carried.push_back(worker);
   }
   return carried;
 }

@@ -1,6 +1,7 @@
 #include "coordinator/round_record.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/check.h"
 
@@ -62,7 +63,18 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   for (const SampleRange& range : round.books.RangesOf(round.carried)) {
     LOCKSTEP_CHECK(counted.Add(range), "round {} counts work that goes on", commit.round);
   }
+  std::map<WorkerId, IntervalSet> skipped;
+  for (const OpenRound::Skipped& part : round.books.skipped) {
+    LOCKSTEP_CHECK(skipped[part.worker].Add(part.range) && counted.Add(part.range),
+                   "round {} counts what it skipped", commit.round);
+  }
   (follows ? record.requeued : record.dropped) = round.books.RangesLess(counted);
+  for (const auto& [worker, ranges] : skipped) {
+    record.skipped.push_back({worker, ranges.Ranges()});
+    const auto& of_worker = record.skipped.back().ranges;
+    record.dropped.insert(record.dropped.end(), of_worker.begin(), of_worker.end());
+  }
+  std::ranges::sort(record.dropped);
   return record;
 }
 

@@ -436,9 +436,9 @@ class SessionImpl final : public Session {
     const std::uint64_t count = description_.parameter_count;
     const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
     opened_part_ = std::pair(take_.work, take_.part);
+    contribution_ = gradient;
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
-      contribution_ = gradient;
     } else if (first && !description_.collect && buffers_->memory().on_host()) {
       std::memset(gradient, 0, count * sizeof(float));
     }
@@ -493,8 +493,10 @@ class SessionImpl final : public Session {
       const std::uint64_t count = description_.parameter_count;
       local_steps_->Seal({buffers_->parameters(), count}, {contribution_, count});
     }
-    plane_->Post(event::PartSealed{
-        .work = work, .part = part, .sealed_ns = MonotonicNow().time_since_epoch().count()});
+    const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
+    const bool finite = buffers_->memory().AllFinite(contribution_, description_.parameter_count);
+    plane_->Post(
+        event::PartSealed{.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite});
   }
 
   const SessionOptions options_;
@@ -522,7 +524,7 @@ class SessionImpl final : public Session {
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
   std::optional<LocalSteps> local_steps_;
-  float* contribution_ = nullptr;  // of the part that local_steps_ is at
+  float* contribution_ = nullptr;  // of the part that is being computed
   UnitQueue::Take take_;
   action::EvaluateChunk chunk_;
   bool in_unit_ = false;

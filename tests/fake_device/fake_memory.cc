@@ -87,6 +87,9 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
                                   addresses_->Host(out, Grains(n, grain)));
     });
   }
+  bool AllFinite(const float* data, std::size_t n) override {
+    return worker::AllFinite(addresses_->Host(data, n), n);
+  }
   const rules::Loops& update_loops() const override { return loops_; }
   void Copy(float* to, const float* from, std::size_t n) override {
     Ask([=, this] {

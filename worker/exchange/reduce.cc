@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -209,6 +210,22 @@ void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out) {
   LOCKSTEP_CHECK(grain > 0);
   AvailableReduceKernels().front().sum_of_squares(data, n, grain, out);
+}
+
+bool AllFinite(const float* data, std::size_t n) {
+  constexpr std::uint32_t kSign = 0x80000000;
+  constexpr std::uint32_t kInfinity = 0x7f800000;
+  // In blocks of a fixed length, which are done in vectors.
+  constexpr std::size_t kBlock = 2048;
+  const auto is_number = [](float value) {
+    return (std::bit_cast<std::uint32_t>(value) & ~kSign) < kInfinity;
+  };
+  for (; n >= kBlock; data += kBlock, n -= kBlock) {
+    std::uint32_t wrong = 0;
+    for (std::size_t i = 0; i < kBlock; ++i) wrong |= is_number(data[i]) ? 0u : 1u;
+    if (wrong != 0) return false;
+  }
+  return std::all_of(data, data + n, is_number);
 }
 
 }  // namespace lockstep::worker

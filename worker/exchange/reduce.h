@@ -34,4 +34,7 @@ inline std::size_t Grains(std::size_t n, std::size_t grain) { return (n + grain 
 // grain.
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out);
 
+// None of the values is infinite or not a number.
+bool AllFinite(const float* data, std::size_t n);
+
 }  // namespace lockstep::worker

@@ -1,6 +1,8 @@
 #include "worker/machine/own_work.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -195,6 +197,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   c->sealed = true;
   c->all_told.reset();
   ++work_->parts_told;
+  if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
+  c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                                  sealed.sealed_ns, c->plan});
 }

@@ -112,7 +112,7 @@ class OwnWork {
     bool sealed = false;
     bool dropped = false;
     std::uint64_t samples = 0;
-    double loss_sum = 0;
+    double loss_sum = 0;  // of a contribution that is not finite: not a number
     std::vector<UnitTiming> units;
     std::map<MemberId, Told> told;
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say

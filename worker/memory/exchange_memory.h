@@ -45,6 +45,10 @@ class ExchangeMemory {
   virtual void Copy(float* to, const float* from, std::size_t n) = 0;
   virtual void Finish() = 0;
 
+  // None of the values is infinite or not a number. One pass over them; one thread at a time, done
+  // when it returns.
+  virtual bool AllFinite(const float* data, std::size_t n) = 0;
+
   // --- between here and the host's memory
   virtual void ToHost(void* host, const void* from, std::size_t bytes) = 0;
   virtual void FromHost(void* to, const void* host, std::size_t bytes) = 0;

@@ -34,6 +34,8 @@ void HostMemory::SumOfSquaresByGrain(const float* data, std::size_t n, std::size
   worker::SumOfSquaresByGrain(data, n, grain, out);
 }
 
+bool HostMemory::AllFinite(const float* data, std::size_t n) { return worker::AllFinite(data, n); }
+
 const rules::Loops& HostMemory::update_loops() const { return rules::HostLoops(); }
 
 void HostMemory::Copy(float* to, const float* from, std::size_t n) {

@@ -14,6 +14,7 @@ class HostMemory final : public ExchangeMemory {
   void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override;
   void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                            double* out) override;
+  bool AllFinite(const float* data, std::size_t n) override;
   const rules::Loops& update_loops() const override;
   void Copy(float* to, const float* from, std::size_t n) override;
   void Finish() override {}

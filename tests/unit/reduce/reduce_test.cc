@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -202,6 +203,24 @@ TEST(SumOfSquares, Value) {
   SumOfSquaresByGrain(data.data(), 4, 2, out);
   EXPECT_EQ(out[0], 25.0);
   EXPECT_NEAR(out[1], 2e40, 1e34) << "beyond the range of a float";
+}
+
+TEST(AllFinite, OneThatIsNotIsFoundWhereverItIs) {
+  for (const std::size_t n : {1, 7, 2048, 2049, 5000}) {
+    std::vector<float> values(n, std::numeric_limits<float>::max());
+    values[n / 2] = -std::numeric_limits<float>::denorm_min();
+    EXPECT_TRUE(AllFinite(values.data(), n));
+    for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+      for (const float wrong :
+           {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+            std::numeric_limits<float>::quiet_NaN()}) {
+        const float was = std::exchange(values[at], wrong);
+        EXPECT_FALSE(AllFinite(values.data(), n)) << n << " values, at " << at;
+        values[at] = was;
+      }
+    }
+  }
+  EXPECT_TRUE(AllFinite(nullptr, 0));
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+#include <cmath>
+#include <limits>
+
 #include "tests/unit/worker_core/machine_fixture.h"
 
 namespace lockstep::worker {
@@ -81,6 +84,23 @@ TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
   EXPECT_EQ(machine_.view().pins, 0u);
   piece.attempt = ready->tag + 100;
   EXPECT_FALSE(machine_.OnPieceAsked(kPeer, piece).have);
+}
+
+TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
+  for (const bool by_loss : {true, false}) {
+    MachineConfig config = Config();
+    machine_ = StepMachine(config, Layout({{0, 4096}}, 4 * 4096));
+    Begin(1);
+    const auto take = machine_.queue().TakeNext();
+    const double loss = by_loss ? std::numeric_limits<double>::infinity() : 1.0;
+    Do(event::UnitDone{1, take.part, 4, loss, {take.unit, 0, 1}});
+    Do(event::PartSealed{1, take.part, 2, by_loss});
+    const auto sealed = Told<Sealed>();
+    ASSERT_TRUE(sealed);
+    EXPECT_FALSE(std::isfinite(sealed->loss_sum));
+    EXPECT_EQ(sealed->samples, 4u);
+    EXPECT_FALSE(Said<PartReady>());
+  }
 }
 
 TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "transport/staging/device_copies.h"
@@ -67,6 +69,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   ~CudaMemory() override {
     cudaSetDevice(number_);
     cudaDeviceSynchronize();
+    cudaFree(sums_);
   }
 
   bool on_host() const override { return false; }
@@ -95,6 +98,22 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     LOCKSTEP_CHECK(grain > 0);
     const Chosen here(number_);
     cuda::SumOfSquaresByGrain(operations_.get(), data, n, grain, out);
+  }
+  // By the sums of squares, which take a number for each number: the largest float's square is far
+  // from the largest double.
+  bool AllFinite(const float* data, std::size_t n) override {
+    constexpr std::size_t kGrain = 1u << 16;
+    const Chosen here(number_);
+    std::vector<double> sums(Grains(n, kGrain));
+    if (sums.size() > sums_held_) {
+      if (sums_ != nullptr) cudaFree(sums_);
+      sums_ = nullptr;
+      Check(cudaMalloc(&sums_, sums.size() * sizeof(double)), "allocating sums of squares");
+      sums_held_ = sums.size();
+    }
+    cuda::SumOfSquaresByGrain(cudaStreamPerThread, data, n, kGrain, static_cast<double*>(sums_));
+    ToHost(sums.data(), sums_, sums.size() * sizeof(double));
+    return std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); });
   }
   const rules::Loops& update_loops() const override {
     const Chosen here(number_);  // for the thread that is about to use them
@@ -163,6 +182,8 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
   Stream operations_;
   Event finished_;
+  void* sums_ = nullptr;       // of AllFinite
+  std::size_t sums_held_ = 0;  // that many doubles
   const UpdateLoops loops_{operations_.get()};
   CopyStreams out_;
   CopyStreams in_;

@@ -1,0 +1,77 @@
+"""With which parameters workers end, and what ends a job whose numbers are none any more."""
+
+import re
+import signal
+import unittest
+
+from harness import ClusterTest, Job
+
+DIGEST = re.compile(r"this worker has the job's last parameters, SHA-256 ([0-9a-f]{64})")
+
+
+class Ending(ClusterTest):
+    def check_all_have_the_last(self, job):
+        summary = job.finish()
+        for index in range(job.workers):
+            self.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
+            digest = DIGEST.search(job.log(f"worker{index}"))
+            self.assertTrue(digest, job.log(f"worker{index}"))
+            self.assertEqual(digest.group(1), summary["params_digest"])
+        self.assertEqual(summary["status"], "completed")
+
+    # So long that the sums which it missed are gone, and continued when only the last round is left.
+    def test_a_worker_that_was_stopped_until_the_end_has_the_last_parameters_or_says_why_not(self):
+        with Job(3, policy__name="backup", emulate__unit_time="3ms", job__rounds=60, liveness__timeout="30s").start() as job:
+            job.wait_for_rounds(10)
+            job.processes["worker2"].send_signal(signal.SIGSTOP)
+            job.wait_for_rounds(59)
+            job.processes["worker2"].send_signal(signal.SIGCONT)
+            if "worker 2 is out" in job.log("coordinator"):  # a busy machine was slower than the time-out
+                self.assertEqual(job.wait("worker2"), 1)
+                self.assertRegex(job.log("worker2"), "lockstep-worker: the connection to the coordinator is closed")
+            else:
+                self.check_all_have_the_last(job)
+
+    def test_workers_that_are_slow_to_the_end_have_the_last_parameters(self):
+        for policy in ("backup", "flexrr"):
+            with self.subTest(policy=policy), Job(3, policy__name=policy, emulate__unit_time="4ms", job__rounds=12) as job:
+                job.start_coordinator()
+                for index in range(3):
+                    job.start_worker(index, "--slowdown", "worker=1,factor=30")
+                self.check_all_have_the_last(job)
+
+    def test_who_leaves_says_nothing_of_last_parameters(self):
+        with Job(3, policy__name="backup", emulate__unit_time="5ms", job__rounds=60).start() as job:
+            job.wait_for_rounds(5)
+            job.processes["worker2"].send_signal(signal.SIGTERM)
+            self.assertEqual(job.wait("worker2"), 0)
+            self.assertNotIn("last parameters", job.log("worker2"))
+            job.finish()
+
+
+class NotANumber(ClusterTest):
+    # A rate with which the second round is none any more.
+    DIVERGES = {"optimizer.lr": "1e30", "optimizer.momentum": 0, "checkpoint.every_rounds": 1}
+
+    def test_it_ends_the_job_and_names_worker_and_samples(self):
+        with Job(2, self.DIVERGES).start() as job:
+            self.assertEqual(job.wait(), 1)
+            self.assertRegex(job.log("coordinator"),
+                             r"round \d+: the (loss|gradient) of worker [01] over the samples \[\d+, \d+\).* of epoch 0 is not finite")
+            summary = job.summary()
+            self.assertEqual(summary["status"], "failed")
+            self.assertIn("job.on_nan = stop", summary["reason"])
+            self.assertTrue(list((job.run_dir / "checkpoints").iterdir()))
+            for index in range(2):
+                self.assertEqual(job.wait(f"worker{index}"), 1)
+            for line in job.rounds():
+                self.assertLess(line["loss"], 1e300)
+
+    def test_a_round_of_nothing_else_ends_it_also_when_it_is_skipped(self):
+        with Job(2, self.DIVERGES, job__on_nan="skip").start() as job:
+            self.assertEqual(job.wait(), 1)
+            self.assertIn("and so is every other contribution to the round", job.summary()["reason"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+// What a round does without: contributions that are no numbers, and members that do not apply what
+// the others have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+
+#include "coordinator/round_machine.h"
+#include "policies/registry.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Two workers, all mapped, an epoch of two rounds of eight samples, four units each.
+class LeftOutTest : public ::testing::Test {
+ protected:
+  void Start(const char* on_nan) {
+    StartParameters start;
+    start.workers = 2;
+    start.config.job.global_batch = 8;
+    start.config.job.epochs = 1;
+    start.config.job.on_nan = on_nan;
+    auto policy = policies::MakePolicy(start.config.policy, 2, nullptr);
+    ASSERT_TRUE(policy.ok());
+    job_ = std::make_unique<Job>(std::move(start), std::move(*policy), 1);
+    job_->out = &actions_;
+    job_->train_samples = 16;
+    for (std::uint32_t i : {0u, 1u}) {
+      Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
+      job_->members.SetState(*member, MemberState::kLive, Time{});
+    }
+    for (std::uint32_t i : {0u, 1u}) {
+      job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
+    }
+    RoundMachine::Hooks hooks;
+    hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
+    hooks.on_resend = [](Commit*, const Sampler&) {};
+    hooks.on_closed = [this](const RoundRecord& record) { closed_.push_back(record); };
+    hooks.on_applied = [](Member&, RoundId) {};
+    rounds_ = std::make_unique<RoundMachine>(job_.get(), std::move(hooks));
+    rounds_->Begin(Sampler(16, 8, 8), RoundId(0), 0, StateSource::kSeed);
+  }
+  Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
+  void Seal(std::uint32_t worker, std::uint64_t round, double loss, std::uint32_t units = 4) {
+    Sealed sealed{RoundId(round), PartIndex(0), units, loss, {}, 0};
+    for (std::uint32_t i = 0; i < units; ++i) {
+      const std::uint32_t unit = 4 * worker + i;
+      const std::uint64_t at = 8 * round + unit;
+      sealed.units.push_back({{UnitIndex(unit), {at, at + 1}}, 0, 1});
+    }
+    ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
+    rounds_->Advance();
+  }
+  void Apply(std::uint32_t worker, std::uint64_t round) {
+    ASSERT_TRUE(rounds_->On(At(worker), Applied{RoundId(round), Attempt(0), 0, 0, 0}).ok());
+    rounds_->Advance();
+  }
+  // The last one that was sent.
+  Commit LastCommit() {
+    Commit commit;
+    for (const Action& action : actions_) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send != nullptr && std::holds_alternative<Commit>(*send->message)) {
+        commit = std::get<Commit>(*send->message);
+      }
+    }
+    return commit;
+  }
+
+  const double nan_ = std::numeric_limits<double>::quiet_NaN();
+  std::vector<RoundRecord> closed_;
+  Actions actions_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<RoundMachine> rounds_;
+};
+
+TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {
+  Start("stop");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, nan_);
+  ASSERT_TRUE(job_->failure);
+  EXPECT_THAT(*job_->failure,
+              HasSubstr("round 0: the loss or gradient of worker 1 over the samples "
+                        "[4, 8) of epoch 0 is not finite"));
+}
+
+TEST_F(LeftOutTest, OrIsSkippedAndItsSamplesAreDropped) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(job_->failure);
+  Commit commit = LastCommit();
+  ASSERT_EQ(commit.parts.size(), 1u);
+  EXPECT_EQ(commit.parts[0].member, At(0).id);
+  EXPECT_EQ(commit.samples, 4u);
+  Apply(0, 0);
+  Apply(1, 0);
+  // The epoch's last round is for those who have contributed lately, and whole without the others.
+  Seal(0, 1, 1.0, 8);
+  Apply(0, 1);
+  Apply(1, 1);
+  EXPECT_TRUE(rounds_->done());
+  ASSERT_EQ(closed_.size(), 2u);
+  EXPECT_THAT(closed_[0].dropped, ElementsAre(SampleRange{4, 8}));
+  EXPECT_THAT(closed_[0].requeued, IsEmpty());
+  ASSERT_EQ(closed_[0].skipped.size(), 1u);
+  EXPECT_EQ(closed_[0].skipped[0].worker, WorkerId(1));
+  EXPECT_EQ(closed_[0].loss, 0.25);
+  EXPECT_THAT(closed_[1].skipped, IsEmpty());
+  EXPECT_EQ(job_->totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->totals.samples_counted, 12u);
+  EXPECT_EQ(job_->totals.epochs, 1u);
+}
+
+TEST_F(LeftOutTest, ATailThatIsCountedExactlyDoesWithoutThemToo) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  Apply(0, 0);
+  Apply(1, 0);
+  Seal(0, 1, nan_);
+  Seal(1, 1, 1.0);
+  Apply(0, 1);
+  Apply(1, 1);
+  EXPECT_TRUE(rounds_->done());
+  EXPECT_EQ(job_->totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->totals.epochs, 1u);
+}
+
+TEST_F(LeftOutTest, WithNothingButSuchContributionsThereIsNothingToGoOnWith) {
+  Start("skip");
+  Seal(0, 0, nan_);
+  EXPECT_FALSE(job_->failure);
+  Seal(1, 0, nan_);
+  ASSERT_TRUE(job_->failure);
+  EXPECT_THAT(*job_->failure, HasSubstr("every other contribution"));
+}
+
+// Somebody else computes what a lost worker's skipped contribution was made of.
+TEST_F(LeftOutTest, WhatALostWorkerHadSkippedIsComputedAgain) {
+  Start("skip");
+  Seal(1, 0, nan_);
+  EXPECT_EQ(rounds_->open()->SamplesWanted(), 4u);
+  job_->PutBehind(At(1), "test");
+  rounds_->OnOut(At(1).id, "test");
+  EXPECT_EQ(rounds_->open()->SamplesWanted(), 8u);
+}
+
+TEST_F(LeftOutTest, WhoDoesNotApplyWhatOthersHaveIsPutBehind) {
+  Start("stop");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  Apply(0, 0);
+  job_->now += job_->timeout - std::chrono::milliseconds(1);
+  rounds_->Advance();
+  EXPECT_TRUE(At(1).live());
+  EXPECT_LE(rounds_->NextDeadline(), job_->now + std::chrono::milliseconds(1));
+  job_->now += std::chrono::milliseconds(1);
+  rounds_->Advance();
+  EXPECT_EQ(At(1).state, MemberState::kBehind);
+  EXPECT_TRUE(At(0).live());
+}
+
+TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
+  Start("stop");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  const std::vector<OwnerShare> owners = LastCommit().owners.owners;
+  for (const OwnerShare& share : owners) {
+    ASSERT_TRUE(rounds_->On(At(share.owner.worker.value), Published{RoundId(0), Attempt(0)}).ok());
+  }
+  job_->now += 3 * job_->timeout;
+  rounds_->Advance();
+  EXPECT_TRUE(At(0).live());
+  EXPECT_TRUE(At(1).live());
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
