@@ -57,7 +57,9 @@ Time RoundMachine::NextProvisionalCheck() const {
 Time RoundMachine::LateFrom() const {
   const ProvisionalRound& round = *provisional_;
   if (!open_ || !round.first_applied_at) return kNever;
-  Duration patience = job_->bounds.LastRound();
+  // The first of them tells how long it takes at least; the others share its links.
+  Duration patience =
+      std::max(job_->bounds.LastRound(), 2 * (*round.first_applied_at - round.committed_at));
   // A unit that is under way is finished first.
   for (const Member& member : job_->members.all()) {
     if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);

@@ -776,6 +776,9 @@ TEST(Golden, CheckpointIsNotConfirmed) {
   s.TellState(1, 0);
   s.TellState(2, 0);
   s.Saved(0);
+  s.Say("The job waits for who has not what it ended with.");
+  s.From(0, lockstep::Pong{0, 0, 0});
+  s.From(0, Level{RoundId(0)});
   Compare(s, "checkpoint_not_confirmed");
 }
 

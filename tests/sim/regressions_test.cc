@@ -47,8 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault crash@3.393569s:0 --fault cut-link@4.126553s:5-0"},
         Case{"WhoAloneHeldAClosedRoundIsLostWhileTheNextIsOpenAgain",
              "--faults --seed 5009 --policy.name=partial --fault delay@0.330828s:1-2,for=0.740867s "
-             "--fault cut-link@1.507264s:1-0 --fault stop@4.777854s:2,for=4.168973s",
-             true},
+             "--fault cut-link@1.507264s:1-0 --fault stop@4.777854s:2,for=4.168973s"},
         Case{"ARelaxedRoundThatBeginsOnceMoreHasItsFirstPartsAgain",
              "--faults --seed 11465 --fault "
              "partition@0.131578s:2-0,for=0.021356s "

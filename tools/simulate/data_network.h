@@ -20,6 +20,9 @@ class DataNetwork {
   virtual Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) = 0;
   // How long one pass over so many bytes of memory takes: a sum, an update, a copy.
   virtual Duration Pass(std::uint64_t bytes) = 0;
+  // Whether what is under way stands for bytes that come all the time, as over links that share
+  // their bandwidth. False: nothing of it is seen before it is there.
+  virtual bool Flows() const { return false; }
 };
 
 // Short random times that depend on nothing, and faults: for finding rare orders of events.
@@ -63,6 +66,7 @@ class ModelNetwork final : public DataNetwork {
 
   Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) override;
   Duration Pass(std::uint64_t bytes) override;
+  bool Flows() const override { return true; }
 
  private:
   const NetworkOptions options_;

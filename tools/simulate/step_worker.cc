@@ -383,10 +383,21 @@ void StepWorker::Do(const action::EvaluateChunk& a) {
   });
 }
 
+std::vector<std::pair<MemberId, Time>> StepWorker::LastHeard() const {
+  std::vector<std::pair<MemberId, Time>> heard;
+  if (!cluster_->network->Flows()) return heard;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection->last_arrival[EndOf(*connection)] > host_->true_now()) {
+      heard.emplace_back(peer, host_->now());
+    }
+  }
+  return heard;
+}
+
 void StepWorker::Do(const action::SetTimer& a) {
   const std::uint64_t number = ++timer_;
   host_->At(std::max(host_->now(), a.at), [this, number] {
-    if (number == timer_) Handle(event::TimerDue{});
+    if (number == timer_) Handle(event::TimerDue{LastHeard()});
   });
 }
 

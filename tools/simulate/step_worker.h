@@ -94,6 +94,8 @@ class StepWorker final : public WorkerModel {
   std::string HostId() const;
   void Handle(const worker::Event& event);
   Duration Shortly();  // for what is only not at once
+  // Of the peers from whom something is under way, where that counts (DataNetwork::Flows).
+  std::vector<std::pair<MemberId, Time>> LastHeard() const;
   int EndOf(const Connection& c) const { return c.ends[0] == this ? 0 : 1; }
   // Runs at the other end, in order.
   void Carry(const std::shared_ptr<Connection>& c, std::uint64_t bytes,

@@ -49,7 +49,7 @@ std::vector<std::string> Seeds() {
   add(worker::SumWant{Term(1), RoundId(3), Attempt(1)});
   add(worker::MapState{true});
   add(worker::StateWant{2, 9});
-  add(worker::StateReady{2, 9, 1, 1, false});
+  add(worker::StateReady{2, 9, Attempt(1), 1, 1, false});
   add(worker::StateTaken{4});
   return seeds;
 }
