@@ -112,6 +112,7 @@ bool RoundMachine::TryCommit(const policies::ClosingVerdict& verdict) {
     const SealedPart& part = *round.books.Part(choice.worker, choice.part);
     if (*part.delivered_at > part.ready_at)
       job_->bounds.NoteReceipts(*part.delivered_at - part.ready_at);
+    round.delivery = std::max(round.delivery, *part.delivered_at - part.ready_at);
   }
   MakeCommit(std::move(round), /*first=*/true);
   return true;

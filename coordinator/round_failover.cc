@@ -39,6 +39,12 @@ Time RoundMachine::PublicationCheck() const {
   return std::max(round.published_from + round.patience, *round.pinged_at + round.patience / 2);
 }
 
+// How long nobody may publish or apply the round. The sums are as many bytes over the same links as
+// the contributions were: what these took, those may take, also in the first round.
+Duration RoundMachine::ApplyPatience() const {
+  return std::max(job_->bounds.LastRound(), 2 * provisional_->delivery);
+}
+
 Time RoundMachine::NextProvisionalCheck() const {
   if (!provisional_ || provisional_->closed) return kNever;
   const ProvisionalRound& round = *provisional_;
@@ -49,7 +55,7 @@ Time RoundMachine::NextProvisionalCheck() const {
   if (round.unpublished > 0 && round.holders.empty()) {
     next = PublicationCheck();
   }
-  if (!open_) next = std::min(next, round.moved_at + job_->bounds.LastRound());
+  if (!open_) next = std::min(next, round.moved_at + ApplyPatience());
   return std::min(next, LateFrom());
 }
 
@@ -58,8 +64,7 @@ Time RoundMachine::LateFrom() const {
   const ProvisionalRound& round = *provisional_;
   if (!open_ || !round.first_applied_at) return kNever;
   // The first of them tells how long it takes at least; the others share its links.
-  Duration patience =
-      std::max(job_->bounds.LastRound(), 2 * (*round.first_applied_at - round.committed_at));
+  Duration patience = std::max(ApplyPatience(), 2 * (*round.first_applied_at - round.committed_at));
   // A unit that is under way is finished first.
   for (const Member& member : job_->members.all()) {
     if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);
@@ -85,7 +90,7 @@ void RoundMachine::CheckProvisional() {
     }
     return;
   }
-  if (!open_ && job_->now >= round.moved_at + job_->bounds.LastRound()) {
+  if (!open_ && job_->now >= round.moved_at + ApplyPatience()) {
     for (Member& member : job_->members.all()) {
       if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
     }

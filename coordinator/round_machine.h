@@ -51,6 +51,7 @@ struct ProvisionalRound {
   std::vector<MoveRecord> moved;
   std::vector<WorkerId> carried;  // their work goes on in the next round
   Time first_committed_at;
+  Duration delivery{};  // the longest that a committed part took from sealed to delivered
   bool closed = false;
 
   // Of this attempt; vectors by slot.
@@ -205,6 +206,7 @@ class RoundMachine {
   bool MustApply(const Member& member) const;
   void CountToApply();
   Time PublicationCheck() const;
+  Duration ApplyPatience() const;
   Time NextProvisionalCheck() const;
   void CheckProvisional();
   void CheckPublication();

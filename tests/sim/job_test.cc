@@ -262,7 +262,7 @@ TEST(SimulateOptions, MistakesAreOneLine) {
 TEST(SimulatedJob, AnExchangeThatTakesManyTimeoutsEndsAsItBegan) {
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(
-      Options({"--workers", "4", "--exchange", "full", "--model-bytes", "40000000", "--bandwidth",
+      Options({"--workers", "4", "--exchange", "full", "--model-bytes", "16000000", "--bandwidth",
                "1000000", "--liveness.timeout=2s", "--job.rounds=3", "--train-samples", "1000",
                "--run-dir=" + (folder / "run")}));
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;

@@ -23,7 +23,7 @@ class CatchUpJob {
   void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round, order_}); }
   void End() { active_ = false; }
   bool active() const { return active_; }
-  std::size_t buckets_copied() const;  // at least once, and not lost since
+  std::size_t buckets_copied() const;             // at least once, and not lost since
   std::uint32_t order() const { return order_; }  // the last one, also when it is over; 0: none
   RoundId open_round() const { return open_round_; }
 
