@@ -220,6 +220,7 @@ class Run {
       outcome_.counts["ended by the disk"]++;
     } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
       outcome_.all_lost = true;
+      CheckNobodyIsLeft(result->reason);
     } else {
       Fail(fmt::format("the job has {}: {}", Name(result->outcome), result->reason));
     }
