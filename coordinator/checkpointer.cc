@@ -211,8 +211,16 @@ void Checkpointer::OnOut(const MemberId& member) {
     owed_ = true;
     return;
   }
-  std::erase(current_->voters, member);
-  current_->votes.erase(member);
+  // What it has said still counts.
+  if (!current_->votes.contains(member)) std::erase(current_->voters, member);
+  if (current_->voters.empty() && !current_->saving) {
+    job_->Log(LogLevel::kWarning,
+              "nobody is left who could confirm the checkpoint after round {}: it is not kept",
+              current_->round);
+    Drop();
+    owed_ = true;
+    return;
+  }
   SaveIfPossible();
 }
 

@@ -56,7 +56,7 @@ class Checkpointer {
     Attempt attempt;
     DigestStream digest;           // of what has come
     bool finite = true;            // no value that has come is infinite or none
-    std::vector<MemberId> voters;  // ascending; whose digests count
+    std::vector<MemberId> voters;  // ascending; who has told its digest or still may
     std::map<MemberId, Digest128> votes;
   };
   std::optional<MemberId> ChooseWriter(const Commit& commit) const;

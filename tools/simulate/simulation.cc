@@ -454,9 +454,13 @@ void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   }
 }
 
-// Whoever resumes a job ends what is left of it first.
+// Whoever resumes a job ends what is left of it first. After its last checkpoint there is nothing
+// to resume.
 void Simulation::EndCoordinator(Duration length) {
   if (!disk_ || down_ || result_) return;
+  coordinator::StartParameters trial = start_;
+  trial.resume = disk_->state;
+  if (!coordinator::Coordinator::Make(std::move(trial)).ok()) return;
   down_ = true;
   inbox_.clear();
   writing_.clear();
