@@ -432,7 +432,7 @@ void Simulation::Save(const coordinator::SaveCheckpoint& save) {
 // The worker answers each chunk by itself. Of a checkpoint that nobody saved here there are none.
 void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   constexpr std::uint64_t kChunk = 4096;
-  if (!disk_) {
+  if (!disk_ || disk_->tensors.empty()) {
     queue_.After(Delay(random_), [this, c = stream.to, bytes = stream.upto] {
       Arrive(coordinator::Received{c, CheckpointTaken{bytes}});
     });
