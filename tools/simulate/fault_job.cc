@@ -218,6 +218,9 @@ class Run {
       if (!checker_.failure().empty()) Fail(checker_.failure());
     } else if (DiskWasFull() && result->reason.find("no space left") != std::string::npos) {
       outcome_.counts["ended by the disk"]++;
+    } else if (result->reason.find("infinite or no numbers") != std::string::npos &&
+               !truth_.Finite()) {
+      outcome_.counts["ended by its numbers"]++;  // drawn rates may diverge
     } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
       outcome_.all_lost = true;
       CheckNobodyIsLeft(result->reason);

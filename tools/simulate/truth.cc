@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 namespace lockstep::simulate {
@@ -178,6 +179,14 @@ void Truth::OnCheckpoint(RoundId next, const State& state) {
   const auto known = truth_.find(RoundId(next.value - 1));
   if (known == truth_.end() || known->second.state == state) return;
   errors_.push_back(fmt::format("the checkpoint before round {} is not its state", next));
+}
+
+bool Truth::Finite() const {
+  if (truth_.empty()) return true;
+  const State& state = truth_.rbegin()->second.state;
+  const auto finite = [](float value) { return std::isfinite(value); };
+  return std::ranges::all_of(state.parameters, finite) &&
+         std::ranges::all_of(state.momentum, finite);
 }
 
 void Truth::OnResumed(RoundId next, State state) {

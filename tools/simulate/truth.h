@@ -37,6 +37,9 @@ class Truth {
   void OnResumed(RoundId next, State state);
   void Complain(const MemberId& member, const std::string& what);
 
+  // Whether all values of the latest state that is known are numbers.
+  bool Finite() const;
+
   const worker::Layout& layout() const { return layout_; }
   const std::vector<std::string>& errors() const { return errors_; }
   std::uint64_t applied() const { return applied_; }      // updates compared
