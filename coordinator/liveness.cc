@@ -42,6 +42,9 @@ bool Liveness::Tick(const OpenRound* open, RoundId closed) {
     if (ping_) job_->Ping(member);
     if (member.live() && member.next < closed &&
         job_->now - member.last_progress >= job_->bounds.Following()) {
+      job_->Log(LogLevel::kWarning,
+                "worker {} is behind: it has not applied round {}, which is closed",
+                member.id.worker, member.next);
       job_->PutBehind(member, "it does not follow");
     }
     if (open != nullptr && member.live()) CheckProgress(member, *open, usual);

@@ -74,8 +74,7 @@ void Coordinator::Machines::Step(Event event) {
 
 void Coordinator::Machines::Settle() {
   if (job.now < reading_until) return;
-  const ProvisionalRound* last = rounds.provisional();
-  if (liveness.Tick(rounds.open(), last == nullptr ? RoundId(0) : last->commit.round)) {
+  if (liveness.Tick(rounds.open(), rounds.first_not_closed())) {
     admission.Tick();
     evaluation.Tick();
     checkpointer.Tick();

@@ -347,6 +347,10 @@ std::string RoundMachine::Waiting() {
   if (failing_over()) return "asking who holds the sums: " + failover_why_;
   if (!open_) return provisional_ && !done_ ? "waiting for the last round to be applied" : "";
   if (waits_for_quorum_ && job_->members.CountLive() < job_->min_workers) return QuorumText();
+  if (!open_->orphans.empty()) {
+    return fmt::format("{} units of round {} wait for somebody who can take them",
+                       open_->orphans.size(), open_->round);
+  }
   policies::RoundView view = open_->View(job_->now, job_->start.workers);
   view.explain = true;
   return job_->policy.closing->Judge(view).reason;

@@ -138,6 +138,10 @@ class RoundMachine {
   RoundId first_uncommitted() const {
     return open_ ? open_->round : provisional_ ? provisional_->commit.round.Next() : RoundId(0);
   }
+  // Every round before it is closed; also while it is open again, and none is provisional.
+  RoundId first_not_closed() const {
+    return provisional_ ? provisional_->commit.round : first_uncommitted();
+  }
   const OpenRound* open() const { return open_ ? &*open_ : nullptr; }
   const ProvisionalRound* provisional() const { return provisional_ ? &*provisional_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }

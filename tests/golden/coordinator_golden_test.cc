@@ -413,6 +413,35 @@ TEST(Golden, OpenedAgainAsOftenAsItTakes) {
   Compare(s, "reopened_twice");
 }
 
+TEST(Golden, WhoIsLeftInAReopenedRoundDoesNotFollow) {
+  Story s("A round is open again, and who is left has not applied the one before, which is closed",
+          {.policy = "backup"});
+  s.Begin();
+  s.NeverReaches(2);
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Published(2);
+  s.AllPublishAndApply({0, 1});
+  s.Say("Workers 0 and 1 contribute to round 1, so round 0 is closed; worker 2 lacks it.");
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Die(0);
+  s.Die(1);
+  s.Say("With worker 2's no, no contribution to round 1 is left.");
+  s.From(2, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Hello(0, 0);
+  s.Ready(0);
+  s.Reached(2);
+  s.Reached(0);
+  s.NeverReaches(0);
+  s.Say(
+      "Worker 2 is alive and says nothing else, and worker 0 finds nobody to copy from: it is not "
+      "waited for for ever.");
+  s.Wait(60);
+  EXPECT_TRUE(s.finished());
+  Compare(s, "reopened_and_not_followed");
+}
+
 TEST(Golden, ComingBackToAReopenedRound) {
   Story s("A worker comes back while a round that was opened again is computed",
           {.workers = 2, .policy = "backup"});

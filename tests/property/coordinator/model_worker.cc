@@ -226,6 +226,7 @@ void ModelWorker::On(const Commit& m) {
   const auto before = commits_.find(m.round);
   const bool again = before != commits_.end() && before->second.attempt == m.attempt;
   commits_[m.round] = m;
+  // Who is further behind than that does not say so: the coordinator has to find out by itself.
   while (commits_.size() > 4) commits_.erase(commits_.begin());
   std::erase_if(sums_, [&](const auto& s) { return s.first.first.value + 2 < m.round.value; });
   std::erase_if(received_, [&](const auto& p) { return std::get<1>(p).value + 2 < m.round.value; });
