@@ -215,7 +215,7 @@ bool RoundMachine::TakeFromHolders() {
   ProvisionalRound& round = *provisional_;
   const std::vector<MemberId> holders = Holders();
   if (holders.empty()) return false;
-  round.fencing = false;
+  round.fencing = round.stalled = false;
   round.holders.clear();
   for (const MemberId& id : round.commit.members) {
     Member* member = job_->members.Find(id);

@@ -56,6 +56,10 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault cut-link@0.994214s:1-3 --fault stop@1.210258s:3,for=0.744992s"},
         Case{"WhoIsToTakeSumsFromAHolderLosesIt", "--faults --seed 26025"},
         Case{"TheLastHolderLosesANewcomer", "--faults --seed 130"},
+        Case{"WhoHoldsTheSumsIsFoundOnceThereIsAQuorumAgain",
+             "--faults --seed 4463 --fault hang-reduction@3.841383s:0,for=3.038511s "
+             "--fault stop@4.251028s:0,for=0.295127s --fault crash@4.283621s:2 "
+             "--fault crash@5.319945s:1"},
         Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
              "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"},
