@@ -154,10 +154,10 @@ Status RoundMachine::On(Member& from, const Published& message) {
     std::vector<MemberId> ids;
     std::vector<Duration> times;
     for (const OwnerShare& share : owners) {
-      if (round.published[share.owner.worker.value]) {
-        ids.push_back(share.owner);
-        times.push_back(*round.published[share.owner.worker.value]);
-      }
+      const std::optional<Duration>& after = round.published[share.owner.worker.value];
+      if (!after || *after == Duration::max()) continue;  // it is out
+      ids.push_back(share.owner);
+      times.push_back(*after);
     }
     weights_.OnRoundPublished(ids, times);
   }
