@@ -1,6 +1,7 @@
 // The head of a peer's arena, which the peer may write as it likes.
 #include "transport/mapping/layout.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -25,7 +26,7 @@ bool Run(Bytes bytes) {
   const std::size_t size = (bytes.size() + kPage - 1) / kPage * kPage;
   const std::unique_ptr<void, Free> memory(std::aligned_alloc(kPage, std::max(size, kPage)));
   std::memset(memory.get(), 0, std::max(size, kPage));
-  std::memcpy(memory.get(), bytes.data(), bytes.size());
+  std::ranges::copy(std::as_bytes(bytes), static_cast<std::byte*>(memory.get()));
   transport::ArenaNonce nonce{};
   if (right && size >= sizeof(transport::ArenaHeader)) {
     std::memcpy(
