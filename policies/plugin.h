@@ -1,5 +1,5 @@
 // A policy of the user's own: a shared library, named in policy.plugin, for policy.name = plugin
-// (coordinator/policy_loader.h loads it).
+// (coordinator/shell/policy_loader.h loads it).
 // It is built against the installed headers of the same version and defines
 //
 //   LOCKSTEP_POLICY_PLUGIN(section, workers) { return lockstep::policies::Policy{...}; }

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "coordinator/resume_rules.h"
+#include "coordinator/record/resume_rules.h"
 #include "tests/golden/story.h"
 
 namespace lockstep::coordinator {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 
 namespace lockstep::coordinator {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "coordinator/interval_set.h"
+#include "coordinator/round/interval_set.h"
 #include "tests/temp_folder.h"
 #include "tools/simulate/replay.h"
 

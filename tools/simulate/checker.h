@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/job_config.h"
-#include "coordinator/interval_set.h"
+#include "coordinator/round/interval_set.h"
 #include "tools/simulate/simulation.h"
 
 namespace lockstep::simulate {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/messages.h"
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 
 namespace lockstep::coordinator {
 

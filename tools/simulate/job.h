@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/options.h"
 

@@ -15,7 +15,7 @@
 #include "base/messages.h"
 #include "base/random.h"
 #include "base/time.h"
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 #include "tools/simulate/event_queue.h"
 #include "tools/simulate/fault.h"
 

@@ -1,6 +1,6 @@
 // The coordinator behind the codec: a job of three workers, which do what they should wherever the
 // bytes say so, and say anything else in between.
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 
 #include "base/check.h"
 #include "tests/fuzz/target.h"

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/slowdown.h"
-#include "coordinator/http_requests.h"
+#include "coordinator/http/requests.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "coordinator/sampler.h"
+#include "coordinator/round/sampler.h"
 
 namespace lockstep::coordinator {
 namespace {

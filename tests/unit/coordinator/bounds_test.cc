@@ -1,4 +1,4 @@
-#include "coordinator/bounds.h"
+#include "coordinator/core/bounds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Checkpoints on the disk: what is written comes back by name, and what is damaged does not.
-#include "coordinator/checkpoint_store.h"
+#include "coordinator/checkpoint/checkpoint_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 #include <limits>
 
-#include "coordinator/checkpoint_reader.h"
-#include "coordinator/resume_rules.h"
+#include "coordinator/checkpoint/checkpoint_reader.h"
+#include "coordinator/record/resume_rules.h"
 #include "tests/temp_folder.h"
 
 namespace lockstep::coordinator {

@@ -1,4 +1,4 @@
-#include "coordinator/interval_set.h"
+#include "coordinator/round/interval_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // What a checkpoint says of the job, and which settings may be others when it goes on.
-#include "coordinator/job_state.h"
+#include "coordinator/record/checkpoint_manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/resume_rules.h"
+#include "coordinator/record/resume_rules.h"
 
 namespace lockstep::coordinator {
 namespace {

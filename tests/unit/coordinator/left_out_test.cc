@@ -6,7 +6,7 @@
 #include <limits>
 #include <memory>
 
-#include "coordinator/round_machine.h"
+#include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 
 namespace lockstep::coordinator {
@@ -37,12 +37,12 @@ class LeftOutTest : public ::testing::Test {
     for (std::uint32_t i : {0u, 1u}) {
       job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
     }
-    RoundMachine::Hooks hooks;
+    Pipeline::Hooks hooks;
     hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
     hooks.on_resend = [](Commit*, const Sampler&) {};
     hooks.on_closed = [this](const RoundRecord& record) { closed_.push_back(record); };
     hooks.on_applied = [](Member&, RoundId) {};
-    rounds_ = std::make_unique<RoundMachine>(job_.get(), std::move(hooks));
+    rounds_ = std::make_unique<Pipeline>(job_.get(), std::move(hooks));
     rounds_->Begin(Sampler(16, 8, 8), RoundId(0), 0, StateSource::kSeed);
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
@@ -76,7 +76,7 @@ class LeftOutTest : public ::testing::Test {
   std::vector<RoundRecord> closed_;
   Actions actions_;
   std::unique_ptr<Job> job_;
-  std::unique_ptr<RoundMachine> rounds_;
+  std::unique_ptr<Pipeline> rounds_;
 };
 
 TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {

@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/delivery.h"
-#include "coordinator/digest_votes.h"
-#include "coordinator/members.h"
-#include "coordinator/owners.h"
+#include "coordinator/round/delivery.h"
+#include "coordinator/round/digest_votes.h"
+#include "coordinator/membership/members.h"
+#include "coordinator/round/owner_weights.h"
 
 namespace lockstep::coordinator {
 namespace {

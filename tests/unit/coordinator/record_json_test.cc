@@ -1,12 +1,12 @@
 // Lines of rounds.jsonl are read back as they were written, and make a timeline.
-#include "coordinator/record_json.h"
+#include "coordinator/record/write_json.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "coordinator/timeline.h"
+#include "coordinator/record/timeline.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "coordinator/round_machine.h"
+#include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -87,12 +87,12 @@ class RoundMovesTest : public ::testing::Test {
     for (std::uint32_t i : {0u, 1u}) {
       job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
     }
-    RoundMachine::Hooks hooks;
+    Pipeline::Hooks hooks;
     hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
     hooks.on_resend = [](Commit*, const Sampler&) {};
     hooks.on_closed = [](const RoundRecord&) {};
     hooks.on_applied = [](Member&, RoundId) {};
-    rounds_ = std::make_unique<RoundMachine>(job_.get(), std::move(hooks));
+    rounds_ = std::make_unique<Pipeline>(job_.get(), std::move(hooks));
     rounds_->Begin(Sampler(80, 8, 8), RoundId(0), 0, StateSource::kSeed);
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
@@ -143,7 +143,7 @@ class RoundMovesTest : public ::testing::Test {
   Proposals proposals_;
   Actions actions_;
   std::unique_ptr<Job> job_;
-  std::unique_ptr<RoundMachine> rounds_;
+  std::unique_ptr<Pipeline> rounds_;
 };
 
 // A wrong policy wastes time; what it gets wrong never reaches a sum.

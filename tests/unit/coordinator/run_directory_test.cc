@@ -1,5 +1,5 @@
 // The records of a run directory: whole lines without gaps, whatever the disk does.
-#include "coordinator/run_directory.h"
+#include "coordinator/record/run_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-#include "coordinator/sampler.h"
+#include "coordinator/round/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/job_state.h"
+#include "coordinator/record/checkpoint_manifest.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/coordinator.h"
+#include "coordinator/core/coordinator.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -1,5 +1,5 @@
 // How a checkpoint goes out: bounded for each worker, and to a bounded number at a time.
-#include "coordinator/state_streams.h"
+#include "coordinator/membership/state_streams.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "coordinator/http_requests.h"
+#include "coordinator/http/requests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

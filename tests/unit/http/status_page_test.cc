@@ -1,5 +1,5 @@
 // The HTTP door's sockets: connections that are slow, many, or there when the page goes.
-#include "coordinator/status_page.h"
+#include "coordinator/http/status_page.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/policy_loader.h"
+#include "coordinator/shell/policy_loader.h"
 #include "policies/registry.h"
 #include "tests/unit/policies/round_model.h"
 

@@ -1,0 +1,44 @@
+#include "coordinator/core/bounds.h"
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kTimesUsual = 10;
+constexpr Duration kLeast = std::chrono::milliseconds(250);
+// SHA-256 on one slow core.
+constexpr double kDigestBytesPerSecond = 100e6;
+
+}  // namespace
+
+void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_second) {
+  exchange_.reset();
+  if (slowest_bytes_per_second <= 0) return;
+  // Each member sends about the parameters' size, and receives as much, before the commit and again
+  // after it.
+  exchange_ = FromSeconds(2.0 * static_cast<double>(parameter_bytes) / slowest_bytes_per_second);
+}
+
+Duration Bounds::OfOwner(const RecentLatency& latency) const {
+  if (const auto usual = latency.Median()) {
+    return std::max(kLeast, std::min(kTimesUsual * *usual, std::max(timeout_ / 2, 2 * *usual)));
+  }
+  return std::max({kLeast, timeout_ / 4, 2 * exchange_.value_or(Duration{})});
+}
+
+Duration Bounds::OfBulk(int timeouts) const {
+  const Duration usual = application_.Median().value_or(exchange_.value_or(Duration{}));
+  return std::max(timeouts * timeout_, kTimesUsual * usual);
+}
+
+Duration Bounds::EvaluationChunk() const {
+  return std::max(timeout_, kTimesUsual * evaluation_.Median().value_or(Duration{}));
+}
+
+Duration Bounds::FinalDigest(std::uint64_t parameter_bytes) const {
+  return std::max(timeout_,
+                  FromSeconds(static_cast<double>(parameter_bytes) / kDigestBytesPerSecond));
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,65 @@
+// How long things may take before somebody is blamed for it, in one place. Every bound follows from
+// liveness.timeout, and where bulk moves from what the same thing lately took: a job whose exchange
+// is slower than the time-out is slow, not lost. docs/operations.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "coordinator/round/latency.h"
+
+namespace lockstep::coordinator {
+
+class Bounds {
+ public:
+  explicit Bounds(Duration timeout) : timeout_(timeout) {}
+
+  // --- what is known
+  // Before anything has been exchanged: what the slowest path was measured at, and how many bytes
+  // the parameters are. Nothing (0) when it was not measured.
+  void NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_second);
+  void NoteReceipts(Duration took) { receipts_.Add(took); }          // after a part was sealed
+  void NotePublication(Duration took) { publication_.Add(took); }    // after the commit
+  void NoteApplication(Duration took) { application_.Add(took); }    // until the last has applied
+  void NoteEvaluatedChunk(Duration took) { evaluation_.Add(took); }  // of the test set
+
+  // What the median round took from its commit until all had applied it.
+  std::optional<Duration> UsualApplication() const { return application_.Median(); }
+
+  // --- of an owner: ten times what is usual, at most half of the time-out, and never less than
+  // twice what is usual
+  Duration Receipts() const { return OfOwner(receipts_); }
+  Duration Publication() const { return OfOwner(publication_); }
+  // To a Revoke or a FenceAttempt: it waits behind the bulk on the worker's link.
+  Duration Answer() const { return Publication(); }
+
+  // --- silence: each sign that a thing gets on begins the bound anew
+  // Nobody has published or applied the last round any more.
+  Duration LastRound() const { return OfBulk(1); }
+  // A live member has not applied a closed round, nor finished a unit.
+  Duration Following() const { return OfBulk(3); }
+  // The writer of a checkpoint has sent no piece.
+  Duration Upload() const { return OfBulk(3); }
+  // Who catches up has copied nothing more.
+  Duration Copy() const { return OfBulk(6); }
+
+  // --- as a whole
+  // Of a chunk of the test set, until another member is given it, too.
+  Duration EvaluationChunk() const;
+  // The digest of the parameters at the end.
+  Duration FinalDigest(std::uint64_t parameter_bytes) const;
+
+ private:
+  Duration OfOwner(const RecentLatency& latency) const;
+  Duration OfBulk(int timeouts) const;
+
+  const Duration timeout_;
+  std::optional<Duration> exchange_;  // estimated out of the paths
+  RecentLatency receipts_;
+  RecentLatency publication_;
+  RecentLatency application_;
+  RecentLatency evaluation_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,252 @@
+#include "coordinator/core/checkpointer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <tuple>
+
+namespace lockstep::coordinator {
+namespace {
+
+// FP32 values, little-endian.
+bool AllFinite(std::span<const std::byte> bytes) {
+  constexpr std::uint32_t kExponent = 0x7F800000;
+  bool finite = true;
+  for (std::size_t at = 0; at + sizeof(std::uint32_t) <= bytes.size();
+       at += sizeof(std::uint32_t)) {
+    std::uint32_t bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    finite &= (bits & kExponent) != kExponent;
+  }
+  return finite;
+}
+
+}  // namespace
+
+std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
+  std::optional<MemberId> best;
+  const auto cost = [&](const Member& m) {
+    return std::tuple(distrusted_.contains(m.id), m.contributed != commit.round, m.unit_times.mean,
+                      m.id);
+  };
+  for (const Member& member : job_->members.all()) {
+    if (!member.live()) continue;
+    if (!best || cost(member) < cost(job_->members.at(best->worker))) best = member.id;
+  }
+  return best;
+}
+
+void Checkpointer::AtCommit(Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
+  commit->checkpoint_writer.reset();
+  const CheckpointSection& section = job_->start.config.checkpoint;
+  const bool again = current_ && current_->round == commit->round && !current_->saving;
+  const bool due =
+      last || owed_ || again ||
+      (section.every_rounds > 0 && (commit->round.value + 1) % section.every_rounds == 0) ||
+      (section.every_epochs > 0 && epoch_ended &&
+       (commit->epoch.value + 1) % section.every_epochs == 0);
+  if (!due) return;
+  if (current_ && !last && !again) {
+    owed_ = true;
+    return;
+  }
+  const std::optional<MemberId> writer = ChooseWriter(*commit);
+  if (!writer) return;
+  if (distrusted_.contains(*writer)) {
+    distrusted_.clear();
+    owed_ = false;
+    return OnSaved(commit->round, "no member streams the state that a majority has");
+  }
+  // Sent again while it is written: the same goes on.
+  if (again && last && current_->writer == *writer && current_->any &&
+      current_->attempt == commit->attempt) {
+    commit->checkpoint_writer = writer;
+    return;
+  }
+  if (current_) Drop();
+  owed_ = false;
+  Current checkpoint;
+  checkpoint.round = commit->round;
+  checkpoint.writer = *writer;
+  checkpoint.attempt = commit->attempt;
+  for (const Member& member : job_->members.all()) {
+    if (member.live()) checkpoint.voters.push_back(member.id);
+  }
+  checkpoint.last_piece = job_->now;
+  checkpoint.closed = closed_ == commit->round;
+  checkpoint.state.totals = job_->totals;
+  checkpoint.state.next_round = commit->round.Next();
+  checkpoint.state.updates = commit->update;
+  checkpoint.state.sampler = after.State();
+  checkpoint.state.dataset_digest = job_->dataset_digest;
+  checkpoint.state.test_samples = job_->test_samples;
+  checkpoint.state.parameter_count = job_->parameter_count;
+  checkpoint.state.state_tensors = job_->state_tensors;
+  checkpoint.state.tensors = job_->tensors;
+  checkpoint.state.state_names = job_->state_names;
+  checkpoint.state.settings = settings_;
+  current_ = std::move(checkpoint);
+  commit->checkpoint_writer = writer;
+}
+
+void Checkpointer::OnClosed(RoundId round) {
+  closed_ = round;
+  if (!current_ || current_->round != round) return;
+  current_->closed = true;
+  current_->last_piece = std::max(current_->last_piece, job_->now);
+  current_->state.totals = job_->totals;
+  SaveIfPossible();
+}
+
+Status Checkpointer::On(Member& from, StateChunk message) {
+  if (!current_ || current_->writer != from.id || message.round != current_->round) return {};
+  Current& checkpoint = *current_;
+  const auto wrong = [](const char* what) { return Error{ErrorCode::kInvalid, what}; };
+  if (checkpoint.complete) return wrong("streams more state than there is");
+  const std::uint64_t tensor_bytes = job_->parameter_count * 4;
+  if (checkpoint.offset == tensor_bytes) {
+    ++checkpoint.tensor;
+    checkpoint.offset = 0;
+  }
+  if (message.tensor != checkpoint.tensor || message.offset != checkpoint.offset ||
+      message.tensor > job_->state_tensors || message.bytes.empty() ||
+      message.bytes.size() > tensor_bytes - message.offset) {
+    return wrong("streams its state out of order");
+  }
+  if (message.bytes.size() % sizeof(float) != 0) return wrong("streams a part of a number");
+  checkpoint.offset += message.bytes.size();
+  const bool end = checkpoint.tensor == job_->state_tensors && checkpoint.offset == tensor_bytes;
+  if (message.last != end) return wrong("streams less or more state than there is");
+  checkpoint.complete = end;
+  checkpoint.any = true;
+  checkpoint.last_piece = job_->now;
+  checkpoint.digest.Update(message.bytes);
+  checkpoint.finite = checkpoint.finite && AllFinite(message.bytes);
+  job_->out->push_back(CheckpointPiece{std::move(message)});
+  SaveIfPossible();
+  return {};
+}
+
+Status Checkpointer::On(Member& from, const ReplicaDigest& message) {
+  if (!current_ || message.round != current_->round || message.attempt != current_->attempt ||
+      !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
+    return {};
+  }
+  current_->votes[from.id] = message.digest;
+  current_->last_piece = job_->now;
+  SaveIfPossible();
+  return {};
+}
+
+std::optional<Digest128> Checkpointer::Confirmed() {
+  std::map<Digest128, std::size_t> counts;
+  for (const auto& [id, digest] : current_->votes) ++counts[digest];
+  for (const auto& [digest, count] : counts) {
+    if (2 * count > current_->voters.size()) return digest;
+  }
+  if (current_->votes.size() == current_->voters.size()) {
+    job_->Fail(fmt::format("the members' states after round {} differ and no majority agrees",
+                           current_->round));
+  }
+  return std::nullopt;
+}
+
+void Checkpointer::SaveIfPossible() {
+  Current& checkpoint = *current_;
+  if (!checkpoint.closed || !checkpoint.complete || checkpoint.saving) return;
+  const std::optional<Digest128> confirmed = Confirmed();
+  if (!confirmed) return;
+  // Whose own state is another one, whether it wrote or not.
+  for (const auto& [id, digest] : checkpoint.votes) {
+    Member* member = job_->members.Find(id);
+    if (digest == *confirmed || member == nullptr || !member->live()) continue;
+    job_->Log(LogLevel::kWarning,
+              "worker {}: its state after round {} differs from the majority's, it catches up",
+              id.worker, checkpoint.round);
+    job_->PutBehind(*member, "its state differs from the majority's");
+  }
+  if (checkpoint.digest.Digest() != *confirmed) {
+    return NotKept("it is not what a majority of the members has");
+  }
+  checkpoint.saving = true;
+  checkpoint.state.digest = *confirmed;
+  if (checkpoint.finite) {
+    job_->out->push_back(SaveCheckpoint{checkpoint.round, checkpoint.state});
+  } else {
+    job_->out->push_back(DropCheckpoint{checkpoint.round});
+    OnSaved(checkpoint.round, "it has values that are infinite or no numbers");
+  }
+}
+
+void Checkpointer::NotKept(const std::string& why) {
+  job_->Log(LogLevel::kWarning,
+            "the checkpoint after round {} that worker {} wrote is not kept: {}", current_->round,
+            current_->writer.worker, why);
+  distrusted_.insert(current_->writer);
+  Drop();
+  owed_ = true;
+}
+
+void Checkpointer::OnSaved(RoundId round, const std::string& error) {
+  if (!error.empty()) {
+    job_->Log(LogLevel::kError, "the checkpoint after round {} was not written: {}", round, error);
+  } else {
+    job_->Log(LogLevel::kInfo, "checkpoint after round {}", round);
+    job_->saved_round = round;
+  }
+  settled_ = round;
+  settled_error_ = error;
+  if (current_ && current_->round == round) current_.reset();
+}
+
+void Checkpointer::OnOut(const MemberId& member) {
+  distrusted_.erase(member);
+  if (!current_) return;
+  if (current_->writer == member && !current_->complete) {
+    job_->Log(LogLevel::kWarning, "worker {}, which wrote the checkpoint after round {}, is out",
+              member.worker, current_->round);
+    Drop();
+    owed_ = true;
+    return;
+  }
+  // What it has said still counts.
+  if (!current_->votes.contains(member)) std::erase(current_->voters, member);
+  if (current_->voters.empty() && !current_->saving) {
+    job_->Log(LogLevel::kWarning,
+              "nobody is left who could confirm the checkpoint after round {}: it is not kept",
+              current_->round);
+    Drop();
+    owed_ = true;
+    return;
+  }
+  SaveIfPossible();
+}
+
+void Checkpointer::Tick() {
+  if (!current_ || current_->saving || !current_->closed) return;
+  if (job_->now - current_->last_piece < job_->bounds.Upload()) return;
+  if (current_->complete) {
+    job_->Log(LogLevel::kWarning,
+              "too few members say what their state after round {} is: its checkpoint is not kept",
+              current_->round);
+  } else {
+    job_->Log(LogLevel::kWarning, "worker {} does not write the checkpoint after round {}",
+              current_->writer.worker, current_->round);
+  }
+  distrusted_.insert(current_->writer);
+  Drop();
+  owed_ = true;
+}
+
+void Checkpointer::Drop() {
+  if (current_->any) job_->out->push_back(DropCheckpoint{current_->round});
+  current_.reset();
+}
+
+void Checkpointer::GiveUp() {
+  if (current_) Drop();
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,81 @@
+// Checkpoints: a member that is fast streams its state after a round; the file becomes valid when
+// all has come, the round is closed, and a majority of the members has told the digest of what has
+// come as that of its own state. One at a time. All members take that digest between two updates,
+// one pass over their state at the speed of memory: less than what the writer pays for its copy,
+// and what every byte of the file is confirmed by.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/record/resume_rules.h"
+#include "coordinator/round/pipeline.h"
+
+namespace lockstep::coordinator {
+
+class Checkpointer {
+ public:
+  explicit Checkpointer(Job* job) : job_(job), settings_(SettingsToRemember(job->start.config)) {}
+
+  // At a commit: names its writer if a checkpoint is due. `after`: the sampler after the round.
+  void AtCommit(Commit* commit, const Sampler& after, bool epoch_ended, bool last);
+  void OnClosed(RoundId round);
+  Status On(Member& from, StateChunk message);
+  Status On(Member& from, const ReplicaDigest& message);
+  void OnOut(const MemberId& member);
+  void Tick();  // gives up a writer that does not write
+  void OnSaved(RoundId round, const std::string& error);
+
+  // The state after `round` is saved, or cannot be.
+  bool Settled(RoundId round) const { return settled_ == round; }
+  // Why the state after the settled round is not saved; empty: it is.
+  const std::string& settled_error() const { return settled_error_; }
+  bool running() const { return current_.has_value(); }
+  void GiveUp();
+
+ private:
+  struct Current {
+    JobState state;
+    RoundId round;
+    MemberId writer;
+    bool closed = false;
+    bool complete = false;
+    bool saving = false;
+    std::uint32_t tensor = 0;  // expected next
+    std::uint64_t offset = 0;
+    bool any = false;  // a piece has been handed on
+    Time last_piece;   // or vote
+    Attempt attempt;
+    DigestStream digest;           // of what has come
+    bool finite = true;            // no value that has come is infinite or none
+    std::vector<MemberId> voters;  // ascending; who has told its digest or still may
+    std::map<MemberId, Digest128> votes;
+  };
+  std::optional<MemberId> ChooseWriter(const Commit& commit) const;
+  void SaveIfPossible();
+  // Nothing while too few have told their digest.
+  std::optional<Digest128> Confirmed();
+  void NotKept(const std::string& why);
+  void Drop();
+
+  Job* job_;
+  const std::map<std::string, std::string> settings_;
+  bool owed_ = false;  // one was due while another was under way
+  // Whose checkpoint was not kept, or did not come: another one is asked first, and when all have
+  // been there is none. At most one for each slot.
+  std::set<MemberId> distrusted_;
+  std::optional<Current> current_;
+  std::optional<RoundId> closed_;
+  std::optional<RoundId> settled_;
+  std::string settled_error_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,124 @@
+// What the coordinator's machines share: the start parameters, the clock, the members, the actions
+// of this step. Machines do not call each other back from within a handler: who must go, or what
+// ends the job, is noted here and dealt with when the handler has returned (Machines::Drain).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/time.h"
+#include "coordinator/core/bounds.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/membership/members.h"
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+struct Leaving {
+  MemberId member;
+  std::string reason;
+  bool refuse = false;        // tell it why, so that it does not come back at once
+  bool disconnected = false;  // its connection has ended by itself
+};
+
+struct Job {
+  Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum)
+      : start(std::move(parameters)),
+        policy(std::move(rules)),
+        min_workers(quorum),
+        members(start.workers),
+        timeout(FromSeconds(start.config.liveness.timeout_s)),
+        bounds(timeout) {
+    emulation.unit_seconds = start.config.emulate.unit_time_s;
+  }
+
+  const StartParameters start;
+  policies::Policy policy;
+  std::uint32_t min_workers;
+  Members members;
+  const Duration timeout;
+  Bounds bounds;
+
+  Phase phase = Phase::kGathering;
+  std::string transport;
+  std::uint32_t formations = 0;  // numbers of Form handed out
+  // What all agree on: set by the checkpoint or by the majority of the workers that are ready.
+  bool agreed = false;
+  std::string dataset_digest;
+  std::uint64_t train_samples = 0;
+  std::uint64_t test_samples = 0;
+  std::uint64_t parameter_count = 0;
+  std::uint32_t state_tensors = 0;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::string> state_names;
+  std::string agreed_by;  // for people: "2 of 3 workers", "the checkpoint"
+  Totals totals;
+  std::optional<double> train_loss;
+  std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
+  double saved_seconds = 0;
+  Emulation emulation;
+
+  // Time as the machines see it: the stops of this process are cut out, so that nobody looks late
+  // because the coordinator slept.
+  Time now;
+  Duration stopped{};
+  Actions* out = nullptr;
+
+  std::deque<Leaving> leaving;  // at most one for each member
+  std::deque<Leaving> behind;   // the same
+  std::uint64_t ping_sequence = 0;
+  std::uint32_t orders = 0;  // the number of the last one, see base/messages.h
+  std::optional<std::string> failure;
+
+  std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
+  double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
+
+  void Send(const Member& to, ToWorker message) {
+    out->push_back(
+        coordinator::Send{{to.connection}, std::make_shared<const ToWorker>(std::move(message))});
+  }
+  void Send(std::span<const MemberId> to, ToWorker message) {
+    Send(to, std::make_shared<const ToWorker>(std::move(message)));
+  }
+  void Send(std::span<const MemberId> to, std::shared_ptr<const ToWorker> message) {
+    std::vector<ConnectionId> connections = members.Connections(to);
+    if (!connections.empty()) {
+      out->push_back(coordinator::Send{std::move(connections), std::move(message)});
+    }
+  }
+  template <class... Args>
+  void Log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+    out->push_back(LogLine{level, fmt::format(format, std::forward<Args>(args)...)});
+  }
+  // The member is out from now on; the others learn it at the end of this step.
+  void Expel(Member& member, std::string reason, bool refuse = false) {
+    if (!member.connected()) return;
+    member.leaving = true;
+    leaving.push_back({member.id, std::move(reason), refuse});
+  }
+  void Disconnected(Member& member, const std::string& reason) {
+    if (!member.connected()) return;
+    Expel(member, reason);
+    leaving.back().disconnected = true;
+  }
+  // Its parameters are in doubt: it is not live from now on, and catches up when it is heard.
+  void PutBehind(Member& member, std::string reason) {
+    if (member.state == MemberState::kBehind || !member.connected()) return;
+    members.SetState(member, MemberState::kBehind, now);
+    behind.push_back({member.id, std::move(reason)});
+  }
+  void Ping(const Member& member) {
+    Send(member, lockstep::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
+  }
+  void Fail(std::string reason) {
+    if (!failure) failure = std::move(reason);
+  }
+};
+
+}  // namespace lockstep::coordinator

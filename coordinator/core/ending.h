@@ -1,0 +1,52 @@
+// The job's end: the last evaluation and checkpoint are awaited, then everybody is told to finish
+// and says what its parameters are.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/checkpointer.h"
+#include "coordinator/core/evaluation.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/pipeline.h"
+
+namespace lockstep::coordinator {
+
+class Ending {
+ public:
+  Ending(Job* job, Pipeline* rounds, Evaluation* evaluation, Checkpointer* checkpointer)
+      : job_(job), rounds_(rounds), evaluation_(evaluation), checkpointer_(checkpointer) {}
+
+  // All rounds are closed.
+  void Begin(JobOutcome outcome, std::string reason);
+  Status On(Member& from, const Final& message);
+  void Advance();
+  Time NextDeadline() const { return finishing_ ? deadline_ : begun_ ? copied_by_ : kNever; }
+
+  // Now, without waiting for anybody.
+  void Finish(JobOutcome outcome, const std::string& reason);
+
+ private:
+  void SayFinish();
+  // Somebody who was left behind is copying what the job ended with.
+  bool OthersCatchUp() const;
+  bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
+
+  Job* job_;
+  Pipeline* rounds_;
+  Evaluation* evaluation_;
+  Checkpointer* checkpointer_;
+  JobOutcome outcome_ = JobOutcome::kCompleted;
+  std::string reason_;
+  bool begun_ = false;
+  bool finishing_ = false;  // Finish is sent
+  Time deadline_;
+  Time copied_by_ = kNever;  // who has not copied the last parameters by then ends without
+  std::map<MemberId, std::string> digests_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,150 @@
+#include "coordinator/core/evaluation.h"
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr std::uint64_t kChunksPerMember = 4;
+
+}  // namespace
+
+std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last) {
+  // A further attempt at the round it belongs to. Results for the one before may be under way, of
+  // a member that had applied it and was lost: under another id nobody takes them for this one's.
+  if (current_ && current_->round == round) {
+    Current& evaluation = *current_;
+    evaluation.id = ++ids_;
+    evaluation.holders.clear();
+    for (Chunk& chunk : evaluation.chunks) chunk = {chunk.range, std::nullopt, {}, false};
+    evaluation.next = 0;
+    evaluation.left = evaluation.chunks.size();
+    evaluation.loss_sum = 0;
+    evaluation.correct = 0;
+    return evaluation.id;
+  }
+  const EvaluationSection& section = job_->start.config.evaluation;
+  const bool due =
+      last || (section.every_rounds > 0 && (round.value + 1) % section.every_rounds == 0) ||
+      (section.every_epochs > 0 && epoch_ended && (epoch.value + 1) % section.every_epochs == 0);
+  if (!due || job_->test_samples == 0 || (current_ && !last)) return 0;
+  Current evaluation;
+  evaluation.id = ++ids_;
+  evaluation.round = round;
+  evaluation.epoch = epoch;
+  const std::uint64_t chunks =
+      std::min(job_->test_samples, kChunksPerMember * std::max(job_->members.CountLive(), 1u));
+  for (std::uint64_t i = 0; i < chunks; ++i) {
+    const SampleRange range{job_->test_samples * i / chunks, job_->test_samples * (i + 1) / chunks};
+    evaluation.chunks.push_back({range, std::nullopt, {}, false});
+  }
+  evaluation.left = evaluation.chunks.size();
+  current_ = std::move(evaluation);
+  return current_->id;
+}
+
+void Evaluation::OnApplied(Member& member, RoundId round) {
+  if (!current_ || current_->round != round) return;
+  current_->holders.push_back(member.id);
+  Give(member);
+}
+
+bool Evaluation::Busy(const MemberId& member) const {
+  return std::any_of(current_->chunks.begin(), current_->chunks.end(),
+                     [&](const Chunk& chunk) { return !chunk.done && chunk.with == member; });
+}
+
+void Evaluation::Give(Member& member) {
+  Current& evaluation = *current_;
+  Chunk* chunk = nullptr;
+  if (evaluation.next < evaluation.chunks.size()) {
+    chunk = &evaluation.chunks[evaluation.next++];
+  } else {
+    for (Chunk& candidate : evaluation.chunks) {
+      const bool stuck =
+          !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now;
+      if (!candidate.done && stuck && candidate.with != member.id) {
+        chunk = &candidate;
+        break;
+      }
+    }
+  }
+  if (chunk == nullptr) return;
+  chunk->with = member.id;
+  chunk->given = job_->now;
+  job_->Send(member, Evaluate{evaluation.id, evaluation.round, chunk->range});
+}
+
+Status Evaluation::On(Member& from, const EvaluationResult& message) {
+  if (message.evaluation > ids_) return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
+  if (!current_ || message.evaluation != current_->id) return {};
+  Current& evaluation = *current_;
+  const auto chunk =
+      std::lower_bound(evaluation.chunks.begin(), evaluation.chunks.end(), message.range,
+                       [](const Chunk& c, const SampleRange& range) { return c.range < range; });
+  if (chunk == evaluation.chunks.end() || chunk->range != message.range ||
+      message.correct > message.range.size()) {
+    return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
+  }
+  if (!chunk->done) {
+    chunk->done = true;
+    if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now - chunk->given);
+    evaluation.loss_sum += message.loss_sum;
+    evaluation.correct += message.correct;
+    --evaluation.left;
+  }
+  if (evaluation.left > 0) {
+    Give(from);
+    return {};
+  }
+  RecordIfPossible();
+  return {};
+}
+
+void Evaluation::OnClosed(RoundId round) {
+  if (!current_ || current_->round != round) return;
+  current_->closed = true;
+  RecordIfPossible();
+}
+
+// What is recorded is of a closed round: until then another attempt may take the place of the one
+// that was evaluated.
+void Evaluation::RecordIfPossible() {
+  const Current& evaluation = *current_;
+  if (evaluation.left > 0 || !evaluation.closed) return;
+  const auto samples = static_cast<double>(job_->test_samples);
+  last_ = EvaluationRecord{evaluation.round, evaluation.epoch, job_->test_samples,
+                           evaluation.loss_sum / samples,
+                           static_cast<double>(evaluation.correct) / samples};
+  job_->out->push_back(EvaluationDone{*last_});
+  current_.reset();
+}
+
+void Evaluation::OnOut(const MemberId& member) {
+  if (!current_) return;
+  std::erase(current_->holders, member);
+  for (Chunk& chunk : current_->chunks) {
+    if (!chunk.done && chunk.with == member) chunk.with.reset();
+  }
+  GiveToIdle();
+}
+
+void Evaluation::Tick() {
+  if (current_) GiveToIdle();
+}
+
+void Evaluation::GiveToIdle() {
+  for (const MemberId& id : current_->holders) {
+    Member* member = job_->members.Find(id);
+    if (member != nullptr && !Busy(id)) Give(*member);
+  }
+}
+
+void Evaluation::GiveUp(const std::string& why) {
+  if (!current_) return;
+  job_->Log(LogLevel::kWarning, "the evaluation after round {} is given up: {}", current_->round,
+            why);
+  current_.reset();
+}
+
+}  // namespace lockstep::coordinator

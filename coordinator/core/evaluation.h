@@ -1,0 +1,64 @@
+// The test set, evaluated in chunks by members that hold a snapshot of the round, beside training.
+// One evaluation at a time.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+#include "coordinator/record/records.h"
+
+namespace lockstep::coordinator {
+
+class Evaluation {
+ public:
+  explicit Evaluation(Job* job) : job_(job) {}
+
+  // At a commit: the id to put into it; 0: none. A running one is only given up for the last.
+  std::uint32_t AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last);
+  // The member holds the snapshot if this is the round.
+  void OnApplied(Member& member, RoundId round);
+  void OnClosed(RoundId round);
+  Status On(Member& from, const EvaluationResult& message);
+  void OnOut(const MemberId& member);
+  // Chunks of members that are silent for long are given to others.
+  void Tick();
+  void GiveUp(const std::string& why);
+
+  bool running() const { return current_.has_value(); }
+  const std::optional<EvaluationRecord>& last() const { return last_; }
+
+ private:
+  struct Chunk {
+    SampleRange range;
+    std::optional<MemberId> with;
+    Time given;
+    bool done = false;
+  };
+  struct Current {
+    std::uint32_t id = 0;  // of this attempt at it
+    RoundId round;
+    Epoch epoch;
+    std::vector<Chunk> chunks;  // at most kChunksPerMember for each slot
+    std::size_t next = 0;       // chunks before were given out once
+    std::size_t left = 0;
+    std::vector<MemberId> holders;
+    bool closed = false;  // the round is
+    double loss_sum = 0;
+    std::uint64_t correct = 0;
+  };
+  void RecordIfPossible();
+  void Give(Member& member);
+  void GiveToIdle();
+  bool Busy(const MemberId& member) const;
+
+  Job* job_;
+  std::uint32_t ids_ = 0;
+  std::optional<Current> current_;
+  std::optional<EvaluationRecord> last_;
+};
+
+}  // namespace lockstep::coordinator

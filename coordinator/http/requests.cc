@@ -1,0 +1,95 @@
+#include "coordinator/http/requests.h"
+
+#include <algorithm>
+#include <boost/algorithm/string/predicate.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/ini.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of texts that come from elsewhere, whatever bytes they hold.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string Trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
+}
+
+Result<Event> EventOf(const std::string& target, const std::string& body) {
+  if (target == "/slowdown") return Event(SlowdownRequested{body});
+  const std::string text = Trimmed(body);
+  if (target == "/policy") {
+    if (text.empty() || text.size() > 100 || !IsPrintable(text))
+      return Error{ErrorCode::kInvalid, "the body must be a policy's name, as backup+none"};
+    return Event(PolicyRequested{text});
+  }
+  std::uint32_t worker = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), worker);
+  if (text.empty() || failed != std::errc() || end != text.data() + text.size())
+    return Error{ErrorCode::kInvalid, "the body must be a worker's number"};
+  return Event(DrainRequested{WorkerId(worker)});
+}
+
+}  // namespace
+
+HttpAnswer HttpError(unsigned status, const std::string& text) {
+  return {status, Dump({{"error", text}})};
+}
+
+// "name", "name:8080", "10.0.0.1:8080", "[::1]:8080". What is no browser may leave it out.
+bool HttpRequests::IsOurName(const std::string& host) const {
+  if (host.empty()) return true;
+  const bool bracket = host.front() == '[' && host.find(']') != std::string::npos;
+  const std::string name =
+      bracket ? host.substr(1, host.find(']') - 1) : host.substr(0, host.find(':'));
+  boost::system::error_code no_address;
+  boost::asio::ip::make_address(name, no_address);
+  if (!no_address || boost::algorithm::iequals(name, "localhost")) return true;
+  return std::any_of(host_names_.begin(), host_names_.end(), [&](const std::string& ours) {
+    return boost::algorithm::iequals(name, ours);
+  });
+}
+
+HttpAnswer HttpRequests::Answer(Time now, const HttpRequest& request) {
+  if (!IsOurName(request.host)) {
+    return HttpError(421, "this host is not known by that name: ask for it by its address");
+  }
+  const std::string& target = request.target;
+  const bool is_change = target == "/slowdown" || target == "/policy" || target == "/drain";
+  if (is_change) {
+    if (request.method != "POST") return HttpError(405, "POST it");
+    return Change(now, request);
+  }
+  const bool has_nonces = proof_ && target == "/nonce";
+  if (target != "/status" && target != "/" && !has_nonces)
+    return HttpError(404, "try /status, /slowdown, /policy, /drain");
+  if (request.method != "GET") return HttpError(405, "GET it");
+  if (has_nonces) return {200, Dump({{"nonce", proof_->Nonce(now)}})};
+  return {200, handlers_.status()};
+}
+
+HttpAnswer HttpRequests::Change(Time now, const HttpRequest& request) {
+  // A page in a browser on this machine may post to loopback without anybody's knowing.
+  if (request.from_web_page) return HttpError(403, "changes are not taken from web pages");
+  if (proof_) {
+    const lockstep::Status proven = proof_->Check(now, request.nonce, request.proof, request.method,
+                                                  request.target, request.body);
+    if (!proven) return HttpError(401, proven.error().message);
+  }
+  Result<Event> event = EventOf(request.target, request.body);
+  if (!event) return HttpError(400, event.error().message);
+  const Result<std::string> done = handlers_.ask(*std::move(event));
+  if (!done) return HttpError(400, done.error().message);
+  return {200, Dump({{"ok", true}, {"message", *done}})};
+}
+
+}  // namespace lockstep::coordinator

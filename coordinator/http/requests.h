@@ -1,0 +1,60 @@
+// What the HTTP door answers: GET /status, GET /nonce, and the changes POST /slowdown, POST /policy
+// and POST /drain. No sockets. docs/operations.md describes it for users.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/http/proof.h"
+
+namespace lockstep::coordinator {
+
+struct HttpRequest {
+  std::string method;
+  std::string target;
+  std::string body;
+  std::string host;            // header Host
+  std::string nonce;           // header Lockstep-Nonce
+  std::string proof;           // header Lockstep-Proof
+  bool from_web_page = false;  // has an Origin
+};
+
+struct HttpAnswer {
+  unsigned status = 200;
+  std::string body;  // JSON
+};
+
+class HttpRequests {
+ public:
+  struct Handlers {
+    std::function<std::string()> status;                  // JSON
+    std::function<Result<std::string>(Event event)> ask;  // a change
+  };
+  // With `proof` every change has to prove the secret. `host_names`: of this host, beside
+  // "localhost" and its addresses. A request for any other name is refused: it may come from a
+  // browser whose page has let its own name stand for this host's address (DNS rebinding).
+  HttpRequests(Handlers handlers, std::optional<HttpProof> proof,
+               std::vector<std::string> host_names)
+      : handlers_(std::move(handlers)),
+        proof_(std::move(proof)),
+        host_names_(std::move(host_names)) {}
+
+  HttpAnswer Answer(Time now, const HttpRequest& request);
+
+ private:
+  HttpAnswer Change(Time now, const HttpRequest& request);
+  bool IsOurName(const std::string& host) const;
+
+  Handlers handlers_;
+  std::optional<HttpProof> proof_;
+  std::vector<std::string> host_names_;
+};
+
+HttpAnswer HttpError(unsigned status, const std::string& text);
+
+}  // namespace lockstep::coordinator

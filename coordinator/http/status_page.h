@@ -1,0 +1,33 @@
+// The HTTP door: status and changes of a running job. One request a connection, bounded in size and
+// time; when too many connections come, those give way that say nothing (transport/places.h).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "base/host_port.h"
+#include "base/result.h"
+#include "coordinator/http/requests.h"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace lockstep::coordinator {
+
+class StatusPage {
+ public:
+  // `key`: of the job's secret for this purpose: changes have to prove it. Required for an address
+  // that is not loopback (kInvalid without). kUnavailable when the port cannot be had. The handlers
+  // are called on the io_context's thread for each request and may destroy the page; once it is
+  // destroyed they are called no more.
+  static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
+                                                    const HostPort& address,
+                                                    const std::optional<HttpProof::Key>& key,
+                                                    HttpRequests::Handlers handlers);
+  virtual ~StatusPage() = default;
+  virtual HostPort address() const = 0;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,195 @@
+#include "coordinator/membership/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace lockstep::coordinator {
+
+const TransportOffer* OfferOf(const Ready& ready, std::string_view transport) {
+  for (const TransportOffer& offer : ready.transports) {
+    if (offer.name == transport && !offer.address.empty()) return &offer;
+  }
+  return nullptr;
+}
+
+PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool mapping) {
+  const TransportOffer* offer = OfferOf(member.ready, transport);
+  return {member.id, offer == nullptr ? std::string() : offer->address,
+          mapping ? member.ready.mapping_address : std::string(), member.hello.host_id};
+}
+
+namespace {
+
+std::string Disagreement(const Job& job, WorkerId worker, const Ready& ready) {
+  if (ready.dataset_digest != job.dataset_digest) {
+    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
+                       ready.dataset_digest, job.agreed_by, job.dataset_digest);
+  }
+  const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
+    return its == ours ? std::string()
+                       : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,
+                                     job.agreed_by, ours);
+  };
+  for (const std::string& text :
+       {differs("training samples", ready.train_samples, job.train_samples),
+        differs("test samples", ready.test_samples, job.test_samples),
+        differs("parameters", ready.parameter_count, job.parameter_count),
+        differs("tensors of optimizer state", ready.state_tensors, job.state_tensors)}) {
+    if (!text.empty()) return text;
+  }
+  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job.tensors.size()); ++i) {
+    if (i < ready.tensors.size() && i < job.tensors.size() && ready.tensors[i] == job.tensors[i]) {
+      continue;
+    }
+    const auto name = [i](const std::vector<TensorInfo>& tensors) {
+      if (i >= tensors.size()) return std::string("no tensor");
+      return tensors[i].name + " " + InWords(tensors[i].shape);
+    };
+    return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
+                       job.agreed_by, name(job.tensors));
+  }
+  if (ready.state_names != job.state_names) {
+    return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
+                       InWords(ready.state_names), job.agreed_by, InWords(job.state_names));
+  }
+  return {};
+}
+
+// What all workers of a job have in common.
+bool SameData(const Ready& a, const Ready& b) {
+  return a.dataset_digest == b.dataset_digest && a.train_samples == b.train_samples &&
+         a.test_samples == b.test_samples && a.parameter_count == b.parameter_count &&
+         a.state_tensors == b.state_tensors && a.tensors == b.tensors &&
+         a.state_names == b.state_names;
+}
+
+}  // namespace
+
+bool AgreeOnData(Job* job) {
+  if (job->agreed) return true;
+  std::vector<std::vector<Member*>> camps;  // each of one mind
+  std::size_t ready = 0;
+  for (Member& member : job->members.all()) {
+    if (!member.connected() || member.state != MemberState::kReady) continue;
+    ++ready;
+    const auto same = std::ranges::find_if(camps, [&](const std::vector<Member*>& camp) {
+      return SameData(camp.front()->ready, member.ready);
+    });
+    if (same == camps.end()) {
+      camps.push_back({&member});
+    } else {
+      same->push_back(&member);
+    }
+  }
+  const auto largest = std::ranges::max_element(
+      camps, {}, [](const std::vector<Member*>& camp) { return camp.size(); });
+  const Ready& theirs = largest->front()->ready;
+  job->dataset_digest = theirs.dataset_digest;
+  job->train_samples = theirs.train_samples;
+  job->test_samples = theirs.test_samples;
+  job->parameter_count = theirs.parameter_count;
+  job->state_tensors = theirs.state_tensors;
+  job->tensors = theirs.tensors;
+  job->state_names = theirs.state_names;
+  job->agreed_by = fmt::format("{} of {} workers", largest->size(), ready);
+  const bool majority = 2 * largest->size() > ready;
+  for (const std::vector<Member*>& camp : camps) {
+    if (&camp == &*largest) continue;
+    for (Member* member : camp) {
+      std::string differs = Disagreement(*job, member->id.worker, member->ready);
+      if (!majority) {
+        job->Fail(differs + ": no majority says which is right");
+        return false;
+      }
+      job->Expel(*member, std::move(differs), true);
+    }
+  }
+  job->agreed = true;
+  return camps.size() == 1;
+}
+
+void Admission::OnConnected(ConnectionId connection, std::string address) {
+  if (strangers_.size() >= Bound()) {
+    job_->out->push_back(Close{connection, "too many connections that have not said who they are"});
+    return;
+  }
+  strangers_[connection] = {std::move(address), job_->now};
+}
+
+void Admission::Refuse(ConnectionId connection, std::string reason, bool try_again) {
+  if (refusals_.Allow(job_->now))
+    job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
+  strangers_.erase(connection);
+  job_->out->push_back(coordinator::Send{
+      {connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason, try_again})});
+  job_->out->push_back(Close{connection, std::move(reason)});
+}
+
+void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
+  const Hello* hello = std::get_if<Hello>(&message);
+  if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
+  if (hello->protocol != kProtocolVersion) {
+    return Refuse(connection, fmt::format("this coordinator speaks version {} of the protocol, the "
+                                          "worker (version {}) speaks {}",
+                                          kProtocolVersion, hello->version, hello->protocol));
+  }
+  if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) {
+    return Refuse(connection, "the job is ending", true);
+  }
+  Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now);
+  if (member == nullptr) {
+    return Refuse(connection,
+                  fmt::format("all {} workers of the job are there", job_->start.workers), true);
+  }
+  member->hello = *hello;
+  member->address = strangers_[connection].address;
+  strangers_.erase(connection);
+  job_->Log(LogLevel::kInfo, "worker {} (incarnation {}) joins from {}, host {}, pid {}, {}",
+            member->id.worker, member->id.incarnation, member->address, hello->host, hello->pid,
+            hello->device);
+  job_->Send(*member, Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
+                              job_->start.config_text, job_->start.workers,
+                              (job_->now + job_->stopped - job_->start.started).count()});
+  job_->Ping(*member);
+}
+
+Status Admission::On(Member& from, const Ready& message) {
+  if (from.state != MemberState::kJoining) {
+    return Error{ErrorCode::kInvalid, "said Ready twice"};
+  }
+  if (message.train_samples == 0 || message.parameter_count == 0) {
+    job_->Expel(from, "it has no training samples or no parameters", true);
+    return {};
+  }
+  if (job_->agreed) {
+    std::string difference = Disagreement(*job_, from.id.worker, message);
+    if (!difference.empty()) {
+      job_->Expel(from, std::move(difference), true);
+      return {};
+    }
+  }
+  from.ready = message;
+  job_->members.SetState(from, MemberState::kReady, job_->now);
+  return {};
+}
+
+void Admission::Tick() {
+  if (const std::uint64_t count = refusals_.TakeLeftOut(job_->now); count > 0)
+    job_->Log(LogLevel::kWarning, "{} more were refused", count);
+  std::vector<ConnectionId> silent;
+  for (const auto& [connection, stranger] : strangers_) {
+    if (stranger.since + job_->timeout <= job_->now) silent.push_back(connection);
+  }
+  for (const ConnectionId connection : silent) {
+    strangers_.erase(connection);
+    job_->out->push_back(Close{connection, "it did not say who it is"});
+  }
+}
+
+void Admission::CloseAll(const std::string& reason) {
+  while (!strangers_.empty()) Refuse(strangers_.begin()->first, reason, true);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,51 @@
+// The door: from a connection to a member that is ready. Hello is answered by Welcome or Refuse;
+// Ready must agree with what most of the others have.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/log_limit.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+class Admission {
+ public:
+  explicit Admission(Job* job) : job_(job) {}
+
+  void OnConnected(ConnectionId connection, std::string address);
+  bool Waits(ConnectionId connection) const { return strangers_.contains(connection); }
+  void OnDisconnected(ConnectionId connection) { strangers_.erase(connection); }
+  // The first message of a connection.
+  void OnFirst(ConnectionId connection, const FromWorker& message);
+  Status On(Member& from, const Ready& message);
+  // Closes connections that say nothing.
+  void Tick();
+  void CloseAll(const std::string& reason);
+  std::size_t Bound() const { return 2 * std::size_t{job_->members.slots()} + 16; }
+
+ private:
+  struct Stranger {
+    std::string address;
+    Time since;
+  };
+  void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
+
+  Job* job_;
+  LogLimit refusals_{20, std::chrono::seconds(10)};
+  std::map<ConnectionId, Stranger> strangers_;  // have not said Hello; at most Bound()
+};
+
+// Settles, once, what data and what model the job is about: what the majority of the workers that
+// are ready has, so that no single one decides about the others. Who differs is sent away; without
+// a majority the job fails. True: all that are ready agree.
+bool AgreeOnData(Job* job);
+
+// Null: the worker does not have it.
+const TransportOffer* OfferOf(const Ready& ready, std::string_view transport);
+PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool mapping);
+
+}  // namespace lockstep::coordinator

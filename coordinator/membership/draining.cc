@@ -1,0 +1,63 @@
+#include "coordinator/membership/draining.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+
+Result<std::string> Draining::Request(WorkerId worker) {
+  const auto invalid = [](std::string text) { return Error{ErrorCode::kInvalid, std::move(text)}; };
+  if (worker.value >= job_->members.slots()) {
+    return invalid(
+        fmt::format("there is no worker {}: they are 0 to {}", worker, job_->members.slots() - 1));
+  }
+  Member& member = job_->members.at(worker);
+  if (!member.connected()) return invalid(fmt::format("worker {} is not there", worker));
+  if (member.draining) return fmt::format("worker {} is leaving already", worker);
+  const auto stays = [&](const Member& other) {
+    return other.live() && !other.draining && other.id.worker != worker;
+  };
+  if (member.live() && std::ranges::none_of(job_->members.all(), stays)) {
+    return invalid(fmt::format("worker {} cannot leave: nobody else has the parameters", worker));
+  }
+  member.draining = true;
+  any_asked_ = true;
+  std::string text = fmt::format("worker {} leaves as soon as no round needs it", worker);
+  const auto left = static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), stays));
+  if (member.live() && left < job_->min_workers) {
+    text += fmt::format("; the job then waits until {} workers are there again", job_->min_workers);
+  }
+  job_->Log(LogLevel::kInfo, "{}", text);
+  return text;
+}
+
+bool Draining::Needed(const Member& member) const {
+  if (!member.live()) return false;
+  const WorkerId worker = member.id.worker;
+  const OpenRound* open = rounds_->open();
+  if (open != nullptr && (open->Share(worker) != nullptr || open->delivery.IsOwner(worker)))
+    return true;
+  const ProvisionalRound* last = rounds_->provisional();
+  if (last == nullptr || last->closed) return false;
+  return last->books.Share(worker) != nullptr ||
+         std::ranges::find(last->commit.owners.owners, member.id, &OwnerShare::owner) !=
+             last->commit.owners.owners.end();
+}
+
+void Draining::Advance() {
+  if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) return;
+  if (!any_asked_) return;
+  any_asked_ = false;
+  for (Member& member : job_->members.all()) {
+    if (!member.draining || member.told_to_leave) continue;
+    if (!member.connected() || Needed(member)) {
+      any_asked_ = true;
+      continue;
+    }
+    member.told_to_leave = true;
+    job_->Send(member, AskToLeave{"it was asked to leave"});
+  }
+}
+
+}  // namespace lockstep::coordinator

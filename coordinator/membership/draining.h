@@ -1,0 +1,30 @@
+// Workers that were asked to leave in good order: no units and no shards from the next plan on, and
+// the request to leave once no round needs them any more.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/pipeline.h"
+
+namespace lockstep::coordinator {
+
+class Draining {
+ public:
+  Draining(Job* job, const Pipeline* rounds) : job_(job), rounds_(rounds) {}
+
+  // Says in words what follows; an error: it cannot leave.
+  Result<std::string> Request(WorkerId worker);
+  // Tells those that nothing waits for.
+  void Advance();
+
+ private:
+  bool Needed(const Member& member) const;
+
+  Job* job_;
+  const Pipeline* rounds_;
+  bool any_asked_ = false;  // that has not been told; Advance comes after each event
+};
+
+}  // namespace lockstep::coordinator

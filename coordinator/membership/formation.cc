@@ -1,0 +1,197 @@
+#include "coordinator/membership/formation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/membership/admission.h"
+
+namespace lockstep::coordinator {
+
+Formation::Formation(Job* job)
+    : job_(job),
+      answered_(job->members.slots()),
+      reached_(job->members.slots(), job->members.slots()) {}
+
+std::vector<Member*> Formation::Participants() const {
+  std::vector<Member*> participants;
+  for (Member& member : job_->members.all()) {
+    if (member.connected() && member.state == MemberState::kForming)
+      participants.push_back(&member);
+  }
+  return participants;
+}
+
+std::string Formation::Missing() const {
+  std::string text;
+  for (const Member& member : job_->members.all()) {
+    if (member.state == MemberState::kReady) continue;
+    const char* why = member.state == MemberState::kLost ? "is not there" : "is not ready";
+    text += fmt::format("{}worker {} {}", text.empty() ? "" : ", ", member.id.worker, why);
+  }
+  return text;
+}
+
+bool Formation::Advance() {
+  // From the first look at the clock on: the times of a resumed job count from before.
+  if (join_deadline_ == kNever) {
+    join_deadline_ = job_->now + FromSeconds(job_->start.config.job.join_timeout_s);
+  }
+  if (job_->phase == Phase::kGathering) Gather();
+  return job_->phase == Phase::kForming && !job_->failure && Judge();
+}
+
+void Formation::Gather() {
+  const std::uint32_t ready = job_->members.Count(MemberState::kReady);
+  const bool late = job_->now >= join_deadline_;
+  if (ready == 0 || (ready < job_->members.slots() && !late)) {
+    if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
+    return;
+  }
+  if (ready < job_->min_workers) {
+    job_->Fail(fmt::format("{} of at least {} workers joined in time: {}", ready, job_->min_workers,
+                           Missing()));
+    return;
+  }
+  if (!AgreeOnData(job_)) return;
+  if (ready < job_->members.slots()) {
+    job_->Log(LogLevel::kWarning, "the job starts with {} of {} workers: {}", ready,
+              job_->members.slots(), Missing());
+  }
+  for (Member& member : job_->members.all()) {
+    if (member.connected() && member.state == MemberState::kReady) {
+      job_->members.SetState(member, MemberState::kForming, job_->now);
+    }
+  }
+  job_->phase = Phase::kForming;
+  ChooseTransports();
+  if (!job_->failure) Form();
+}
+
+void Formation::ChooseTransports() {
+  const std::string& wanted = job_->start.config.exchange.transport;
+  const auto without = [this](std::string_view name) {
+    std::string text;
+    for (const Member* member : Participants()) {
+      if (!text.empty() || OfferOf(member->ready, name) != nullptr) continue;
+      std::string why = "it does not offer it";
+      for (const TransportOffer& offer : member->ready.transports) {
+        if (offer.name == name && !offer.error.empty()) why = offer.error;
+      }
+      text = fmt::format("worker {} does not have {}: {}", member->id.worker, name, why);
+    }
+    return text;
+  };
+  if (wanted != "auto") {
+    transports_ = {wanted};
+    if (const std::string text = without(wanted); !text.empty()) job_->Fail(text);
+    return;
+  }
+  transports_ = {"ucx", "tcp"};
+  if (const std::string text = without("ucx"); !text.empty()) {
+    // Where nobody has it nothing is lost; where some have, their RDMA is idle.
+    const bool some = std::ranges::any_of(Participants(), [](const Member* member) {
+      return OfferOf(member->ready, "ucx") != nullptr;
+    });
+    job_->Log(some ? LogLevel::kWarning : LogLevel::kInfo, "the job uses tcp, because {}", text);
+    transports_ = {"tcp"};
+  }
+  if (const std::string text = without("tcp"); !text.empty()) {
+    transports_.pop_back();
+    if (transports_.empty()) job_->Fail(text);
+  }
+}
+
+void Formation::Form() {
+  const std::vector<Member*> participants = Participants();
+  formation_ = ++job_->formations;
+  deadline_ = job_->now + 3 * job_->timeout;
+  std::fill(answered_.begin(), answered_.end(), false);
+  reached_.Clear();
+  unreached_.clear();
+  job_->transport = transports_.front();
+  const bool mapping = job_->start.config.exchange.mapping == "auto";
+  std::vector<PeerInfo> peers;
+  for (const Member* member : participants) {
+    peers.push_back(PeerInfoOf(*member, job_->transport, mapping));
+  }
+  // The lower id connects to the higher.
+  for (std::size_t i = 0; i < participants.size(); ++i) {
+    const auto self = peers.begin() + static_cast<std::ptrdiff_t>(i);
+    job_->Send(*participants[i],
+               lockstep::Form{
+                   formation_, job_->transport, {self + 1, peers.end()}, {peers.begin(), self}});
+  }
+}
+
+Status Formation::On(Member& from, const Reached& message) {
+  if (message.formation != formation_ || from.state != MemberState::kForming) return {};
+  if (answered_[from.id.worker.value]) return Error{ErrorCode::kInvalid, "answered Form twice"};
+  for (const PeerPath& path : message.peers) {
+    const Member* peer = job_->members.Find(path.peer);
+    if (peer == nullptr) continue;
+    job_->members.SetPath(from.id.worker, path);
+    reached_.Set(from.id.worker.value, path.peer.worker.value, path.reached);
+    if (!path.reached && unreached_.empty()) {
+      unreached_ = fmt::format("worker {} cannot reach worker {} over {}: {}", from.id.worker,
+                               path.peer.worker, job_->transport, path.error);
+    }
+  }
+  answered_[from.id.worker.value] = true;
+  return {};
+}
+
+bool Formation::Judge() {
+  const std::vector<Member*> participants = Participants();
+  std::vector<Member*> silent;
+  for (Member* member : participants) {
+    if (!answered_[member->id.worker.value]) silent.push_back(member);
+  }
+  if (!unreached_.empty()) {
+    Failed(unreached_);
+    return false;
+  }
+  if (!silent.empty()) {
+    if (job_->now < deadline_) return false;
+    if (transports_.size() > 1) {
+      Failed(fmt::format("worker {} did not connect over {} in time", silent.front()->id.worker,
+                         job_->transport));
+    } else {
+      for (Member* member : silent) job_->Expel(*member, "it did not connect in time", true);
+    }
+    return false;
+  }
+  for (const Member* a : participants) {
+    for (const Member* b : participants) {
+      if (a != b && !reached_.Test(a->id.worker.value, b->id.worker.value)) {
+        Failed(fmt::format("worker {} said nothing of its way to worker {} over {}", a->id.worker,
+                           b->id.worker, job_->transport));
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void Formation::Failed(const std::string& reason) {
+  transports_.erase(transports_.begin());
+  if (transports_.empty()) return job_->Fail(reason);
+  job_->Log(LogLevel::kWarning, "the job uses {}, because {}", transports_.front(), reason);
+  Form();
+}
+
+// Those that are left gather anew; what they have connected is built up again.
+void Formation::OnOut(const MemberId&) {
+  if (job_->phase != Phase::kForming) return;
+  job_->phase = Phase::kGathering;
+  for (Member* member : Participants()) {
+    job_->members.SetState(*member, MemberState::kReady, job_->now);
+  }
+}
+
+Time Formation::NextDeadline() const {
+  if (job_->phase == Phase::kGathering) return join_deadline_;
+  return job_->phase == Phase::kForming ? deadline_ : kNever;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,318 @@
+#include "coordinator/membership/joining.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "coordinator/membership/admission.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kFormTimeouts = 3;  // of liveness.timeout, to connect to all
+constexpr std::uint32_t kCopyTries = 2;
+
+}  // namespace
+
+void Joining::Form(Member& member) {
+  if (OfferOf(member.ready, job_->transport) == nullptr) {
+    job_->Expel(
+        member,
+        fmt::format("the job runs over {}, which this worker does not have", job_->transport),
+        true);
+    return;
+  }
+  Newcomer newcomer;
+  newcomer.formation = ++job_->formations;
+  newcomer.deadline = job_->now + kFormTimeouts * job_->timeout;
+  const bool mapping = job_->start.config.exchange.mapping == "auto";
+  std::vector<PeerInfo> connect_to;
+  std::vector<MemberId> peers;
+  for (const Member& peer : job_->members.all()) {
+    const bool there =
+        peer.connected() &&
+        (peer.exchanging() || peer.state == MemberState::kBehind || newcomers_.contains(peer.id));
+    if (!there) continue;
+    connect_to.push_back(PeerInfoOf(peer, job_->transport, mapping));
+    peers.push_back(peer.id);
+    newcomer.peers[peer.id] = 0;
+  }
+  job_->Send(member,
+             lockstep::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
+  job_->Send(
+      peers,
+      lockstep::Form{
+          newcomer.formation, job_->transport, {}, {PeerInfoOf(member, job_->transport, mapping)}});
+  job_->members.SetState(member, MemberState::kForming, job_->now);
+  newcomers_[member.id] = std::move(newcomer);
+}
+
+Status Joining::On(Member& from, const Reached& message) {
+  if (message.formation > job_->formations) {
+    return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
+  }
+  for (auto& [id, newcomer] : newcomers_) {
+    if (newcomer.formation != message.formation) continue;
+    for (const PeerPath& path : message.peers) {
+      const bool self = from.id == id;
+      const MemberId other = self ? path.peer : from.id;
+      const auto peer = newcomer.peers.find(other);
+      if (peer == newcomer.peers.end() || (!self && path.peer != id)) continue;
+      job_->members.SetPath(from.id.worker, path);
+      if (path.reached) {
+        peer->second |= self ? kSelfSays : kPeerSays;
+        continue;
+      }
+      Member* member = job_->members.Find(id);
+      if (member == nullptr) continue;
+      job_->Expel(*member,
+                  fmt::format("worker {} and worker {} do not reach each other over {}: {}",
+                              id.worker, other.worker, job_->transport, path.error),
+                  true);
+    }
+  }
+  return {};
+}
+
+bool Joining::Connected(const Newcomer& newcomer) const {
+  return std::all_of(newcomer.peers.begin(), newcomer.peers.end(),
+                     [](const auto& peer) { return peer.second == kBoth; });
+}
+
+const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer) const {
+  if (!job_->members.AnyBroken()) return nullptr;
+  for (const auto& [peer, said] : newcomer.peers) {
+    if (job_->members.Broken(id.worker, peer.worker)) return &peer;
+  }
+  return nullptr;
+}
+
+void Joining::MakeLive(Member& member, RoundId next) {
+  member.next = next;
+  member.last_progress = job_->now;
+  job_->members.SetState(member, MemberState::kLive, job_->now);
+  rounds_->OnLevel();
+}
+
+bool Joining::LetIn(Member& member, Newcomer& newcomer) {
+  const std::optional<RoundId> at = rounds_->JoinAt();
+  if (!at) return false;
+  if (*at == first_round_) {
+    if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {
+      if (!newcomer.streaming) streams_->Begin(member);
+      newcomer.streaming = true;
+      return false;
+    }
+    job_->Send(member, Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
+    MakeLive(member, *at);
+  } else {
+    if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
+    if (ChooseDonor(member, *at, std::nullopt) == nullptr) return false;
+    Copy(member, std::nullopt);
+  }
+  job_->Log(LogLevel::kInfo, "worker {} is in the job from round {} on", member.id.worker, *at);
+  return true;
+}
+
+Member* Joining::ChooseDonor(const Member& member, RoundId at,
+                             const std::optional<MemberId>& not_from) {
+  Member* best = nullptr;
+  const auto cost = [&](const Member& donor) {
+    std::uint32_t busy = 0;
+    for (const auto& [id, copying] : copying_) busy += copying.donor == donor.id ? 1 : 0;
+    const bool lately = donor.contributed && donor.contributed->value + 3 >= at.value;
+    return std::tuple(donor.id == not_from, !lately, busy, donor.unit_times.mean, donor.id);
+  };
+  for (Member& donor : job_->members.all()) {
+    // It must hold all rounds whose commits the other will not get.
+    if (!donor.live() || donor.id == member.id || donor.next < at) continue;
+    if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
+    if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
+  }
+  return best;
+}
+
+bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
+  const std::optional<RoundId> at = rounds_->JoinAt();
+  if (!at) return false;
+  Member* donor = ChooseDonor(member, *at, not_from);
+  if (donor == nullptr) return false;
+  Copying& copying = copying_[member.id];
+  copying.donor = donor->id;
+  copying.open_round = *at;
+  copying.since = job_->now;
+  copying.order = member.copy_order = ++job_->orders;
+  copying.values = 0;
+  ++copying.tries;
+  if (member.state != MemberState::kCatchingUp) {
+    job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
+  }
+  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. What
+  // the member had in it went to others.
+  if (!rounds_->done()) {
+    Plan plan = rounds_->JoinPlan();
+    std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
+    job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
+  }
+  job_->Send(member, CatchUp{donor->id, *at, copying.order});
+  job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
+            donor->id.worker);
+  return true;
+}
+
+bool Joining::IsCutOff(const Member& member) const {
+  bool any = false;
+  for (const Member& other : job_->members.all()) {
+    if (!other.live() || other.id == member.id) continue;
+    if (!job_->members.Broken(other.id.worker, member.id.worker) ||
+        job_->members.Mending(other.id.worker, member.id.worker)) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
+}
+
+Status Joining::On(Member& from, const Behind& message) {
+  if (message.order > job_->orders) {
+    return Error{ErrorCode::kInvalid, "is behind after an order that was not given"};
+  }
+  const bool before_that = message.order != from.copy_order;  // it was told to catch up since
+  switch (from.state) {
+    case MemberState::kLive:
+      if (before_that) return {};
+      job_->Log(LogLevel::kWarning, "worker {} is behind: {}", from.id.worker, message.reason);
+      job_->PutBehind(from, message.reason);
+      return {};
+    case MemberState::kCatchingUp: {
+      if (before_that) return {};
+      // The copy failed; another donor is tried, as when it takes too long.
+      const auto copying = copying_.find(from.id);
+      if (copying != copying_.end()) copying->second.since = job_->now - job_->bounds.Copy();
+      return {};
+    }
+    case MemberState::kBehind:
+      return {};
+    default:
+      return Error{ErrorCode::kInvalid, "is behind before it has begun"};
+  }
+}
+
+// Who copies much over a slow link is given the time that it takes, as long as it gets on.
+Status Joining::On(Member& from, const Copied& message) {
+  const auto copying = copying_.find(from.id);
+  if (copying == copying_.end() || message.order != copying->second.order ||
+      message.values <= copying->second.values) {
+    return {};
+  }
+  copying->second.values = message.values;
+  copying->second.since = job_->now;
+  return {};
+}
+
+Status Joining::On(Member& from, const Level& message) {
+  if (from.state != MemberState::kCatchingUp) {
+    if (from.state == MemberState::kLive || from.state == MemberState::kBehind) return {};
+    return Error{ErrorCode::kInvalid, "is level before it has begun"};
+  }
+  const auto copying = copying_.find(from.id);
+  // It was told to begin anew since.
+  if (copying != copying_.end() && message.order < copying->second.order) return {};
+  const RoundId next = message.round.Next();
+  if (copying == copying_.end() || message.order != copying->second.order ||
+      next < copying->second.open_round || next > rounds_->never_committed()) {
+    return Error{ErrorCode::kInvalid, fmt::format("cannot be level at round {}", message.round)};
+  }
+  copying_.erase(copying);
+  if (next > rounds_->first_uncommitted()) {
+    job_->PutBehind(from, fmt::format("round {}, which it has, is open again", message.round));
+    return {};
+  }
+  MakeLive(from, next);
+  job_->Log(LogLevel::kInfo, "worker {} is level at round {}", from.id.worker, message.round);
+  return {};
+}
+
+void Joining::OnUnreachable(Member& from, const MemberId& peer) {
+  const auto copying = copying_.find(from.id);
+  if (copying == copying_.end() || copying->second.donor != peer) return;
+  if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
+}
+
+void Joining::OnOut(const MemberId& member) {
+  newcomers_.erase(member);
+  copying_.erase(member);
+  for (auto& [id, newcomer] : newcomers_) newcomer.peers.erase(member);
+}
+
+void Joining::CheckNewcomers() {
+  std::vector<MemberId> in;
+  for (auto& [id, newcomer] : newcomers_) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr) continue;
+    if (const MemberId* lost = LostAgain(id, newcomer)) {
+      if (job_->members.Mending(id.worker, lost->worker)) continue;
+      // What cannot be mended stays broken as long as it is here: it has to connect anew, unless
+      // the other is the one that goes.
+      if (rounds_->HeardSinceEdgeBroke(id.worker) && rounds_->HeardSinceEdgeBroke(lost->worker)) {
+        job_->Expel(*member,
+                    fmt::format("it and worker {} cannot reach each other any more", lost->worker));
+      }
+    } else if (Connected(newcomer)) {
+      if (LetIn(*member, newcomer)) in.push_back(id);
+    } else if (job_->now >= newcomer.deadline) {
+      const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
+                                       [](const auto& peer) { return peer.second != kBoth; });
+      job_->Expel(*member,
+                  fmt::format("it and worker {} did not connect in time", silent->first.worker),
+                  true);
+    }
+  }
+  for (const MemberId& id : in) newcomers_.erase(id);
+}
+
+void Joining::CheckCopying() {
+  std::vector<MemberId> again;
+  for (const auto& [id, copying] : copying_) {
+    const Member* donor = job_->members.Find(copying.donor);
+    const bool lost = donor == nullptr || !donor->live();
+    if (lost || job_->now >= copying.since + job_->bounds.Copy()) again.push_back(id);
+  }
+  for (const MemberId& id : again) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr) continue;
+    const Copying& copying = copying_[id];
+    const Member* donor = job_->members.Find(copying.donor);
+    const bool lost = donor == nullptr || !donor->live();
+    if (!lost && copying.tries >= kCopyTries) {
+      job_->Expel(*member, "it could not copy the state in time", true);
+    } else if (Copy(*member, copying.donor) && lost) {
+      --copying_[id].tries;  // the loss of a donor is not its fault
+    }
+  }
+}
+
+void Joining::Advance() {
+  const bool training = job_->phase == Phase::kTraining;
+  if ((!training && job_->phase != Phase::kEnding) || !rounds_->begun()) return;
+  if (training && job_->members.Count(MemberState::kReady) > 0) {
+    for (Member& member : job_->members.all()) {
+      if (member.connected() && member.state == MemberState::kReady) Form(member);
+    }
+  }
+  if (training && !newcomers_.empty()) CheckNewcomers();
+  if (job_->members.Count(MemberState::kBehind) > 0) {
+    for (Member& member : job_->members.all()) {
+      const bool heard = member.last_heard >= member.since;
+      if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
+      // What cannot be mended stays broken as long as it is here: it has to connect anew.
+      if (!Copy(member, std::nullopt) && IsCutOff(member)) {
+        job_->Expel(member, "it reaches nobody that has the parameters");
+      }
+    }
+  }
+  if (!copying_.empty()) CheckCopying();
+}
+
+}  // namespace lockstep::coordinator

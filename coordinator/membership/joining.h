@@ -1,0 +1,80 @@
+// The one door for coming back: who joins later, was put behind, or lost its parameters connects to
+// all members, copies state from one that is level, and is level itself when it says so.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/pipeline.h"
+#include "coordinator/membership/state_streams.h"
+
+namespace lockstep::coordinator {
+
+class Joining {
+ public:
+  Joining(Job* job, Pipeline* rounds, StateStreams* streams)
+      : job_(job), rounds_(rounds), streams_(streams) {}
+
+  // Training begins with `first` and parameters from `source`: until that round is committed, a
+  // newcomer gets the same parameters from the same source.
+  void OnBegin(RoundId first, StateSource source) {
+    first_round_ = first;
+    source_ = source;
+  }
+  Status On(Member& from, const Reached& message);
+  Status On(Member& from, const Behind& message);
+  Status On(Member& from, const Copied& message);
+  Status On(Member& from, const Level& message);
+  void OnUnreachable(Member& from, const MemberId& peer);
+  void OnOut(const MemberId& member);
+  // Its deadlines are long: that it is called at each of liveness' periods will do.
+  void Advance();
+
+ private:
+  enum : std::uint8_t { kSelfSays = 1, kPeerSays = 2, kBoth = 3 };
+  // Connects.
+  struct Newcomer {
+    std::uint32_t formation = 0;
+    Time deadline;
+    std::map<MemberId, std::uint8_t> peers;  // who has said that they reach each other
+    bool streaming = false;                  // the checkpoint is on its way to it, or there
+  };
+  // Copies.
+  struct Copying {
+    MemberId donor;
+    RoundId open_round;
+    Time since;
+    std::uint32_t order = 0;
+    std::uint64_t values = 0;  // that are there; the most that it said
+    std::uint32_t tries = 0;
+  };
+
+  void Form(Member& member);
+  void CheckNewcomers();
+  void CheckCopying();
+  bool Connected(const Newcomer& newcomer) const;
+  // One of those that it had reached, if it does not any more.
+  const MemberId* LostAgain(const MemberId& id, const Newcomer& newcomer) const;
+  // False: not now.
+  bool LetIn(Member& member, Newcomer& newcomer);
+  bool Copy(Member& member, const std::optional<MemberId>& not_from);
+  Member* ChooseDonor(const Member& member, RoundId at, const std::optional<MemberId>& not_from);
+  // There are some who have the parameters, and it reaches none of them.
+  bool IsCutOff(const Member& member) const;
+  void MakeLive(Member& member, RoundId next);
+
+  Job* job_;
+  Pipeline* rounds_;
+  StateStreams* streams_;
+  RoundId first_round_;
+  StateSource source_ = StateSource::kSeed;
+  std::map<MemberId, Newcomer> newcomers_;  // at most one for each slot
+  std::map<MemberId, Copying> copying_;     // the same
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,69 @@
+#include "coordinator/membership/liveness.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kPeriods = 8;     // looks in one liveness.timeout
+constexpr int kUnitTimes = 10;  // without a finished unit
+
+}  // namespace
+
+Status Liveness::On(Member& from, const Pong& message) {
+  const Time received = job_->now + job_->stopped;
+  const Time sent{Duration(message.ping_sent_ns)};
+  if (message.sequence > job_->ping_sequence || sent > received) {
+    return Error{ErrorCode::kInvalid, "answers a ping that was not sent"};
+  }
+  if (received - sent <= job_->timeout) from.clock.Add(sent, received, message.answered_ns);
+  return {};
+}
+
+bool Liveness::Tick(const OpenRound* open, RoundId closed) {
+  if (job_->now < next_) return false;
+  next_ = job_->now + job_->timeout / kPeriods;
+  ping_ = !ping_;
+  const Duration usual = job_->members.MedianUnitTime();
+  for (Member& member : job_->members.all()) {
+    if (!member.connected()) continue;
+    // Reading a dataset may take longer than answering does.
+    const Duration patience =
+        member.state == MemberState::kJoining
+            ? std::max(job_->timeout, FromSeconds(job_->start.config.job.join_timeout_s))
+            : job_->timeout;
+    const Duration silence = job_->now - member.last_heard;
+    if (silence >= patience) {
+      job_->Expel(member, fmt::format("no message for {:.1f} s", Seconds(silence)));
+      continue;
+    }
+    if (ping_) job_->Ping(member);
+    if (member.live() && member.next < closed &&
+        job_->now - member.last_progress >= job_->bounds.Following()) {
+      job_->Log(LogLevel::kWarning,
+                "worker {} is behind: it has not applied round {}, which is closed",
+                member.id.worker, member.next);
+      job_->PutBehind(member, "it does not follow");
+    }
+    if (open != nullptr && member.live()) CheckProgress(member, *open, usual);
+  }
+  return true;
+}
+
+void Liveness::CheckProgress(Member& member, const OpenRound& open, Duration usual) {
+  const policies::WorkerView* view = open.WorkerViewOf(member.id.worker);
+  // Before it has applied the last round it cannot begin; after its last unit it has done its part.
+  if (view == nullptr || view->units_done >= view->units_given || member.next < open.round) return;
+  const Duration unit_time = std::max(member.unit_times.mean, usual);
+  const Duration patience = unit_time == Duration{}
+                                ? kUnitTimes * job_->timeout
+                                : std::max(job_->timeout, kUnitTimes * unit_time);
+  const Duration idle = job_->now - std::max(member.last_progress, open.started);
+  if (idle >= patience) {
+    job_->Expel(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));
+  }
+}
+
+}  // namespace lockstep::coordinator

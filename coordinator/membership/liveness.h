@@ -1,0 +1,30 @@
+// Who is lost by evidence: no message for liveness.timeout, or units and no progress for much
+// longer than they take. Who is behind: lacks a closed round and does not get on. Pings make
+// everybody say something, and measure the offsets of clocks.
+#pragma once
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/open_round.h"
+
+namespace lockstep::coordinator {
+
+class Liveness {
+ public:
+  explicit Liveness(Job* job) : job_(job), next_(job->start.started) {}
+  Status On(Member& from, const Pong& message);
+  // True when a period has begun: look at everything that is looked at now and then.
+  // `closed`: all rounds before it are closed.
+  bool Tick(const OpenRound* open, RoundId closed);
+  Time NextDeadline() const { return next_; }
+
+ private:
+  void CheckProgress(Member& member, const OpenRound& open, Duration usual);
+
+  Job* job_;
+  Time next_;
+  bool ping_ = false;  // every second period
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,160 @@
+// The table of members: a slot for each of --workers, who holds it now, and what is known of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/slowdown_spec.h"
+#include "base/time.h"
+#include "coordinator/membership/bit_matrix.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/record/records.h"
+
+namespace lockstep::coordinator {
+
+// Exponentially weighted mean and spread of the time per unit.
+struct UnitTimes {
+  Duration mean{};
+  Duration deviation{};
+  void Add(Duration unit);
+};
+
+// Offset of a worker's monotonic clock, from the ping with the shortest way among the recent ones.
+struct ClockOffset {
+  Duration shortest = Duration::max();
+  Duration worker_minus_ours{};
+  void Add(Time sent, Time received, std::int64_t worker_ns);
+  // Until the first ping is answered: that much, and the message's way, is what we know.
+  void Guess(Time received, std::int64_t worker_ns) {
+    if (shortest == Duration::max()) {
+      worker_minus_ours = Duration(worker_ns) - received.time_since_epoch();
+    }
+  }
+  Time ToOurs(std::int64_t worker_ns) const {
+    return Time(Duration(worker_ns)) - worker_minus_ours;
+  }
+};
+
+// How long what the worker says to the coordinator is on its way, beyond what it was when nothing
+// else was on that link: it waits behind the worker's own bulk where the link is slow.
+struct ResponseDelay {
+  Duration mean{};
+  void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
+};
+
+struct Member {
+  MemberId id;
+  MemberState state = MemberState::kLost;
+  ConnectionId connection;
+  bool leaving = false;  // will be taken out at the end of this step
+  std::string address;
+  Hello hello;
+  Ready ready;
+  Time since;  // in this state
+  Time last_heard;
+  Time last_progress;  // units, or leave to begin with them
+  ClockOffset clock;
+  std::vector<SlowdownSpec> slowdowns;  // that it was started with
+
+  std::uint32_t copy_order = 0;  // of the last CatchUp; 0: none
+  // Was asked to leave: gets no units and owns nothing from the next plan on.
+  bool draining = false;
+  bool told_to_leave = false;
+  RoundId next;                        // the first round that is not in its parameters
+  std::optional<RoundId> contributed;  // last commit that has a part of it
+  // Was silent as an owner in this round; owns again once it has contributed to a later one.
+  std::optional<RoundId> owner_on_trial;
+
+  UnitTimes unit_times;
+  ResponseDelay response;
+  std::uint64_t rounds_contributed = 0;
+  std::uint64_t rounds_excluded = 0;
+  Duration held_up_compute{};
+  Duration held_up_link{};
+  Duration held_up_lost{};
+  Duration would_have_held_up{};
+
+  bool live() const { return state == MemberState::kLive && !leaving; }
+  // Takes part in exchanges: applies the sums.
+  bool exchanging() const {
+    return !leaving && (state == MemberState::kLive || state == MemberState::kCatchingUp);
+  }
+  bool connected() const { return state != MemberState::kLost && !leaving; }
+};
+
+class Members {
+ public:
+  explicit Members(std::uint32_t slots);
+
+  // A free slot for a newcomer: the one it wants, else one that nobody had, else any. Null: none.
+  Member* TakeSlot(std::optional<WorkerId> wanted, ConnectionId connection, Time now);
+  // Frees the slot; counts and history of the slot stay for the summary.
+  void Free(Member& member, Time now);
+  void SetState(Member& member, MemberState state, Time now);
+
+  Member& at(WorkerId worker) { return members_[worker.value]; }
+  const Member& at(WorkerId worker) const { return members_[worker.value]; }
+  // Null when it is not that incarnation that holds the slot, or it is leaving.
+  Member* Find(const MemberId& id);
+  Member* Find(ConnectionId connection);
+  std::span<Member> all() { return members_; }
+  std::span<const Member> all() const { return members_; }
+  std::uint32_t slots() const { return static_cast<std::uint32_t>(members_.size()); }
+
+  std::uint32_t CountLive() const { return Count(MemberState::kLive); }
+  std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
+  std::vector<MemberId> Exchanging() const;  // ascending
+  std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
+
+  // What `from` says of its way to `to`.
+  void SetPath(WorkerId from, const PeerPath& path);
+  // Each of the two has mapped the other's arena.
+  bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
+  const BitMatrix& mapped() const { return mutual_; }
+  std::vector<PathRecord> Paths() const;
+  double SlowestPath() const;  // bytes a second; 0: none was measured
+
+  // Two that reach the coordinator and not each other. False when that was known.
+  bool AddBrokenEdge(WorkerId a, WorkerId b);
+  bool AnyBroken() const { return any_broken_; }
+  bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
+  std::uint32_t BrokenEdges(WorkerId worker) const;  // to members that exchange
+  void MendEdge(WorkerId a, WorkerId b);
+  // A broken edge that is being made again: who has to go is not asked yet.
+  void SetMending(WorkerId a, WorkerId b, bool mending);
+  bool Mending(WorkerId a, WorkerId b) const { return mending_.Test(a.value, b.value); }
+  bool AnyMending(WorkerId worker) const;
+
+  // The median of the members' mean unit times; zero when nothing is known.
+  Duration MedianUnitTime() const;
+
+ private:
+  void ForgetPeers(WorkerId worker);
+  void MendEdges(WorkerId worker);
+  void LookForBroken();
+
+  std::vector<Member> members_;
+  std::vector<Incarnation> last_incarnation_;
+  std::unordered_map<ConnectionId, WorkerId> by_connection_;
+  std::array<std::uint32_t, 7> counts_{};  // by MemberState
+  BitMatrix mapped_;                       // [who says it][peer]
+  BitMatrix mutual_;                       // both say it
+  BitMatrix broken_;                       // symmetric; of members that are there
+  BitMatrix mending_;                      // the same; of broken edges
+  bool any_broken_ = false;
+  struct Path {
+    std::string words;
+    double gb_per_second = 0;
+  };
+  std::vector<std::unordered_map<std::uint32_t, Path>> paths_;  // [from][to]
+};
+
+}  // namespace lockstep::coordinator

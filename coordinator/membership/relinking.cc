@@ -1,0 +1,147 @@
+#include "coordinator/membership/relinking.h"
+
+#include <algorithm>
+
+#include "coordinator/membership/admission.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr std::uint32_t kTries = 4;
+constexpr int kPauses = 8;          // of them in one liveness.timeout
+constexpr int kQuietTimeouts = 10;  // a link that held for so long has all its tries again
+
+}  // namespace
+
+void Relinking::Break(Link* link) {
+  if (link->mended_at && job_->now - *link->mended_at >= kQuietTimeouts * job_->timeout) {
+    link->tries = 0;
+  }
+  link->first_try.reset();
+  link->broken = true;
+  link->given_up = false;
+  link->formation = 0;
+  link->broke_at = job_->now;
+  link->said_broken[0] = link->said_broken[1] = false;
+  // The other end is given a moment to see it, too: while it takes the old connection for good it
+  // has no use for another one.
+  link->next_try = job_->now + job_->timeout / kPauses;
+}
+
+Status Relinking::On(Member& from, const Unreachable& message) {
+  const Member* peer = job_->members.Find(message.peer);
+  if (peer == nullptr || peer->id.worker == from.id.worker || from.leaving ||
+      !job_->members.Broken(from.id.worker, peer->id.worker)) {
+    return {};
+  }
+  const bool first = from.id < peer->id;
+  const Pair ends = first ? Pair(from.id, peer->id) : Pair(peer->id, from.id);
+  const auto [at, is_new] = links_.try_emplace(ends);
+  Link& link = at->second;
+  if (is_new || !link.broken) {
+    Break(&link);
+    job_->members.SetMending(ends.first.worker, ends.second.worker, true);
+  }
+  link.said_broken[first ? 0 : 1] = true;
+  link.said_reached[first ? 0 : 1] = false;
+  if (link.said_broken[0] && link.said_broken[1] && link.formation == 0) {
+    link.next_try = std::min(link.next_try, job_->now);
+  }
+  return {};
+}
+
+Status Relinking::On(Member& from, const Reached& message) {
+  for (auto& [ends, link] : links_) {
+    if (link.formation != message.formation || link.formation == 0) continue;
+    const bool first = from.id == ends.first;
+    if (!first && from.id != ends.second) return {};
+    const MemberId& other = first ? ends.second : ends.first;
+    const auto path = std::ranges::find(message.peers, other, &PeerPath::peer);
+    if (path == message.peers.end()) return {};
+    if (!path->reached) {
+      Fail(&link);
+      return {};
+    }
+    job_->members.SetPath(from.id.worker, *path);
+    link.said_reached[first ? 0 : 1] = true;
+    if (link.said_reached[0] && link.said_reached[1]) Mend(ends, &link);
+    return {};
+  }
+  return {};
+}
+
+void Relinking::Try(const Pair& ends, Link* link) {
+  const Member& connects = job_->members.at(ends.first.worker);
+  const Member& expects = job_->members.at(ends.second.worker);
+  const bool mapping = job_->start.config.exchange.mapping == "auto";
+  link->formation = ++job_->formations;
+  link->said_reached[0] = link->said_reached[1] = false;
+  ++link->tries;
+  if (!link->first_try) link->first_try = job_->now;
+  job_->Send(
+      connects,
+      lockstep::Form{
+          link->formation, job_->transport, {PeerInfoOf(expects, job_->transport, mapping)}, {}});
+  job_->Send(
+      expects,
+      lockstep::Form{
+          link->formation, job_->transport, {}, {PeerInfoOf(connects, job_->transport, mapping)}});
+}
+
+void Relinking::Fail(Link* link) {
+  link->formation = 0;
+  link->next_try = job_->now + job_->timeout / kPauses;
+}
+
+void Relinking::Mend(const Pair& ends, Link* link) {
+  job_->members.SetMending(ends.first.worker, ends.second.worker, false);
+  job_->members.MendEdge(ends.first.worker, ends.second.worker);
+  job_->Log(LogLevel::kInfo, "worker {} and worker {} reach each other again", ends.first.worker,
+            ends.second.worker);
+  link->broken = false;
+  link->formation = 0;
+  link->mended_at = job_->now;
+}
+
+void Relinking::GiveUp(const Pair& ends, Link* link) {
+  job_->members.SetMending(ends.first.worker, ends.second.worker, false);
+  link->given_up = true;
+  job_->Log(LogLevel::kWarning,
+            "worker {} and worker {} cannot reach each other, {} tries to connect them anew have "
+            "failed",
+            ends.first.worker, ends.second.worker, link->tries);
+}
+
+void Relinking::Advance() {
+  if (links_.empty() || job_->phase != Phase::kTraining) return;
+  for (auto& [ends, link] : links_) {
+    if (!link.broken || link.given_up) continue;
+    const Member* a = job_->members.Find(ends.first);
+    const Member* b = job_->members.Find(ends.second);
+    if (a == nullptr || b == nullptr) continue;  // OnOut follows
+    // An edge also breaks when an end of it dies, or stops; then it is for liveness to decide.
+    if (!Alive(link, 0, *a) || !Alive(link, 1, *b)) continue;
+    // A try that is under way has its end, too; should it succeed after all, that counts.
+    const bool late = link.first_try && job_->now - *link.first_try >= job_->timeout;
+    if (late || (link.formation == 0 && link.tries >= kTries)) {
+      GiveUp(ends, &link);
+    } else if (link.formation == 0 && job_->now >= link.next_try) {
+      Try(ends, &link);
+    }
+  }
+}
+
+bool Relinking::Alive(const Link& link, int end, const Member& member) const {
+  return link.said_broken[end] || member.last_heard > link.broke_at;
+}
+
+void Relinking::OnOut(const MemberId& member) {
+  std::erase_if(links_, [&](const auto& entry) {
+    const auto& [ends, link] = entry;
+    if (ends.first != member && ends.second != member) return false;
+    job_->members.SetMending(ends.first.worker, ends.second.worker, false);
+    return true;
+  });
+}
+
+}  // namespace lockstep::coordinator

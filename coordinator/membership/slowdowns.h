@@ -1,0 +1,42 @@
+// The slow-downs of the job: those that workers were started with and those that were asked for at
+// run time. A worker keeps its own until something is asked for at run time; from then on it is
+// told whole what slows it down.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/slowdown_spec.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+class Slowdowns {
+ public:
+  explicit Slowdowns(Job* job) : job_(job) {}
+
+  // What the worker was started with; an error is a violation of the protocol. It is told what the
+  // others have been told before it came.
+  Status OnReady(Member& from, const std::string& lines);
+  // Lines of specs, which come on top of what there is; a line "none" ends all that stands before
+  // it. A spec without from= begins now. Says in words what is in force then; an error changes
+  // nothing.
+  Result<std::string> Request(std::string_view lines);
+
+  // Those that are not over, for people.
+  std::vector<std::string> InForce() const;
+
+ private:
+  Duration Age() const { return job_->now + job_->stopped - job_->start.started; }
+  std::vector<SlowdownSpec> Of(const Member& member) const;
+  void Tell(const Member& member) const;
+  void Note(std::string text);
+
+  Job* job_;
+  std::vector<SlowdownSpec> asked_;  // at run time; at most kMaxSlowdownSpecs
+  bool told_ = false;                // something was asked for at run time
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,84 @@
+#include "coordinator/membership/state_streams.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+
+std::uint64_t StateStreams::Total() const {
+  return job_->parameter_count * sizeof(float) * (std::uint64_t{1} + job_->state_tensors);
+}
+
+bool StateStreams::HasAll(const MemberId& member) const {
+  const auto found = streams_.find(member);
+  return found != streams_.end() && found->second.taken == Total();
+}
+
+void StateStreams::Send(const MemberId& to, Stream& stream) {
+  const std::uint64_t upto = std::min(Total(), stream.taken + kBytesUnderWay);
+  if (upto == stream.sent) return;
+  stream.sent = upto;
+  job_->out->push_back(StreamState{job_->members.at(to.worker).connection, upto});
+}
+
+void StateStreams::Begin(const Member& to) {
+  streams_[to.id] = {};
+  ++running_;
+  BeginWaiting();
+}
+
+void StateStreams::BeginWaiting() {
+  std::uint32_t places = kAtOnce;
+  for (const auto& [id, stream] : streams_) {
+    if (stream.begun && stream.taken < Total()) --places;
+  }
+  for (auto& [id, stream] : streams_) {
+    if (stream.begun) continue;
+    if (places-- == 0) return;
+    stream.begun = true;
+    stream.moved = job_->now;
+    Send(id, stream);
+  }
+}
+
+Status StateStreams::On(Member& from, const CheckpointTaken& message) {
+  const auto found = streams_.find(from.id);
+  if (found == streams_.end() || message.bytes < found->second.taken ||
+      message.bytes > found->second.sent) {
+    return Error{ErrorCode::kInvalid, "has taken what was not sent"};
+  }
+  Stream& stream = found->second;
+  if (message.bytes == stream.taken) return {};
+  stream.taken = message.bytes;
+  stream.moved = job_->now;
+  if (stream.taken < Total()) {
+    Send(from.id, stream);
+  } else {
+    --running_;
+    BeginWaiting();
+  }
+  return {};
+}
+
+void StateStreams::OnOut(const MemberId& member) {
+  const auto found = streams_.find(member);
+  if (found == streams_.end()) return;
+  if (found->second.taken < Total()) --running_;
+  streams_.erase(found);
+  BeginWaiting();
+}
+
+void StateStreams::Tick() {
+  for (const auto& [id, stream] : streams_) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !stream.begun || stream.taken == Total()) continue;
+    if (job_->now - stream.moved < job_->timeout) continue;
+    job_->Expel(*member,
+                fmt::format("it has taken nothing of the checkpoint for {:.1f} s, {} of {} MiB "
+                            "are with it",
+                            Seconds(job_->now - stream.moved), stream.taken >> 20, Total() >> 20));
+  }
+}
+
+}  // namespace lockstep::coordinator

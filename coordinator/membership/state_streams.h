@@ -1,0 +1,49 @@
+// Resume: the checkpoint goes to each worker at that worker's own pace. It tells how much it has
+// stored, and is sent so much more: what is under way to one worker, and to how many at a time, is
+// bounded whatever the checkpoint's size. Who takes nothing for liveness.timeout is out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+class StateStreams {
+ public:
+  static constexpr std::uint64_t kBytesUnderWay = 4u << 20;  // to one worker
+  static constexpr std::uint32_t kAtOnce = 16;               // workers; the others wait their turn
+
+  explicit StateStreams(Job* job) : job_(job) {}
+
+  // The member gets the checkpoint, from its first byte on. Once for each member.
+  void Begin(const Member& to);
+  Status On(Member& from, const CheckpointTaken& message);
+  void OnOut(const MemberId& member);
+  void Tick();
+
+  // Somebody waits for bytes, or for its turn.
+  bool busy() const { return running_ > 0; }
+  // It has all of it.
+  bool HasAll(const MemberId& member) const;
+
+ private:
+  struct Stream {
+    bool begun = false;
+    std::uint64_t taken = 0;  // bytes
+    std::uint64_t sent = 0;   // may be sent
+    Time moved;               // when something was taken last
+  };
+  std::uint64_t Total() const;
+  void Send(const MemberId& to, Stream& stream);
+  void BeginWaiting();
+
+  Job* job_;
+  std::map<MemberId, Stream> streams_;  // at most one for each slot; stays while its member does
+  std::uint32_t running_ = 0;           // that are not at their end
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,131 @@
+#include "coordinator/record/from_round.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
+                       std::optional<DigestRecord> digest, bool follows) {
+  const Commit& commit = round.commit;
+  RoundRecord record;
+  record.round = commit.round;
+  record.epoch = commit.epoch;
+  record.attempts = round.attempts;
+  record.policy = round.policy;
+  record.reason = round.verdict;
+  record.samples = commit.samples;
+  record.update = commit.update;
+  record.learning_rate = commit.learning_rate * commit.fraction;
+  record.start = job.SinceStart(round.books.started);
+  record.commit = job.SinceStart(round.committed_at);
+  if (round.applied_at) record.applied = job.SinceStart(*round.applied_at);
+  record.moved = round.moved;
+  record.digest = digest;
+
+  record.contributors.reserve(commit.parts.size());
+  record.units.reserve(commit.parts.size());
+  IntervalSet counted;
+  double loss = 0;
+  for (const CommittedPart& part : commit.parts) {
+    const WorkerId worker = part.member.worker;
+    const SealedPart& sealed = *round.books.Part(worker, part.part);
+    IntervalSet ranges;
+    for (const UnitTiming& timing : sealed.units) {
+      LOCKSTEP_CHECK(ranges.Add(timing.unit.range) && counted.Add(timing.unit.range),
+                     "a sample counts twice in round {}", commit.round);
+      record.units.push_back({worker, timing.unit.range,
+                              job.SinceStart(sealed.clock.ToOurs(timing.start_ns) - job.stopped),
+                              job.SinceStart(sealed.clock.ToOurs(timing.end_ns) - job.stopped)});
+    }
+    std::optional<std::uint64_t> staleness;
+    if (round.books.relaxed) {
+      staleness = commit.round.value - round.books.WorkerViewOf(worker)->base.value;
+    }
+    record.contributors.push_back(
+        {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
+    // Parts are in the order of their workers.
+    record.ready.insert_or_assign(record.ready.end(), worker, job.SinceStart(sealed.ready_at));
+    if (sealed.delivered_at) {
+      record.delivered.insert_or_assign(record.delivered.end(), worker,
+                                        job.SinceStart(*sealed.delivered_at));
+    }
+    loss += sealed.loss_sum;
+  }
+  record.loss = loss / static_cast<double>(commit.samples);
+  for (const WorkerShare& share : round.books.shares()) {
+    const WorkerId worker = share.member.worker;
+    if (share.queue.empty() || record.ready.contains(worker)) continue;
+    (std::ranges::binary_search(round.carried, worker) ? record.carried : record.excluded)
+        .push_back(worker);
+  }
+  for (const SampleRange& range : round.books.RangesOf(round.carried)) {
+    LOCKSTEP_CHECK(counted.Add(range), "round {} counts work that goes on", commit.round);
+  }
+  std::map<WorkerId, IntervalSet> skipped;
+  for (const OpenRound::Skipped& part : round.books.skipped) {
+    LOCKSTEP_CHECK(skipped[part.worker].Add(part.range) && counted.Add(part.range),
+                   "round {} counts what it skipped", commit.round);
+  }
+  (follows ? record.requeued : record.dropped) = round.books.RangesLess(counted);
+  for (const auto& [worker, ranges] : skipped) {
+    record.skipped.push_back({worker, ranges.Ranges()});
+    const auto& of_worker = record.skipped.back().ranges;
+    record.dropped.insert(record.dropped.end(), of_worker.begin(), of_worker.end());
+  }
+  std::ranges::sort(record.dropped);
+  return record;
+}
+
+void NoteRound(const ProvisionalRound& round, Job* job) {
+  std::vector<Time> finished;
+  // What equal shares and waiting for all would have made of the round.
+  std::uint32_t planned = 0;
+  std::uint32_t units = 0;
+  for (const policies::WorkerView& view : round.books.workers()) {
+    planned += view.units_planned > 0 ? 1 : 0;
+    units += view.units_planned;
+  }
+  const std::uint32_t share_of_all = planned > 0 ? (units + planned - 1) / planned : 0;
+  Time last_possible = round.first_committed_at;
+  for (const WorkerShare& share : round.books.shares()) {
+    Member& member = job->members.at(share.member.worker);
+    if (member.id != share.member) continue;
+    const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
+    if (std::ranges::binary_search(round.carried, share.member.worker)) continue;
+    if (view.units_planned > 0) {
+      const Time possible = round.books.started + view.unit_time_mean * share_of_all;
+      member.would_have_held_up += std::max(possible - round.first_committed_at, Duration{});
+      last_possible = std::max(last_possible, possible);
+    }
+    if (share.queue.empty()) continue;
+    if (member.contributed == round.commit.round) {
+      ++member.rounds_contributed;
+    } else {
+      ++member.rounds_excluded;
+    }
+    if (view.finished_at) finished.push_back(*view.finished_at);
+  }
+  // A relaxed round waits for nobody, and is no part of a job that would have waited for all.
+  if (round.books.relaxed) return;
+  job->saved_seconds += Seconds(last_possible - round.first_committed_at);
+  if (finished.size() < 2) return;
+
+  const auto middle = finished.begin() + static_cast<std::ptrdiff_t>((finished.size() - 1) / 2);
+  std::nth_element(finished.begin(), middle, finished.end());
+  const Time median = *middle;
+  const policies::WorkerView* last = nullptr;
+  for (const policies::WorkerView& view : round.books.workers()) {
+    if (view.units_given == 0 || !view.finished_at) continue;
+    if (last == nullptr || *view.finished_at > *last->finished_at) last = &view;
+  }
+  if (last == nullptr || last->parts.empty() || *last->finished_at <= median) return;
+  Member& slowest = job->members.at(last->member.worker);
+  if (slowest.id != last->member) return;
+  const Time ready = std::min(last->parts.back().ready_at, *last->finished_at);
+  slowest.held_up_compute += std::max(ready - median, Duration{});
+  slowest.held_up_link += *last->finished_at - std::max(ready, median);
+}
+
+}  // namespace lockstep::coordinator

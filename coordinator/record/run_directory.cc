@@ -1,0 +1,249 @@
+#include "coordinator/record/run_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "coordinator/checkpoint/whole_file.h"
+#include "coordinator/record/write_json.h"
+#include "coordinator/record/timeline.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRounds = "rounds.jsonl";
+constexpr const char* kEvaluations = "evaluations.jsonl";
+// More than a summary takes.
+constexpr off_t kRoomBytes = 1 << 20;
+
+Error IoError(const fs::path& path, const std::string& doing) {
+  // A stream may have lost it.
+  if (errno == 0) return {ErrorCode::kIo, fmt::format("{}: {}", path.string(), doing)};
+  return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, bool resume) {
+  const auto unusable = [](const fs::path& what, const std::string& why) {
+    return Error{ErrorCode::kInvalid, fmt::format("{}: {}", what.string(), why)};
+  };
+  std::error_code error;
+  if (!resume) {
+    fs::create_directories(path / "checkpoints", error);
+    if (error) return unusable(path, "cannot make the run directory: " + error.message());
+  } else if (!fs::is_directory(path / "checkpoints", error)) {
+    return Error{ErrorCode::kNotFound,
+                 fmt::format("--resume: {} is no run directory", path.string())};
+  }
+  const fs::path lock_path = path / "lock";
+  OwnedFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock.get() < 0) return unusable(lock_path, std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error{
+        ErrorCode::kRefused,
+        fmt::format("{}: another coordinator is writing to this run directory", path.string())};
+  }
+  std::unique_ptr<RunDirectory> directory(new RunDirectory(path, std::move(lock)));
+  if (!resume && fs::exists(path / kRounds)) {
+    return Error{ErrorCode::kRefused, fmt::format("{}: holds the rounds of an earlier job; choose "
+                                                  "another --run-dir or continue it with --resume",
+                                                  path.string())};
+  }
+  if (!resume) directory->RemovePartialFiles();
+  directory->KeepRoom();
+  return directory;
+}
+
+RunDirectory::RunDirectory(fs::path path, OwnedFd lock)
+    : path_(std::move(path)),
+      lock_(std::move(lock)),
+      rounds_{kRounds},
+      evaluations_{kEvaluations} {}
+
+// Left behind by a coordinator that was killed while it wrote a checkpoint.
+void RunDirectory::RemovePartialFiles() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
+    if (entry.path().extension() == ".partial") fs::remove(entry.path(), ignored);
+  }
+}
+
+// Where the file system cannot do that, WriteLast takes what room there is.
+void RunDirectory::KeepRoom() {
+  OwnedFd room(::open(path_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (room.get() >= 0 && ::fallocate(room.get(), 0, 0, kRoomBytes) == 0) room_ = std::move(room);
+}
+
+Status RunDirectory::WriteLast(std::string_view name, std::string_view text) {
+  room_ = OwnedFd();
+  return WriteFile(name, text);
+}
+
+Status RunDirectory::WriteFile(std::string_view name, std::string_view text) {
+  return WriteWholeFile(path_ / name, text);
+}
+
+Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
+  const fs::path path = path_ / name;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Error{ErrorCode::kNotFound, fmt::format("{}: cannot open", path.string())};
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t samples) const {
+  Kept kept;
+  auto text = ReadFile(kRounds);
+  if (!text) return text.error();
+  std::uint64_t round = 0;
+  std::uint64_t counted = 0;
+  std::istringstream lines(*text);
+  const auto wrong = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalid, fmt::format("{}: {}", (path_ / kRounds).string(), why)};
+  };
+  for (std::string line; round < next.value && std::getline(lines, line); ++round) {
+    const auto record = RoundFromLine(line);
+    // The last line of a file that does not end with one was cut off.
+    if (!record || lines.eof()) return wrong(fmt::format("line {} is no record", round + 1));
+    if (record->round.value != round) {
+      return wrong(fmt::format("line {} is the record of round {}, not {}", round + 1,
+                               record->round, round));
+    }
+    counted += record->samples;
+    kept.latest =
+        std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
+    kept.rounds += line + '\n';
+  }
+  if (round < next.value) {
+    return wrong(
+        fmt::format("has the records of {} rounds, the checkpoint is that after {}", round, next));
+  }
+  if (counted != samples) {
+    return wrong(fmt::format("its rounds before {} have {} samples, the checkpoint knows of {}",
+                             next, counted, samples));
+  }
+  if (!fs::exists(path_ / kEvaluations)) return kept;
+  text = ReadFile(kEvaluations);
+  if (!text) return text.error();
+  std::istringstream evaluations(*text);
+  for (std::string line; std::getline(evaluations, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool good =
+        json.is_object() && json.contains("round") && json["round"].is_number_unsigned();
+    // What the stop of a machine has cut off is the last line.
+    if (!good && evaluations.eof()) break;
+    if (!good) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}: a line is no record", (path_ / kEvaluations).string())};
+    }
+    if (json["round"].get<std::uint64_t>() >= next.value) break;
+    kept.evaluations += line + '\n';
+  }
+  return kept;
+}
+
+Status RunDirectory::CutBack(const Kept& kept) {
+  RemovePartialFiles();
+  if (!kept.evaluations.empty() || fs::exists(path_ / kEvaluations)) {
+    if (Status cut = WriteFile(kEvaluations, kept.evaluations); !cut.ok()) return cut;
+  }
+  return WriteFile(kRounds, kept.rounds);
+}
+
+Status RunDirectory::Append(Lines& lines, std::string line) {
+  if (lines.failed) return *lines.failed;
+  const fs::path path = path_ / lines.name;
+  const auto failed = [&](const char* doing) {
+    lines.failed = IoError(path, doing);
+    return *lines.failed;
+  };
+  if (lines.file.get() < 0) {
+    lines.file = OwnedFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (lines.file.get() < 0) return failed("cannot open");
+  }
+  line += '\n';
+  std::string_view left = line;
+  while (!left.empty()) {
+    const ssize_t wrote = ::write(lines.file.get(), left.data(), left.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) {
+      const Error error = failed("cannot write");
+      // What there is of the line goes again.
+      const off_t end = ::lseek(lines.file.get(), 0, SEEK_END);
+      const auto part = static_cast<off_t>(line.size() - left.size());
+      if (end >= part && ::ftruncate(lines.file.get(), end - part) != 0) errno = 0;
+      return error;
+    }
+    left.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return {};
+}
+
+Status RunDirectory::AppendRound(const RoundRecord& record) {
+  return Append(rounds_, RoundLine(record));
+}
+
+Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
+  return Append(evaluations_, EvaluationLine(record));
+}
+
+std::function<Status()> RunDirectory::Sync() const {
+  struct Open {
+    std::shared_ptr<const OwnedFd> file;
+    fs::path path;
+  };
+  std::vector<Open> files;
+  for (const Lines* lines : {&rounds_, &evaluations_}) {
+    if (lines->failed) return [error = *lines->failed]() -> Status { return error; };
+    if (lines->file.get() < 0) continue;
+    const int file = ::fcntl(lines->file.get(), F_DUPFD_CLOEXEC, 0);
+    if (file < 0) {
+      return [error = IoError(path_ / lines->name, "cannot open")]() -> Status { return error; };
+    }
+    files.push_back({std::make_shared<const OwnedFd>(file), path_ / lines->name});
+  }
+  return [files = std::move(files)]() -> Status {
+    for (const Open& open : files) {
+      if (::fdatasync(open.file->get()) != 0) {
+        return IoError(open.path, "cannot be brought to the disk");
+      }
+    }
+    return {};
+  };
+}
+
+Status RunDirectory::WriteTimeline() {
+  if (!fs::exists(path_ / kRounds)) return {};
+  const fs::path temporary = path_ / "timeline.json.tmp";
+  std::ifstream rounds(path_ / kRounds);
+  {
+    std::ofstream out(temporary, std::ios::trunc);
+    TimelineFromRounds(rounds, out);
+    errno = 0;
+    out.flush();
+    if (!out) {
+      const Error error = IoError(temporary, "cannot write");
+      ::unlink(temporary.c_str());
+      return error;
+    }
+  }
+  if (::rename(temporary.c_str(), (path_ / "timeline.json").c_str()) != 0)
+    return IoError(temporary, "cannot rename");
+  return {};
+}
+
+}  // namespace lockstep::coordinator

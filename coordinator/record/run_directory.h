@@ -1,0 +1,85 @@
+// The run directory: what a job leaves behind. One writer, held by a lock; docs/run-directory.md
+// describes the files. Errors are one line with the path and what the operating system said.
+// Control thread only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "coordinator/checkpoint/safetensors.h"
+#include "coordinator/record/records.h"
+
+namespace lockstep::coordinator {
+
+class RunDirectory {
+ public:
+  // Takes the directory's lock; makes it (parents too) unless `resume`, which wants one that is
+  // there and changes nothing in it before CutBack. kInvalid: it is none, or cannot be written.
+  // kRefused: another job holds it, or it has the rounds of an earlier job and `resume` is false.
+  static Result<std::unique_ptr<RunDirectory>> Open(const std::filesystem::path& path, bool resume);
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+
+  // Replaces a whole file: written beside it, synced, renamed.
+  Status WriteFile(std::string_view name, std::string_view text);
+  // The same for what must be told also when the disk is full: room for it was kept since Open, in
+  // a file that has no name.
+  Status WriteLast(std::string_view name, std::string_view text);
+  Result<std::string> ReadFile(std::string_view name) const;
+
+  // Of the rounds before `next`, which a resumed job goes on from.
+  struct Kept {
+    std::string rounds;
+    std::string evaluations;
+    double latest = 0;  // time in them, seconds since the job's start
+  };
+  // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
+  // `samples` samples in all.
+  Result<Kept> Keep(RoundId next, std::uint64_t samples) const;
+  // Cuts rounds.jsonl and evaluations.jsonl back to them, and clears away what a coordinator that
+  // was killed has left half written.
+  Status CutBack(const Kept& kept);
+
+  // A line is there as a whole or not at all. After an error no more lines of that file are taken:
+  // it has no gaps.
+  Status AppendRound(const RoundRecord& record);
+  // To be called on any thread, once: brings what was appended so far to the disk. A checkpoint
+  // that a resume finds must not know of rounds whose lines a stop of the machine has taken, or
+  // that were never written.
+  std::function<Status()> Sync() const;
+  Status AppendEvaluation(const EvaluationRecord& record);
+
+  // Writes timeline.json (Chrome trace format, opens in Perfetto) from rounds.jsonl.
+  Status WriteTimeline();
+
+ private:
+  // A file that grows by lines.
+  struct Lines {
+    const char* name;
+    OwnedFd file = OwnedFd();
+    std::optional<Error> failed = std::nullopt;
+  };
+
+  RunDirectory(std::filesystem::path path, OwnedFd lock);
+  Status Append(Lines& lines, std::string line);
+  void KeepRoom();
+  void RemovePartialFiles();
+
+  std::filesystem::path path_;
+  OwnedFd lock_;
+  OwnedFd room_;  // see WriteLast
+  Lines rounds_;
+  Lines evaluations_;
+};
+
+}  // namespace lockstep::coordinator

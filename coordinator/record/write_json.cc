@@ -1,0 +1,305 @@
+#include "coordinator/record/write_json.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace lockstep::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Lines of rounds.jsonl are written by hand: a round of a thousand workers has thousands of units,
+// and building a tree of values for each takes longer than the round machine does.
+class LineWriter {
+ public:
+  void Raw(std::string_view text) { out_.append(text); }
+  void Number(std::uint64_t value) {
+    const fmt::format_int digits(value);
+    out_.append(digits.data(), digits.data() + digits.size());
+  }
+  void Text(const std::string& text) { Raw(Json(text).dump()); }
+  void Real(double value) {
+    if (value == 1.0) return Raw("1.0");
+    Raw(Json(value).dump());
+  }
+  // Microseconds are enough for a person and keep the lines short.
+  void Time(double seconds) {
+    const auto micros = static_cast<std::int64_t>(std::llround(seconds * 1e6));
+    std::uint64_t size = static_cast<std::uint64_t>(std::abs(micros));
+    if (micros < 0) out_.push_back('-');
+    Number(size / 1'000'000);
+    size %= 1'000'000;
+    out_.push_back('.');
+    do {
+      out_.push_back(static_cast<char>('0' + size / 100'000));
+      size = size % 100'000 * 10;
+    } while (size > 0);
+  }
+  void Range(const SampleRange& range) {
+    out_.push_back('[');
+    Number(range.from);
+    out_.push_back(',');
+    Number(range.to);
+    out_.push_back(']');
+  }
+  void Ranges(const std::vector<SampleRange>& ranges) {
+    List(ranges, [this](const SampleRange& range) { Range(range); });
+  }
+  template <class Items, class Write>
+  void List(const Items& items, Write write) {
+    const char* before = "[";
+    for (const auto& item : items) {
+      Raw(before);
+      write(item);
+      before = ",";
+    }
+    Raw(items.empty() ? "[]" : "]");
+  }
+  void TimesByWorker(const std::map<WorkerId, double>& times) {
+    const char* before = "{";
+    for (const auto& [worker, seconds] : times) {
+      Raw(before);
+      out_.push_back('"');
+      Number(worker.value);
+      Raw("\":");
+      Time(seconds);
+      before = ",";
+    }
+    Raw(times.empty() ? "{}" : "}");
+  }
+  std::string Take() { return fmt::to_string(out_); }
+
+ private:
+  fmt::memory_buffer out_;
+};
+
+template <class T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+void WriteWork(const RoundRecord& record, LineWriter& out) {
+  out.Raw(",\"contributors\":");
+  out.List(record.contributors, [&out](const ContributorRecord& c) {
+    out.Raw("{\"worker\":");
+    out.Number(c.worker.value);
+    out.Raw(",\"part\":");
+    out.Number(c.part.value);
+    out.Raw(",\"weight\":");
+    out.Real(c.weight);
+    out.Raw(",\"samples\":");
+    out.Number(c.samples);
+    out.Raw(",\"ranges\":");
+    out.Ranges(c.ranges);
+    if (c.staleness) {
+      out.Raw(",\"staleness\":");
+      out.Number(*c.staleness);
+    }
+    out.Raw("}");
+  });
+  out.Raw(",\"units\":");
+  out.List(record.units, [&out](const UnitRecord& unit) {
+    out.Raw("{\"worker\":");
+    out.Number(unit.worker.value);
+    out.Raw(",\"range\":");
+    out.Range(unit.range);
+    out.Raw(",\"start\":");
+    out.Time(unit.start);
+    out.Raw(",\"end\":");
+    out.Time(unit.end);
+    out.Raw("}");
+  });
+  out.Raw(",\"excluded\":");
+  out.List(record.excluded, [&out](WorkerId worker) { out.Number(worker.value); });
+  if (!record.contributors.empty() && record.contributors.front().staleness) {
+    out.Raw(",\"carried\":");
+    out.List(record.carried, [&out](WorkerId worker) { out.Number(worker.value); });
+  }
+  out.Raw(",\"moved\":");
+  out.List(record.moved, [&out](const MoveRecord& move) {
+    out.Raw("{\"from\":");
+    out.Number(move.from.value);
+    out.Raw(",\"to\":");
+    out.Number(move.to.value);
+    out.Raw(",\"range\":");
+    out.Range(move.range);
+    out.Raw("}");
+  });
+  out.Raw(",\"dropped\":");
+  out.Ranges(record.dropped);
+  if (!record.skipped.empty()) {
+    out.Raw(",\"skipped\":");
+    out.List(record.skipped, [&out](const SkippedRecord& skipped) {
+      out.Raw("{\"worker\":");
+      out.Number(skipped.worker.value);
+      out.Raw(",\"ranges\":");
+      out.Ranges(skipped.ranges);
+      out.Raw(",\"reason\":\"not finite\"}");
+    });
+  }
+  out.Raw(",\"requeued\":");
+  out.Ranges(record.requeued);
+}
+
+void WriteTimes(const RoundRecord& record, LineWriter& out) {
+  out.Raw(",\"times\":{\"start\":");
+  out.Time(record.start);
+  out.Raw(",\"ready\":");
+  out.TimesByWorker(record.ready);
+  out.Raw(",\"delivered\":");
+  out.TimesByWorker(record.delivered);
+  out.Raw(",\"commit\":");
+  out.Time(record.commit);
+  out.Raw(",\"applied\":");
+  if (record.applied) {
+    out.Time(*record.applied);
+  } else {
+    out.Raw("null");
+  }
+  out.Raw("}");
+}
+
+}  // namespace
+
+std::string RoundLine(const RoundRecord& record) {
+  LineWriter out;
+  out.Raw("{\"round\":");
+  out.Number(record.round.value);
+  out.Raw(",\"epoch\":");
+  out.Number(record.epoch.value);
+  out.Raw(",\"update\":");
+  out.Number(record.update);
+  out.Raw(",\"attempts\":");
+  out.List(record.attempts, [&out](const AttemptRecord& attempt) {
+    out.Raw("{\"attempt\":");
+    out.Number(attempt.attempt.value);
+    out.Raw(",\"reason\":");
+    out.Text(attempt.reason);
+    out.Raw("}");
+  });
+  out.Raw(",\"policy\":");
+  out.Text(record.policy);
+  out.Raw(",\"reason\":");
+  out.Text(record.reason);
+  WriteWork(record, out);
+  out.Raw(",\"loss\":");
+  out.Real(record.loss);
+  out.Raw(",\"samples\":");
+  out.Number(record.samples);
+  out.Raw(",\"learning_rate\":");
+  out.Real(record.learning_rate);
+  WriteTimes(record, out);
+  if (record.digest) {
+    out.Raw(fmt::format(",\"digest\":{{\"slice\":{},\"value\":\"{:016x}\",\"agreeing\":{}}}",
+                        record.digest->slice, record.digest->value, record.digest->agreeing));
+  }
+  out.Raw("}");
+  return out.Take();
+}
+
+std::string EvaluationLine(const EvaluationRecord& record) {
+  Json line;
+  line["round"] = record.round.value;
+  line["epoch"] = record.epoch.value;
+  line["samples"] = record.samples;
+  line["loss"] = record.loss;
+  line["accuracy"] = record.accuracy;
+  return line.dump();
+}
+
+std::string SummaryText(const JobResult& result) {
+  Json out;
+  out["status"] = std::string(Name(result.outcome));
+  out["reason"] = result.reason;
+  out["policy"] = result.policy;
+  out["transport"] = result.transport;
+  out["workers"] = result.workers;
+  out["rounds"] = result.totals.rounds;
+  out["epochs"] = result.totals.epochs;
+  out["wall_seconds"] = result.wall_seconds;
+  out["train_loss"] = OrNull(result.train_loss);
+  out["test_accuracy"] = OrNull(result.test_accuracy);
+  out["test_loss"] = OrNull(result.test_loss);
+  out["params_digest"] = result.params_digest.empty() ? Json(nullptr) : Json(result.params_digest);
+  out["checkpoint_round"] =
+      result.checkpoint_round ? Json(result.checkpoint_round->value) : Json(nullptr);
+  out["digest_differs"] = Json::array();
+  for (WorkerId worker : result.digest_differs) out["digest_differs"].push_back(worker.value);
+  out["samples_counted"] = result.totals.samples_counted;
+  out["samples_dropped"] = result.totals.samples_dropped;
+  out["samples_requeued"] = result.totals.samples_requeued;
+  out["samples_moved"] = result.totals.samples_moved;
+  out["paths"] = Json::array();
+  for (const PathRecord& path : result.paths) {
+    out["paths"].push_back({{"from", path.from.value},
+                            {"to", path.to.value},
+                            {"path", path.path},
+                            {"gb_per_s", path.gb_per_second}});
+  }
+  out["stragglers"] = Json::array();
+  for (const StragglerRecord& s : result.stragglers) {
+    out["stragglers"].push_back({{"worker", s.worker.value},
+                                 {"held_up_seconds", s.held_up_seconds},
+                                 {"would_have_held_up_seconds", s.would_have_held_up_seconds},
+                                 {"kind", s.kind}});
+  }
+  out["saved_seconds"] = result.saved_seconds;
+  out["emulated"] = result.emulation.any() || result.simulated.has_value();
+  out["unit_time_seconds"] = result.emulation.unit_seconds;
+  out["slowdowns"] = result.emulation.slowdowns;
+  if (result.simulated) {
+    out["simulated"] = true;
+    out["exchange"] = result.simulated->exchange;
+    out["seed"] = result.simulated->seed;
+  }
+  return out.dump(2) + "\n";
+}
+
+std::string StatusText(const JobStatus& status) {
+  Json out;
+  out["phase"] = std::string(Name(status.phase));
+  out["epoch"] = status.epoch.value;
+  out["round"] = status.round.value;
+  out["updates"] = status.updates;
+  out["loss"] = OrNull(status.loss);
+  out["test_accuracy"] = OrNull(status.test_accuracy);
+  out["samples_per_second"] = status.samples_per_second;
+  out["contributors"] = status.contributors;
+  out["excluded"] = status.excluded;
+  out["policy"] = status.policy;
+  out["transport"] = status.transport;
+  out["reason"] = status.reason;
+  out["waiting_for"] = status.waiting_for;
+  out["seconds"] = status.seconds;
+  out["emulated"] = status.emulation.any();
+  out["unit_time_seconds"] = status.emulation.unit_seconds;
+  out["slowdowns"] = status.emulation.slowdowns;
+  out["samples_counted"] = status.totals.samples_counted;
+  out["samples_requeued"] = status.totals.samples_requeued;
+  out["members"] = Json::array();
+  for (const MemberStatus& m : status.members) {
+    out["members"].push_back({{"worker", m.member.worker.value},
+                              {"incarnation", m.member.incarnation.value},
+                              {"state", std::string(Name(m.state))},
+                              {"host", m.host},
+                              {"pid", m.pid},
+                              {"device", m.device},
+                              {"units_given", m.units_given},
+                              {"units_done", m.units_done},
+                              {"unit_seconds", m.unit_seconds},
+                              {"silent_seconds", m.silent_seconds},
+                              {"rounds_contributed", m.rounds_contributed},
+                              {"rounds_excluded", m.rounds_excluded},
+                              {"held_up_seconds", m.held_up_seconds},
+                              {"owner", m.owner},
+                              {"draining", m.draining}});
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,56 @@
+#include "coordinator/round/delivery.h"
+
+namespace lockstep::coordinator {
+
+Delivery::Delivery(std::uint32_t slots)
+    : slots_(slots),
+      owners_(1, slots),
+      needs_(slots, slots),
+      receipts_(slots, std::size_t{slots} * kMaxParts),
+      missing_(std::size_t{slots} * kMaxParts) {}
+
+void Delivery::SetOwners(const OwnerMap& map, const Members& members) {
+  owners_.Clear();
+  receipts_.Clear();
+  for (const OwnerShare& share : map.owners) owners_.Set(0, share.owner.worker.value);
+  for (std::uint32_t c = 0; c < slots_; ++c) CountMissing(c, members);
+}
+
+void Delivery::CountMissing(std::uint32_t contributor, const Members& members) {
+  std::uint32_t missing = 0;
+  for (std::size_t i = 0; i < owners_.words(); ++i) {
+    std::uint64_t needed = owners_.Word(0, i) & ~members.mapped().Word(contributor, i);
+    if (contributor / 64 == i) needed &= ~(std::uint64_t{1} << (contributor % 64));
+    needs_.SetWord(contributor, i, needed);
+    missing += static_cast<std::uint32_t>(std::popcount(needed));
+  }
+  for (std::uint8_t part = 0; part < kMaxParts; ++part) {
+    missing_[Key(WorkerId(contributor), PartIndex(part))] = missing;
+  }
+}
+
+void Delivery::AddContributor(WorkerId contributor, const Members& members) {
+  for (std::uint32_t owner = 0; owner < slots_; ++owner) {
+    for (std::uint8_t part = 0; part < kMaxParts; ++part) {
+      receipts_.Set(owner, Key(contributor, PartIndex(part)), false);
+    }
+  }
+  CountMissing(contributor.value, members);
+}
+
+bool Delivery::AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part) {
+  if (!Needs(owner, contributor)) return false;
+  const std::size_t key = Key(contributor, part);
+  if (receipts_.Set(owner.value, key)) return false;
+  return --missing_[key] == 0;
+}
+
+std::vector<WorkerId> Delivery::Missing(WorkerId contributor, PartIndex part) const {
+  std::vector<WorkerId> owners;
+  for (std::uint32_t o = 0; o < slots_; ++o) {
+    if (Lacks(WorkerId(o), contributor, part)) owners.push_back(WorkerId(o));
+  }
+  return owners;
+}
+
+}  // namespace lockstep::coordinator

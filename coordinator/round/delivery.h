@@ -1,0 +1,56 @@
+// Who has received what in one round: receipts of owners under the current map, counted so that an
+// event costs O(1) and a new map O(members^2 / 64). A part is delivered when every owner is its
+// contributor, is mapped with the contributor, or has sent a receipt under this map version.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "coordinator/membership/bit_matrix.h"
+#include "coordinator/membership/members.h"
+
+namespace lockstep::coordinator {
+
+class Delivery {
+ public:
+  explicit Delivery(std::uint32_t slots = 0);
+
+  // Receipts of older versions are void.
+  void SetOwners(const OwnerMap& map, const Members& members);
+
+  // A new contributor in the round: how it is mapped may be news, and what was received of the one
+  // that had its slot before counts no more.
+  void AddContributor(WorkerId contributor, const Members& members);
+
+  // From an owner of the current version. True when the part is delivered now and was not before.
+  bool AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part);
+  bool Delivered(WorkerId contributor, PartIndex part) const {
+    return missing_[Key(contributor, part)] == 0;
+  }
+  // Needed, and not there.
+  bool Lacks(WorkerId owner, WorkerId contributor, PartIndex part) const {
+    return Needs(owner, contributor) && !receipts_.Test(owner.value, Key(contributor, part));
+  }
+  std::vector<WorkerId> Missing(WorkerId contributor, PartIndex part) const;
+  bool IsOwner(WorkerId worker) const { return owners_.Test(0, worker.value); }
+
+ private:
+  static std::size_t Key(WorkerId contributor, PartIndex part) {
+    return std::size_t{contributor.value} * kMaxParts + part.value;
+  }
+  bool Needs(WorkerId owner, WorkerId contributor) const {
+    return IsOwner(owner) && needs_.Test(contributor.value, owner.value);
+  }
+
+  void CountMissing(std::uint32_t contributor, const Members& members);
+
+  std::uint32_t slots_;
+  BitMatrix owners_;                    // one row
+  BitMatrix needs_;                     // [contributor][owner]: a receipt is needed
+  BitMatrix receipts_;                  // [owner][key]
+  std::vector<std::uint32_t> missing_;  // by key: receipts that are to come
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,57 @@
+#include "coordinator/round/digest_votes.h"
+
+#include <algorithm>
+
+namespace lockstep::coordinator {
+
+DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std::uint32_t slice,
+                                      std::uint64_t digest, std::uint32_t voters) {
+  auto found = std::find_if(rounds_.begin(), rounds_.end(),
+                            [round](const Round& r) { return r.round == round; });
+  if (found == rounds_.end()) {
+    if (!rounds_.empty() && round < rounds_.back().round) return {};
+    if (rounds_.size() == 2) rounds_.pop_front();
+    rounds_.push_back({round, {}, {}});
+    found = std::prev(rounds_.end());
+  }
+  std::vector<Vote>& votes = found->votes;
+  votes.push_back({member, slice, digest});
+
+  // Usually all agree, and one comparison tells.
+  DigestRecord& leading = found->leading;
+  if (votes.size() == 1) leading = {slice, digest, 0};
+  if (leading.slice == slice && leading.value == digest) ++leading.agreeing;
+  if (leading.agreeing == votes.size()) return {};
+
+  for (const Vote& candidate : votes) {
+    const auto same = static_cast<std::uint32_t>(
+        std::count_if(votes.begin(), votes.end(), [&candidate](const Vote& vote) {
+          return vote.slice == candidate.slice && vote.digest == candidate.digest;
+        }));
+    if (same > leading.agreeing) leading = {candidate.slice, candidate.digest, same};
+  }
+  Outcome outcome;
+  if (2 * leading.agreeing > std::max<std::size_t>(voters, votes.size())) {
+    for (const Vote& vote : votes) {
+      if (vote.slice != leading.slice || vote.digest != leading.value) {
+        outcome.minority.push_back(vote.member);
+      }
+    }
+  } else {
+    outcome.no_majority = votes.size() >= voters;
+  }
+  return outcome;
+}
+
+std::optional<DigestRecord> DigestVotes::Leading(RoundId round) const {
+  for (const Round& r : rounds_) {
+    if (r.round == round && !r.votes.empty()) return r.leading;
+  }
+  return std::nullopt;
+}
+
+void DigestVotes::Forget(RoundId round) {
+  std::erase_if(rounds_, [round](const Round& r) { return r.round == round; });
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,128 @@
+#include "coordinator/round/sampler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+
+Sampler::Sampler(std::uint64_t epoch_samples, std::uint64_t samples, std::uint32_t units)
+    : epoch_samples_(epoch_samples), round_samples_(samples) {
+  LOCKSTEP_CHECK(epoch_samples > 0 && samples > 0 && units > 0 && units <= samples,
+                 "a sampler of {} samples, {} in a round in {} units", epoch_samples, samples,
+                 units);
+  unit_samples_ = (samples + units - 1) / units;
+}
+
+Sampler::Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units)
+    : Sampler(state.epoch_samples, samples, units) {
+  epoch_ = state.epoch;
+  fresh_ = epoch_samples_;
+  std::uint64_t counted_to = 0;
+  const auto count = [this, &counted_to](std::uint64_t to) {
+    LOCKSTEP_CHECK(counted_.Add({counted_to, to}), "a position was counted twice");
+  };
+  for (const SampleRange& range : state.uncounted) {
+    LOCKSTEP_CHECK(range.from >= counted_to && range.from < range.to && range.to <= epoch_samples_,
+                   "the uncounted ranges are not ascending");
+    count(range.from);
+    counted_to = range.to;
+    // The tail was never planned; to the pool belongs what lies before it.
+    if (range.to == epoch_samples_) {
+      fresh_ = range.from;
+    } else {
+      LOCKSTEP_CHECK(pool_.Add(range), "a position was given back twice");
+    }
+  }
+  count(epoch_samples_);
+}
+
+void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
+  const std::uint64_t pieces = (range.size() + unit_samples_ - 1) / unit_samples_;
+  for (std::uint64_t i = 0; i < pieces; ++i) {
+    const SampleRange piece{range.from + range.size() * i / pieces,
+                            range.from + range.size() * (i + 1) / pieces};
+    units->push_back({UnitIndex(static_cast<std::uint32_t>(units->size())), piece});
+  }
+}
+
+PlannedUnits Sampler::PlanRound() {
+  LOCKSTEP_CHECK(out_.empty(), "a round is out already");
+  PlannedUnits plan = PlanMore(round_samples_);
+  LOCKSTEP_CHECK(!plan.units.empty(), "an epoch that is finished was planned");
+  return plan;
+}
+
+PlannedUnits Sampler::PlanMore(std::uint64_t samples) {
+  PlannedUnits plan;
+  plan.epoch = epoch_;
+  const auto take = [&](SampleRange range) {
+    AppendUnits(range, &plan.units);
+    plan.samples += range.size();
+    LOCKSTEP_CHECK(out_.Add(range) && !counted_.Intersects(range), "[{}, {}) was served twice",
+                   range.from, range.to);
+  };
+  while (plan.samples < samples && !pool_.empty()) {
+    take(pool_.TakeFront(samples - plan.samples));
+  }
+  plan.given_back = static_cast<std::uint32_t>(plan.units.size());
+  if (plan.samples < samples && fresh_ < epoch_samples_) {
+    const std::uint64_t to = std::min(epoch_samples_, fresh_ + samples - plan.samples);
+    take({fresh_, to});
+    fresh_ = to;
+  }
+  plan.exact = pool_.empty() && fresh_ == epoch_samples_;
+  return plan;
+}
+
+void Sampler::Settle(const std::vector<SampleRange>& counted,
+                     const std::vector<SampleRange>& kept) {
+  LOCKSTEP_CHECK(!out_.empty(), "no round is out");
+  IntervalSet still_out;
+  IntervalSet settled;
+  for (const SampleRange& range : counted) {
+    LOCKSTEP_CHECK(out_.Covers(range), "[{}, {}) is not of this round", range.from, range.to);
+    LOCKSTEP_CHECK(counted_.Add(range) && settled.Add(range), "[{}, {}) would count twice",
+                   range.from, range.to);
+  }
+  for (const SampleRange& range : kept) {
+    LOCKSTEP_CHECK(out_.Covers(range), "[{}, {}) is not of this round", range.from, range.to);
+    LOCKSTEP_CHECK(still_out.Add(range) && settled.Add(range), "[{}, {}) is kept and counted",
+                   range.from, range.to);
+  }
+  while (!out_.empty()) {
+    SampleRange range = out_.TakeFront(out_.positions());
+    // What lies between the settled ranges goes back.
+    std::uint64_t at = range.from;
+    for (const SampleRange& done : settled.Within(range)) {
+      LOCKSTEP_CHECK(pool_.Add({at, done.from}), "a position was given back twice");
+      at = done.to;
+    }
+    LOCKSTEP_CHECK(pool_.Add({at, range.to}), "a position was given back twice");
+  }
+  out_ = std::move(still_out);
+  if (counted_.positions() == epoch_samples_) {
+    LOCKSTEP_CHECK(pool_.empty() && fresh_ == epoch_samples_, "an epoch ends with work left");
+    epoch_ = epoch_.Next();
+    counted_ = {};
+    fresh_ = 0;
+  }
+}
+
+SamplerState Sampler::State() const {
+  IntervalSet left = pool_;
+  for (const SampleRange& range : out_.Ranges()) {
+    LOCKSTEP_CHECK(left.Add(range), "[{}, {}) is out and given back", range.from, range.to);
+  }
+  SamplerState state{epoch_samples_, epoch_, left.Ranges()};
+  if (fresh_ < epoch_samples_) {
+    if (!state.uncounted.empty() && state.uncounted.back().to == fresh_) {
+      state.uncounted.back().to = epoch_samples_;
+    } else {
+      state.uncounted.push_back({fresh_, epoch_samples_});
+    }
+  }
+  return state;
+}
+
+}  // namespace lockstep::coordinator

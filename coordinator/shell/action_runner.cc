@@ -1,0 +1,167 @@
+#include "coordinator/shell/action_runner.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "coordinator/record/write_json.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+spdlog::level::level_enum SpdlogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+// What others wait for goes out before files are written.
+bool CanWait(const Action& action) {
+  return std::holds_alternative<RoundClosed>(action) ||
+         std::holds_alternative<EvaluationDone>(action) ||
+         std::holds_alternative<CheckpointPiece>(action) ||
+         std::holds_alternative<SaveCheckpoint>(action) ||
+         std::holds_alternative<DropCheckpoint>(action) ||
+         std::holds_alternative<JobFinished>(action);
+}
+
+}  // namespace
+
+ActionRunner::ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+                     CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
+                     Ports ports)
+    : machine_(std::move(machine)),
+      directory_(directory),
+      checkpoints_(checkpoints),
+      resume_(std::move(resume)),
+      ports_(std::move(ports)) {}
+
+ActionRunner::~ActionRunner() { disk_.join(); }
+
+void ActionRunner::Handle(Event event) {
+  if (const auto* gone = std::get_if<Disconnected>(&event)) {
+    readers_.erase(gone->connection);
+  }
+  std::vector<Event> events;
+  events.push_back(std::move(event));
+  // What an action answers at once is an event of its own.
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (result_) return;
+    Actions actions;
+    machine_->Step(MonotonicNow(), std::move(events[i]), &actions);
+    for (Action& action : actions) {
+      if (!CanWait(action)) CarryOut(action, events);
+    }
+    for (Action& action : actions) {
+      if (CanWait(action)) CarryOut(action, events);
+    }
+  }
+}
+
+lockstep::Result<std::string> ActionRunner::Ask(Event event) {
+  answer_.reset();
+  Handle(std::move(event));
+  if (!answer_) return Error{ErrorCode::kInvalid, "the job has ended"};
+  if (!answer_->accepted) return Error{ErrorCode::kInvalid, answer_->text};
+  return answer_->text;
+}
+
+void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
+  if (auto* send = std::get_if<Send>(&action)) {
+    for (ConnectionId to : send->to) ports_.send(to, send->message);
+  } else if (auto* close = std::get_if<Close>(&action)) {
+    readers_.erase(close->connection);
+    ports_.close(close->connection, close->reason);
+  } else if (auto* timer = std::get_if<SetTimer>(&action)) {
+    ports_.set_timer(timer->at);
+  } else if (auto* line = std::get_if<LogLine>(&action)) {
+    progress_.Clear();
+    spdlog::log(SpdlogLevel(line->level), "{}", line->text);
+  } else if (auto* closed = std::get_if<RoundClosed>(&action)) {
+    Check(directory_.AppendRound(*closed->record), follow);
+  } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
+    Check(directory_.AppendEvaluation(evaluated->record), follow);
+  } else if (auto* stream = std::get_if<StreamState>(&action)) {
+    Stream(*stream, follow);
+  } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
+    if (!std::exchange(described_, true)) checkpoints_.Describe(machine_->Agreed());
+    checkpoints_.Add(piece->chunk);
+  } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
+    Save(*save);
+  } else if (auto* drop = std::get_if<DropCheckpoint>(&action)) {
+    checkpoints_.Drop(drop->round);
+  } else if (auto* answer = std::get_if<Answer>(&action)) {
+    answer_ = std::move(*answer);
+  } else if (auto* finished = std::get_if<JobFinished>(&action)) {
+    progress_.Clear();
+    WriteResult(std::move(finished->result));
+    ports_.finished();
+  }
+}
+
+void ActionRunner::Save(const SaveCheckpoint& save) {
+  boost::asio::post(disk_, [this, round = save.round, sync = directory_.Sync(),
+                            write = checkpoints_.Save(save.round, save.state)] {
+    const lockstep::Status synced = sync();
+    const lockstep::Status saved = synced.ok() ? write() : synced;
+    ports_.post([this, round, synced, saved] {
+      std::vector<Event> events;
+      Check(synced, events);
+      events.push_back(CheckpointSaved{round, saved.ok() ? std::string() : saved.error().message});
+      for (Event& event : events) Handle(std::move(event));
+    });
+  });
+}
+
+void ActionRunner::WriteResult(JobResult result) {
+  std::vector<Event> ignored;
+  Check(directory_.Sync()(), ignored);
+  Check(directory_.WriteTimeline(), ignored);
+  // What has failed before is the cause, this at most another consequence.
+  if (!io_error_.empty() && result.outcome != JobOutcome::kFailed) {
+    result.outcome = JobOutcome::kFailed;
+    result.reason = io_error_;
+  }
+  Check(directory_.WriteLast("summary.json", SummaryText(result)), ignored);
+  result_ = std::move(result);
+}
+
+void ActionRunner::Check(const lockstep::Status& status, std::vector<Event>& follow) {
+  if (status.ok() || !io_error_.empty()) return;
+  io_error_ = status.error().message;
+  progress_.Clear();
+  spdlog::error("{}", io_error_);
+  follow.push_back(StopRequested{io_error_});
+}
+
+void ActionRunner::Stream(const StreamState& stream, std::vector<Event>& follow) {
+  LOCKSTEP_CHECK(resume_.has_value(), "state asked for in a job that does not resume");
+  auto at = readers_.find(stream.to);
+  if (at == readers_.end()) {
+    auto opened = CheckpointReader::Open(resume_->tensors, resume_->state);
+    if (!opened) return Check(opened.error(), follow);
+    at = readers_.emplace(stream.to, std::move(*opened)).first;
+  }
+  CheckpointReader& reader = at->second;
+  while (reader.read() < stream.upto) {
+    auto chunk = reader.Next(stream.upto - reader.read());
+    if (!chunk) return Check(chunk.error(), follow);
+    ports_.send(stream.to, std::make_shared<const ToWorker>(*std::move(chunk)));
+  }
+  if (reader.read() == reader.total()) readers_.erase(at);
+}
+
+void ActionRunner::ShowProgress() {
+  if (!result_) progress_.Show(CurrentStatus());
+}
+
+}  // namespace lockstep::coordinator

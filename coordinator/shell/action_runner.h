@@ -1,0 +1,77 @@
+// Carries out what the coordinator's machine decides: messages out, run directory, checkpoints,
+// timer. One thread, the control thread, which also brings the events; checkpoints are brought to
+// the disk on another one.
+#pragma once
+
+#include <boost/asio/thread_pool.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/checkpoint/checkpoint_reader.h"
+#include "coordinator/checkpoint/checkpoint_store.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/shell/progress_line.h"
+#include "coordinator/record/run_directory.h"
+
+namespace lockstep::coordinator {
+
+class ActionRunner {
+ public:
+  struct Ports {
+    std::function<void(ConnectionId, const std::shared_ptr<const ToWorker>&)> send;
+    std::function<void(ConnectionId, const std::string& reason)> close;  // after what was sent
+    std::function<void(Time)> set_timer;                                 // kNever: none
+    std::function<void()> finished;
+    // Runs the task on the control thread, later; from any thread. Not after the server has ended.
+    std::function<void(std::function<void()>)> post;
+  };
+
+  ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+            CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
+            Ports ports);
+
+  ~ActionRunner();  // waits for the disk
+
+  // An event, and all that follows from it.
+  void Handle(Event event);
+  // What an operator asks for; the answer in words.
+  lockstep::Result<std::string> Ask(Event event);
+  void ShowProgress();
+  JobStatus CurrentStatus() const { return machine_->Status(MonotonicNow()); }
+
+  // After `finished`.
+  const JobResult& result() const { return *result_; }
+  // A file of the run directory could not be written; the job is stopped then.
+  const std::string& io_error() const { return io_error_; }
+  Duration progress_interval() const { return progress_.interval(); }
+
+ private:
+  void CarryOut(Action& action, std::vector<Event>& follow);
+  void Check(const lockstep::Status& status, std::vector<Event>& follow);
+  void Save(const SaveCheckpoint& save);
+  // The last thing that is written, also when the disk is full.
+  void WriteResult(JobResult result);
+  // More of the checkpoint to this worker, at its pace (StateStreams).
+  void Stream(const StreamState& stream, std::vector<Event>& follow);
+
+  std::unique_ptr<Coordinator> machine_;
+  RunDirectory& directory_;
+  CheckpointStore& checkpoints_;
+  std::optional<CheckpointStore::Loaded> resume_;
+  std::map<ConnectionId, CheckpointReader> readers_;  // of those that it is being sent to
+  Ports ports_;
+  ProgressLine progress_;
+  std::optional<Answer> answer_;
+  std::optional<JobResult> result_;
+  bool described_ = false;  // checkpoints_ knows what its tensors are called
+  std::string io_error_;
+  boost::asio::thread_pool disk_{1};  // what may take longer than a heartbeat
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,224 @@
+// lockstep-coordinator: runs a job's rounds.
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/free_memory.h"
+#include "base/job_options.h"
+#include "base/log.h"
+#include "base/program_options.h"
+#include "coordinator/shell/open_files.h"
+#include "coordinator/shell/policy_loader.h"
+#include "coordinator/shell/server.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusUsage = 2;
+constexpr int kStatusInterrupted = 130;
+
+int Fail(const Error& error) {
+  std::fprintf(stderr, "lockstep-coordinator: %s\n", error.message.c_str());
+  return kStatusUsage;
+}
+
+std::vector<std::byte> RandomBytes(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  LOCKSTEP_CHECK(
+      RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1,
+      "the system gives no random numbers");
+  return bytes;
+}
+
+std::string Hex(const std::vector<std::byte>& bytes) {
+  std::string text;
+  for (std::byte b : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(b));
+  return text;
+}
+
+// A new term with each start of a coordinator over this run directory.
+Result<Term> NextTerm(const RunDirectory& directory) {
+  auto text = directory.ReadFile("term");
+  if (!text) return Term(1);
+  std::uint32_t term = 0;
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, term);
+  if (error != std::errc() || std::string_view(rest, end) != "\n" || term + 1 == 0) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("{}: not a number", (directory.path() / "term").string())};
+  }
+  return Term(term + 1);
+}
+
+// Of a run directory whose job goes on.
+struct Resumed {
+  CheckpointStore::Loaded checkpoint;
+  RunDirectory::Kept records;
+};
+
+Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointStore& checkpoints) {
+  auto newest = checkpoints.Newest();
+  if (!newest) return newest.error();
+  if (!*newest) {
+    return Error{ErrorCode::kNotFound,
+                 fmt::format("--resume: {} holds no checkpoint", directory.checkpoints().string())};
+  }
+  const JobState& state = (*newest)->state;
+  auto kept = directory.Keep(state.next_round, state.totals.samples_counted);
+  if (!kept) return kept.error();
+  return Resumed{std::move(**newest), std::move(*kept)};
+}
+
+int Report(const ActionRunner& runner) {
+  const JobResult& result = runner.result();
+  std::string line = fmt::format("{}: {} rounds, {} epochs in {:.1f} s", Name(result.outcome),
+                                 result.totals.rounds, result.totals.epochs, result.wall_seconds);
+  if (result.train_loss) line += fmt::format(", loss {:.4f}", *result.train_loss);
+  if (result.test_accuracy)
+    line += fmt::format(", test accuracy {:.2f} %", *result.test_accuracy * 100);
+  line += fmt::format(", policy {}, {} samples requeued, {} dropped", result.policy,
+                      result.totals.samples_requeued, result.totals.samples_dropped);
+  if (result.emulation.any()) line += ", times are emulated";
+  if (!result.reason.empty()) line += fmt::format(" ({})", result.reason);
+  spdlog::info("{}", line);
+  for (const StragglerRecord& s : result.stragglers) {
+    const double limit = 0.05 * result.wall_seconds;
+    if (s.held_up_seconds <= limit && s.would_have_held_up_seconds <= limit) continue;
+    spdlog::info("worker {} held the others up for {:.1f} s ({}){}", s.worker, s.held_up_seconds,
+                 s.kind,
+                 s.would_have_held_up_seconds > limit
+                     ? fmt::format(", waiting for it would have cost {:.1f} s more",
+                                   s.would_have_held_up_seconds)
+                     : std::string());
+  }
+  if (result.saved_seconds > 0.05 * result.wall_seconds) {
+    spdlog::info("the policy {} has saved {:.1f} s of waiting", result.policy,
+                 result.saved_seconds);
+  }
+  if (!runner.io_error().empty()) return kStatusFailed;
+  switch (result.outcome) {
+    case JobOutcome::kCompleted:
+      return 0;
+    case JobOutcome::kInterrupted:
+      return kStatusInterrupted;
+    case JobOutcome::kFailed:
+      break;
+  }
+  return kStatusFailed;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  auto parsed = ParseCoordinatorOptions(arguments);
+  if (!parsed) return Fail(parsed.error());
+  const CoordinatorOptions& options = *parsed;
+  if (!options.print.empty()) {
+    std::fputs(options.print.c_str(), stdout);
+    return 0;
+  }
+  InitLogging("coordinator", options.log_level);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is a failed write, as a full disk is
+
+  StartParameters parameters;
+  parameters.config = options.job;
+  parameters.config_text = ToIni(options.job);
+  parameters.workers = options.workers;
+  parameters.plugin = LoadPolicy;
+  parameters.job_key = RandomBytes(32);
+  parameters.job_id = Hex(RandomBytes(8));
+  parameters.started = MonotonicNow();
+  // What is wrong with the config or the address is said before anything is written.
+  if (auto trial = Coordinator::Make(parameters); !trial) return Fail(trial.error());
+  if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
+  auto server = Server::Open(options);
+  if (!server) return Fail(server.error());
+
+  auto directory = RunDirectory::Open(options.run_dir, options.resume);
+  if (!directory) return Fail(directory.error());
+  CheckpointStore checkpoints((*directory)->checkpoints(), options.job.checkpoint.keep);
+  // All that is there is read and found right before anything is changed.
+  std::optional<CheckpointStore::Loaded> loaded;
+  RunDirectory::Kept kept;
+  if (options.resume) {
+    auto resumed = ReadForResume(**directory, checkpoints);
+    if (!resumed) return Fail(resumed.error());
+    loaded = std::move(resumed->checkpoint);
+    kept = std::move(resumed->records);
+    parameters.resume = loaded->state;
+    parameters.started -= FromSeconds(kept.latest);  // times go on where the kept rounds end
+  }
+  auto term = NextTerm(**directory);
+  if (!term) return Fail(term.error());
+  parameters.term = *term;
+  const std::string config_text = parameters.config_text;
+  auto machine = Coordinator::Make(std::move(parameters));
+  if (!machine) return Fail(machine.error());
+  if (loaded) {
+    if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
+    kept = {};
+  }
+  for (const auto& [name, text] :
+       {std::pair("term", fmt::format("{}\n", *term)), std::pair("config.ini", config_text)}) {
+    if (Status written = (*directory)->WriteFile(name, text); !written.ok())
+      return Fail(written.error());
+  }
+  for (const std::string& line : (*machine)->Bounds()) spdlog::debug("bound: {}", line);
+
+  if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
+      !written.ok()) {
+    return Fail(written.error());
+  }
+  spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(),
+               options.workers, options.run_dir);
+  if (options.secret_file.empty()) {
+    spdlog::warn(
+        "no --secret-file: every user of this machine can join the job as a worker, read its "
+        "gradients and falsify them{}",
+        options.http ? ", and change it over --http" : "");
+  }
+  // The file's name, not what it holds: by which tools on this machine find it.
+  const std::filesystem::path secret_path = (*directory)->path() / "secret.path";
+  std::error_code ignored;
+  std::filesystem::remove(secret_path, ignored);
+  if (!options.secret_file.empty()) {
+    const std::string name = std::filesystem::absolute(options.secret_file).string();
+    if (Status written = (*directory)->WriteFile("secret.path", name + "\n"); !written.ok())
+      return Fail(written.error());
+  }
+  if (const auto http = (*server)->http_address()) {
+    spdlog::info("status page: http://{}/status", *http);
+    if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())
+      return Fail(written.error());
+  }
+  const bool secret = !options.secret_file.empty();
+  spdlog::info(
+      "open to others: control {}, for {}{}", (*server)->address(),
+      secret ? "workers that prove the secret" : "anybody on this host",
+      (*server)->http_address()
+          ? fmt::format("; status {}, for anybody who reaches it{}", *(*server)->http_address(),
+                        secret ? ", changes for who proves the secret" : "")
+          : "");
+  auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
+    return std::make_unique<ActionRunner>(std::move(*machine), **directory, checkpoints,
+                                       std::move(loaded), std::move(ports));
+  });
+  return Report(*runner);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
+
+int main(int argc, char** argv) {
+  lockstep::EndWhenOutOfMemory("lockstep-coordinator");
+  return lockstep::coordinator::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,33 @@
+// The coordinator's shell: control connections, signals, timers and the status page around a
+// ActionRunner. One thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/program_options.h"
+#include "base/result.h"
+#include "coordinator/shell/action_runner.h"
+
+namespace lockstep::coordinator {
+
+class Server {
+ public:
+  // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM
+  // are the server's.
+  static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options);
+  virtual ~Server() = default;
+
+  // "HOST:PORT" with the port that the kernel chose.
+  virtual std::string address() const = 0;
+  virtual std::optional<std::string> http_address() const = 0;
+
+  // Makes the runner with ports of this server, runs the job to its end and returns the runner,
+  // which has the result.
+  virtual std::unique_ptr<ActionRunner> Run(
+      const std::function<std::unique_ptr<ActionRunner>(ActionRunner::Ports)>& make) = 0;
+};
+
+}  // namespace lockstep::coordinator
