@@ -47,7 +47,7 @@ struct OwnerShare {
 };
 
 // Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
-// (worker/exchange/layout.h).
+// (worker/core/layout.h).
 struct OwnerMap {
   std::uint32_t version = 0;       // grows within a round with each new map
   std::vector<OwnerShare> owners;  // by ascending worker id, at least one

@@ -14,7 +14,7 @@
 #include <span>
 
 #include "base/random.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 
 namespace {
 

@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/program_options.h"
 #include "worker/compute/devices.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 #include "worker/trainer.h"
 
 namespace {

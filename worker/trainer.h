@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "worker/compute/compute.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 
 namespace lockstep::worker {
 

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
+#include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/checkpoint/whole_file.h"
-#include "coordinator/checkpoint/checkpoint_reader.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -5,20 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/membership/admission.h"
 #include "coordinator/core/checkpointer.h"
+#include "coordinator/core/context.h"
 #include "coordinator/core/coordinator.h"
-#include "coordinator/membership/draining.h"
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
+#include "coordinator/membership/admission.h"
+#include "coordinator/membership/draining.h"
 #include "coordinator/membership/formation.h"
-#include "coordinator/core/context.h"
 #include "coordinator/membership/joining.h"
 #include "coordinator/membership/liveness.h"
 #include "coordinator/membership/relinking.h"
-#include "coordinator/round/pipeline.h"
 #include "coordinator/membership/slowdowns.h"
 #include "coordinator/membership/state_streams.h"
+#include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 

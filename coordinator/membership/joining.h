@@ -10,8 +10,8 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/core/context.h"
-#include "coordinator/round/pipeline.h"
 #include "coordinator/membership/state_streams.h"
+#include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 

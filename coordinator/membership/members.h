@@ -14,8 +14,8 @@
 #include "base/messages.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
-#include "coordinator/membership/bit_matrix.h"
 #include "coordinator/core/coordinator.h"
+#include "coordinator/membership/bit_matrix.h"
 #include "coordinator/record/records.h"
 
 namespace lockstep::coordinator {

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "coordinator/checkpoint/whole_file.h"
-#include "coordinator/record/write_json.h"
 #include "coordinator/record/timeline.h"
+#include "coordinator/record/write_json.h"
 
 namespace lockstep::coordinator {
 namespace {

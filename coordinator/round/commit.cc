@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/schedule.h"
-#include "coordinator/round/pipeline.h"
 #include "coordinator/record/from_round.h"
+#include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 // Relaxed rounds could follow each other faster than a member with little processor time applies

@@ -13,9 +13,9 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "coordinator/membership/members.h"
 #include "coordinator/round/delivery.h"
 #include "coordinator/round/interval_set.h"
-#include "coordinator/membership/members.h"
 #include "coordinator/round/owner_weights.h"
 #include "policies/policy.h"
 

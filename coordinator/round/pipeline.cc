@@ -18,7 +18,7 @@ Pipeline::Pipeline(Job* job, Hooks hooks)
     : job_(job), hooks_(std::move(hooks)), weights_(job->members.slots()) {}
 
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
-                         StateSource source) {
+                     StateSource source) {
   sampler_ = std::move(sampler);
   updates_ = updates;
   never_committed_ = first_round;
@@ -43,9 +43,7 @@ std::optional<RoundId> Pipeline::JoinAt() const {
   return open_->round;
 }
 
-const Plan& Pipeline::JoinPlan() const {
-  return failing_over() ? provisional_->plan : open_plan_;
-}
+const Plan& Pipeline::JoinPlan() const { return failing_over() ? provisional_->plan : open_plan_; }
 
 Status Pipeline::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");

@@ -21,11 +21,11 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/round/digest_votes.h"
 #include "coordinator/core/context.h"
+#include "coordinator/record/records.h"
+#include "coordinator/round/digest_votes.h"
 #include "coordinator/round/open_round.h"
 #include "coordinator/round/owner_weights.h"
-#include "coordinator/record/records.h"
 #include "coordinator/round/sampler.h"
 #include "policies/policy.h"
 

@@ -35,7 +35,7 @@ std::vector<MemberId> Pipeline::EligibleFor(RoundId round, bool exact) const {
 }
 
 std::vector<std::uint32_t> Pipeline::ShareUnits(const std::vector<MemberId>& members,
-                                                    std::uint32_t units) {
+                                                std::uint32_t units) {
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
@@ -94,8 +94,8 @@ PlannedUnits Pipeline::PlanUnits(const ProvisionalRound* before, std::size_t eli
   return planned;
 }
 
-Plan Pipeline::MakePlan(RoundId round, std::uint32_t map_version,
-                            const ProvisionalRound* before, bool* exact) {
+Plan Pipeline::MakePlan(RoundId round, std::uint32_t map_version, const ProvisionalRound* before,
+                        bool* exact) {
   if (newest_ && round <= *newest_) map_version = std::max(map_version, newest_version_ + 1);
   std::vector<MemberId> eligible;
   if (before != nullptr) {

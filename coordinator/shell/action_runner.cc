@@ -37,8 +37,8 @@ bool CanWait(const Action& action) {
 }  // namespace
 
 ActionRunner::ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
-                     CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
-                     Ports ports)
+                           CheckpointStore& checkpoints,
+                           std::optional<CheckpointStore::Loaded> resume, Ports ports)
     : machine_(std::move(machine)),
       directory_(directory),
       checkpoints_(checkpoints),

@@ -16,8 +16,8 @@
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/checkpoint_store.h"
 #include "coordinator/core/coordinator.h"
-#include "coordinator/shell/progress_line.h"
 #include "coordinator/record/run_directory.h"
+#include "coordinator/shell/progress_line.h"
 
 namespace lockstep::coordinator {
 
@@ -33,8 +33,8 @@ class ActionRunner {
   };
 
   ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
-            CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
-            Ports ports);
+               CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
+               Ports ports);
 
   ~ActionRunner();  // waits for the disk
 

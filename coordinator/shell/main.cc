@@ -210,7 +210,7 @@ int Main(const std::vector<std::string>& arguments) {
           : "");
   auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
     return std::make_unique<ActionRunner>(std::move(*machine), **directory, checkpoints,
-                                       std::move(loaded), std::move(ports));
+                                          std::move(loaded), std::move(ports));
   });
   return Report(*runner);
 }

@@ -13,8 +13,8 @@
 
 #include "base/log.h"
 #include "base/log_limit.h"
-#include "coordinator/record/write_json.h"
 #include "coordinator/http/status_page.h"
+#include "coordinator/record/write_json.h"
 #include "coordinator/shell/worker_clock.h"
 #include "transport/control/channel.h"
 

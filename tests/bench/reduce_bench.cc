@@ -13,8 +13,8 @@
 
 #include "base/check.h"
 #include "base/digest.h"
-#include "worker/exchange/reduce.h"
-#include "worker/exchange/reduce_kernels.h"
+#include "worker/memory/reduce.h"
+#include "worker/memory/reduce_kernels.h"
 
 namespace lockstep::worker {
 namespace {

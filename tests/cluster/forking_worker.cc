@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 
 namespace {
 

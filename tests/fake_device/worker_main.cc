@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/program_options.h"
 #include "tests/fake_device/fake_device.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 #include "worker/trainer.h"
 
 int main(int argc, char** argv) {

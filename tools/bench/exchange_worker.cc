@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "worker/compute/devices.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 
 namespace lockstep::bench {
 

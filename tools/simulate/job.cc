@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "base/check.h"
-#include "coordinator/shell/policy_loader.h"
-#include "coordinator/record/write_json.h"
 #include "coordinator/record/run_directory.h"
 #include "coordinator/record/timeline.h"
+#include "coordinator/record/write_json.h"
+#include "coordinator/shell/policy_loader.h"
 #include "tools/simulate/checker.h"
 #include "tools/simulate/modelled_worker.h"
 #include "tools/simulate/step_worker.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "worker/step_io.h"
+#include "worker/core/step_io.h"
 
 namespace lockstep::simulate {
 

@@ -11,8 +11,8 @@
 
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/data_network.h"
-#include "worker/exchange/layout.h"
-#include "worker/step_machine.h"
+#include "worker/core/layout.h"
+#include "worker/core/step_machine.h"
 
 namespace lockstep::simulate {
 

@@ -21,7 +21,7 @@
 
 #include "tools/simulate/modelled_exchange.h"
 #include "tools/simulate/simulation.h"
-#include "worker/machine/own_work.h"
+#include "worker/core/own_work.h"
 
 namespace lockstep::simulate {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "worker/step_io.h"
-#include "worker/unit_queue.h"
+#include "worker/core/step_io.h"
+#include "worker/core/unit_queue.h"
 
 namespace lockstep::simulate {
 

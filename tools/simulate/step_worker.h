@@ -17,7 +17,7 @@
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/numbers.h"
 #include "tools/simulate/simulation.h"
-#include "worker/step_machine.h"
+#include "worker/core/step_machine.h"
 
 namespace lockstep::simulate {
 

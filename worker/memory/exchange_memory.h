@@ -14,7 +14,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "worker/exchange/reduce.h"
+#include "worker/memory/reduce.h"
 
 namespace lockstep::transport {
 class DeviceCopies;

@@ -30,7 +30,7 @@ namespace {
 class DataPlaneImpl final : public DataPlane, public LinkUser {
  public:
   DataPlaneImpl(Setup setup, const Layout& layout, WorkerBuffers& buffers,
-                const Optimizer& optimizer, ComputeDesk& desk)
+                const Optimizer& optimizer, ComputeQueue& desk)
       : setup_(std::move(setup)),
         buffers_(buffers),
         memory_(buffers.memory()),
@@ -453,7 +453,7 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
   const Setup setup_;
   WorkerBuffers& buffers_;
   ExchangeMemory& memory_;
-  ComputeDesk& desk_;
+  ComputeQueue& desk_;
   PeerArenas arenas_;
   Operations operations_;
   const PathLog path_log_;
@@ -483,7 +483,8 @@ class DataPlaneImpl final : public DataPlane, public LinkUser {
 
 Result<std::unique_ptr<DataPlane>> DataPlane::Start(Setup setup, const Layout& layout,
                                                     WorkerBuffers& buffers,
-                                                    const Optimizer& optimizer, ComputeDesk& desk) {
+                                                    const Optimizer& optimizer,
+                                                    ComputeQueue& desk) {
   auto plane = std::make_unique<DataPlaneImpl>(std::move(setup), layout, buffers, optimizer, desk);
   if (Status opened = plane->Open(); !opened.ok()) return opened.error();
   return std::unique_ptr<DataPlane>(std::move(plane));

@@ -17,10 +17,10 @@
 #include "base/result.h"
 #include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
+#include "worker/core/step_machine.h"
 #include "worker/optimizer/optimizer.h"
-#include "worker/runtime/compute_desk.h"
+#include "worker/runtime/compute_queue.h"
 #include "worker/runtime/worker_buffers.h"
-#include "worker/step_machine.h"
 
 namespace lockstep::worker {
 
@@ -46,7 +46,7 @@ class DataPlane {
   // Starts what transports there are; kUnavailable when there is none at all.
   static Result<std::unique_ptr<DataPlane>> Start(Setup setup, const Layout& layout,
                                                   WorkerBuffers& buffers,
-                                                  const Optimizer& optimizer, ComputeDesk& desk);
+                                                  const Optimizer& optimizer, ComputeQueue& desk);
   virtual ~DataPlane() = default;  // ends the connections and the threads
 
   virtual const std::vector<TransportOffer>& offers() const = 0;

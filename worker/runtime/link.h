@@ -13,9 +13,9 @@
 
 #include "base/messages.h"
 #include "transport/transport.h"
-#include "worker/runtime/fetch_desk.h"
+#include "worker/core/step_io.h"
+#include "worker/runtime/fetch_queue.h"
 #include "worker/runtime/probe.h"
-#include "worker/step_io.h"
 
 namespace lockstep::worker {
 
@@ -86,7 +86,7 @@ class Link final : public transport::Handler {
   const transport::Capabilities library;
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
-  FetchDesk fetches;
+  FetchQueue fetches;
   bool closed = false;  // for good, by the machine's thread; the transport is being stopped
 
  private:

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "worker/exchange/sha256.h"
+#include "worker/memory/sha256.h"
 
 namespace lockstep::worker {
 namespace {

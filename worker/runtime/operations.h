@@ -10,10 +10,10 @@
 
 #include "base/messages.h"
 #include "transport/mapping/peer_arena.h"
-#include "worker/exchange/layout.h"
+#include "worker/core/layout.h"
+#include "worker/core/step_io.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/worker_buffers.h"
-#include "worker/step_io.h"
 
 namespace lockstep::worker {
 

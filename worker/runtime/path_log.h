@@ -7,7 +7,7 @@
 #include "base/messages.h"
 #include "transport/paths/judge.h"
 #include "transport/transport.h"
-#include "worker/step_io.h"
+#include "worker/core/step_io.h"
 
 namespace lockstep::worker {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/messages.h"
+#include "worker/core/step_io.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/runtime/operations.h"
 #include "worker/runtime/task_thread.h"
-#include "worker/step_io.h"
 
 namespace lockstep::worker {
 

@@ -20,10 +20,10 @@
 #include "base/result.h"
 #include "transport/mapping/arena.h"
 #include "transport/transport.h"
-#include "worker/exchange/layout.h"
+#include "worker/core/layout.h"
+#include "worker/core/step_io.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/host_memory.h"
-#include "worker/step_io.h"
 
 namespace lockstep::worker {
 

@@ -1,5 +1,5 @@
 // Small messages of other workers.
-#include "worker/exchange/peer_messages.h"
+#include "worker/core/peer_messages.h"
 
 #include <cstring>
 

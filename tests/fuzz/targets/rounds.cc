@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "coordinator/record/write_json.h"
 #include "coordinator/record/timeline.h"
+#include "coordinator/record/write_json.h"
 #include "tests/fuzz/target.h"
 #include "tools/simulate/replay.h"
 

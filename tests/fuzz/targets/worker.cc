@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "tests/fuzz/target.h"
 #include "transport/control/codec.h"
-#include "worker/exchange/peer_messages.h"
-#include "worker/step_machine.h"
+#include "worker/core/peer_messages.h"
+#include "worker/core/step_machine.h"
 
 namespace lockstep::fuzz {
 namespace {

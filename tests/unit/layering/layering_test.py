@@ -16,7 +16,7 @@ class TreeTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         for path in ("base/ids.h", "policies/policy.h", "transport/transport.h", "coordinator/core/coordinator.h",
-                     "worker/session.h", "tools/bench.h", "tests/fixture.h"):
+                     "worker/runtime/session.h", "tools/bench.h", "tests/fixture.h"):
             self.write(path, "#pragma once\n")
 
     def write(self, path, text):
@@ -42,7 +42,7 @@ class LayersTest(TreeTest):
 
     def test_folders_include_what_the_table_allows(self):
         headers = {"base": '"base/ids.h"', "policies": '"policies/policy.h"', "transport": '"transport/transport.h"',
-                   "coordinator": '"coordinator/core/coordinator.h"', "worker": '"worker/session.h"', "tools": '"tools/bench.h"',
+                   "coordinator": '"coordinator/core/coordinator.h"', "worker": '"worker/runtime/session.h"', "tools": '"tools/bench.h"',
                    "tests": '"tests/fixture.h"'}
         allowed = {"base": "base", "policies": "base policies", "transport": "base transport",
                    "coordinator": "base policies transport coordinator", "worker": "base policies transport worker",

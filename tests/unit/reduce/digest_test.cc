@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "worker/exchange/sha256.h"
+#include "worker/memory/sha256.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/exchange/reduce.h"
+#include "worker/memory/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "worker/exchange/reduce_kernels.h"
+#include "worker/memory/reduce_kernels.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/machine/heartbeat.h"
+#include "worker/core/heartbeat.h"
 
 #include "tests/unit/worker_core/machine_fixture.h"
 

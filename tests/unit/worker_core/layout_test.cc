@@ -1,4 +1,4 @@
-#include "worker/exchange/layout.h"
+#include "worker/core/layout.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/exchange/peer_messages.h"
-#include "worker/step_machine.h"
+#include "worker/core/peer_messages.h"
+#include "worker/core/step_machine.h"
 
 namespace lockstep::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/exchange/peer_messages.h"
+#include "worker/core/peer_messages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/unit_queue.h"
+#include "worker/core/unit_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -97,7 +97,7 @@ class Plane {
   const std::string host_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WorkerBuffers> buffers_;
-  ComputeDesk desk_;
+  ComputeQueue desk_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Reached> reached_;

@@ -11,7 +11,7 @@
 
 #include "base/job_options.h"
 #include "transport/control/channel.h"
-#include "worker/session.h"
+#include "worker/runtime/session.h"
 
 namespace lockstep::worker {
 namespace {

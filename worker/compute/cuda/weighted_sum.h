@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-#include "worker/exchange/reduce.h"
+#include "worker/memory/reduce.h"
 
 namespace lockstep::worker::cuda {
 

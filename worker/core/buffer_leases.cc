@@ -1,0 +1,97 @@
+#include "worker/core/buffer_leases.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+std::uint32_t PoolSize(BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kContribution:
+      return kContributionBuffers;
+    case BufferKind::kSum:
+      return kSumBuffers;
+    case BufferKind::kStateOut:
+      return kStateOutBuffers;
+    case BufferKind::kStaging:
+    case BufferKind::kState:
+      break;
+  }
+  LOCKSTEP_CHECK(false, "not a pool");
+  return 0;
+}
+
+}  // namespace
+
+std::optional<BufferId> Buffers::Take(BufferKind kind) {
+  std::optional<BufferId> held_by_send;
+  for (std::uint32_t i = 0; i < PoolSize(kind); ++i) {
+    const BufferId buffer{kind, i, {}};
+    if (taken_.contains(buffer)) continue;
+    if (!InUse(buffer)) {
+      taken_.insert(buffer);
+      return buffer;
+    }
+    if (!held_by_send && ServedOf(buffer)) held_by_send = buffer;
+  }
+  if (held_by_send) {
+    std::set<MemberId> holders;
+    for (const auto& [cookie, served] : serves_) {
+      if (served.buffer == *held_by_send) holders.insert(served.peer);
+    }
+    for (const MemberId& peer : holders) {
+      if (!closing_.insert(peer).second) continue;
+      context_.Emit(
+          action::ClosePeer{peer, "it does not read what it asked for, and its buffer is needed"});
+    }
+  }
+  return std::nullopt;
+}
+
+void Buffers::Release(const BufferId& buffer) {
+  LOCKSTEP_CHECK(taken_.erase(buffer) == 1, "released a buffer that was not taken");
+}
+
+std::uint64_t Buffers::Serve(const MemberId& peer, const BufferId& buffer) {
+  serves_[next_cookie_] = {peer, buffer};
+  return next_cookie_++;
+}
+
+void Buffers::Unserve(std::uint64_t cookie) {
+  const auto at = serves_.find(cookie);
+  LOCKSTEP_CHECK(at != serves_.end(), "served twice: {}", cookie);
+  const MemberId peer = at->second.peer;
+  serves_.erase(at);
+  const bool more = std::any_of(serves_.begin(), serves_.end(),
+                                [&](const auto& s) { return s.second.peer == peer; });
+  if (!more) closing_.erase(peer);
+}
+
+void Buffers::EndFetch(const BufferId& into) {
+  const auto at = fetches_.find(into);
+  LOCKSTEP_CHECK(at != fetches_.end(), "a fetch ended that had not begun");
+  if (--at->second == 0) fetches_.erase(at);
+}
+
+void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) { ops_[op] = std::move(uses); }
+
+void Buffers::EndOp(std::uint64_t op) {
+  LOCKSTEP_CHECK(ops_.erase(op) == 1, "operation {} ended twice", op);
+}
+
+bool Buffers::InUse(const BufferId& buffer) const {
+  if (fetches_.contains(buffer) || ServedOf(buffer)) return true;
+  return std::any_of(ops_.begin(), ops_.end(), [&](const auto& op) {
+    return std::find(op.second.begin(), op.second.end(), buffer) != op.second.end();
+  });
+}
+
+bool Buffers::ServedOf(const BufferId& buffer) const {
+  return std::any_of(serves_.begin(), serves_.end(),
+                     [&](const auto& s) { return s.second.buffer == buffer; });
+}
+
+}  // namespace lockstep::worker

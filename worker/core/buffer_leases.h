@@ -1,0 +1,52 @@
+// Who uses which buffer now. A buffer may be written anew only when nobody does: no send that a
+// peer was served, no fetch into it, no operation that reads or writes it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "worker/core/context.h"
+
+namespace lockstep::worker {
+
+class Buffers {
+ public:
+  explicit Buffers(Context& context) : context_(context) {}
+
+  // Takes a buffer of a pool (kContribution, kSum, kStateOut) that nobody uses. When all that are
+  // not taken are still being sent, the connections that hold one of them are closed; it can be
+  // taken once they have ended.
+  std::optional<BufferId> Take(BufferKind kind);
+  // Its content is needed no longer; uses may still be under way.
+  void Release(const BufferId& buffer);
+
+  // A send that a peer asked for. The cookie is for Unserve.
+  std::uint64_t Serve(const MemberId& peer, const BufferId& buffer);
+  void Unserve(std::uint64_t cookie);
+  void BeginFetch(const BufferId& into) { ++fetches_[into]; }
+  void EndFetch(const BufferId& into);
+  void BeginOp(std::uint64_t op, std::vector<BufferId> uses);
+  void EndOp(std::uint64_t op);
+
+  bool InUse(const BufferId& buffer) const;
+  bool ServedOf(const BufferId& buffer) const;
+  bool Operating() const { return !ops_.empty(); }
+  std::size_t pins() const { return serves_.size(); }
+
+ private:
+  struct Served {
+    MemberId peer;
+    BufferId buffer;
+  };
+  Context& context_;
+  std::set<BufferId> taken_;
+  std::uint64_t next_cookie_ = 1;
+  std::map<std::uint64_t, Served> serves_;
+  std::map<BufferId, std::uint32_t> fetches_;
+  std::map<std::uint64_t, std::vector<BufferId>> ops_;
+  std::set<MemberId> closing_;  // and still served
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,163 @@
+#include "worker/core/catch_up.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "worker/core/protocol_check.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+bool OfState(const Want& want) {
+  return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kState);
+}
+
+}  // namespace
+
+void CatchUpJob::Begin(const CatchUp& order) {
+  Abandon();
+  active_ = true;
+  waits_for_donor_ = false;
+  order_ = order.order;
+  donor_ = order.donor;
+  open_round_ = order.open_round;
+  next_ = order.open_round;
+  versions_.assign(context_.layout.bucket_count(), std::nullopt);
+}
+
+std::size_t CatchUpJob::buckets_copied() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(versions_, [](const auto& version) { return version.has_value(); }));
+}
+
+bool CatchUpJob::AnyAt(RoundId round) const {
+  return std::ranges::any_of(versions_, [&](const auto& version) { return IsAt(version, round); });
+}
+
+bool CatchUpJob::NeededByCopy(RoundId round) const {
+  return copy_ && copy_->version <= round.value;
+}
+
+void CatchUpJob::Advance(Attempt attempt) {
+  for (auto& version : versions_) {
+    if (IsAt(version, next_)) version = Version{version->value + 1, attempt};
+  }
+  if (NeededByCopy(next_)) Abandon();
+  next_ = next_.Next();
+}
+
+void CatchUpJob::Lose(RoundId round) {
+  for (auto& version : versions_) {
+    if (IsAt(version, round)) version.reset();
+  }
+}
+
+bool CatchUpJob::ContainsOlder(RoundId round, Attempt attempt) const {
+  return std::ranges::any_of(versions_, [&](const auto& version) {
+    return IsAt(version, round.Next()) && version->attempt < attempt;
+  });
+}
+
+void CatchUpJob::LoseOlder(RoundId round, Attempt attempt) {
+  for (auto& version : versions_) {
+    if (IsAt(version, round.Next()) && version->attempt < attempt) version.reset();
+  }
+}
+
+std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
+  const auto& first = versions_.front();
+  if (!first || first->value == 0 || first->value < next_.value) return std::nullopt;
+  const RoundId next(first->value);
+  Attempt newest = first->attempt;
+  for (const auto& version : versions_) {
+    if (!IsAt(version, next)) return std::nullopt;
+    newest = std::max(newest, version->attempt);
+  }
+  const RoundId last(next.value - 1);
+  if (ContainsOlder(last, newest)) {
+    LoseOlder(last, newest);
+    return std::nullopt;
+  }
+  return State{next, newest};
+}
+
+Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone) {
+  gone = false;
+  if (!active_ || peer != donor_ || !copy_ || copy_->tag || ready.bucket != copy_->bucket ||
+      (!ready.gone && ready.version < copy_->version)) {
+    // The answer to a question that was dropped since; the donor need not keep it.
+    if (!ready.gone) context_.Say(peer, StateTaken{ready.tag});
+    return {};
+  }
+  if (ready.gone) {
+    gone = true;
+    copy_.reset();
+    waits_for_donor_ = true;
+    return {};
+  }
+  if (ready.buffer >= kStateOutBuffers || ready.tag == 0 || ready.version >= kMaxRounds) {
+    return Error{ErrorCode::kInvalid, "it answered with state that was not asked for"};
+  }
+  const FloatRange& bucket = context_.layout.bucket(ready.bucket);
+  copy_->version = ready.version;
+  copy_->attempt = ready.attempt;
+  copy_->tag = ready.tag;
+  const std::uint32_t tensors = 1 + context_.config.state_tensors;
+  copy_->missing = bucket.count * tensors;
+  Piece name;
+  name.kind = static_cast<std::uint32_t>(PieceKind::kState);
+  name.attempt = ready.tag;
+  name.round = ready.version;
+  name.part = ready.buffer;
+  for (std::uint32_t t = 0; t < tensors; ++t) {
+    fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, bucket},
+                 t * context_.layout.largest_bucket());
+  }
+  return {};
+}
+
+void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
+  if (!copy_ || copy_->tag != done.want.piece.attempt || done.want.peer != donor_) return;
+  if (!done.ok) {
+    Abandon();
+    return;
+  }
+  copy_->missing -= done.want.to.range.count;
+  if (copy_->missing > 0) return;
+  versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
+  context_.Say(donor_, StateTaken{*copy_->tag});
+  copy_.reset();
+  std::uint64_t values = 0;
+  for (std::uint32_t b = 0; b < versions_.size(); ++b) {
+    if (versions_[b]) values += context_.layout.bucket(b).count;
+  }
+  context_.Tell(Copied{order_, values});
+}
+
+void CatchUpJob::OnPeerDown(const MemberId& peer) {
+  if (peer == donor_) Abandon();
+}
+
+void CatchUpJob::Abandon() {
+  if (!copy_) return;
+  fetcher_.Cancel(OfState);
+  if (copy_->tag && peers_.Up(donor_)) context_.Say(donor_, StateTaken{*copy_->tag});
+  copy_.reset();
+}
+
+void CatchUpJob::Update(bool quiet) {
+  if (!active_ || copy_ || !quiet || waits_for_donor_ || !peers_.Up(donor_)) return;
+  // Bytes of a copy that was abandoned may still land.
+  for (std::uint32_t t = 0; t <= context_.config.state_tensors; ++t) {
+    if (buffers_.InUse({BufferKind::kState, t, {}})) return;
+  }
+  const auto lacking = std::find_if(versions_.begin(), versions_.end(), [&](const auto& version) {
+    return !version || version->value < next_.value;
+  });
+  if (lacking == versions_.end()) return;
+  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0};
+  context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,96 @@
+// Coming back: the state is copied from a donor, bucket by bucket, and each bucket then follows the
+// sums of the rounds after its copy, until all are level. A version counts applied rounds: version
+// v is the state before round v. Until round v is committed, round v - 1 may get another attempt,
+// so each bucket remembers which attempt at its last round it contains.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "worker/core/fetcher.h"
+#include "worker/core/peers.h"
+
+namespace lockstep::worker {
+
+class CatchUpJob {
+ public:
+  CatchUpJob(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers)
+      : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers) {}
+
+  // All that was copied before is forgotten.
+  void Begin(const CatchUp& order);
+  // The same with the donor known, from another round on: what was worked in of it was replaced.
+  void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round, order_}); }
+  void End() { active_ = false; }
+  bool active() const { return active_; }
+  std::size_t buckets_copied() const;             // at least once, and not lost since
+  std::uint32_t order() const { return order_; }  // the last one, also when it is over; 0: none
+  RoundId open_round() const { return open_round_; }
+
+  // The first round whose sums are not worked in.
+  RoundId next() const { return next_; }
+  bool At(std::uint32_t bucket, RoundId round) const { return IsAt(versions_[bucket], round); }
+  bool AnyAt(RoundId round) const;
+  // A copy under way may need this round's sums.
+  bool NeededByCopy(RoundId round) const;
+  // The round is being applied to the buckets at it. A copy from before it that lands meanwhile
+  // would pass for one of them, so it is given up.
+  void BeginApply(RoundId round) {
+    if (NeededByCopy(round)) Abandon();
+  }
+  // The round is worked in (`attempt` at it was applied to the buckets at it, or there were none);
+  // a copy that would have needed it is done again.
+  void Advance(Attempt attempt);
+  // Its application failed: the buckets at it are copied anew.
+  void Lose(RoundId round);
+  // `attempt` at the round is committed. True when buckets contain an older one.
+  bool ContainsOlder(RoundId round, Attempt attempt) const;
+  // And those buckets are copied anew.
+  void LoseOlder(RoundId round, Attempt attempt);
+  // The round that all buckets are at, and the attempt at the one before that they contain, once
+  // all are. Those that contain an older attempt than others do are copied anew.
+  struct State {
+    RoundId next;
+    Attempt attempt;
+  };
+  std::optional<State> LevelAt();
+
+  // An error: the peer said what cannot be. `gone` is set when the donor cannot help.
+  Status OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone);
+  void OnFetchDone(const Fetcher::Done& done);
+  void OnPeerDown(const MemberId& peer);
+  // Asks for the next bucket. `quiet`: nobody reads or writes the state.
+  void Update(bool quiet);
+
+ private:
+  struct Version {
+    std::uint64_t value = 0;
+    Attempt attempt;  // at round value - 1
+  };
+  static bool IsAt(const std::optional<Version>& version, RoundId round) {
+    return version && version->value == round.value;
+  }
+  struct Copy {
+    std::uint32_t bucket = 0;
+    std::uint64_t version = 0;         // at least
+    Attempt attempt;                   // once it is there
+    std::optional<std::uint32_t> tag;  // once it is there: being fetched
+    std::uint64_t missing = 0;         // floats
+  };
+  void Abandon();
+
+  Context& context_;
+  Buffers& buffers_;
+  Fetcher& fetcher_;
+  const Peers& peers_;
+  bool active_ = false;
+  bool waits_for_donor_ = false;  // the one named cannot help
+  std::uint32_t order_ = 0;
+  MemberId donor_;
+  RoundId open_round_;
+  RoundId next_;
+  std::vector<std::optional<Version>> versions_;  // by bucket
+  std::optional<Copy> copy_;
+};
+
+}  // namespace lockstep::worker

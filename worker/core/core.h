@@ -1,0 +1,179 @@
+// The machine's middle: takes events to the parts that they concern, and decides what the parts
+// cannot know alone: which round is applied next, when the next one may begin, when this worker is
+// behind.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "worker/core/catch_up.h"
+#include "worker/core/donor.h"
+#include "worker/core/heartbeat.h"
+#include "worker/core/inputs.h"
+#include "worker/core/own_work.h"
+#include "worker/core/peers.h"
+#include "worker/core/protocol_check.h"
+#include "worker/core/side_jobs.h"
+#include "worker/core/sums.h"
+
+namespace lockstep::worker {
+
+class Core {
+ public:
+  Core(MachineConfig config, Layout layout);
+
+  Actions Step(Time now, const Event& event);
+  Serve OnPieceAsked(const MemberId& peer, const Piece& piece);
+  UnitQueue& queue() { return own_.queue(); }
+  const Layout& layout() const { return context_.layout; }
+  StepMachine::View view() const;
+
+ private:
+  enum class Standing : std::uint8_t {
+    kNotStarted,
+    kLevel,     // the parameters are those before round next_
+    kBehind,    // they are not, and the coordinator knows
+    kCatching,  // being copied
+  };
+  struct Applying {
+    std::uint64_t op = 0;
+    RoundId round;
+    Attempt attempt;
+    bool abandoned = false;  // the state is doubtful since: it will be copied anew
+  };
+  // The last round in the parameters, however it came there.
+  struct Newest {
+    RoundId round;
+    Attempt attempt;
+    std::optional<MemberId> writer = std::nullopt;  // that was asked last for its checkpoint
+  };
+
+  // events.cc: one for each kind of event.
+  void On(const event::FromCoordinator& e);
+  void On(const event::PeerUp& e);
+  void On(const event::PeerDown& e);
+  void On(const event::ConnectFailed& e) { peers_.OnConnectFailed(e); }
+  void On(const event::PeerMapped& e);
+  void On(const event::FromPeer& e);
+  void On(const event::FetchDone& e);
+  void On(const event::Served& e) { buffers_.Unserve(e.cookie); }
+  void On(const event::UnitDone& e) { own_.OnUnitDone(e); }
+  void On(const event::BucketsFinal& e) { own_.OnBucketsFinal(e); }
+  void On(const event::PartSealed& e) { own_.OnPartSealed(e); }
+  void On(const event::ChunkEvaluated& e) { side_.OnChunkEvaluated(e); }
+  void On(const event::OpDone& e);
+  void On(const event::ChunkUploaded&) { side_.OnChunkUploaded(); }
+  void On(const event::LeaveAsked& e);
+  void On(const event::CoordinatorGone& e);
+  void On(const event::TimerDue& e);
+
+  // Messages of the coordinator.
+  void On(const Welcome&) {}  // see ProtocolCheck
+  void On(const Refuse& m);
+  void On(const Form& m);
+  void On(const MemberLeft& m);
+  void On(const Start& m);
+  void On(const Commit& m);
+  void On(const Revoke& m) { own_.OnRevoke(m); }
+  void On(const Assign& m) { own_.OnAssign(m); }
+  void On(const FenceRound& m) { own_.OnFence(m); }
+  void On(const NewOwners& m);
+  void On(const FenceAttempt& m) { sums_.OnFenceAttempt(m); }
+  void On(const TakeSums& m);
+  void On(const CatchUp& m);
+  void On(const Evaluate& m);
+  void On(const StateChunk& m);
+  void On(const Finish& m);
+  void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
+  void On(const AskToLeave& m) { On(event::LeaveAsked{m.reason}); }
+  void On(const Ping& m);
+
+  // Messages of peers.
+  Status On(const MemberId& peer, const PartReady& m, std::span<const std::byte> floats) {
+    return inputs_.OnPartReady(peer, m, floats);
+  }
+  Status On(const MemberId& peer, const SumReady& m, std::span<const std::byte> floats) {
+    return sums_.OnSumReady(peer, m, floats);
+  }
+  Status On(const MemberId& peer, const SumWant& m, std::span<const std::byte>) {
+    sums_.OnSumWant(peer, m);
+    return {};
+  }
+  Status On(const MemberId& peer, const MapState& m, std::span<const std::byte>);
+  Status On(const MemberId& peer, const StateWant& m, std::span<const std::byte>) {
+    return donor_.OnStateWant(peer, m);
+  }
+  Status On(const MemberId& peer, const StateReady& m, std::span<const std::byte>);
+  Status On(const MemberId& peer, const StateTaken& m, std::span<const std::byte>) {
+    donor_.OnStateTaken(peer, m);
+    return {};
+  }
+  Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
+
+  // core.cc: decisions.
+  // No other attempt at the round will be made. The newest one that was committed may be tried
+  // again, or computed again; those before it stay closed then.
+  bool Closed(RoundId round) const {
+    return round.Next() < expected_ || round < closed_before_ || (finish_ && round < expected_);
+  }
+  bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
+  RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
+  // False when the commit is none that this worker can follow now.
+  bool Follow(const Commit& commit);
+  // The parameters contain an older attempt at its round than this one.
+  bool Replaces(const Commit& commit) const;
+  // What is done then. True when the commit is to be followed.
+  bool GoBackFor(const Commit& commit);
+  void Adopt(const Plan& plan);
+  // The open round, or the newest one that was committed, is computed again from the beginning.
+  void PlanAnew(const Plan& plan);
+  void RestartCatchUp(RoundId round);
+  void WriteCheckpointIfAsked(const Commit& commit);
+  // `clean`: the parameters are those before round next_.
+  void FallBehind(const std::string& reason, bool clean = true);
+  void LookForLoss();
+  void ApplyIfPossible();
+  void Apply(const Commit& commit);
+  void OnApplied(const event::OpDone& done);
+  void WorkInWhileCatchingUp();
+  void FinishIfPossible();
+  // The coordinator did what cannot be: this worker leaves.
+  void Break(const std::string& what);
+  void End(action::Exit exit);
+  // Why the parameters are not the job's last ones; empty: they are.
+  std::string NotFinal() const;
+  void DropOldSums();
+  void Settle();
+  void SetTimer();
+
+  Context context_;
+  ProtocolCheck check_;
+  Buffers buffers_;
+  Fetcher fetcher_;
+  Peers peers_;
+  Heartbeat heartbeat_;
+  RoundMaps maps_;
+  OwnWork own_;
+  Inputs inputs_;
+  Sums sums_;
+  CatchUpJob catch_up_;
+  Donor donor_;
+  SideJobs side_;
+
+  Standing standing_ = Standing::kNotStarted;
+  RoundId next_;                  // first round that is not applied
+  RoundId expected_;              // first round that no commit was seen of
+  RoundId closed_before_;         // all rounds before this one are closed
+  std::optional<Plan> plan_;      // the newest
+  std::optional<Newest> newest_;  // while level; none: those of the start
+  std::string behind_why_;
+  std::optional<Applying> applying_;
+  std::optional<Finish> finish_;
+  Time finish_until_ = kNever;  // the last sums are waited for
+  std::optional<std::uint64_t> digest_op_;
+  std::uint64_t checkpoint_bytes_ = 0;  // received and stored
+  Time timer_ = kNever;
+  bool exited_ = false;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,76 @@
+#include "worker/core/donor.h"
+
+namespace lockstep::worker {
+
+Status Donor::OnStateWant(const MemberId& joiner, const StateWant& want) {
+  if (want.bucket >= context_.layout.bucket_count()) {
+    return Error{ErrorCode::kInvalid, fmt::format("it asked for bucket {}", want.bucket)};
+  }
+  Erase(joiner);
+  requests_[joiner].want = want;
+  return {};
+}
+
+void Donor::OnStateTaken(const MemberId& joiner, const StateTaken& taken) {
+  const auto at = requests_.find(joiner);
+  if (at != requests_.end() && at->second.tag == taken.tag) Erase(joiner);
+}
+
+bool Donor::OnOpDone(const event::OpDone& done) {
+  for (auto& [joiner, request] : requests_) {
+    if (request.op != done.op) continue;
+    request.op.reset();
+    request.ready = true;
+    context_.Say(joiner, StateReady{request.want.bucket, request.version, request.attempt,
+                                    request.tag, request.out->index, false});
+    return true;
+  }
+  return false;
+}
+
+void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    auto& [joiner, request] = *it;
+    if (request.out) {
+      ++it;
+      continue;
+    }
+    if (!next) {
+      context_.Say(joiner, StateReady{request.want.bucket, 0, Attempt(0), 0, 0, true});
+      it = requests_.erase(it);
+      continue;
+    }
+    ++it;
+    if (next->value < request.want.min_version) continue;
+    request.out = buffers_.Take(BufferKind::kStateOut);
+    if (!request.out) return;
+    request.tag = context_.NewGeneration();
+    request.version = next->value;
+    request.attempt = attempt;
+    const std::uint64_t op = context_.NewOp();
+    request.op = op;
+    buffers_.BeginOp(op, {*request.out});
+    context_.Emit(action::CopyState{op, request.want.bucket, *request.out});
+  }
+}
+
+std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const Piece& piece) const {
+  const auto at = requests_.find(joiner);
+  if (at == requests_.end() || !at->second.ready || at->second.tag != piece.attempt) {
+    return std::nullopt;
+  }
+  const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
+  const std::uint64_t floats =
+      (1 + context_.config.state_tensors) * context_.layout.largest_bucket();
+  if (range.end() > floats) return std::nullopt;
+  return BufferRange{*at->second.out, range};
+}
+
+void Donor::Erase(const MemberId& joiner) {
+  const auto at = requests_.find(joiner);
+  if (at == requests_.end()) return;
+  if (at->second.out) buffers_.Release(*at->second.out);
+  requests_.erase(at);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,46 @@
+// The other side of catching up: copies buckets of the own state for joiners, between two updates,
+// one at a time for each joiner and kStateOutBuffers at a time in all.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "worker/core/buffer_leases.h"
+#include "worker/core/peers.h"
+
+namespace lockstep::worker {
+
+class Donor {
+ public:
+  Donor(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}
+
+  // An error: the peer said what cannot be.
+  Status OnStateWant(const MemberId& joiner, const StateWant& want);
+  void OnStateTaken(const MemberId& joiner, const StateTaken& taken);
+  void OnPeerDown(const MemberId& joiner) { Erase(joiner); }
+  // True when the operation was a copy.
+  bool OnOpDone(const event::OpDone& done);
+  // `next`: the version of the own state, with `attempt` at the round before; none while it is not
+  // level. Not to be called while an update is under way.
+  void Update(std::optional<RoundId> next, Attempt attempt);
+
+  std::optional<BufferRange> FindPiece(const MemberId& joiner, const Piece& piece) const;
+
+ private:
+  struct Request {
+    StateWant want;
+    std::uint32_t tag = 0;
+    std::uint64_t version = 0;
+    Attempt attempt;
+    std::optional<BufferId> out;
+    std::optional<std::uint64_t> op;
+    bool ready = false;
+  };
+  void Erase(const MemberId& joiner);
+
+  Context& context_;
+  Buffers& buffers_;
+  std::map<MemberId, Request> requests_;
+};
+
+}  // namespace lockstep::worker

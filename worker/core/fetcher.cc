@@ -1,0 +1,95 @@
+#include "worker/core/fetcher.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+void Fetcher::Add(const MemberId& peer, const Piece& name, const BufferRange& to,
+                  std::uint64_t offset) {
+  look_at_.insert(peer);
+  const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);
+  std::deque<Want>& queue = queues_[peer].by_urgency[urgent ? 0 : 1];
+  for (const FloatRange& cut : CutPieces(to.range, context_.config.piece_bytes)) {
+    Want want{peer, name, {to.buffer, cut}};
+    want.piece.offset = (offset + (cut.first - to.range.first)) * sizeof(float);
+    want.piece.bytes = cut.count * sizeof(float);
+    queue.push_back(want);
+  }
+}
+
+std::vector<Want> Fetcher::Cancel(const std::function<bool(const Want&)>& unwanted) {
+  std::vector<Want> dropped;
+  for (auto& [peer, queue] : queues_) {
+    for (auto& wants : queue.by_urgency) {
+      std::copy_if(wants.begin(), wants.end(), std::back_inserter(dropped), unwanted);
+      std::erase_if(wants, unwanted);
+    }
+  }
+  for (auto& [id, fetch] : under_way_) {
+    if (fetch.cancelled || !unwanted(fetch.want)) continue;
+    fetch.cancelled = true;
+    context_.Emit(action::GiveUpFetch{id});
+  }
+  return dropped;
+}
+
+Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
+  const auto at = under_way_.find(done.fetch);
+  LOCKSTEP_CHECK(at != under_way_.end(), "fetch {} ended twice", done.fetch);
+  Done result;
+  result.want = at->second.want;
+  result.cancelled = at->second.cancelled;
+  result.status = done.status;
+  result.ok = !result.cancelled && done.status == event::FetchStatus::kOk;
+  under_way_.erase(at);
+  buffers_.EndFetch(result.want.to.buffer);
+  --queues_[result.want.peer].under_way;
+  look_at_.insert(result.want.peer);
+  return result;
+}
+
+std::vector<Want> Fetcher::OnPeerDown(const MemberId& peer) {
+  const auto at = queues_.find(peer);
+  if (at == queues_.end()) return {};
+  std::vector<Want> dropped;
+  for (auto& wants : at->second.by_urgency) {
+    std::move(wants.begin(), wants.end(), std::back_inserter(dropped));
+    wants.clear();
+  }
+  if (at->second.under_way == 0) queues_.erase(at);
+  return dropped;
+}
+
+void Fetcher::Pump() {
+  while (!look_at_.empty()) {
+    for (auto next = look_at_.begin(); next != look_at_.end();) {
+      const MemberId peer = *next;
+      Queue& queue = queues_[peer];
+      auto& wants = queue.by_urgency[queue.by_urgency[0].empty() ? 1 : 0];
+      if (queue.under_way >= context_.config.fetch_window || wants.empty()) {
+        next = look_at_.erase(next);
+        continue;
+      }
+      ++next;
+      const std::uint64_t id = next_fetch_++;
+      context_.Emit(action::Fetch{id, peer, wants.front().piece, wants.front().to});
+      buffers_.BeginFetch(wants.front().to.buffer);
+      under_way_[id] = {wants.front(), false};
+      wants.pop_front();
+      ++queue.under_way;
+    }
+  }
+}
+
+std::size_t Fetcher::queued() const {
+  std::size_t queued = 0;
+  for (const auto& [peer, queue] : queues_) {
+    queued += queue.by_urgency[0].size() + queue.by_urgency[1].size();
+  }
+  return queued;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,68 @@
+// The fetches of this worker: one queue for each peer, at most a window of it under way, sums and
+// state before contributions. What arrives is handed back to who wanted it.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "worker/core/buffer_leases.h"
+
+namespace lockstep::worker {
+
+struct Want {
+  MemberId peer;
+  Piece piece;
+  BufferRange to;
+};
+
+class Fetcher {
+ public:
+  Fetcher(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}
+
+  // Cuts `to` into pieces and queues them. `offset` is where the range begins at the server, in
+  // floats. The pieces keep their order.
+  void Add(const MemberId& peer, const Piece& name, const BufferRange& to, std::uint64_t offset);
+
+  // Drops what is queued and returns it; gives up what is under way, which ends in OnFetchDone.
+  std::vector<Want> Cancel(const std::function<bool(const Want&)>& unwanted);
+
+  struct Done {
+    Want want;
+    // The bytes are in place. A piece that was cancelled never is, even if its bytes came.
+    bool ok = false;
+    bool cancelled = false;
+    event::FetchStatus status = event::FetchStatus::kOk;
+  };
+  Done OnFetchDone(const event::FetchDone& done);
+
+  // What was queued for the peer is dropped and returned; what is under way ends by itself.
+  std::vector<Want> OnPeerDown(const MemberId& peer);
+
+  // Fills the windows, peer after peer in turns.
+  void Pump();
+
+  std::size_t under_way() const { return under_way_.size(); }
+  std::size_t queued() const;
+
+ private:
+  struct UnderWay {
+    Want want;
+    bool cancelled = false;
+  };
+  struct Queue {
+    std::array<std::deque<Want>, 2> by_urgency;
+    std::uint32_t under_way = 0;
+  };
+  Context& context_;
+  Buffers& buffers_;
+  std::map<MemberId, Queue> queues_;
+  std::set<MemberId> look_at_;  // something may be fetched from these
+  std::map<std::uint64_t, UnderWay> under_way_;
+  std::uint64_t next_fetch_ = 1;
+};
+
+}  // namespace lockstep::worker

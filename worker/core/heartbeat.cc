@@ -1,0 +1,47 @@
+#include "worker/core/heartbeat.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+void Heartbeat::OnUp(const MemberId& peer) {
+  if (peers_.empty()) due_ = context_.now + Interval();
+  peers_[peer] = Peer{context_.now, false, context_.now};
+}
+
+void Heartbeat::OnHeard(const MemberId& peer) {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return;
+  at->second.counts = true;
+  at->second.heard = context_.now;
+}
+
+void Heartbeat::OnSaid(const MemberId& peer) {
+  const auto at = peers_.find(peer);
+  if (at != peers_.end()) at->second.said = context_.now;
+}
+
+void Heartbeat::OnTimer(const event::TimerDue& due) {
+  if (peers_.empty() || context_.now < due_) return;
+  // This process stood still: what came meanwhile is not read yet.
+  const Duration late = context_.now - due_;
+  const Duration gap = late > Interval() ? late : Duration{};
+  due_ = context_.now + Interval();
+  for (const auto& [peer, when] : due.heard) {
+    const auto at = peers_.find(peer);
+    if (at != peers_.end()) at->second.heard = std::max(at->second.heard, when);
+  }
+  for (auto& [id, peer] : peers_) {
+    peer.heard = std::min(context_.now, peer.heard + gap);
+    const Duration silence = context_.now - peer.heard;
+    if (peer.counts && silence >= context_.config.peer_silence) {
+      peer.counts = false;  // closed once
+      context_.Emit(action::ClosePeer{
+          id, fmt::format("nothing was heard from it for {:.1f} s", Seconds(silence))});
+    } else if (context_.now - peer.said >= Interval()) {
+      context_.Say(id, Alive{});
+    }
+  }
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,43 @@
+// Whether the peers still reach this worker. Who was told nothing else for a while is told Alive;
+// from whom nothing has come for longer than MachineConfig::peer_silence is closed, which makes it
+// unreachable to the coordinator, as a connection that breaks does. Without this a link that
+// swallows everything would hold up a round for as long as the transport below keeps hoping.
+//
+// A small message waits behind the bulk that is on its way, so all that comes counts: messages,
+// pieces, questions for pieces, and bytes of pieces where the transport can tell. Traffic: at most
+// one message to each peer in a quarter of that time, none where rounds follow each other faster.
+#pragma once
+
+#include <map>
+
+#include "worker/core/context.h"
+
+namespace lockstep::worker {
+
+class Heartbeat {
+ public:
+  explicit Heartbeat(Context& context) : context_(context) {}
+
+  void OnUp(const MemberId& peer);
+  void OnDown(const MemberId& peer) { peers_.erase(peer); }
+  void OnHeard(const MemberId& peer);
+  void OnSaid(const MemberId& peer);
+  void OnTimer(const event::TimerDue& due);
+  Time next_timer() const { return peers_.empty() ? kNever : due_; }
+
+ private:
+  struct Peer {
+    Time said;
+    // What comes before its first message is the formation's business: the peer may be measuring
+    // the path, and its own machine may not know of us.
+    bool counts = false;
+    Time heard;
+  };
+  Duration Interval() const { return context_.config.peer_silence / 4; }
+
+  Context& context_;
+  std::map<MemberId, Peer> peers_;  // that are up
+  Time due_ = kNever;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,292 @@
+#include "worker/core/inputs.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+namespace {
+
+Error Impossible(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+bool OfContribution(const Want& want) {
+  return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kContribution);
+}
+
+}  // namespace
+
+Status Inputs::CheckPlausible(const PartReady& ready) const {
+  const Layout& layout = context_.layout;
+  if (ready.part.value >= kMaxParts || ready.buffer >= kContributionBuffers || ready.tag == 0 ||
+      ready.buckets > layout.bucket_count() ||
+      (ready.sealed && ready.buckets != layout.bucket_count())) {
+    return Impossible(fmt::format("it announced what cannot be: round {}, part {}, {} buckets",
+                                  ready.round, ready.part, ready.buckets));
+  }
+  for (const FloatRange& range : ready.inlined.ranges) {
+    if (range.end() > layout.parameter_count()) {
+      return Impossible("it sent gradients beyond the end of the model");
+    }
+  }
+  return {};
+}
+
+Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
+                           std::span<const std::byte> floats) {
+  if (Status plausible = CheckPlausible(ready); !plausible) return plausible;
+  if (ready.round < oldest_) return {};
+  const auto newer = FindOf(peer.worker, [&](const Input& input) {
+    return peer.incarnation < input.member.incarnation ||
+           (input.member == peer && input.ready.part == ready.part &&
+            ((ready.tag == input.ready.tag && ready.round < input.ready.round) ||
+             (ready.tag < input.ready.tag && ready.round == input.ready.round)));
+  });
+  if (newer != nullptr) return {};
+  if (Entry* known = FindOf(peer.worker, [&](const Input& input) {
+        return input.member == peer && input.ready.tag == ready.tag;
+      })) {
+    auto& [key, input] = *known;
+    const PartReady& old = input.ready;
+    if (ready.part != old.part || ready.buckets < old.buckets || (old.sealed && !ready.sealed) ||
+        ready.buffer != old.buffer) {
+      return Impossible("it took back what it had announced");
+    }
+    if (ready.round != old.round) input.receipted.reset();
+    input.ready = ready;
+    input.ready.inlined = {};
+    Mark(key, input);
+    StoreInlined(key, input, ready.inlined, floats);
+    return {};
+  }
+  const Key key = KeyFor(peer, ready);
+  const BufferId staging = Staging(key);
+  // Where nothing was announced, nothing is fetched.
+  if (inputs_.contains(key)) {
+    fetcher_.Cancel([&](const Want& want) { return want.to.buffer == staging; });
+  }
+  Input& input = inputs_[key];
+  input = Input{};
+  dirty_.insert(key);
+  input.member = peer;
+  input.ready = ready;
+  input.ready.inlined = {};
+  input.blocked = buffers_.InUse(staging);
+  StoreInlined(key, input, ready.inlined, floats);
+  return {};
+}
+
+Inputs::Entry* Inputs::FindOf(WorkerId worker, const std::function<bool(const Input&)>& fits) {
+  for (auto at = inputs_.lower_bound({worker, 0});
+       at != inputs_.end() && at->first.worker == worker; ++at) {
+    if (fits(at->second)) return &*at;
+  }
+  return nullptr;
+}
+
+Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
+  const auto home = static_cast<std::uint32_t>(2 * (ready.round.value % 2)) + ready.part.value;
+  // Who announces for a round has seen the commit of the one before; what is older is closed.
+  const auto free = [&](const Key& key) {
+    const auto at = inputs_.find(key);
+    if (at == inputs_.end()) return true;
+    const Input& input = at->second;
+    const PartReady& old = input.ready;
+    return input.member != peer || old.round.value + 1 < ready.round.value ||
+           (old.round == ready.round && (old.part == ready.part || old.plan < ready.plan)) ||
+           (old.round > ready.round && old.tag < ready.tag);  // that round is open again
+  };
+  if (free({peer.worker, home})) return {peer.worker, home};
+  Key oldest{peer.worker, home};
+  for (std::uint32_t index = 0; index < 2 * kMaxParts; ++index) {
+    const Key key{peer.worker, index};
+    if (free(key)) return key;
+    if (inputs_.at(key).ready.tag < inputs_.at(oldest).ready.tag) oldest = key;
+  }
+  return oldest;
+}
+
+void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
+                          std::span<const std::byte> floats) {
+  // Without the space for them the same floats are fetched later.
+  if (input.blocked) return;
+  for (const FloatRange& range : inlined.ranges) {
+    const std::size_t bytes = range.count * sizeof(float);
+    // What is held may be under a reduction, what is asked for may land at any time.
+    if (!input.have.Contains(range) &&
+        input.have.Missing(range) == std::vector<FloatRange>{range} &&
+        input.asked.Missing(range) == std::vector<FloatRange>{range}) {
+      context_.Emit(action::StoreInline{{Staging(key), range}, floats.first(bytes)});
+      input.have.Add(range);
+    }
+    floats = floats.subspan(bytes);
+  }
+}
+
+void Inputs::OnFetchDone(const Fetcher::Done& done) {
+  const BufferId& buffer = done.want.to.buffer;
+  const auto at = inputs_.find(Key{buffer.contributor, buffer.index});
+  if (at == inputs_.end()) return;
+  Input& input = at->second;
+  Mark(at->first, input);
+  if (input.member != done.want.peer || input.ready.tag != done.want.piece.attempt) return;
+  if (input.blocked) return;
+  input.asked.Remove(done.want.to.range);
+  if (done.ok) input.have.Add(done.want.to.range);
+  if (done.status == event::FetchStatus::kGone) input.gone = true;
+}
+
+void Inputs::OnDropped(const Want& want) {
+  const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
+  if (at == inputs_.end() || at->second.ready.tag != want.piece.attempt ||
+      at->second.member != want.peer) {
+    return;
+  }
+  at->second.asked.Remove(want.to.range);
+  Mark(at->first, at->second);
+}
+
+void Inputs::OnPeerUp(const MemberId& peer) {
+  for (auto& [key, input] : inputs_) {
+    if (input.member == peer) Mark(key, input);
+  }
+}
+
+void Inputs::OnCommit(const Commit& commit, bool carries) {
+  auto& parts = committed_[commit.round];
+  parts.clear();
+  for (const CommittedPart& part : commit.parts) parts.insert({part.member, part.part});
+  carries_ = carries;
+  if (!carries) {
+    const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
+      if (!OfContribution(want)) return false;
+      const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
+      return at != inputs_.end() && at->second.ready.tag == want.piece.attempt &&
+             at->second.ready.round == commit.round && !Wanted(at->second);
+    });
+    for (const Want& want : dropped) OnDropped(want);
+  }
+  MarkAll();
+}
+
+void Inputs::OnReopened(RoundId round) {
+  committed_.erase(round);
+  MarkAll();
+}
+
+void Inputs::DropBefore(RoundId round) {
+  oldest_ = std::max(oldest_, round);
+  std::set<std::pair<BufferId, std::uint32_t>> gone;  // and the tags
+  for (auto at = inputs_.begin(); at != inputs_.end();) {
+    const auto& [key, input] = *at;
+    // What is carried on may be announced for the open round any moment.
+    const bool comes_again = carries_ && input.ready.round.Next() == round && !Wanted(input);
+    if (input.ready.round >= round || comes_again) {
+      ++at;
+      continue;
+    }
+    gone.insert({Staging(key), input.ready.tag});
+    dirty_.erase(key);
+    at = inputs_.erase(at);
+  }
+  fetcher_.Cancel([&](const Want& want) {
+    return OfContribution(want) && gone.contains({want.to.buffer, want.piece.attempt});
+  });
+  committed_.erase(committed_.begin(), committed_.lower_bound(round));
+}
+
+void Inputs::Update() {
+  std::map<RoundId, Receipts> receipts;
+  for (auto next = dirty_.begin(); next != dirty_.end();) {
+    const Key key = *next;
+    Input& input = inputs_.at(key);
+    if (input.blocked && !buffers_.InUse(Staging(key))) {
+      input.blocked = false;
+      input.dirty = true;
+    }
+    if (input.blocked) {
+      ++next;
+      continue;
+    }
+    next = dirty_.erase(next);
+    if (!input.dirty) continue;
+    input.dirty = false;
+    const RoundId round = input.ready.round;
+    const OwnerMap* map = maps_.Find(round);
+    if (map == nullptr || peers_.Mapped(input.member)) continue;
+    const bool owner =
+        std::any_of(map->owners.begin(), map->owners.end(),
+                    [&](const OwnerShare& share) { return share.owner == context_.config.self; });
+    if (!owner || !Wanted(input)) continue;
+    FetchMissing(key, input);
+    if (committed_.contains(round) || !input.ready.sealed || input.receipted == map->version ||
+        !HasShard(input)) {
+      continue;
+    }
+    input.receipted = map->version;
+    Receipts& batch = receipts[round];
+    batch.round = round;
+    batch.map_version = map->version;
+    batch.parts.push_back({input.member, input.ready.part});
+  }
+  for (auto& [round, batch] : receipts) {
+    std::sort(batch.parts.begin(), batch.parts.end(),
+              [](const ReceivedPart& a, const ReceivedPart& b) {
+                return std::pair(a.member, a.part) < std::pair(b.member, b.part);
+              });
+    context_.Tell(std::move(batch));
+  }
+}
+
+void Inputs::FetchMissing(const Key& key, Input& input) {
+  if (input.gone || !peers_.Up(input.member)) return;
+  Piece name;
+  name.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
+  name.attempt = input.ready.tag;
+  name.round = input.ready.round.value;
+  name.part = input.ready.part.value;
+  for (const Slice& slice : maps_.Shard(input.ready.round, context_.config.self)) {
+    if (slice.bucket >= input.ready.buckets) continue;
+    for (const FloatRange& lacking : input.have.Missing(slice.range)) {
+      for (const FloatRange& range : input.asked.Missing(lacking)) {
+        input.asked.Add(range);
+        fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
+      }
+    }
+  }
+}
+
+bool Inputs::Wanted(const Input& input) const {
+  if (input.ready.plan != maps_.PlanOf(input.ready.round)) return false;
+  const auto at = committed_.find(input.ready.round);
+  return at == committed_.end() || at->second.contains({input.member, input.ready.part});
+}
+
+bool Inputs::HasShard(const Input& input) {
+  const auto& shard = maps_.Shard(input.ready.round, context_.config.self);
+  return std::all_of(shard.begin(), shard.end(),
+                     [&](const Slice& slice) { return input.have.Contains(slice.range); });
+}
+
+std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
+  const Entry* found = FindOf(member.worker, [&](const Input& input) {
+    return input.member == member && input.ready.round == round && input.ready.part == part &&
+           input.ready.sealed && input.ready.plan == maps_.PlanOf(round);
+  });
+  if (found == nullptr) return std::nullopt;
+  const auto& [key, input] = *found;
+  if (peers_.Mapped(member)) {
+    return Source{{BufferKind::kContribution, input.ready.buffer, {}}, member, input.ready.tag};
+  }
+  if (!HasShard(input)) return std::nullopt;
+  return Source{Staging(key), std::nullopt, 0};
+}
+
+void Inputs::Mark(const Key& key, Input& input) {
+  input.dirty = true;
+  dirty_.insert(key);
+}
+
+void Inputs::MarkAll() {
+  for (auto& [key, input] : inputs_) Mark(key, input);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,105 @@
+#include "worker/core/layout.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+std::uint64_t GrainsIn(std::uint64_t count) { return (count + kGrain - 1) / kGrain; }
+
+// `bucket` grows by `block` where the two are neighbours.
+bool Join(FloatRange& bucket, FloatRange block) {
+  if (block.end() == bucket.first) {
+    bucket = {block.first, bucket.count + block.count};
+    return true;
+  }
+  if (bucket.end() == block.first) {
+    bucket.count += block.count;
+    return true;
+  }
+  return false;
+}
+
+void CheckCover(const std::vector<FloatRange>& blocks) {
+  IntervalSet cover;
+  std::uint64_t total = 0;
+  for (const FloatRange& block : blocks) {
+    cover.Add(block);
+    total += block.count;
+  }
+  LOCKSTEP_CHECK(total > 0 && cover.Contains({0, total}),
+                 "the blocks of the model do not cover its {} parameters", total);
+}
+
+}  // namespace
+
+Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes) {
+  CheckCover(blocks);
+  const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));
+  for (const FloatRange& block : blocks) {
+    parameter_count_ += block.count;
+    if (block.count == 0) continue;
+    if (!buckets_.empty() && buckets_.back().count + block.count <= most &&
+        Join(buckets_.back(), block)) {
+      continue;
+    }
+    for (const FloatRange& piece : CutPieces(block, most * sizeof(float))) {
+      buckets_.push_back(piece);
+    }
+  }
+  std::uint64_t grains = 0;
+  for (const FloatRange& b : buckets_) {
+    grain_start_.push_back(grains);
+    grains += GrainsIn(b.count);
+    largest_bucket_ = std::max(largest_bucket_, b.count);
+  }
+  grain_start_.push_back(grains);
+  norm_offset_ = GrainsIn(parameter_count_) * kGrain;
+}
+
+FloatRange Layout::NormsOf(const Slice& slice) const {
+  const std::uint64_t grain =
+      grain_start_[slice.bucket] + (slice.range.first - buckets_[slice.bucket].first) / kGrain;
+  return {norm_offset_ + 2 * grain, 2 * GrainsIn(slice.range.count)};
+}
+
+std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) const {
+  const std::size_t n = map.owners.size();
+  std::size_t self = n;
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (map.owners[i].owner == owner) self = i;
+    total += map.owners[i].weight;
+  }
+  std::vector<Slice> shard;
+  if (self == n) return shard;
+  for (std::uint32_t b = 0; b < bucket_count(); ++b) {
+    // The order of the owners turns from bucket to bucket, so that what rounding favours (who gets
+    // a bucket of few grains) is spread.
+    const std::size_t turn = b % n;
+    std::uint64_t before = 0;
+    for (std::size_t i = turn; i % n != self; ++i) before += map.owners[i % n].weight;
+    const std::uint64_t after = before + map.owners[self].weight;
+    const std::uint64_t grains = GrainsIn(buckets_[b].count);
+    const std::uint64_t from = grains * before / total;
+    const std::uint64_t to = grains * after / total;
+    if (from == to) continue;
+    const std::uint64_t end = std::min(buckets_[b].count, to * kGrain);
+    shard.push_back({b, {buckets_[b].first + from * kGrain, end - from * kGrain}});
+  }
+  return shard;
+}
+
+std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes) {
+  const std::uint64_t most = std::max<std::uint64_t>(1, piece_bytes / sizeof(float));
+  std::vector<FloatRange> pieces;
+  for (std::uint64_t at = range.first; at < range.end(); at += most) {
+    pieces.push_back({at, std::min(most, range.end() - at)});
+  }
+  return pieces;
+}
+
+}  // namespace lockstep::worker

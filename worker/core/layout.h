@@ -1,0 +1,60 @@
+// How the flat parameter vector is cut: buckets in the order the backward pass finishes them, each
+// bucket split among the owners, slices cut into pieces. Pure functions of their inputs: every
+// member comes to the same cut by itself.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/messages.h"
+#include "worker/core/interval_set.h"
+
+namespace lockstep::worker {
+
+// Slices begin at multiples of the grain from their bucket's start; sums of squares for clipping
+// are taken for each grain, so that they do not depend on who owns what.
+inline constexpr std::uint64_t kGrain = 1024;
+
+struct Slice {
+  std::uint32_t bucket = 0;
+  FloatRange range;
+  bool operator==(const Slice&) const = default;
+};
+
+class Layout {
+ public:
+  // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
+  // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes`; a
+  // longer block is cut.
+  Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes);
+
+  std::uint64_t parameter_count() const { return parameter_count_; }
+  std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(buckets_.size()); }
+  const FloatRange& bucket(std::uint32_t b) const { return buckets_[b]; }
+  std::uint64_t largest_bucket() const { return largest_bucket_; }
+
+  // A sum buffer holds the sum of the gradients at the parameters' offsets and, behind them, one
+  // double for each grain: the sum of squares of the grain's sums. Offsets there are in floats,
+  // two for each double.
+  std::uint64_t norm_offset() const { return norm_offset_; }
+  std::uint64_t grain_count() const { return grain_start_.back(); }
+  std::uint64_t sum_floats() const { return norm_offset_ + 2 * grain_count(); }
+  // Where the doubles of this slice's grains lie.
+  FloatRange NormsOf(const Slice& slice) const;
+
+  // The shard of `owner`: at most one slice a bucket, by bucket; empty when it owns nothing or is
+  // not in the map.
+  std::vector<Slice> Shard(const OwnerMap& map, const MemberId& owner) const;
+
+ private:
+  std::vector<FloatRange> buckets_;
+  std::vector<std::uint64_t> grain_start_;  // by bucket, and the total at the end
+  std::uint64_t parameter_count_ = 0;
+  std::uint64_t largest_bucket_ = 0;
+  std::uint64_t norm_offset_ = 0;
+};
+
+// Cuts a range into pieces of at most `piece_bytes`.
+std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes);
+
+}  // namespace lockstep::worker

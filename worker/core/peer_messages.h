@@ -1,0 +1,122 @@
+// What workers say to each other in small messages, and their bytes. Little endian; a kind byte,
+// the fields, then for PartReady and SumReady the floats that ride along. Whoever decodes does not
+// trust: a message that is cut short, too long or out of range is an error, never a crash. What the
+// numbers mean is checked by the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "worker/core/interval_set.h"
+
+namespace lockstep::worker {
+
+// Kinds of Piece::kind.
+enum class PieceKind : std::uint32_t {
+  kContribution = 1,  // attempt: the contribution's tag; round, part
+  kSum = 2,           // round, attempt
+  kState = 3,         // attempt: the tag of StateReady; part: index of the state-out buffer
+};
+
+inline constexpr std::size_t kMaxInlineRanges = 1024;
+
+// Floats that ride on a message: these ranges, one behind the other.
+struct InlineRanges {
+  std::vector<FloatRange> ranges;
+  std::uint64_t Floats() const;
+  bool operator==(const InlineRanges&) const = default;
+};
+
+// To an owner: the first `buckets` buckets of this part are final and may be fetched.
+struct PartReady {
+  RoundId round;
+  PartIndex part;
+  std::uint32_t tag = 0;     // of this use of the buffer: the generation of the block, and in the
+                             // name of each piece; never used again by this incarnation
+  std::uint32_t buffer = 0;  // index among the contribution buffers, for who maps them
+  std::uint32_t buckets = 0;
+  bool sealed = false;  // nothing will be added; `buckets` is all of them
+  Attempt plan;         // Plan::attempt of the plan of `round` that it was computed for
+  InlineRanges inlined;
+  bool operator==(const PartReady&) const = default;
+};
+
+// From an owner to all members: its shard of this attempt may be fetched or read. From a holder, as
+// the answer to SumWant: all shards may be fetched.
+struct SumReady {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  std::uint32_t map_version = 0;
+  std::uint32_t buffer = 0;  // index among the sum buffers, for who maps them
+  std::uint32_t generation = 0;
+  bool gone = false;  // answer to SumWant: they cannot be had here
+  InlineRanges inlined;
+  bool operator==(const SumReady&) const = default;
+};
+
+// To a member that holds all shards of an attempt (TakeSums): make them fit to be fetched, then say
+// SumReady.
+struct SumWant {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const SumWant&) const = default;
+};
+
+// Whether the sender reads the receiver's memory through the mapping. A pair is mapped when both
+// do.
+struct MapState {
+  bool maps_you = false;
+  bool operator==(const MapState&) const = default;
+};
+
+// From a joiner to its donor: copy me this bucket of your state, as of at least `min_version`
+// applied rounds.
+struct StateWant {
+  std::uint32_t bucket = 0;
+  std::uint64_t min_version = 0;
+  bool operator==(const StateWant&) const = default;
+};
+
+// The copy lies in state-out buffer `buffer`: all rounds before `version` are applied, the last of
+// them as `attempt` has it. `gone`: the donor cannot give it.
+struct StateReady {
+  std::uint32_t bucket = 0;
+  std::uint64_t version = 0;
+  Attempt attempt;
+  std::uint32_t tag = 0;
+  std::uint32_t buffer = 0;
+  bool gone = false;
+  bool operator==(const StateReady&) const = default;
+};
+
+// The joiner needs this copy no longer.
+struct StateTaken {
+  std::uint32_t tag = 0;
+  bool operator==(const StateTaken&) const = default;
+};
+
+// To a peer that was told nothing else for a while (machine/heartbeat.h).
+struct Alive {
+  bool operator==(const Alive&) const = default;
+};
+
+using PeerMessage =
+    std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady, StateTaken, Alive>;
+
+// The message without the floats: `inlined.Floats()` of them are to be put behind it.
+std::vector<std::byte> EncodePeerMessage(const PeerMessage& message);
+
+struct DecodedPeerMessage {
+  PeerMessage message;
+  std::span<const std::byte> floats;  // within `bytes`; inlined.Floats() * 4 bytes
+};
+Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes);
+
+}  // namespace lockstep::worker

@@ -1,0 +1,208 @@
+#include "worker/core/peers.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+void Peers::OnForm(const Form& form) {
+  if (form.transport != transport_) {
+    // Before the first Form, those that are up already had theirs earlier.
+    const bool change = !transport_.empty();
+    transport_ = form.transport;
+    context_.Emit(action::UseTransport{transport_});
+    for (auto it = peers_.begin(); change && it != peers_.end();) Forget((it++)->first);
+    forming_.clear();
+  }
+  Forming& forming = forming_[form.formation];
+  forming.deadline = context_.now + context_.config.formation_timeout;
+  for (const auto* list : {&form.connect_to, &form.expect}) {
+    for (const PeerInfo& info : *list) {
+      if (info.member == context_.config.self) continue;
+      forming.reached[info.member];
+      peers_[info.member].info = info;
+    }
+  }
+  for (const PeerInfo& info : form.connect_to) {
+    if (info.member != context_.config.self && !Up(info.member)) {
+      context_.Emit(action::ConnectPeer{info});
+    }
+  }
+  std::vector<MemberId> members;
+  for (const auto& [id, path] : forming.reached) members.push_back(id);
+  for (const MemberId& id : members) TryToMap(id);
+  ReportComplete();
+}
+
+void Peers::OnUp(const event::PeerUp& up) {
+  Peer& peer = peers_[up.peer];
+  peer.up = true;
+  peer.path = up.path;
+  peer.maps_us.reset();
+  peer.we_map.reset();
+  peer.asked_to_map = false;
+  peer.gone = false;
+  peer.gone_since.reset();
+  if (peer.left) {
+    context_.Emit(action::ClosePeer{up.peer, "it has left the job"});
+    return;
+  }
+  TryToMap(up.peer);
+}
+
+void Peers::OnDown(const event::PeerDown& down) {
+  Peer& peer = peers_[down.peer];
+  peer.up = false;
+  peer.gone = true;
+  peer.gone_since = committed_;
+  any_gone_ = true;
+  SettleAs(down.peer, down.reason);
+}
+
+void Peers::OnConnectFailed(const event::ConnectFailed& failed) {
+  if (!Up(failed.peer)) SettleAs(failed.peer, failed.reason);
+}
+
+void Peers::OnMapped(const event::PeerMapped& mapped) {
+  const auto at = peers_.find(mapped.peer);
+  if (at == peers_.end() || !at->second.up || !at->second.asked_to_map) return;
+  at->second.we_map = mapped.ok;
+  if (!mapped.ok) {
+    context_.Log(fmt::format("{} is not mapped: {}", Name(mapped.peer), mapped.error));
+  }
+  SayMapState(mapped.peer, mapped.ok);
+}
+
+void Peers::OnMapState(const MemberId& id, const MapState& state) {
+  peers_[id].maps_us = state.maps_you;
+  Settle(id);
+}
+
+void Peers::OnLeft(const MemberLeft& left) {
+  SettleAs(left.member, left.reason);
+  const auto at = peers_.find(left.member);
+  if (at == peers_.end()) return;
+  at->second.left = true;
+  if (at->second.up) {
+    context_.Emit(action::ClosePeer{left.member, left.reason});
+  } else if (!at->second.gone) {
+    Forget(left.member);  // it never came
+  }
+}
+
+Time Peers::next_timer() const {
+  Time next = kNever;
+  for (const auto& [number, forming] : forming_) next = std::min(next, forming.deadline);
+  return next;
+}
+
+void Peers::OnTimer() {
+  std::set<MemberId> late;
+  for (const auto& [number, forming] : forming_) {
+    if (context_.now < forming.deadline) continue;
+    for (const auto& [id, path] : forming.reached) {
+      if (!path) late.insert(id);
+    }
+  }
+  for (const MemberId& id : late) {
+    const bool up = Up(id);
+    // Half a mapping would be understood differently at its two ends: none at all then.
+    if (up) context_.Emit(action::ClosePeer{id, "the mapping was not settled in time"});
+    SettleAs(id, up ? "the mapping was not settled in time" : "no connection in time");
+  }
+}
+
+void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
+  if (!any_gone_) return;
+  any_gone_ = false;
+  std::vector<MemberId> gone;
+  for (const auto& [id, peer] : peers_) {
+    if (!peer.gone) continue;
+    const bool old = !peer.gone_since || committed_->value >= peer.gone_since->value + 2;
+    if (old && !still_read(id)) {
+      gone.push_back(id);
+    } else {
+      any_gone_ = true;
+    }
+  }
+  for (const MemberId& id : gone) Forget(id);
+}
+
+bool Peers::Up(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.up;
+}
+
+bool Peers::Left(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.left;
+}
+
+bool Peers::Mapped(const MemberId& peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && at->second.mapped();
+}
+
+void Peers::TryToMap(const MemberId& id) {
+  Peer& peer = peers_[id];
+  if (!peer.up || !peer.info) return;
+  if (peer.we_map || peer.asked_to_map) {
+    Settle(id);
+    return;
+  }
+  const bool possible = context_.config.mapping && !peer.info->mapping_address.empty() &&
+                        peer.info->host_id == context_.config.host_id;
+  if (possible) {
+    peer.asked_to_map = true;
+    context_.Emit(action::MapPeer{*peer.info});
+  } else {
+    peer.we_map = false;
+    SayMapState(id, false);
+  }
+}
+
+void Peers::SayMapState(const MemberId& id, bool maps) {
+  context_.Say(id, MapState{maps});
+  Settle(id);
+}
+
+void Peers::Settle(const MemberId& id) {
+  const Peer& peer = peers_[id];
+  if (!peer.up || !peer.we_map) return;
+  if (*peer.we_map && !peer.maps_us) return;
+  SettleAll(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
+}
+
+void Peers::SettleAs(const MemberId& id, std::string error) {
+  SettleAll(id, {id, false, std::move(error), false, "", 0});
+}
+
+void Peers::SettleAll(const MemberId& id, const PeerPath& path) {
+  for (auto& [number, forming] : forming_) {
+    const auto at = forming.reached.find(id);
+    if (at != forming.reached.end() && !at->second) at->second = path;
+  }
+  ReportComplete();
+}
+
+void Peers::ReportComplete() {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    Reached reached{it->first, {}};
+    for (const auto& [id, path] : it->second.reached) {
+      if (path) reached.peers.push_back(*path);
+    }
+    if (reached.peers.size() < it->second.reached.size()) {
+      ++it;
+      continue;
+    }
+    it = forming_.erase(it);
+    context_.Tell(std::move(reached));
+  }
+}
+
+void Peers::Forget(const MemberId& id) {
+  const Peer& peer = peers_[id];
+  if (peer.asked_to_map) context_.Emit(action::UnmapPeer{id});
+  peers_.erase(id);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,77 @@
+// The other members: forming the job (connect, map, report who is reached), who is up and who is
+// mapped.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "worker/core/context.h"
+
+namespace lockstep::worker {
+
+class Peers {
+ public:
+  explicit Peers(Context& context) : context_(context) {}
+
+  void OnForm(const Form& form);
+  void OnUp(const event::PeerUp& up);
+  void OnDown(const event::PeerDown& down);
+  void OnConnectFailed(const event::ConnectFailed& failed);
+  void OnMapped(const event::PeerMapped& mapped);
+  void OnMapState(const MemberId& peer, const MapState& state);
+  void OnLeft(const MemberLeft& left);
+  void OnTimer();
+  void OnCommitted(RoundId round) { committed_ = std::max(committed_.value_or(round), round); }
+  // Forgets those who went two rounds ago, or before the first one was committed, unless their
+  // memory is still read.
+  void ForgetGone(const std::function<bool(const MemberId&)>& still_read);
+  Time next_timer() const;
+
+  bool Up(const MemberId& peer) const;
+  // It is no member any more, by the coordinator.
+  bool Left(const MemberId& peer) const;
+  std::size_t known() const { return peers_.size(); }
+  std::size_t forming() const { return forming_.size(); }
+  // Each reads the other's memory in place. Stays true for two rounds at least after the peer's
+  // death: its memory outlives it.
+  bool Mapped(const MemberId& peer) const;
+
+ private:
+  struct Peer {
+    std::optional<PeerInfo> info;
+    bool up = false;
+    std::string path;
+    std::optional<bool> maps_us;  // as it said
+    std::optional<bool> we_map;   // as the shell found
+    bool asked_to_map = false;
+    bool left = false;
+    bool gone = false;                  // it was up and is not any more
+    std::optional<RoundId> gone_since;  // and this round was committed last then; none: no round
+    bool mapped() const { return maps_us.value_or(false) && we_map.value_or(false); }
+  };
+  struct Forming {
+    std::map<MemberId, std::optional<PeerPath>> reached;
+    Time deadline;
+  };
+
+  void TryToMap(const MemberId& id);
+  void SayMapState(const MemberId& id, bool maps);
+  // Notes whether `id` is reached when that is settled; reports when all are.
+  void Settle(const MemberId& id);
+  void SettleAs(const MemberId& id, std::string error);
+  void SettleAll(const MemberId& id, const PeerPath& path);
+  void ReportComplete();
+  void Forget(const MemberId& id);
+
+  Context& context_;
+  std::string transport_;
+  std::map<MemberId, Peer> peers_;
+  std::map<std::uint32_t, Forming> forming_;  // by number; several newcomers may come at once
+  std::optional<RoundId> committed_;
+  bool any_gone_ = false;  // perhaps
+};
+
+}  // namespace lockstep::worker

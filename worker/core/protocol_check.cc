@@ -1,0 +1,157 @@
+#include "worker/core/protocol_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::worker {
+namespace {
+
+template <class... Args>
+Error Broken(fmt::format_string<Args...> format, Args&&... args) {
+  return {ErrorCode::kInvalid, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+}  // namespace
+
+Status ProtocolCheck::Take(const ToWorker& message) {
+  return std::visit([this](const auto& m) { return Check(m); }, message);
+}
+
+Status ProtocolCheck::Check(const Welcome&) const {
+  return Broken("it welcomes this worker twice");
+}
+
+Status ProtocolCheck::Check(const Form& m) const {
+  const auto& offered = config_.transports;
+  if (!offered.empty() && std::ranges::find(offered, m.transport) == offered.end()) {
+    return Broken("it forms the job over {}, which this worker did not offer", m.transport);
+  }
+  return {};
+}
+
+Status ProtocolCheck::Check(const Start& m) {
+  if (Status status = CheckPlan(m.plan); !status) return status;
+  if (started_ && m.source != StateSource::kPeers) return Broken("it starts what has started");
+  if (!started_ && m.source == StateSource::kCheckpoint && next_tensor_ <= config_.state_tensors) {
+    return Broken("it starts from a checkpoint of which tensor {} came to byte {}", next_tensor_,
+                  next_offset_);
+  }
+  started_ = true;
+  return {};
+}
+
+Status ProtocolCheck::Check(const Commit& m) const {
+  if (m.term != config_.term) {
+    return Broken("it commits in term {}, and this one is {}", m.term, config_.term);
+  }
+  if (!started_) return Broken("it commits round {} before the start", m.round);
+  if (Status status = CheckRound(m.round); !status) return status;
+  if (m.parts.empty()) return Broken("it commits round {} over nothing", m.round);
+  if (Status status = CheckOwners(m.owners); !status) return status;
+  if (!m.next) return {};
+  if (m.next->round != m.round.Next()) {
+    return Broken("it plans round {} with the commit of round {}", m.next->round, m.round);
+  }
+  return CheckPlan(*m.next);
+}
+
+Status ProtocolCheck::Check(const Assign& m) const {
+  if (Status status = CheckRound(m.round); !status) return status;
+  return CheckUnits(m.units);
+}
+
+Status ProtocolCheck::Check(const NewOwners& m) const {
+  if (Status status = CheckRound(m.round); !status) return status;
+  return CheckOwners(m.owners);
+}
+
+Status ProtocolCheck::Check(const FenceAttempt& m) const {
+  if (m.term != config_.term) {
+    return Broken("it asks for an attempt of term {}, and this one is {}", m.term, config_.term);
+  }
+  return CheckRound(m.round);
+}
+
+Status ProtocolCheck::Check(const TakeSums& m) const { return Check(m.commit); }
+
+Status ProtocolCheck::Check(const CatchUp& m) const {
+  if (!started_) return Broken("it lets catch up who has not begun");
+  if (m.donor == config_.self) return Broken("it lets this worker catch up from itself");
+  return CheckRound(m.open_round);
+}
+
+Status ProtocolCheck::Check(const Evaluate& m) const {
+  if (m.range.from >= m.range.to || m.range.to > config_.test_samples) {
+    return Broken("it lets evaluate the test samples [{}, {}) of {}", m.range.from, m.range.to,
+                  config_.test_samples);
+  }
+  return CheckRound(m.round);
+}
+
+Status ProtocolCheck::Check(const StateChunk& m) {
+  if (started_) return {};  // the machine has no use for it
+  const std::uint64_t tensor_bytes = layout_.parameter_count() * sizeof(float);
+  // In order, so that a checkpoint is whole when its last byte is there.
+  if (m.tensor != next_tensor_ || m.offset != next_offset_ || m.tensor > config_.state_tensors ||
+      m.bytes.size() > tensor_bytes - m.offset || m.bytes.size() % sizeof(float) != 0) {
+    return Broken("it sends {} bytes of state at tensor {} byte {}, after tensor {} byte {} of {}",
+                  m.bytes.size(), m.tensor, m.offset, next_tensor_, next_offset_, tensor_bytes);
+  }
+  next_offset_ += m.bytes.size();
+  if (next_offset_ == tensor_bytes) {
+    next_offset_ = 0;
+    ++next_tensor_;
+  }
+  return {};
+}
+
+Status ProtocolCheck::CheckRound(RoundId round) const {
+  if (round.value < kMaxRounds) return {};
+  return Broken("it speaks of round {}", round);
+}
+
+Status ProtocolCheck::CheckUnits(const std::vector<Unit>& units) const {
+  if (units.size() > config_.queue_capacity) {
+    return Broken("it gives {} units, of at most {}", units.size(), config_.queue_capacity);
+  }
+  for (const Unit& unit : units) {
+    const SampleRange& range = unit.range;
+    if (range.from >= range.to || range.to > config_.train_samples ||
+        range.size() > config_.unit_samples) {
+      return Broken("it gives the unit [{}, {}) of {} samples, of which a unit has at most {}",
+                    range.from, range.to, config_.train_samples, config_.unit_samples);
+    }
+  }
+  return {};
+}
+
+Status ProtocolCheck::CheckOwners(const OwnerMap& map) const {
+  if (map.owners.empty() || map.owners.size() > kMaxMembers) {
+    return Broken("it names {} owners", map.owners.size());
+  }
+  for (std::size_t i = 0; i < map.owners.size(); ++i) {
+    const OwnerShare& share = map.owners[i];
+    if (share.weight == 0 || share.weight > kMaxOwnerWeight) {
+      return Broken("it gives worker {} the weight {} as an owner", share.owner.worker,
+                    share.weight);
+    }
+    if (i > 0 && map.owners[i - 1].owner.worker >= share.owner.worker) {
+      return Broken("it names owners out of order");
+    }
+  }
+  return {};
+}
+
+Status ProtocolCheck::CheckPlan(const Plan& plan) const {
+  if (Status status = CheckRound(plan.round); !status) return status;
+  if (Status status = CheckOwners(plan.owners); !status) return status;
+  for (const Assignment& assignment : plan.assignments) {
+    if (assignment.member != config_.self) continue;
+    if (Status status = CheckUnits(assignment.units); !status) return status;
+  }
+  return {};
+}
+
+}  // namespace lockstep::worker

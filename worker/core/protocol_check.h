@@ -1,0 +1,66 @@
+// What the coordinator says, before the step machine acts on it. The control channel has checked
+// that a message keeps what base/messages.h promises of it by itself; here it is checked against
+// what only this worker knows: its layout, its data, what it offered and what came before. Behind
+// this check no handler meets a position that is not in its buffers, or a number that overflows.
+#pragma once
+
+#include <cstdint>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "worker/core/layout.h"
+#include "worker/core/step_machine.h"
+
+namespace lockstep::worker {
+
+// More rounds than any job has, and few enough that sums of round numbers do not overflow.
+inline constexpr std::uint64_t kMaxRounds = std::uint64_t{1} << 48;
+// Of one owner in a map; with all of kMaxMembers it leaves a product with the grains of a bucket
+// far from 2^64.
+inline constexpr std::uint32_t kMaxOwnerWeight = 1u << 16;
+inline constexpr std::size_t kMaxMembers = 4096;
+
+class ProtocolCheck {
+ public:
+  // Both outlive it.
+  ProtocolCheck(const MachineConfig& config, const Layout& layout)
+      : config_(config), layout_(layout) {}
+
+  // An error says what of the message cannot be. Messages come in the order in which they were
+  // sent; after an error nothing more is to be taken.
+  Status Take(const ToWorker& message);
+
+ private:
+  Status Check(const Welcome& m) const;
+  Status Check(const Form& m) const;
+  Status Check(const Start& m);
+  Status Check(const Commit& m) const;
+  Status Check(const Assign& m) const;
+  Status Check(const NewOwners& m) const;
+  Status Check(const FenceAttempt& m) const;
+  Status Check(const TakeSums& m) const;
+  Status Check(const CatchUp& m) const;
+  Status Check(const Evaluate& m) const;
+  Status Check(const StateChunk& m);
+  Status Check(const Revoke& m) const { return CheckRound(m.round); }
+  Status Check(const FenceRound& m) const { return CheckRound(m.round); }
+  // What names no position and no round, or is not for the machine.
+  template <class Message>
+  Status Check(const Message&) const {
+    return {};
+  }
+
+  Status CheckRound(RoundId round) const;
+  Status CheckUnits(const std::vector<Unit>& units) const;
+  Status CheckOwners(const OwnerMap& map) const;
+  Status CheckPlan(const Plan& plan) const;
+
+  const MachineConfig& config_;
+  const Layout& layout_;
+  bool started_ = false;
+  // Of a checkpoint: what comes next, by what has come.
+  std::uint32_t next_tensor_ = 0;
+  std::uint64_t next_offset_ = 0;
+};
+
+}  // namespace lockstep::worker

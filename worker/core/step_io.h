@@ -1,0 +1,394 @@
+// What goes into the worker's step machine (event::) and what comes out (action::), and the memory
+// it speaks about. The machine is pure: the shell turns socket events, completions and the compute
+// thread's reports into events, and carries out the actions in the order given.
+//
+// Threads of the shell. The data thread runs the machine and carries out every action that is not
+// marked otherwise, at once. The reduction thread carries out the operations (actions with an `op`)
+// in the order given and answers each with exactly one OpDone. The compute thread works on
+// StepMachine::queue().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/time.h"
+#include "worker/core/interval_set.h"
+#include "worker/core/layout.h"
+
+namespace lockstep::worker {
+
+// --- memory
+// -----------------------------------------------------------------------------------------------
+
+// Contributions: two parts of the open round and of the one before it, and a spare one while a
+// served send pins one of them. Sums: the open round, the provisional one, two closed ones (sums
+// are kept for one round after theirs is closed, and a late worker takes them in order).
+inline constexpr std::uint32_t kContributionBuffers = 5;
+inline constexpr std::uint32_t kSumBuffers = 4;
+inline constexpr std::uint32_t kStateOutBuffers = 2;
+
+enum class BufferKind : std::uint8_t {
+  kContribution,  // index < kContributionBuffers; parameter_count floats; peers may map it
+  kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
+  kStaging,       // pieces of one contributor: index < 4, usually 2 * (round % 2) + part;
+                  // parameter_count floats, of which only the slices that this worker owns are
+                  // ever touched
+  kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
+  kStateOut,  // index < kStateOutBuffers; a bucket of each state tensor, one behind the other:
+              // (1 + state_tensors) * Layout::largest_bucket() floats
+};
+
+struct BufferId {
+  BufferKind kind = BufferKind::kContribution;
+  std::uint32_t index = 0;
+  WorkerId contributor;  // of kStaging
+  auto operator<=>(const BufferId&) const = default;
+};
+
+// Offsets are in floats; in all buffers but kStateOut the offset is the parameter's.
+struct BufferRange {
+  BufferId buffer;
+  FloatRange range;
+  bool operator==(const BufferRange&) const = default;
+};
+
+// Memory to read: a buffer of this worker, or one of a peer's through the mapping. A mapped block
+// must have `generation` after the pass (and had it before), else what was read is torn.
+struct Source {
+  BufferId buffer;
+  std::optional<MemberId> peer;
+  std::uint32_t generation = 0;
+  bool operator==(const Source&) const = default;
+};
+
+// Names a piece to the peer that serves it; field for field transport::PieceName.
+struct Piece {
+  std::uint32_t kind = 0;
+  std::uint32_t attempt = 0;
+  std::uint64_t round = 0;
+  std::uint32_t owner = 0;
+  std::uint32_t part = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;
+  auto operator<=>(const Piece&) const = default;
+};
+
+// Answer to "may this piece be served?". What was answered stays untouched until event::Served.
+struct Serve {
+  bool have = false;
+  BufferRange from;
+  std::uint64_t cookie = 0;
+};
+
+// --- events
+// -----------------------------------------------------------------------------------------------
+
+namespace event {
+
+// Any message of the coordinator but Welcome.
+struct FromCoordinator {
+  ToWorker message;
+};
+// At most one connection for each member is up; the shell closes a second one.
+struct PeerUp {
+  MemberId peer;
+  std::string path;
+};
+struct PeerDown {
+  MemberId peer;
+  std::string reason;
+};
+struct ConnectFailed {
+  MemberId peer;
+  std::string reason;
+};
+// Answer to action::MapPeer.
+struct PeerMapped {
+  MemberId peer;
+  bool ok = false;
+  std::string error;
+};
+// A small message; `bytes` need to be valid until the actions of this step are carried out.
+struct FromPeer {
+  MemberId peer;
+  std::span<const std::byte> bytes;
+};
+enum class FetchStatus : std::uint8_t { kOk, kGone, kGivenUp, kPeerDown };
+struct FetchDone {
+  std::uint64_t fetch = 0;
+  FetchStatus status = FetchStatus::kOk;
+};
+struct Served {
+  std::uint64_t cookie = 0;
+};
+
+// The compute thread reports each unit that it took with one UnitDone, after its last use of the
+// parameters, also when it left the unit off because the queue was void; and each part that it was
+// told to seal with one PartSealed, after its last write. `work` is that of action::StartWork.
+struct UnitDone {
+  std::uint32_t work = 0;
+  PartIndex part;
+  std::uint64_t samples = 0;
+  double loss_sum = 0;
+  UnitTiming timing;
+};
+// While the last unit of a part is computed: the first `buckets` buckets will not change any more.
+struct BucketsFinal {
+  std::uint32_t work = 0;
+  PartIndex part;
+  std::uint32_t buckets = 0;
+};
+struct PartSealed {
+  std::uint32_t work = 0;
+  PartIndex part;
+  std::int64_t sealed_ns = 0;
+  bool finite = true;  // all values of the contribution are numbers
+};
+// Answer to action::EvaluateChunk.
+struct ChunkEvaluated {
+  std::uint32_t evaluation = 0;
+  SampleRange range;
+  double loss_sum = 0;
+  std::uint64_t correct = 0;
+};
+// An operation of the reduction thread has ended. `torn`: a mapped block changed under the pass.
+struct OpDone {
+  std::uint64_t op = 0;
+  bool torn = false;
+  std::uint64_t digest = 0;  // of action::Apply
+  std::string text;          // of action::DigestState
+  Digest128 replica = {};    // of action::DigestReplica
+};
+// A chunk of the checkpoint has left for the coordinator (answer to action::UploadChunk).
+struct ChunkUploaded {};
+// The user wants this worker to leave the job.
+struct LeaveAsked {
+  std::string reason;
+};
+// The connection to the coordinator has ended.
+struct CoordinatorGone {
+  std::string reason;
+};
+struct TimerDue {
+  // When the last byte of a peer came, where the transport can tell: a piece under way on a slow
+  // link may take longer than a peer may be silent.
+  std::vector<std::pair<MemberId, Time>> heard;
+};
+
+}  // namespace event
+
+using Event =
+    std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
+                 event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
+                 event::UnitDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
+                 event::OpDone, event::ChunkUploaded, event::LeaveAsked, event::CoordinatorGone,
+                 event::TimerDue>;
+
+// --- actions
+// -----------------------------------------------------------------------------------------------
+
+namespace action {
+
+struct ToCoordinator {
+  FromWorker message;
+};
+// A small message: `bytes`, then the floats of `payload` one behind the other. When it cannot be
+// queued (Send says false) the shell closes the peer: what was not said cannot be said later.
+struct ToPeer {
+  MemberId peer;
+  std::vector<std::byte> bytes;
+  std::vector<BufferRange> payload;
+};
+// From here on the job's transport is this one. Connections over another are closed; no event of
+// theirs is reported any more. Those that are up over this one and were not reported yet (the peer
+// had its Form earlier) are reported as PeerUp now.
+struct UseTransport {
+  std::string name;
+};
+struct ConnectPeer {
+  PeerInfo info;
+};
+// Map the peer's arena and prove that it is the peer's; event::PeerMapped follows.
+struct MapPeer {
+  PeerInfo info;
+};
+// No source names this peer's arena any more. (A peer's death alone does not end its mapping.)
+struct UnmapPeer {
+  MemberId peer;
+};
+struct ClosePeer {
+  MemberId peer;
+  std::string reason;
+};
+struct Fetch {
+  std::uint64_t fetch = 0;
+  MemberId peer;
+  Piece piece;
+  BufferRange to;
+};
+struct GiveUpFetch {
+  std::uint64_t fetch = 0;
+};
+// Bytes that came along with a peer's message. They lie in the event's bytes.
+struct StoreInline {
+  BufferRange to;
+  std::span<const std::byte> bytes;
+};
+// A new use of a block begins: set its generation, visible to peers before anything is written to
+// the block. Peers learn of what is in it by messages that name the generation.
+struct OpenBlock {
+  BufferId buffer;
+  std::uint32_t generation = 0;
+};
+
+// For the compute thread: the queue was filled for this round; part p of the contribution goes to
+// `parts[p]`, whose old content means nothing. UnitQueue::TakeNext hands out the units, perhaps a
+// moment before this action is carried out: a unit waits until the StartWork of its `work` was.
+struct StartWork {
+  std::uint32_t work = 0;
+  RoundId round;
+  Epoch epoch;
+  std::array<BufferId, kMaxParts> parts;
+  // Computed with the snapshot kCompute; the parameters change meanwhile.
+  bool on_copy = false;
+  float local_rate = 0;  // of the local steps that the work is done in; 0: gradients are summed
+};
+// Units were appended: look into the queue again.
+struct WakeCompute {};
+// The queue is void: a unit under way may be left off.
+struct VoidWork {
+  std::uint32_t work = 0;
+};
+// For the compute thread, with the parameters of the evaluation's snapshot. One at a time.
+struct EvaluateChunk {
+  std::uint32_t evaluation = 0;
+  SampleRange range;
+};
+
+struct ReduceInput {
+  Source source;
+  float weight = 1.0f;
+};
+// out[i] = sum over the inputs, in order, of weight * input[i], for i in the slices; with `norms`
+// also each grain's sum of squares, at Layout::NormsOf(slice).
+struct Reduce {
+  std::uint64_t op = 0;
+  RoundId round;
+  Attempt attempt;
+  std::vector<Slice> slices;
+  std::vector<ReduceInput> inputs;
+  BufferId out;
+  bool norms = false;
+};
+struct SourceRange {
+  Source source;
+  FloatRange range;
+};
+// Copies ranges of mapped blocks into the own sum buffer, at the same offsets.
+struct CopySums {
+  std::uint64_t op = 0;
+  std::vector<SourceRange> from;
+  BufferId to;
+};
+// Updates the parameters and the optimizer's state in `slices`, then takes the digest of the
+// parameters in bucket `digest_bucket`.
+struct Apply {
+  std::uint64_t op = 0;
+  RoundId round;
+  Attempt attempt;
+  std::vector<SourceRange> slices;  // by offset
+  // With clipping: the doubles of all grains, by offset; factor = min(1, clip / (scale * norm)).
+  std::vector<SourceRange> norms;
+  float scale = 0;
+  float learning_rate = 0;
+  float fraction = 1;
+  double clip = 0;  // 0: none
+  std::uint64_t steps = 0;
+  std::uint32_t digest_bucket = 0;
+};
+// Copies bucket `bucket` of the parameters and each state tensor to `to`, for a joiner.
+struct CopyState {
+  std::uint64_t op = 0;
+  std::uint32_t bucket = 0;
+  BufferId to;
+};
+enum class SnapshotKind : std::uint8_t { kEvaluation, kCheckpoint, kCompute };
+// Copies the parameters (kCheckpoint: and the optimizer's state) aside. There is one snapshot of
+// each kind; the new one takes the place of the old. kCompute: for work on a copy, taken while the
+// compute thread is in no unit.
+struct TakeSnapshot {
+  std::uint64_t op = 0;
+  SnapshotKind kind = SnapshotKind::kEvaluation;
+};
+// SHA-256 of the parameters, hex, in OpDone.text.
+struct DigestState {
+  std::uint64_t op = 0;
+};
+// The digest of the parameters and the optimizer's state, one tensor after the other, in
+// OpDone.replica.
+struct DigestReplica {
+  std::uint64_t op = 0;
+};
+
+// Initial parameters out of the job's seed, empty optimizer state.
+struct InitializeState {};
+// A chunk of a checkpoint. `bytes` lie in the event's message.
+struct StoreState {
+  std::uint32_t tensor = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::span<const std::byte> bytes;
+};
+// Copy this range out of the checkpoint snapshot now and send it as StateChunk; ChunkUploaded once
+// it has left.
+struct UploadChunk {
+  RoundId round;
+  std::uint32_t tensor = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;
+  bool last = false;
+};
+
+// Deliver TimerDue at `at` or soon after; replaces the one before.
+struct SetTimer {
+  Time at;
+};
+// Replaces what slows this worker down.
+struct Slowdown {
+  std::string specs;  // one in each line
+};
+// The worker's part in the job is over; nothing for the compute thread follows.
+struct Exit {
+  std::string reason;
+  bool failed = false;
+  bool left = false;  // before the end, as it was asked to
+  // Why the parameters are not the job's last ones; empty: they are, and this is their SHA-256, hex
+  // (empty where the coordinator did not wait for it).
+  std::string params_digest = {};
+  std::string not_final = {};
+};
+struct Log {
+  std::string line;
+};
+
+}  // namespace action
+
+using Action =
+    std::variant<action::ToCoordinator, action::ToPeer, action::UseTransport, action::ConnectPeer,
+                 action::MapPeer, action::UnmapPeer, action::ClosePeer, action::Fetch,
+                 action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::StartWork,
+                 action::WakeCompute, action::VoidWork, action::EvaluateChunk, action::Reduce,
+                 action::CopySums, action::Apply, action::CopyState, action::TakeSnapshot,
+                 action::DigestState, action::DigestReplica, action::InitializeState,
+                 action::StoreState, action::UploadChunk, action::SetTimer, action::Slowdown,
+                 action::Exit, action::Log>;
+using Actions = std::vector<Action>;
+
+}  // namespace lockstep::worker

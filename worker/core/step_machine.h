@@ -1,0 +1,107 @@
+// The worker's side of a round as a pure machine: Step(now, event) -> actions. It decides what is
+// computed, fetched, reduced, applied and said; it does no I/O, reads no clock and starts no
+// thread. It lives on the transport's data thread. step_io.h says what the events and actions mean,
+// docs/protocol.md how a round goes.
+//
+// Nothing is written to a buffer that is served, fetched into or read by an operation: the machine
+// counts those uses and takes a buffer again only when they have ended. Where a peer that does not
+// read keeps a buffer pinned and no other is free, its connection is closed.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/core/step_io.h"
+#include "worker/core/unit_queue.h"
+
+namespace lockstep::worker {
+
+struct MachineConfig {
+  MemberId self;
+  Term term;
+  std::string host_id;
+  bool mapping = true;                     // exchange.mapping = auto and this worker has an arena
+  std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
+  double clip = 0;                         // optimizer.clip
+  std::uint64_t piece_bytes = 1u << 20;    // of one fetch
+  std::uint32_t fetch_window = 8;          // fetches under way from one peer
+  std::uint64_t inline_bytes = 32u << 10;  // payload that may ride on a small message; 0: none
+  std::uint64_t chunk_bytes = 1u << 20;    // of a checkpoint's StateChunk
+  std::uint32_t chunks_in_flight = 4;
+  std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
+  std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
+  std::vector<std::string> transports;   // that this worker offered; empty: whatever comes
+  // What the coordinator may name: positions of the training and test set, samples of one unit.
+  std::uint64_t train_samples = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t test_samples = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t unit_samples = std::numeric_limits<std::uint32_t>::max();
+  Duration progress_interval = std::chrono::seconds(1);   // while a unit is long
+  Duration formation_timeout = std::chrono::seconds(20);  // then who did not come is not reached
+  Duration peer_silence = std::chrono::seconds(15);       // of a peer, then it cannot be reached
+  Duration finish_timeout = std::chrono::seconds(10);     // for the last sums, once the job ends
+};
+
+// How long a worker waits, out of the one time-out. Connecting and mapping follow each other, and
+// both end before the coordinator's patience with a formation, three times the time-out, does.
+struct Timeouts {
+  Duration connect{};    // a data connection, handshake included
+  Duration map{};        // a peer's arena
+  Duration formation{};  // then who did not come is not reached
+  Duration fetch{};      // with a peer that answers no fetch
+  Duration silence{};    // of a peer: longer than the coordinator's patience with whoever stopped
+  // With a host that acknowledges nothing, so that TCP ends what nobody listens to any more.
+  Duration unacknowledged{};
+};
+constexpr Timeouts TimeoutsFrom(Duration liveness_timeout) {
+  return {.connect = liveness_timeout,
+          .map = liveness_timeout / 2,
+          .formation = 2 * liveness_timeout,
+          .fetch = liveness_timeout,
+          .silence = liveness_timeout * 3 / 2,
+          .unacknowledged = 2 * liveness_timeout};
+}
+
+class StepMachine {
+ public:
+  StepMachine(MachineConfig config, Layout layout);
+  ~StepMachine();
+  StepMachine(StepMachine&&) noexcept;
+  StepMachine& operator=(StepMachine&&) noexcept;
+
+  // Time never goes back. The actions are to be carried out, in order, before the next Step. What
+  // the coordinator and peers say may be anything that their decoders let through: a coordinator
+  // that breaks the protocol ends in action::Exit, a peer that does in action::ClosePeer.
+  Actions Step(Time now, const Event& event);
+
+  // A peer asks for a piece: what may be served. What was answered is pinned until event::Served
+  // with its cookie. To be asked between steps, when the actions of the last have been carried out.
+  Serve OnPieceAsked(const MemberId& peer, const Piece& piece);
+
+  // The units of the open round. The compute thread may call TakeNext and IsVoid, nothing else.
+  UnitQueue& queue();
+  const Layout& layout() const;
+
+  // For status and tests.
+  struct View {
+    bool started = false;
+    bool level = false;  // the parameters are those after round next - 1
+    RoundId next;        // first round that is not applied
+    bool computing = false;
+    std::size_t fetches = 0;  // under way
+    std::size_t queued = 0;   // fetches that wait for their window
+    std::size_t pins = 0;     // served pieces that are not yet sent
+    std::size_t peers = 0;    // that something is known of
+    bool exited = false;
+    std::string waiting_for;  // for people
+  };
+  View view() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::worker

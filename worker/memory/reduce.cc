@@ -1,0 +1,231 @@
+#include "worker/memory/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "base/check.h"
+#include "worker/memory/reduce_kernels.h"
+
+namespace lockstep::worker {
+namespace {
+
+// The loops are written once over vectors of kBytes and inlined into one function per instruction
+// set, chosen at run time by a table rather than by target_clones: so that tests can run every
+// variant, and sanitizers need no ifuncs.
+#define LOCKSTEP_INLINE [[gnu::always_inline]] inline
+
+constexpr std::size_t kLine = 64;
+
+template <class T, std::size_t kBytes>
+using Vector [[gnu::vector_size(kBytes)]] = T;
+// At any address. (A memcpy would be cut into moves of the baseline's width before it is inlined
+// into a wider variant.)
+template <class T, std::size_t kBytes>
+using LooseVector [[gnu::vector_size(kBytes), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
+
+template <std::size_t kBytes, bool kStreaming, class V>
+LOCKSTEP_INLINE void Store(float* out, const V& value) {
+#if defined(__SSE__)
+  if constexpr (kStreaming) {
+    __m128 quarters[kBytes / sizeof(__m128)];
+    std::memcpy(&quarters, &value, kBytes);
+    for (const __m128& quarter : quarters) {
+      _mm_stream_ps(out, quarter);
+      out += sizeof(quarter) / sizeof(float);
+    }
+    return;
+  }
+#endif
+  *reinterpret_cast<LooseVector<float, kBytes>*>(out) = value;
+}
+
+LOCKSTEP_INLINE void SumScalar(std::span<const Input> inputs, float* out, std::size_t from,
+                               std::size_t to) {
+  for (std::size_t i = from; i < to; ++i) {
+    float sum = inputs[0].weight * inputs[0].data[i];
+    for (std::size_t s = 1; s < inputs.size(); ++s) sum += inputs[s].weight * inputs[s].data[i];
+    out[i] = sum;
+  }
+}
+
+// What one step reads of each input in turn, in registers: four lines, or as much as eight
+// registers hold.
+template <std::size_t kBytes>
+struct Step {
+  using V = Vector<float, kBytes>;
+  static constexpr std::size_t kLanes = kBytes / sizeof(float);
+  static constexpr std::size_t kVectors = std::min<std::size_t>(8, 4 * kLine / kBytes);
+  static constexpr std::size_t kFloats = kVectors * kLanes;
+
+  // By reference, as vectors wider than the baseline's have no calling convention there.
+  LOCKSTEP_INLINE static void Term(const Input& input, std::size_t i, V& term) {
+    term = *reinterpret_cast<const LooseVector<float, kBytes>*>(input.data + i) * input.weight;
+  }
+  // The hardware's own prefetching tires of many streams.
+  LOCKSTEP_INLINE static void Prefetch(const Input& input, std::size_t i) {
+    for (std::size_t j = 0; j < kFloats; j += kLine / sizeof(float)) {
+      __builtin_prefetch(input.data + i + j);
+    }
+  }
+};
+
+// Sums whole steps from `from` on; returns where it ended.
+template <std::size_t kBytes, bool kStreaming>
+LOCKSTEP_INLINE std::size_t SumVectors(std::span<const Input> inputs, float* out, std::size_t from,
+                                       std::size_t n) {
+  using S = Step<kBytes>;
+  constexpr std::size_t kAhead = 1024 / sizeof(float);
+  std::size_t i = from;
+  for (; n - i >= S::kFloats; i += S::kFloats) {
+    const std::size_t ahead = std::min(i + kAhead, n - S::kFloats);
+    typename S::V sum[S::kVectors];
+    S::Prefetch(inputs[0], ahead);
+    for (std::size_t v = 0; v < S::kVectors; ++v) S::Term(inputs[0], i + v * S::kLanes, sum[v]);
+    for (const Input& input : inputs.subspan(1)) {
+      S::Prefetch(input, ahead);
+      for (std::size_t v = 0; v < S::kVectors; ++v) {
+        typename S::V term;
+        S::Term(input, i + v * S::kLanes, term);
+        sum[v] += term;
+      }
+    }
+    for (std::size_t v = 0; v < S::kVectors; ++v) {
+      Store<kBytes, kStreaming>(out + i + v * S::kLanes, sum[v]);
+    }
+  }
+  return i;
+}
+
+template <std::size_t kBytes>
+LOCKSTEP_INLINE void Sum(std::span<const Input> inputs, float* out, std::size_t n, bool streaming) {
+  // Up to a line's boundary of the output by single elements, as streaming stores must be aligned.
+  const std::size_t off = reinterpret_cast<std::uintptr_t>(out) % kLine;
+  const std::size_t head = std::min(n, (kLine - off) % kLine / sizeof(float));
+  SumScalar(inputs, out, 0, head);
+  const std::size_t done = streaming ? SumVectors<kBytes, true>(inputs, out, head, n)
+                                     : SumVectors<kBytes, false>(inputs, out, head, n);
+  SumScalar(inputs, out, done, n);
+#if defined(__SSE__)
+  if (streaming) _mm_sfence();
+#endif
+}
+
+constexpr std::size_t kSquareLanes = 16;
+
+template <std::size_t kBytes>
+LOCKSTEP_INLINE double GrainSquares(const float* data, std::size_t n) {
+  constexpr std::size_t kLanes = kBytes / sizeof(double);
+  constexpr std::size_t kVectors = kSquareLanes / kLanes;
+  using Doubles = Vector<double, kBytes>;
+  using Floats = LooseVector<float, kBytes / 2>;
+  Doubles sum[kVectors] = {};
+  std::size_t i = 0;
+  for (; n - i >= kSquareLanes; i += kSquareLanes) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto* x = reinterpret_cast<const Floats*>(data + i + v * kLanes);
+      const Doubles wide = __builtin_convertvector(*x, Doubles);
+      sum[v] += wide * wide;
+    }
+  }
+  std::array<double, kSquareLanes> lanes;
+  std::memcpy(&lanes, &sum, sizeof(lanes));
+  for (std::size_t j = 0; i + j < n; ++j) {
+    lanes[j] += static_cast<double>(data[i + j]) * static_cast<double>(data[i + j]);
+  }
+  for (std::size_t half = kSquareLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  return lanes[0];
+}
+
+template <std::size_t kBytes>
+LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain, double* out) {
+  for (std::size_t at = 0; at < n; at += grain) {
+    *out++ = GrainSquares<kBytes>(data + at, std::min(grain, n - at));
+  }
+}
+
+#define LOCKSTEP_VARIANT(name, bytes, ...)                                              \
+  __VA_ARGS__ void Sum_##name(std::span<const Input> inputs, float* out, std::size_t n, \
+                              bool streaming) {                                         \
+    Sum<bytes>(inputs, out, n, streaming);                                              \
+  }                                                                                     \
+  __VA_ARGS__ void Squares_##name(const float* data, std::size_t n, std::size_t grain,  \
+                                  double* out) {                                        \
+    Squares<bytes>(data, n, grain, out);                                                \
+  }                                                                                     \
+  constexpr ReduceKernels kKernels_##name{#name, Sum_##name, Squares_##name};
+
+#if defined(__x86_64__)
+LOCKSTEP_VARIANT(avx512f, 64, [[gnu::target("avx512f")]])
+LOCKSTEP_VARIANT(avx2, 32, [[gnu::target("avx2")]])
+#endif
+LOCKSTEP_VARIANT(generic, 16, )
+
+std::vector<ReduceKernels> Detect() {
+  std::vector<ReduceKernels> found;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) found.push_back(kKernels_avx512f);
+  if (__builtin_cpu_supports("avx2")) found.push_back(kKernels_avx2);
+#endif
+  found.push_back(kKernels_generic);
+  return found;
+}
+
+// From here on an output is taken to be too large to stay in a core's own cache until somebody
+// reads it.
+constexpr std::size_t kStreamingBytes = 1u << 20;
+
+}  // namespace
+
+std::span<const ReduceKernels> AvailableReduceKernels() {
+  static const std::vector<ReduceKernels> kernels = Detect();
+  return kernels;
+}
+
+void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
+  if (n == 0) return;
+  if (inputs.empty()) {
+    std::fill_n(out, n, 0.0f);
+    return;
+  }
+  for (const Input& input : inputs) {
+    const auto x = reinterpret_cast<std::uintptr_t>(input.data);
+    const auto y = reinterpret_cast<std::uintptr_t>(out);
+    LOCKSTEP_CHECK(x >= y + n * sizeof(float) || y >= x + n * sizeof(float),
+                   "an input overlaps the sum");
+  }
+  AvailableReduceKernels().front().weighted_sum(inputs, out, n,
+                                                n * sizeof(float) >= kStreamingBytes);
+}
+
+void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out) {
+  LOCKSTEP_CHECK(grain > 0);
+  AvailableReduceKernels().front().sum_of_squares(data, n, grain, out);
+}
+
+bool AllFinite(const float* data, std::size_t n) {
+  constexpr std::uint32_t kSign = 0x80000000;
+  constexpr std::uint32_t kInfinity = 0x7f800000;
+  // In blocks of a fixed length, which are done in vectors.
+  constexpr std::size_t kBlock = 2048;
+  const auto is_number = [](float value) {
+    return (std::bit_cast<std::uint32_t>(value) & ~kSign) < kInfinity;
+  };
+  for (; n >= kBlock; data += kBlock, n -= kBlock) {
+    std::uint32_t wrong = 0;
+    for (std::size_t i = 0; i < kBlock; ++i) wrong |= is_number(data[i]) ? 0u : 1u;
+    if (wrong != 0) return false;
+  }
+  return std::all_of(data, data + n, is_number);
+}
+
+}  // namespace lockstep::worker

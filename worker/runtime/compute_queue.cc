@@ -1,0 +1,81 @@
+#include "worker/runtime/compute_queue.h"
+
+#include <utility>
+
+namespace lockstep::worker {
+
+void ComputeQueue::StartWork(UnitQueue* queue, const action::StartWork& work) {
+  std::lock_guard lock(mutex_);
+  queue_ = queue;
+  work_ = work;
+  look_ = true;
+  wake_.notify_one();
+}
+
+void ComputeQueue::WakeCompute() {
+  std::lock_guard lock(mutex_);
+  look_ = true;
+  wake_.notify_one();
+}
+
+void ComputeQueue::VoidWork() {
+  cancelled_.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  if (wake_cancelled_) wake_cancelled_();
+}
+
+void ComputeQueue::OnCancelled(std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  wake_cancelled_ = std::move(wake);
+}
+
+void ComputeQueue::Evaluate(const action::EvaluateChunk& chunk) {
+  std::lock_guard lock(mutex_);
+  chunk_ = chunk;
+  wake_.notify_one();
+}
+
+void ComputeQueue::End(Ending ending) {
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  ending_ = std::move(ending);
+  cancelled_.store(true, std::memory_order_relaxed);
+  wake_.notify_one();
+  if (wake_cancelled_) wake_cancelled_();
+}
+
+ComputeQueue::Pick ComputeQueue::Next() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Pick pick;
+    if (ended_) {
+      pick.ending = ending_;
+      return pick;
+    }
+    if (look_) {
+      // Before the take: a VoidWork that is meant for the unit comes after it.
+      cancelled_.store(false, std::memory_order_relaxed);
+      pick.take = queue_->TakeNext();
+      // The queue can be filled anew before this thread learns where the sums of the new work go.
+      if (pick.take.kind != UnitQueue::TakeKind::kNone) {
+        wake_.wait(lock, [&] { return ended_ || work_.work == pick.take.work; });
+        if (ended_) continue;
+        pick.work = work_;
+        pick.kind =
+            pick.take.kind == UnitQueue::TakeKind::kUnit ? Pick::Kind::kUnit : Pick::Kind::kSeal;
+        if (pick.kind == Pick::Kind::kUnit) pick.next = queue_->PeekNext();
+        return pick;
+      }
+      look_ = false;
+    }
+    if (chunk_) {
+      pick.kind = Pick::Kind::kEvaluate;
+      pick.chunk = *std::exchange(chunk_, std::nullopt);
+      return pick;
+    }
+    wake_.wait(lock, [this] { return ended_ || look_ || chunk_.has_value(); });
+  }
+}
+
+}  // namespace lockstep::worker

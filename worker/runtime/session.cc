@@ -1,0 +1,549 @@
+#include "worker/runtime/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+#include "base/job_options.h"
+#include "base/log.h"
+#include "base/permutation.h"
+#include "base/program_options.h"
+#include "transport/paths/judge.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/runtime/control_link.h"
+#include "worker/runtime/data_plane.h"
+#include "worker/runtime/local_steps.h"
+#include "worker/runtime/pacer.h"
+
+namespace lockstep::worker {
+namespace {
+
+// All units of a round (job.units allows no more) may come to one worker.
+constexpr std::uint32_t kMaxUnits = 65536;
+constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
+// Before this worker is ready, of which each is small: members leave meanwhile.
+constexpr std::size_t kMaxEarlyMessages = 8192;
+
+bool MayComeEarly(const ToWorker& message) {
+  return std::holds_alternative<Refuse>(message) || std::holds_alternative<MemberLeft>(message) ||
+         std::holds_alternative<Finish>(message) || std::holds_alternative<SetSlowdown>(message) ||
+         std::holds_alternative<AskToLeave>(message) || std::holds_alternative<Ping>(message);
+}
+
+// Equal on all processes of one running kernel.
+std::string HostId() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+// The messages that come before Begin, and whoever waits for the first of them.
+class Inbox {
+ public:
+  // False: there are too many of them.
+  bool Put(ToWorker message) {
+    std::lock_guard lock(mutex_);
+    if (messages_.size() >= kMaxEarlyMessages) return false;
+    messages_.push_back(std::move(message));
+    wake_.notify_all();
+    return true;
+  }
+  void Close(Error error) {
+    std::lock_guard lock(mutex_);
+    if (!closed_) closed_ = std::move(error);
+    wake_.notify_all();
+  }
+  Result<ToWorker> Wait(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    if (!wake_.wait_for(lock, timeout, [this] { return closed_ || !messages_.empty(); })) {
+      return Error{ErrorCode::kTimeout, "the coordinator does not answer"};
+    }
+    if (messages_.empty()) return *closed_;
+    ToWorker message = std::move(messages_.front());
+    messages_.pop_front();
+    return message;
+  }
+  std::deque<ToWorker> TakeAll() {
+    std::lock_guard lock(mutex_);
+    return std::move(messages_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<ToWorker> messages_;
+  std::optional<Error> closed_;
+};
+
+class SessionImpl final : public Session {
+ public:
+  explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
+
+  ~SessionImpl() override {
+    if (link_ && !ended_) link_->Send(Leave{leave_reason_});
+    {
+      std::lock_guard lock(handover_);
+      closing_ = true;  // what still comes from the coordinator is for nobody
+    }
+    plane_.reset();  // before the link, to which it speaks
+    link_.reset();
+  }
+
+  Status Open() {
+    auto address = ParseHostPort(options_.coordinator);
+    if (!address) return address.error();
+    ControlLink::Callbacks callbacks;
+    callbacks.on_message = [this](ToWorker message) { OnMessage(std::move(message)); };
+    callbacks.on_closed = [this](Error error) { OnClosed(std::move(error)); };
+    auto link = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
+                                     std::move(callbacks));
+    if (!link) return link.error();
+    link_ = std::move(*link);
+    link_->Send(Hello{.protocol = kProtocolVersion,
+                      .version = Version(),
+                      .host = HostName(),
+                      .pid = static_cast<std::uint64_t>(::getpid()),
+                      .device = options_.device,
+                      .wanted = options_.wanted,
+                      .host_id = HostId()});
+    auto answer = inbox_.Wait(kWelcomeTimeout);
+    if (!answer) {
+      return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
+                                                    options_.coordinator, answer.error().message)};
+    }
+    if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
+      ended_ = true;
+      return Error{refuse->try_again ? ErrorCode::kTryAgain : ErrorCode::kRefused,
+                   fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
+    }
+    auto* welcome = std::get_if<Welcome>(&*answer);
+    if (welcome == nullptr)
+      return Error{ErrorCode::kInvalid, "the coordinator did not begin with a welcome"};
+    welcome_ = std::move(*welcome);
+    std::vector<Setting> settings;
+    for (const auto& [key, value] : options_.overrides) settings.push_back({key, value});
+    auto config = ParseJobConfig(welcome_.config_text, "the job's config", settings);
+    if (!config) return config.error();
+    config_ = std::move(*config);
+    link_->SetTimeout(FromSeconds(config_.liveness.timeout_s));
+    return {};
+  }
+
+  const JobConfig& config() const override { return config_; }
+  MemberId self() const override { return welcome_.self; }
+
+  Status Begin(JobDescription description) override {
+    description_ = std::move(description);
+    if (config_.policy.local()) {
+      if (description_.collect || description_.memory) {
+        return Error{ErrorCode::kInvalid,
+                     "policy local takes its steps on the CPU: leave --device at cpu"};
+      }
+      auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count);
+      if (!steps) return steps.error();
+      local_steps_ = std::move(*steps);
+    }
+    auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
+    if (!optimizer) return optimizer.error();
+    optimizer_ = std::move(*optimizer);
+    PlanBuckets();
+    const bool mapping = config_.exchange.mapping == "auto";
+    if (!mapping) no_arena_ = "exchange.mapping is off";
+    auto memory = std::move(description_.memory);
+    auto buffers = WorkerBuffers::Make(*layout_, StateTensors(), mapping, memory);
+    if (!buffers && mapping) {
+      no_arena_ = buffers.error().message;
+      spdlog::warn("no mapping for peers on this host: {}", no_arena_);
+      buffers = WorkerBuffers::Make(*layout_, StateTensors(), false, std::move(memory));
+    }
+    if (!buffers) return buffers.error();
+    buffers_ = std::move(*buffers);
+
+    pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
+                                     welcomed_at_ - Duration(welcome_.age_ns), self().worker,
+                                     welcome_.workers);
+    std::string slowdowns;
+    for (const SlowdownSpec& spec : options_.slowdowns) {
+      if (AppliesTo(spec, self().worker)) slowdowns += ToString(spec) + "\n";
+    }
+    if (options_.slowdowns.size() > kMaxSlowdownSpecs / 2 ||
+        slowdowns.size() > kMaxSlowdownBytes / 2) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("--slowdown: there are more than {}, or together they are too long",
+                               kMaxSlowdownSpecs / 2)};
+    }
+    desk_.OnCancelled([this] { pacer_->Wake(); });
+    if (Status set = SetSlowdowns(slowdowns); !set.ok()) return set;
+
+    auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
+    if (!plane) return plane.error();
+    plane_ = std::move(*plane);
+    {
+      std::lock_guard lock(handover_);
+      ready_ = true;
+    }
+    link_->Send(Ready{.transports = plane_->offers(),
+                      .mapping_address = plane_->mapping_address(),
+                      .dataset_digest = description_.dataset_digest,
+                      .train_samples = description_.train_samples,
+                      .test_samples = description_.test_samples,
+                      .parameter_count = description_.parameter_count,
+                      .state_tensors = StateTensors(),
+                      .tensors = description_.tensors,
+                      .state_names = optimizer_->state_names(),
+                      .slowdowns = std::move(slowdowns)});
+    std::lock_guard lock(handover_);
+    begun_ = true;
+    for (ToWorker& message : inbox_.TakeAll()) Deliver(std::move(message));
+    if (link_closed_) plane_->Post(event::CoordinatorGone{*link_closed_});
+    return {};
+  }
+
+  Work Next() override {
+    for (;;) {
+      auto pick = desk_.Next();
+      switch (pick.kind) {
+        case ComputeQueue::Pick::Kind::kUnit:
+          return TrainWork(std::move(pick));
+        case ComputeQueue::Pick::Kind::kSeal:
+          if (description_.collect) {
+            description_.collect({buffers_->At(pick.work.parts[pick.take.part.value]),
+                                  description_.parameter_count});
+          }
+          Seal(pick.take.work, pick.take.part);
+          break;
+        case ComputeQueue::Pick::Kind::kEvaluate:
+          return EvaluationWork(pick.chunk);
+        case ComputeQueue::Pick::Kind::kEnd: {
+          ended_ = true;
+          Work work;
+          work.kind = Work::Kind::kEnd;
+          Ending& ending = pick.ending;
+          work.failed = ending.failed;
+          work.unfit = ending.unfit;
+          work.left = ending.left;
+          work.final_parameters = ending.final_parameters;
+          work.params_digest = std::move(ending.params_digest);
+          work.not_final = std::move(ending.not_final);
+          if (!work.final_parameters && work.not_final.empty()) work.not_final = ending.reason;
+          work.reason = std::move(ending.reason);
+          if (buffers_) work.parameters = {buffers_->parameters(), description_.parameter_count};
+          return work;
+        }
+      }
+    }
+  }
+
+  void BlockFinal(std::uint32_t block) override {
+    // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
+    if (!take_.last || local_steps_ || pacer_->Active() ||
+        next_final_ >= description_.finish_order.size())
+      return;
+    if (description_.finish_order[next_final_] != block) return;  // out of order: final at Done
+    final_floats_ += description_.blocks[block];
+    ++next_final_;
+    std::uint32_t buckets = buckets_final_;
+    while (buckets < layout_->bucket_count() && bucket_end_[buckets] <= final_floats_) ++buckets;
+    if (buckets == buckets_final_ || buckets == layout_->bucket_count())
+      return;  // the last one is told by the seal
+    buckets_final_ = buckets;
+    plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
+  }
+
+  void Done(const UnitResult& result) override {
+    LOCKSTEP_CHECK(in_unit_, "Done without a unit");
+    in_unit_ = false;
+    if (local_steps_ && !desk_.cancelled().load()) local_steps_->UnitDone(result.samples);
+    const std::int64_t end =
+        pacer_->Pace(desk_.cancelled(), desk_.ended()).time_since_epoch().count();
+    plane_->Post(event::UnitDone{.work = take_.work,
+                                 .part = take_.part,
+                                 .samples = result.samples,
+                                 .loss_sum = result.loss_sum,
+                                 .timing = {.unit = take_.unit,
+                                            .start_ns = unit_started_.time_since_epoch().count(),
+                                            .end_ns = end}});
+    if (take_.last) Seal(take_.work, take_.part);
+  }
+
+  void EvaluationDone(double loss_sum, std::uint64_t correct) override {
+    plane_->Post(event::ChunkEvaluated{.evaluation = chunk_.evaluation,
+                                       .range = chunk_.range,
+                                       .loss_sum = loss_sum,
+                                       .correct = correct});
+  }
+
+  const std::atomic<bool>& Cancelled() const override { return desk_.cancelled(); }
+
+  void Interrupt(std::string reason) override {
+    std::lock_guard lock(handover_);
+    leave_reason_ = reason;
+    if (begun_) {
+      plane_->Post(event::LeaveAsked{std::move(reason)});
+    } else {
+      desk_.End({.reason = std::move(reason), .left = true});
+    }
+  }
+
+ private:
+  std::uint32_t StateTensors() const {
+    return static_cast<std::uint32_t>(optimizer_->state_names().size());
+  }
+
+  // Runs of parameters in the order in which their gradients become final, and where each bucket
+  // ends in that order.
+  void PlanBuckets() {
+    std::vector<FloatRange> in_model_order;
+    std::uint64_t offset = 0;
+    for (std::uint64_t size : description_.blocks) {
+      in_model_order.push_back({offset, size});
+      offset += size;
+    }
+    LOCKSTEP_CHECK(offset == description_.parameter_count,
+                   "blocks of {} parameters in a model of {}", offset,
+                   description_.parameter_count);
+    std::vector<FloatRange> finished;
+    for (std::uint32_t block : description_.finish_order)
+      finished.push_back(in_model_order.at(block));
+    layout_.emplace(finished, config_.exchange.bucket_bytes);
+    std::uint64_t end = 0;
+    for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
+      end += layout_->bucket(b).count;
+      bucket_end_.push_back(end);
+    }
+  }
+
+  DataPlane::Setup MakeSetup() {
+    DataPlane::Setup setup;
+    setup.machine.self = welcome_.self;
+    setup.machine.term = welcome_.term;
+    setup.machine.host_id = HostId();
+    setup.machine.mapping = buffers_->arena() != nullptr;
+    setup.no_arena = no_arena_;
+    setup.machine.state_tensors = StateTensors();
+    setup.machine.clip = local_steps_ ? 0 : config_.optimizer.clip;
+    setup.machine.piece_bytes = config_.exchange.piece_bytes;
+    setup.machine.fetch_window = config_.exchange.window;
+    setup.machine.queue_capacity = kMaxUnits;
+    setup.machine.train_samples = description_.train_samples;
+    setup.machine.test_samples = description_.test_samples;
+    setup.machine.unit_samples = config_.job.global_batch;
+    setup.job_key = welcome_.job_key;
+    setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
+    setup.encryption = config_.exchange.encryption == "on";
+    setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
+    setup.machine.formation_timeout = setup.timeouts.formation;
+    setup.machine.peer_silence = setup.timeouts.silence;
+    setup.machine.finish_timeout = FromSeconds(config_.liveness.timeout_s);
+    setup.paths = transport::paths::LookAround();
+    setup.transports = transport::paths::Choose(config_.exchange.transport, setup.paths.machine);
+    setup.paths.gpu = options_.device.starts_with("cuda");
+    setup.paths.gpu_pci = options_.gpu_pci;
+    setup.paths.device_exchange = !buffers_->memory().on_host();
+    setup.require_gpudirect = options_.require_gpudirect;
+    setup.unfit = [this](const std::string& reason) {
+      desk_.End({.reason = reason, .failed = true, .unfit = true});
+      link_->Send(Leave{reason});
+    };
+    setup.initialize = description_.initialize;
+    setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
+      link_->Send(std::move(message), Guarded(std::move(sent)));
+    };
+    setup.slowdown = [this](const std::string& specs) {
+      if (Status status = SetSlowdowns(specs); !status.ok())
+        spdlog::warn("{}", status.error().message);
+    };
+    return setup;
+  }
+
+  // The control thread may still hold what the plane wants to be told of when the plane has ended.
+  std::function<void()> Guarded(std::function<void()> sent) {
+    if (!sent) return nullptr;
+    return [this, sent = std::move(sent)] {
+      std::lock_guard lock(handover_);
+      if (!closing_) sent();
+    };
+  }
+
+  Status SetSlowdowns(const std::string& lines) {
+    auto specs = ParseSlowdownLines(lines);
+    if (!specs) return specs.error();
+    pacer_->SetSlowdowns(*std::move(specs));
+    return {};
+  }
+
+  // Control thread.
+  void OnMessage(ToWorker message) {
+    std::lock_guard lock(handover_);
+    if (closing_ || broken_) return;
+    const bool welcome = welcomed_at_ == Time{} && std::holds_alternative<Welcome>(message);
+    if (welcome) welcomed_at_ = MonotonicNow();
+    if (begun_) {
+      Deliver(std::move(message));
+    } else if ((!welcome && !ready_ && !MayComeEarly(message)) || !inbox_.Put(std::move(message))) {
+      broken_ = true;
+      const Error error{ErrorCode::kClosed,
+                        "the coordinator broke the protocol: it says what cannot be said before "
+                        "this worker is ready"};
+      inbox_.Close(error);
+      desk_.End({.reason = error.message, .failed = true});
+    }
+  }
+  void Deliver(ToWorker message) {
+    // Answered by the channel.
+    if (std::holds_alternative<Ping>(message)) return;
+    if (const auto* refuse = std::get_if<Refuse>(&message)) {
+      desk_.End({.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
+                 .failed = true,
+                 .unfit = !refuse->try_again});
+    }
+    plane_->Post(event::FromCoordinator{std::move(message)});
+  }
+  // What came before is dealt with before: it may say why.
+  void OnClosed(Error error) {
+    const std::string reason =
+        fmt::format("the connection to the coordinator is closed: {}", error.message);
+    std::lock_guard lock(handover_);
+    if (closing_) return;
+    if (begun_) {
+      plane_->Post(event::CoordinatorGone{reason});
+    } else {
+      link_closed_ = reason;
+      inbox_.Close(std::move(error));
+    }
+  }
+
+  Work TrainWork(ComputeQueue::Pick pick) {
+    take_ = pick.take;
+    in_unit_ = true;
+    unit_started_ = pacer_->Begin(pick.work.round, take_.unit.index.value, MonotonicNow());
+    final_floats_ = 0;
+    next_final_ = 0;
+    buckets_final_ = 0;
+    float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
+    const std::uint64_t count = description_.parameter_count;
+    const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
+    opened_part_ = std::pair(take_.work, take_.part);
+    contribution_ = gradient;
+    if (first && local_steps_) {
+      local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
+    } else if (first && !description_.collect && buffers_->memory().on_host()) {
+      std::memset(gradient, 0, count * sizeof(float));
+    }
+    const Epoch epoch = pick.work.epoch;
+    if (!order_epoch_ || *order_epoch_ != epoch) {
+      order_ = EpochOrder(config_.job.seed, epoch,
+                          static_cast<std::uint32_t>(description_.train_samples));
+      order_epoch_ = epoch;
+    }
+    const SampleRange& range = take_.unit.range;
+    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order_.size(),
+                   "a unit [{}, {}) of {} samples", range.from, range.to, order_.size());
+    Work work;
+    work.kind = Work::Kind::kTrain;
+    work.round = pick.work.round;
+    work.epoch = epoch;
+    work.range = range;
+    work.samples = std::span(order_).subspan(range.from, range.size());
+    work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
+                                         : buffers_->parameters(),
+                       count};
+    if (pick.next && pick.next->range.from < pick.next->range.to &&
+        pick.next->range.to <= order_.size() && pick.next->range.size() <= 2 * range.size()) {
+      work.next_range = pick.next->range;
+      work.next_samples = std::span(order_).subspan(pick.next->range.from, pick.next->range.size());
+    }
+    // What a work is computed with changes between two works only: while this thread is in no unit.
+    work.parameters_version = take_.work;
+    work.gradient = {gradient, count};
+    work.first = first;
+    if (local_steps_) {
+      work.parameters = local_steps_->parameters();
+      work.gradient = local_steps_->gradient();
+    }
+    work.last = take_.last;
+    return work;
+  }
+
+  Work EvaluationWork(const action::EvaluateChunk& chunk) {
+    chunk_ = chunk;
+    Work work;
+    work.kind = Work::Kind::kEvaluate;
+    work.range = chunk.range;
+    work.parameters = {buffers_->snapshot(0, action::SnapshotKind::kEvaluation),
+                       description_.parameter_count};
+    work.parameters_version = chunk.evaluation;
+    return work;
+  }
+
+  void Seal(std::uint32_t work, PartIndex part) {
+    if (local_steps_) {
+      const std::uint64_t count = description_.parameter_count;
+      local_steps_->Seal({buffers_->parameters(), count}, {contribution_, count});
+    }
+    const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
+    const bool finite = buffers_->memory().AllFinite(contribution_, description_.parameter_count);
+    plane_->Post(
+        event::PartSealed{.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite});
+  }
+
+  const SessionOptions options_;
+  Inbox inbox_;
+  ComputeQueue desk_;
+  Welcome welcome_;
+  JobConfig config_;
+  JobDescription description_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<Layout> layout_;
+  std::vector<std::uint64_t> bucket_end_;
+  std::unique_ptr<WorkerBuffers> buffers_;
+  std::unique_ptr<Pacer> pacer_;
+  std::unique_ptr<ControlLink> link_;
+  std::unique_ptr<DataPlane> plane_;
+  std::mutex handover_;  // of messages from the inbox to the machine, at Begin
+  Time welcomed_at_;     // before the first message is taken out of the inbox
+  bool ready_ = false;   // the coordinator is told, or about to be
+  bool begun_ = false;
+  std::optional<std::string> link_closed_;  // before that, and why
+  bool closing_ = false;
+  bool broken_ = false;                           // the coordinator broke the protocol before that
+  std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
+
+  // The compute thread's own.
+  std::string no_arena_;  // why peers on this host cannot map this worker's memory
+  std::optional<LocalSteps> local_steps_;
+  float* contribution_ = nullptr;  // of the part that is being computed
+  UnitQueue::Take take_;
+  action::EvaluateChunk chunk_;
+  bool in_unit_ = false;
+  bool ended_ = false;
+  Time unit_started_;
+  std::uint64_t final_floats_ = 0;
+  std::uint32_t buckets_final_ = 0;
+  std::size_t next_final_ = 0;
+  std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
+  std::optional<Epoch> order_epoch_;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::Join(SessionOptions options) {
+  auto session = std::make_unique<SessionImpl>(std::move(options));
+  if (Status opened = session->Open(); !opened.ok()) return opened.error();
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+}  // namespace lockstep::worker
