@@ -1,0 +1,183 @@
+// Workers that are behind, come back or join, and copy the state from who has it.
+#include <gtest/gtest.h>
+
+#include "tests/golden/golden.h"
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(Golden, BehindAndBackBeforeTheNextAttempt) {
+  Story s("A contributor is put behind and is back before the next attempt: its part is lost",
+          {.min_workers = 2});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Say("Workers 1 and 2 stop.");
+  s.Wait(0.3);
+  s.From(0, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Say("With one worker there is no quorum for the next attempt.");
+  s.Wait(0.3);
+  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(1, Level{RoundId(0)});
+  s.Say("The new owners could not get worker 1's pieces: it has dropped them to catch up.");
+  s.AllPublishAndApply({0, 1});
+  CompareWithFile(s.text(), "behind_and_back");
+}
+
+TEST(Golden, BehindAndCutOff) {
+  Story s("Of two workers one is put behind and cannot reach the other: it has to connect anew",
+          {.workers = 2, .min_workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Published(0);
+  s.Say("Worker 1 stops.");
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Wait(0.3);
+  s.From(0, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Wait(0.3);
+  s.Say("It goes on, and could only copy from worker 0.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(6);
+  CompareWithFile(s.text(), "behind_and_cut_off");
+}
+
+TEST(Golden, Rejoin) {
+  Story s("A worker is lost and comes back: it connects, copies, is level and gets units", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Say("A new process takes the slot.");
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.Say("The next commit goes to it as well.");
+  s.Sealed(0);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 2});
+  s.From(1, Level{RoundId(1)});
+  s.Say("It has units in the plan after that.");
+  s.Sealed(0);
+  s.Sealed(2);
+  CompareWithFile(s.text(), "rejoin");
+}
+
+TEST(Golden, NewcomerThatLosesWhomItHadReached) {
+  Story s("A newcomer and a member lose each other before it is let in: it has to connect anew",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Say("Worker 1 stops, and the connection ends. Nobody knows yet whether it is alive.");
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Say("It goes on, with what it had to say before it knew.");
+  s.From(0, Progress{RoundId(1), 1, 2});
+  s.Reached(1);
+  s.Say("They do not reach each other any more.");
+  s.Pong(1);
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(7);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  CompareWithFile(s.text(), "newcomer_lost_again");
+}
+
+TEST(Golden, NewcomerLosesOneThatDies) {
+  Story s("A newcomer first sees the end of a member that it had reached: it is let in", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.From(1, Unreachable{s.Id(2), "connection closed by peer"});
+  s.Reached(1);
+  s.Die(2);
+  CompareWithFile(s.text(), "newcomer_sees_an_end");
+}
+
+TEST(Golden, ACopyThatTakesLong) {
+  Story s("Who copies for minutes is waited for as long as it gets on, and not when it is silent",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  s.Die(1);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);  // lives
+  const auto minute = [&s] {
+    for (int part = 0; part < 2; ++part) {
+      s.Quiet(true);
+      s.Sealed(0);
+      s.AllPublishAndApply({0});
+      s.Quiet(false);
+      s.Wait(31);
+    }
+  };
+  s.Quiet(true);
+  s.Sealed(0);
+  s.Sealed(0);
+  s.AllPublishAndApply({0});
+  s.Quiet(false);
+  for (std::uint64_t part = 1; part <= 4; ++part) {
+    s.Wait(45);
+    s.Quiet(true);
+    s.Sealed(0);
+    s.AllPublishAndApply({0});
+    s.Quiet(false);
+    s.From(1, Copied{0, part});
+  }
+  s.Say("That much was said already: it does not get on.");
+  minute();
+  s.From(1, Copied{0, 4});
+  minute();
+  minute();
+  CompareWithFile(s.text(), "slow_copy");
+}
+
+TEST(Golden, LevelOfACopyThatWasBegunAnew) {
+  Story s("What is said of a copy that was begun anew since is of no matter", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.Say(
+      "It loses its donor, and is told another one. Before it hears of that it says that it is "
+      "level, and then that it is behind.");
+  const std::uint32_t first = s.CopyOrder(2);
+  s.From(2, Unreachable{s.Id(0), "connection reset"});
+  s.From(2, Level{RoundId(0), first});
+  s.From(2, Behind{RoundId(0), true, "sums are gone", first});
+  s.From(2, Level{RoundId(0)});
+  CompareWithFile(s.text(), "stale_level");
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,152 @@
+// The end of a job and what outlives it: interrupts, the last evaluation, checkpoints, resuming.
+#include <gtest/gtest.h>
+
+#include "coordinator/record/resume_rules.h"
+#include "tests/golden/golden.h"
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(Golden, Interrupt) {
+  Story s("SIGINT: the open round is the last, its state is saved", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Interrupt();
+  s.Sealed(1);
+  s.Sealed(2);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Upload(0, 1);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 1);
+  s.Saved(1);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(1), "f00d"});
+  CompareWithFile(s.text(), "interrupt");
+}
+
+TEST(Golden, InterruptAbandonsTheRound) {
+  Story s("SIGINT, and the open round does not close in time: the one before it was the last", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Interrupt();
+  for (int i = 0; i < 3; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Pong(w);
+  }
+  s.Upload(0, 0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 0);
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(0), "f00d"});
+  CompareWithFile(s.text(), "interrupt_abandons");
+}
+
+TEST(Golden, TheEnd) {
+  Story s("The last round: evaluation, checkpoint, digests",
+          {.workers = 2, .rounds = 1, .test_samples = 8});
+  s.Begin();
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1});
+  for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
+  s.Upload(0, 0);
+  s.Saved(0);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    s.From(i % 2, EvaluationResult{1, {i, i + 1}, 1.0, i % 4 == 0 ? 0u : 1u});
+  }
+  s.From(0, Final{RoundId(0), "f00d"});
+  s.From(1, Final{RoundId(0), "f00d"});
+  CompareWithFile(s.text(), "the_end");
+}
+
+JobState Resumable() {
+  JobState state;
+  state.next_round = RoundId(7);
+  state.updates = 7;
+  state.sampler = {120, Epoch(1), {{4, 8}, {96, 120}}};
+  state.dataset_digest = "abc";
+  state.parameter_count = 2;
+  state.state_tensors = 1;
+  state.settings = SettingsToRemember(JobConfig());
+  return state;
+}
+
+TEST(Golden, Resume) {
+  Story s("A job is resumed: everybody gets the checkpoint, then the round after it",
+          {.workers = 2, .resume = Resumable()});
+  s.Begin();
+  s.From(0, CheckpointTaken{4});
+  s.From(0, CheckpointTaken{16});
+  s.From(1, CheckpointTaken{16});
+  s.Sealed(0);
+  s.Sealed(1);
+  CompareWithFile(s.text(), "resume");
+}
+
+TEST(Golden, ResumeWithoutEnough) {
+  Story s("A worker takes nothing of the checkpoint and is out; nobody comes, and the job ends",
+          {.workers = 2, .min_workers = 2, .resume = Resumable()});
+  s.Begin();
+  s.From(0, CheckpointTaken{16});
+  for (int i = 0; i < 6; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 1u}) s.Pong(w);
+  }
+  for (int i = 0; i < 35; ++i) {
+    s.Wait(2);
+    s.Pong(0);
+  }
+  CompareWithFile(s.text(), "resume_without_enough");
+}
+
+TEST(Golden, CheckpointIsNotConfirmed) {
+  Story s("What a worker writes is not what the others have: it catches up, another one writes",
+          {.rounds = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Upload(0, 0, true);
+  s.TellState(0, 0, true);
+  s.TellState(1, 0);
+  s.TellState(2, 0);
+  s.Upload(1, 0);
+  s.TellState(1, 0);
+  s.TellState(2, 0);
+  s.Saved(0);
+  s.Say("The job waits for who has not what it ended with.");
+  s.From(0, lockstep::Pong{0, 0, 0});
+  s.From(0, Level{RoundId(0)});
+  CompareWithFile(s.text(), "checkpoint_not_confirmed");
+}
+
+TEST(Golden, CheckpointIsMangledOnItsWay) {
+  Story s("A worker's state is right, what comes of it is not: another one writes, then none can",
+          {.workers = 2, .rounds = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1});
+  for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
+  s.Upload(0, 0, true);
+  for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
+  s.Upload(1, 0, true);
+  for (std::uint32_t w : {0u, 1u}) s.From(w, Final{RoundId(0), "f00d"});
+  CompareWithFile(s.text(), "checkpoint_mangled");
+}
+
+TEST(Golden, TheLastCheckpointCannotBeWritten) {
+  Story s("The disk is full at the last checkpoint: the job has failed",
+          {.workers = 2, .rounds = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1});
+  s.Upload(0, 0);
+  for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
+  s.Saved(0, "x.safetensors: cannot be written: No space left on device");
+  for (std::uint32_t w : {0u, 1u}) s.From(w, Final{RoundId(0), "f00d"});
+  CompareWithFile(s.text(), "last_checkpoint_fails");
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

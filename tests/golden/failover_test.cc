@@ -1,0 +1,201 @@
+// Something fails after the commit: whoever holds the sums gives them, or the next attempt is made.
+#include <gtest/gtest.h>
+
+#include "tests/golden/golden.h"
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
+  Story s(
+      "An owner is lost after the commit, and one worker has all sums: the others take them "
+      "from it",
+      {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Published(2);
+  s.Say("Nobody has said Applied; so all are asked, and a yes is the truth.");
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Applied(1);
+  s.Applied(0);
+  s.Say("The units of worker 2 in round 1 have gone to the others.");
+  s.Sealed(0);
+  s.Sealed(1);
+  CompareWithFile(s.text(), "owner_lost_with_holder");
+}
+
+TEST(Golden, OwnerLostAndNobodyHoldsTheSums) {
+  Story s(
+      "An owner is lost after the commit and nobody has all sums: the next attempt, without its "
+      "contribution",
+      {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("With the last no, attempt 0 is void for ever; worker 2's ranges are planned again.");
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Sealed(1);
+  CompareWithFile(s.text(), "owner_lost_without_holder");
+}
+
+TEST(Golden, HolderThatIsNotReached) {
+  Story s(
+      "Who takes the sums from a holder loses it: another holder, then the way of who is behind",
+      {.workers = 4});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
+  s.Applied(1);
+  s.Die(3);
+  s.Say("Worker 1 holds them. Worker 0 does not reach it; worker 2 has what it wanted by then.");
+  s.Applied(2);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Applied(0);
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Sealed(2);
+  CompareWithFile(s.text(), "holder_not_reached");
+}
+
+TEST(Golden, OnlyHolderIsNotReached) {
+  Story s("Who takes the sums from the only holder loses it, once both were heard it is behind",
+          {.workers = 4});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
+  s.Applied(1);
+  s.Die(3);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Say("The link cannot be made again.");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.NeverReaches(w);
+  s.Wait(6);
+  s.Say("Worker 2, whom it reaches, has them now; so worker 0 can copy from it.");
+  s.Applied(2);
+  s.From(0, Level{RoundId(0)});
+  CompareWithFile(s.text(), "only_holder_not_reached");
+}
+
+TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
+  Story s("Of those that had applied a round only one is left that copied it: the round stands",
+          {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Sealed(0);
+  s.Sealed(2);
+  s.Published(0);
+  s.Published(2);
+  s.Applied(0);
+  s.Say("Worker 1 comes back and copies from worker 0, which has applied round 1.");
+  s.Hello(1, 1);
+  s.Ready(1);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.From(1, Level{RoundId(1)});
+  s.Say("Worker 2 is stopped and worker 0 dies. Worker 1 has none of the sums.");
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Wait(0.5);
+  s.Say("Worker 2 goes on: with its sums nobody can help it, so it copies.");
+  s.From(2, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, Level{RoundId(1)});
+  CompareWithFile(s.text(), "copied_round_stands");
+}
+
+TEST(Golden, SilentOwnerAfterTheCommit) {
+  Story s("An owner is stopped after the commit: it is not waited for, and catches up later", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Say("The deadline for publication passes without a word of worker 2.");
+  s.Wait(1.3);
+  s.Pong(0);
+  s.Pong(1);
+  s.Wait(1.3);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Say("It does not answer either: it is behind.");
+  s.Wait(0.145);
+  s.AllPublishAndApply({0, 1});
+  s.Say("It runs again; what it says of the round is ignored, and it copies the parameters.");
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, Level{RoundId(0)});
+  s.Sealed(0);
+  s.Sealed(1);
+  CompareWithFile(s.text(), "silent_owner_after_commit");
+}
+
+TEST(Golden, TakeSumsEndsAPromise) {
+  Story s("Who has promised not to apply is told to: should its holder go, it is asked anew", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Die(2);
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Say("Worker 0 has taken them from worker 1 when that dies.");
+  const std::uint32_t first = s.HoldOrder(0);
+  s.Die(1);
+  s.Say("An answer to the first question is none to the second.");
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false, first});
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.Applied(0);
+  s.Sealed(0);
+  CompareWithFile(s.text(), "promise_ended");
+}
+
+TEST(Golden, ContributorLostBeforeTheOnlyOwnerHasReadIt) {
+  Story s("A contributor is lost before the only owner has read its part, and the owner is alive",
+          {});
+  s.Begin();
+  s.From(1, Unreachable{s.Id(2), "connection reset"});
+  s.From(2, Unreachable{s.Id(1), "connection reset"});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Die(1);
+  s.Say("What it needed is gone with worker 1. It is given time three times, then all are asked.");
+  for (int i = 0; i < 38; ++i) {
+    s.Wait(0.5);
+    s.Pong(0);
+    s.Pong(2);
+  }
+  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Published(2);
+  s.Applied(0);
+  s.Applied(2);
+  CompareWithFile(s.text(), "contributor_unread");
+}
+
+TEST(Golden, EvaluationOfAnAttemptThatIsReplaced) {
+  Story s("A test set that was evaluated with an attempt that is replaced is evaluated again",
+          {.workers = 3, .rounds = 1, .test_samples = 2});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Applied(0);
+  s.From(0, EvaluationResult{1, {0, 1}, 1.0, 1});
+  s.From(0, EvaluationResult{1, {1, 2}, 1.0, 1});
+  s.Say("All of it is evaluated; but the round is not closed, and who has applied it dies.");
+  s.Die(0);
+  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.AllPublishAndApply({1, 2});
+  s.From(1, EvaluationResult{1, {0, 1}, 5.0, 0});
+  s.From(1, EvaluationResult{2, {0, 1}, 2.0, 0});
+  s.From(2, EvaluationResult{2, {1, 2}, 2.0, 0});
+  CompareWithFile(s.text(), "evaluation_replaced");
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

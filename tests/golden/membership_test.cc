@@ -1,0 +1,192 @@
+// Who is in: forming, refusing, waiting for enough, leaving, links that break.
+#include <gtest/gtest.h>
+
+#include "tests/golden/golden.h"
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(Golden, FormationFallsBack) {
+  Story s("Two workers do not reach each other over UCX: the whole job uses TCP", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w);
+  s.Reached(0);
+  s.From(1, Reached{1,
+                    {{s.Id(0), true, "", false, "ucx", 1},
+                     {s.Id(2), false, "no route to host", false, "", 0}}});
+  s.Reached(0);
+  s.Reached(1);
+  s.Reached(2);
+  CompareWithFile(s.text(), "formation_fallback");
+}
+
+TEST(Golden, FormationWithoutUcx) {
+  Story s("Nobody has RDMA: the job uses TCP, which is nothing to warn of", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w, false);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  CompareWithFile(s.text(), "formation_without_ucx");
+}
+
+TEST(Golden, Refusals) {
+  Story s("Who is not let in, and why", {.workers = 3, .transport = "auto"});
+  s.Say("Another version of the protocol.");
+  s.Connect(0);
+  Hello old;
+  old.protocol = 7;
+  old.version = "3.1";
+  s.From(0, old);
+  s.Say("Other data: who comes first does not decide.");
+  s.Hello(0);
+  s.Hello(1);
+  s.Hello(2);
+  Ready other;
+  other.transports = {{"tcp", "t", ""}};
+  other.dataset_digest = "xyz";
+  other.train_samples = other.parameter_count = 1;
+  s.From(1, other);
+  s.Ready(0, false);
+  s.Ready(2);
+  s.Hello(1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(1);
+  s.Reached(2);
+  s.Say("No slot is free.");
+  s.Hello(3);
+  s.Say("A message that cannot be.");
+  s.From(1, Published{RoundId(9), Attempt(0)});
+  s.Say("A later joiner without the job's transport.");
+  s.Hello(1);
+  Ready without = s.ReadyOf(0);
+  without.transports = {{"ucx", "u", ""}};
+  s.From(1, without);
+  CompareWithFile(s.text(), "refusals");
+}
+
+TEST(Golden, QuorumIsWaitedFor) {
+  Story s("Without a quorum nothing is committed; the worker that comes back makes it",
+          {.min_workers = 3});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(1);
+  s.Sealed(0);
+  s.Say("All units of round 1 are there, and only two workers.");
+  s.Sealed(2);
+  s.Hello(1, 1);
+  s.Ready(1);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.From(1, Level{RoundId(0)});
+  CompareWithFile(s.text(), "quorum");
+}
+
+TEST(Golden, DrainedWorkerLeavesWhenNobodyNeedsIt) {
+  Story s("A worker is asked to leave: not before the round that it owns shards of is closed", {});
+  s.Begin();
+  s.Ask(DrainRequested{WorkerId(7)}, "operator: drain 7");
+  s.Ask(DrainRequested{WorkerId(2)}, "operator: drain 2");
+  s.Ask(DrainRequested{WorkerId(2)}, "operator: drain 2");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Say("It is in no plan any more, but the sums of round 0 are needed.");
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Say("Commit(1) closes round 0.");
+  s.Sealed(1);
+  s.From(2, Leave{"it was asked to leave"});
+  s.Say("The last one with the parameters stays.");
+  s.Ask(DrainRequested{WorkerId(1)}, "operator: drain 1");
+  s.Ask(DrainRequested{WorkerId(0)}, "operator: drain 0");
+  CompareWithFile(s.text(), "drain");
+}
+
+TEST(Golden, SlowdownsReachTheirWorkers) {
+  Story s("Slow-downs at run time: on top of those that workers were started with", {});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  s.Ready(0);
+  s.Ready(1, true, "factor=3,from=1h\npattern=pause,every=9s,length=1s\n");
+  s.Wait(1);
+  s.Ask(SlowdownRequested{"worker=0,factor=2,for=5s\npattern=pause,every=10s,length=1s,from=0s"},
+        "operator: two slow-downs");
+  s.Say("Whoever comes later is told as well.");
+  s.Ready(2);
+  s.Ask(SlowdownRequested{"worker=0,factor=2\nworker=3,factor=2"}, "operator: worker 3");
+  s.Ask(SlowdownRequested{"factor=0"}, "operator: factor 0");
+  s.Ask(SlowdownRequested{" \n"}, "operator: nothing");
+  s.Wait(6);
+  s.Say("What is over is not told again.");
+  s.Ask(SlowdownRequested{"worker=2,factor=4"}, "operator: another one");
+  s.Ask(SlowdownRequested{"none"}, "operator: none");
+  CompareWithFile(s.text(), "slowdowns");
+}
+
+TEST(Golden, NobodyIsWholeAnyMore) {
+  Story s("Two cannot reach each other, and the only one that both reach is lost", {});
+  s.Begin();
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Say(
+      "Worker 2 alone owns, until it dies. Nobody is left who could own. When they do not reach "
+      "each other anew either, one of them has to go.");
+  s.Die(2);
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  s.Wait(6);
+  s.Sealed(0);
+  s.Sealed(0);
+  s.AllPublishAndApply({0});
+  CompareWithFile(s.text(), "nobody_whole");
+}
+
+TEST(Golden, UnreachableBecauseItDied) {
+  Story s("The end of a worker is first seen by its peer, which is not to go instead of it",
+          {.workers = 2});
+  s.Begin();
+  s.From(1, Unreachable{s.Id(0), "connection closed by peer"});
+  s.Die(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({1});
+  CompareWithFile(s.text(), "unreachable_dead");
+}
+
+TEST(Golden, BrokenEdge) {
+  Story s("Two workers lose each other and reach everybody else: neither owns", {.mapped = false});
+  s.Begin();
+  s.Sealed(0);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Sealed(1);
+  s.Sealed(2);
+  s.Receipts(2, {0, 1});
+  CompareWithFile(s.text(), "broken_edge");
+}
+
+TEST(Golden, ABrokenLinkIsMadeAgain) {
+  Story s("The only link of two workers is reset: it is made again, and nobody has to go",
+          {.workers = 2});
+  s.Begin();
+  s.Sealed(0);
+  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.Say("Once the other end has seen it, too, worker 0 connects again. At first in vain.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.NotReached(0);
+  s.Wait(1.3);
+  s.Reached(0);
+  s.Sealed(1);
+  s.Reached(1);
+  s.AllPublishAndApply({0, 1});
+  s.Say(
+      "It breaks once more, and worker 0 has heard nothing of that when it says that it is there.");
+  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.Sealed(0);
+  s.Wait(1.3);
+  s.Reached(1);
+  s.Reached(0);
+  s.Sealed(1);
+  CompareWithFile(s.text(), "link_made_again");
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
