@@ -83,6 +83,7 @@ void Coordinator::Machines::Settle() {
   do {
     Drain();
     if (job.phase == Phase::kFinished) return;
+    if (!job.failure && AwaitsLevel()) return;
     if (job.failure) return ending.Finish(JobOutcome::kFailed, *job.failure);
     if (formation.Advance()) BeginTraining();
     if (job.phase == Phase::kTraining && !rounds.begun()) StartRounds();
@@ -113,11 +114,18 @@ void Coordinator::Machines::Drain() {
     job.leaving.pop_front();
     Remove(leaving);
   }
-  const bool holders = job.members.CountLive() > 0;
-  if (job.phase == Phase::kTraining && rounds.begun() && !holders) {
-    job.Fail(
-        "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+}
+
+bool Coordinator::Machines::AwaitsLevel() {
+  if (job.phase != Phase::kTraining || !rounds.begun() || job.members.CountLive() > 0) {
+    nobody_live_since.reset();
+    return false;
   }
+  if (!nobody_live_since) nobody_live_since = job.now;
+  if (joining.MayBecomeLevel() && job.now < *nobody_live_since + job.bounds.Answer()) return true;
+  job.Fail(
+      "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+  return false;
 }
 
 void Coordinator::Machines::Remove(const Leaving& leaving) {
@@ -325,6 +333,9 @@ void Coordinator::Machines::NoteSpeed(const RoundRecord& record) {
 
 Time Coordinator::Machines::NextDeadline() const {
   if (job.now < reading_until) return reading_until;
+  if (nobody_live_since) {
+    return std::min(liveness.NextDeadline(), *nobody_live_since + job.bounds.Answer());
+  }
   return std::min({liveness.NextDeadline(), formation.NextDeadline(), rounds.NextDeadline(),
                    ending.NextDeadline(), ShortUntil()});
 }

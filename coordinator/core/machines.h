@@ -45,6 +45,9 @@ struct Coordinator::Machines {
   lockstep::Status Dispatch(Member& from, FromWorker message);
   void Settle();
   void Drain();
+  // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
+  // is decided until it is, for a bounded time. Without anybody the job fails.
+  bool AwaitsLevel();
   void Remove(const Leaving& leaving);
   void BeginTraining();
   void StartRounds();
@@ -71,6 +74,7 @@ struct Coordinator::Machines {
 
   std::optional<policies::Policy> next_policy;  // from the next plan on
   std::optional<Time> short_since;              // see EndIfShort
+  std::optional<Time> nobody_live_since;        // see AwaitsLevel
   bool stopping = false;
   std::string stop_reason;
   Time timer = kNever;  // in the shell's time

@@ -144,6 +144,7 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   copying.since = job_->now;
   copying.order = member.copy_order = ++job_->orders;
   copying.values = 0;
+  copying.failed = false;
   ++copying.tries;
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
@@ -159,6 +160,10 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
   return true;
+}
+
+bool Joining::MayBecomeLevel() const {
+  return std::ranges::any_of(copying_, [](const auto& entry) { return !entry.second.failed; });
 }
 
 bool Joining::IsCutOff(const Member& member) const {
@@ -189,7 +194,9 @@ Status Joining::On(Member& from, const Behind& message) {
       if (before_that) return {};
       // The copy failed; another donor is tried, as when it takes too long.
       const auto copying = copying_.find(from.id);
-      if (copying != copying_.end()) copying->second.since = job_->now - job_->bounds.Copy();
+      if (copying == copying_.end()) return {};
+      copying->second.since = job_->now - job_->bounds.Copy();
+      copying->second.failed = true;
       return {};
     }
     case MemberState::kBehind:

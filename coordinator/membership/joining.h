@@ -32,6 +32,8 @@ class Joining {
   Status On(Member& from, const Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnOut(const MemberId& member);
+  // Somebody was told to copy and has not said how that ended: it may be level by now.
+  bool MayBecomeLevel() const;
   // Its deadlines are long: that it is called at each of liveness' periods will do.
   void Advance();
 
@@ -52,6 +54,7 @@ class Joining {
     std::uint32_t order = 0;
     std::uint64_t values = 0;  // that are there; the most that it said
     std::uint32_t tries = 0;
+    bool failed = false;  // it said so
   };
 
   void Form(Member& member);

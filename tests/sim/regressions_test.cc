@@ -63,6 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
              "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"},
+        Case{"TheDonorIsLostWhenItsCopyIsWholeAndNobodyKnows",
+             "--faults --seed 8606 --fault control-in@0.048887s:1,for=0.484040s "
+             "--fault crash@0.274242s:0 --fault slow-control@0.629284s:0,for=0.005307s "
+             "--fault crash@0.664667s:1 --fault resume@2.403375s,for=0.053494s"},
         // Two that do not hear each other for 100 s; liveness.timeout is 2 s.
         Case{"ALinkThatSwallowsEverythingHoldsUpTheSums",
              "--faults --seed 8 --workers 3 --policy.name=full "
