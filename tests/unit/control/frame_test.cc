@@ -2,9 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 
 #include <vector>
+
+#include "tests/property_check.h"
 
 namespace lockstep::transport::control {
 namespace {
@@ -19,7 +20,7 @@ TEST(Frame, LengthComesFirstMostSignificantByteFirst) {
 }
 
 TEST(Frame, AnyCutOfTheStreamGivesTheSameFrames) {
-  rc::check("frames in, frames out", [] {
+  ExpectHolds("frames in, frames out", [] {
     const auto payloads = *rc::gen::container<std::vector<std::string>>(
         rc::gen::nonEmpty(rc::gen::arbitrary<std::string>()));
     std::string stream;

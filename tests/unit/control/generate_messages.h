@@ -217,7 +217,7 @@ inline Ready Any<Ready>() {
     ready.parameter_count += values;
   }
   if (ready.tensors.empty()) ready.parameter_count = Any<std::uint64_t>();
-  ready.state_names = Several(Any<std::string>);
+  ready.state_names = Several(AnyText);
   return ready;
 }
 

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 
+#include "tests/property_check.h"
 #include "tests/unit/options/temp_file.h"
 
 namespace lockstep {
@@ -42,7 +42,7 @@ TEST(JobOptions, SettingsOverruleTheFile) {
 }
 
 TEST(JobOptions, EveryOptionRoundTripsExactly) {
-  rc::check("ParseJobConfig(ToIni(config)) is config", [] {
+  ExpectHolds("ParseJobConfig(ToIni(config)) is config", [] {
     JobConfig config;
     config.job.seed = *rc::gen::arbitrary<std::uint64_t>();
     config.job.rounds = *rc::gen::arbitrary<std::uint64_t>();

@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 #include <sys/stat.h>
 
 #include <cmath>
 
+#include "tests/property_check.h"
 #include "tests/unit/options/temp_file.h"
 
 namespace lockstep {
@@ -127,7 +127,8 @@ TEST(Options, MistakesOnTheCommandLineNameOptionAndNearestOption) {
 }
 
 TEST(Options, NoCommandLineThrowsOrBreaksTheLine) {
-  rc::check("every command line ends well or with one line", [] {
+  std::size_t refused = 0;
+  ExpectHolds("every command line ends well or with one line", [&] {
     const auto piece = rc::gen::weightedOneOf<std::string>(
         {{3, rc::gen::element<std::string>("--", "-", "=", "--workers", "--resume", "--set",
                                            "--policy.name", "--workers=", "-w", "")},
@@ -137,8 +138,11 @@ TEST(Options, NoCommandLineThrowsOrBreaksTheLine) {
         [](const std::pair<std::string, std::string>& p) { return p.first + p.second; }));
     Fixture f;
     const Status read = f.table.ReadCommandLine(args);
-    if (!read) RC_ASSERT(read.error().message.find('\n') == std::string::npos);
+    if (read.ok()) return;
+    ++refused;
+    RC_ASSERT(read.error().message.find('\n') == std::string::npos);
   });
+  EXPECT_GT(refused, 30u);
 }
 
 TEST(Options, FilesThatAreNoneAreNamed) {
@@ -205,7 +209,7 @@ TEST(Options, DurationsBearTheirUnit) {
   EXPECT_EQ(FormatDurationSeconds(0.02), "20ms");
   EXPECT_EQ(FormatDurationSeconds(10), "10s");
   EXPECT_EQ(FormatDurationSeconds(0), "0s");
-  rc::check("durations round-trip exactly", [&] {
+  ExpectHolds("durations round-trip exactly", [&] {
     const auto bits = *rc::gen::inRange<std::uint64_t>(0, 1ull << 62);
     const double value = std::ldexp(static_cast<double>(bits), -*rc::gen::inRange(0, 90));
     RC_ASSERT(seconds(FormatDurationSeconds(value)) == value);
@@ -226,7 +230,7 @@ TEST(Options, NumbersAndSizesAreStrict) {
   for (const auto* bad : {"", "MiB", "4 MiB", "4MB", "4mib", "-1", "1.5MiB", "99999999999GiB"}) {
     EXPECT_FALSE(bytes.parse(bad).ok()) << bad;
   }
-  rc::check("sizes and numbers round-trip exactly", [&](std::uint64_t size, double x) {
+  ExpectHolds("sizes and numbers round-trip exactly", [&](std::uint64_t size, double x) {
     RC_ASSERT(*bytes.parse(bytes.format(size)) == size);
     RC_ASSERT(*bytes.parse(bytes.format(size % 4096 << 20)) == size % 4096 << 20);
     RC_PRE(std::isfinite(x));

@@ -1,9 +1,10 @@
 #include "base/suggest.h"
 
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 
 #include <vector>
+
+#include "tests/property_check.h"
 
 namespace lockstep {
 namespace {
@@ -14,13 +15,13 @@ TEST(Suggest, CountsEdits) {
   EXPECT_EQ(EditDistance("polcy", "policy"), 1u);
   EXPECT_EQ(EditDistance("nmae", "name"), 1u);  // a swap is one
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
-  rc::check("symmetric, zero for equals, at most the longer",
-            [](const std::string& a, const std::string& b) {
-              const auto distance = EditDistance(a, b);
-              RC_ASSERT(distance == EditDistance(b, a));
-              RC_ASSERT((distance == 0) == (a == b));
-              RC_ASSERT(distance <= std::max(a.size(), b.size()));
-            });
+  ExpectHolds("symmetric, zero for equals, at most the longer",
+              [](const std::string& a, const std::string& b) {
+                const auto distance = EditDistance(a, b);
+                RC_ASSERT(distance == EditDistance(b, a));
+                RC_ASSERT((distance == 0) == (a == b));
+                RC_ASSERT(distance <= std::max(a.size(), b.size()));
+              });
 }
 
 TEST(Suggest, FindsTheNearest) {

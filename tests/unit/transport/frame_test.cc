@@ -1,9 +1,9 @@
 #include "transport/tcp/frame.h"
 
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
-
 #include <algorithm>
+
+#include "tests/property_check.h"
 
 namespace lockstep::transport::tcp {
 namespace {
@@ -64,14 +64,14 @@ TEST(FrameTest, UnknownTypesAndFilledGapsAreRefused) {
 }
 
 TEST(FrameTest, PieceNamesComeBackAsTheyWere) {
-  EXPECT_TRUE(rc::check([](std::uint32_t kind, std::uint32_t attempt, std::uint64_t round,
-                           std::uint32_t owner, std::uint32_t part, std::uint64_t offset) {
+  ExpectHolds("names come back", [](std::uint32_t kind, std::uint32_t attempt, std::uint64_t round,
+                                    std::uint32_t owner, std::uint32_t part, std::uint64_t offset) {
     const auto bytes = *rc::gen::inRange<std::uint64_t>(0, kMaxPieceBytes + 1);
     const PieceName name{kind, attempt, round, owner, part, offset, bytes};
     const auto decoded = DecodePieceName(EncodePieceName(name));
     RC_ASSERT(decoded.ok());
     RC_ASSERT(*decoded == name);
-  }));
+  });
 }
 
 TEST(FrameTest, AFetchLongerThanAPieceIsRefused) {
