@@ -19,7 +19,9 @@ TEST(FreeMemory, IsLessThanWhatNoMachineHas) {
   EXPECT_TRUE(CheckMemory(1, "a byte").ok());
   const Status status = CheckMemory(std::numeric_limits<std::uint64_t>::max(), "everything");
   // Where nothing can be read nothing is limited.
-  if (FreeMemoryBytes() == std::numeric_limits<std::uint64_t>::max()) GTEST_SKIP();
+  if (FreeMemoryBytes() == std::numeric_limits<std::uint64_t>::max()) {
+    GTEST_SKIP() << "no limit of memory can be read here";
+  }
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(status.error().message,

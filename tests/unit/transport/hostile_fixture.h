@@ -164,6 +164,12 @@ class HostileFixture : public ::testing::Test, public Handler {
       good->WriteFrame(FrameType::kMessage, 0, std::as_bytes(std::span(std::string_view("good"))));
       std::unique_lock lock(mutex_);
       EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return good_; }));
+      lock.unlock();
+      PieceName name;
+      name.bytes = memory_.size();
+      good->WriteFrame(FrameType::kFetch, 77, EncodePieceName(name));
+      const auto piece = good->ReadFrame();
+      EXPECT_TRUE(piece.has_value() && *piece == memory_) << "no piece, or not what was asked for";
     }
     transport_->Stop();
     EXPECT_EQ(ups_, downs_);
@@ -209,9 +215,15 @@ class HostileFixture : public ::testing::Test, public Handler {
     changed_.notify_all();
   }
 
+  static std::vector<std::byte> Pattern() {
+    std::vector<std::byte> bytes(kMaxPieceBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+    return bytes;
+  }
+
   Options options_;
   std::unique_ptr<Transport> transport_;
-  std::vector<std::byte> memory_ = std::vector<std::byte>(kMaxPieceBytes);
+  std::vector<std::byte> memory_ = Pattern();
   RegionId region_;
   std::mutex mutex_;
   std::condition_variable changed_;

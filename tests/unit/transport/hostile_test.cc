@@ -108,6 +108,10 @@ TEST_P(HostileTest, RandomFramesOfAMemberEndTheConnectionAtWorst) {
       peer->WriteFrame(static_cast<FrameType>(random() % 9), random() % 5, body);
     }
   }
+  // They were members, and some of what they said was an error; who serves on is seen in TearDown.
+  EXPECT_NE(AwaitDown().message, "");
+  const std::lock_guard lock(mutex_);
+  EXPECT_GT(ups_, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Streams, HostileTest, ::testing::Bool(),
