@@ -100,10 +100,12 @@ void StepWorker::OnMessage(const ToWorker& message) {
 void StepWorker::Handle(const worker::Event& event) {
   if (dead_) return;
   LOCKSTEP_CHECK(!in_step_, "a step within a step");
+  if (cluster_->on_event) cluster_->on_event(self_, event);
   in_step_ = true;
   const worker::Actions actions = machine_->Step(host_->now(), event);
   in_step_ = false;
   for (const worker::Action& action : actions) {
+    if (cluster_->on_action) cluster_->on_action(self_, action);
     std::visit([&](const auto& a) { Do(a); }, action);
   }
 }

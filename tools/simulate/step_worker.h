@@ -62,6 +62,10 @@ class Cluster {
   const MakeNumbers make_numbers;
   std::map<MemberId, StepWorker*> alive;
   std::map<std::string, std::uint64_t> counts;  // actions by name, for tests
+  // Told of each event that a worker's core has and, after its step, of each action before it is
+  // carried out; for transcripts.
+  std::function<void(const MemberId& worker, const worker::Event&)> on_event;
+  std::function<void(const MemberId& worker, const worker::Action&)> on_action;
 };
 
 class StepWorker final : public WorkerModel {
