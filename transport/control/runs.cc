@@ -1,83 +1,84 @@
-// Lists of members and units as runs.
-#include <cmath>
-#include <limits>
-#include <tuple>
+#include "transport/control/runs.h"
 
-#include "transport/control/wire.h"
+#include <tuple>
+#include <utility>
 
 namespace lockstep::transport::control {
 namespace {
 
-// A range that is cut must be one that a product with a number of units does not overflow.
-constexpr std::uint64_t kMaxCutSamples = std::uint64_t{1} << 40;
-static_assert(kMaxUnits <= std::uint64_t{1} << 20);
-
-bool Follows(const wire::MemberRun& run, const MemberId& id) {
-  return id.incarnation.value == run.incarnation() &&
-         id.worker.value == std::uint64_t{run.worker()} + run.count();
+// The run of one item, and the item that a run has for one of its members.
+MemberRun RunOf(const MemberId& id) { return {id, 1}; }
+OwnerRun RunOf(const OwnerShare& share) { return {{share.owner, 1}, share.weight}; }
+PartRun RunOf(const CommittedPart& part) {
+  return {{part.member, 1}, part.part, part.weight, part.samples};
+}
+ReceivedRun RunOf(const ReceivedPart& part) { return {{part.member, 1}, part.part}; }
+AssignmentRun RunOf(const Assignment& assignment) {
+  return {{assignment.member, 1}, static_cast<std::uint32_t>(assignment.units.size())};
 }
 
-void Begin(const MemberId& id, wire::MemberRun* run) {
-  run->set_worker(id.worker.value);
-  run->set_incarnation(id.incarnation.value);
-  run->set_count(1);
+MemberId ItemOf(const MemberRun&, const MemberId& id) { return id; }
+OwnerShare ItemOf(const OwnerRun& run, const MemberId& id) { return {id, run.weight}; }
+CommittedPart ItemOf(const PartRun& run, const MemberId& id) {
+  return {id, run.part, run.weight, run.samples};
+}
+ReceivedPart ItemOf(const ReceivedRun& run, const MemberId& id) { return {id, run.part}; }
+
+auto& MembersOf(auto& run) { return run.members; }
+MemberRun& MembersOf(MemberRun& run) { return run; }
+const MemberRun& MembersOf(const MemberRun& run) { return run; }
+
+bool Follows(const MemberRun& run, const MemberId& id) {
+  return id.incarnation == run.first.incarnation &&
+         id.worker.value == std::uint64_t{run.first.worker.value} + run.count;
 }
 
-void Extend(wire::MemberRun* run) { run->set_count(run->count() + 1); }
-
-wire::MemberRun& MembersOf(wire::MemberRun& run) { return run; }
-wire::MemberRun& MembersOf(wire::OwnerRun& run) { return *run.mutable_owners(); }
-template <class Run>
-wire::MemberRun& MembersOf(Run& run) {
-  return *run.mutable_members();
-}
-const wire::MemberRun& MembersOf(const wire::MemberRun& run) { return run; }
-const wire::MemberRun& MembersOf(const wire::OwnerRun& run) { return run.owners(); }
-template <class Run>
-const wire::MemberRun& MembersOf(const Run& run) {
-  return run.members();
-}
-
-// `member(item)` has its number, `same(run, item)` all else in common with the run's, and
-// `put(item, run)` makes it so.
-template <class In, class Run, class Member, class Same, class PutRest>
-void PutRuns(const std::vector<In>& in, Runs<Run>* out, Member&& member, Same&& same,
-             PutRest&& put) {
-  Run* last = nullptr;
-  for (const In& item : in) {
-    const MemberId& id = member(item);
-    if (last != nullptr && Follows(MembersOf(*last), id) && same(*last, item)) {
-      Extend(&MembersOf(*last));
-      continue;
+template <class Item>
+auto Pack(const std::vector<Item>& list) {
+  std::vector<decltype(RunOf(list.front()))> runs;
+  for (const Item& item : list) {
+    auto run = RunOf(item);
+    if (!runs.empty() && Follows(MembersOf(runs.back()), MembersOf(run).first)) {
+      MemberRun& members = MembersOf(runs.back());
+      const MemberRun one = std::exchange(MembersOf(run), members);
+      if (run == runs.back()) {  // in all else
+        ++members.count;
+        continue;
+      }
+      MembersOf(run) = one;
     }
-    last = out->Add();
-    Begin(id, &MembersOf(*last));
-    put(item, last);
+    runs.push_back(run);
   }
+  return runs;
 }
 
 // `make(run, id)` is the item of one member.
-template <class Out, class Run, class Make>
-std::vector<Out> GetRuns(const Runs<Run>& in, std::size_t most, Checks& checks, Make&& make) {
-  std::vector<Out> out;
-  std::size_t all = 0;
-  for (const Run& run : in) {
-    const wire::MemberRun& members = MembersOf(run);
-    all += members.count();
-    checks.Require(all <= most, "too many entries");
-    checks.Require(members.count() > 0, "a run of nobody");
-    checks.Require(
-        members.count() <= std::numeric_limits<std::uint32_t>::max() - members.worker() ||
-            members.count() == 1,
-        "numbers beyond all workers");
-    if (!checks.wrong().empty()) return {};
-    for (std::uint32_t i = 0; i < members.count(); ++i) {
-      out.push_back(
-          make(run, MemberId{WorkerId(members.worker() + i), Incarnation(members.incarnation())}));
+template <class Run, class Make>
+auto Unpack(const std::vector<Run>& runs, std::size_t most, Checks& checks, Make&& make) {
+  std::vector<decltype(make(runs.front(), MemberId()))> list;
+  for (const Run& run : runs) {
+    const auto& [first, count] = MembersOf(run);
+    checks.Require(list.size() + count <= most, "too many entries");
+    if (!checks.wrong().empty()) return decltype(list)();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      list.push_back(make(run, MemberId{WorkerId(first.worker.value + i), first.incarnation}));
     }
-    if (!checks.wrong().empty()) return {};
   }
-  return out;
+  return list;
+}
+
+template <class Run>
+auto Unpack(const std::vector<Run>& runs, std::size_t most, Checks& checks) {
+  return Unpack(runs, most, checks,
+                [](const Run& run, const MemberId& id) { return ItemOf(run, id); });
+}
+
+// Requires that `key` grows from each item to the next.
+template <class Item, class Key>
+void RequireOrder(const std::vector<Item>& list, Checks& checks, std::string_view what, Key&& key) {
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    checks.Require(key(list[i - 1]) < key(list[i]), what);
+  }
 }
 
 std::uint64_t CutAt(const SampleRange& range, std::uint64_t i, std::uint64_t count) {
@@ -116,159 +117,88 @@ std::size_t RunFrom(const std::vector<Unit>& units, std::size_t first, std::size
 
 }  // namespace
 
-void PutMembers(const std::vector<MemberId>& in, Runs<wire::MemberRun>* out) {
-  PutRuns(
-      in, out, [](const MemberId& id) -> const MemberId& { return id; },
-      [](const wire::MemberRun&, const MemberId&) { return true; },
-      [](const MemberId&, wire::MemberRun*) {});
-}
+std::vector<MemberRun> ToRuns(const std::vector<MemberId>& list) { return Pack(list); }
+std::vector<OwnerRun> ToRuns(const std::vector<OwnerShare>& list) { return Pack(list); }
+std::vector<PartRun> ToRuns(const std::vector<CommittedPart>& list) { return Pack(list); }
+std::vector<ReceivedRun> ToRuns(const std::vector<ReceivedPart>& list) { return Pack(list); }
 
-void PutOwners(const std::vector<OwnerShare>& in, Runs<wire::OwnerRun>* out) {
-  PutRuns(
-      in, out, [](const OwnerShare& share) -> const MemberId& { return share.owner; },
-      [](const wire::OwnerRun& run, const OwnerShare& share) {
-        return run.weight() == share.weight;
-      },
-      [](const OwnerShare& share, wire::OwnerRun* run) { run->set_weight(share.weight); });
-}
-
-void PutParts(const std::vector<CommittedPart>& in, Runs<wire::PartRun>* out) {
-  PutRuns(
-      in, out, [](const CommittedPart& part) -> const MemberId& { return part.member; },
-      [](const wire::PartRun& run, const CommittedPart& part) {
-        return run.part() == part.part.value && run.weight() == part.weight &&
-               run.samples() == part.samples;
-      },
-      [](const CommittedPart& part, wire::PartRun* run) {
-        run->set_part(part.part.value);
-        run->set_weight(part.weight);
-        run->set_samples(part.samples);
-      });
-}
-
-void PutReceived(const std::vector<ReceivedPart>& in, Runs<wire::ReceivedRun>* out) {
-  PutRuns(
-      in, out, [](const ReceivedPart& part) -> const MemberId& { return part.member; },
-      [](const wire::ReceivedRun& run, const ReceivedPart& part) {
-        return run.part() == part.part.value;
-      },
-      [](const ReceivedPart& part, wire::ReceivedRun* run) { run->set_part(part.part.value); });
-}
-
-void PutUnits(const std::vector<Unit>& in, Runs<wire::UnitRun>* out) {
+std::vector<UnitRun> ToRuns(const std::vector<Unit>& list) {
+  std::vector<UnitRun> runs;
   std::size_t adjacent = 0;  // from `first` on
-  for (std::size_t first = 0; first < in.size();) {
-    if (adjacent == 0) adjacent = Adjacent(in, first);
-    const std::size_t count = RunFrom(in, first, adjacent);
-    wire::UnitRun* run = out->Add();
-    run->set_index(in[first].index.value);
-    run->set_count(static_cast<std::uint32_t>(count));
-    run->set_from(in[first].range.from);
-    run->set_to(in[first + count - 1].range.to);
+  for (std::size_t first = 0; first < list.size();) {
+    if (adjacent == 0) adjacent = Adjacent(list, first);
+    const std::size_t count = RunFrom(list, first, adjacent);
+    runs.push_back({list[first].index,
+                    static_cast<std::uint32_t>(count),
+                    {list[first].range.from, list[first + count - 1].range.to}});
     first += count;
     adjacent -= count;
   }
+  return runs;
 }
 
-void PutAssignments(const std::vector<Assignment>& in, wire::Plan* out) {
+AssignmentRuns ToRuns(const std::vector<Assignment>& list) {
   std::vector<Unit> units;
-  for (const Assignment& assignment : in) {
+  for (const Assignment& assignment : list) {
     units.insert(units.end(), assignment.units.begin(), assignment.units.end());
   }
-  PutUnits(units, out->mutable_units());
-  PutRuns(
-      in, out->mutable_assignments(),
-      [](const Assignment& assignment) -> const MemberId& { return assignment.member; },
-      [](const wire::AssignmentRun& run, const Assignment& assignment) {
-        return run.units() == assignment.units.size();
-      },
-      [](const Assignment& assignment, wire::AssignmentRun* run) {
-        run->set_units(static_cast<std::uint32_t>(assignment.units.size()));
-      });
+  return {Pack(list), ToRuns(units)};
 }
 
-std::vector<MemberId> GetMembers(const Runs<wire::MemberRun>& in, Checks& checks) {
-  auto out = GetRuns<MemberId>(in, kMaxMembers, checks,
-                               [](const wire::MemberRun&, const MemberId& id) { return id; });
-  for (std::size_t i = 1; i < out.size(); ++i) {
-    checks.Require(out[i - 1].worker < out[i].worker, "members out of order");
-  }
-  return out;
+std::vector<MemberId> FromRuns(const std::vector<MemberRun>& runs, Checks& checks) {
+  auto members = Unpack(runs, kMaxMembers, checks);
+  RequireOrder(members, checks, "members out of order", [](auto& id) { return id.worker; });
+  return members;
 }
 
-std::vector<OwnerShare> GetOwners(const Runs<wire::OwnerRun>& in, Checks& checks) {
-  auto out = GetRuns<OwnerShare>(in, kMaxMembers, checks,
-                                 [&](const wire::OwnerRun& run, const MemberId& id) {
-                                   checks.Require(run.weight() > 0, "an owner without weight");
-                                   return OwnerShare{id, run.weight()};
-                                 });
-  checks.Require(!out.empty(), "no owner");
-  for (std::size_t i = 1; i < out.size(); ++i) {
-    checks.Require(out[i - 1].owner.worker < out[i].owner.worker, "owners out of order");
-  }
-  return out;
+std::vector<OwnerShare> FromRuns(const std::vector<OwnerRun>& runs, Checks& checks) {
+  auto owners = Unpack(runs, kMaxMembers, checks);
+  checks.Require(!owners.empty(), "no owner");
+  RequireOrder(owners, checks, "owners out of order",
+               [](auto& share) { return share.owner.worker; });
+  return owners;
 }
 
-std::vector<CommittedPart> GetParts(const Runs<wire::PartRun>& in, Checks& checks) {
-  auto out = GetRuns<CommittedPart>(
-      in, kMaxMembers * kMaxParts, checks, [&](const wire::PartRun& run, const MemberId& id) {
-        checks.Require(std::isfinite(run.weight()), "a weight that is no number");
-        return CommittedPart{id, GetPart(run.part(), checks), run.weight(), run.samples()};
-      });
-  for (std::size_t i = 1; i < out.size(); ++i) {
-    checks.Require(std::tie(out[i - 1].member.worker, out[i - 1].part) <
-                       std::tie(out[i].member.worker, out[i].part),
-                   "parts out of order");
-  }
-  return out;
+std::vector<CommittedPart> FromRuns(const std::vector<PartRun>& runs, Checks& checks) {
+  auto parts = Unpack(runs, kMaxMembers * kMaxParts, checks);
+  checks.Require(!parts.empty(), "a commit of nothing");
+  RequireOrder(parts, checks, "parts out of order",
+               [](auto& part) { return std::tuple(part.member.worker, part.part); });
+  return parts;
 }
 
-std::vector<ReceivedPart> GetReceived(const Runs<wire::ReceivedRun>& in, Checks& checks) {
-  return GetRuns<ReceivedPart>(in, kMaxMembers * kMaxParts, checks,
-                               [&](const wire::ReceivedRun& run, const MemberId& id) {
-                                 return ReceivedPart{id, GetPart(run.part(), checks)};
-                               });
+std::vector<ReceivedPart> FromRuns(const std::vector<ReceivedRun>& runs, Checks& checks) {
+  return Unpack(runs, kMaxMembers * kMaxParts, checks);
 }
 
-std::vector<Unit> GetUnits(const Runs<wire::UnitRun>& in, Checks& checks) {
-  std::vector<Unit> out;
-  std::size_t all = 0;
-  for (const wire::UnitRun& run : in) {
-    const SampleRange whole{run.from(), run.to()};
-    all += run.count();
-    checks.Require(all <= kMaxUnits, "too many units");
-    checks.Require(run.count() > 0, "a run of no units");
-    checks.Require(run.from() <= run.to(), "a range that ends before it begins");
-    checks.Require(run.count() == 1 || whole.size() <= kMaxCutSamples, "a range that is too long");
-    checks.Require(
-        run.count() <= std::numeric_limits<std::uint32_t>::max() - run.index() || run.count() == 1,
-        "indices beyond all units");
+std::vector<Unit> FromRuns(const std::vector<UnitRun>& runs, Checks& checks) {
+  std::vector<Unit> units;
+  for (const UnitRun& run : runs) {
+    checks.Require(units.size() + run.count <= kMaxUnits, "too many units");
     if (!checks.wrong().empty()) return {};
-    for (std::uint32_t i = 0; i < run.count(); ++i) {
-      out.push_back({UnitIndex(run.index() + i),
-                     {CutAt(whole, i, run.count()), CutAt(whole, i + 1, run.count())}});
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      units.push_back({UnitIndex(run.first.value + i),
+                       {CutAt(run.range, i, run.count), CutAt(run.range, i + 1, run.count)}});
     }
   }
-  return out;
+  return units;
 }
 
-std::vector<Assignment> GetAssignments(const wire::Plan& in, Checks& checks) {
-  const std::vector<Unit> units = GetUnits(in.units(), checks);
-  std::size_t taken = 0;
-  auto out = GetRuns<Assignment>(
-      in.assignments(), kMaxMembers, checks,
-      [&](const wire::AssignmentRun& run, const MemberId& id) {
-        checks.Require(run.units() <= units.size() - taken, "assignments without their units");
-        if (!checks.wrong().empty()) return Assignment{id, {}};
-        const auto begin = units.begin() + static_cast<std::ptrdiff_t>(taken);
-        taken += run.units();
-        return Assignment{id, {begin, begin + static_cast<std::ptrdiff_t>(run.units())}};
+std::vector<Assignment> FromRuns(const AssignmentRuns& runs, Checks& checks) {
+  const std::vector<Unit> units = FromRuns(runs.units, checks);
+  auto next = units.begin();
+  auto assignments =
+      Unpack(runs.members, kMaxMembers, checks, [&](const AssignmentRun& run, const MemberId& id) {
+        const bool there = run.units <= static_cast<std::size_t>(units.end() - next);
+        checks.Require(there, "assignments without their units");
+        const auto begin = next;
+        if (there) next += static_cast<std::ptrdiff_t>(run.units);
+        return Assignment{id, {begin, next}};
       });
-  checks.Require(taken == units.size(), "units that nobody has");
-  for (std::size_t i = 1; i < out.size(); ++i) {
-    checks.Require(out[i - 1].member.worker < out[i].member.worker, "assignments out of order");
-  }
-  return out;
+  checks.Require(next == units.end(), "units that nobody has");
+  RequireOrder(assignments, checks, "assignments out of order",
+               [](auto& assignment) { return assignment.member.worker; });
+  return assignments;
 }
 
 }  // namespace lockstep::transport::control

@@ -1,0 +1,313 @@
+// Which fields each message has, in the order of lockstep.proto, and what must hold of it.
+#include "transport/control/codec.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/slowdown_spec.h"
+#include "transport/control/fields.h"
+
+namespace lockstep::transport::control {
+
+// --- what several messages have
+
+void Fields(auto& f, Of<MemberId> auto& m) { f(m.worker, m.incarnation); }
+
+void Fields(auto& f, Of<SampleRange> auto& m) { f(m.from, m.to); }
+void Validate(const SampleRange& m, Checks& checks) {
+  checks.Require(m.from <= m.to, "a range that ends before it begins");
+}
+
+void Fields(auto& f, Of<Unit> auto& m) { f(m.index, m.range); }
+
+// Of the numbers in a run, the last one too is a number.
+static bool Numbers(std::uint32_t first, std::uint32_t count) {
+  return count <= std::numeric_limits<std::uint32_t>::max() - first || count == 1;
+}
+
+void Fields(auto& f, Of<MemberRun> auto& m) { f(m.first.worker, m.first.incarnation, m.count); }
+void Validate(const MemberRun& m, Checks& checks) {
+  checks.Require(m.count > 0, "a run of nobody");
+  checks.Require(Numbers(m.first.worker.value, m.count), "numbers beyond all workers");
+}
+
+void Fields(auto& f, Of<OwnerRun> auto& m) { f(m.members, m.weight); }
+void Validate(const OwnerRun& m, Checks& checks) {
+  checks.Require(m.weight > 0, "an owner without weight");
+}
+
+void Fields(auto& f, Of<PartRun> auto& m) { f(m.members, m.part, m.weight, m.samples); }
+void Validate(const PartRun& m, Checks& checks) {
+  checks.Require(std::isfinite(m.weight), "a weight that is no number");
+}
+
+void Fields(auto& f, Of<ReceivedRun> auto& m) { f(m.members, m.part); }
+
+void Fields(auto& f, Of<AssignmentRun> auto& m) { f(m.members, m.units); }
+
+void Fields(auto& f, Of<UnitRun> auto& m) { f(m.first, m.count, m.range.from, m.range.to); }
+void Validate(const UnitRun& m, Checks& checks) {
+  checks.Require(m.count > 0, "a run of no units");
+  Validate(m.range, checks);
+  checks.Require(m.count == 1 || m.range.size() <= kMaxCutSamples, "a range that is too long");
+  checks.Require(Numbers(m.first.value, m.count), "indices beyond all units");
+}
+
+void Fields(auto& f, Of<OwnerMap> auto& m) { f(m.version, m.owners); }
+
+void Fields(auto& f, Of<Plan> auto& m) {
+  f(m.round, m.epoch, m.assignments, m.owners, m.members, m.relaxed, m.carries, m.local_rate,
+    m.attempt);
+}
+void Validate(const Plan& m, Checks& checks) {
+  checks.Require(m.relaxed || !m.carries, "work carried into a synchronous round");
+  checks.Require(std::isfinite(m.local_rate), "a rate that is no number");
+}
+
+void Fields(auto& f, Of<StateChunk> auto& m) { f(m.round, m.tensor, m.offset, m.last, m.bytes); }
+void Validate(const StateChunk& m, Checks& checks) {
+  checks.Require(m.bytes.size() <= kMaxChunkBytes, "too many bytes in a chunk");
+  std::uint64_t end = 0;
+  checks.Require(!__builtin_add_overflow(m.offset, m.bytes.size(), &end),
+                 "a chunk beyond all tensors");
+}
+
+// --- to a worker
+
+void Fields(auto& f, Of<Welcome> auto& m) {
+  f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns);
+}
+void Validate(const Welcome& m, Checks& checks) {
+  checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");
+  checks.Require(m.config_text.size() <= kMaxConfigBytes, "a config that is too long");
+}
+
+void Fields(auto& f, Of<Refuse> auto& m) { f(Text(m.reason), m.try_again); }
+
+void Fields(auto& f, Of<PeerInfo> auto& m) {
+  f(m.member, Address(m.data_address), Address(m.mapping_address), Text(m.host_id));
+}
+
+void Fields(auto& f, Of<Form> auto& m) {
+  f(m.formation, Text(m.transport), AtMost(kMaxMembers, m.connect_to),
+    AtMost(kMaxMembers, m.expect));
+}
+
+void Fields(auto& f, Of<MemberLeft> auto& m) { f(m.member, Text(m.reason)); }
+
+void Fields(auto& f, Of<Start> auto& m) { f(m.source, m.plan, m.total_samples_before); }
+
+void Fields(auto& f, Of<Commit> auto& m) {
+  f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,
+    m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps);
+}
+void Validate(const Commit& m, Checks& checks) {
+  checks.Require(std::isfinite(m.scale) && std::isfinite(m.learning_rate),
+                 "a scalar that is no number");
+  checks.Require(m.fraction > 0 && std::isfinite(m.fraction),
+                 "an update that is no part of a step");
+  checks.Require(m.steps > 0, "an update before the first step");
+}
+
+void Fields(auto& f, Of<Revoke> auto& m) { f(m.round, m.from, m.order); }
+
+void Fields(auto& f, Of<Assign> auto& m) { f(m.round, m.units, m.order); }
+
+void Fields(auto& f, Of<FenceRound> auto& m) { f(m.round, m.order); }
+
+void Fields(auto& f, Of<NewOwners> auto& m) { f(m.round, m.owners); }
+
+void Fields(auto& f, Of<FenceAttempt> auto& m) { f(m.term, m.round, m.attempt, m.order); }
+
+void Fields(auto& f, Of<TakeSums> auto& m) { f(m.commit, m.holder); }
+
+void Fields(auto& f, Of<CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
+
+void Fields(auto& f, Of<Evaluate> auto& m) { f(m.evaluation, m.round, m.range); }
+
+void Fields(auto& f, Of<Finish> auto& m) { f(Text(m.reason), m.failed); }
+
+static void ValidateSlowdowns(const std::string& specs, Checks& checks) {
+  checks.Require(specs.size() <= kMaxSlowdownBytes, "slow-downs that are too long");
+}
+
+void Fields(auto& f, Of<SetSlowdown> auto& m) { f(m.specs); }
+void Validate(const SetSlowdown& m, Checks& checks) { ValidateSlowdowns(m.specs, checks); }
+
+void Fields(auto& f, Of<AskToLeave> auto& m) { f(Text(m.reason)); }
+
+void Fields(auto& f, Of<Ping> auto& m) { f(m.sequence, m.sent_ns); }
+
+// Of each kind in ToWorker.
+constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9, 10,
+                                         11, 12, 13, 14, 15, 16, 17, 19, 18};
+static_assert(kToWorkerNumbers.size() == std::variant_size_v<ToWorker>);
+
+// --- of a worker
+
+void Fields(auto& f, Of<Hello> auto& m) {
+  f(m.protocol, Text(m.version), Text(m.host), m.pid, Text(m.device), m.wanted, Text(m.host_id));
+}
+
+void Fields(auto& f, Of<TransportOffer> auto& m) {
+  f(Text(m.name), Address(m.address), Text(m.error));
+}
+
+void Fields(auto& f, Of<TensorInfo> auto& m) { f(Text(m.name), m.shape); }
+void Validate(const TensorInfo& m, Checks& checks) {
+  checks.Require(m.shape.size() <= kMaxDimensions, "a tensor of too many dimensions");
+}
+
+void Fields(auto& f, Of<Ready> auto& m) {
+  f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
+    m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
+    AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns);
+}
+// Names and shapes only describe; what must be right about them is that they add up.
+void Validate(const Ready& m, Checks& checks) {
+  std::uint64_t values = 0;
+  for (const TensorInfo& tensor : m.tensors) {
+    std::uint64_t count = 1;
+    for (const std::uint64_t extent : tensor.shape) {
+      checks.Require(extent == 0 || count <= m.parameter_count / extent,
+                     "a tensor is larger than the model");
+      if (!checks.wrong().empty()) return;
+      count *= extent;
+    }
+    checks.Require(count <= m.parameter_count - values, "the tensors are larger than the model");
+    if (!checks.wrong().empty()) return;
+    values += count;
+  }
+  checks.Require(m.tensors.empty() || values == m.parameter_count,
+                 "the tensors are not the whole model");
+  ValidateSlowdowns(m.slowdowns, checks);
+}
+
+void Fields(auto& f, Of<PeerPath> auto& m) {
+  f(m.peer, m.reached, Text(m.error), m.mapped, Text(m.path), m.gb_per_second);
+}
+void Validate(const PeerPath& m, Checks& checks) {
+  checks.Require(std::isfinite(m.gb_per_second), "a speed that is no number");
+}
+
+void Fields(auto& f, Of<Reached> auto& m) { f(m.formation, AtMost(kMaxMembers, m.peers)); }
+
+void Fields(auto& f, Of<Progress> auto& m) { f(m.round, m.units_done, m.units_taken, m.plan); }
+
+void Fields(auto& f, Of<UnitTiming> auto& m) { f(m.unit, m.start_ns, m.end_ns); }
+void Validate(const UnitTiming& m, Checks& checks) {
+  checks.Require(m.start_ns <= m.end_ns, "a unit that ends before it begins");
+}
+
+void Fields(auto& f, Of<Sealed> auto& m) {
+  f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan);
+}
+
+void Fields(auto& f, Of<Receipts> auto& m) { f(m.round, m.map_version, m.parts); }
+
+void Fields(auto& f, Of<Revoked> auto& m) { f(m.round, m.from, m.order, m.fenced); }
+
+void Fields(auto& f, Of<Published> auto& m) { f(m.round, m.attempt); }
+
+void Fields(auto& f, Of<Applied> auto& m) {
+  f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns);
+}
+
+void Fields(auto& f, Of<HoldAnswer> auto& m) {
+  f(m.term, m.round, m.attempt, m.holds_all, m.order);
+}
+
+void Fields(auto& f, Of<Behind> auto& m) { f(m.applied, m.has_any, Text(m.reason), m.order); }
+
+void Fields(auto& f, Of<Copied> auto& m) { f(m.order, m.values); }
+
+void Fields(auto& f, Of<Level> auto& m) { f(m.round, m.order); }
+
+void Fields(auto& f, Of<Unreachable> auto& m) { f(m.peer, Text(m.reason)); }
+
+void Fields(auto& f, Of<EvaluationResult> auto& m) {
+  f(m.evaluation, m.range, m.loss_sum, m.correct);
+}
+void Validate(const EvaluationResult& m, Checks& checks) {
+  checks.Require(m.correct <= m.range.to - m.range.from, "more hits than samples");
+}
+
+void Fields(auto& f, Of<Final> auto& m) { f(m.round, Text(m.params_digest)); }
+
+void Fields(auto& f, Of<Leave> auto& m) { f(Text(m.reason)); }
+
+void Fields(auto& f, Of<Pong> auto& m) { f(m.sequence, m.ping_sent_ns, m.answered_ns); }
+
+void Fields(auto& f, Of<CheckpointTaken> auto& m) { f(m.bytes); }
+
+void Fields(auto& f, Of<ReplicaDigest> auto& m) {
+  f(m.round, m.attempt, m.digest.low, m.digest.high);
+}
+
+// Of each kind in FromWorker.
+constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                           12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
+static_assert(kFromWorkerNumbers.size() == std::variant_size_v<FromWorker>);
+
+// --- any message
+
+namespace {
+
+template <class Wire, class Message>
+std::string EncodeAs(const Message& message, const auto& numbers) {
+  OnArena<Wire> out;
+  const auto* field = Wire::descriptor()->FindFieldByNumber(numbers[message.index()]);
+  Writer writer(out->GetReflection()->MutableMessage(out.get(), field));
+  std::visit([&](const auto& kind) { Fields(writer, kind); }, message);
+  return out->SerializeAsString();
+}
+
+template <class Wire, class Message>
+Result<Message> DecodeAs(std::span<const std::byte> bytes, const auto& numbers,
+                         std::string_view what) {
+  OnArena<Wire> in;
+  if (!ParseBounded(bytes, in.get())) {
+    return Error{ErrorCode::kInvalid, fmt::format("bytes that are no {}", what)};
+  }
+  Message message;
+  Checks checks;
+  const int kind = in->kind_case();
+  const auto read_if = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
+    if (numbers[I] != kind) return false;
+    const auto* field = Wire::descriptor()->FindFieldByNumber(kind);
+    Read(in->GetReflection()->GetMessage(*in, field), message.template emplace<I>(), checks);
+    return true;
+  };
+  const bool known = [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return (read_if(std::integral_constant<std::size_t, I>()) || ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<Message>>());
+  checks.Require(known, "a kind that is not known here");
+  if (checks.wrong().empty()) return message;
+  return Error{ErrorCode::kInvalid,
+               fmt::format("a {} (kind {}) with {}", what, kind, checks.wrong())};
+}
+
+}  // namespace
+
+std::string Encode(const ToWorker& message) {
+  return EncodeAs<wire::ToWorker>(message, kToWorkerNumbers);
+}
+
+std::string Encode(const FromWorker& message) {
+  return EncodeAs<wire::FromWorker>(message, kFromWorkerNumbers);
+}
+
+Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes) {
+  return DecodeAs<wire::ToWorker, ToWorker>(bytes, kToWorkerNumbers, "message to a worker");
+}
+
+Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes) {
+  return DecodeAs<wire::FromWorker, FromWorker>(bytes, kFromWorkerNumbers, "message of a worker");
+}
+
+}  // namespace lockstep::transport::control
