@@ -24,6 +24,9 @@ struct SampleRange {
   std::uint64_t from = 0;
   std::uint64_t to = 0;
   std::uint64_t size() const { return to - from; }
+  std::uint64_t begin() const { return from; }
+  std::uint64_t end() const { return to; }
+  static SampleRange Between(std::uint64_t from, std::uint64_t to) { return {from, to}; }
   auto operator<=>(const SampleRange&) const = default;
 };
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/interval_set.h"
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "coordinator/membership/members.h"
 #include "coordinator/round/delivery.h"
-#include "coordinator/round/interval_set.h"
 #include "coordinator/round/owner_weights.h"
 #include "policies/policy.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/interval_set.h"
 #include "base/messages.h"
-#include "coordinator/round/interval_set.h"
 
 namespace lockstep::coordinator {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "coordinator/round/interval_set.h"
+#include "base/interval_set.h"
 #include "tests/temp_folder.h"
 #include "tools/simulate/replay.h"
 
@@ -171,7 +171,7 @@ TEST(SimulatedJob, LeavesARunDirectoryLikeARealOne) {
 
     const auto records = ReadRounds(run.string());
     ASSERT_TRUE(records.ok()) << records.error().message;
-    std::map<Epoch, coordinator::IntervalSet> counted;
+    std::map<Epoch, IntervalSet> counted;
     double last = 0;
     for (const auto& record : *records) {
       for (const auto& contributor : record.contributors) {

@@ -266,7 +266,7 @@ void Checker::OnCommit(const Commit& m) {
 
 void Checker::CheckParts(const Commit& m) {
   if (m.parts.empty()) Fail("round {} is committed over nothing", m.round);
-  coordinator::IntervalSet ranges;
+  IntervalSet ranges;
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < m.parts.size(); ++i) {
     const CommittedPart& part = m.parts[i];
@@ -435,7 +435,7 @@ void Checker::CheckRecord(const coordinator::RoundRecord& record) {
     Fail("round {}: its record is of another commit", record.round);
   }
   // Each sample of the round has counted, goes on, or was left out: nothing is in two of these.
-  coordinator::IntervalSet told;
+  IntervalSet told;
   const auto tell = [&](const std::vector<SampleRange>& ranges, const char* what) {
     for (const SampleRange& range : ranges) {
       if (!told.Add(range)) {
@@ -450,7 +450,7 @@ void Checker::CheckRecord(const coordinator::RoundRecord& record) {
   tell(carried_, "carried on");
   tell(record.requeued, "requeued");
   tell(record.dropped, "dropped");
-  coordinator::IntervalSet all;
+  IntervalSet all;
   for (const auto& [index, unit] : rounds_[record.round].units) {
     if (unit.range.size() > 0 && !all.Add(unit.range)) {
       Fail("round {}: a sample of unit {} is in another one", record.round, index);

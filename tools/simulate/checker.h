@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/interval_set.h"
 #include "base/job_config.h"
-#include "coordinator/round/interval_set.h"
 #include "tools/simulate/simulation.h"
 
 namespace lockstep::simulate {
@@ -125,7 +125,7 @@ class Checker {
   std::optional<RoundId> closed_;
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
-  coordinator::IntervalSet counted_;
+  IntervalSet counted_;
   std::map<RoundId, Standing> standings_;  // after rounds that a checkpoint was asked of
   std::uint64_t samples_ = 0;              // in records
   std::uint64_t requeued_ = 0;             // the same

@@ -111,11 +111,9 @@ void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inli
   for (const FloatRange& range : inlined.ranges) {
     const std::size_t bytes = range.count * sizeof(float);
     // What is held may be under a reduction, what is asked for may land at any time.
-    if (!input.have.Contains(range) &&
-        input.have.Missing(range) == std::vector<FloatRange>{range} &&
-        input.asked.Missing(range) == std::vector<FloatRange>{range}) {
+    if (range.count > 0 && !input.have.Intersects(range) && !input.asked.Intersects(range)) {
       context_.Emit(action::StoreInline{{Staging(key), range}, floats.first(bytes)});
-      input.have.Add(range);
+      input.have.Merge(range);
     }
     floats = floats.subspan(bytes);
   }
@@ -130,7 +128,7 @@ void Inputs::OnFetchDone(const Fetcher::Done& done) {
   if (input.member != done.want.peer || input.ready.tag != done.want.piece.attempt) return;
   if (input.blocked) return;
   input.asked.Remove(done.want.to.range);
-  if (done.ok) input.have.Add(done.want.to.range);
+  if (done.ok) input.have.Merge(done.want.to.range);
   if (done.status == event::FetchStatus::kGone) input.gone = true;
 }
 
@@ -247,7 +245,7 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
     if (slice.bucket >= input.ready.buckets) continue;
     for (const FloatRange& lacking : input.have.Missing(slice.range)) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
-        input.asked.Add(range);
+        input.asked.Merge(range);
         fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
       }
     }
@@ -263,7 +261,7 @@ bool Inputs::Wanted(const Input& input) const {
 bool Inputs::HasShard(const Input& input) {
   const auto& shard = maps_.Shard(input.ready.round, context_.config.self);
   return std::all_of(shard.begin(), shard.end(),
-                     [&](const Slice& slice) { return input.have.Contains(slice.range); });
+                     [&](const Slice& slice) { return input.have.Covers(slice.range); });
 }
 
 std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {

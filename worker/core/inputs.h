@@ -56,8 +56,8 @@ class Inputs {
   struct Input {
     MemberId member;
     PartReady ready;  // the latest; its `inlined` is not kept
-    IntervalSet have;
-    IntervalSet asked;
+    FloatSet have;
+    FloatSet asked;
     // The staging buffer is still used on behalf of what was announced before.
     bool blocked = false;
     bool gone = false;

@@ -24,13 +24,13 @@ bool Join(FloatRange& bucket, FloatRange block) {
 }
 
 void CheckCover(const std::vector<FloatRange>& blocks) {
-  IntervalSet cover;
+  FloatSet cover;
   std::uint64_t total = 0;
   for (const FloatRange& block : blocks) {
-    cover.Add(block);
+    cover.Merge(block);
     total += block.count;
   }
-  LOCKSTEP_CHECK(total > 0 && cover.Contains({0, total}),
+  LOCKSTEP_CHECK(total > 0 && cover.Covers({0, total}),
                  "the blocks of the model do not cover its {} parameters", total);
 }
 

@@ -6,14 +6,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/interval_set.h"
 #include "base/messages.h"
-#include "worker/core/interval_set.h"
 
 namespace lockstep::worker {
 
 // Slices begin at multiples of the grain from their bucket's start; sums of squares for clipping
 // are taken for each grain, so that they do not depend on who owns what.
 inline constexpr std::uint64_t kGrain = 1024;
+
+// [first, first + count) of the flat parameter vector, or of a buffer; in floats.
+struct FloatRange {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  std::uint64_t begin() const { return first; }
+  std::uint64_t end() const { return first + count; }
+  static FloatRange Between(std::uint64_t from, std::uint64_t to) { return {from, to - from}; }
+  auto operator<=>(const FloatRange&) const = default;
+};
+using FloatSet = RangeSet<FloatRange>;
 
 struct Slice {
   std::uint32_t bucket = 0;

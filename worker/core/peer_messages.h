@@ -12,7 +12,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "worker/core/interval_set.h"
+#include "worker/core/layout.h"
 
 namespace lockstep::worker {
 

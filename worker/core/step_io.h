@@ -20,7 +20,6 @@
 
 #include "base/messages.h"
 #include "base/time.h"
-#include "worker/core/interval_set.h"
 #include "worker/core/layout.h"
 
 namespace lockstep::worker {

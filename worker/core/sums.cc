@@ -104,7 +104,7 @@ Sums::Shard* Sums::OwnShard(Entry& entry) {
 bool Sums::Held(const Entry& entry, const Shard& shard) const {
   if (shard.mapped || shard.held) return true;
   shard.held = std::all_of(shard.ranges.begin(), shard.ranges.end(),
-                           [&](const FloatRange& range) { return entry.have.Contains(range); });
+                           [&](const FloatRange& range) { return entry.have.Covers(range); });
   return shard.held;
 }
 
@@ -194,7 +194,7 @@ bool Sums::OnOpDone(const event::OpDone& done) {
         return true;
       }
       Shard& shard = *OwnShard(entry);
-      for (const FloatRange& range : shard.ranges) entry.have.Add(range);
+      for (const FloatRange& range : shard.ranges) entry.have.Merge(range);
       Publish(entry);
       return true;
     }
@@ -204,7 +204,7 @@ bool Sums::OnOpDone(const event::OpDone& done) {
         for (Shard& shard : entry.shards) {
           if (!shard.mapped) continue;
           shard.mapped.reset();
-          for (const FloatRange& range : shard.ranges) entry.have.Add(range);
+          for (const FloatRange& range : shard.ranges) entry.have.Merge(range);
         }
       } else if (!entry.applied) {
         entry.all_held = false;
@@ -331,9 +331,9 @@ bool Sums::StoreInlined(Entry& entry, const Shard& shard, const Heard& heard) {
   std::span<const std::byte> floats = heard.floats;
   for (const FloatRange& range : shard.ranges) {
     const std::size_t bytes = range.count * sizeof(float);
-    if (entry.asked.Missing(range) == std::vector<FloatRange>{range}) {
+    if (!entry.asked.Intersects(range)) {
       context_.Emit(action::StoreInline{{*entry.buffer, range}, floats.first(bytes)});
-      entry.have.Add(range);
+      entry.have.Merge(range);
     }
     floats = floats.subspan(bytes);
   }
@@ -349,7 +349,7 @@ void Sums::FetchMissing(Entry& entry, const Shard& shard, const MemberId& from) 
   for (const FloatRange& whole : shard.ranges) {
     for (const FloatRange& lacking : entry.have.Missing(whole)) {
       for (const FloatRange& range : entry.asked.Missing(lacking)) {
-        entry.asked.Add(range);
+        entry.asked.Merge(range);
         fetcher_.Add(from, name, {*entry.buffer, range}, range.first);
       }
     }
@@ -364,7 +364,7 @@ void Sums::OnFetchDone(const Fetcher::Done& done) {
   }
   entry->asked.Remove(done.want.to.range);
   if (done.ok) {
-    entry->have.Add(done.want.to.range);
+    entry->have.Merge(done.want.to.range);
     return;
   }
   if (done.cancelled) {
@@ -451,7 +451,7 @@ std::optional<BufferRange> Sums::FindPiece(const Piece& piece) const {
     return std::nullopt;
   }
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
-  if (!at->second.have.Contains(range)) return std::nullopt;
+  if (!at->second.have.Covers(range)) return std::nullopt;
   return BufferRange{*at->second.buffer, range};
 }
 

@@ -87,8 +87,8 @@ class Sums {
     std::vector<Shard> shards;
     std::optional<BufferId> buffer;
     std::uint32_t generation = 0;
-    IntervalSet have;  // in the buffer
-    IntervalSet asked;
+    FloatSet have;  // in the buffer
+    FloatSet asked;
     Own own = Own::kNothing;
     std::optional<std::uint64_t> op;       // reduction
     std::optional<std::uint64_t> copy_op;  // of mapped shards, before holding them is promised

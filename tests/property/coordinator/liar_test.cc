@@ -2,7 +2,7 @@
 // coordinator survives, closes those it can tell, and counts nothing twice.
 #include <gtest/gtest.h>
 
-#include "coordinator/round/interval_set.h"
+#include "base/interval_set.h"
 #include "tests/property/coordinator/model_worker.h"
 #include "tools/simulate/recording.h"
 

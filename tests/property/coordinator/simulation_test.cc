@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "coordinator/round/interval_set.h"
+#include "base/interval_set.h"
 #include "tests/property/coordinator/model_worker.h"
 #include "tests/property/coordinator/stirring_rule.h"
 #include "tests/property/random_policy.h"
