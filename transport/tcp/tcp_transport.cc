@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "transport/acceptor.h"
+#include "transport/places.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 
@@ -27,8 +28,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Strangers that have not proven themselves yet. A further one pushes out the oldest, so that a
-// flood of silent connections delays members at most, and for no longer than it lasts.
+// Strangers that have not proven themselves yet. A further one pushes out the oldest one of the
+// address that has most of them, so that a flood of connections keeps nobody else out.
 constexpr std::size_t kMaxStrangers = 128;
 constexpr std::size_t kScratchBytes = 256u << 10;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
@@ -93,7 +94,6 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   }
   Status Listen();
   void OnConnection(Connection::Socket socket);
-  void MakeRoomForStranger();
   void LogRefusal(const Error& error);
   void FailConnect(const PeerIdentity& who, const Error& error);
   void StopThread();
@@ -115,7 +115,9 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   tls::ContextPtr tls_server_;  // null: nothing is encrypted
   tls::ContextPtr tls_client_;
   std::vector<std::byte> tls_scratch_;
-  std::vector<std::shared_ptr<Connection>> greeting_;  // oldest first
+  std::vector<std::shared_ptr<Connection>> greeting_;
+  Places places_{{.most = kMaxStrangers}};
+  std::unordered_map<const Connection*, Places::Ticket> strangers_;  // those of greeting_
   std::unordered_map<PeerId, std::shared_ptr<Connection>> peers_;
   std::unordered_map<Connection*, std::string> addresses_;  // of those we connect to
   PeerId last_peer_;
@@ -201,18 +203,19 @@ void TcpTransport::PostAt(Time when, std::function<void()> task) {
 }
 
 void TcpTransport::OnConnection(Connection::Socket socket) {
-  MakeRoomForStranger();
-  greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
-  std::shared_ptr(greeting_.back())->StartAccepted();
-}
-
-void TcpTransport::MakeRoomForStranger() {
-  const auto stranger = [](const auto& connection) { return !connection->whom(); };
-  if (std::ranges::count_if(greeting_, stranger) < static_cast<std::ptrdiff_t>(kMaxStrangers)) {
-    return;
+  const Places::Taken place = places_.Take(MonotonicNow(), AddressKey(socket));
+  const auto loser =
+      std::ranges::find_if(greeting_, [&](const std::shared_ptr<Connection>& connection) {
+        const auto stranger = strangers_.find(connection.get());
+        return place.ended && stranger != strangers_.end() && stranger->second == *place.ended;
+      });
+  if (loser != greeting_.end()) {
+    std::shared_ptr(*loser)->End(
+        Error{ErrorCode::kUnavailable, "too many connections without a greeting"});
   }
-  std::shared_ptr(*std::ranges::find_if(greeting_, stranger))
-      ->End(Error{ErrorCode::kUnavailable, "too many connections without a greeting"});
+  greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
+  strangers_.emplace(greeting_.back().get(), place.ticket);
+  std::shared_ptr(greeting_.back())->StartAccepted();
 }
 
 void TcpTransport::Connect(const PeerIdentity& who, const std::string& address) {
@@ -245,6 +248,7 @@ std::shared_ptr<Connection> TcpTransport::TakeGreeting(const Connection& connect
   LOCKSTEP_CHECK(found != greeting_.end());
   std::shared_ptr<Connection> taken = *found;
   greeting_.erase(found);
+  if (const auto stranger = strangers_.extract(&connection)) places_.GiveBack(stranger.mapped());
   return taken;
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -197,6 +198,26 @@ TEST_F(Peer, WrongKeyIsRefused) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kRefused);
   EXPECT_TRUE(Map(address_).ok()) << "and the server goes on";
+}
+
+// Whatever it knows. The same process as itself may, so that it is the user that is refused.
+TEST_F(Peer, AnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  constexpr uid_t kNobody = 65534;
+  const auto asks = [](uid_t user) {
+    const Arena arena = MakeArena();
+    const auto server = Serve(arena);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setresuid(user, user, user) != 0) _exit(2);
+      _exit(Map(server->address()).ok() ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(asks(0), 0);
+  EXPECT_EQ(asks(kNobody), 1);
 }
 
 TEST_F(Peer, AnotherIncarnationThanWasMeantIsRefused) {

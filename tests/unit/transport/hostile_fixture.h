@@ -33,13 +33,18 @@ inline std::vector<std::byte> JobKey() { return std::vector<std::byte>(32, std::
 // A peer by hand: blocking sockets, any bytes.
 class RawPeer {
  public:
-  explicit RawPeer(const std::string& address) {
+  // `from`: an address of this host.
+  explicit RawPeer(const std::string& address, const char* from = "127.0.0.1") {
     const std::size_t colon = address.rfind(':');
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
     inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
     socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, from, &own.sin_addr);
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
     EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     const int at_once = 1;
     ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));

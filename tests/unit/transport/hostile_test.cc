@@ -41,6 +41,20 @@ TEST_P(HostileTest, SilentStrangersDoNotKeepMembersOut) {
   EXPECT_TRUE(silent.front()->AwaitEnd());
 }
 
+TEST_P(HostileTest, ManyStrangersOfOneAddressPushNobodyElseOut) {
+  const auto member = MakePeer();
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(std::make_unique<RawPeer>(transport_->address(), "127.0.0.2"));
+  }
+  EXPECT_TRUE(silent.front()->AwaitEnd());
+  member->GreetAndSettle();
+  PieceName name;
+  name.bytes = 100;
+  member->WriteFrame(FrameType::kFetch, 1, EncodePieceName(name));
+  EXPECT_TRUE(member->ReadFrame().has_value());
+}
+
 TEST_P(HostileTest, SettingsComeFirstAndOnce) {
   const auto early = MakePeer();
   early->Greet();
