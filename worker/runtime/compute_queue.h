@@ -37,7 +37,7 @@ class ComputeQueue {
   };
 
   // --- data thread ---
-  // `queue` outlives the desk.
+  // `queue` outlives this.
   void StartWork(UnitQueue* queue, const action::StartWork& work);
   void WakeCompute();
   void VoidWork();

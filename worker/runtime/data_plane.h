@@ -46,7 +46,8 @@ class DataPlane {
   // Starts what transports there are; kUnavailable when there is none at all.
   static Result<std::unique_ptr<DataPlane>> Start(Setup setup, const Layout& layout,
                                                   WorkerBuffers& buffers,
-                                                  const Optimizer& optimizer, ComputeQueue& desk);
+                                                  const Optimizer& optimizer,
+                                                  ComputeQueue& compute);
   virtual ~DataPlane() = default;  // ends the connections and the threads
 
   virtual const std::vector<TransportOffer>& offers() const = 0;

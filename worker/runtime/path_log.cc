@@ -12,31 +12,64 @@ namespace paths = transport::paths;
 void PathLog::Machine(const transport::Capabilities& library) const {
   spdlog::info("{}{}{} carries {}", library.name, library.version.empty() ? "" : " ",
                library.version, library.cuda_memory ? "host and GPU memory" : "host memory");
-  if (!facts_.gpu) return;
+  if (!setup_.facts.gpu) return;
   std::string ports;
-  for (const paths::RdmaPort* port : paths::NearestPorts(facts_.machine, facts_.gpu_pci)) {
+  for (const paths::RdmaPort* port :
+       paths::NearestPorts(setup_.facts.machine, setup_.facts.gpu_pci)) {
     ports += (ports.empty() ? "" : ", ") + port->name();
   }
   spdlog::info("GPU {}: nearest RDMA port {}; {}",
-               facts_.gpu_pci.empty() ? "at an unknown place" : facts_.gpu_pci,
+               setup_.facts.gpu_pci.empty() ? "at an unknown place" : setup_.facts.gpu_pci,
                ports.empty() ? "none" : ports,
-               facts_.machine.nvidia.peermem ? "nvidia_peermem is loaded"
-               : facts_.machine.dmabuf()     ? "the driver has dma-buf"
-                                             : "no nvidia_peermem and no dma-buf");
-  if (const auto reason = paths::WhyNoGpuMemory(facts_, library)) {
+               setup_.facts.machine.nvidia.peermem ? "nvidia_peermem is loaded"
+               : setup_.facts.machine.dmabuf()     ? "the driver has dma-buf"
+                                                   : "no nvidia_peermem and no dma-buf");
+  if (const auto reason = paths::WhyNoGpuMemory(setup_.facts, library)) {
     spdlog::warn("staged through host memory: {}; {}", reason.why, reason.remedy);
   }
 }
 
-std::string PathLog::Peer(const transport::Capabilities& library,
-                          const transport::PathReport& report, bool same_host,
-                          const std::string& not_mapped, PeerPath& path) const {
+void PathLog::NoteHosts(const Form& form) {
+  for (const auto* list : {&form.connect_to, &form.expect}) {
+    for (const PeerInfo& info : *list) {
+      if (info.host_id != setup_.host_id) continue;
+      on_this_host_[info.member] = {.has_arena = !info.mapping_address.empty()};
+    }
+  }
+}
+
+std::string PathLog::WhyNotMapped(const PeerPath& path, const PeerMapper& mapper) const {
+  const auto peer = on_this_host_.find(path.peer);
+  if (peer == on_this_host_.end() || path.mapped) return {};
+  if (!no_arena_.empty()) return no_arena_;
+  if (!peer->second.has_arena) return "it has no memory to map; its log says why";
+  const std::string why = mapper.WhyNot(path.peer);
+  return why.empty() ? "it does not map this worker's memory; its log says why" : why;
+}
+
+std::string PathLog::Judge(const OpenTransport& active, const PeerMapper& mapper,
+                           Reached& reached) const {
+  std::string unfit;
+  for (PeerPath& path : reached.peers) {
+    const auto mapped = mapper.Rate(path.peer);
+    path.gb_per_second = path.mapped && mapped ? *mapped : active.Measured(path.peer);
+    std::string reason =
+        JudgeOne(active.library, active.PathTo(path.peer), WhyNotMapped(path, mapper), path);
+    if (unfit.empty()) unfit = std::move(reason);
+  }
+  return unfit;
+}
+
+std::string PathLog::JudgeOne(const transport::Capabilities& library,
+                              const transport::PathReport& report, const std::string& not_mapped,
+                              PeerPath& path) const {
   if (!path.reached) {
     spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
     return {};
   }
+  const bool same_host = on_this_host_.contains(path.peer);
   const paths::Link link{.path = report, .mapped = path.mapped, .same_host = same_host};
-  const paths::Finding finding = paths::Judge(facts_, library, link);
+  const paths::Finding finding = paths::Judge(setup_.facts, library, link);
   path.path = finding.path;
   spdlog::info("worker {}: path {}, {}{}{}", path.peer.worker, path.path,
                RateText(path.gb_per_second),
@@ -47,8 +80,8 @@ std::string PathLog::Peer(const transport::Capabilities& library,
   } else if (finding.advice) {
     spdlog::warn("worker {}: {}; {}", path.peer.worker, finding.advice.why, finding.advice.remedy);
   }
-  if (!require_gpudirect_ || same_host || finding.had == paths::Way::kGpuDirect) return {};
-  const paths::Reason reason = paths::WhyNotGpuDirect(facts_, library, link);
+  if (!setup_.require_gpudirect || same_host || finding.had == paths::Way::kGpuDirect) return {};
+  const paths::Reason reason = paths::WhyNotGpuDirect(setup_.facts, library, link);
   return fmt::format("--require-gpudirect: worker {} is reached by {}: {}; {}", path.peer.worker,
                      path.path, reason.why, reason.remedy);
 }

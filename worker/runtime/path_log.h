@@ -1,35 +1,49 @@
 // What a worker says of the paths to its peers: into its log, and to the coordinator.
 #pragma once
 
-#include <set>
+#include <map>
 #include <string>
 
 #include "base/messages.h"
 #include "transport/paths/judge.h"
 #include "transport/transport.h"
-#include "worker/core/step_io.h"
+#include "worker/runtime/open_transport.h"
+#include "worker/runtime/peer_mapper.h"
 
 namespace lockstep::worker {
 
 class PathLog {
  public:
-  // `require_gpudirect`: whoever reaches a peer on another host otherwise is unfit.
-  PathLog(transport::paths::Facts facts, bool require_gpudirect)
-      : facts_(std::move(facts)), require_gpudirect_(require_gpudirect) {}
+  struct Setup {
+    transport::paths::Facts facts;
+    bool require_gpudirect = false;  // whoever reaches a peer on another host otherwise is unfit
+    std::string host_id;             // of this worker
+  };
+  explicit PathLog(Setup setup) : setup_(std::move(setup)) {}
 
+  // Peers cannot map this worker's memory, and why.
+  void NoArena(std::string why) { no_arena_ = std::move(why); }
   // What of this machine decides over paths, once.
   void Machine(const transport::Capabilities& library) const;
-
-  // Judges and logs the path to a peer that was reached and measured, or that it was not. `report`
-  // is its connection's. Puts into `path` what there is to say, with what is done to gradients on
-  // the way. `not_mapped`: why not, of a peer on this host. Returns why this worker is unfit;
-  // empty: it is not.
-  std::string Peer(const transport::Capabilities& library, const transport::PathReport& report,
-                   bool same_host, const std::string& not_mapped, PeerPath& path) const;
+  // Which peers are on this host.
+  void NoteHosts(const Form& form);
+  // Judges and logs the path to each peer that was reached over `active` and measured, or that it
+  // was not; adds to `reached` what was measured and what there is to say, with what is done to
+  // gradients on the way. Returns why this worker is unfit; empty: it is not.
+  std::string Judge(const OpenTransport& active, const PeerMapper& mapper, Reached& reached) const;
 
  private:
-  const transport::paths::Facts facts_;
-  const bool require_gpudirect_;
+  struct Neighbour {
+    bool has_arena = false;
+  };
+  // Of a peer on this host that is not mapped.
+  std::string WhyNotMapped(const PeerPath& path, const PeerMapper& mapper) const;
+  std::string JudgeOne(const transport::Capabilities& library, const transport::PathReport& report,
+                       const std::string& not_mapped, PeerPath& path) const;
+
+  const Setup setup_;
+  std::string no_arena_;
+  std::map<MemberId, Neighbour> on_this_host_;  // as the Forms said
 };
 
 }  // namespace lockstep::worker

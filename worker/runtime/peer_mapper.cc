@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "transport/mapping/map_peer.h"
-#include "worker/runtime/link.h"
+#include "worker/runtime/open_transport.h"
 
 namespace lockstep::worker {
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <fstream>
 #include <mutex>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "transport/paths/judge.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/control_link.h"
+#include "worker/runtime/coordinator_inbox.h"
 #include "worker/runtime/data_plane.h"
 #include "worker/runtime/local_steps.h"
 #include "worker/runtime/pacer.h"
@@ -27,15 +26,6 @@ namespace {
 // All units of a round (job.units allows no more) may come to one worker.
 constexpr std::uint32_t kMaxUnits = 65536;
 constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
-// Before this worker is ready, of which each is small: members leave meanwhile.
-constexpr std::size_t kMaxEarlyMessages = 8192;
-
-bool MayComeEarly(const ToWorker& message) {
-  return std::holds_alternative<Refuse>(message) || std::holds_alternative<MemberLeft>(message) ||
-         std::holds_alternative<Finish>(message) || std::holds_alternative<SetSlowdown>(message) ||
-         std::holds_alternative<AskToLeave>(message) || std::holds_alternative<Ping>(message);
-}
-
 // Equal on all processes of one running kernel.
 std::string HostId() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
@@ -49,42 +39,74 @@ std::string HostName() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-// The messages that come before Begin, and whoever waits for the first of them.
-class Inbox {
+// How the gradient is cut into buckets, and how many of them are final in the last unit of a part:
+// blocks become final one after the other, and a bucket with its last one.
+class FinalBuckets {
  public:
-  // False: there are too many of them.
-  bool Put(ToWorker message) {
-    std::lock_guard lock(mutex_);
-    if (messages_.size() >= kMaxEarlyMessages) return false;
-    messages_.push_back(std::move(message));
-    wake_.notify_all();
-    return true;
-  }
-  void Close(Error error) {
-    std::lock_guard lock(mutex_);
-    if (!closed_) closed_ = std::move(error);
-    wake_.notify_all();
-  }
-  Result<ToWorker> Wait(Duration timeout) {
-    std::unique_lock lock(mutex_);
-    if (!wake_.wait_for(lock, timeout, [this] { return closed_ || !messages_.empty(); })) {
-      return Error{ErrorCode::kTimeout, "the coordinator does not answer"};
+  FinalBuckets(const JobDescription& description, std::uint64_t bucket_bytes)
+      : blocks_(description.blocks), finish_order_(description.finish_order) {
+    std::vector<FloatRange> in_model_order;
+    std::uint64_t offset = 0;
+    for (const std::uint64_t size : blocks_) {
+      in_model_order.push_back({offset, size});
+      offset += size;
     }
-    if (messages_.empty()) return *closed_;
-    ToWorker message = std::move(messages_.front());
-    messages_.pop_front();
-    return message;
+    LOCKSTEP_CHECK(offset == description.parameter_count,
+                   "blocks of {} parameters in a model of {}", offset, description.parameter_count);
+    std::vector<FloatRange> finished;
+    for (const std::uint32_t block : finish_order_) finished.push_back(in_model_order.at(block));
+    layout_.emplace(finished, bucket_bytes);
+    std::uint64_t end = 0;
+    for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
+      end += layout_->bucket(b).count;
+      ends_.push_back(end);
+    }
   }
-  std::deque<ToWorker> TakeAll() {
-    std::lock_guard lock(mutex_);
-    return std::move(messages_);
+
+  const Layout& layout() const { return *layout_; }
+
+  void BeginUnit() {
+    blocks_final_ = 0;
+    floats_final_ = 0;
+    buckets_final_ = 0;
+  }
+
+  // How many buckets are final with this block; null: no more than before. Blocks out of order
+  // count with the seal of the part only, and so does the last bucket, which the seal tells.
+  std::optional<std::uint32_t> BlockFinal(std::uint32_t block) {
+    if (blocks_final_ == finish_order_.size() || finish_order_[blocks_final_] != block) return {};
+    ++blocks_final_;
+    floats_final_ += blocks_[block];
+    std::uint32_t buckets = buckets_final_;
+    while (buckets < ends_.size() && ends_[buckets] <= floats_final_) ++buckets;
+    if (buckets == buckets_final_ || buckets == ends_.size()) return {};
+    return buckets_final_ = buckets;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<ToWorker> messages_;
-  std::optional<Error> closed_;
+  const std::vector<std::uint64_t> blocks_;
+  const std::vector<std::uint32_t> finish_order_;
+  std::optional<Layout> layout_;
+  std::vector<std::uint64_t> ends_;  // of each bucket, in floats, in the order of becoming final
+  std::size_t blocks_final_ = 0;     // of the unit in hand
+  std::uint64_t floats_final_ = 0;
+  std::uint32_t buckets_final_ = 0;  // as was told
+};
+
+// The order of the samples of one epoch, drawn when its first unit comes.
+class SampleOrder {
+ public:
+  const std::vector<std::uint32_t>& Of(Epoch epoch, std::uint64_t seed, std::uint64_t samples) {
+    if (!epoch_ || *epoch_ != epoch) {
+      order_ = EpochOrder(seed, epoch, static_cast<std::uint32_t>(samples));
+      epoch_ = epoch;
+    }
+    return order_;
+  }
+
+ private:
+  std::optional<Epoch> epoch_;
+  std::vector<std::uint32_t> order_;
 };
 
 class SessionImpl final : public Session {
@@ -92,32 +114,29 @@ class SessionImpl final : public Session {
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    if (link_ && !ended_) link_->Send(Leave{leave_reason_});
-    {
-      std::lock_guard lock(handover_);
-      closing_ = true;  // what still comes from the coordinator is for nobody
-    }
-    plane_.reset();  // before the link, to which it speaks
-    link_.reset();
+    if (control_ && !ended_) control_->Send(Leave{leave_reason_});
+    inbox_.Stop();
+    plane_.reset();  // before the channel, to which it speaks
+    control_.reset();
   }
 
   Status Open() {
     auto address = ParseHostPort(options_.coordinator);
     if (!address) return address.error();
     ControlLink::Callbacks callbacks;
-    callbacks.on_message = [this](ToWorker message) { OnMessage(std::move(message)); };
-    callbacks.on_closed = [this](Error error) { OnClosed(std::move(error)); };
-    auto link = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
-                                     std::move(callbacks));
-    if (!link) return link.error();
-    link_ = std::move(*link);
-    link_->Send(Hello{.protocol = kProtocolVersion,
-                      .version = Version(),
-                      .host = HostName(),
-                      .pid = static_cast<std::uint64_t>(::getpid()),
-                      .device = options_.device,
-                      .wanted = options_.wanted,
-                      .host_id = HostId()});
+    callbacks.on_message = [this](ToWorker message) { inbox_.Put(std::move(message)); };
+    callbacks.on_closed = [this](const Error& error) { inbox_.Close(error); };
+    auto control = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
+                                        std::move(callbacks));
+    if (!control) return control.error();
+    control_ = std::move(*control);
+    control_->Send(Hello{.protocol = kProtocolVersion,
+                         .version = Version(),
+                         .host = HostName(),
+                         .pid = static_cast<std::uint64_t>(::getpid()),
+                         .device = options_.device,
+                         .wanted = options_.wanted,
+                         .host_id = HostId()});
     auto answer = inbox_.Wait(kWelcomeTimeout);
     if (!answer) {
       return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
@@ -137,7 +156,7 @@ class SessionImpl final : public Session {
     auto config = ParseJobConfig(welcome_.config_text, "the job's config", settings);
     if (!config) return config.error();
     config_ = std::move(*config);
-    link_->SetTimeout(FromSeconds(config_.liveness.timeout_s));
+    control_->SetTimeout(FromSeconds(config_.liveness.timeout_s));
     return {};
   }
 
@@ -158,22 +177,22 @@ class SessionImpl final : public Session {
     auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
     if (!optimizer) return optimizer.error();
     optimizer_ = std::move(*optimizer);
-    PlanBuckets();
+    buckets_.emplace(description_, config_.exchange.bucket_bytes);
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
-    auto buffers = WorkerBuffers::Make(*layout_, StateTensors(), mapping, memory);
+    auto buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory);
     if (!buffers && mapping) {
       no_arena_ = buffers.error().message;
       spdlog::warn("no mapping for peers on this host: {}", no_arena_);
-      buffers = WorkerBuffers::Make(*layout_, StateTensors(), false, std::move(memory));
+      buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory));
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
 
     pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
-                                     welcomed_at_ - Duration(welcome_.age_ns), self().worker,
-                                     welcome_.workers);
+                                     inbox_.welcomed_at() - Duration(welcome_.age_ns),
+                                     self().worker, welcome_.workers);
     std::string slowdowns;
     for (const SlowdownSpec& spec : options_.slowdowns) {
       if (AppliesTo(spec, self().worker)) slowdowns += ToString(spec) + "\n";
@@ -184,36 +203,35 @@ class SessionImpl final : public Session {
                    fmt::format("--slowdown: there are more than {}, or together they are too long",
                                kMaxSlowdownSpecs / 2)};
     }
-    desk_.OnCancelled([this] { pacer_->Wake(); });
+    compute_.OnCancelled([this] { pacer_->Wake(); });
     if (Status set = SetSlowdowns(slowdowns); !set.ok()) return set;
 
-    auto plane = DataPlane::Start(MakeSetup(), *layout_, *buffers_, *optimizer_, desk_);
+    auto plane =
+        DataPlane::Start(MakeSetup(), buckets_->layout(), *buffers_, *optimizer_, compute_);
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
-    {
-      std::lock_guard lock(handover_);
-      ready_ = true;
-    }
-    link_->Send(Ready{.transports = plane_->offers(),
-                      .mapping_address = plane_->mapping_address(),
-                      .dataset_digest = description_.dataset_digest,
-                      .train_samples = description_.train_samples,
-                      .test_samples = description_.test_samples,
-                      .parameter_count = description_.parameter_count,
-                      .state_tensors = StateTensors(),
-                      .tensors = description_.tensors,
-                      .state_names = optimizer_->state_names(),
-                      .slowdowns = std::move(slowdowns)});
-    std::lock_guard lock(handover_);
-    begun_ = true;
-    for (ToWorker& message : inbox_.TakeAll()) Deliver(std::move(message));
-    if (link_closed_) plane_->Post(event::CoordinatorGone{*link_closed_});
+    inbox_.ExpectAll();
+    control_->Send(Ready{.transports = plane_->offers(),
+                         .mapping_address = plane_->mapping_address(),
+                         .dataset_digest = description_.dataset_digest,
+                         .train_samples = description_.train_samples,
+                         .test_samples = description_.test_samples,
+                         .parameter_count = description_.parameter_count,
+                         .state_tensors = StateTensors(),
+                         .tensors = description_.tensors,
+                         .state_names = optimizer_->state_names(),
+                         .slowdowns = std::move(slowdowns)});
+    inbox_.PassTo({.on_message = [this](ToWorker message) { Deliver(std::move(message)); },
+                   .on_gone =
+                       [this](std::string reason) {
+                         plane_->Post(event::CoordinatorGone{std::move(reason)});
+                       }});
     return {};
   }
 
   Work Next() override {
     for (;;) {
-      auto pick = desk_.Next();
+      auto pick = compute_.Next();
       switch (pick.kind) {
         case ComputeQueue::Pick::Kind::kUnit:
           return TrainWork(std::move(pick));
@@ -248,26 +266,19 @@ class SessionImpl final : public Session {
 
   void BlockFinal(std::uint32_t block) override {
     // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
-    if (!take_.last || local_steps_ || pacer_->Active() ||
-        next_final_ >= description_.finish_order.size())
-      return;
-    if (description_.finish_order[next_final_] != block) return;  // out of order: final at Done
-    final_floats_ += description_.blocks[block];
-    ++next_final_;
-    std::uint32_t buckets = buckets_final_;
-    while (buckets < layout_->bucket_count() && bucket_end_[buckets] <= final_floats_) ++buckets;
-    if (buckets == buckets_final_ || buckets == layout_->bucket_count())
-      return;  // the last one is told by the seal
-    buckets_final_ = buckets;
-    plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
+    if (!take_.last || local_steps_ || pacer_->Active()) return;
+    if (const auto buckets = buckets_->BlockFinal(block)) {
+      plane_->Post(
+          event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = *buckets});
+    }
   }
 
   void Done(const UnitResult& result) override {
     LOCKSTEP_CHECK(in_unit_, "Done without a unit");
     in_unit_ = false;
-    if (local_steps_ && !desk_.cancelled().load()) local_steps_->UnitDone(result.samples);
+    if (local_steps_ && !compute_.cancelled().load()) local_steps_->UnitDone(result.samples);
     const std::int64_t end =
-        pacer_->Pace(desk_.cancelled(), desk_.ended()).time_since_epoch().count();
+        pacer_->Pace(compute_.cancelled(), compute_.ended()).time_since_epoch().count();
     plane_->Post(event::UnitDone{.work = take_.work,
                                  .part = take_.part,
                                  .samples = result.samples,
@@ -285,44 +296,18 @@ class SessionImpl final : public Session {
                                        .correct = correct});
   }
 
-  const std::atomic<bool>& Cancelled() const override { return desk_.cancelled(); }
+  const std::atomic<bool>& Cancelled() const override { return compute_.cancelled(); }
 
   void Interrupt(std::string reason) override {
-    std::lock_guard lock(handover_);
+    std::lock_guard lock(leaving_);
     leave_reason_ = reason;
-    if (begun_) {
-      plane_->Post(event::LeaveAsked{std::move(reason)});
-    } else {
-      desk_.End({.reason = std::move(reason), .left = true});
-    }
+    const bool begun = inbox_.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
+    if (!begun) compute_.End({.reason = std::move(reason), .left = true});
   }
 
  private:
   std::uint32_t StateTensors() const {
     return static_cast<std::uint32_t>(optimizer_->state_names().size());
-  }
-
-  // Runs of parameters in the order in which their gradients become final, and where each bucket
-  // ends in that order.
-  void PlanBuckets() {
-    std::vector<FloatRange> in_model_order;
-    std::uint64_t offset = 0;
-    for (std::uint64_t size : description_.blocks) {
-      in_model_order.push_back({offset, size});
-      offset += size;
-    }
-    LOCKSTEP_CHECK(offset == description_.parameter_count,
-                   "blocks of {} parameters in a model of {}", offset,
-                   description_.parameter_count);
-    std::vector<FloatRange> finished;
-    for (std::uint32_t block : description_.finish_order)
-      finished.push_back(in_model_order.at(block));
-    layout_.emplace(finished, config_.exchange.bucket_bytes);
-    std::uint64_t end = 0;
-    for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
-      end += layout_->bucket(b).count;
-      bucket_end_.push_back(end);
-    }
   }
 
   DataPlane::Setup MakeSetup() {
@@ -341,7 +326,7 @@ class SessionImpl final : public Session {
     setup.machine.test_samples = description_.test_samples;
     setup.machine.unit_samples = config_.job.global_batch;
     setup.job_key = welcome_.job_key;
-    setup.data_host = options_.data_host.empty() ? link_->local_address() : options_.data_host;
+    setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.machine.formation_timeout = setup.timeouts.formation;
@@ -354,12 +339,12 @@ class SessionImpl final : public Session {
     setup.paths.device_exchange = !buffers_->memory().on_host();
     setup.require_gpudirect = options_.require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
-      desk_.End({.reason = reason, .failed = true, .unfit = true});
-      link_->Send(Leave{reason});
+      compute_.End({.reason = reason, .failed = true, .unfit = true});
+      control_->Send(Leave{reason});
     };
     setup.initialize = description_.initialize;
     setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
-      link_->Send(std::move(message), Guarded(std::move(sent)));
+      control_->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& specs) {
       if (Status status = SetSlowdowns(specs); !status.ok())
@@ -371,10 +356,7 @@ class SessionImpl final : public Session {
   // The control thread may still hold what the plane wants to be told of when the plane has ended.
   std::function<void()> Guarded(std::function<void()> sent) {
     if (!sent) return nullptr;
-    return [this, sent = std::move(sent)] {
-      std::lock_guard lock(handover_);
-      if (!closing_) sent();
-    };
+    return [this, sent = std::move(sent)] { inbox_.IfPassing(sent); };
   }
 
   Status SetSlowdowns(const std::string& lines) {
@@ -384,54 +366,23 @@ class SessionImpl final : public Session {
     return {};
   }
 
-  // Control thread.
-  void OnMessage(ToWorker message) {
-    std::lock_guard lock(handover_);
-    if (closing_ || broken_) return;
-    const bool welcome = welcomed_at_ == Time{} && std::holds_alternative<Welcome>(message);
-    if (welcome) welcomed_at_ = MonotonicNow();
-    if (begun_) {
-      Deliver(std::move(message));
-    } else if ((!welcome && !ready_ && !MayComeEarly(message)) || !inbox_.Put(std::move(message))) {
-      broken_ = true;
-      const Error error{ErrorCode::kClosed,
-                        "the coordinator broke the protocol: it says what cannot be said before "
-                        "this worker is ready"};
-      inbox_.Close(error);
-      desk_.End({.reason = error.message, .failed = true});
-    }
-  }
+  // The inbox is locked.
   void Deliver(ToWorker message) {
     // Answered by the channel.
     if (std::holds_alternative<Ping>(message)) return;
     if (const auto* refuse = std::get_if<Refuse>(&message)) {
-      desk_.End({.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
-                 .failed = true,
-                 .unfit = !refuse->try_again});
+      compute_.End(
+          {.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
+           .failed = true,
+           .unfit = !refuse->try_again});
     }
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
-  // What came before is dealt with before: it may say why.
-  void OnClosed(Error error) {
-    const std::string reason =
-        fmt::format("the connection to the coordinator is closed: {}", error.message);
-    std::lock_guard lock(handover_);
-    if (closing_) return;
-    if (begun_) {
-      plane_->Post(event::CoordinatorGone{reason});
-    } else {
-      link_closed_ = reason;
-      inbox_.Close(std::move(error));
-    }
-  }
-
   Work TrainWork(ComputeQueue::Pick pick) {
     take_ = pick.take;
     in_unit_ = true;
     unit_started_ = pacer_->Begin(pick.work.round, take_.unit.index.value, MonotonicNow());
-    final_floats_ = 0;
-    next_final_ = 0;
-    buckets_final_ = 0;
+    buckets_->BeginUnit();
     float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
     const std::uint64_t count = description_.parameter_count;
     const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
@@ -443,27 +394,23 @@ class SessionImpl final : public Session {
       std::memset(gradient, 0, count * sizeof(float));
     }
     const Epoch epoch = pick.work.epoch;
-    if (!order_epoch_ || *order_epoch_ != epoch) {
-      order_ = EpochOrder(config_.job.seed, epoch,
-                          static_cast<std::uint32_t>(description_.train_samples));
-      order_epoch_ = epoch;
-    }
+    const auto& order = order_.Of(epoch, config_.job.seed, description_.train_samples);
     const SampleRange& range = take_.unit.range;
-    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order_.size(),
-                   "a unit [{}, {}) of {} samples", range.from, range.to, order_.size());
+    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order.size(),
+                   "a unit [{}, {}) of {} samples", range.from, range.to, order.size());
     Work work;
     work.kind = Work::Kind::kTrain;
     work.round = pick.work.round;
     work.epoch = epoch;
     work.range = range;
-    work.samples = std::span(order_).subspan(range.from, range.size());
+    work.samples = std::span(order).subspan(range.from, range.size());
     work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
                                          : buffers_->parameters(),
                        count};
     if (pick.next && pick.next->range.from < pick.next->range.to &&
-        pick.next->range.to <= order_.size() && pick.next->range.size() <= 2 * range.size()) {
+        pick.next->range.to <= order.size() && pick.next->range.size() <= 2 * range.size()) {
       work.next_range = pick.next->range;
-      work.next_samples = std::span(order_).subspan(pick.next->range.from, pick.next->range.size());
+      work.next_samples = std::span(order).subspan(pick.next->range.from, pick.next->range.size());
     }
     // What a work is computed with changes between two works only: while this thread is in no unit.
     work.parameters_version = take_.work;
@@ -500,25 +447,19 @@ class SessionImpl final : public Session {
   }
 
   const SessionOptions options_;
-  Inbox inbox_;
-  ComputeQueue desk_;
+  ComputeQueue compute_;
+  CoordinatorInbox inbox_{
+      [this](const Error& broken) { compute_.End({.reason = broken.message, .failed = true}); }};
   Welcome welcome_;
   JobConfig config_;
   JobDescription description_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<Layout> layout_;
-  std::vector<std::uint64_t> bucket_end_;
+  std::optional<FinalBuckets> buckets_;
   std::unique_ptr<WorkerBuffers> buffers_;
   std::unique_ptr<Pacer> pacer_;
-  std::unique_ptr<ControlLink> link_;
+  std::unique_ptr<ControlLink> control_;
   std::unique_ptr<DataPlane> plane_;
-  std::mutex handover_;  // of messages from the inbox to the machine, at Begin
-  Time welcomed_at_;     // before the first message is taken out of the inbox
-  bool ready_ = false;   // the coordinator is told, or about to be
-  bool begun_ = false;
-  std::optional<std::string> link_closed_;  // before that, and why
-  bool closing_ = false;
-  bool broken_ = false;                           // the coordinator broke the protocol before that
+  std::mutex leaving_;                            // guards leave_reason_
   std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.
@@ -530,12 +471,8 @@ class SessionImpl final : public Session {
   bool in_unit_ = false;
   bool ended_ = false;
   Time unit_started_;
-  std::uint64_t final_floats_ = 0;
-  std::uint32_t buckets_final_ = 0;
-  std::size_t next_final_ = 0;
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
-  std::optional<Epoch> order_epoch_;
-  std::vector<std::uint32_t> order_;
+  SampleOrder order_;
 };
 
 }  // namespace

@@ -68,26 +68,26 @@ class FakeTransport final : public transport::Transport {
 
 struct FetchQueueTest : ::testing::Test {
   void Fetch(std::uint64_t number) {
-    desk.Fetch(kPeer, number, {.offset = number, .bytes = 8}, {transport::RegionId(1), 0, 8});
+    queue.Fetch(kPeer, number, {.offset = number, .bytes = 8}, {transport::RegionId(1), 0, 8});
   }
   bool Done(std::uint64_t id, transport::FetchStatus status = transport::FetchStatus::kOk) {
-    return desk.OnFetchDone(transport::FetchId(id), status);
+    return queue.OnFetchDone(transport::FetchId(id), status);
   }
 
   static constexpr transport::PeerId kPeer{7};
   FakeTransport transport;
   std::vector<std::pair<std::uint64_t, FetchStatus>> reports;
   Duration patience = std::chrono::hours(1);
-  FetchQueue desk{transport, patience, [this](std::uint64_t number, FetchStatus status) {
-                    reports.emplace_back(number, status);
-                  }};
+  FetchQueue queue{transport, patience, [this](std::uint64_t number, FetchStatus status) {
+                     reports.emplace_back(number, status);
+                   }};
 };
 
 TEST_F(FetchQueueTest, WhatIsRefusedForNowWaitsAndKeepsItsOrder) {
   for (std::uint64_t number = 1; number <= 5; ++number) Fetch(number);
   EXPECT_THAT(transport.fetched, ElementsAre(1, 2));
   EXPECT_EQ(transport.tries, 3);  // the ones behind it are not even tried
-  EXPECT_EQ(desk.waiting(kPeer), 3u);
+  EXPECT_EQ(queue.waiting(kPeer), 3u);
   transport.RunPosted();
   EXPECT_THAT(reports, IsEmpty());
   transport.room = 1;
@@ -97,7 +97,7 @@ TEST_F(FetchQueueTest, WhatIsRefusedForNowWaitsAndKeepsItsOrder) {
   transport.room = 9;
   transport.RunTimers();
   EXPECT_THAT(transport.fetched, ElementsAre(1, 2, 3, 4, 5));
-  EXPECT_EQ(desk.waiting(kPeer), 0u);
+  EXPECT_EQ(queue.waiting(kPeer), 0u);
   EXPECT_TRUE(transport.timers.empty());  // nothing waits, nobody looks
   EXPECT_THAT(transport.closed, IsEmpty());
   EXPECT_FALSE(Done(99));  // not the machine's
@@ -107,7 +107,7 @@ TEST_F(FetchQueueTest, ManyQueuesOneAfterAnotherKeepOneTimer) {
   transport.room = 0;
   for (std::uint64_t number = 1; number <= 50; ++number) {
     Fetch(number);
-    desk.GiveUp(number);
+    queue.GiveUp(number);
     transport.room = 0;
     transport.RunTimers();
   }
@@ -119,9 +119,9 @@ TEST_F(FetchQueueTest, ManyQueuesOneAfterAnotherKeepOneTimer) {
 
 TEST_F(FetchQueueTest, GivenUpItEndsOnceWhereverItIs) {
   for (std::uint64_t number = 1; number <= 4; ++number) Fetch(number);
-  desk.GiveUp(1);
+  queue.GiveUp(1);
   EXPECT_THAT(transport.given_up, ElementsAre(1));
-  desk.GiveUp(3);
+  queue.GiveUp(3);
   EXPECT_THAT(reports, IsEmpty());  // never from within
   transport.RunPosted();
   EXPECT_THAT(reports, ElementsAre(Pair(3, FetchStatus::kGivenUp)));
@@ -134,15 +134,15 @@ TEST_F(FetchQueueTest, GivenUpItEndsOnceWhereverItIs) {
 TEST_F(FetchQueueTest, APeerThatIsDownIsNotWaitedFor) {
   for (std::uint64_t number = 1; number <= 4; ++number) Fetch(number);
   transport.down = true;
-  desk.OnPeerDown(kPeer);
+  queue.OnPeerDown(kPeer);
   EXPECT_THAT(reports,
               ElementsAre(Pair(3, FetchStatus::kPeerDown), Pair(4, FetchStatus::kPeerDown)));
   Fetch(5);
-  desk.Refuse(6);
+  queue.Refuse(6);
   EXPECT_EQ(reports.size(), 2u);
   transport.RunPosted();
   EXPECT_EQ(reports.size(), 4u);
-  EXPECT_EQ(desk.waiting(kPeer), 0u);
+  EXPECT_EQ(queue.waiting(kPeer), 0u);
 }
 
 struct ImpatientFetchQueueTest : FetchQueueTest {

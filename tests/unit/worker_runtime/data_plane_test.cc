@@ -60,7 +60,7 @@ class Plane {
         changed_.notify_all();
       }
     };
-    auto plane = DataPlane::Start(std::move(setup), layout_, *buffers_, *optimizer_, desk_);
+    auto plane = DataPlane::Start(std::move(setup), layout_, *buffers_, *optimizer_, compute_);
     EXPECT_TRUE(plane.ok());
     plane_ = std::move(*plane);
   }
@@ -97,7 +97,7 @@ class Plane {
   const std::string host_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WorkerBuffers> buffers_;
-  ComputeQueue desk_;
+  ComputeQueue compute_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Reached> reached_;

@@ -27,26 +27,26 @@ inline transport::PeerIdentity Identity(const MemberId& member) {
   return {member.worker, member.incarnation};
 }
 
-// The step machine, as its home link sees it. The machine's thread.
-class LinkUser {
+// The step machine, as the active transport sees it. The machine's thread.
+class TransportUser {
  public:
   virtual void Handle(const Event& event) = 0;
   virtual transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) = 0;
-  // What was posted to the machine and waits for it to arrive here.
-  virtual std::size_t WaitingTasks() = 0;
-  virtual void RunNext() = 0;
 
  protected:
-  ~LinkUser() = default;
+  ~TransportUser() = default;
 };
 
 // All of it belongs to the transport's data thread, but for the name and the transport's Post.
-class Link final : public transport::Handler {
+//
+// One of them is active: the machine lives on its thread, and hears of its peers. The others
+// connect and measure, and keep what they learn until they become it.
+class OpenTransport final : public transport::Handler {
  public:
   // `of_library`: what the transport is capable of as its library has it.
-  Link(LinkUser& user, std::unique_ptr<transport::Transport> made, std::string link_name,
-       transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
-       Duration patience);
+  OpenTransport(TransportUser& user, std::unique_ptr<transport::Transport> made,
+                std::string its_name, transport::Capabilities of_library, ExchangeMemory& memory,
+                std::uint64_t piece_bytes, Duration patience);
 
   void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
                 const transport::PathReport& path) override;
@@ -57,12 +57,11 @@ class Link final : public transport::Handler {
   void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
   void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
 
-  // The machine lives here from now on: it hears of the peers that came up before, and of what
-  // waited for it.
-  void BecomeHome();
-  // The machine moves to another link.
-  void Leave() { home_ = false; }
-  bool IsHome() const { return home_; }
+  // The machine lives here from now on: it hears of the peers that came up before.
+  void BecomeActive();
+  // The machine moves to another one.
+  void BecomeInactive() { active_ = false; }
+  bool active() const { return active_; }
 
   std::optional<transport::PeerId> PeerOf(const MemberId& member) const {
     const auto found = by_member_.find(member);
@@ -101,8 +100,8 @@ class Link final : public transport::Handler {
   };
   void Announce(transport::PeerId peer);
 
-  LinkUser& user_;
-  bool home_ = false;
+  TransportUser& user_;
+  bool active_ = false;
   std::map<transport::PeerId, Up> up_;
   std::map<MemberId, transport::PeerId> by_member_;  // the same, one for each member
   std::map<MemberId, transport::PathReport> paths_;

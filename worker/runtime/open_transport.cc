@@ -1,4 +1,4 @@
-#include "worker/runtime/link.h"
+#include "worker/runtime/open_transport.h"
 
 #include <utility>
 
@@ -13,29 +13,28 @@ MemberId Member(const transport::PeerIdentity& identity) {
 
 }  // namespace
 
-Link::Link(LinkUser& user, std::unique_ptr<transport::Transport> made, std::string link_name,
-           transport::Capabilities of_library, ExchangeMemory& memory, std::uint64_t piece_bytes,
-           Duration patience)
-    : name(std::move(link_name)),
+OpenTransport::OpenTransport(TransportUser& user, std::unique_ptr<transport::Transport> made,
+                             std::string its_name, transport::Capabilities of_library,
+                             ExchangeMemory& memory, std::uint64_t piece_bytes, Duration patience)
+    : name(std::move(its_name)),
       library(std::move(of_library)),
       transport(std::move(made)),
       probe(*transport, memory, piece_bytes),
       fetches(*transport, patience,
               [this](std::uint64_t fetch, event::FetchStatus status) {
-                if (home_) user_.Handle(event::FetchDone{.fetch = fetch, .status = status});
+                if (active_) user_.Handle(event::FetchDone{.fetch = fetch, .status = status});
               }),
       user_(user) {}
 
-void Link::BecomeHome() {
-  home_ = true;
+void OpenTransport::BecomeActive() {
+  active_ = true;
   std::vector<transport::PeerId> peers;
   for (const auto& [peer, up] : up_) peers.push_back(peer);
   for (const transport::PeerId peer : peers) Announce(peer);
-  for (std::size_t tasks = user_.WaitingTasks(); tasks > 0 && home_; --tasks) user_.RunNext();
 }
 
-void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
-                    const transport::PathReport& path) {
+void OpenTransport::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+                             const transport::PathReport& path) {
   const MemberId member = Member(who);
   if (by_member_.contains(member)) {
     transport->Close(peer, "connected already");
@@ -49,12 +48,12 @@ void Link::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
     up_.at(peer).measured = true;
     // Not inside the transport's callback of a fetch.
     transport->Post([this, peer] {
-      if (home_) Announce(peer);
+      if (active_) Announce(peer);
     });
   });
 }
 
-void Link::Announce(transport::PeerId peer) {
+void OpenTransport::Announce(transport::PeerId peer) {
   const auto found = up_.find(peer);
   if (found == up_.end() || !found->second.measured || found->second.announced) return;
   Up& up = found->second;
@@ -65,7 +64,7 @@ void Link::Announce(transport::PeerId peer) {
   for (const auto& bytes : early) user_.Handle(event::FromPeer{.peer = member, .bytes = bytes});
 }
 
-std::vector<std::pair<MemberId, Time>> Link::LastHeard() const {
+std::vector<std::pair<MemberId, Time>> OpenTransport::LastHeard() const {
   std::vector<std::pair<MemberId, Time>> heard;
   for (const auto& [member, peer] : by_member_) {
     if (const auto at = transport->LastHeard(peer)) heard.emplace_back(member, *at);
@@ -73,15 +72,15 @@ std::vector<std::pair<MemberId, Time>> Link::LastHeard() const {
   return heard;
 }
 
-void Link::CloseAll(const std::string& reason) {
+void OpenTransport::CloseAll(const std::string& reason) {
   for (const auto& [member, peer] : by_member_) transport->Close(peer, reason);
 }
 
-void Link::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
-  if (home_) user_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
+void OpenTransport::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
+  if (active_) user_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
 }
 
-void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
+void OpenTransport::OnPeerDown(transport::PeerId peer, const Error& reason) {
   probe.OnPeerDown(peer);
   fetches.OnPeerDown(peer);
   const auto found = up_.find(peer);
@@ -89,15 +88,15 @@ void Link::OnPeerDown(transport::PeerId peer, const Error& reason) {
   const MemberId member = found->second.member;
   up_.erase(found);
   by_member_.erase(member);
-  if (home_) user_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
+  if (active_) user_.Handle(event::PeerDown{.peer = member, .reason = reason.message});
 }
 
-void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
+void OpenTransport::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
   const auto found = up_.find(peer);
   if (found == up_.end()) return;
   Up& up = found->second;
   if (up.announced) {
-    if (home_) user_.Handle(event::FromPeer{.peer = up.member, .bytes = bytes});
+    if (active_) user_.Handle(event::FromPeer{.peer = up.member, .bytes = bytes});
     return;
   }
   up.early_bytes += bytes.size() + kEarlyOverhead;
@@ -108,18 +107,19 @@ void Link::OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) {
   up.early.emplace_back(bytes.begin(), bytes.end());
 }
 
-transport::ServeAnswer Link::OnFetch(transport::PeerId peer, const transport::PieceName& piece) {
+transport::ServeAnswer OpenTransport::OnFetch(transport::PeerId peer,
+                                              const transport::PieceName& piece) {
   if (auto answer = probe.OnFetch(piece)) return *answer;
   const auto found = up_.find(peer);
-  if (!home_ || found == up_.end()) return {};
+  if (!active_ || found == up_.end()) return {};
   return user_.Serve(found->second.member, piece);
 }
 
-void Link::OnServed(transport::PeerId, std::uint64_t cookie) {
-  if (cookie != ~std::uint64_t{0} && home_) user_.Handle(event::Served{.cookie = cookie});
+void OpenTransport::OnServed(transport::PeerId, std::uint64_t cookie) {
+  if (cookie != ~std::uint64_t{0} && active_) user_.Handle(event::Served{.cookie = cookie});
 }
 
-void Link::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+void OpenTransport::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
   if (!probe.OnFetchDone(fetch, status)) fetches.OnFetchDone(fetch, status);
 }
 

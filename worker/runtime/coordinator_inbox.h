@@ -1,0 +1,67 @@
+// What the coordinator says to a worker, on its way from the control thread to the data plane.
+// Before the worker has begun there is no plane: messages wait here, the first of them for whoever
+// called Session::Join. Afterwards each goes through at once.
+//
+// A coordinator that says what it cannot say yet, or too much, is listened to no more.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace lockstep::worker {
+
+class CoordinatorInbox {
+ public:
+  // Called with the inbox locked, so in order, and never after Stop.
+  struct Receiver {
+    std::function<void(ToWorker)> on_message;
+    std::function<void(std::string reason)> on_gone;  // the connection is closed; once, last
+  };
+  // `on_broken`: the coordinator broke the protocol before this worker had begun.
+  explicit CoordinatorInbox(std::function<void(const Error&)> on_broken)
+      : on_broken_(std::move(on_broken)) {}
+
+  // --- control thread
+  void Put(ToWorker message);
+  void Close(const Error& error);
+
+  // --- the caller of Session::Join and Begin
+  // The first message that waits.
+  Result<ToWorker> Wait(Duration timeout);
+  // When the Welcome came, once it was waited for.
+  Time welcomed_at() const { return welcomed_at_; }
+  // The coordinator is about to hear that this worker is ready: it may say anything then.
+  void ExpectAll();
+  // `receiver` gets what waits, and from now on all that comes.
+  void PassTo(Receiver receiver);
+
+  // --- any thread
+  // Runs `task` in order with what is passed on; false, and does nothing, unless that has begun and
+  // Stop was not called.
+  bool IfPassing(const std::function<void()>& task);
+  // What still comes is for nobody. Whatever was being passed on is through when it returns.
+  void Stop();
+
+ private:
+  const std::function<void(const Error&)> on_broken_;
+  std::mutex mutex_;  // of all below
+  std::condition_variable wake_;
+  std::deque<ToWorker> waiting_;     // empty once there is a receiver
+  std::optional<Error> closed_;      // what who waits is told: closed, or broken before that
+  std::optional<std::string> gone_;  // the connection, and why
+  std::optional<Receiver> receiver_;
+  Time welcomed_at_;
+  bool all_expected_ = false;
+  bool broken_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace lockstep::worker
