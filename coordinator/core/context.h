@@ -1,6 +1,7 @@
-// What the coordinator's machines share: the start parameters, the clock, the members, the actions
-// of this step. Machines do not call each other back from within a handler: who must go, or what
-// ends the job, is noted here and dealt with when the handler has returned (Machines::Drain).
+// What the parts of the coordinator share: the start parameters, the clock, the members, the
+// actions of this step. Parts do not call each other back from within a handler: who must go, or
+// what ends the job, is noted here and dealt with when the handler has returned
+// (Coordinator::TakeOut).
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@
 
 #include "base/time.h"
 #include "coordinator/core/bounds.h"
-#include "coordinator/core/coordinator.h"
+#include "coordinator/core/step_io.h"
 #include "coordinator/membership/members.h"
 #include "policies/policy.h"
 
@@ -64,7 +65,7 @@ struct Job {
   double saved_seconds = 0;
   Emulation emulation;
 
-  // Time as the machines see it: the stops of this process are cut out, so that nobody looks late
+  // Time as the parts see it: the stops of this process are cut out, so that nobody looks late
   // because the coordinator slept.
   Time now;
   Duration stopped{};

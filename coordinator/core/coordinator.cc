@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "base/schedule.h"
-#include "coordinator/core/machines.h"
 #include "coordinator/record/resume_rules.h"
 #include "policies/registry.h"
 
@@ -19,6 +21,15 @@ constexpr Duration kGap = std::chrono::milliseconds(100);
 constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
+
+std::uint32_t UnitsPerRound(const StartParameters& start) {
+  const JobSection& job = start.config.job;
+  const PolicySection& policy = start.config.policy;
+  const std::uint64_t each = policy.local() ? std::max(4u, policy.local_steps) : 4;
+  const auto units = static_cast<std::uint32_t>(
+      job.units > 0 ? job.units : std::min<std::uint64_t>(each * start.workers, job.global_batch));
+  return std::min(units, job.global_batch);
+}
 
 }  // namespace
 
@@ -58,74 +69,392 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
     return invalid(fmt::format("job.min_workers = {} is more than the {} workers of the job",
                                min_workers, parameters.workers));
   }
-  return std::unique_ptr<Coordinator>(new Coordinator(
-      std::make_unique<Machines>(std::move(parameters), std::move(*policy), min_workers)));
+  return std::unique_ptr<Coordinator>(
+      new Coordinator(std::move(parameters), std::move(*policy), min_workers));
 }
 
-Coordinator::Coordinator(std::unique_ptr<Machines> machines) : machines_(std::move(machines)) {}
-Coordinator::~Coordinator() = default;
+Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
+    : job_(std::move(start), std::move(policy), min_workers),
+      admission_(&job_),
+      formation_(&job_),
+      rounds_(&job_, MakeHooks()),
+      streams_(&job_),
+      joining_(&job_, &rounds_, &streams_),
+      relinking_(&job_),
+      liveness_(&job_),
+      evaluation_(&job_),
+      checkpointer_(&job_),
+      ending_(&job_, &rounds_, &evaluation_, &checkpointer_),
+      slowdowns_(&job_),
+      draining_(&job_, &rounds_) {
+  if (!job_.start.resume) return;
+  const JobState& state = *job_.start.resume;
+  job_.agreed = true;
+  job_.agreed_by = "the checkpoint";
+  job_.dataset_digest = state.dataset_digest;
+  job_.train_samples = state.sampler.epoch_samples;
+  job_.test_samples = state.test_samples;
+  job_.parameter_count = state.parameter_count;
+  job_.state_tensors = state.state_tensors;
+  job_.tensors = state.tensors;
+  job_.state_names = state.state_names;
+  job_.totals = state.totals;
+  job_.saved_round = RoundId(state.next_round.value - 1);
+}
+
+void Coordinator::Step(Time now, Event event, Actions* out) {
+  if (finished()) return;
+  job_.out = out;
+  if (timer_ != kNever && now > timer_ + kGap) {
+    const Duration gap = now - timer_;
+    job_.stopped += gap;
+    reading_until_ = now - job_.stopped + kReading;
+    job_.Log(gap >= kWorthAWarning ? LogLevel::kWarning : LogLevel::kDebug,
+             "the coordinator itself stood still for {:.1f} s", Seconds(gap));
+  }
+  const Time logical = now - job_.stopped;
+  LOCKSTEP_CHECK(logical >= job_.now || job_.now == Time{}, "time goes back");
+  job_.now = logical;
+  std::visit([this](auto&& e) { On(std::forward<decltype(e)>(e)); }, std::move(event));
+  AdvanceAll();
+  const Time deadline = finished() ? kNever : NextDeadline();
+  const Time timer = deadline == kNever ? kNever : std::max(deadline + job_.stopped, now);
+  if (!finished() && timer != timer_) out->push_back(SetTimer{timer});
+  timer_ = timer;
+}
+
+Pipeline::Hooks Coordinator::MakeHooks() {
+  Pipeline::Hooks hooks;
+  hooks.on_commit = [this](Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
+    const bool final_one = last && !stopping_;
+    commit->evaluation = evaluation_.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
+    checkpointer_.AtCommit(commit, after, epoch_ended, last);
+    if (!last) ExchangePolicy();
+  };
+  hooks.on_resend = [this](Commit* commit, const Sampler& after) {
+    checkpointer_.AtCommit(commit, after, false, true);
+  };
+  hooks.on_closed = [this](const RoundRecord& record) {
+    checkpointer_.OnClosed(record.round);
+    evaluation_.OnClosed(record.round);
+    NoteClosed(record);
+  };
+  hooks.on_applied = [this](Member& member, RoundId round) {
+    evaluation_.OnApplied(member, round);
+  };
+  return hooks;
+}
+
+void Coordinator::AdvanceAll() {
+  if (job_.now < reading_until_) return;
+  if (liveness_.Tick(rounds_.open(), rounds_.first_not_closed())) {
+    admission_.Tick();
+    evaluation_.Tick();
+    checkpointer_.Tick();
+    streams_.Tick();
+  }
+  do {
+    TakeOut();
+    if (job_.phase == Phase::kFinished) return;
+    if (!job_.failure && AwaitsLevel()) return;
+    if (job_.failure) return ending_.Finish(JobOutcome::kFailed, *job_.failure);
+    if (formation_.Advance()) BeginTraining();
+    if (job_.phase == Phase::kTraining && !rounds_.begun()) StartRounds();
+    relinking_.Advance();
+    rounds_.Advance();
+    joining_.Advance();
+    draining_.Advance();
+    EndIfShort();
+    if (rounds_.done() && job_.phase == Phase::kTraining) {
+      ending_.Begin(stopping_ ? JobOutcome::kInterrupted : JobOutcome::kCompleted,
+                    stopping_ ? stop_reason_ : "all rounds are done");
+    }
+    ending_.Advance();
+  } while (!job_.leaving.empty() || !job_.behind.empty() ||
+           (job_.failure && job_.phase != Phase::kFinished));
+}
+
+void Coordinator::TakeOut() {
+  while (!job_.behind.empty()) {
+    const Leaving behind = std::move(job_.behind.front());
+    job_.behind.pop_front();
+    rounds_.OnOut(behind.member, behind.reason);
+    evaluation_.OnOut(behind.member);
+    checkpointer_.OnOut(behind.member);
+  }
+  while (!job_.leaving.empty()) {
+    const Leaving leaving = std::move(job_.leaving.front());
+    job_.leaving.pop_front();
+    TakeOut(leaving);
+  }
+}
+
+bool Coordinator::AwaitsLevel() {
+  if (job_.phase != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
+    nobody_live_since_.reset();
+    return false;
+  }
+  if (!nobody_live_since_) nobody_live_since_ = job_.now;
+  if (joining_.MayBecomeLevel() && job_.now < *nobody_live_since_ + job_.bounds.Answer())
+    return true;
+  job_.Fail(
+      "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+  return false;
+}
+
+void Coordinator::TakeOut(const Leaving& leaving) {
+  Member& member = job_.members.at(leaving.member.worker);
+  const MemberState state = member.state;
+  // At the end everybody goes.
+  job_.Log(job_.phase == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
+           "worker {} is out: {}", member.id.worker, leaving.reason);
+  if (leaving.refuse) {
+    job_.out->push_back(
+        Send{{member.connection}, std::make_shared<const ToWorker>(Refuse{leaving.reason, false})});
+  }
+  if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
+  job_.members.Free(member, job_.now);
+  streams_.OnOut(leaving.member);
+  if (state != MemberState::kJoining && state != MemberState::kReady) {
+    std::vector<MemberId> others;
+    for (const Member& other : job_.members.all()) {
+      if (other.connected() && other.state != MemberState::kJoining) others.push_back(other.id);
+    }
+    job_.Send(others, MemberLeft{leaving.member, leaving.reason});
+    formation_.OnOut(leaving.member);
+  }
+  joining_.OnOut(leaving.member);
+  relinking_.OnOut(leaving.member);
+  rounds_.OnOut(leaving.member, leaving.reason);
+  evaluation_.OnOut(leaving.member);
+  checkpointer_.OnOut(leaving.member);
+}
+
+void Coordinator::BeginTraining() {
+  job_.phase = Phase::kTraining;
+  job_.bounds.NotePaths(job_.parameter_bytes(), job_.members.SlowestPath());
+  job_.Log(LogLevel::kInfo, "{} workers are connected over {}",
+           job_.members.Count(MemberState::kForming), job_.transport);
+  for (const Member& member : job_.members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    if (job_.start.resume) streams_.Begin(member);
+  }
+  StartRounds();
+}
+
+// With a checkpoint: once all have it.
+void Coordinator::StartRounds() {
+  if (rounds_.begun() || streams_.busy()) return;
+  std::uint32_t count = 0;
+  for (Member& member : job_.members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    job_.members.SetState(member, MemberState::kLive, job_.now);
+    ++count;
+  }
+  if (count == 0) return job_.Fail("all workers left before the first round");
+  const std::uint32_t units = UnitsPerRound(job_.start);
+  const std::uint32_t batch = job_.start.config.job.global_batch;
+  if (job_.start.resume) {
+    const JobState& state = *job_.start.resume;
+    joining_.OnBegin(state.next_round, StateSource::kCheckpoint);
+    rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates,
+                  StateSource::kCheckpoint);
+  } else {
+    joining_.OnBegin(RoundId(0), StateSource::kSeed);
+    rounds_.Begin(Sampler(job_.train_samples, batch, units), RoundId(0), 0, StateSource::kSeed);
+  }
+}
+
+void Coordinator::On(const Disconnected& event) {
+  if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
+  if (Member* member = job_.members.Find(event.connection))
+    job_.Disconnected(*member, event.reason);
+}
+
+void Coordinator::On(Received event) {
+  if (admission_.Waits(event.connection))
+    return admission_.OnFirst(event.connection, event.message);
+  Member* member = job_.members.Find(event.connection);
+  if (member == nullptr || member->leaving) return;
+  member->last_heard = job_.now;
+  const lockstep::Status status = Dispatch(*member, std::move(event.message));
+  if (!status) job_.Expel(*member, "it broke the protocol: it " + status.error().message);
+}
+
+lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
+  const auto on = [&](auto& part) {
+    return [&](const auto& m) -> lockstep::Status { return part.On(from, m); };
+  };
+  return std::visit(
+      [&](auto& m) -> lockstep::Status {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<M, Hello>) {
+          return Error{ErrorCode::kInvalid, "said Hello twice"};
+        } else if constexpr (std::is_same_v<M, Ready>) {
+          if (lockstep::Status status = on(admission_)(m); !status) return status;
+          return from.leaving ? lockstep::Status() : slowdowns_.OnReady(from, m.slowdowns);
+        } else if constexpr (std::is_same_v<M, Reached>) {
+          if (lockstep::Status status = on(joining_)(m); !status) return status;
+          if (lockstep::Status status = on(relinking_)(m); !status) return status;
+          return on(formation_)(m);
+        } else if constexpr (std::is_same_v<M, Behind> || std::is_same_v<M, Copied> ||
+                             std::is_same_v<M, Level>) {
+          return on(joining_)(m);
+        } else if constexpr (std::is_same_v<M, Unreachable>) {
+          joining_.OnUnreachable(from, m.peer);
+          if (lockstep::Status status = on(rounds_)(m); !status) return status;
+          return on(relinking_)(m);
+        } else if constexpr (std::is_same_v<M, EvaluationResult>) {
+          return on(evaluation_)(m);
+        } else if constexpr (std::is_same_v<M, StateChunk>) {
+          return checkpointer_.On(from, std::move(m));
+        } else if constexpr (std::is_same_v<M, ReplicaDigest>) {
+          return on(checkpointer_)(m);
+        } else if constexpr (std::is_same_v<M, CheckpointTaken>) {
+          return on(streams_)(m);
+        } else if constexpr (std::is_same_v<M, Final>) {
+          return on(ending_)(m);
+        } else if constexpr (std::is_same_v<M, Leave>) {
+          job_.Expel(from, "it leaves: " + m.reason);
+          return {};
+        } else if constexpr (std::is_same_v<M, Pong>) {
+          return on(liveness_)(m);
+        } else {
+          return on(rounds_)(m);
+        }
+      },
+      message);
+}
+
+void Coordinator::On(const StopRequested& event) {
+  const bool again = stopping_;
+  stopping_ = true;
+  stop_reason_ = event.reason;
+  if (again || job_.phase == Phase::kGathering || job_.phase == Phase::kForming ||
+      !rounds_.begun()) {
+    return ending_.Finish(JobOutcome::kInterrupted, event.reason);
+  }
+  if (job_.phase == Phase::kTraining) rounds_.StopSoon(job_.now + job_.timeout / 2);
+}
+
+void Coordinator::Reply(const Result<std::string>& outcome) {
+  job_.out->push_back(outcome.ok() ? Answer{true, *outcome}
+                                   : Answer{false, outcome.error().message});
+}
+
+Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
+  PolicySection section = job_.start.config.policy;
+  section.name = name;
+  auto made = policies::MakePolicy(section, job_.start.workers, job_.start.plugin);
+  if (!made) return made.error();
+  if (made->local != job_.policy.local) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("a job with the policy {} cannot take {}: what a round is stays the "
+                             "same for the whole job",
+                             job_.policy.name, made->name)};
+  }
+  std::string text = made->name;
+  next_policy_ = std::move(*made);
+  if (!rounds_.begun()) {
+    ExchangePolicy();
+    return "policy " + text;
+  }
+  return fmt::format("policy {} from the next round that is planned on", text);
+}
+
+// Between two rounds: the one before is committed, the next one not yet planned.
+void Coordinator::ExchangePolicy() {
+  if (!next_policy_) return;
+  job_.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy_->name,
+           job_.policy.name);
+  job_.policy = std::move(*next_policy_);
+  next_policy_.reset();
+  // Who was enough to begin with stays enough, so that an exchange never stops the job.
+  if (job_.start.config.job.min_workers > 0) return;
+  const std::uint32_t spare = std::min(job_.policy.closing->Spare(), job_.start.workers - 1);
+  job_.min_workers = std::min(job_.min_workers, job_.start.workers - spare);
+}
+
+void Coordinator::EndIfShort() {
+  const bool waits = job_.start.resume && job_.phase == Phase::kTraining && rounds_.begun() &&
+                     rounds_.first_uncommitted() == job_.start.resume->next_round &&
+                     job_.members.CountLive() < job_.min_workers;
+  if (!waits) return short_since_.reset();
+  if (!short_since_) short_since_ = job_.now;
+  if (job_.now < ShortUntil()) return;
+  std::string missing;
+  for (const Member& member : job_.members.all()) {
+    if (member.live()) continue;
+    missing += fmt::format("{}worker {}", missing.empty() ? "" : ", ", member.id.worker);
+  }
+  job_.Fail(fmt::format(
+      "{} of at least {} workers have the checkpoint, and {} has not come within "
+      "{:g} s (job.join_timeout)",
+      job_.members.CountLive(), job_.min_workers, missing, job_.start.config.job.join_timeout_s));
+}
+
+Time Coordinator::ShortUntil() const {
+  return short_since_ ? *short_since_ + FromSeconds(job_.start.config.job.join_timeout_s) : kNever;
+}
+
+void Coordinator::NoteClosed(const RoundRecord& record) {
+  LastClosed& last = last_closed_;
+  const double took = record.commit - last.commit;
+  last.commit = record.commit;
+  last.reason = record.reason;
+  last.contributors = 0;
+  for (const ContributorRecord& part : record.contributors)
+    last.contributors += part.part.value == 0;
+  last.excluded = static_cast<std::uint32_t>(record.excluded.size());
+  if (took <= 0) return;
+  const double speed = static_cast<double>(record.samples) / took;
+  last.samples_per_second =
+      last.samples_per_second == 0 ? speed : 0.8 * last.samples_per_second + 0.2 * speed;
+}
+
+Time Coordinator::NextDeadline() const {
+  if (job_.now < reading_until_) return reading_until_;
+  if (nobody_live_since_) {
+    return std::min(liveness_.NextDeadline(), *nobody_live_since_ + job_.bounds.Answer());
+  }
+  return std::min({liveness_.NextDeadline(), formation_.NextDeadline(), rounds_.NextDeadline(),
+                   ending_.NextDeadline(), ShortUntil()});
+}
 
 Ready Coordinator::Agreed() const {
-  const Job& job = machines_->job;
   Ready agreed;
-  agreed.parameter_count = job.parameter_count;
-  agreed.state_tensors = job.state_tensors;
-  agreed.tensors = job.tensors;
-  agreed.state_names = job.state_names;
+  agreed.parameter_count = job_.parameter_count;
+  agreed.state_tensors = job_.state_tensors;
+  agreed.tensors = job_.tensors;
+  agreed.state_names = job_.state_names;
   return agreed;
 }
 
-bool Coordinator::finished() const { return machines_->job.phase == Phase::kFinished; }
-
-void Coordinator::Step(Time now, Event event, Actions* out) {
-  Machines& m = *machines_;
-  if (finished()) return;
-  if (m.timer != kNever && now > m.timer + kGap) {
-    const Duration gap = now - m.timer;
-    m.job.stopped += gap;
-    m.reading_until = now - m.job.stopped + kReading;
-    m.job.out = out;
-    m.job.Log(gap >= kWorthAWarning ? LogLevel::kWarning : LogLevel::kDebug,
-              "the coordinator itself stood still for {:.1f} s", Seconds(gap));
-  }
-  const Time logical = now - m.job.stopped;
-  LOCKSTEP_CHECK(logical >= m.job.now || m.job.now == Time{}, "time goes back");
-  m.job.now = logical;
-  m.job.out = out;
-  m.Step(std::move(event));
-  const Time deadline = finished() ? kNever : m.NextDeadline();
-  const Time timer = deadline == kNever ? kNever : std::max(deadline + m.job.stopped, now);
-  if (!finished() && timer != m.timer) out->push_back(SetTimer{timer});
-  m.timer = timer;
-}
-
 JobStatus Coordinator::Status(Time now) const {
-  Machines& m = *machines_;
-  const Job& job = m.job;
   JobStatus status;
-  status.phase = job.phase;
-  status.updates = m.rounds.updates();
-  status.loss = job.train_loss;
-  if (m.evaluation.last()) status.test_accuracy = m.evaluation.last()->accuracy;
-  status.samples_per_second = m.samples_per_second;
-  status.contributors = m.contributors;
-  status.excluded = m.excluded;
-  status.policy = job.policy.name;
-  status.reason = m.reason;
-  status.seconds = job.SinceStart(now - job.stopped);
-  status.emulation = {job.emulation.unit_seconds, m.slowdowns.InForce()};
-  status.transport = job.transport;
-  status.totals = job.totals;
-  const OpenRound* open = m.rounds.open();
+  status.phase = job_.phase;
+  status.updates = rounds_.updates();
+  status.loss = job_.train_loss;
+  if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
+  status.samples_per_second = last_closed_.samples_per_second;
+  status.contributors = last_closed_.contributors;
+  status.excluded = last_closed_.excluded;
+  status.policy = job_.policy.name;
+  status.reason = last_closed_.reason;
+  status.seconds = job_.SinceStart(now - job_.stopped);
+  status.emulation = {job_.emulation.unit_seconds, slowdowns_.InForce()};
+  status.transport = job_.transport;
+  status.totals = job_.totals;
+  const OpenRound* open = rounds_.open();
   if (open != nullptr) {
     status.epoch = open->epoch;
     status.round = open->round;
-  } else if (m.rounds.provisional() != nullptr) {
-    status.epoch = m.rounds.provisional()->commit.epoch;
-    status.round = m.rounds.provisional()->commit.round;
+  } else if (rounds_.provisional() != nullptr) {
+    status.epoch = rounds_.provisional()->commit.epoch;
+    status.round = rounds_.provisional()->commit.round;
   }
-  if (m.rounds.begun()) status.waiting_for = m.rounds.Waiting();
-  for (const Member& member : job.members.all()) {
+  if (rounds_.begun()) status.waiting_for = rounds_.Waiting();
+  for (const Member& member : job_.members.all()) {
     if (member.id.incarnation.value == 0) continue;
     MemberStatus row;
     row.member = member.id;
@@ -141,7 +470,7 @@ JobStatus Coordinator::Status(Time now) const {
       row.owner = open->delivery.IsOwner(member.id.worker);
     }
     row.unit_seconds = Seconds(member.unit_times.mean);
-    row.silent_seconds = Seconds(now - job.stopped - member.last_heard);
+    row.silent_seconds = Seconds(now - job_.stopped - member.last_heard);
     row.rounds_contributed = member.rounds_contributed;
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =
@@ -153,13 +482,12 @@ JobStatus Coordinator::Status(Time now) const {
 }
 
 std::vector<std::string> Coordinator::Bounds() const {
-  const Machines& m = *machines_;
-  const std::uint64_t workers = m.job.start.workers;
-  const std::uint64_t batch = m.job.start.config.job.global_batch;
-  const std::uint64_t units = UnitsPerRound(m.job.start);
+  const std::uint64_t workers = job_.start.workers;
+  const std::uint64_t batch = job_.start.config.job.global_batch;
+  const std::uint64_t units = UnitsPerRound(job_.start);
   return {
       fmt::format("members: {} slots (--workers)", workers),
-      fmt::format("connections without a Hello: {} (2 * workers + 16)", m.admission.Bound()),
+      fmt::format("connections without a Hello: {} (2 * workers + 16)", admission_.Bound()),
       fmt::format("units of a round: {} (units + given-back fragments, at most one a sample)",
                   std::min(batch, 2 * units)),
       fmt::format("receipts of a round: {} bits (2 * workers^2)", 2 * workers * workers),

@@ -1,191 +1,131 @@
 // The coordinator as a value: events and the time go in, actions come out. No I/O, no clock, no
-// thread; the same code runs in the job, in the simulator and under the property tests. The shell
-// turns sockets, timers and files into events and carries out the actions in their order.
+// thread; the same code runs in the job, in the simulator and under the property tests.
+//
+// It is put together out of parts that each decide one thing (who is in, what a round is, when a
+// checkpoint is valid) and share one context (Job). A part never calls another one from within a
+// handler: Step hands the event to those whom it concerns, then lets all of them do what can be
+// done now, until nobody has been evicted or put behind by that.
+//
+// In: Step(now, event). Out: actions, in the order in which they have to be carried out.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "base/ids.h"
-#include "base/job_config.h"
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/core/checkpointer.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/ending.h"
+#include "coordinator/core/evaluation.h"
+#include "coordinator/core/step_io.h"
+#include "coordinator/membership/admission.h"
+#include "coordinator/membership/draining.h"
+#include "coordinator/membership/formation.h"
+#include "coordinator/membership/joining.h"
+#include "coordinator/membership/liveness.h"
+#include "coordinator/membership/relinking.h"
+#include "coordinator/membership/slowdowns.h"
+#include "coordinator/membership/state_streams.h"
 #include "coordinator/record/records.h"
-#include "policies/registry.h"
+#include "coordinator/round/pipeline.h"
+#include "policies/policy.h"
 
 namespace lockstep::coordinator {
-
-// Names a control connection; given by the shell, never used twice.
-using ConnectionId = Id<struct ConnectionIdTag, std::uint64_t>;
-
-struct StartParameters {
-  JobConfig config;
-  std::string config_text;  // the effective config, handed to each worker
-  std::uint32_t workers = 1;
-  Term term{1};
-  std::string job_id;
-  std::vector<std::byte> job_key;
-  Time started;                    // times in records count from here
-  std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
-  policies::PluginMaker plugin = nullptr;  // for policy.name = plugin
-};
-
-// --- events
-
-struct Connected {
-  ConnectionId connection;
-  std::string address;  // for people
-};
-
-struct Disconnected {  // not after an action Close
-  ConnectionId connection;
-  std::string reason;
-};
-
-struct Received {
-  ConnectionId connection;
-  FromWorker message;
-};
-
-// The time of the last SetTimer has come. However late: after a stop of this process what has
-// arrived meanwhile is heard before anybody is judged.
-struct TimerFired {};
-
-// SIGINT, SIGTERM. A second one ends the job without waiting for anything.
-struct StopRequested {
-  std::string reason;
-};
-
-// What an operator asks for at run time; each is answered by one action Answer in the same step.
-// Slow-downs, one SPEC in each line, on top of those in force; a line "none" ends all before it.
-struct SlowdownRequested {
-  std::string lines;
-};
-
-// Another policy, as policy.name names it, from the next plan on.
-struct PolicyRequested {
-  std::string name;
-};
-
-// The worker is to leave as soon as no round needs it.
-struct DrainRequested {
-  WorkerId worker;
-};
-
-// Outcome of SaveCheckpoint. `error` empty: it is on disk.
-struct CheckpointSaved {
-  RoundId round;
-  std::string error;
-};
-
-using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRequested,
-                           SlowdownRequested, PolicyRequested, DrainRequested, CheckpointSaved>;
-
-// --- actions
-
-// One message to many: encode it once.
-struct Send {
-  std::vector<ConnectionId> to;
-  std::shared_ptr<const ToWorker> message;
-};
-
-// After what was sent to it has been written. There is no Disconnected for it, and events of it
-// that are under way are ignored.
-struct Close {
-  ConnectionId connection;
-  std::string reason;
-};
-
-struct SetTimer {  // there is one timer: this replaces the one before; kNever: none
-  Time at;
-};
-
-enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
-
-struct LogLine {
-  LogLevel level = LogLevel::kInfo;
-  std::string text;
-};
-
-// Append to rounds.jsonl.
-struct RoundClosed {
-  std::shared_ptr<const RoundRecord> record;
-};
-
-struct EvaluationDone {
-  EvaluationRecord record;
-};
-
-// Resume: send the checkpoint to this connection as StateChunks, in order, until `upto` bytes of it
-// have been sent in all. The first one begins at the checkpoint's first byte.
-struct StreamState {
-  ConnectionId to;
-  std::uint64_t upto = 0;
-};
-
-// A piece of the checkpoint after `chunk.round`, in order from its first byte; belongs in a file
-// that is not yet valid. A piece with tensor 0 and offset 0 starts a new file.
-struct CheckpointPiece {
-  StateChunk chunk;
-};
-
-// All pieces have come and the round is closed: make the file valid, then say CheckpointSaved.
-struct SaveCheckpoint {
-  RoundId round;
-  JobState state;
-};
-
-// The pieces of this checkpoint will not be completed: remove the file.
-struct DropCheckpoint {
-  RoundId round;
-};
-
-// To what an operator asked for: in words what follows, or why nothing does.
-struct Answer {
-  bool accepted = false;
-  std::string text;
-};
-
-// The last action. Write summary.json, let what was sent go out, end.
-struct JobFinished {
-  JobResult result;
-};
-
-using Action =
-    std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone, StreamState,
-                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
-using Actions = std::vector<Action>;
 
 class Coordinator {
  public:
   // Fails on a config that cannot work: unknown policy, min_workers > workers, and the like; one
   // line, for status 2.
   static Result<std::unique_ptr<Coordinator>> Make(StartParameters parameters);
-  ~Coordinator();
+
+  // The parts point at each other.
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
 
   // Appends to `out`. `now` never goes back. A message that cannot be right closes its connection.
   void Step(Time now, Event event, Actions* out);
 
-  bool finished() const;
+  bool finished() const { return job_.phase == Phase::kFinished; }
   // For the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const;
   // What the workers have agreed on of their parameters and state (the other fields are empty): to
   // describe a checkpoint by, since a single worker's Ready may be wrong.
   Ready Agreed() const;
-  // Lines for the log at start: each bounded container and the formula of its bound.
+  // Lines for the log at start: each bounded container and the formula of its bound (I7).
   std::vector<std::string> Bounds() const;
 
  private:
-  struct Machines;
-  explicit Coordinator(std::unique_ptr<Machines> machines);
-  std::unique_ptr<Machines> machines_;
+  // Of the last closed round, for the status.
+  struct LastClosed {
+    double commit = 0;
+    double samples_per_second = 0;  // weighted mean
+    std::string reason;
+    std::uint32_t contributors = 0;
+    std::uint32_t excluded = 0;
+  };
+
+  Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers);
+
+  // --- what has happened
+  void On(Connected event) { admission_.OnConnected(event.connection, std::move(event.address)); }
+  void On(const Disconnected& event);
+  void On(Received event);
+  void On(const TimerFired&) {}
+  void On(const StopRequested& event);
+  void On(const SlowdownRequested& event) { Reply(slowdowns_.Request(event.lines)); }
+  void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
+  void On(const DrainRequested& event) { Reply(draining_.Request(event.worker)); }
+  void On(const CheckpointSaved& event) { checkpointer_.OnSaved(event.round, event.error); }
+  lockstep::Status Dispatch(Member& from, FromWorker message);
+  void Reply(const Result<std::string>& outcome);
+
+  // --- what can be done now
+  void AdvanceAll();
+  void TakeOut();
+  void TakeOut(const Leaving& leaving);
+  // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
+  // is decided until it is, for a bounded time. Without anybody the job fails.
+  bool AwaitsLevel();
+  void BeginTraining();
+  void StartRounds();
+  // Nothing is lost by the end of a resumed job that has not closed a round. So it does not wait
+  // for its quorum for ever, but as long as a start does: job.join_timeout.
+  void EndIfShort();
+  Time ShortUntil() const;
+  Time NextDeadline() const;
+
+  Pipeline::Hooks MakeHooks();
+  void NoteClosed(const RoundRecord& record);
+  Result<std::string> RequestPolicy(const std::string& name);
+  void ExchangePolicy();
+
+  Job job_;
+  Admission admission_;
+  Formation formation_;
+  Pipeline rounds_;
+  StateStreams streams_;
+  Joining joining_;
+  Relinking relinking_;
+  Liveness liveness_;
+  Evaluation evaluation_;
+  Checkpointer checkpointer_;
+  Ending ending_;
+  Slowdowns slowdowns_;
+  Draining draining_;
+
+  std::optional<policies::Policy> next_policy_;  // from the next plan on
+  std::optional<Time> short_since_;              // see EndIfShort
+  std::optional<Time> nobody_live_since_;        // see AwaitsLevel
+  bool stopping_ = false;
+  std::string stop_reason_;
+  Time timer_ = kNever;  // in the shell's time
+  Time reading_until_;   // after a stop of this process: nobody is judged before
+  LastClosed last_closed_;
 };
 
 }  // namespace lockstep::coordinator

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/core/coordinator.h"
+#include "coordinator/core/step_io.h"
 #include "coordinator/http/proof.h"
 
 namespace lockstep::coordinator {

@@ -14,7 +14,7 @@
 #include "base/messages.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
-#include "coordinator/core/coordinator.h"
+#include "coordinator/core/step_io.h"
 #include "coordinator/membership/bit_matrix.h"
 #include "coordinator/record/records.h"
 

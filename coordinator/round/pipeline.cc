@@ -341,7 +341,7 @@ void Pipeline::Recommit() {
   job_->Send(job_->members.Exchanging(), round.commit);
 }
 
-std::string Pipeline::Waiting() {
+std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + failover_why_;
   if (!open_) return provisional_ && !done_ ? "waiting for the last round to be applied" : "";
   if (waits_for_quorum_ && job_->members.CountLive() < job_->min_workers) return QuorumText();

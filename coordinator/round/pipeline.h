@@ -146,7 +146,7 @@ class Pipeline {
   const ProvisionalRound* provisional() const { return provisional_ ? &*provisional_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }
   std::uint64_t updates() const { return updates_; }
-  std::string Waiting();  // who is waited for and why; for people
+  std::string Waiting() const;  // who is waited for and why; for people
 
  private:
   // pipeline.cc

@@ -1,0 +1,166 @@
+// What goes into a step of the coordinator and what comes out of it. The shell turns sockets,
+// timers and files into events and carries out the actions in their order; simulator and tests do
+// the same without any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/job_config.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/record/records.h"
+#include "policies/registry.h"
+
+namespace lockstep::coordinator {
+
+// Names a control connection; given by the shell, never used twice.
+using ConnectionId = Id<struct ConnectionIdTag, std::uint64_t>;
+
+struct StartParameters {
+  JobConfig config;
+  std::string config_text;  // the effective config, handed to each worker
+  std::uint32_t workers = 1;
+  Term term{1};
+  std::string job_id;
+  std::vector<std::byte> job_key;
+  Time started;                    // times in records count from here
+  std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
+  policies::PluginMaker plugin = nullptr;  // for policy.name = plugin
+};
+
+// --- events
+
+struct Connected {
+  ConnectionId connection;
+  std::string address;  // for people
+};
+
+struct Disconnected {  // not after an action Close
+  ConnectionId connection;
+  std::string reason;
+};
+
+struct Received {
+  ConnectionId connection;
+  FromWorker message;
+};
+
+// The time of the last SetTimer has come. However late: after a stop of this process what has
+// arrived meanwhile is heard before anybody is judged.
+struct TimerFired {};
+
+// SIGINT, SIGTERM. A second one ends the job without waiting for anything.
+struct StopRequested {
+  std::string reason;
+};
+
+// What an operator asks for at run time; each is answered by one action Answer in the same step.
+// Slow-downs, one SPEC in each line, on top of those in force; a line "none" ends all before it.
+struct SlowdownRequested {
+  std::string lines;
+};
+
+// Another policy, as policy.name names it, from the next plan on.
+struct PolicyRequested {
+  std::string name;
+};
+
+// The worker is to leave as soon as no round needs it.
+struct DrainRequested {
+  WorkerId worker;
+};
+
+// Outcome of SaveCheckpoint. `error` empty: it is on disk.
+struct CheckpointSaved {
+  RoundId round;
+  std::string error;
+};
+
+using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRequested,
+                           SlowdownRequested, PolicyRequested, DrainRequested, CheckpointSaved>;
+
+// --- actions
+
+// One message to many: encode it once.
+struct Send {
+  std::vector<ConnectionId> to;
+  std::shared_ptr<const ToWorker> message;
+};
+
+// After what was sent to it has been written. There is no Disconnected for it, and events of it
+// that are under way are ignored.
+struct Close {
+  ConnectionId connection;
+  std::string reason;
+};
+
+struct SetTimer {  // there is one timer: this replaces the one before; kNever: none
+  Time at;
+};
+
+enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
+
+struct LogLine {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+
+// Append to rounds.jsonl.
+struct RoundClosed {
+  std::shared_ptr<const RoundRecord> record;
+};
+
+struct EvaluationDone {
+  EvaluationRecord record;
+};
+
+// Resume: send the checkpoint to this connection as StateChunks, in order, until `upto` bytes of it
+// have been sent in all. The first one begins at the checkpoint's first byte.
+struct StreamState {
+  ConnectionId to;
+  std::uint64_t upto = 0;
+};
+
+// A piece of the checkpoint after `chunk.round`, in order from its first byte; belongs in a file
+// that is not yet valid. A piece with tensor 0 and offset 0 starts a new file.
+struct CheckpointPiece {
+  StateChunk chunk;
+};
+
+// All pieces have come and the round is closed: make the file valid, then say CheckpointSaved.
+struct SaveCheckpoint {
+  RoundId round;
+  JobState state;
+};
+
+// The pieces of this checkpoint will not be completed: remove the file.
+struct DropCheckpoint {
+  RoundId round;
+};
+
+// To what an operator asked for: in words what follows, or why nothing does.
+struct Answer {
+  bool accepted = false;
+  std::string text;
+};
+
+// The last action. Write summary.json, let what was sent go out, end.
+struct JobFinished {
+  JobResult result;
+};
+
+using Action =
+    std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone, StreamState,
+                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
+using Actions = std::vector<Action>;
+
+}  // namespace lockstep::coordinator
