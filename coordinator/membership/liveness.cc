@@ -18,7 +18,10 @@ Status Liveness::On(Member& from, const Pong& message) {
   if (message.sequence > job_->ping_sequence || sent > received) {
     return Error{ErrorCode::kInvalid, "answers a ping that was not sent"};
   }
-  if (received - sent <= job_->timeout) from.clock.Add(sent, received, message.answered_ns);
+  // 0: it says nothing of the worker's clock.
+  if (message.answered_ns != 0 && received - sent <= job_->timeout) {
+    from.clock.Add(sent, received, message.answered_ns);
+  }
   return {};
 }
 

@@ -15,7 +15,6 @@
 #include "base/log_limit.h"
 #include "coordinator/http/status_page.h"
 #include "coordinator/record/write_json.h"
-#include "coordinator/shell/worker_clock.h"
 #include "transport/control/channel.h"
 
 namespace lockstep::coordinator {
@@ -108,9 +107,7 @@ class ServerImpl final : public Server {
     channels_.emplace(id, Peer{std::move(made), MonotonicNow()});
     const std::string remote = channel->remote();
     channel->Start({.on_message =
-                        [this, id, channel](FromWorker message) {
-                          if (const auto clock = channel->clock())
-                            ToOwnClock(message, clock->offset);
+                        [this, id](FromWorker message) {
                           Deliver(Received{id, std::move(message)});
                         },
                     .on_closed =
@@ -147,17 +144,19 @@ class ServerImpl final : public Server {
     found->second.channel->Send(last_frame_);
   }
 
-  // Heartbeats are the channel's own: what the machine asks with a Ping is answered out of what the
-  // channel has heard. Times in messages are in our own clock already.
+  // Heartbeats are the channel's own: what the core asks with a Ping is answered out of what the
+  // channel has heard, as if its fastest answer had come just now. Without any the core hears that
+  // the worker is there, and nothing of its clock.
   void AnswerPing(ConnectionId id, Peer& peer, const Ping& ping) {
     if (peer.channel->last_heard() <= peer.told_heard) return;
     peer.told_heard = peer.channel->last_heard();
-    asio::post(io_, [this, id, ping] {
-      const std::int64_t now_ns = MonotonicNow().time_since_epoch().count();
-      Deliver(Received{
-          id,
-          Pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = now_ns}});
-    });
+    Pong pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = 0};
+    if (const auto clock = peer.channel->clock()) {
+      const Duration now = MonotonicNow().time_since_epoch();
+      pong.ping_sent_ns = (now - clock->rtt).count();
+      pong.answered_ns = (now - clock->rtt / 2 + clock->offset).count();
+    }
+    asio::post(io_, [this, id, pong] { Deliver(Received{id, pong}); });
   }
 
   void Close(ConnectionId connection, const std::string& reason) {

@@ -74,6 +74,24 @@ TEST(ClockOffset, TheShortestWayWins) {
   EXPECT_EQ(clock.ToOurs(1'000'500'000'000), Time(milliseconds(500)));
 }
 
+// The connection's own estimate comes as an answer to a ping that took as long: what is converted
+// with it is what that estimate would have made of it.
+TEST(ClockOffset, TakesOverAnEstimateWithItsWay) {
+  const auto told = [](ClockOffset* clock, Duration now, Duration rtt, Duration offset) {
+    clock->Add(Time(now - rtt), Time(now), (now - rtt / 2 + offset).count());
+  };
+  const std::int64_t worker_ns = 1'000'500'000'000;
+  ClockOffset clock;
+  clock.Guess(Time(milliseconds(90)), 1'000'070'000'000);
+  EXPECT_EQ(clock.ToOurs(1'000'070'000'000), Time(milliseconds(90)));
+  told(&clock, milliseconds(100), milliseconds(42), milliseconds(999'980));
+  EXPECT_EQ(clock.ToOurs(worker_ns), Time(Duration(worker_ns) - milliseconds(999'980)));
+  told(&clock, milliseconds(200), milliseconds(2), milliseconds(1'000'000));
+  EXPECT_EQ(clock.ToOurs(worker_ns), Time(Duration(worker_ns) - milliseconds(1'000'000)));
+  told(&clock, milliseconds(300), milliseconds(2), milliseconds(1'000'001));  // a drift
+  EXPECT_EQ(clock.ToOurs(worker_ns), Time(Duration(worker_ns) - milliseconds(1'000'001)));
+}
+
 TEST(Delivery, AReceiptIsNeededOfEachOwnerThatIsNeitherSelfNorMapped) {
   Members members = Three();
   members.SetPath(WorkerId(0), {Id(1), true, "", true, "mapped", 1});

@@ -1,0 +1,39 @@
+"""Workers stamp what they did with their own monotonic clocks; records are in the coordinator's, whatever those show."""
+
+import shutil
+import subprocess
+import unittest
+
+from harness import ClusterTest, Job
+
+# A clock is off by what the host has run longer than the coordinator's: a time namespace shows the same.
+OTHER_CLOCK = ["unshare", "--time", "--monotonic", "100000"]
+
+
+def other_clock_can_be_had():
+    return bool(shutil.which("unshare")) and subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode == 0
+
+
+@unittest.skipUnless(other_clock_can_be_had(), "time namespaces need root and util-linux 2.36")
+class Clocks(ClusterTest):
+    def test_records_are_in_the_coordinators_clock(self):
+        # Long enough for pings: before the first one is answered a clock is only guessed, by the message that it comes in.
+        with Job(2, job__rounds=100, emulate__unit_time="4ms", liveness__timeout="1s") as job:
+            job.start_coordinator()
+            job.start_worker(0)
+            job.start_worker(1, prefix=OTHER_CLOCK)
+            job.finish()
+            rounds = job.rounds()
+        self.assertEqual(len(rounds), 100)
+        workers = set()
+        for line in rounds:
+            for unit in line["units"]:
+                # Half of an answer's way on loopback is what an offset can be wrong by; 50 ms is a busy machine.
+                self.assertLess(line["times"]["start"] - 0.05, unit["start"])
+                self.assertLess(unit["end"], line["times"]["commit"] + 0.05)
+                workers.add(unit["worker"])
+        self.assertEqual(workers, {0, 1})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
