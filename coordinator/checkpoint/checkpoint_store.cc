@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <span>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
+#include "base/regular_file.h"
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/checkpoint/whole_file.h"
@@ -18,6 +17,9 @@ namespace lockstep::coordinator {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Of a job's state: the names of its tensors and the ranges that are left, with room to spare.
+constexpr std::size_t kMaxStateBytes = 256u << 20;
 
 std::string Stem(RoundId round) { return fmt::format("round-{:010}", round.value); }
 
@@ -175,10 +177,9 @@ Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
       newest = entry.path();
   }
   if (!newest) return std::optional<Loaded>();
-  std::ifstream in(*newest, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  auto state = JobStateFromJson(text.str());
+  const auto text = ReadRegularFile(newest->string(), kMaxStateBytes);
+  if (!text) return text.error();
+  auto state = JobStateFromJson(*text);
   if (!state)
     return Error{state.error().code,
                  fmt::format("{}: {}", newest->string(), state.error().message)};

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
+
+#include "coordinator/record/json_numbers.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -22,104 +23,88 @@ std::string ChecksumOf(const Json& json) {
   return ToString(stream.Digest());
 }
 
-// Reads members of an object; remembers the first thing that is wrong.
-class Reader {
- public:
-  explicit Reader(const Json& json) : json_(json) {}
-
-  template <class T>
-  void Count(const char* key, T* to) {
-    const Json* value = Find(key);
-    if (value == nullptr) return;
-    if (!value->is_number_unsigned() ||
-        value->get<std::uint64_t>() > std::numeric_limits<T>::max()) {
-      return Fail(fmt::format("{} is {}, which is no count", key, value->dump()));
-    }
-    *to = value->get<T>();
-  }
-  void Text(const char* key, std::string* to) {
-    const Json* value = Find(key);
-    if (value == nullptr) return;
-    if (!value->is_string()) return Fail(fmt::format("{} is no text", key));
-    *to = value->get<std::string>();
-  }
-  // Null, after Fail, where there is none.
-  const Json* List(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr || value->is_array()) return value;
-    Fail(fmt::format("{} is no list", key));
-    return nullptr;
-  }
-  const Json* Object(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr || value->is_object()) return value;
-    Fail(fmt::format("{} is no object", key));
-    return nullptr;
-  }
-  void Fail(std::string why) {
-    if (wrong_.empty()) wrong_ = std::move(why);
-  }
-  const std::string& wrong() const { return wrong_; }
-
- private:
-  const Json* Find(const char* key) {
-    const auto found = json_.find(key);
-    if (found != json_.end()) return &*found;
-    Fail(fmt::format("{} is missing", key));
-    return nullptr;
-  }
-
-  const Json& json_;
-  std::string wrong_;
-};
-
-bool IsCounts(const Json& json) {
-  if (!json.is_array()) return false;
-  for (const Json& value : json) {
-    if (!value.is_number_unsigned()) return false;
-  }
-  return true;
+const Json& Member(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) throw JsonRangeError(fmt::format("{} is missing", key));
+  return *found;
 }
 
-void ReadUncounted(Reader& reader, SamplerState* sampler) {
-  const Json* list = reader.List("uncounted");
-  if (list == nullptr) return;
+template <class T>
+void ReadCount(const Json& json, const char* key, T* to) {
+  *to = CountFrom<T>(Member(json, key), key);
+}
+
+std::string TextFrom(const Json& json, std::string_view what) {
+  if (!json.is_string()) throw JsonRangeError(fmt::format("{} is no text", what));
+  return json.get<std::string>();
+}
+
+const Json& List(const Json& json, const char* key) {
+  const Json& list = Member(json, key);
+  if (!list.is_array()) throw JsonRangeError(fmt::format("{} is no list", key));
+  return list;
+}
+
+std::vector<SampleRange> UncountedFrom(const Json& json, std::uint64_t epoch_samples) {
+  std::vector<SampleRange> uncounted;
   std::uint64_t at = 0;
-  for (const Json& range : *list) {
-    if (!IsCounts(range) || range.size() != 2) {
-      return reader.Fail(fmt::format("uncounted has {}, which is no range", range.dump()));
+  for (const Json& range : List(json, "uncounted")) {
+    if (!range.is_array() || range.size() != 2) {
+      throw JsonRangeError("uncounted has one that is no range");
     }
-    const SampleRange read{range[0].get<std::uint64_t>(), range[1].get<std::uint64_t>()};
-    if (read.from < at || read.from >= read.to || read.to > sampler->epoch_samples) {
-      return reader.Fail(fmt::format("[{}, {}) is no range of an epoch of {} samples in order",
-                                     read.from, read.to, sampler->epoch_samples));
+    const SampleRange read{CountFrom<std::uint64_t>(range[0], "a range's start"),
+                           CountFrom<std::uint64_t>(range[1], "a range's end")};
+    if (read.from < at || read.from >= read.to || read.to > epoch_samples) {
+      throw JsonRangeError(fmt::format("[{}, {}) is no range of an epoch of {} samples in order",
+                                       read.from, read.to, epoch_samples));
     }
     at = read.to;
-    sampler->uncounted.push_back(read);
+    uncounted.push_back(read);
   }
+  return uncounted;
 }
 
-void ReadTensors(Reader& reader, JobState* state) {
-  const Json* tensors = reader.List("tensors");
-  const Json* names = reader.List("state_names");
-  const Json* settings = reader.Object("settings");
-  if (tensors == nullptr || names == nullptr || settings == nullptr) return;
-  for (const Json& tensor : *tensors) {
-    if (!tensor.is_object() || !tensor.contains("name") || !tensor["name"].is_string() ||
-        !tensor.contains("shape") || !IsCounts(tensor["shape"])) {
-      return reader.Fail("tensors has one without a name and a shape");
+std::vector<TensorInfo> TensorsFrom(const Json& json) {
+  std::vector<TensorInfo> tensors;
+  for (const Json& tensor : List(json, "tensors")) {
+    if (!tensor.is_object()) throw JsonRangeError("tensors has one that is no object");
+    TensorInfo& read = tensors.emplace_back();
+    read.name = TextFrom(Member(tensor, "name"), "a tensor's name");
+    for (const Json& extent : List(tensor, "shape")) {
+      read.shape.push_back(CountFrom<std::uint64_t>(extent, "a tensor's extent"));
     }
-    state->tensors.push_back(
-        {tensor["name"].get<std::string>(), tensor["shape"].get<std::vector<std::uint64_t>>()});
   }
-  for (const Json& name : *names) {
-    if (!name.is_string()) return reader.Fail("state_names has one that is no text");
-    state->state_names.push_back(name.get<std::string>());
+  return tensors;
+}
+
+// Without the digest and the checksum.
+JobState StateFrom(const Json& json) {
+  JobState state;
+  ReadCount(json, "next_round", &state.next_round.value);
+  ReadCount(json, "updates", &state.updates);
+  ReadCount(json, "epoch", &state.sampler.epoch.value);
+  ReadCount(json, "epoch_samples", &state.sampler.epoch_samples);
+  state.sampler.uncounted = UncountedFrom(json, state.sampler.epoch_samples);
+  ReadCount(json, "rounds", &state.totals.rounds);
+  ReadCount(json, "epochs", &state.totals.epochs);
+  ReadCount(json, "samples_counted", &state.totals.samples_counted);
+  ReadCount(json, "samples_dropped", &state.totals.samples_dropped);
+  ReadCount(json, "samples_requeued", &state.totals.samples_requeued);
+  ReadCount(json, "samples_moved", &state.totals.samples_moved);
+  state.dataset_digest = TextFrom(Member(json, "dataset_digest"), "dataset_digest");
+  ReadCount(json, "test_samples", &state.test_samples);
+  ReadCount(json, "parameter_count", &state.parameter_count);
+  ReadCount(json, "state_tensors", &state.state_tensors);
+  state.tensors = TensorsFrom(json);
+  for (const Json& name : List(json, "state_names")) {
+    state.state_names.push_back(TextFrom(name, "a name of state"));
   }
-  for (const auto& [key, value] : settings->items()) {
-    if (!value.is_string()) return reader.Fail(fmt::format("settings: {} is no text", key));
-    state->settings[key] = value.get<std::string>();
+  const Json& settings = Member(json, "settings");
+  if (!settings.is_object()) throw JsonRangeError("settings is no object");
+  for (const auto& [key, value] : settings.items()) {
+    state.settings[key] = TextFrom(value, "a setting");
   }
+  return state;
 }
 
 // What must hold whatever the job was.
@@ -200,40 +185,23 @@ Result<JobState> JobStateFromJson(std::string_view text) {
   };
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return invalid("it is no JSON object, or is cut off");
-  JobState state;
-  Reader reader(json);
-  reader.Count("next_round", &state.next_round.value);
-  reader.Count("updates", &state.updates);
-  reader.Count("epoch", &state.sampler.epoch.value);
-  reader.Count("epoch_samples", &state.sampler.epoch_samples);
-  ReadUncounted(reader, &state.sampler);
-  reader.Count("rounds", &state.totals.rounds);
-  reader.Count("epochs", &state.totals.epochs);
-  reader.Count("samples_counted", &state.totals.samples_counted);
-  reader.Count("samples_dropped", &state.totals.samples_dropped);
-  reader.Count("samples_requeued", &state.totals.samples_requeued);
-  reader.Count("samples_moved", &state.totals.samples_moved);
-  reader.Text("dataset_digest", &state.dataset_digest);
-  reader.Count("test_samples", &state.test_samples);
-  reader.Count("parameter_count", &state.parameter_count);
-  reader.Count("state_tensors", &state.state_tensors);
-  if (!reader.wrong().empty()) return invalid(reader.wrong());
   if (!json.contains(kChecksum)) {
     return invalid("it has no checksum: an earlier version wrote it, or it was changed");
   }
-  ReadTensors(reader, &state);
-  std::string digest;
-  std::string checksum;
-  reader.Text("digest", &digest);
-  reader.Text(kChecksum, &checksum);
-  if (!reader.wrong().empty()) return invalid(reader.wrong());
-  json.erase(kChecksum);
-  if (checksum != ChecksumOf(json)) {
-    return invalid("its checksum does not fit: it was changed or damaged");
+  JobState state;
+  try {
+    state = StateFrom(json);
+    const auto digest = DigestFromString(TextFrom(Member(json, "digest"), "digest"));
+    if (!digest) return invalid("digest is none");
+    state.digest = *digest;
+    const std::string checksum = TextFrom(json[kChecksum], kChecksum);
+    json.erase(kChecksum);
+    if (checksum != ChecksumOf(json)) {
+      return invalid("its checksum does not fit: it was changed or damaged");
+    }
+  } catch (const JsonRangeError& error) {
+    return invalid(error.what());
   }
-  const auto read = DigestFromString(digest);
-  if (!read) return invalid("digest is none");
-  state.digest = *read;
   if (const std::string wrong = Contradiction(state); !wrong.empty()) return invalid(wrong);
   return state;
 }

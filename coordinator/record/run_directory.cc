@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/regular_file.h"
 #include "coordinator/checkpoint/whole_file.h"
 #include "coordinator/record/timeline.h"
 #include "coordinator/record/write_json.h"
@@ -98,10 +99,10 @@ Status RunDirectory::WriteFile(std::string_view name, std::string_view text) {
 
 Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
   const fs::path path = path_ / name;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return Error{ErrorCode::kNotFound, fmt::format("{}: cannot open", path.string())};
+  auto in = OpenRegularFile(path.string());
+  if (!in) return in.error();
   std::ostringstream text;
-  text << in.rdbuf();
+  text << in->rdbuf();
   return text.str();
 }
 
@@ -229,10 +230,11 @@ std::function<Status()> RunDirectory::Sync() const {
 Status RunDirectory::WriteTimeline() {
   if (!fs::exists(path_ / kRounds)) return {};
   const fs::path temporary = path_ / "timeline.json.tmp";
-  std::ifstream rounds(path_ / kRounds);
+  auto rounds = OpenRegularFile((path_ / kRounds).string());
+  if (!rounds) return rounds.error();
   {
     std::ofstream out(temporary, std::ios::trunc);
-    TimelineFromRounds(rounds, out);
+    TimelineFromRounds(*rounds, out);
     errno = 0;
     out.flush();
     if (!out) {

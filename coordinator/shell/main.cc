@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 #include <openssl/rand.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,7 +21,6 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
-#include "coordinator/shell/open_files.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
 
@@ -31,6 +34,38 @@ constexpr int kStatusInterrupted = 130;
 int Fail(const Error& error) {
   std::fprintf(stderr, "lockstep-coordinator: %s\n", error.message.c_str());
   return kStatusUsage;
+}
+
+// Besides one connection for each worker: one more for each that comes back while the old one is
+// not given up yet, and the run directory, the status page and the like.
+constexpr rlim_t FilesFor(std::uint32_t workers) { return rlim_t{workers} * 2 + 64; }
+
+// Of connections that have not said yet who they are: without room for them the job runs as well,
+// but strangers can keep workers out for as long as they take what there is.
+constexpr rlim_t kForStrangers = 1024;
+
+// Raises the process' limit of open files to what a job of so many workers takes, as far as the
+// hard limit lets it. An error says what is needed and allowed.
+Status AllowOpenFiles(std::uint32_t workers) {
+  const rlim_t needed = FilesFor(workers);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("limit of open files: {}", std::strerror(errno))};
+  }
+  const rlim_t wanted = std::min(needed + kForStrangers, limit.rlim_max);
+  if (limit.rlim_cur >= needed && limit.rlim_cur >= wanted) return {};
+  if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < needed) {
+    return Error{
+        ErrorCode::kUnavailable,
+        fmt::format("a job of {} workers needs {} open files and {} are allowed: raise the "
+                    "hard limit (ulimit -Hn)",
+                    workers, needed, limit.rlim_max)};
+  }
+  limit.rlim_cur = wanted;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("limit of open files: {}", std::strerror(errno))};
+  }
+  return {};
 }
 
 std::vector<std::byte> RandomBytes(std::size_t count) {

@@ -24,10 +24,6 @@ constexpr std::size_t kTurnBytes = 2u << 20;
 // out of the cache.
 constexpr std::size_t kCallBytes = 512u << 10;
 
-Error SocketError(const char* doing, int error) {
-  return Error{ErrorCode::kClosed, fmt::format("{}: {}", doing, std::strerror(error))};
-}
-
 // Cuts what the vectors name to kCallBytes and returns how much is left.
 std::size_t CutToOneCall(std::span<iovec> vectors) {
   std::size_t total = 0;

@@ -12,7 +12,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/version.hpp>
+#include <charconv>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -20,7 +23,6 @@
 #include "base/log.h"
 #include "transport/acceptor.h"
 #include "transport/places.h"
-#include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 
 namespace lockstep::transport::tcp {
@@ -33,6 +35,35 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxStrangers = 128;
 constexpr std::size_t kScratchBytes = 256u << 10;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
+
+using Endpoint = asio::ip::tcp::endpoint;
+
+// Addresses as transports hand them around: "127.0.0.1:4711", "[::1]:4711". Numbers only: no
+// look-up can block here.
+std::optional<Endpoint> ParseAddress(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port_text = text.substr(colon + 1);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  std::uint16_t port = 0;
+  const auto [end, failed] =
+      std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
+  boost::system::error_code error;
+  const auto ip = boost::asio::ip::make_address(std::string(host), error);
+  if (error || failed != std::errc() || end != port_text.data() + port_text.size() || port == 0) {
+    return std::nullopt;
+  }
+  return Endpoint(ip, port);
+}
+
+std::string FormatAddress(const Endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
+                                    : fmt::format("{}:{}", host, endpoint.port());
+}
 
 class TcpTransport final : public Transport, public ConnectionOwner {
  public:

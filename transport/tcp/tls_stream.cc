@@ -31,11 +31,11 @@ constexpr std::uint64_t kMostHandshakeBytes = 4096;
 constexpr std::uint64_t kKeyChangesAtOnce = 16;
 constexpr std::uint64_t kBytesOfAKeyChange = 1u << 20;
 
+}  // namespace
+
 Error SocketError(const char* doing, int error) {
   return {ErrorCode::kClosed, fmt::format("{}: {}", doing, std::strerror(error))};
 }
-
-}  // namespace
 
 struct TlsStream::Bio {
   static int Read(BIO* bio, char* into, int size) {

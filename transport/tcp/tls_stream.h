@@ -25,6 +25,9 @@ struct Moved {
   bool blocked = false;  // no more before the socket is ready again
 };
 
+// The end of a connection whose socket refused a "read" or "write"; `error` is errno's.
+Error SocketError(const char* doing, int error);
+
 class TlsStream {
  public:
   // Records that one key seals. AES-GCM is good for 2^24.5 (RFC 8446, 5.5); the kernel's is not

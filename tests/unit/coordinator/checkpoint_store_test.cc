@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -108,6 +109,13 @@ TEST_F(CheckpointStoreTest, AFileUnderAnothersNameIsRefused) {
   const auto loaded = store_.Newest();
   ASSERT_FALSE(loaded.ok());
   EXPECT_THAT(loaded.error().message, HasSubstr("the state after round 4"));
+}
+
+TEST_F(CheckpointStoreTest, AStateThatIsNoFileIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "round-0000000004.json").c_str(), 0600), 0);
+  const auto loaded = store_.Newest();
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_THAT(loaded.error().message, HasSubstr("is not a regular file"));
 }
 
 // Writing beyond `bytes` fails, as on a full disk.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -77,6 +78,17 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   EXPECT_EQ(all.substr(0, cut.size()), cut);
   const std::string evaluations = TextOf(folder / "run/evaluations.jsonl");
   EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 3);
+}
+
+// A FIFO would have the coordinator wait for a writer for ever.
+TEST(RunDirectory, RecordsThatAreNoFileAreNotWaitedFor) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_EQ(::mkfifo((folder / "run/rounds.jsonl").c_str(), 0600), 0);
+  const auto kept = directory->Keep(RoundId(1), 10);
+  ASSERT_FALSE(kept.ok());
+  EXPECT_THAT(kept.error().message, HasSubstr("rounds.jsonl: is not a regular file"));
+  EXPECT_FALSE(directory->WriteTimeline().ok());
 }
 
 TEST(RunDirectory, WhatCannotBeUsedIsAnErrorOfTheUser) {
