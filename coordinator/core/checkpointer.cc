@@ -28,8 +28,9 @@ bool AllFinite(std::span<const std::byte> bytes) {
 std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
   std::optional<MemberId> best;
   const auto cost = [&](const Member& m) {
-    return std::tuple(distrusted_.contains(m.id), m.contributed != commit.round, m.unit_times.mean,
-                      m.id);
+    const bool contributes =
+        std::ranges::find(commit.parts, m.id, &CommittedPart::member) != commit.parts.end();
+    return std::tuple(distrusted_.contains(m.id), !contributes, m.unit_times.mean, m.id);
   };
   for (const Member& member : job_->members.all()) {
     if (!member.live()) continue;
@@ -38,47 +39,47 @@ std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
   return best;
 }
 
-void Checkpointer::AtCommit(Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
-  commit->checkpoint_writer.reset();
+std::optional<MemberId> Checkpointer::AtCommit(const Commit& commit, const Sampler& after,
+                                               bool epoch_ended, bool last) {
   const CheckpointSection& section = job_->start.config.checkpoint;
-  const bool again = current_ && current_->round == commit->round && !current_->saving;
+  const bool again = current_ && current_->round == commit.round && !current_->saving;
   const bool due =
       last || owed_ || again ||
-      (section.every_rounds > 0 && (commit->round.value + 1) % section.every_rounds == 0) ||
+      (section.every_rounds > 0 && (commit.round.value + 1) % section.every_rounds == 0) ||
       (section.every_epochs > 0 && epoch_ended &&
-       (commit->epoch.value + 1) % section.every_epochs == 0);
-  if (!due) return;
+       (commit.epoch.value + 1) % section.every_epochs == 0);
+  if (!due) return std::nullopt;
   if (current_ && !last && !again) {
     owed_ = true;
-    return;
+    return std::nullopt;
   }
-  const std::optional<MemberId> writer = ChooseWriter(*commit);
-  if (!writer) return;
+  const std::optional<MemberId> writer = ChooseWriter(commit);
+  if (!writer) return std::nullopt;
   if (distrusted_.contains(*writer)) {
     distrusted_.clear();
     owed_ = false;
-    return OnSaved(commit->round, "no member streams the state that a majority has");
+    OnSaved(commit.round, "no member streams the state that a majority has");
+    return std::nullopt;
   }
   // Sent again while it is written: the same goes on.
   if (again && last && current_->writer == *writer && current_->any &&
-      current_->attempt == commit->attempt) {
-    commit->checkpoint_writer = writer;
-    return;
+      current_->attempt == commit.attempt) {
+    return writer;
   }
   if (current_) Drop();
   owed_ = false;
   Current checkpoint;
-  checkpoint.round = commit->round;
+  checkpoint.round = commit.round;
   checkpoint.writer = *writer;
-  checkpoint.attempt = commit->attempt;
+  checkpoint.attempt = commit.attempt;
   for (const Member& member : job_->members.all()) {
     if (member.live()) checkpoint.voters.push_back(member.id);
   }
   checkpoint.last_piece = job_->now;
-  checkpoint.closed = closed_ == commit->round;
+  checkpoint.closed = closed_ == commit.round;
   checkpoint.state.totals = job_->totals;
-  checkpoint.state.next_round = commit->round.Next();
-  checkpoint.state.updates = commit->update;
+  checkpoint.state.next_round = commit.round.Next();
+  checkpoint.state.updates = commit.update;
   checkpoint.state.sampler = after.State();
   checkpoint.state.dataset_digest = job_->dataset_digest;
   checkpoint.state.test_samples = job_->test_samples;
@@ -88,7 +89,7 @@ void Checkpointer::AtCommit(Commit* commit, const Sampler& after, bool epoch_end
   checkpoint.state.state_names = job_->state_names;
   checkpoint.state.settings = settings_;
   current_ = std::move(checkpoint);
-  commit->checkpoint_writer = writer;
+  return writer;
 }
 
 void Checkpointer::OnClosed(RoundId round) {

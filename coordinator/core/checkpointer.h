@@ -17,7 +17,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/record/checkpoint_manifest.h"
 #include "coordinator/record/resume_rules.h"
-#include "coordinator/round/pipeline.h"
+#include "coordinator/round/sampler.h"
 
 namespace lockstep::coordinator {
 
@@ -25,8 +25,10 @@ class Checkpointer {
  public:
   explicit Checkpointer(Job* job) : job_(job), settings_(SettingsToRemember(job->start.config)) {}
 
-  // At a commit: names its writer if a checkpoint is due. `after`: the sampler after the round.
-  void AtCommit(Commit* commit, const Sampler& after, bool epoch_ended, bool last);
+  // Before a commit is sent, or sent again: its writer, if a checkpoint is due. `after`: the
+  // sampler after the round.
+  std::optional<MemberId> AtCommit(const Commit& commit, const Sampler& after, bool epoch_ended,
+                                   bool last);
   void OnClosed(RoundId round);
   Status On(Member& from, StateChunk message);
   Status On(Member& from, const ReplicaDigest& message);

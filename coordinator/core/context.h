@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "base/time.h"
 #include "coordinator/core/bounds.h"
 #include "coordinator/core/step_io.h"
@@ -20,6 +21,9 @@
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
+
+// What a worker said that cannot be right. It goes on: "it broke the protocol: it " + what.
+inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
 struct Leaving {
   MemberId member;
@@ -76,6 +80,8 @@ struct Job {
   std::uint64_t ping_sequence = 0;
   std::uint32_t orders = 0;  // the number of the last one, see base/messages.h
   std::optional<std::string> failure;
+  bool waits_for_quorum = false;
+  Time edge_broke_at;  // the latest time that two did not reach each other any more
 
   std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
   double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
@@ -117,6 +123,23 @@ struct Job {
   void Ping(const Member& member) {
     Send(member, lockstep::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
   }
+  void Ping(WorkerId worker) {
+    if (members.at(worker).connected()) Ping(members.at(worker));
+  }
+  bool HeardSince(WorkerId worker, Time t) const {
+    const Member& member = members.at(worker);
+    return member.live() && member.last_heard >= t;
+  }
+  // An edge also breaks when an end of it dies; who has been heard since the last one broke has
+  // not.
+  bool HeardSinceEdgeBroke(WorkerId worker) const {
+    return members.at(worker).last_heard > edge_broke_at;
+  }
+  // I5: so many are live that a round may be committed. Says when that changes.
+  bool HasQuorum();
+  std::string QuorumText() const;
+  // The schedule's learning rate at `position`: updates of whole rounds that were made before.
+  double ScheduledRate(double position) const;
   void Fail(std::string reason) {
     if (!failure) failure = std::move(reason);
   }

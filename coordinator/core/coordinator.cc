@@ -77,7 +77,7 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
     : job_(std::move(start), std::move(policy), min_workers),
       admission_(&job_),
       formation_(&job_),
-      rounds_(&job_, MakeHooks()),
+      rounds_(&job_),
       streams_(&job_),
       joining_(&job_, &rounds_, &streams_),
       relinking_(&job_),
@@ -123,31 +123,10 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   timer_ = timer;
 }
 
-Pipeline::Hooks Coordinator::MakeHooks() {
-  Pipeline::Hooks hooks;
-  hooks.on_commit = [this](Commit* commit, const Sampler& after, bool epoch_ended, bool last) {
-    const bool final_one = last && !stopping_;
-    commit->evaluation = evaluation_.AtCommit(commit->round, commit->epoch, epoch_ended, final_one);
-    checkpointer_.AtCommit(commit, after, epoch_ended, last);
-    if (!last) ExchangePolicy();
-  };
-  hooks.on_resend = [this](Commit* commit, const Sampler& after) {
-    checkpointer_.AtCommit(commit, after, false, true);
-  };
-  hooks.on_closed = [this](const RoundRecord& record) {
-    checkpointer_.OnClosed(record.round);
-    evaluation_.OnClosed(record.round);
-    NoteClosed(record);
-  };
-  hooks.on_applied = [this](Member& member, RoundId round) {
-    evaluation_.OnApplied(member, round);
-  };
-  return hooks;
-}
-
 void Coordinator::AdvanceAll() {
   if (job_.now < reading_until_) return;
-  if (liveness_.Tick(rounds_.open(), rounds_.first_not_closed())) {
+  const OpenRound* open = rounds_.open();
+  if (liveness_.Tick(open == nullptr ? nullptr : &open->work(), rounds_.first_not_closed())) {
     admission_.Tick();
     evaluation_.Tick();
     checkpointer_.Tick();
@@ -161,7 +140,7 @@ void Coordinator::AdvanceAll() {
     if (formation_.Advance()) BeginTraining();
     if (job_.phase == Phase::kTraining && !rounds_.begun()) StartRounds();
     relinking_.Advance();
-    rounds_.Advance();
+    AdvanceRounds();
     joining_.Advance();
     draining_.Advance();
     EndIfShort();
@@ -172,6 +151,56 @@ void Coordinator::AdvanceAll() {
     ending_.Advance();
   } while (!job_.leaving.empty() || !job_.behind.empty() ||
            (job_.failure && job_.phase != Phase::kFinished));
+}
+
+// A round's way through its decisions. What a decision changes in others (evaluation, checkpoint,
+// policy) is done here, between two calls of the pipeline, never within one.
+void Coordinator::AdvanceRounds() {
+  for (;;) {
+    Decision decision = rounds_.Decide();
+    switch (decision.kind) {
+      case Decision::Kind::kWait:
+        return;
+      case Decision::Kind::kCommit:
+        // Commit(r + 1) closes r. Of the round that opens with it nothing can be known yet.
+        if (const CommittedRound* last = rounds_.committed(); last != nullptr && !last->closed()) {
+          CloseRound();
+        }
+        return Commit(rounds_.DraftCommit(std::move(decision.verdict)));
+      case Decision::Kind::kClose:
+        CloseRound();
+        break;
+      case Decision::Kind::kNextAttempt:
+        Commit(rounds_.DraftNextAttempt());
+        break;
+      case Decision::Kind::kOpenAgain:
+        rounds_.OpenAgain();
+        break;
+      case Decision::Kind::kSendAgain:
+        ending_.SendLastAgain();
+        break;
+    }
+  }
+}
+
+// Between the draft and the commit: who evaluates, who writes a checkpoint, and which policy plans
+// the next round.
+void Coordinator::Commit(CommitDraft draft) {
+  lockstep::Commit& commit = draft.commit;
+  commit.evaluation =
+      evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
+  commit.checkpoint_writer =
+      checkpointer_.AtCommit(commit, draft.after, draft.epoch_ended, draft.last);
+  if (!draft.last) ExchangePolicy();
+  rounds_.MakeCommit(std::move(draft));
+}
+
+void Coordinator::CloseRound() {
+  const std::shared_ptr<const RoundRecord> record = rounds_.CloseCommitted();
+  job_.out->push_back(RoundClosed{record});
+  checkpointer_.OnClosed(record->round);
+  evaluation_.OnClosed(record->round);
+  NoteClosed(*record);
 }
 
 void Coordinator::TakeOut() {
@@ -304,6 +333,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
           joining_.OnUnreachable(from, m.peer);
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           return on(relinking_)(m);
+        } else if constexpr (std::is_same_v<M, Applied>) {
+          const RoundId before = from.next;
+          if (lockstep::Status status = on(rounds_)(m); !status) return status;
+          if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);
+          return {};
         } else if constexpr (std::is_same_v<M, EvaluationResult>) {
           return on(evaluation_)(m);
         } else if constexpr (std::is_same_v<M, StateChunk>) {
@@ -445,13 +479,13 @@ JobStatus Coordinator::Status(Time now) const {
   status.emulation = {job_.emulation.unit_seconds, slowdowns_.InForce()};
   status.transport = job_.transport;
   status.totals = job_.totals;
-  const OpenRound* open = rounds_.open();
+  const RoundWork* open = rounds_.open() == nullptr ? nullptr : &rounds_.open()->work();
   if (open != nullptr) {
-    status.epoch = open->epoch;
-    status.round = open->round;
-  } else if (rounds_.provisional() != nullptr) {
-    status.epoch = rounds_.provisional()->commit.epoch;
-    status.round = rounds_.provisional()->commit.round;
+    status.epoch = open->epoch();
+    status.round = open->round();
+  } else if (rounds_.committed() != nullptr) {
+    status.epoch = rounds_.committed()->commit().epoch;
+    status.round = rounds_.committed()->round();
   }
   if (rounds_.begun()) status.waiting_for = rounds_.Waiting();
   for (const Member& member : job_.members.all()) {
@@ -467,7 +501,7 @@ JobStatus Coordinator::Status(Time now) const {
         row.units_given = view->units_given;
         row.units_done = view->units_done;
       }
-      row.owner = open->delivery.IsOwner(member.id.worker);
+      row.owner = open->delivery().IsOwner(member.id.worker);
     }
     row.unit_seconds = Seconds(member.unit_times.mean);
     row.silent_seconds = Seconds(now - job_.stopped - member.last_heard);

@@ -86,6 +86,9 @@ class Coordinator {
 
   // --- what can be done now
   void AdvanceAll();
+  void AdvanceRounds();
+  void Commit(CommitDraft draft);
+  void CloseRound();
   void TakeOut();
   void TakeOut(const Leaving& leaving);
   // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
@@ -99,7 +102,6 @@ class Coordinator {
   Time ShortUntil() const;
   Time NextDeadline() const;
 
-  Pipeline::Hooks MakeHooks();
   void NoteClosed(const RoundRecord& record);
   Result<std::string> RequestPolicy(const std::string& name);
   void ExchangePolicy();

@@ -21,10 +21,10 @@ void Ending::Advance() {
     if (!anybody || outcome_ != JobOutcome::kCompleted) evaluation_->GiveUp("the job ends");
     if (!anybody) checkpointer_->GiveUp();
     if (evaluation_->running()) return;
-    const ProvisionalRound* last = rounds_->provisional();
-    if (last != nullptr && anybody && !checkpointer_->Settled(last->commit.round)) {
-      if (!checkpointer_->running()) rounds_->Recommit();       // its writer is out: another one
-      if (!checkpointer_->Settled(last->commit.round)) return;  // else there is none
+    const CommittedRound* last = rounds_->committed();
+    if (last != nullptr && anybody && !checkpointer_->Settled(last->round())) {
+      if (!checkpointer_->running()) SendLastAgain();      // its writer is out: another one
+      if (!checkpointer_->Settled(last->round())) return;  // else there is none
     }
     if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
     SayFinish();
@@ -38,13 +38,18 @@ void Ending::Advance() {
     return Finish(JobOutcome::kFailed,
                   "the members' final parameters differ and no majority agrees");
   }
-  const ProvisionalRound* last = rounds_->provisional();
-  if (last != nullptr && checkpointer_->Settled(last->commit.round) &&
+  const CommittedRound* last = rounds_->committed();
+  if (last != nullptr && checkpointer_->Settled(last->round()) &&
       !checkpointer_->settled_error().empty()) {
     return Finish(JobOutcome::kFailed, fmt::format("the last checkpoint was not written: {}",
                                                    checkpointer_->settled_error()));
   }
   Finish(outcome_, reason_);
+}
+
+void Ending::SendLastAgain() {
+  rounds_->SendAgain(checkpointer_->AtCommit(rounds_->committed()->commit(), rounds_->sampler(),
+                                             /*epoch_ended=*/false, /*last=*/true));
 }
 
 bool Ending::OthersCatchUp() const {
@@ -69,8 +74,8 @@ void Ending::SayFinish() {
 
 Status Ending::On(Member& from, const Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
-  const ProvisionalRound* last = rounds_->provisional();
-  const bool current = last == nullptr || message.round == last->commit.round;
+  const CommittedRound* last = rounds_->committed();
+  const bool current = last == nullptr || message.round == last->round();
   if (from.live() && current) digests_[from.id] = message.params_digest;
   return {};
 }

@@ -25,6 +25,8 @@ class Ending {
   void Begin(JobOutcome outcome, std::string reason);
   Status On(Member& from, const Final& message);
   void Advance();
+  // The last commit is sent once more, with a checkpoint writer that is there.
+  void SendLastAgain();
   Time NextDeadline() const { return finishing_ ? deadline_ : begun_ ? copied_by_ : kNever; }
 
   // Now, without waiting for anybody.

@@ -35,14 +35,15 @@ Result<std::string> Draining::Request(WorkerId worker) {
 bool Draining::Needed(const Member& member) const {
   if (!member.live()) return false;
   const WorkerId worker = member.id.worker;
-  const OpenRound* open = rounds_->open();
-  if (open != nullptr && (open->Share(worker) != nullptr || open->delivery.IsOwner(worker)))
-    return true;
-  const ProvisionalRound* last = rounds_->provisional();
-  if (last == nullptr || last->closed) return false;
-  return last->books.Share(worker) != nullptr ||
-         std::ranges::find(last->commit.owners.owners, member.id, &OwnerShare::owner) !=
-             last->commit.owners.owners.end();
+  if (const OpenRound* open = rounds_->open()) {
+    const RoundWork& work = open->work();
+    if (work.Share(worker) != nullptr || work.delivery().IsOwner(worker)) return true;
+  }
+  const CommittedRound* last = rounds_->committed();
+  if (last == nullptr || last->closed()) return false;
+  const auto& owners = last->commit().owners.owners;
+  return last->work().Share(worker) != nullptr ||
+         std::ranges::find(owners, member.id, &OwnerShare::owner) != owners.end();
 }
 
 void Draining::Advance() {

@@ -262,7 +262,7 @@ void Joining::CheckNewcomers() {
       if (job_->members.Mending(id.worker, lost->worker)) continue;
       // What cannot be mended stays broken as long as it is here: it has to connect anew, unless
       // the other is the one that goes.
-      if (rounds_->HeardSinceEdgeBroke(id.worker) && rounds_->HeardSinceEdgeBroke(lost->worker)) {
+      if (job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(lost->worker)) {
         job_->Expel(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
       }

@@ -25,7 +25,7 @@ Status Liveness::On(Member& from, const Pong& message) {
   return {};
 }
 
-bool Liveness::Tick(const OpenRound* open, RoundId closed) {
+bool Liveness::Tick(const RoundWork* open, RoundId closed) {
   if (job_->now < next_) return false;
   next_ = job_->now + job_->timeout / kPeriods;
   ping_ = !ping_;
@@ -55,15 +55,16 @@ bool Liveness::Tick(const OpenRound* open, RoundId closed) {
   return true;
 }
 
-void Liveness::CheckProgress(Member& member, const OpenRound& open, Duration usual) {
+void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usual) {
   const policies::WorkerView* view = open.WorkerViewOf(member.id.worker);
   // Before it has applied the last round it cannot begin; after its last unit it has done its part.
-  if (view == nullptr || view->units_done >= view->units_given || member.next < open.round) return;
+  if (view == nullptr || view->units_done >= view->units_given || member.next < open.round())
+    return;
   const Duration unit_time = std::max(member.unit_times.mean, usual);
   const Duration patience = unit_time == Duration{}
                                 ? kUnitTimes * job_->timeout
                                 : std::max(job_->timeout, kUnitTimes * unit_time);
-  const Duration idle = job_->now - std::max(member.last_progress, open.started);
+  const Duration idle = job_->now - std::max(member.last_progress, open.started());
   if (idle >= patience) {
     job_->Expel(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));
   }

@@ -6,7 +6,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/core/context.h"
-#include "coordinator/round/open_round.h"
+#include "coordinator/round/round_work.h"
 
 namespace lockstep::coordinator {
 
@@ -16,11 +16,11 @@ class Liveness {
   Status On(Member& from, const Pong& message);
   // True when a period has begun: look at everything that is looked at now and then.
   // `closed`: all rounds before it are closed.
-  bool Tick(const OpenRound* open, RoundId closed);
+  bool Tick(const RoundWork* open, RoundId closed);
   Time NextDeadline() const { return next_; }
 
  private:
-  void CheckProgress(Member& member, const OpenRound& open, Duration usual);
+  void CheckProgress(Member& member, const RoundWork& open, Duration usual);
 
   Job* job_;
   Time next_;

@@ -6,22 +6,24 @@
 #include "base/check.h"
 
 namespace lockstep::coordinator {
-RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
+RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
                        std::optional<DigestRecord> digest, bool follows) {
-  const Commit& commit = round.commit;
+  const Commit& commit = round.commit();
+  const RoundWork& work = round.work();
+  const CommittedRound::History& history = round.history();
   RoundRecord record;
   record.round = commit.round;
   record.epoch = commit.epoch;
-  record.attempts = round.attempts;
-  record.policy = round.policy;
-  record.reason = round.verdict;
+  record.attempts = history.attempts;
+  record.policy = history.policy;
+  record.reason = history.verdict;
   record.samples = commit.samples;
   record.update = commit.update;
   record.learning_rate = commit.learning_rate * commit.fraction;
-  record.start = job.SinceStart(round.books.started);
-  record.commit = job.SinceStart(round.committed_at);
-  if (round.applied_at) record.applied = job.SinceStart(*round.applied_at);
-  record.moved = round.moved;
+  record.start = job.SinceStart(work.started());
+  record.commit = job.SinceStart(round.committed_at());
+  if (round.applied_at()) record.applied = job.SinceStart(*round.applied_at());
+  record.moved = work.moved();
   record.digest = digest;
 
   record.contributors.reserve(commit.parts.size());
@@ -30,7 +32,7 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   double loss = 0;
   for (const CommittedPart& part : commit.parts) {
     const WorkerId worker = part.member.worker;
-    const SealedPart& sealed = *round.books.Part(worker, part.part);
+    const SealedPart& sealed = *work.Part(worker, part.part);
     IntervalSet ranges;
     for (const UnitTiming& timing : sealed.units) {
       LOCKSTEP_CHECK(ranges.Add(timing.unit.range) && counted.Add(timing.unit.range),
@@ -40,8 +42,8 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
                               job.SinceStart(sealed.clock.ToOurs(timing.end_ns) - job.stopped)});
     }
     std::optional<std::uint64_t> staleness;
-    if (round.books.relaxed) {
-      staleness = commit.round.value - round.books.WorkerViewOf(worker)->base.value;
+    if (work.relaxed()) {
+      staleness = commit.round.value - work.WorkerViewOf(worker)->base.value;
     }
     record.contributors.push_back(
         {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
@@ -54,21 +56,21 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
     loss += sealed.loss_sum;
   }
   record.loss = loss / static_cast<double>(commit.samples);
-  for (const WorkerShare& share : round.books.shares()) {
+  for (const WorkerShare& share : work.shares()) {
     const WorkerId worker = share.member.worker;
     if (share.queue.empty() || record.ready.contains(worker)) continue;
-    (std::ranges::binary_search(round.carried, worker) ? record.carried : record.excluded)
+    (std::ranges::binary_search(history.carried, worker) ? record.carried : record.excluded)
         .push_back(worker);
   }
-  for (const SampleRange& range : round.books.RangesOf(round.carried)) {
+  for (const SampleRange& range : work.RangesOf(history.carried)) {
     LOCKSTEP_CHECK(counted.Add(range), "round {} counts work that goes on", commit.round);
   }
   std::map<WorkerId, IntervalSet> skipped;
-  for (const OpenRound::Skipped& part : round.books.skipped) {
+  for (const RoundWork::Skipped& part : work.skipped()) {
     LOCKSTEP_CHECK(skipped[part.worker].Add(part.range) && counted.Add(part.range),
                    "round {} counts what it skipped", commit.round);
   }
-  (follows ? record.requeued : record.dropped) = round.books.RangesLess(counted);
+  (follows ? record.requeued : record.dropped) = work.RangesLess(counted);
   for (const auto& [worker, ranges] : skipped) {
     record.skipped.push_back({worker, ranges.Ranges()});
     const auto& of_worker = record.skipped.back().ranges;
@@ -78,29 +80,41 @@ RoundRecord MakeRecord(const Job& job, const ProvisionalRound& round,
   return record;
 }
 
-void NoteRound(const ProvisionalRound& round, Job* job) {
+void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job) {
+  Totals& totals = job->totals;
+  totals.rounds += 1;
+  totals.samples_counted += record.samples;
+  for (const SampleRange& range : record.requeued) totals.samples_requeued += range.size();
+  for (const SkippedRecord& skipped : record.skipped) {
+    for (const SampleRange& range : skipped.ranges) totals.samples_dropped += range.size();
+  }
+  for (const MoveRecord& move : record.moved) totals.samples_moved += move.range.size();
+  job->train_loss = record.loss;
+
+  const RoundWork& work = round.work();
+  const CommittedRound::History& history = round.history();
   std::vector<Time> finished;
   // What equal shares and waiting for all would have made of the round.
   std::uint32_t planned = 0;
   std::uint32_t units = 0;
-  for (const policies::WorkerView& view : round.books.workers()) {
+  for (const policies::WorkerView& view : work.workers()) {
     planned += view.units_planned > 0 ? 1 : 0;
     units += view.units_planned;
   }
   const std::uint32_t share_of_all = planned > 0 ? (units + planned - 1) / planned : 0;
-  Time last_possible = round.first_committed_at;
-  for (const WorkerShare& share : round.books.shares()) {
+  Time last_possible = history.first_committed_at;
+  for (const WorkerShare& share : work.shares()) {
     Member& member = job->members.at(share.member.worker);
     if (member.id != share.member) continue;
-    const policies::WorkerView& view = *round.books.WorkerViewOf(share.member.worker);
-    if (std::ranges::binary_search(round.carried, share.member.worker)) continue;
+    const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
+    if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
     if (view.units_planned > 0) {
-      const Time possible = round.books.started + view.unit_time_mean * share_of_all;
-      member.would_have_held_up += std::max(possible - round.first_committed_at, Duration{});
+      const Time possible = work.started() + view.unit_time_mean * share_of_all;
+      member.would_have_held_up += std::max(possible - history.first_committed_at, Duration{});
       last_possible = std::max(last_possible, possible);
     }
     if (share.queue.empty()) continue;
-    if (member.contributed == round.commit.round) {
+    if (member.contributed == round.round()) {
       ++member.rounds_contributed;
     } else {
       ++member.rounds_excluded;
@@ -108,15 +122,15 @@ void NoteRound(const ProvisionalRound& round, Job* job) {
     if (view.finished_at) finished.push_back(*view.finished_at);
   }
   // A relaxed round waits for nobody, and is no part of a job that would have waited for all.
-  if (round.books.relaxed) return;
-  job->saved_seconds += Seconds(last_possible - round.first_committed_at);
+  if (work.relaxed()) return;
+  job->saved_seconds += Seconds(last_possible - history.first_committed_at);
   if (finished.size() < 2) return;
 
   const auto middle = finished.begin() + static_cast<std::ptrdiff_t>((finished.size() - 1) / 2);
   std::nth_element(finished.begin(), middle, finished.end());
   const Time median = *middle;
   const policies::WorkerView* last = nullptr;
-  for (const policies::WorkerView& view : round.books.workers()) {
+  for (const policies::WorkerView& view : work.workers()) {
     if (view.units_given == 0 || !view.finished_at) continue;
     if (last == nullptr || *view.finished_at > *last->finished_at) last = &view;
   }

@@ -3,503 +3,532 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+std::string Names(const std::vector<WorkerId>& workers) {
+  std::string names;
+  for (const WorkerId worker : workers)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", worker);
+  return names;
+}
 
 }  // namespace
 
-OpenRound::OpenRound(const Plan& planned, bool exact_round, Members& members, Time now)
-    : round(planned.round),
-      epoch(planned.epoch),
-      exact(exact_round),
-      relaxed(planned.relaxed),
-      plan(planned.attempt),
-      started(now),
-      delivery(members.slots()),
-      index_(members.slots(), -1) {
-  std::size_t units = 0;
-  for (const Assignment& assignment : planned.assignments) units += assignment.units.size();
-  units_.reserve(units);
-  holder_.reserve(units);
-  unit_sealed_.reserve(units);
-  for (const Assignment& assignment : planned.assignments) {
-    for (const Unit& unit : assignment.units) AddUnit(unit.index, unit.range);
+OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
+    : job_(job),
+      planner_(planner),
+      work_(std::move(planned.plan), planned.exact, job->members, job->now) {
+  for (const Assignment& assignment : work_.plan().assignments) {
+    job_->members.at(assignment.member.worker).last_progress = job_->now;
   }
-  shares_.reserve(planned.assignments.size());
-  views_.reserve(planned.assignments.size());
-  for (const Assignment& assignment : planned.assignments) {
-    WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker), now)];
-    for (const Unit& unit : assignment.units) {
-      share.queue.push_back(unit.index);
-      holder_[unit.index.value] = assignment.member.worker.value;
-    }
-    if (!share.queue.empty()) {
-      share.given.push_back({0, static_cast<std::uint32_t>(share.queue.size())});
-    }
-    Refresh(share, now);
-    WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
+  ResetReceiptWatch();
+}
+
+OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
+                     std::vector<AttemptRecord> attempts, std::uint32_t owners_version)
+    : job_(job), planner_(planner), work_(std::move(work)), attempts_(std::move(attempts)) {
+  for (const Member& member : job_->members.all()) NoteApplied(member);
+  PlanAnew(owners_version + 1);
+}
+
+// The round begins once more, with another plan of it that says nothing of who computes what: all
+// its units are to be assigned. What was computed for the plan before is void, whenever it is heard
+// of.
+void OpenRound::PlanAnew(std::uint32_t owners_version) {
+  work_.PlanAnew(planner_->ChooseOwners(round(), owners_version), job_->members.Exchanging(),
+                 job_->members, job_->now);
+  look_again_ = kNever;
+  owners_stale_ = false;
+  ResetReceiptWatch();
+  job_->Send(work_.plan().members,
+             Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
+}
+
+std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
+  if (attempts_.empty()) attempts_.push_back({attempt(), verdict});
+  return std::move(attempts_);
+}
+
+// --- what workers say
+
+Status OpenRound::On(Member& from, const Progress& message) {
+  if (!work_.Concerns(from.id, message.round, message.plan)) return {};
+  const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
+  const std::uint32_t done = view == nullptr ? 0 : view->units_done;
+  if (Status status = work_.OnProgress(from.id, message, job_->now); !status) return status;
+  if (view != nullptr && view->units_done > done) from.last_progress = job_->now;
+  return {};
+}
+
+Status OpenRound::On(Member& from, const Sealed& message) {
+  if (!work_.Concerns(from.id, message.round, message.plan)) return {};
+  from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
+  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
+  if (Status status = work_.OnSealed(from, message, job_->now); !status) return status;
+  if (!std::isfinite(message.loss_sum) && work_.Part(from.id.worker, message.part) != nullptr) {
+    NoteNotFinite(from, message);
   }
-  planned_workers_ = with_units_;
-  SetOwners(planned.owners, members, now);
-}
-
-void OpenRound::AddUnit(UnitIndex unit, SampleRange range) {
-  if (unit.value >= units_.size()) {
-    units_.resize(unit.value + 1);
-    holder_.resize(unit.value + 1, -1);
-    unit_sealed_.resize(unit.value + 1, false);
-  }
-  units_[unit.value] = range;
-  samples += range.size();
-}
-
-void OpenRound::Carry(const OpenRound& before, const std::vector<WorkerId>& workers,
-                      const Members& members, Time now) {
-  for (const WorkerId worker : workers) {
-    const WorkerShare& from = *before.Share(worker);
-    const Member& member = members.at(worker);
-    LOCKSTEP_CHECK(index_[worker.value] < 0 && member.id == from.member && !from.revoke,
-                   "worker {} has work of both rounds", worker);
-    const std::size_t at = AddWorker(member, now);
-    WorkerShare& share = shares_[at];
-    share = from;
-    for (const UnitIndex unit : share.queue) {
-      AddUnit(unit, before.RangeOf(unit));
-      holder_[unit.value] = worker.value;
-    }
-    policies::WorkerView& view = views_[at];
-    view = *before.WorkerViewOf(worker);
-    view.units_given = 0;  // it is not in the running counts yet
-    view.finished_at.reset();
-    view.level = member.next >= round;
-    for (SealedPart& part : share.parts) {
-      if (part.is_void) continue;
-      for (const UnitTiming& timing : part.units) unit_sealed_[timing.unit.index.value] = true;
-      part.delivered_at.reset();
-      part.ready_at = now;  // to be delivered
-      ++undelivered;
-    }
-    UpdateDelivered(&share, now);
-  }
-  planned_workers_ = with_units_;
-}
-
-bool OpenRound::Concerns(const MemberId& member, RoundId said, Attempt said_plan) const {
-  if (!relaxed) return said == round && said_plan == plan;
-  if (said > round || member.worker.value >= index_.size()) return false;
-  const WorkerShare* share = Share(member.worker);
-  if (share == nullptr || share->member != member) return false;
-  const RoundId base = WorkerViewOf(member.worker)->base;
-  return said > base || (said == base && said_plan == share->plan);
-}
-
-std::size_t OpenRound::AddWorker(const Member& member, Time now) {
-  const auto place = std::lower_bound(
-      views_.begin(), views_.end(), member.id,
-      [](const policies::WorkerView& view, const MemberId& id) { return view.member < id; });
-  const std::ptrdiff_t at = place - views_.begin();
-  policies::WorkerView view;
-  view.member = member.id;
-  view.progressed_at = now;
-  view.last_heard = member.last_heard;
-  view.unit_time_mean = member.unit_times.mean;
-  view.unit_time_deviation = member.unit_times.deviation;
-  view.base = round;
-  view.level = member.next >= round;
-  views_.insert(place, std::move(view));
-  WorkerShare share;
-  share.member = member.id;
-  share.plan = plan;
-  shares_.insert(shares_.begin() + at, std::move(share));
-  if (static_cast<std::size_t>(at) + 1 == views_.size()) {
-    index_[member.id.worker.value] = at;
-  } else {
-    Reindex();
-  }
-  return static_cast<std::size_t>(at);
-}
-
-void OpenRound::Reindex() {
-  std::fill(index_.begin(), index_.end(), -1);
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    index_[shares_[i].member.worker.value] = static_cast<std::int64_t>(i);
-  }
-}
-
-WorkerShare* OpenRound::FindAny(const MemberId& member) {
-  if (member.worker.value >= index_.size()) return nullptr;
-  const std::int64_t at = index_[member.worker.value];
-  if (at < 0) return nullptr;
-  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
-  return share.member == member ? &share : nullptr;
-}
-
-WorkerShare* OpenRound::Find(const MemberId& member) {
-  WorkerShare* share = FindAny(member);
-  return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
-}
-
-std::vector<SampleRange> OpenRound::RangesLess(const IntervalSet& counted) const {
-  IntervalSet left;
-  for (const SampleRange& unit : units_) {
-    if (unit.size() > 0 && !counted.Intersects(unit)) {
-      LOCKSTEP_CHECK(left.Add(unit), "a range is in two units");
+  from.last_progress = job_->now;
+  for (const UnitTiming& timing : message.units) {
+    if (timing.end_ns > timing.start_ns) {
+      from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
     }
   }
-  return left.Ranges();
+  work_.SyncHistory(from);
+  return {};
 }
 
-std::vector<UnitIndex> OpenRound::UnitsOf(const std::vector<WorkerId>& workers) const {
-  std::vector<UnitIndex> units;
-  for (const WorkerId worker : workers) {
-    const std::vector<UnitIndex>& queue = Share(worker)->queue;
-    units.insert(units.end(), queue.begin(), queue.end());
+void OpenRound::NoteNotFinite(const Member& from, const Sealed& message) {
+  IntervalSet ranges;
+  for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
+  std::string samples;
+  for (const SampleRange& range : ranges.Ranges()) {
+    samples += fmt::format("{}[{}, {})", samples.empty() ? "" : ", ", range.from, range.to);
   }
-  return units;
+  std::string what = fmt::format(
+      "round {}: the loss or gradient of worker {} over the samples {} of epoch {} is not finite",
+      message.round, from.id.worker, samples, work_.epoch());
+  if (job_->start.config.job.on_nan == "stop") return job_->Fail(what + " (job.on_nan = stop)");
+  job_->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
+  work_.Skip(from.id.worker, message.part);
+  if (work_.SamplesWanted() == 0) {
+    job_->Fail(what + ", and so is every other contribution to the round");
+  }
 }
 
-std::vector<SampleRange> OpenRound::RangesOf(const std::vector<WorkerId>& workers) const {
-  std::vector<SampleRange> ranges;
-  for (const UnitIndex unit : UnitsOf(workers)) ranges.push_back(RangeOf(unit));
-  return ranges;
+Status OpenRound::On(const Member& from, const Receipts& message) {
+  if (message.round != round()) return {};
+  return work_.OnReceipts(from.id, message, job_->now);
 }
 
-const WorkerShare* OpenRound::Share(WorkerId worker) const {
-  const std::int64_t at = index_[worker.value];
-  return at < 0 ? nullptr : &shares_[static_cast<std::size_t>(at)];
-}
-
-const policies::WorkerView* OpenRound::WorkerViewOf(WorkerId worker) const {
-  const std::int64_t at = index_[worker.value];
-  return at < 0 ? nullptr : &views_[static_cast<std::size_t>(at)];
-}
-
-const SealedPart* OpenRound::Part(WorkerId worker, PartIndex part) const {
-  const WorkerShare* share = Share(worker);
-  if (share == nullptr || part.value >= share->parts.size()) return nullptr;
-  const SealedPart& found = share->parts[part.value];
-  return found.is_void ? nullptr : &found;
-}
-
-Status OpenRound::OnSealed(const Member& from, const Sealed& sealed, Time now) {
-  WorkerShare* share = Find(from.id);
-  if (share == nullptr) {  // fenced, or out of the round: it will learn
-    NoteLatePart(from.id);
+Status OpenRound::On(const Member& from, const Revoked& message) {
+  if (message.round != round()) return {};
+  if (message.fenced) {
+    work_.NoteFenceAnswer(from.id, message.order);
     return {};
   }
-  if (sealed.part.value != share->parts.size() || sealed.part.value >= kMaxParts) {
-    return Violation(fmt::format("sealed part {} of round {} after {} parts", sealed.part, round,
-                                 share->parts.size()));
-  }
-  if (sealed.units.empty()) return Violation("sealed a part without units");
-  SealedPart part;
-  for (const UnitTiming& timing : sealed.units) {
-    const std::uint32_t unit = timing.unit.index.value;
-    if (unit >= units_.size() || timing.unit.range != units_[unit] ||
-        holder_[unit] != from.id.worker.value || unit_sealed_[unit]) {
-      for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
-      return Violation(
-          fmt::format("sealed unit {} of round {}, which it does not hold", unit, round));
-    }
-    unit_sealed_[unit] = true;
-    part.samples += units_[unit].size();
-    part.units.push_back(timing);
-  }
-  if (part.samples != sealed.samples) {
-    for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
-    return Violation(fmt::format("sealed {} samples in units of {}", sealed.samples, part.samples));
-  }
-  part.loss_sum = sealed.loss_sum;
-  part.clock = from.clock;
-  part.ready_at = now;
-  share->sealed_units += static_cast<std::uint32_t>(part.units.size());
-  policies::WorkerView& view = WorkerViewAt(*share);
-  if (share->sealed_units > view.units_done) {
-    NotePace(&view, share->sealed_units - view.units_done, now);
-  }
-  share->parts.push_back(std::move(part));
-  ++undelivered;
-  last_sealed = now;
-  UpdateDelivered(share, now);
+  auto back = work_.OnRevoked(from.id, message);
+  if (!back) return back.error();
+  HandOn(from.id.worker, *back);
   return {};
 }
 
-void OpenRound::Skip(WorkerId worker, PartIndex index) {
-  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
-  SealedPart& part = share.parts[index.value];
-  for (const UnitTiming& timing : part.units) skipped.push_back({worker, timing.unit.range});
-  if (!part.delivered_at) --undelivered;
-  part = SealedPart{};
-  part.is_void = true;
-  Refresh(share, started);
+void OpenRound::OnOut(const MemberId& member) {
+  const WorkerId worker = member.worker;
+  const policies::WorkerView* view = work_.WorkerViewOf(worker);
+  if (view != nullptr && !view->finished_at) {
+    Member& slot = job_->members.at(worker);
+    slot.held_up_lost += job_->now - std::max(work_.started(), slot.last_progress);
+  }
+  work_.Remove(worker);
+  owners_stale_ = owners_stale_ || work_.delivery().IsOwner(worker);
 }
 
-std::uint64_t OpenRound::SamplesWanted() const {
-  std::uint64_t wanted = samples;
-  for (const Orphan& orphan : left_out) wanted -= RangeOf(orphan.unit).size();
-  for (const Skipped& part : skipped) wanted -= part.range.size();
-  return wanted;
-}
+// --- work that moves: each unit is with one worker at a time, and is given again only when its
+// holder has given it back, was fenced, or is out
 
-Status OpenRound::OnProgress(const MemberId& from, const Progress& progress, Time now) {
-  const WorkerShare* share = Find(from);
-  if (share == nullptr) return {};
-  if (progress.units_done > progress.units_taken) return Violation("more units done than taken");
-  const auto given = static_cast<std::uint32_t>(share->queue.size());
-  policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
-  const std::uint32_t done =
-      std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
-  if (done > view.units_done) NotePace(&view, done - view.units_done, now);
-  view.units_done = done;
-  view.units_taken =
-      std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
-  return {};
-}
-
-Status OpenRound::OnReceipts(const MemberId& from, const Receipts& receipts, Time now) {
-  if (receipts.map_version > owners.version) return Violation("receipts for a map to come");
-  if (receipts.map_version < owners.version || !delivery.IsOwner(from.worker)) return {};
-  for (const ReceivedPart& received : receipts.parts) {
-    if (received.part.value >= kMaxParts || received.member.worker.value >= index_.size()) {
-      return Violation("a receipt for a part that cannot be");
+// What a work rule proposes is done as far as it can be.
+void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
+  for (const WorkerId worker : verdict.fence) {
+    if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
+  }
+  // One revoke for each giver, at the place of its first move.
+  std::vector<WorkerId> asked;
+  for (const policies::MoveUnits& first : verdict.moves) {
+    if (first.from.value >= job_->members.slots()) continue;
+    if (std::find(asked.begin(), asked.end(), first.from) != asked.end()) continue;
+    asked.push_back(first.from);
+    const WorkerShare* from = work_.Share(first.from);
+    const policies::WorkerView* view = work_.WorkerViewOf(first.from);
+    if (from == nullptr || view->fenced || from->revoke) continue;
+    const std::uint32_t movable = view->units_given - view->units_taken;
+    PendingRevoke revoke{{}, 0, 0, job_->now};
+    std::uint32_t units = 0;
+    for (const policies::MoveUnits& move : verdict.moves) {
+      if (move.from != first.from || move.to == move.from) continue;
+      if (move.to.value >= job_->members.slots() || !CanTake(job_->members.at(move.to))) continue;
+      const std::uint32_t taken = std::min(move.units, movable - units);
+      if (taken == 0) continue;
+      revoke.takers.push_back({job_->members.at(move.to).id, taken});
+      units += taken;
     }
-    WorkerShare* share = Find(received.member);
-    if (share == nullptr) continue;
-    if (received.part.value == 0 && !share->parts.empty() && !share->parts[0].is_void &&
-        delivery.Lacks(from.worker, received.member.worker, received.part)) {
-      receipts_late_[from.worker.value].push_back(now - share->parts[0].ready_at);
+    if (units == 0) continue;
+    revoke.from = view->units_given - units;
+    revoke.order = ++job_->orders;
+    job_->Send(job_->members.at(first.from), Revoke{round(), revoke.from, revoke.order});
+    work_.BeginRevoke(first.from, std::move(revoke));
+  }
+}
+
+// Everybody is asked for all that is not begun, and nobody gets it: the round does without.
+void OpenRound::RevokeNotBegun() {
+  if (work_.exact()) return;
+  for (const policies::WorkerView& view : work_.workers()) {
+    if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
+    job_->Send(job_->members.at(view.member.worker),
+               Revoke{round(), view.units_taken, ++job_->orders});
+    work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders, job_->now});
+  }
+}
+
+// Fewer units than were asked for may come back; the takers named first get theirs first.
+void OpenRound::HandOn(WorkerId from, const RoundWork::GivenBack& back) {
+  auto next = back.units.begin();
+  for (const PendingRevoke::Taker& taker : back.takers) {
+    Member* member = job_->members.Find(taker.member);
+    if (next == back.units.end()) return;
+    if (member == nullptr || !CanTake(*member)) continue;
+    std::vector<UnassignedUnit> moved;
+    for (; next != back.units.end() && moved.size() < taker.units; ++next) {
+      moved.push_back({*next, from});
     }
-    if (delivery.AddReceipt(from.worker, received.member.worker, received.part)) {
-      UpdateDelivered(share, now);
+    GiveTo(*member, moved);
+  }
+  for (; next != back.units.end(); ++next) {
+    if (back.left_out) {
+      work_.AddLeftOut({*next, from});
+    } else {
+      work_.AddUnassigned({*next, from});
     }
   }
-  return {};
 }
 
-void OpenRound::NoteLatePart(const MemberId& from) {
-  // Also of a fenced one: should it begin anew, that number is used up.
-  WorkerShare* share = FindAny(from);
-  if (share == nullptr || share->parts.size() >= kMaxParts) return;
-  share->parts.push_back({});
-  share->parts.back().is_void = true;
+// Somebody else is left who may compute the round.
+bool OpenRound::OthersRemain(WorkerId worker) const {
+  const auto others = job_->members.all();
+  return std::any_of(others.begin(), others.end(), [&](const Member& member) {
+    const policies::WorkerView* view = work_.WorkerViewOf(member.id.worker);
+    return member.id.worker != worker && member.live() && (view == nullptr || !view->fenced);
+  });
 }
 
-std::optional<Time> OpenRound::OldestRevoke() const {
-  return asked_.empty() ? std::nullopt : std::optional(asked_.front().first);
+void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
+  const policies::WorkerView* view = work_.WorkerViewOf(worker);
+  if (view == nullptr || view->fenced) return;
+  if (!OthersRemain(worker)) {
+    work_.ExtendRevoke(worker, job_->now);  // whether it is lost is another question
+    return;
+  }
+  job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", round(), worker, why);
+  const std::uint32_t order = ++job_->orders;
+  job_->Send(job_->members.at(worker), FenceRound{round(), order});
+  work_.Fence(worker, order);
 }
 
-void OpenRound::DropAnsweredRevokes() {
-  while (!asked_.empty()) {
-    const auto [asked, worker] = asked_.front();
-    const WorkerShare* share = Share(worker);
-    if (share != nullptr && share->revoke && share->revoke->asked == asked) return;
-    asked_.pop_front();
+void OpenRound::FenceUnanswered() {
+  if (work_.pending_revokes() == 0) return;
+  const Duration patience = job_->bounds.Answer();
+  const auto oldest = work_.OldestRevoke();
+  if (!oldest || *oldest + patience > job_->now) return;
+  for (const WorkerId worker : work_.RevokesBefore(job_->now - patience + Duration(1))) {
+    FenceWorker(worker, "it did not give back units in time");
   }
 }
 
-std::vector<WorkerId> OpenRound::RevokesBefore(Time t) const {
-  std::vector<WorkerId> workers;
-  for (const WorkerShare& share : shares_) {
-    if (share.revoke && share.revoke->asked < t) workers.push_back(share.member.worker);
+bool OpenRound::CanTake(const Member& member) const {
+  if (!member.live() || member.next.value + 1 < round().value) return false;
+  const WorkerShare* share = work_.Share(member.id.worker);
+  if (share == nullptr && member.draining) return false;
+  return share == nullptr || (share->HasRoom() && !work_.WorkerViewOf(member.id.worker)->fenced);
+}
+
+void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
+  Assign assign{round(), {}, ++job_->orders};
+  for (const UnassignedUnit& given : units) {
+    assign.units.push_back({given.unit, work_.RangeOf(given.unit)});
   }
-  return workers;
+  work_.Give(taker, units, job_->orders, job_->members, job_->now);
+  taker.last_progress = job_->now;
+  job_->Send(taker, std::move(assign));
 }
 
-void OpenRound::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
-  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
-  asked_.emplace_back(revoke.asked, worker);
-  share.revoke = std::move(revoke);
-  ++pending_revokes;
-  Refresh(share, started);
-}
-
-void OpenRound::ExtendRevoke(WorkerId worker, Time now) {
-  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
-  if (!share.revoke) return;
-  share.revoke->asked = now;
-  asked_.emplace_back(now, worker);
-  DropAnsweredRevokes();
-}
-
-Result<OpenRound::GivenBack> OpenRound::OnRevoked(const MemberId& from, const Revoked& revoked) {
-  WorkerShare* share = Find(from);
-  if (share == nullptr) return GivenBack{};
-  GivenBack back;
-  std::size_t first = revoked.from;
-  std::size_t last = share->queue.size();
-  const bool answer = share->revoke && share->revoke->order == revoked.order;
-  if (answer) {
-    // Nothing is given to whom a revoke is under way, so it speaks of the whole queue.
-    if (first > last) return Violation("gave back units it was not given");
-    back.takers = share->revoke->takers;
-    back.left_out = back.takers.empty();
-    // Less than was asked for: all before it is begun.
-    policies::WorkerView& view = WorkerViewAt(*share);
-    if (revoked.from > share->revoke->from) {
-      view.units_taken = std::max(view.units_taken, revoked.from);
+void OpenRound::PlaceUnassigned() {
+  work_.TakeBackLeftOut();
+  if (work_.unassigned().empty()) return;
+  const policies::RoundView view = View();
+  bool without = view.with_units > 0 && job_->policy.closing->CanDoWithout(view);
+  std::vector<Member*> level;
+  std::vector<Member*> able;
+  std::vector<Member*> fenced;  // for want of others
+  bool later = false;           // somebody may take units in a while
+  for (Member& member : job_->members.all()) {
+    if (!member.connected()) continue;
+    if (CanTake(member)) {
+      (member.next >= round() ? level : able).push_back(&member);
+    } else if (member.live() && work_.CanBeginAnew(member.id.worker)) {
+      fenced.push_back(&member);
+    } else {
+      const WorkerShare* share = member.live() ? work_.Share(member.id.worker) : nullptr;
+      later = later || share == nullptr ||
+              (share->parts.size() < kMaxParts && !share->refused &&
+               (!work_.WorkerViewOf(member.id.worker)->fenced || !share->fence_answered));
     }
-  } else {
-    std::size_t begin = 0;
-    auto given = share->given.begin();
-    for (; given != share->given.end() && given->order != revoked.order; ++given) {
-      begin += given->units;
+  }
+  if (level.empty()) level = std::move(able);
+  if (level.empty() && later && !without) return;
+  if (level.empty() && !without && view.with_units == 0) {
+    for (const Member* member : fenced) work_.Unfence(member->id.worker, job_->now);
+    level = std::move(fenced);
+  }
+  // Whom nothing can be given any more has sealed, or begun to seal, both of its parts: the round
+  // does without, and another one follows with what is left.
+  if (level.empty() && view.with_units > 0) without = true;
+  if (without) {
+    work_.LeaveUnassignedOut();
+  } else if (!level.empty()) {
+    SpreadUnassigned(level);
+  } else if (job_->members.CountLive() > 0) {
+    job_->Log(LogLevel::kInfo, "round {}: nobody has a part left, it is computed again", round());
+    PlanAnew(work_.owners().version + 1);
+    PlaceUnassigned();
+  }
+}
+
+// Each unit goes to who would be done with it first.
+void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
+  struct Load {
+    Duration done_in;
+    Duration unit_time;
+    std::size_t taker;
+    bool operator<(const Load& other) const {
+      return std::tie(done_in, taker) > std::tie(other.done_in, other.taker);
     }
-    if (given == share->given.end() || given->order == 0) return GivenBack{};
-    if (begin != first) {
-      return Violation(fmt::format("refused units at position {} that are at {}", first, begin));
+  };
+  std::optional<Duration> usual;  // costs a pass
+  std::vector<Load> all;
+  all.reserve(takers.size());
+  for (std::size_t i = 0; i < takers.size(); ++i) {
+    Duration unit_time = takers[i]->unit_times.mean;
+    if (unit_time == Duration{}) {
+      if (!usual) usual = std::max(job_->members.MedianUnitTime(), Duration(1));
+      unit_time = *usual;
     }
-    last = first + given->units;
+    const policies::WorkerView* view = work_.WorkerViewOf(takers[i]->id.worker);
+    const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
+    all.push_back({unit_time * (left + 1), unit_time, i});
   }
-  for (std::size_t i = first; i < last; ++i) {
-    if (unit_sealed_[share->queue[i].value]) return Violation("gave back a unit it has sealed");
+  std::priority_queue<Load> loads(std::less<Load>(), std::move(all));
+  std::map<std::size_t, std::vector<UnassignedUnit>> given;  // by taker
+  for (const UnassignedUnit& unit : work_.TakeUnassigned()) {
+    Load load = loads.top();
+    loads.pop();
+    given[load.taker].push_back(unit);
+    load.done_in += load.unit_time;
+    loads.push(load);
   }
-  for (std::size_t i = first; i < last; ++i) holder_[share->queue[i].value] = -1;
-  back.units = share->Cut(first, last);
-  if (answer) {
-    share->revoke.reset();
-    --pending_revokes;
-    DropAnsweredRevokes();
-  } else {
-    share->refused = true;
+  for (const auto& [taker, units] : given) GiveTo(*takers[taker], units);
+}
+
+// --- closing
+
+std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
+  if (owners_stale_) ReplaceOwners({}, "an owner is out");
+  FenceUnanswered();
+  PlaceUnassigned();
+  return AskPolicy(may_close_from);
+}
+
+std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from) {
+  const policies::RoundView view = View();
+  const policies::WorkVerdict work = job_->policy.work->Judge(view);
+  CarryOut(work);
+  policies::ClosingVerdict closing =
+      job_->policy.closing->Judge(work.moves.empty() && work.fence.empty() ? view : View());
+  look_again_ = std::min(work.look_again, closing.look_again);
+  if (look_again_ <= job_->now) look_again_ = job_->now + std::chrono::milliseconds(1);
+  if (closing.cut) RevokeNotBegun();
+  if (closing.close && may_close_from > job_->now) {
+    look_again_ = std::min(look_again_, may_close_from);
+    return std::nullopt;
   }
-  Refresh(*share, started);
-  return back;
-}
-
-std::vector<UnitIndex> WorkerShare::Cut(std::size_t first, std::size_t last) {
-  const auto from = queue.begin() + static_cast<std::ptrdiff_t>(first);
-  const auto to = queue.begin() + static_cast<std::ptrdiff_t>(last);
-  std::vector<UnitIndex> units(from, to);
-  queue.erase(from, to);
-  std::size_t begin = 0;
-  for (GivenUnits& part : given) {
-    const std::size_t end = begin + part.units;
-    const std::size_t cut_from = std::clamp(first, begin, end);
-    const std::size_t cut_to = std::clamp(last, begin, end);
-    part.units -= static_cast<std::uint32_t>(cut_to - cut_from);
-    begin = end;
+  if (!closing.close || !CanCommit(&closing)) {
+    CheckReceipts();
+    return std::nullopt;
   }
-  std::erase_if(given, [](const GivenUnits& part) { return part.units == 0; });
-  return units;
+  job_->policy.work->OnCommitted(View());
+  job_->policy.closing->OnCommitted(View());
+  planner_->NoteResponses(work_);
+  return closing;
 }
 
-void OpenRound::SetOwners(OwnerMap map, const Members& members, Time now) {
-  owners = std::move(map);
-  delivery.SetOwners(owners, members);
-  receipts_late_.assign(index_.size(), {});
-  for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
-}
-
-void OpenRound::Give(const Member& to, const std::vector<UnitIndex>& units, std::uint32_t order,
-                     const Members& members, Time now) {
-  if (index_[to.id.worker.value] < 0) {
-    AddWorker(to, now);
-    delivery.AddContributor(to.id.worker, members);
+// Whether the verdict can be carried out; sorts its parts into the order of summation (I3).
+bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
+  std::vector<policies::PartChoice>& parts = verdict->parts;
+  if (!work_.unassigned().empty() || parts.empty()) return false;
+  std::uint64_t samples = 0;
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.worker, a.part) < std::tie(b.worker, b.part);
+  });
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const SealedPart* part = parts[i].worker.value < job_->members.slots()
+                                 ? work_.Part(parts[i].worker, parts[i].part)
+                                 : nullptr;
+    const bool twice =
+        i > 0 && parts[i].worker == parts[i - 1].worker && parts[i].part == parts[i - 1].part;
+    if (part == nullptr || !part->delivered_at || twice) return false;
+    if (!std::isfinite(parts[i].weight) || parts[i].weight <= 0) {
+      if (!said_weight_refused_) {
+        job_->Log(LogLevel::kWarning,
+                  "round {}: policy {} gives worker {} the weight {}, which is no positive number: "
+                  "the round is not closed like that",
+                  round(), job_->policy.name, parts[i].worker, parts[i].weight);
+      }
+      said_weight_refused_ = true;
+      return false;
+    }
+    // Whoever contributes holds the round before whole, and this commit closes it. In a relaxed
+    // round that does not follow from having computed something.
+    if (work_.relaxed() && job_->members.at(parts[i].worker).next < round()) return false;
+    samples += part->samples;
   }
-  const auto at = static_cast<std::size_t>(index_[to.id.worker.value]);
-  WorkerShare& share = shares_[at];
-  LOCKSTEP_CHECK(share.member == to.id && share.HasRoom() && !views_[at].fenced,
-                 "worker {} cannot take units", to.id.worker);
-  for (const UnitIndex unit : units) {
-    LOCKSTEP_CHECK(holder_[unit.value] == -1 && !unit_sealed_[unit.value], "unit {} is held", unit);
-    holder_[unit.value] = to.id.worker.value;
-    share.queue.push_back(unit);
+  if (work_.exact() && samples < work_.SamplesWanted()) return false;
+  return job_->HasQuorum();
+}
+
+Time OpenRound::NextDeadline() const {
+  Time next = std::min(look_again_, receipts_.Next(work_));
+  if (const auto oldest = work_.OldestRevoke()) {
+    next = std::min(next, *oldest + job_->bounds.Answer());
   }
-  share.given.push_back({order, static_cast<std::uint32_t>(units.size())});
-  Refresh(share, now);
+  return next;
 }
 
-void OpenRound::MakeOrphans(WorkerShare* share) {
-  std::erase_if(skipped, [&](const Skipped& part) { return part.worker == share->member.worker; });
-  for (const UnitIndex unit : share->queue) {
-    holder_[unit.value] = -1;
-    unit_sealed_[unit.value] = false;
-    orphans.push_back({unit, share->member.worker});
+std::string OpenRound::Waiting() const {
+  if (!work_.unassigned().empty()) {
+    return fmt::format("{} units of round {} wait for somebody who can take them",
+                       work_.unassigned().size(), round());
   }
-  for (SealedPart& part : share->parts) {
-    if (!part.is_void && !part.delivered_at) --undelivered;
-    part = SealedPart{};
-    part.is_void = true;
+  policies::RoundView view = View();
+  view.explain = true;
+  return job_->policy.closing->Judge(view).reason;
+}
+
+// --- owners that do not send receipts lose their slices, and edges that are broken are avoided
+
+Time ReceiptWatch::Next(const RoundWork& work) const {
+  if (work.undelivered() == 0 || !work.last_sealed()) return kNever;
+  const Time begin = std::max(*work.last_sealed(), from);
+  if (!pinged_at) return begin + patience / 2;
+  return std::max(begin + patience, *pinged_at + patience / 2);
+}
+
+void OpenRound::ResetReceiptWatch() {
+  receipts_ = {job_->now, job_->bounds.Receipts(), std::nullopt};
+}
+
+void OpenRound::CheckReceipts() {
+  if (receipts_.Next(work_) > job_->now) return;
+  if (!receipts_.pinged_at) {
+    receipts_.pinged_at = job_->now;
+    for (const OwnerShare& share : work_.owners().owners) job_->Ping(share.owner.worker);
+    if (receipts_.Next(work_) > job_->now) return;
   }
-  share->queue.clear();
-  share->given.clear();
-  share->sealed_units = 0;
-  share->refused = false;
-  if (share->revoke) --pending_revokes;
-  share->revoke.reset();
-  DropAnsweredRevokes();
-  Refresh(*share, started);
-}
-
-void OpenRound::Remove(WorkerId worker) {
-  const std::int64_t at = index_[worker.value];
-  if (at < 0) return;
-  MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
-  shares_.erase(shares_.begin() + at);
-  views_.erase(views_.begin() + at);
-  Reindex();
-}
-
-void OpenRound::Fence(WorkerId worker, std::uint32_t order) {
-  const std::int64_t at = index_[worker.value];
-  if (at < 0) return;
-  MakeOrphans(&shares_[static_cast<std::size_t>(at)]);
-  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
-  share.fence_order = order;
-  share.fence_answered = false;
-  WorkerViewAt(share).fenced = true;
-  Refresh(share, started);
-}
-
-void OpenRound::NoteFenceAnswer(const MemberId& from, std::uint32_t order) {
-  WorkerShare* share = FindAny(from);
-  if (share == nullptr || !WorkerViewAt(*share).fenced || share->fence_order != order) return;
-  share->fence_answered = true;
-}
-
-bool OpenRound::CanBeginAnew(WorkerId worker) const {
-  const WorkerShare* share = Share(worker);
-  return share != nullptr && share->fence_answered && share->HasRoom();
-}
-
-void OpenRound::Unfence(WorkerId worker, Time now) {
-  WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
-  share.fence_answered = false;
-  policies::WorkerView& view = WorkerViewAt(share);
-  view.fenced = false;
-  view.units_done = view.units_taken = 0;
-  view.progressed_at = now;
-  Refresh(share, now);
-}
-
-void OpenRound::TakeBackLeftOut() {
-  if (with_units_ > 0 || pending_revokes > 0) return;
-  orphans.insert(orphans.end(), left_out.begin(), left_out.end());
-  left_out.clear();
-}
-
-void OpenRound::PlanAnew(Attempt new_plan, Time now) {
-  plan = new_plan;
-  for (WorkerShare& share : shares_) {
-    MakeOrphans(&share);
-    share.parts.clear();
-    share.plan = plan;
-    policies::WorkerView& view = WorkerViewAt(share);
-    view.base = round;
-    Unfence(share.member.worker, now);
+  const Time pinged_at = *receipts_.pinged_at;
+  receipts_.pinged_at.reset();
+  receipts_.from = job_->now;
+  // Is it receipts that the round waits for? Otherwise nobody is to blame for them yet.
+  RoundWork::Hypothetical delivered;
+  work_.ViewIfDelivered(job_->now, job_->start.workers, &delivered);
+  if (!work_.unassigned().empty() || !job_->policy.closing->Judge(delivered.view).close) return;
+  const std::vector<WorkerId> silent = BlameForReceipts(pinged_at);
+  if (silent.empty() || silent.size() == work_.owners().owners.size()) {
+    // It is slow for everybody.
+    receipts_.patience =
+        std::min(receipts_.patience * 2, std::max(job_->timeout, job_->bounds.Receipts()));
+    return;
   }
-  orphans.insert(orphans.end(), left_out.begin(), left_out.end());
-  left_out.clear();
-  const auto units = static_cast<std::size_t>(
-      std::ranges::count_if(units_, [](const SampleRange& range) { return range.size() > 0; }));
-  LOCKSTEP_CHECK(orphans.size() == units, "a unit of round {} is lost", round);
-  last_sealed.reset();
-  started = now;
+  ReplaceOwners(silent, fmt::format("no receipts from worker {}", Names(silent)));
+}
+
+// A receipt takes two: it is the owner's fault when it is silent, or when it misses most of what
+// others have; not when the contributor is the silent one.
+std::vector<WorkerId> OpenRound::BlameForReceipts(Time pinged_at) const {
+  std::vector<std::uint32_t> misses(job_->members.slots());
+  std::uint32_t parts = 0;
+  for (const WorkerShare& share : work_.shares()) {
+    const WorkerId contributor = share.member.worker;
+    const bool reachable = job_->HeardSince(contributor, pinged_at);
+    for (std::size_t i = 0; i < share.parts.size(); ++i) {
+      if (share.parts[i].is_void) continue;
+      parts += reachable ? 1 : 0;
+      if (share.parts[i].delivered_at) continue;
+      const PartIndex part(static_cast<std::uint8_t>(i));
+      for (const WorkerId owner : work_.delivery().Missing(contributor, part)) {
+        if (reachable || !job_->HeardSince(owner, pinged_at)) ++misses[owner.value];
+      }
+    }
+  }
+  std::vector<WorkerId> silent;
+  std::vector<WorkerId> slow;
+  for (const OwnerShare& share : work_.owners().owners) {
+    const WorkerId owner = share.owner.worker;
+    if (misses[owner.value] == 0) continue;
+    if (!job_->HeardSince(owner, pinged_at)) silent.push_back(owner);
+    if (2 * misses[owner.value] > parts) slow.push_back(owner);
+  }
+  if (!silent.empty()) return silent;
+  return 2 * slow.size() <= work_.owners().owners.size() ? slow : std::vector<WorkerId>{};
+}
+
+// The owners that are left keep what can be kept: who has receipts already need not fetch anew.
+// Only when none of them is usable others are taken.
+void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why) {
+  for (const WorkerId worker : silent) job_->members.at(worker).owner_on_trial = round();
+  const auto usable = [&](const MemberId& id) {
+    return std::find(silent.begin(), silent.end(), id.worker) == silent.end();
+  };
+  std::vector<MemberId> candidates;
+  for (const OwnerShare& share : work_.owners().owners) {
+    const Member* member = job_->members.Find(share.owner);
+    if (member != nullptr && member->live() && usable(share.owner) &&
+        job_->members.BrokenEdges(share.owner.worker) == 0) {
+      candidates.push_back(share.owner);
+    }
+  }
+  if (candidates.empty()) {
+    for (const MemberId& id : planner_->EligibleFor(round(), false)) {
+      if (usable(id)) candidates.push_back(id);
+    }
+  }
+  owners_stale_ = candidates.empty();  // until somebody comes
+  if (owners_stale_) return;
+  OwnerMap map = planner_->ChooseOwners(round(), work_.owners().version + 1, candidates);
+  job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
+  work_.SetOwners(map, job_->members, job_->now);
+  ResetReceiptWatch();
+  job_->Send(job_->members.Exchanging(), NewOwners{round(), std::move(map)});
+}
+
+void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why) {
+  const bool whole = std::ranges::all_of(work_.owners().owners, [&](const OwnerShare& share) {
+    return broken[share.owner.worker.value] == 0;
+  });
+  if (!whole) ReplaceOwners({}, why);
+}
+
+void OpenRound::CheckInvariants() const {
+  work_.CheckInvariants();
+  LOCKSTEP_CHECK(!work_.owners().owners.empty(), "round {}: nobody owns anything", round());
+  for (const WorkerShare& share : work_.shares()) {
+    const Member* member = job_->members.Find(share.member);
+    LOCKSTEP_CHECK(member != nullptr && member->live(),
+                   "round {}: worker {} has a share and is out", round(), share.member.worker);
+  }
+  for (const OwnerShare& share : work_.owners().owners) {
+    const Member* member = job_->members.Find(share.owner);
+    LOCKSTEP_CHECK(owners_stale_ || (member != nullptr && member->live()),
+                   "round {}: worker {} owns and is out", round(), share.owner.worker);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -3,19 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "base/check.h"
+#include "base/schedule.h"
+#include "coordinator/record/from_round.h"
 
 namespace lockstep::coordinator {
-namespace {
 
-Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+using Kind = Decision::Kind;
+using Outcome = CommittedRound::Outcome;
 
-}  // namespace
-
-Pipeline::Pipeline(Job* job, Hooks hooks)
-    : job_(job), hooks_(std::move(hooks)), weights_(job->members.slots()) {}
+Pipeline::Pipeline(Job* job) : job_(job), planner_(job) {}
 
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
                      StateSource source) {
@@ -25,185 +24,100 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
   for (Member& member : job_->members.all()) {
     if (member.live()) member.next = first_round;
   }
-  bool exact = false;
-  Plan plan = MakePlan(first_round, 0, nullptr, &exact);
-  job_->Send(plan.members, Start{source, plan, job_->totals.samples_counted});
-  OpenPlanned(std::move(plan), exact);
+  PlannedRound planned = planner_.PlanRound(first_round, 0, updates_, std::nullopt, &*sampler_);
+  job_->Send(planned.plan.members, Start{source, planned.plan, job_->totals.samples_counted});
+  open_.emplace(job_, &planner_, std::move(planned));
 }
 
 std::optional<RoundId> Pipeline::JoinAt() const {
   if (!begun()) return std::nullopt;
   // Nobody gets in any more; who was left behind may still copy what the job ended with.
-  if (done_) return provisional_ ? std::optional(provisional_->commit.round.Next()) : std::nullopt;
+  if (done_) return committed_ ? std::optional(committed_->round().Next()) : std::nullopt;
   if (failing_over()) {
-    if (!provisional_->stalled) return std::nullopt;
-    return provisional_->commit.round;
+    if (committed_->phase() != CommittedRound::Phase::kStalled) return std::nullopt;
+    return committed_->round();
   }
   if (!open_) return std::nullopt;
-  return open_->round;
+  return open_->round();
 }
 
-const Plan& Pipeline::JoinPlan() const { return failing_over() ? provisional_->plan : open_plan_; }
+const Plan& Pipeline::JoinPlan() const {
+  return failing_over() ? committed_->work().plan() : open_->work().plan();
+}
+
+// --- what workers say
 
 Status Pipeline::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");
   // While a round is open again, who has not heard of that yet speaks of the one after it.
-  if (round > *newest_) {
-    return Violation(fmt::format("speaks of round {} while {} is the latest", round, *newest_));
+  if (round > *planner_.newest()) {
+    return Violation(
+        fmt::format("speaks of round {} while {} is the latest", round, *planner_.newest()));
   }
   return {};
 }
 
-// Versions of a round's maps grow also over the plans of it that a further attempt at the round
-// before has made void: what was said under one of them is not taken for another's.
-void Pipeline::NoteMap(RoundId round, std::uint32_t version) {
-  if (newest_ && round < *newest_) return;
-  newest_version_ = newest_ == round ? std::max(newest_version_, version) : version;
-  newest_ = round;
-}
-
-bool Pipeline::IsProvisional(RoundId round) const {
-  return provisional_ && !provisional_->closed && provisional_->commit.round == round;
+CommittedRound* Pipeline::CommittedAt(RoundId round) {
+  return committed_ && !committed_->closed() && committed_->round() == round ? &*committed_
+                                                                             : nullptr;
 }
 
 Status Pipeline::On(Member& from, const Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live() || !open_ || !open_->Concerns(from.id, message.round, message.plan)) return {};
-  const policies::WorkerView* view = open_->WorkerViewOf(from.id.worker);
-  const std::uint32_t done = view == nullptr ? 0 : view->units_done;
-  if (Status status = open_->OnProgress(from.id, message, job_->now); !status) return status;
-  if (view != nullptr && view->units_done > done) from.last_progress = job_->now;
-  return {};
+  return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
 Status Pipeline::On(Member& from, const Sealed& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live()) return {};
-  if (!open_ || !open_->Concerns(from.id, message.round, message.plan)) return {};
-  from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
-  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
-  if (Status status = open_->OnSealed(from, message, job_->now); !status) return status;
-  if (!std::isfinite(message.loss_sum) && open_->Part(from.id.worker, message.part) != nullptr) {
-    OnNotFinite(from, message);
-  }
-  from.last_progress = job_->now;
-  for (const UnitTiming& timing : message.units) {
-    if (timing.end_ns > timing.start_ns) {
-      from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
-    }
-  }
-  open_->SyncHistory(from);
-  return {};
-}
-
-void Pipeline::OnNotFinite(const Member& from, const Sealed& message) {
-  IntervalSet ranges;
-  for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
-  std::string samples;
-  for (const SampleRange& range : ranges.Ranges()) {
-    samples += fmt::format("{}[{}, {})", samples.empty() ? "" : ", ", range.from, range.to);
-  }
-  std::string what = fmt::format(
-      "round {}: the loss or gradient of worker {} over the samples {} of epoch {} is not finite",
-      message.round, from.id.worker, samples, open_->epoch);
-  if (job_->start.config.job.on_nan == "stop") return job_->Fail(what + " (job.on_nan = stop)");
-  job_->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
-  open_->Skip(from.id.worker, message.part);
-  if (open_->SamplesWanted() == 0) {
-    job_->Fail(what + ", and so is every other contribution to the round");
-  }
+  return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
 Status Pipeline::On(Member& from, const Receipts& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live() || !open_ || message.round != open_->round) return {};
-  return open_->OnReceipts(from.id, message, job_->now);
+  return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
 Status Pipeline::On(Member& from, const Revoked& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live() || !open_ || message.round != open_->round) return {};
-  if (message.fenced) {
-    open_->NoteFenceAnswer(from.id, message.order);
-    return {};
-  }
-  auto back = open_->OnRevoked(from.id, message);
-  if (!back) return back.error();
-  HandOn(from.id.worker, *back);
-  return {};
+  return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
 Status Pipeline::On(Member& from, const Published& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live() || !IsProvisional(message.round)) return {};
-  ProvisionalRound& round = *provisional_;
-  if (message.attempt > round.commit.attempt) return Violation("published an attempt to come");
-  if (message.attempt < round.commit.attempt) return {};
-  const auto& owners = round.commit.owners.owners;
-  const auto owner = std::ranges::lower_bound(owners, from.id, {}, &OwnerShare::owner);
-  if (owner == owners.end() || owner->owner != from.id)
-    return Violation("published sums it does not own");
-  std::optional<Duration>& took = round.published[from.id.worker.value];
-  if (took) return {};
-  took = job_->now - round.committed_at;
-  job_->bounds.NotePublication(*took);
-  round.moved_at = job_->now;
-  if (--round.unpublished == 0) {
-    std::vector<MemberId> ids;
-    std::vector<Duration> times;
-    for (const OwnerShare& share : owners) {
-      const std::optional<Duration>& after = round.published[share.owner.worker.value];
-      if (!after || *after == Duration::max()) continue;  // it is out
-      ids.push_back(share.owner);
-      times.push_back(*after);
-    }
-    weights_.OnRoundPublished(ids, times);
-  }
+  CommittedRound* round = CommittedAt(message.round);
+  if (!from.live() || round == nullptr) return {};
+  const bool before = round->published();
+  if (Status status = round->On(from, message); !status) return status;
+  if (before || !round->published()) return {};
+  std::vector<MemberId> owners;
+  std::vector<Duration> took;
+  round->PublicationTimes(&owners, &took);
+  planner_.NotePublished(owners, took);
   return {};
 }
 
 Status Pipeline::On(Member& from, const Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
-  if (open_ && message.round == open_->round) {
-    if (message.attempt >= open_->attempt) return Violation("applied a round that is open");
+  if (open_ && message.round == open_->round()) {
+    if (message.attempt >= open_->attempt()) return Violation("applied a round that is open");
     // It was catching up when the attempt was given up, so it was not asked.
     job_->PutBehind(from,
-                    fmt::format("it has applied round {}, which is open again", open_->round));
+                    fmt::format("it has applied round {}, which is open again", open_->round()));
     return {};
   }
-  if (IsProvisional(message.round)) {
-    ProvisionalRound& round = *provisional_;
-    const std::uint32_t slot = from.id.worker.value;
-    if (message.attempt > round.commit.attempt) return Violation("applied an attempt to come");
-    if (message.attempt < round.commit.attempt) {
-      job_->PutBehind(from, fmt::format("it has applied attempt {} at round {}, which was replaced",
-                                        message.attempt, message.round));
-      return {};
-    }
-    if (round.asked[slot] == ProvisionalRound::Asked::kNo) {
-      return Violation("applied an attempt that it said it does not hold");
-    }
-    if (round.applied[slot] || from.next > message.round) return {};
-    round.applied[slot] = true;
-    round.moved_at = job_->now;
-    if (!round.first_applied_at) round.first_applied_at = job_->now;
-    if (round.to_apply > 0) --round.to_apply;
-    if (round.to_apply == 0) {
-      round.applied_at = job_->now;
-      job_->bounds.NoteApplication(job_->now - round.committed_at);
-    }
-    from.next = message.round.Next();
-    if (round.fencing) TakeFromHolders();
+  if (CommittedRound* round = CommittedAt(message.round)) {
+    const Result<bool> news = round->On(from, message);
+    if (!news) return news.error();
+    if (!*news) return {};
   } else if (from.next > message.round) {
     return {};
   }
   from.next = message.round.Next();
-  if (open_) open_->NoteApplied(from, job_->now);
+  if (open_) open_->NoteApplied(from);
   from.last_progress = job_->now;
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);
-  if (from.live()) hooks_.on_applied(from, message.round);
   return {};
 }
 
@@ -227,19 +141,9 @@ void Pipeline::Vote(const Member& from, const Applied& message) {
 Status Pipeline::On(Member& from, const HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders) return Violation("answered what it was not asked");
-  if (!from.live() || message.term != job_->start.term || !IsProvisional(message.round)) return {};
-  ProvisionalRound& round = *provisional_;
-  if (message.attempt > round.commit.attempt) return Violation("answered for an attempt to come");
-  if (message.attempt < round.commit.attempt) return {};
-  auto& asked = round.asked[from.id.worker.value];
-  using Asked = ProvisionalRound::Asked;
-  // Asked once more since, or of no matter any more.
-  if (asked != Asked::kWaiting || message.order != round.asked_order[from.id.worker.value])
-    return {};
-  --round.answers_missing;
-  asked = message.holds_all ? Asked::kYes : Asked::kNo;
-  if (round.fencing && message.holds_all) TakeFromHolders();
-  return {};
+  CommittedRound* round = CommittedAt(message.round);
+  if (!from.live() || message.term != job_->start.term || round == nullptr) return {};
+  return round->On(from, message);
 }
 
 Status Pipeline::On(Member& from, const Unreachable& message) {
@@ -248,85 +152,349 @@ Status Pipeline::On(Member& from, const Unreachable& message) {
   // Also of one that is behind or connects: it will need its peers once it is back.
   if (job_->phase != Phase::kTraining || done_ || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
-  edge_broke_at_ = job_->now;
+  job_->edge_broke_at = job_->now;
   job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,
             peer->id.worker, message.reason);
-  PingAll({from.id.worker, peer->id.worker});
+  job_->Ping(from.id.worker);
+  job_->Ping(peer->id.worker);
   return {};
 }
 
 void Pipeline::OnOut(const MemberId& member, const std::string& why) {
-  const WorkerId worker = member.worker;
-  if (open_) {
-    const policies::WorkerView* view = open_->WorkerViewOf(worker);
-    if (view != nullptr && !view->finished_at) {
-      Member& slot = job_->members.at(worker);
-      slot.held_up_lost += job_->now - std::max(open_->started, slot.last_progress);
-    }
-    open_->Remove(worker);
-    owners_stale_ = owners_stale_ || open_->delivery.IsOwner(worker);
-  }
-  if (!provisional_ || provisional_->closed) return;
-  ProvisionalRound& round = *provisional_;
-  round.been_out.push_back(member);
-  round.applied[worker.value] = false;
-  if (round.asked[worker.value] == ProvisionalRound::Asked::kWaiting) --round.answers_missing;
-  round.asked[worker.value] = ProvisionalRound::Asked::kUnasked;
-  CountToApply();
-  const auto& owners = round.commit.owners.owners;
-  const bool owned = std::any_of(owners.begin(), owners.end(),
-                                 [&](const OwnerShare& share) { return share.owner == member; });
-  if (owned && !round.published[worker.value]) {
-    round.published[worker.value] = Duration::max();
-    --round.unpublished;
-  }
-  const bool held =
-      std::find(round.holders.begin(), round.holders.end(), member) != round.holders.end();
-  if (held) {
-    round.holders.clear();
-    BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
-  } else if (owned && round.holders.empty()) {
-    BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
-  } else if (round.commit.attempt.value > 0 && round.unpublished > 0 && round.holders.empty()) {
-    // Unlike those of the first attempt, the new owners may not have had its pieces yet.
-    const auto& parts = round.commit.parts;
-    if (std::any_of(parts.begin(), parts.end(),
-                    [&](const CommittedPart& part) { return part.member == member; })) {
-      BeginFailover(fmt::format("worker {}, a contributor, is out: {}", worker, why));
-    }
-  }
+  if (open_) open_->OnOut(member);
+  if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
 }
 
 void Pipeline::OnLevel() {
-  if (provisional_ && !provisional_->closed) CountToApply();
+  if (committed_ && !committed_->closed()) committed_->CountToApply();
 }
 
-void Pipeline::Advance() {
-  if (!begun() || done_ || job_->failure) return;
+// --- what can be done now
+
+Decision Pipeline::Decide() {
+  if (!begun() || done_ || job_->failure) return {};
   AvoidBrokenEdges();
-  if (!job_->leaving.empty()) return;
-  CheckProvisional();
-  if (!open_ || done_ || !job_->leaving.empty()) return;
+  if (!job_->leaving.empty()) return {};
+  if (Decision decision = CheckCommitted(); decision.kind != Kind::kWait) return decision;
+  if (!open_ || !job_->leaving.empty()) return {};
   if (job_->now >= stop_at_) return Abandon();
-  if (failing_over()) return;  // the open round may be planned anew
-  if (owners_stale_) ReplaceOwners({}, "an owner is out");
-  FenceUnanswered();
-  PlaceOrphans();
-  Judge();
+  if (failing_over()) return {};  // the open round may be planned anew
+  if (auto verdict = open_->Advance(MayCloseFrom())) return {Kind::kCommit, std::move(*verdict)};
+  return {};
+}
+
+Decision Pipeline::CheckCommitted() {
+  if (!committed_ || committed_->closed()) return {};
+  if (committed_->phase() == CommittedRound::Phase::kStalled && !job_->HasQuorum()) return {};
+  switch (committed_->Check(/*last=*/!open_)) {
+    case Outcome::kGoesOn:
+      return {};
+    case Outcome::kApplied:
+      return {open_ ? Kind::kWait : Kind::kClose};
+    case Outcome::kNobodyHolds:
+      break;
+  }
+  if (!job_->HasQuorum()) return {};
+  // New owners fetch pieces anew: only a live contributor can serve them.
+  const bool any_left = std::ranges::any_of(
+      committed_->commit().parts,
+      [this](const CommittedPart& part) { return !committed_->HasLost(part.member); });
+  return {any_left ? Kind::kNextAttempt : Kind::kOpenAgain};
+}
+
+Decision Pipeline::Abandon() {
+  job_->Log(LogLevel::kInfo, "round {} is abandoned", open_->round());
+  open_.reset();
+  if (!committed_) {
+    done_ = true;
+    return {};
+  }
+  if (sampler_->round_is_out()) sampler_->Settle({});
+  committed_->DropNext();
+  return {Kind::kSendAgain};
+}
+
+// Relaxed rounds could follow each other faster than a member with little processor time applies
+// them; it would have to catch up again and again. So the next one waits for it, a little.
+Time Pipeline::MayCloseFrom() const {
+  if (!open_->work().relaxed() || !committed_ || committed_->to_apply() == 0) return job_->now;
+  const Duration usual = job_->bounds.UsualApplication().value_or(std::chrono::milliseconds(5));
+  return committed_->committed_at() +
+         std::min(std::max(4 * usual, Duration(std::chrono::milliseconds(2))), job_->timeout / 4);
 }
 
 Time Pipeline::NextDeadline() const {
   if (!begun() || done_) return kNever;
-  Time next = kNever;
-  if (open_ && failing_over()) {
-    next = stop_at_;
-  } else if (open_) {
-    next = std::min({look_again_, stop_at_, NextReceiptCheck()});
-    if (const auto oldest = open_->OldestRevoke()) {
-      next = std::min(next, *oldest + job_->bounds.Answer());
+  Time next = open_ ? stop_at_ : kNever;
+  if (open_ && !failing_over()) next = std::min(next, open_->NextDeadline());
+  if (committed_) next = std::min(next, committed_->NextDeadline(/*last=*/!open_));
+  return next;
+}
+
+// Each member needs each owner, so an owner must have no broken edge to a member. Where nobody is
+// whole and no link can be made again, the member that misses the most live ones leaves (tie: who
+// is not live itself, then the highest id), so never the last one that has the parameters; it comes
+// back as anybody does, once it reaches all.
+void Pipeline::AvoidBrokenEdges() {
+  if (!job_->members.AnyBroken()) return;
+  const std::vector<MemberId> members = job_->members.Exchanging();
+  std::vector<std::uint32_t> edges(job_->members.slots());
+  const MemberId* worst = nullptr;
+  std::pair<std::uint32_t, bool> most;
+  bool heard = true;  // all who are concerned have been, since the last edge broke
+  bool mending = false;
+  for (const MemberId& id : members) {
+    const std::uint32_t count = job_->members.BrokenEdges(id.worker);
+    edges[id.worker.value] = count;
+    if (count == 0) continue;
+    heard = heard && job_->HeardSinceEdgeBroke(id.worker);
+    mending = mending || job_->members.AnyMending(id.worker);
+    std::uint32_t to_live = 0;
+    for (const Member& other : job_->members.all()) {
+      to_live += other.live() && job_->members.Broken(id.worker, other.id.worker) ? 1 : 0;
+    }
+    const std::pair misses(to_live, !job_->members.at(id.worker).live());
+    if (worst != nullptr && misses < most) continue;
+    worst = &id;
+    most = misses;
+  }
+  if (worst == nullptr) return;
+  const RoundId round = open_ ? open_->round() : committed_->round();
+  const std::vector<MemberId> eligible = planner_.EligibleFor(round, false);
+  const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
+  if (std::none_of(eligible.begin(), eligible.end(), whole)) {
+    if (heard && !mending) {
+      job_->Expel(job_->members.at(worst->worker), "it and other workers cannot reach each other");
+    }
+    return;
+  }
+  if (open_ && !failing_over()) {
+    open_->AvoidBrokenEdges(
+        edges, fmt::format("worker {} and others cannot reach each other", worst->worker));
+  }
+  if (committed_ && !committed_->closed()) committed_->AvoidBrokenEdges(members, edges);
+}
+
+// --- a commit
+
+bool Pipeline::IsLastRound(RoundId round) const {
+  const std::uint64_t rounds = job_->start.config.job.rounds;
+  return stopping_ || (rounds > 0 && round.value + 1 >= rounds);
+}
+
+bool Pipeline::IsLast(RoundId round, const Sampler& after) const {
+  const JobSection& job = job_->start.config.job;
+  if (IsLastRound(round)) return true;
+  const std::uint32_t epochs = job.epochs > 0 ? job.epochs : job.rounds > 0 ? 0 : 1;
+  return epochs > 0 && after.epoch().value >= epochs;
+}
+
+CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
+  const RoundWork& work = open_->work();
+  CommitDraft draft{.commit = {},
+                    .reason = std::move(verdict.reason),
+                    .policy = job_->policy.name,
+                    .settled = {},
+                    .before = *sampler_,
+                    .after = *sampler_};
+  Commit& commit = draft.commit;
+  commit.round = work.round();
+  commit.epoch = work.epoch();
+  commit.attempt = open_->attempt();
+  commit.owners = work.owners();
+  commit.update = updates_ + 1;
+  for (const policies::PartChoice& choice : verdict.parts) {
+    commit.parts.push_back({work.Share(choice.worker)->member, choice.part, choice.weight,
+                            work.Part(choice.worker, choice.part)->samples});
+  }
+  CompleteDraft(work, &draft);
+  return draft;
+}
+
+CommitDraft Pipeline::DraftNextAttempt() {
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(!member.live() || member.next <= committed_->round(),
+                   "I1: worker {} has round {}, which is to be tried again", member.id.worker,
+                   committed_->round());
+  }
+  CommitDraft draft{.commit = committed_->commit(),
+                    .reason = committed_->failover_reason(),
+                    .policy = {},
+                    .settled = {},
+                    .before = committed_->before(),
+                    .after = committed_->before()};
+  Commit& commit = draft.commit;
+  commit.attempt = commit.attempt.Next();
+  commit.next.reset();
+  std::erase_if(commit.parts,
+                [this](const CommittedPart& part) { return committed_->HasLost(part.member); });
+  commit.owners = planner_.ChooseOwners(commit.round, commit.owners.version + 1,
+                                        planner_.EligibleFor(commit.round.Next(), false));
+  job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", commit.round, commit.attempt,
+            commit.parts.size());
+  CompleteDraft(committed_->work(), &draft);
+  return draft;
+}
+
+// What follows from the parts of a commit, in the first attempt as in a later one: the samples, the
+// scalars of the update, computed once for all (I1), and what the sampler is to settle (I2).
+void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
+  Commit& commit = draft->commit;
+  commit.term = job_->start.term;
+  commit.samples = 0;
+  for (const CommittedPart& part : commit.parts) {
+    commit.samples += part.samples;
+    for (const UnitTiming& timing : work.Part(part.member.worker, part.part)->units) {
+      draft->settled.push_back(timing.unit.range);
     }
   }
-  return std::min(next, NextProvisionalCheck());
+  LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
+  commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
+  SetSteps(work, draft);
+  // What is skipped is not served again.
+  for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);
+  draft->after.Settle(draft->settled);
+  draft->epoch_ended = draft->after.epoch() != commit.epoch;
+  draft->last = IsLast(commit.round, draft->after);
+}
+
+// The learning rate, and how much of a step it is.
+void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
+  const JobConfig& config = job_->start.config;
+  Commit& commit = draft->commit;
+  commit.fraction = 1;
+  commit.steps = commit.update;
+  // The average is not scaled: the steps that it is made of were.
+  if (job_->policy.local) {
+    commit.learning_rate = static_cast<float>(config.policy.local_rate);
+    return;
+  }
+  const Sampler& sampler = draft->before;
+  const std::uint64_t before = sampler.epoch().value * sampler.epoch_samples() + sampler.counted();
+  double position = static_cast<double>(commit.update - 1);
+  // Commits are as many as contributions; what the schedule counts are the samples.
+  if (work.relaxed() && config.job.rounds == 0) {
+    position = static_cast<double>(before) / static_cast<double>(config.job.global_batch);
+  }
+  commit.learning_rate = static_cast<float>(job_->ScheduledRate(position));
+  if (!config.optimizer.linear_scaling) return;
+  commit.fraction = static_cast<float>(StepFraction(commit.samples, config.job.global_batch));
+  commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;
+}
+
+// Whose work is in no part of the commit.
+std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const Commit& commit) {
+  std::vector<WorkerId> carried;
+  for (const WorkerShare& share : work.shares()) {
+    const WorkerId worker = share.member.worker;
+    const bool counted = std::ranges::any_of(
+        commit.parts, [&](const CommittedPart& part) { return part.member.worker == worker; });
+    // Who had a part skipped begins anew with the next round.
+    const bool skipped = std::ranges::any_of(
+        work.skipped(), [&](const RoundWork::Skipped& part) { return part.worker == worker; });
+    if (!share.queue.empty() && !counted && !skipped) carried.push_back(worker);
+  }
+  return carried;
+}
+
+void Pipeline::MakeCommit(CommitDraft draft) {
+  Commit& commit = draft.commit;
+  const bool first = open_ && open_->round() == commit.round;
+  for (const CommittedPart& part : commit.parts) {
+    Member& contributor = job_->members.at(part.member.worker);
+    if (contributor.id != part.member) continue;
+    contributor.contributed = commit.round;
+    if (contributor.owner_on_trial < commit.round) contributor.owner_on_trial.reset();
+  }
+  if (first) {
+    LOCKSTEP_CHECK(!committed_ || committed_->closed(), "round {} is committed before {} is closed",
+                   commit.round, committed_->round());
+    CommittedRound::History history;
+    history.verdict = draft.reason;
+    history.policy = draft.policy;
+    history.attempts = open_->TakeAttempts(draft.reason);
+    history.first_committed_at = job_->now;
+    updates_ = commit.update;
+    committed_.emplace(job_, open_->TakeWork(), std::move(draft.before), std::move(history));
+    for (const CommittedPart& part : commit.parts) {
+      const SealedPart& sealed = *committed_->work().Part(part.member.worker, part.part);
+      if (*sealed.delivered_at > sealed.ready_at)
+        job_->bounds.NoteReceipts(*sealed.delivered_at - sealed.ready_at);
+    }
+  } else {
+    committed_->AddAttempt({commit.attempt, draft.reason});
+    votes_.Forget(commit.round);
+  }
+  open_.reset();
+
+  // Only a first attempt carries work on: in a later one all that was begun since is void.
+  const RoundWork& work = committed_->work();
+  std::optional<CarriedWork> carried;
+  std::vector<WorkerId> carried_workers;
+  sampler_ = std::move(draft.after);
+  if (first && work.relaxed() && job_->policy.relaxed && work.pending_revokes() == 0 &&
+      !IsLastRound(commit.round)) {
+    carried_workers = Carried(work, commit);
+    carried = CarriedWork{&work, &carried_workers};
+    sampler_ = committed_->before();
+    sampler_->Settle(draft.settled, work.RangesOf(carried_workers));
+  }
+  commit.members = job_->members.Exchanging();
+  std::optional<PlannedRound> next;
+  if (!draft.last) {
+    next = planner_.PlanRound(commit.round.Next(), commit.attempt.value, updates_, carried,
+                              &*sampler_);
+    commit.next = next->plan;
+  }
+  never_committed_ = std::max(never_committed_, commit.round.Next());
+  job_->Send(commit.members, commit);
+  if (next) {
+    open_.emplace(job_, &planner_, std::move(*next));
+    if (carried) open_->Carry(*carried);
+  }
+  committed_->SetCarried(std::move(carried_workers));
+  committed_->BeginAttempt(std::move(commit));
+}
+
+std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
+  committed_->Close();
+  if (!open_) done_ = true;
+  // What was left out comes again, in this run or in the one that resumes it.
+  const bool follows = stopping_ || committed_->commit().next.has_value();
+  auto record = std::make_shared<const RoundRecord>(
+      MakeRecord(*job_, *committed_, votes_.Leading(committed_->round()), follows));
+  NoteRound(*committed_, *record, job_);
+  if (!follows) job_->totals.samples_dropped += sampler_->given_back();
+  job_->totals.epochs = sampler_->epoch().value;
+  return record;
+}
+
+// No contribution is left, so there is nothing to commit: the round is computed again, by whoever
+// is live.
+void Pipeline::OpenAgain() {
+  const RoundId round = committed_->round();
+  job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again", round);
+  votes_.Forget(round);
+  const Commit& commit = committed_->commit();
+  committed_->AddAttempt({commit.attempt.Next(), committed_->failover_reason()});
+  sampler_ = committed_->before();
+  --updates_;
+  std::vector<WorkerId> gone;
+  for (const WorkerShare& share : committed_->work().shares()) {
+    if (committed_->HasLost(share.member)) gone.push_back(share.member.worker);
+  }
+  const std::uint32_t owners_version = commit.owners.version;
+  std::vector<AttemptRecord> attempts = committed_->TakeAttempts();
+  RoundWork work = committed_->TakeWork();
+  committed_.reset();
+  for (const WorkerId worker : gone) work.Remove(worker);
+  open_.emplace(job_, &planner_, std::move(work), std::move(attempts), owners_version);
+}
+
+void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
+  LOCKSTEP_CHECK(committed_ && !open_, "only the last commit is sent again");
+  committed_->SetCheckpointWriter(checkpoint_writer);
+  job_->Send(job_->members.Exchanging(), committed_->commit());
 }
 
 void Pipeline::StopSoon(Time until) {
@@ -334,24 +502,40 @@ void Pipeline::StopSoon(Time until) {
   stop_at_ = until;
 }
 
-void Pipeline::Recommit() {
-  LOCKSTEP_CHECK(provisional_ && !open_, "only the last commit is sent again");
-  ProvisionalRound& round = *provisional_;
-  hooks_.on_resend(&round.commit, *sampler_);
-  job_->Send(job_->members.Exchanging(), round.commit);
+std::string Pipeline::Waiting() const {
+  if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
+  if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
+  if (job_->waits_for_quorum && job_->members.CountLive() < job_->min_workers) {
+    return job_->QuorumText();
+  }
+  return open_->Waiting();
 }
 
-std::string Pipeline::Waiting() const {
-  if (failing_over()) return "asking who holds the sums: " + failover_why_;
-  if (!open_) return provisional_ && !done_ ? "waiting for the last round to be applied" : "";
-  if (waits_for_quorum_ && job_->members.CountLive() < job_->min_workers) return QuorumText();
-  if (!open_->orphans.empty()) {
-    return fmt::format("{} units of round {} wait for somebody who can take them",
-                       open_->orphans.size(), open_->round);
+void Pipeline::CheckSequence() const {
+  if (!begun()) return;
+  LOCKSTEP_CHECK(!open_ || !committed_ || open_->round() == committed_->round().Next(),
+                 "round {} is open after {}", open_->round(), committed_->round());
+  LOCKSTEP_CHECK(!open_ || !committed_ || !committed_->closed(),
+                 "round {} is closed and the next one not committed", committed_->round());
+  LOCKSTEP_CHECK(open_ || committed_ || done_, "no round lives");
+  LOCKSTEP_CHECK(!done_ || !open_, "round {} is open and the job is done", open_->round());
+  LOCKSTEP_CHECK(!open_ || sampler_->round_is_out(), "I2: the samples of round {} are not out",
+                 open_->round());
+  LOCKSTEP_CHECK(never_committed_ >= first_uncommitted(), "round {} was never committed",
+                 never_committed_);
+}
+
+void Pipeline::CheckInvariants() const {
+  CheckSequence();
+  if (!begun()) return;
+  const bool settled = job_->leaving.empty() && job_->behind.empty();
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(!member.live() || member.next <= first_uncommitted(),
+                   "I1: worker {} has the parameters before round {}, and {} is not committed",
+                   member.id.worker, member.next, first_uncommitted());
   }
-  policies::RoundView view = open_->View(job_->now, job_->start.workers);
-  view.explain = true;
-  return job_->policy.closing->Judge(view).reason;
+  if (open_ && settled) open_->CheckInvariants();
+  if (committed_) committed_->CheckInvariants(settled);
 }
 
 }  // namespace lockstep::coordinator

@@ -1,17 +1,26 @@
-// The heart: rounds are planned, closed by the policy, committed, carried through failures and
-// closed for good. Pipelined by one: `provisional` is committed and perhaps not applied everywhere,
-// `open` is computed. Commit(r + 1) closes r, because whoever contributed to r + 1 holds r whole.
+// The sequence of rounds: planned, open, committed, closed. Pipelined by one: while a round is
+// published and applied, the next one is computed. Commit(r + 1) closes r, because whoever
+// contributed to r + 1 holds r whole.
 //
-//   pipeline.cc     what workers say, who is out, the timer
-//   planner.cc      who computes what, who owns
-//   moves.cc        work that moves within a round: revoked, fenced, orphaned
-//   commit.cc       judging, committing, closing
-//   owner_watch.cc  silent owners before the commit, broken edges
-//   failover.cc     silent or lost owners after the commit: fence, holder, next attempt
+//   planner.h          who computes what, who owns
+//   open_round.h       the round that is computed
+//   committed_round.h  the round that is published and applied, or failed over
+//
+// In: what workers say, who is out, the time. Out: from Decide what is to be done next about a
+// round. The pipeline never calls out: the coordinator carries a decision out, because others have
+// a part in it (a commit says who evaluates and who writes a checkpoint, and the next round may be
+// planned under another policy).
+//
+// Invariants:
+//   -   at most two rounds live: the open one follows the committed one. Dropping a round drops all
+//       that is known of it alone.
+//   I1  no live member has more rounds in its parameters than were committed: its next round is at
+//       most the open one's.
+//   I2  the sampler has settled each committed round over exactly what its commit counts; while a
+//       round is open its samples are out.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,76 +32,45 @@
 #include "base/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/record/records.h"
+#include "coordinator/round/committed_round.h"
 #include "coordinator/round/digest_votes.h"
 #include "coordinator/round/open_round.h"
-#include "coordinator/round/owner_weights.h"
+#include "coordinator/round/planner.h"
 #include "coordinator/round/sampler.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
 
-// A committed round that no later commit has closed yet.
-struct ProvisionalRound {
-  enum class Asked : std::uint8_t { kUnasked, kWaiting, kNo, kYes };
+// What is to be done now; see Coordinator::AdvanceRounds.
+struct Decision {
+  enum class Kind : std::uint8_t {
+    kWait,
+    kCommit,       // the open round, over `verdict`; that closes the committed one
+    kClose,        // the last round: all have applied it
+    kNextAttempt,  // nobody holds the sums, and parts are left
+    kOpenAgain,    // nobody holds the sums, and no part is left
+    kSendAgain,    // the open round is abandoned: the committed one was the last
+  };
+  Kind kind = Kind::kWait;
+  policies::ClosingVerdict verdict = {};
+};
 
-  explicit ProvisionalRound(Sampler sampler) : before_settle(std::move(sampler)) {}
-
-  Sampler before_settle;  // to settle the round anew in a further attempt
-  OpenRound books;
-  Plan plan;
-  std::vector<policies::PartChoice> parts;  // by worker, then part
-  // Who has been out since the first commit: even if it is live again, it has lost what it had of
-  // this round, and knows of no parts of it.
-  std::vector<MemberId> been_out;
-  Commit commit;  // of the current attempt
-  std::string verdict;
-  std::string policy;  // that gave it
-  std::vector<AttemptRecord> attempts;
-  std::vector<MoveRecord> moved;
-  std::vector<WorkerId> carried;  // their work goes on in the next round
-  Time first_committed_at;
-  Duration delivery{};  // the longest that a committed part took from sealed to delivered
-  bool closed = false;
-
-  // Of this attempt; vectors by slot.
-  Time committed_at;
-  Time moved_at;                                   // somebody has published or applied it
-  std::vector<bool> applied;                       // said so
-  std::uint32_t to_apply = 0;                      // live members of the commit that have not
-  std::optional<Time> applied_at;                  // by the last of them
-  std::optional<Time> first_applied_at;            // by the first one
-  std::vector<std::optional<Duration>> published;  // owners: after this long
-  std::uint32_t unpublished = 0;
-  Time published_from;  // the deadline for publication counts from here
-  Duration patience{};
-  std::optional<Time> pinged_at;
-  std::uint32_t extensions = 0;
-
-  // Fail-over.
-  bool fencing = false;  // answers are awaited
-  bool stalled = false;  // nobody holds the sums, and there is no quorum for the next attempt
-  Time fence_until;
-  std::vector<Asked> asked;
-  std::vector<std::uint32_t> asked_order;  // by slot; of the last question
-  std::uint32_t answers_missing = 0;
-  std::vector<MemberId> holders;                    // the others take the sums from these
-  std::vector<std::optional<MemberId>> takes_from;  // by slot: who was told to, and from whom
+// A commit before it is made: all that follows from its parts. What is missing are the members, and
+// the plan of the next round.
+struct CommitDraft {
+  Commit commit;
+  std::string reason;                // the verdict's, or what ended the attempt before
+  std::string policy;                // that gave the verdict
+  std::vector<SampleRange> settled;  // counted or skipped: not served again in this epoch
+  Sampler before;                    // the sampler before the round is settled
+  Sampler after;
+  bool epoch_ended = false;
+  bool last = false;  // no round follows
 };
 
 class Pipeline {
  public:
-  // What others must do when a commit is made, a round is closed, a member has applied.
-  struct Hooks {
-    // May set commit->evaluation and commit->checkpoint_writer. `after`: the sampler after it.
-    std::function<void(Commit* commit, const Sampler& after, bool epoch_ended, bool last)>
-        on_commit;
-    // The last commit is sent again. May set commit->checkpoint_writer.
-    std::function<void(Commit* commit, const Sampler& after)> on_resend;
-    std::function<void(const RoundRecord& record)> on_closed;
-    std::function<void(Member& member, RoundId round)> on_applied;
-  };
-
-  Pipeline(Job* job, Hooks hooks);
+  explicit Pipeline(Job* job);
 
   // All members that are live take part. `updates`: made before.
   void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
@@ -111,20 +89,23 @@ class Pipeline {
   void OnOut(const MemberId& member, const std::string& why);
   void OnLevel();  // a member has become live
 
-  // An edge also breaks when an end of it dies; who has been heard since the last one broke has
-  // not.
-  bool HeardSinceEdgeBroke(WorkerId worker) const {
-    return job_->members.at(worker).last_heard > edge_broke_at_;
-  }
-
-  // Does all that can be done now: judges, commits, fails over. After each event.
-  void Advance();
+  // Does all that can be done now within the rounds. Says what is to be done about them; when that
+  // is done it is asked again.
+  Decision Decide();
   Time NextDeadline() const;
+
+  // --- what a decision is carried out by
+  CommitDraft DraftCommit(policies::ClosingVerdict verdict) const;  // kCommit
+  CommitDraft DraftNextAttempt();                                   // kNextAttempt
+  // Plans the next round under the policy that is in force now, opens it, and sends both.
+  void MakeCommit(CommitDraft draft);
+  std::shared_ptr<const RoundRecord> CloseCommitted();
+  void OpenAgain();
+  // The last commit, with another checkpoint writer. Without `next`, if there was one.
+  void SendAgain(const std::optional<MemberId>& checkpoint_writer);
 
   // The open round is to be the last; at `until` it is abandoned.
   void StopSoon(Time until);
-  // Sends the last commit once more, for another checkpoint writer.
-  void Recommit();
 
   bool begun() const { return sampler_.has_value(); }
   bool done() const { return done_; }  // the last round is closed
@@ -132,130 +113,53 @@ class Pipeline {
   std::optional<RoundId> JoinAt() const;
   const Plan& JoinPlan() const;
   // The first round that nobody can have applied.
+  RoundId first_uncommitted() const {
+    return open_ ? open_->round() : committed_ ? committed_->round().Next() : RoundId(0);
+  }
   // The first round that was never committed: of one that is open again, members may speak for a
   // while as of one that is committed, and of the round after it as of an open one.
   RoundId never_committed() const { return never_committed_; }
-  RoundId first_uncommitted() const {
-    return open_ ? open_->round : provisional_ ? provisional_->commit.round.Next() : RoundId(0);
-  }
-  // Every round before it is closed; also while it is open again, and none is provisional.
+  // Every round before it is closed; also while it is open again, and none is committed.
   RoundId first_not_closed() const {
-    return provisional_ ? provisional_->commit.round : first_uncommitted();
+    return committed_ ? committed_->round() : first_uncommitted();
   }
   const OpenRound* open() const { return open_ ? &*open_ : nullptr; }
-  const ProvisionalRound* provisional() const { return provisional_ ? &*provisional_ : nullptr; }
+  // Once closed it stays until the next commit.
+  const CommittedRound* committed() const { return committed_ ? &*committed_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }
   std::uint64_t updates() const { return updates_; }
   std::string Waiting() const;  // who is waited for and why; for people
 
+  // The cheap ones, after each step: O(1).
+  void CheckSequence() const;
+  // All, and those of the rounds: O(units).
+  void CheckInvariants() const;
+
  private:
-  // pipeline.cc
   Status CheckRound(RoundId round) const;
-  void NoteMap(RoundId round, std::uint32_t version);
-  bool IsProvisional(RoundId round) const;
+  CommittedRound* CommittedAt(RoundId round);  // null: another one, or it is closed
+  bool failing_over() const { return committed_ && committed_->failing_over(); }
   void Vote(const Member& from, const Applied& message);
-  void OnNotFinite(const Member& from, const Sealed& message);
-
-  // planner.cc
-  std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
-  std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
-  std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
-  std::vector<WorkerId> Carried(const ProvisionalRound& round) const;
-  PlannedUnits PlanUnits(const ProvisionalRound* before, std::size_t eligible);
-  // `before`: the round whose work is carried on, if it is.
-  Plan MakePlan(RoundId round, std::uint32_t map_version, const ProvisionalRound* before,
-                bool* exact);
-  void PlanAnew();
-  void OpenPlanned(Plan plan, bool exact);
-
-  // moves.cc
-  void CarryOut(const policies::WorkVerdict& verdict);
-  void Cut();
-  void HandOn(WorkerId from, const OpenRound::GivenBack& back);
-  bool OthersRemain(WorkerId worker) const;
-  void FenceWorker(WorkerId worker, const std::string& why);
-  void FenceUnanswered();
-  bool CanTake(const Member& member) const;
-  void GiveTo(Member& taker, const std::vector<Orphan>& units);
-  void PlaceOrphans();
-  void SpreadOrphans(const std::vector<Member*>& takers);
-
-  // commit.cc
-  void Judge();
+  void AvoidBrokenEdges();
+  Decision CheckCommitted();
+  Decision Abandon();
   Time MayCloseFrom() const;
-  bool HasQuorum();
-  std::string QuorumText() const;
-  bool TryCommit(const policies::ClosingVerdict& verdict);
+
   bool IsLastRound(RoundId round) const;  // whatever is counted
   bool IsLast(RoundId round, const Sampler& after) const;
-  double Rate(double position) const;
-  void SetSteps(ProvisionalRound* round) const;
-  void MakeCommit(ProvisionalRound round, bool first);
-  void CloseProvisional();
-  void Abandon();
-
-  // owner_watch.cc
-  bool HeardSince(WorkerId worker, Time t) const;
-  void PingAll(const std::vector<WorkerId>& workers);
-  void ResetReceiptCheck();
-  Time NextReceiptCheck() const;
-  void CheckReceipts();
-  std::vector<WorkerId> BlameForReceipts(Time pinged_at) const;
-  void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why);
-  void AvoidBrokenEdges();
-  void NoteResponses();
-
-  // failover.cc
-  bool HasLost(const ProvisionalRound& round, const MemberId& member) const;
-  bool MustApply(const Member& member) const;
-  void CountToApply();
-  Time PublicationCheck() const;
-  Duration ApplyPatience() const;
-  Time NextProvisionalCheck() const;
-  void CheckProvisional();
-  void CheckPublication();
-  Time LateFrom() const;
-  bool failing_over() const {
-    return provisional_ && !provisional_->closed &&
-           (provisional_->fencing || provisional_->stalled);
-  }
-  void BeginFailover(const std::string& why);
-  bool AskWhoHolds();
-  std::vector<MemberId> Holders() const;
-  bool TakeFromHolders();
-  void SendToHolder(Member& member, const MemberId& holder);
-  void AvoidBrokenHolders();
-  bool StandsInParameters();
-  void ResolveFailover();
-  void NextAttempt();
-  void ReopenRound(ProvisionalRound round);
+  void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
+  void SetSteps(const RoundWork& work, CommitDraft* draft) const;
+  static std::vector<WorkerId> Carried(const RoundWork& work, const Commit& commit);
 
   Job* job_;
-  Hooks hooks_;
+  Planner planner_;
   std::optional<Sampler> sampler_;
-  std::uint64_t updates_ = 0;  // committed
-
   std::optional<OpenRound> open_;
-  Plan open_plan_;
-  std::vector<MoveRecord> moved_;                // in the open round
-  std::vector<AttemptRecord> earlier_attempts_;  // when the open round was re-opened
-  std::optional<ProvisionalRound> provisional_;  // once closed it stays until the next commit
-  DigestVotes votes_;
-  std::optional<RoundId> newest_;     // that was ever open
-  std::uint32_t newest_version_ = 0;  // of its owner maps
+  std::optional<CommittedRound> committed_;
+  DigestVotes votes_;          // of the two latest rounds
+  std::uint64_t updates_ = 0;  // committed
   RoundId never_committed_;
 
-  OwnerWeights weights_;
-  bool owners_stale_ = false;  // an owner of the open round is out
-  Time look_again_ = kNever;   // the policy's
-  Time receipts_from_;
-  Duration receipt_patience_{};
-  std::optional<Time> receipt_pinged_at_;
-
-  Time edge_broke_at_;  // the latest
-  std::string failover_why_;
-  bool waits_for_quorum_ = false;
-  std::optional<RoundId> refused_weight_in_;  // of a policy; said once a round
   bool stopping_ = false;
   Time stop_at_ = kNever;
   bool done_ = false;

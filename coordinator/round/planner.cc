@@ -1,9 +1,9 @@
-// Who computes what in the next round, and who owns.
+#include "coordinator/round/planner.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
-#include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -15,7 +15,7 @@ bool ContributedLately(const Member& member, RoundId round) {
 
 }  // namespace
 
-std::vector<MemberId> Pipeline::EligibleFor(RoundId round, bool exact) const {
+std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
@@ -34,8 +34,8 @@ std::vector<MemberId> Pipeline::EligibleFor(RoundId round, bool exact) const {
   return level.empty() ? live : level;
 }
 
-std::vector<std::uint32_t> Pipeline::ShareUnits(const std::vector<MemberId>& members,
-                                                std::uint32_t units) {
+std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& members,
+                                               std::uint32_t units) {
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
@@ -47,6 +47,7 @@ std::vector<std::uint32_t> Pipeline::ShareUnits(const std::vector<MemberId>& mem
   std::vector<std::uint32_t> shares = job_->policy.work->Share(views, units);
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   if (shares.size() == members.size() && sum == units) return shares;
+  // A policy proposes; what cannot be is not done, and said.
   job_->Log(LogLevel::kWarning, "policy {} shared out {} units of {}; they are shared equally",
             job_->policy.name, sum, units);
   const auto count = static_cast<std::uint32_t>(members.size());
@@ -55,34 +56,20 @@ std::vector<std::uint32_t> Pipeline::ShareUnits(const std::vector<MemberId>& mem
   return shares;
 }
 
-// Whose work is in no part of the commit.
-std::vector<WorkerId> Pipeline::Carried(const ProvisionalRound& round) const {
-  std::vector<WorkerId> carried;
-  for (const WorkerShare& share : round.books.shares()) {
-    const WorkerId worker = share.member.worker;
-    const bool counted = std::ranges::any_of(
-        round.parts, [&](const policies::PartChoice& choice) { return choice.worker == worker; });
-    // Who had a part skipped begins anew with the next round.
-    const bool skipped = std::ranges::any_of(
-        round.books.skipped, [&](const OpenRound::Skipped& part) { return part.worker == worker; });
-    if (!share.queue.empty() && !counted && !skipped) carried.push_back(worker);
-  }
-  return carried;
-}
-
 // A whole round's, or of a relaxed round what the idle ones compute.
-PlannedUnits Pipeline::PlanUnits(const ProvisionalRound* before, std::size_t eligible) {
-  if (before == nullptr) return sampler_->PlanRound();
+PlannedUnits Planner::PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
+                                Sampler* sampler) {
+  if (!carried) return sampler->PlanRound();
   PlannedUnits planned;
   if (eligible > 0) {
-    planned = sampler_->PlanMore(std::max<std::uint64_t>(
-        1, sampler_->round_samples() * eligible / (eligible + before->carried.size())));
+    planned = sampler->PlanMore(std::max<std::uint64_t>(
+        1, sampler->round_samples() * eligible / (eligible + carried->workers->size())));
   }
-  planned.epoch = sampler_->epoch();
+  planned.epoch = sampler->epoch();
   planned.exact = false;
   // The numbers of the units that are carried on are taken.
   std::vector<bool> taken(planned.units.size(), false);
-  for (const UnitIndex unit : before->books.UnitsOf(before->carried)) {
+  for (const UnitIndex unit : carried->work->UnitsOf(*carried->workers)) {
     if (unit.value >= taken.size()) taken.resize(unit.value + 1);
     taken[unit.value] = true;
   }
@@ -94,20 +81,19 @@ PlannedUnits Pipeline::PlanUnits(const ProvisionalRound* before, std::size_t eli
   return planned;
 }
 
-Plan Pipeline::MakePlan(RoundId round, std::uint32_t map_version, const ProvisionalRound* before,
-                        bool* exact) {
-  if (newest_ && round <= *newest_) map_version = std::max(map_version, newest_version_ + 1);
+PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint64_t updates,
+                                const std::optional<CarriedWork>& carried, Sampler* sampler) {
+  if (newest_ && round <= *newest_) version = std::max(version, newest_version_ + 1);
   std::vector<MemberId> eligible;
-  if (before != nullptr) {
+  if (carried) {
     eligible = EligibleFor(round, false);
     std::erase_if(eligible, [&](const MemberId& id) {
-      return std::ranges::binary_search(before->carried, id.worker);
+      return std::ranges::binary_search(*carried->workers, id.worker);
     });
   }
-  PlannedUnits planned = PlanUnits(before, eligible.size());
-  *exact = planned.exact;
-  if (before == nullptr) eligible = EligibleFor(round, planned.exact);
-  LOCKSTEP_CHECK(!eligible.empty() || (before != nullptr && !before->carried.empty()),
+  const PlannedUnits planned = PlanUnits(carried, eligible.size(), sampler);
+  if (!carried) eligible = EligibleFor(round, planned.exact);
+  LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),
                  "round {} is planned for nobody", round);
   const auto units = static_cast<std::uint32_t>(planned.units.size());
   const std::vector<std::uint32_t> shares =
@@ -127,8 +113,12 @@ Plan Pipeline::MakePlan(RoundId round, std::uint32_t map_version, const Provisio
     first[i] = at;
     at += shares[i];
   }
+  LOCKSTEP_CHECK(at == units, "I2: {} units of round {} are planned, {} are shared out", units,
+                 round, at);
 
-  Plan plan;
+  PlannedRound result;
+  result.exact = planned.exact;
+  Plan& plan = result.plan;
   plan.round = round;
   plan.epoch = planned.epoch;
   plan.members = job_->members.Exchanging();
@@ -138,17 +128,19 @@ Plan Pipeline::MakePlan(RoundId round, std::uint32_t map_version, const Provisio
     plan.assignments.push_back(
         {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
   }
-  plan.owners = weights_.Choose(map_version, Responsive(EligibleFor(round, false)), job_->members);
-  plan.attempt = Attempt(map_version);
+  plan.owners = ChooseOwners(round, version, Responsive(EligibleFor(round, false)));
+  plan.attempt = Attempt(version);
   plan.relaxed = job_->policy.relaxed;
-  plan.carries = before != nullptr;
+  plan.carries = carried.has_value();
   if (job_->policy.local) {
-    plan.local_rate = static_cast<float>(Rate(static_cast<double>(updates_)));
+    plan.local_rate = static_cast<float>(job_->ScheduledRate(static_cast<double>(updates)));
   }
-  return plan;
+  return result;
 }
 
-std::vector<MemberId> Pipeline::Responsive(const std::vector<MemberId>& members) const {
+// A silent owner costs the whole round, so who has not been heard for half of the time-out owns
+// nothing, unless that is true of all.
+std::vector<MemberId> Planner::Responsive(const std::vector<MemberId>& members) const {
   std::vector<MemberId> heard;
   for (const MemberId& id : members) {
     if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2)
@@ -157,40 +149,34 @@ std::vector<MemberId> Pipeline::Responsive(const std::vector<MemberId>& members)
   return heard.empty() ? members : heard;
 }
 
-// The open round begins once more, with another plan of it that says nothing of who computes what:
-// all its units are to be assigned. What was computed for the plan before is void, whenever it is
-// heard of.
-void Pipeline::PlanAnew() {
-  OwnerMap map =
-      weights_.Choose(open_->owners.version + 1, EligibleFor(open_->round, false), job_->members);
-  open_->PlanAnew(Attempt(map.version), job_->now);
-  open_->SetOwners(map, job_->members, job_->now);
-  NoteMap(open_->round, map.version);
-  open_plan_.members = job_->members.Exchanging();
-  open_plan_.assignments.clear();
-  open_plan_.owners = std::move(map);
-  open_plan_.carries = false;
-  open_plan_.attempt = open_->plan;
-  moved_.clear();
-  look_again_ = kNever;
-  owners_stale_ = false;
-  ResetReceiptCheck();
-  job_->Send(open_plan_.members,
-             Start{StateSource::kPeers, open_plan_, job_->totals.samples_counted});
+OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version) {
+  return ChooseOwners(round, version, EligibleFor(round, false));
 }
 
-void Pipeline::OpenPlanned(Plan plan, bool exact) {
-  open_.emplace(plan, exact, job_->members, job_->now);
-  NoteMap(plan.round, plan.owners.version);
-  for (const Assignment& assignment : plan.assignments) {
-    job_->members.at(assignment.member.worker).last_progress = job_->now;
+OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
+                               std::span<const MemberId> candidates) {
+  NoteMap(round, version);
+  return weights_.Choose(version, candidates, job_->members);
+}
+
+void Planner::NoteMap(RoundId round, std::uint32_t version) {
+  if (newest_ && round < *newest_) return;
+  LOCKSTEP_CHECK(!newest_ || round > *newest_ || version > newest_version_,
+                 "round {}: owner map {} comes after {}", round, version, newest_version_);
+  newest_version_ = version;
+  newest_ = round;
+}
+
+void Planner::NoteResponses(const RoundWork& work) {
+  std::vector<LinkResponse> responses = work.Responses(job_->now);
+  for (LinkResponse& response : responses) {
+    response.control = job_->members.at(response.member.worker).response.mean;
   }
-  open_plan_ = std::move(plan);
-  moved_.clear();
-  earlier_attempts_.clear();
-  look_again_ = kNever;
-  owners_stale_ = false;
-  ResetReceiptCheck();
+  for (const OwnerChange& change : weights_.OnRoundDelivered(responses)) {
+    job_->Log(LogLevel::kInfo, "worker {} {}", change.worker,
+              change.owns ? "may own again: its link is as quick as before"
+                          : "owns nothing for now: its link is slow");
+  }
 }
 
 }  // namespace lockstep::coordinator

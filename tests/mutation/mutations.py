@@ -23,21 +23,21 @@ MUTATIONS = [
     # What a round is: sums, moves, quorum, scalars.
     Mutation(
         "the parts are summed in another order",
-        "coordinator/round/commit.cc",
+        "coordinator/round/open_round.cc",
         "return std::tie(a.worker, a.part) < std::tie(b.worker, b.part);",
         "return std::tie(a.worker, a.part) > std::tie(b.worker, b.part);",
     ),
     Mutation(
         "units that are given back stay with their worker too, and count twice",
-        "coordinator/round/open_round.cc",
+        "coordinator/round/round_work.cc",
         "  queue.erase(from, to);\n",
         "",
     ),
     Mutation(
         "the quorum is one less",
-        "coordinator/round/commit.cc",
-        "const bool enough = job_->members.CountLive() >= job_->min_workers;",
-        "const bool enough = job_->members.CountLive() + 1 >= job_->min_workers;",
+        "coordinator/core/context.cc",
+        "const bool enough = members.CountLive() >= min_workers;",
+        "const bool enough = members.CountLive() + 1 >= min_workers;",
     ),
     Mutation(
         "half of the digests are a majority",
@@ -47,19 +47,19 @@ MUTATIONS = [
     ),
     Mutation(
         "a receipt for an old map of owners counts",
-        "coordinator/round/open_round.cc",
-        "  if (receipts.map_version < owners.version || !delivery.IsOwner(from.worker)) return {};\n",
-        "  if (!delivery.IsOwner(from.worker)) return {};\n",
+        "coordinator/round/round_work.cc",
+        "  if (receipts.map_version < plan_.owners.version || !delivery_.IsOwner(from.worker)) return {};\n",
+        "  if (!delivery_.IsOwner(from.worker)) return {};\n",
     ),
     Mutation(
         "a fenced contribution counts",
-        "coordinator/round/open_round.cc",
+        "coordinator/round/round_work.cc",
         "return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;",
         "return share;",
     ),
     Mutation(
         "the learning rate is that of the update before",
-        "coordinator/round/commit.cc",
+        "coordinator/round/pipeline.cc",
         "double position = static_cast<double>(commit.update - 1);",
         "double position = static_cast<double>(commit.update > 1 ? commit.update - 2 : 0);",
     ),
@@ -79,28 +79,27 @@ MUTATIONS = [
     # Of our own: the round core.
     Mutation(
         "what was published in an attempt before counts for the next",
-        "coordinator/round/pipeline.cc",
-        "  if (message.attempt < round.commit.attempt) return {};\n  const auto& owners",
+        "coordinator/round/committed_round.cc",
+        "  if (message.attempt < commit_.attempt) return {};\n  const auto& owners",
         "  const auto& owners",
     ),
     Mutation(
         "whoever promised not to apply is taken for a holder",
-        "coordinator/round/pipeline.cc",
-        "asked = message.holds_all ? Asked::kYes : Asked::kNo;",
-        "asked = Asked::kYes;",
+        "coordinator/round/committed_round.cc",
+        "slot.answer = message.holds_all ? Answer::kYes : Answer::kNo;",
+        "slot.answer = Answer::kYes;",
     ),
     Mutation(
         "a further attempt settles the round a second time",
-        "coordinator/round/commit.cc",
-        "  *sampler_ = round.before_settle;\n  round.carried.clear();\n",
-        "  round.carried.clear();\n",
+        "coordinator/round/pipeline.cc",
+        "                    .after = committed_->before()};\n",
+        "                    .after = *sampler_};\n",
     ),
     Mutation(
         "who came back is taken for the one that contributed",
-        "coordinator/round/failover.cc",
-        "  return member == nullptr || !member->live() ||\n"
-        "         std::find(round.been_out.begin(), round.been_out.end(), id) != round.been_out.end();\n",
-        "  (void)round;\n  return member == nullptr || !member->live();\n",
+        "coordinator/round/committed_round.cc",
+        "  return member == nullptr || !member->live() || Contains(been_out_, id);\n",
+        "  return member == nullptr || !member->live();\n",
     ),
     Mutation(
         "a record calls dropped what is requeued",

@@ -8,6 +8,7 @@
 
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
+#include "tests/unit/coordinator/carry_out.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -37,12 +38,7 @@ class LeftOutTest : public ::testing::Test {
     for (std::uint32_t i : {0u, 1u}) {
       job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
     }
-    Pipeline::Hooks hooks;
-    hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
-    hooks.on_resend = [](Commit*, const Sampler&) {};
-    hooks.on_closed = [this](const RoundRecord& record) { closed_.push_back(record); };
-    hooks.on_applied = [](Member&, RoundId) {};
-    rounds_ = std::make_unique<Pipeline>(job_.get(), std::move(hooks));
+    rounds_ = std::make_unique<Pipeline>(job_.get());
     rounds_->Begin(Sampler(16, 8, 8), RoundId(0), 0, StateSource::kSeed);
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
@@ -54,11 +50,11 @@ class LeftOutTest : public ::testing::Test {
       sealed.units.push_back({{UnitIndex(unit), {at, at + 1}}, 0, 1});
     }
     ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
-    rounds_->Advance();
+    AdvanceRounds(rounds_.get(), &closed_);
   }
   void Apply(std::uint32_t worker, std::uint64_t round) {
     ASSERT_TRUE(rounds_->On(At(worker), Applied{RoundId(round), Attempt(0), 0, 0, 0}).ok());
-    rounds_->Advance();
+    AdvanceRounds(rounds_.get(), &closed_);
   }
   // The last one that was sent.
   Commit LastCommit() {
@@ -145,10 +141,10 @@ TEST_F(LeftOutTest, WithNothingButSuchContributionsThereIsNothingToGoOnWith) {
 TEST_F(LeftOutTest, WhatALostWorkerHadSkippedIsComputedAgain) {
   Start("skip");
   Seal(1, 0, nan_);
-  EXPECT_EQ(rounds_->open()->SamplesWanted(), 4u);
+  EXPECT_EQ(rounds_->open()->work().SamplesWanted(), 4u);
   job_->PutBehind(At(1), "test");
   rounds_->OnOut(At(1).id, "test");
-  EXPECT_EQ(rounds_->open()->SamplesWanted(), 8u);
+  EXPECT_EQ(rounds_->open()->work().SamplesWanted(), 8u);
 }
 
 TEST_F(LeftOutTest, WhoDoesNotApplyWhatOthersHaveIsPutBehind) {
@@ -157,11 +153,11 @@ TEST_F(LeftOutTest, WhoDoesNotApplyWhatOthersHaveIsPutBehind) {
   Seal(1, 0, 1.0);
   Apply(0, 0);
   job_->now += job_->timeout - std::chrono::milliseconds(1);
-  rounds_->Advance();
+  AdvanceRounds(rounds_.get(), &closed_);
   EXPECT_TRUE(At(1).live());
   EXPECT_LE(rounds_->NextDeadline(), job_->now + std::chrono::milliseconds(1));
   job_->now += std::chrono::milliseconds(1);
-  rounds_->Advance();
+  AdvanceRounds(rounds_.get(), &closed_);
   EXPECT_EQ(At(1).state, MemberState::kBehind);
   EXPECT_TRUE(At(0).live());
 }
@@ -175,7 +171,7 @@ TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
     ASSERT_TRUE(rounds_->On(At(share.owner.worker.value), Published{RoundId(0), Attempt(0)}).ok());
   }
   job_->now += 3 * job_->timeout;
-  rounds_->Advance();
+  AdvanceRounds(rounds_.get(), &closed_);
   EXPECT_TRUE(At(0).live());
   EXPECT_TRUE(At(1).live());
 }

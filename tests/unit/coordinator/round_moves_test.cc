@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "coordinator/round/pipeline.h"
+#include "tests/unit/coordinator/carry_out.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -87,18 +88,13 @@ class RoundMovesTest : public ::testing::Test {
     for (std::uint32_t i : {0u, 1u}) {
       job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});
     }
-    Pipeline::Hooks hooks;
-    hooks.on_commit = [](Commit*, const Sampler&, bool, bool) {};
-    hooks.on_resend = [](Commit*, const Sampler&) {};
-    hooks.on_closed = [](const RoundRecord&) {};
-    hooks.on_applied = [](Member&, RoundId) {};
-    rounds_ = std::make_unique<Pipeline>(job_.get(), std::move(hooks));
+    rounds_ = std::make_unique<Pipeline>(job_.get());
     rounds_->Begin(Sampler(80, 8, 8), RoundId(0), 0, StateSource::kSeed);
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Advance() {
     actions_.clear();
-    rounds_->Advance();
+    AdvanceRounds(rounds_.get(), &closed_);
   }
   // Messages of a kind that the last step sent to `worker`.
   template <class M>
@@ -121,7 +117,7 @@ class RoundMovesTest : public ::testing::Test {
     return sealed;
   }
 
-  const OpenRound& open() { return *rounds_->open(); }
+  const RoundWork& open() { return rounds_->open()->work(); }
   // The last units of `from` go to `to`; the number of the Assign.
   std::uint32_t Move(std::uint32_t from, std::uint32_t to, std::uint32_t units) {
     proposals_.moves = {{WorkerId(from), WorkerId(to), units}};
@@ -143,6 +139,7 @@ class RoundMovesTest : public ::testing::Test {
   Proposals proposals_;
   Actions actions_;
   std::unique_ptr<Job> job_;
+  std::vector<RoundRecord> closed_;
   std::unique_ptr<Pipeline> rounds_;
 };
 
@@ -278,7 +275,7 @@ TEST_F(RoundMovesTest, WhatComesTooLateIsRefusedAndGoesElsewhere) {
   EXPECT_FALSE(open().Share(WorkerId(1))->HasRoom());
   ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 5, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
-  EXPECT_TRUE(open().orphans.empty());
+  EXPECT_TRUE(open().unassigned().empty());
   EXPECT_NE(first, second);
 }
 

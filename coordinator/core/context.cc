@@ -1,0 +1,36 @@
+#include "coordinator/core/context.h"
+
+#include <algorithm>
+
+#include "base/schedule.h"
+
+namespace lockstep::coordinator {
+
+bool Job::HasQuorum() {
+  const bool enough = members.CountLive() >= min_workers;
+  if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
+  if (enough && waits_for_quorum) Log(LogLevel::kInfo, "enough workers are there again");
+  waits_for_quorum = !enough;
+  return enough;
+}
+
+std::string Job::QuorumText() const {
+  std::string missing;
+  for (const Member& member : members.all()) {
+    if (!member.live())
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
+  }
+  return fmt::format("{} of at least {} workers are there; waiting for worker {}",
+                     members.CountLive(), min_workers, missing);
+}
+
+double Job::ScheduledRate(double position) const {
+  const JobConfig& config = start.config;
+  const std::uint64_t in_epoch =
+      (train_samples + config.job.global_batch - 1) / config.job.global_batch;
+  const std::uint64_t total =
+      config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
+  return LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,512 @@
+#include "coordinator/round/committed_round.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kUnits = 10;  // that may pass, as without a finished unit
+
+template <class Range, class Value, class Projection = std::identity>
+bool Contains(const Range& range, const Value& value, Projection projection = {}) {
+  return std::ranges::find(range, value, projection) != std::ranges::end(range);
+}
+
+}  // namespace
+
+CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History history)
+    : job_(job), work_(std::move(work)), before_(std::move(before)), history_(std::move(history)) {}
+
+void CommittedRound::BeginAttempt(Commit commit) {
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
+                 "I5: round {} is committed over nothing or without a quorum", commit.round);
+  LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
+                 "round {}: attempt {} has no reason", commit.round, commit.attempt);
+  commit_ = std::move(commit);
+  slots_.assign(job_->members.slots(), {});
+  committed_at_ = moved_at_ = published_from_ = job_->now;
+  applied_at_.reset();
+  first_applied_at_.reset();
+  unpublished_ = static_cast<std::uint32_t>(commit_.owners.owners.size());
+  patience_ = job_->bounds.Publication();
+  pinged_at_.reset();
+  extensions_ = 0;
+  answers_missing_ = 0;
+  holders_.clear();
+  phase_ = Phase::kPublishing;
+  std::uint64_t samples = 0;
+  for (std::size_t i = 0; i < commit_.parts.size(); ++i) {
+    const CommittedPart& part = commit_.parts[i];
+    const SealedPart* sealed = work_.Part(part.member.worker, part.part);
+    LOCKSTEP_CHECK(sealed != nullptr && sealed->delivered_at,
+                   "round {} is committed over part {} of worker {}, which is not delivered",
+                   commit_.round, part.part, part.member.worker);
+    LOCKSTEP_CHECK(
+        i == 0 || std::pair(commit_.parts[i - 1].member.worker, commit_.parts[i - 1].part) <
+                      std::pair(part.member.worker, part.part),
+        "I3: the parts of round {} are not in the order of summation", commit_.round);
+    samples += part.samples;
+    delivery_ = std::max(delivery_, *sealed->delivered_at - sealed->ready_at);
+  }
+  LOCKSTEP_CHECK(samples == commit_.samples, "I2: round {} says {} samples and has {}",
+                 commit_.round, commit_.samples, samples);
+  CountToApply();
+}
+
+void CommittedRound::Enter(Phase phase) {
+  LOCKSTEP_CHECK(phase_ != Phase::kClosed, "round {} is closed", round());
+  LOCKSTEP_CHECK((phase == Phase::kFromHolders) == !holders_.empty(),
+                 "round {}: {} holders in phase {}", round(), holders_.size(),
+                 static_cast<int>(phase));
+  phase_ = phase;
+}
+
+bool CommittedRound::MustApply(const Member& member) const {
+  if (!member.live() || member.next > commit_.round) return false;
+  return std::ranges::binary_search(commit_.members, member.id);
+}
+
+std::uint32_t CommittedRound::RecountToApply() const {
+  std::uint32_t count = 0;
+  for (const Member& member : job_->members.all()) count += MustApply(member) ? 1 : 0;
+  return count;
+}
+
+void CommittedRound::CountToApply() {
+  to_apply_ = RecountToApply();
+  if (to_apply_ == 0 && !applied_at_) applied_at_ = job_->now;
+}
+
+bool CommittedRound::HasLost(const MemberId& id) const {
+  const Member* member = job_->members.Find(id);
+  return member == nullptr || !member->live() || Contains(been_out_, id);
+}
+
+// --- what members say
+
+Status CommittedRound::On(const Member& from, const Published& message) {
+  if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
+  if (message.attempt < commit_.attempt) return {};
+  const auto& owners = commit_.owners.owners;
+  const auto owner = std::ranges::lower_bound(owners, from.id, {}, &OwnerShare::owner);
+  if (owner == owners.end() || owner->owner != from.id)
+    return Violation("published sums it does not own");
+  std::optional<Duration>& took = SlotOf(from.id).published;
+  if (took) return {};
+  took = job_->now - committed_at_;
+  job_->bounds.NotePublication(*took);
+  moved_at_ = job_->now;
+  LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners publish than there are", round());
+  --unpublished_;
+  return {};
+}
+
+void CommittedRound::PublicationTimes(std::vector<MemberId>* owners,
+                                      std::vector<Duration>* took) const {
+  for (const OwnerShare& share : commit_.owners.owners) {
+    const std::optional<Duration>& after = SlotOf(share.owner).published;
+    if (!after || *after == Duration::max()) continue;  // it is out
+    owners->push_back(share.owner);
+    took->push_back(*after);
+  }
+}
+
+Result<bool> CommittedRound::On(Member& from, const Applied& message) {
+  Slot& slot = SlotOf(from.id);
+  if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
+  if (message.attempt < commit_.attempt) {
+    job_->PutBehind(from, fmt::format("it has applied attempt {} at round {}, which was replaced",
+                                      message.attempt, message.round));
+    return false;
+  }
+  if (slot.answer == Answer::kNo) {
+    return Violation("applied an attempt that it said it does not hold");
+  }
+  if (slot.applied || from.next > message.round) return false;
+  slot.applied = true;
+  moved_at_ = job_->now;
+  if (!first_applied_at_) first_applied_at_ = job_->now;
+  if (to_apply_ > 0) --to_apply_;
+  if (to_apply_ == 0) {
+    applied_at_ = job_->now;
+    job_->bounds.NoteApplication(job_->now - committed_at_);
+  }
+  from.next = message.round.Next();
+  if (phase_ == Phase::kFencing) TakeFromHolders();
+  return true;
+}
+
+Status CommittedRound::On(const Member& from, const HoldAnswer& message) {
+  if (message.attempt > commit_.attempt) return Violation("answered for an attempt to come");
+  if (message.attempt < commit_.attempt) return {};
+  Slot& slot = SlotOf(from.id);
+  // Asked once more since, or stale.
+  if (slot.answer != Answer::kWaiting || message.order != slot.order) return {};
+  --answers_missing_;
+  slot.answer = message.holds_all ? Answer::kYes : Answer::kNo;
+  if (phase_ == Phase::kFencing && message.holds_all) TakeFromHolders();
+  return {};
+}
+
+void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
+  const WorkerId worker = member.worker;
+  Slot& slot = SlotOf(member);
+  been_out_.push_back(member);
+  slot.applied = false;
+  if (slot.answer == Answer::kWaiting) {
+    LOCKSTEP_CHECK(answers_missing_ > 0, "round {}: an answer is awaited that is not counted",
+                   round());
+    --answers_missing_;
+  }
+  slot.answer = Answer::kUnasked;
+  CountToApply();
+  const bool owned = Contains(commit_.owners.owners, member, &OwnerShare::owner);
+  if (owned && !slot.published) {
+    slot.published = Duration::max();
+    --unpublished_;
+  }
+  if (Contains(holders_, member)) {
+    holders_.clear();
+    Enter(Phase::kPublishing);
+    BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
+  } else if (owned && holders_.empty()) {
+    BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
+  } else if (commit_.attempt.value > 0 && unpublished_ > 0 && holders_.empty()) {
+    // Unlike those of the first attempt, the new owners may not have had its pieces yet.
+    if (Contains(commit_.parts, member, &CommittedPart::member)) {
+      BeginFailover(fmt::format("worker {}, a contributor, is out: {}", worker, why));
+    }
+  }
+}
+
+// --- deadlines
+
+Duration CommittedRound::ApplyPatience() const {
+  // The sums are as many bytes over the same links as the contributions were: what these took,
+  // those may take, also in the first round.
+  return std::max(job_->bounds.LastRound(), 2 * delivery_);
+}
+
+// At half of the deadline those concerned are asked for a sign of life. However late that look was:
+// who was asked has the other half of the time to answer.
+Time CommittedRound::PublicationDeadline() const {
+  if (!pinged_at_) return published_from_ + patience_ / 2;
+  return std::max(published_from_ + patience_, *pinged_at_ + patience_ / 2);
+}
+
+// When those who have not applied the round, while others have, are late.
+Time CommittedRound::LateFrom(bool last) const {
+  if (last || !first_applied_at_) return kNever;
+  // The first of them tells how long it takes at least; the others share its links.
+  Duration patience = std::max(ApplyPatience(), 2 * (*first_applied_at_ - committed_at_));
+  // A unit that is under way is finished first.
+  for (const Member& member : job_->members.all()) {
+    if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);
+  }
+  return std::max(*first_applied_at_, moved_at_) + patience;
+}
+
+Time CommittedRound::NextDeadline(bool last) const {
+  switch (phase_) {
+    case Phase::kClosed:
+    case Phase::kStalled:  // goes on when somebody comes
+      return kNever;
+    case Phase::kFencing:
+      return fence_until_;
+    case Phase::kPublishing:
+    case Phase::kFromHolders:
+      break;
+  }
+  if (to_apply_ == 0) return kNever;
+  Time next = kNever;
+  if (unpublished_ > 0 && phase_ == Phase::kPublishing) next = PublicationDeadline();
+  if (last) next = std::min(next, moved_at_ + ApplyPatience());
+  return std::min(next, LateFrom(last));
+}
+
+CommittedRound::Outcome CommittedRound::Check(bool last) {
+  switch (phase_) {
+    case Phase::kClosed:
+      return Outcome::kGoesOn;
+    case Phase::kStalled:  // somebody has come, perhaps one that has the round
+      return ResolveFailover();
+    case Phase::kFencing:
+      return answers_missing_ == 0 || job_->now >= fence_until_ ? ResolveFailover()
+                                                                : Outcome::kGoesOn;
+    case Phase::kPublishing:
+    case Phase::kFromHolders:
+      break;
+  }
+  if (to_apply_ == 0) return Outcome::kApplied;
+  if (last && job_->now >= moved_at_ + ApplyPatience()) {
+    for (Member& member : job_->members.all()) {
+      if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
+    }
+    return Outcome::kGoesOn;
+  }
+  if (job_->now >= LateFrom(last)) {
+    for (Member& member : job_->members.all()) {
+      if (!MustApply(member)) continue;
+      job_->PutBehind(
+          member, fmt::format("it has not applied round {}, which others have, in time", round()));
+    }
+    return Outcome::kGoesOn;
+  }
+  if (unpublished_ > 0 && phase_ == Phase::kPublishing) CheckPublication();
+  return Outcome::kGoesOn;
+}
+
+void CommittedRound::CheckPublication() {
+  if (job_->now < PublicationDeadline()) return;
+  std::vector<WorkerId> missing;
+  std::size_t published = 0;
+  for (const OwnerShare& share : commit_.owners.owners) {
+    const bool done = SlotOf(share.owner).published.has_value();
+    published += done ? 1 : 0;
+    if (!done) missing.push_back(share.owner.worker);
+  }
+  if (!pinged_at_) {
+    pinged_at_ = job_->now;
+    for (const WorkerId worker : missing) job_->Ping(worker);
+    return;
+  }
+  std::erase_if(missing, [&](WorkerId worker) { return job_->HeardSince(worker, *pinged_at_); });
+  // Alive and late is given more time, then others do it, if there are others that could; or if a
+  // contributor is out, from which nobody can get what was not read in time.
+  const bool late = missing.empty();
+  const bool without = std::ranges::any_of(
+      commit_.parts, [&](const CommittedPart& part) { return HasLost(part.member); });
+  if (late && (++extensions_ < 3 || (published == 0 && !without))) {
+    pinged_at_.reset();
+    published_from_ = job_->now;
+    patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
+    return;
+  }
+  WorkerId first = late ? WorkerId(0) : missing.front();
+  for (const OwnerShare& share : commit_.owners.owners) {
+    const WorkerId worker = share.owner.worker;
+    if (SlotOf(share.owner).published) continue;
+    if (!late && !Contains(missing, worker)) continue;
+    job_->members.at(worker).owner_on_trial = round();
+    if (late) first = worker;
+  }
+  BeginFailover(fmt::format("worker {} did not publish its sums in time", first));
+}
+
+// --- the fail-over
+
+void CommittedRound::BeginFailover(const std::string& why) {
+  if (closed() || failing_over() || to_apply_ == 0) return;
+  failover_reason_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  if (TakeFromHolders()) return;
+  AskWhoHolds();
+  Enter(Phase::kFencing);
+  fence_until_ = job_->now + job_->bounds.Answer();
+}
+
+// Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
+// A promise stands; what was answered is not asked again.
+bool CommittedRound::AskWhoHolds() {
+  std::vector<MemberId> asked;
+  for (const Member& member : job_->members.all()) {
+    // Who has been out since the commit has none of its sums.
+    const bool may_hold =
+        std::ranges::binary_search(commit_.members, member.id) && !Contains(been_out_, member.id);
+    Slot& slot = SlotOf(member.id);
+    if (!member.live() || slot.answer != Answer::kUnasked) continue;
+    if (!may_hold && member.next <= round()) continue;
+    slot.answer = Answer::kWaiting;
+    slot.order = job_->orders + 1;
+    ++answers_missing_;
+    asked.push_back(member.id);
+  }
+  if (asked.empty()) return false;
+  job_->Send(asked, FenceAttempt{job_->start.term, round(), commit_.attempt, ++job_->orders});
+  return true;
+}
+
+// Who is known to hold all sums of the attempt.
+std::vector<MemberId> CommittedRound::Holders() const {
+  std::vector<MemberId> holders;
+  for (const Member& member : job_->members.all()) {
+    const Slot& slot = SlotOf(member.id);
+    if (member.live() && (slot.applied || slot.answer == Answer::kYes)) {
+      holders.push_back(member.id);
+    }
+  }
+  return holders;
+}
+
+void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
+  Slot& slot = SlotOf(member.id);
+  job_->Send(member, TakeSums{commit_, holder});
+  slot.takes_from = holder;
+  // With it no promise stands. Should the holder go, it is asked anew.
+  if (slot.answer == Answer::kWaiting) --answers_missing_;
+  if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
+  if (!Contains(holders_, holder)) holders_.push_back(holder);
+}
+
+// False: nobody is known to hold all sums of the attempt.
+bool CommittedRound::TakeFromHolders() {
+  const std::vector<MemberId> holders = Holders();
+  if (holders.empty()) return false;
+  holders_.clear();
+  for (const MemberId& id : commit_.members) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->exchanging() || member->next > round()) continue;
+    auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return h == id || !job_->members.Broken(h.worker, id.worker);
+    });
+    if (holder == holders.end()) {
+      holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+        return job_->members.Mending(h.worker, id.worker);
+      });
+    }
+    if (holder != holders.end()) {
+      SendToHolder(*member, SlotOf(id).answer == Answer::kYes ? id : *holder);
+    } else if (member->live()) {
+      // Perhaps it reaches somebody who has applied them by then. Who is catching up anyway copies
+      // the slices anew whose sums it does not get.
+      job_->PutBehind(*member, "it reaches nobody that holds the sums");
+    }
+  }
+  Enter(holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
+  if (!holders_.empty()) {
+    job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
+              commit_.attempt, holders_.front().worker);
+  }
+  return true;
+}
+
+void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
+                                      const std::vector<std::uint32_t>& broken) {
+  if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
+  for (const MemberId& id : members) {
+    if (broken[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
+    for (const OwnerShare& share : commit_.owners.owners) {
+      if (!job_->members.Broken(id.worker, share.owner.worker)) continue;
+      return BeginFailover(
+          fmt::format("workers {} and {} cannot reach each other", id.worker, share.owner.worker));
+    }
+  }
+}
+
+// A holder that was named may turn out not to be reached: the sums are taken from another one, or
+// the parameters from whoever has applied them. The one that tries may never find out itself: what
+// it asked of a stopped peer stays asked.
+void CommittedRound::AvoidBrokenHolders() {
+  const std::vector<MemberId> holders = Holders();
+  for (const MemberId& id : commit_.members) {
+    Member* member = job_->members.Find(id);
+    const std::optional<MemberId> from = SlotOf(id).takes_from;
+    if (member == nullptr || !MustApply(*member) || !from) continue;
+    if (!job_->members.Broken(id.worker, from->worker)) continue;
+    const auto other = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return !job_->members.Broken(h.worker, id.worker);
+    });
+    if (other != holders.end()) {
+      SendToHolder(*member, *other);
+    } else if (!job_->members.Mending(id.worker, from->worker) &&
+               job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(from->worker)) {
+      job_->PutBehind(*member,
+                      fmt::format("it cannot reach worker {}, which holds the sums", from->worker));
+    }
+  }
+}
+
+// A live member that is past the round has copied its parameters from one that had applied it. So
+// the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
+// Who lacks it copies as well.
+bool CommittedRound::IsInParameters() {
+  const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
+    return member.live() && member.next > round();
+  });
+  if (past == job_->members.all().end()) return false;
+  job_->Log(LogLevel::kInfo,
+            "round {} attempt {}: nobody holds its sums, but worker {} has its parameters", round(),
+            commit_.attempt, past->id.worker);
+  Enter(Phase::kPublishing);
+  for (Member& member : job_->members.all()) {
+    if (MustApply(member)) job_->PutBehind(member, "nobody holds the sums any more");
+  }
+  CountToApply();
+  return true;
+}
+
+CommittedRound::Outcome CommittedRound::ResolveFailover() {
+  if (TakeFromHolders()) return Outcome::kGoesOn;
+  const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
+  if (answered == 0 && answers_missing_ > 0) {
+    // Nobody is there to go on with; liveness will say who is lost.
+    fence_until_ = job_->now + job_->bounds.Answer();
+    return Outcome::kGoesOn;
+  }
+  for (Member& member : job_->members.all()) {
+    if (!member.live() || SlotOf(member.id).answer != Answer::kWaiting) continue;
+    SlotOf(member.id).answer = Answer::kUnasked;
+    --answers_missing_;
+    job_->PutBehind(member, "it did not say in time whether it holds the sums");
+  }
+  // Who has become level since the question was sent was not asked. What it says of its parameters
+  // before its answer is heard before it is relied on.
+  if (AskWhoHolds()) {
+    Enter(Phase::kFencing);
+    fence_until_ = job_->now + job_->bounds.Answer();
+    return Outcome::kGoesOn;
+  }
+  if (IsInParameters()) return Outcome::kGoesOn;
+  Enter(Phase::kStalled);
+  return Outcome::kNobodyHolds;
+}
+
+void CommittedRound::Close() {
+  LOCKSTEP_CHECK(!closed() && !failing_over(), "round {} is closed in phase {}", round(),
+                 static_cast<int>(phase_));
+  phase_ = Phase::kClosed;
+}
+
+void CommittedRound::CheckInvariants(bool settled) const {
+  LOCKSTEP_CHECK(closed() || (phase_ == Phase::kFromHolders) == !holders_.empty(),
+                 "round {}: {} holders in phase {}", round(), holders_.size(),
+                 static_cast<int>(phase_));
+  LOCKSTEP_CHECK(
+      commit_.round == work_.round() && commit_.attempt == history_.attempts.back().attempt,
+      "round {}: the commit is of attempt {}", round(), commit_.attempt);
+  LOCKSTEP_CHECK(commit_.owners.version >= work_.owners().version,
+                 "round {}: its owner map is older than that of its contributions", round());
+  if (closed()) return;
+  std::uint32_t waiting = 0;
+  for (const Slot& slot : slots_) {
+    waiting += slot.answer == Answer::kWaiting ? 1 : 0;
+    LOCKSTEP_CHECK(!slot.applied || slot.answer != Answer::kNo,
+                   "I1: an attempt of round {} was applied against a promise", round());
+  }
+  LOCKSTEP_CHECK(waiting == answers_missing_, "round {}: {} answers are awaited, {} are counted",
+                 round(), waiting, answers_missing_);
+  std::uint32_t unpublished = 0;
+  for (const OwnerShare& share : commit_.owners.owners) {
+    unpublished += SlotOf(share.owner).published ? 0 : 1;
+  }
+  LOCKSTEP_CHECK(unpublished == unpublished_, "round {}: {} owners have not published, not {}",
+                 round(), unpublished, unpublished_);
+  if (!settled) return;
+  LOCKSTEP_CHECK(RecountToApply() == to_apply_, "round {}: {} members are to apply it, not {}",
+                 round(), RecountToApply(), to_apply_);
+  for (const MemberId& holder : holders_) {
+    const Member* member = job_->members.Find(holder);
+    LOCKSTEP_CHECK(member != nullptr && member->live(),
+                   "round {}: worker {} holds its sums and"
+                   " is out",
+                   round(), holder.worker);
+  }
+}
+
+}  // namespace lockstep::coordinator

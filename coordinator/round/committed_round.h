@@ -1,0 +1,199 @@
+// A round from its commit until it is closed: its sums are published and applied, or, when owners
+// are silent or lost, carried through by a fail-over.
+//
+// Decides: who is late with publishing or applying; whether somebody holds all sums of the attempt.
+// If so that is the truth and the others take the sums from there; if nobody does, once everybody
+// has promised not to apply it any more, another attempt is needed.
+//
+// In: Published, Applied and HoldAnswer, who is out, the time. Out: questions (FenceAttempt) and
+// TakeSums to workers, members that are put behind or evicted, and from Check what the pipeline has
+// to do about the round. The commit itself is made and sent by the pipeline.
+//
+//   publishing --owner silent or lost--> fencing --all answered, nobody has them--> stalled
+//        |    \                        /        \                                     |
+//        |     `----somebody has them-'----------> from holders <---somebody comes----'
+//        |                                             |                       (quorum: next
+//        attempt
+//        `--- all have applied; Commit(r + 1) ---> closed                          or open again)
+//
+// Invariants:
+//   I1  who has answered "no" does not apply the attempt, so nobody holds it when all have: only
+//       then Check says kNobodyHolds, and only then a further attempt may be made. A live member
+//       that is past the round rules a further attempt out.
+//   I3  the parts of the commit ascend by worker, then part.
+//   I6  each phase but stalled has a deadline: NextDeadline is never kNever while a member has to
+//       apply the round and no later round is open.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/core/context.h"
+#include "coordinator/record/records.h"
+#include "coordinator/round/round_work.h"
+#include "coordinator/round/sampler.h"
+
+namespace lockstep::coordinator {
+
+class CommittedRound {
+ public:
+  enum class Phase : std::uint8_t {
+    // Owners publish, members apply. Has a deadline for publication.
+    kPublishing,
+    // Those who may hold the sums were asked whether they do; answers are awaited.
+    kFencing,
+    // All have promised not to apply the attempt, and there is no quorum for the next one. Goes on
+    // when somebody comes.
+    kStalled,
+    // Somebody holds all sums; who lacks them was told to take them there.
+    kFromHolders,
+    // Commit(r + 1) was made, or this was the last round and all have applied it.
+    kClosed,
+  };
+  // What the pipeline has to do about the round.
+  enum class Outcome : std::uint8_t { kGoesOn, kApplied, kNobodyHolds };
+
+  // What stays the same over all attempts; for the record.
+  struct History {
+    std::string verdict;  // the policy's reason
+    std::string policy;   // that gave it
+    std::vector<AttemptRecord> attempts;
+    std::vector<WorkerId> carried;  // ascending; their work goes on in the next round
+    Time first_committed_at;
+  };
+
+  // `before`: the sampler before the round was settled, to settle it anew in a further attempt.
+  CommittedRound(Job* job, RoundWork work, Sampler before, History history);
+
+  // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
+  // been out.
+  void BeginAttempt(Commit commit);
+  void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
+  void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
+
+  // --- messages; an error is a violation of the protocol by the sender
+  Status On(const Member& from, const Published& message);
+  // True when the member has it now and had not before.
+  Result<bool> On(Member& from, const Applied& message);
+  Status On(const Member& from, const HoldAnswer& message);
+
+  // The member is not live any more; even if it comes back, it has lost what it had of this round.
+  void OnOut(const MemberId& member, const std::string& why);
+  // A member is live now, or is not any more.
+  void CountToApply();
+  // Two do not reach each other. `broken`: how many broken edges each of `members` has, by slot.
+  void AvoidBrokenEdges(const std::vector<MemberId>& members,
+                        const std::vector<std::uint32_t>& broken);
+
+  // Does all that can be done now. `last`: no later round is open. Not of a closed round, nor of a
+  // stalled one without a quorum.
+  Outcome Check(bool last);
+  Time NextDeadline(bool last) const;
+
+  void Close();
+  // There is no next round after all; or another member writes the checkpoint. Before it is sent
+  // again.
+  void DropNext() { commit_.next.reset(); }
+  void SetCheckpointWriter(const std::optional<MemberId>& writer) {
+    commit_.checkpoint_writer = writer;
+  }
+  // It is computed again: what it leaves behind.
+  RoundWork TakeWork() { return std::move(work_); }
+  std::vector<AttemptRecord> TakeAttempts() { return std::move(history_.attempts); }
+
+  // --- what is
+  RoundId round() const { return commit_.round; }
+  Phase phase() const { return phase_; }
+  bool closed() const { return phase_ == Phase::kClosed; }
+  bool failing_over() const { return phase_ == Phase::kFencing || phase_ == Phase::kStalled; }
+  const Commit& commit() const { return commit_; }
+  const RoundWork& work() const { return work_; }
+  const Sampler& before() const { return before_; }
+  const History& history() const { return history_; }
+  Time committed_at() const { return committed_at_; }             // the present attempt
+  std::optional<Time> applied_at() const { return applied_at_; }  // by the last who had to
+  std::uint32_t to_apply() const { return to_apply_; }
+  bool published() const { return unpublished_ == 0; }
+  // The owners that have published, and how long they took.
+  void PublicationTimes(std::vector<MemberId>* owners, std::vector<Duration>* took) const;
+  // Why sums are asked for; for people.
+  const std::string& failover_reason() const { return failover_reason_; }
+  // Parts of it cannot be fetched any more.
+  bool HasLost(const MemberId& member) const;
+
+  // The phase and the fields agree, counts are recounted; O(members). `settled`: all who are out
+  // have been taken out.
+  void CheckInvariants(bool settled) const;
+
+ private:
+  enum class Answer : std::uint8_t { kUnasked, kWaiting, kNo, kYes };
+  // Of a slot, in this attempt. Invariants: an answer is kWaiting exactly while answers_missing_
+  // counts it; `applied` is of the incarnation that holds the slot now.
+  struct Slot {
+    bool applied = false;                // said so
+    std::optional<Duration> published;   // owners: after this long; max: it is out
+    Answer answer = Answer::kUnasked;    // does it hold all sums?
+    std::uint32_t order = 0;             // of the last question
+    std::optional<MemberId> takes_from;  // it was told to, from there
+  };
+  Slot& SlotOf(const MemberId& id) { return slots_[id.worker.value]; }
+  const Slot& SlotOf(const MemberId& id) const { return slots_[id.worker.value]; }
+
+  bool MustApply(const Member& member) const;
+  std::uint32_t RecountToApply() const;
+  // How long nobody may publish or apply the round.
+  Duration ApplyPatience() const;
+  Time LateFrom(bool last) const;
+  Time PublicationDeadline() const;
+  void CheckPublication();
+
+  // --- the fail-over
+  void BeginFailover(const std::string& why);
+  bool AskWhoHolds();
+  std::vector<MemberId> Holders() const;
+  bool TakeFromHolders();
+  void SendToHolder(Member& member, const MemberId& holder);
+  void AvoidBrokenHolders();
+  bool IsInParameters();
+  Outcome ResolveFailover();
+  void Enter(Phase phase);
+
+  Job* job_;
+  RoundWork work_;
+  Sampler before_;
+  History history_;
+  Duration delivery_{};  // the longest that a committed part took from sealed to delivered
+  // Who has been out since the first commit: even if it is live again, it has lost what it had of
+  // this round, and knows of no parts of it.
+  std::vector<MemberId> been_out_;
+
+  // --- of the present attempt
+  Commit commit_;  // as it was sent
+  Phase phase_ = Phase::kPublishing;
+  std::vector<Slot> slots_;
+  Time committed_at_;
+  Time moved_at_;                         // somebody has published or applied it
+  std::uint32_t to_apply_ = 0;            // live members of the commit that have not
+  std::optional<Time> applied_at_;        // by the last of them
+  std::optional<Time> first_applied_at_;  // by the first one
+  std::uint32_t unpublished_ = 0;         // owners that have not, and are not out
+  // The deadline for publication counts from here; at half of the patience those who are missing
+  // are asked for a sign of life.
+  Time published_from_;
+  Duration patience_{};
+  std::optional<Time> pinged_at_;
+  std::uint32_t extensions_ = 0;
+
+  std::string failover_reason_;
+  Time fence_until_;                   // kFencing: answers are awaited until then
+  std::uint32_t answers_missing_ = 0;  // slots whose answer is kWaiting
+  std::vector<MemberId> holders_;      // kFromHolders: the others take the sums from these
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,80 @@
+// Who computes what in the next round, and who owns.
+//
+// In: the members as they are now, the policy's work rule, the sampler, and of a relaxed round the
+// work that goes on. Out: a Plan, or an owner map. The planner sends nothing and changes no round;
+// what it keeps is what lasts longer than one: how owners have done (owner_weights.h), and which
+// versions of owner maps there have been.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/time.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/owner_weights.h"
+#include "coordinator/round/round_work.h"
+#include "coordinator/round/sampler.h"
+
+namespace lockstep::coordinator {
+
+struct PlannedRound {
+  Plan plan;
+  bool exact = false;  // nothing of the epoch is left after it
+};
+
+// Of a relaxed round that is committed: what these workers have begun goes on in the next one.
+struct CarriedWork {
+  const RoundWork* work = nullptr;
+  const std::vector<WorkerId>* workers = nullptr;  // ascending
+};
+
+class Planner {
+ public:
+  explicit Planner(Job* job) : job_(job), weights_(job->members.slots()) {}
+
+  // Takes the round's samples out of `sampler`. `updates`: made before. The owner map's version is
+  // `version`, or more: see newest_version_.
+  PlannedRound PlanRound(RoundId round, std::uint32_t version, std::uint64_t updates,
+                         const std::optional<CarriedWork>& carried, Sampler* sampler);
+
+  // A map of its own for a round that has been planned: `version` is above that of all it had.
+  // Without candidates: out of all who may own.
+  OwnerMap ChooseOwners(RoundId round, std::uint32_t version);
+  OwnerMap ChooseOwners(RoundId round, std::uint32_t version, std::span<const MemberId> candidates);
+
+  // Who may compute the round: live members that have applied the round before the last one at
+  // least. `exact`: those of them that have contributed lately, if there are any.
+  std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
+
+  // The latest round that was ever planned; nothing before the first.
+  std::optional<RoundId> newest() const { return newest_; }
+
+  // --- how owners do
+  void NotePublished(std::span<const MemberId> owners, std::span<const Duration> took) {
+    weights_.OnRoundPublished(owners, took);
+  }
+  // Of a round that is about to be committed.
+  void NoteResponses(const RoundWork& work);
+
+ private:
+  std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
+  std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
+  static PlannedUnits PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
+                                Sampler* sampler);
+  void NoteMap(RoundId round, std::uint32_t version);
+
+  Job* job_;
+  OwnerWeights weights_;
+  // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it
+  // that a further attempt at the round before has made void: what was said under one of them is
+  // not taken for another's.
+  std::optional<RoundId> newest_;
+  std::uint32_t newest_version_ = 0;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,256 @@
+// The work of one round: who has which unit, what is sealed, what is delivered to whom. It decides
+// nothing: it keeps account, refuses what cannot be, and shows the round as policies see it. The
+// open round decides (open_round.h). The work outlives the commit, for the record and for a further
+// attempt, and goes back to an open round when no contribution is left.
+//
+// In: what workers say of their units and parts; what the open round gives, revokes and fences.
+// Out: views for the policy, the account for the record. A message that contradicts the account is
+// an error, a violation of the protocol by its sender.
+//
+// Invariants:
+//   I2  each unit is at each time with exactly one of: one share's queue, the unassigned ones, the
+//       ones that are left out. It changes hands only through Give, which wants it unassigned.
+//       What is skipped stays in its share's queue: nobody computes it again.
+//   -   an order (Revoke, Assign, FenceRound) has a number above all earlier ones; an answer to any
+//       but the one that is awaited is stale and changes nothing.
+//   -   the running counts (with units, finished, undelivered, pending revokes) are what a recount
+//       of the shares gives; CheckInvariants recounts.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/interval_set.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/membership/members.h"
+#include "coordinator/record/records.h"
+#include "coordinator/round/delivery.h"
+#include "coordinator/round/owner_weights.h"
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+// Invariant: a void part has no units and is never delivered; its number stays used up, so that
+// what the worker sent under it is not taken for a later part.
+struct SealedPart {
+  bool is_void = false;  // its worker was fenced since, or it is not finite
+  std::uint64_t samples = 0;
+  double loss_sum = 0;
+  std::vector<UnitTiming> units;
+  ClockOffset clock;  // of the worker, for its units' times
+  Time ready_at;
+  std::optional<Time> delivered_at;  // under the present owner map
+};
+
+// A revoke that waits for its answer. While it does nothing is given to its worker, so that both
+// ends count the same queue positions.
+struct PendingRevoke {
+  struct Taker {
+    MemberId member;
+    std::uint32_t units = 0;
+  };
+  std::vector<Taker> takers;  // none: the round does without the units
+  std::uint32_t from = 0;     // position
+  std::uint32_t order = 0;
+  Time asked;
+};
+
+// Units that came to a member by one order, one behind the other in its queue.
+struct GivenUnits {
+  std::uint32_t order = 0;  // 0: the plan
+  std::uint32_t units = 0;  // > 0
+};
+
+// What one member has to do with the round.
+// Invariants: `given` adds up to `queue` and its orders ascend; of the queue's units exactly
+// `sealed_units` are sealed; there are at most kMaxParts parts, and behind the last one nothing is
+// appended.
+struct WorkerShare {
+  MemberId member;
+  std::vector<UnitIndex> queue;    // what it was given, less what it gave back
+  std::vector<GivenUnits> given;   // the queue, by order
+  std::vector<SealedPart> parts;   // sealed, at most kMaxParts
+  std::uint32_t sealed_units = 0;  // of the queue
+  std::uint32_t fence_order = 0;
+  bool fence_answered = false;  // fenced, and it has said that it holds nothing any more
+  bool refused = false;         // an Assign: both of its parts are being sealed
+  Attempt plan;                 // Plan::attempt of the round in which it was given its work
+  std::optional<PendingRevoke> revoke;
+
+  // Takes positions [first, last) out of the queue.
+  std::vector<UnitIndex> Cut(std::size_t first, std::size_t last);
+  // Behind the second part nothing can be appended. Whether the worker has begun to seal it is not
+  // known here: what comes too late is refused, and goes elsewhere.
+  bool HasRoom() const { return parts.size() < kMaxParts && !refused && !revoke; }
+};
+
+// A unit that nobody has, and who had it.
+struct UnassignedUnit {
+  UnitIndex unit;
+  WorkerId from;
+};
+
+class RoundWork {
+ public:
+  RoundWork(Plan plan, bool exact, const Members& members, Time now);
+
+  // Work of a relaxed round that is in no part of its commit goes on in this one.
+  void Carry(const RoundWork& before, const std::vector<WorkerId>& workers, const Members& members,
+             Time now);
+  // What the member says of `round` is about the work that it has here.
+  bool Concerns(const MemberId& member, RoundId round, Attempt plan) const;
+
+  // --- what workers say; an error is a violation of the protocol by the sender
+  Status OnSealed(const Member& from, const Sealed& sealed, Time now);
+  // The part that it has sealed just now is not finite: the round does without it.
+  void Skip(WorkerId worker, PartIndex part);
+  Status OnProgress(const MemberId& from, const Progress& progress, Time now);
+  Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
+  // The units given back, or refused: with nobody until Unassign, LeaveOut or Give. A stale answer
+  // returns none.
+  struct GivenBack {
+    std::vector<UnitIndex> units;
+    std::vector<PendingRevoke::Taker> takers;  // for whom they were revoked
+    bool left_out = false;                     // revoked for nobody
+  };
+  Result<GivenBack> OnRevoked(const MemberId& from, const Revoked& revoked);
+
+  // --- what the open round decides
+  void SetOwners(OwnerMap map, const Members& members, Time now);
+  // Notes as moved what comes from another worker.
+  void Give(const Member& to, const std::vector<UnassignedUnit>& units, std::uint32_t order,
+            const Members& members, Time now);
+  void BeginRevoke(WorkerId worker, PendingRevoke revoke);
+  void ExtendRevoke(WorkerId worker, Time now);  // as if it were asked only now
+  void AddUnassigned(UnassignedUnit unit) { unassigned_.push_back(unit); }
+  void AddLeftOut(UnassignedUnit unit) { left_out_.push_back(unit); }
+  std::vector<UnassignedUnit> TakeUnassigned();
+  void LeaveUnassignedOut();
+  // Its contribution is void; all units it held are unassigned. It is out of the round.
+  void Remove(WorkerId worker);
+  // The same, but it stays in the policy's view as fenced.
+  void Fence(WorkerId worker, std::uint32_t order);
+  // It knows: units that it is given from now on are a new beginning.
+  void NoteFenceAnswer(const MemberId& from, std::uint32_t order);
+  // The fence has been answered and a part is left.
+  bool CanBeginAnew(WorkerId worker) const;
+  void Unfence(WorkerId worker, Time now);
+  // What was left out is unassigned again when nobody has anything else: a round closes over
+  // something.
+  void TakeBackLeftOut();
+  std::optional<Time> OldestRevoke() const;
+  std::vector<WorkerId> RevokesBefore(Time t) const;
+  // All contributions are void and all units unassigned, under a new plan that gives nobody any:
+  // whoever gets some begins with its first part.
+  void PlanAnew(OwnerMap owners, std::vector<MemberId> members, const Members& table, Time now);
+  // The member's unit times and when it was last heard, for the policies.
+  void SyncHistory(const Member& member);
+  // It has applied the rounds before its `next`.
+  void NoteApplied(const Member& member, Time now);
+
+  // --- what is
+  RoundId round() const { return plan_.round; }
+  Epoch epoch() const { return plan_.epoch; }
+  bool relaxed() const { return plan_.relaxed; }
+  bool exact() const { return exact_; }
+  Time started() const { return started_; }
+  const Plan& plan() const { return plan_; }
+  const OwnerMap& owners() const { return plan_.owners; }
+  const Delivery& delivery() const { return delivery_; }
+  const std::vector<UnassignedUnit>& unassigned() const { return unassigned_; }
+  std::optional<Time> last_sealed() const { return last_sealed_; }
+  std::uint32_t undelivered() const { return undelivered_; }
+  std::uint32_t pending_revokes() const { return pending_revokes_; }
+  const std::vector<MoveRecord>& moved() const { return moved_; }
+  // What is to be counted for the round to be whole.
+  std::uint64_t SamplesWanted() const;
+
+  policies::RoundView View(Time now, std::uint32_t configured_workers) const;
+  // As if every sealed part were delivered; costs a copy.
+  struct Hypothetical {
+    std::vector<policies::WorkerView> workers;
+    policies::RoundView view;
+  };
+  void ViewIfDelivered(Time now, std::uint32_t configured_workers, Hypothetical* out) const;
+
+  // Of all that have sealed a part or own; `control` is left open.
+  std::vector<LinkResponse> Responses(Time now) const;
+
+  const WorkerShare* Share(WorkerId worker) const;
+  const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
+  const SealedPart* Part(WorkerId worker, PartIndex part) const;  // null: none, or a void one
+  std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
+  // Of all units that the workers have, and their numbers.
+  std::vector<SampleRange> RangesOf(const std::vector<WorkerId>& workers) const;
+  std::vector<UnitIndex> UnitsOf(const std::vector<WorkerId>& workers) const;
+  SampleRange RangeOf(UnitIndex unit) const { return units_[unit.value]; }
+  const std::vector<policies::WorkerView>& workers() const { return views_; }
+  const std::vector<WorkerShare>& shares() const { return shares_; }
+  // Of parts that are not finite: the round does without them, and nobody computes them again.
+  struct Skipped {
+    WorkerId worker;
+    SampleRange range;
+  };
+  const std::vector<Skipped>& skipped() const { return skipped_; }
+
+  // All of the above, recounted: O(units). For tests and the simulator.
+  void CheckInvariants() const;
+
+ private:
+  WorkerShare* Find(const MemberId& member);     // null: not in the round, or fenced
+  WorkerShare* FindAny(const MemberId& member);  // null: not in the round
+  std::size_t AddWorker(const Member& member, Time now);
+  void AddUnit(UnitIndex unit, SampleRange range);
+  policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
+    return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
+  }
+  static void NotePace(policies::WorkerView* view, std::uint32_t units, Time now);
+  void NoteLatePart(const MemberId& from);
+  void Unassign(WorkerShare* share);  // all that it has; its contribution is void
+  void DropAnsweredRevokes();
+  void CountReceiptsAnew(const Members& members, Time now);
+  void UpdateDelivered(WorkerShare* share, Time now);
+  // Renews its view and the running counts after a change of the share.
+  void RenewView(const WorkerShare& share, Time now);
+  void Reindex();
+
+  // As it was sent; but its owner map is the present one, also after NewOwners. The one owner map
+  // and the one attempt of the plan that the round has.
+  Plan plan_;
+  bool exact_;  // the last one of its epoch
+  Time started_;
+  std::uint64_t samples_ = 0;
+  Delivery delivery_;  // under plan_.owners
+
+  std::vector<SampleRange> units_;          // by UnitIndex; empty: there is no such unit
+  std::vector<std::int64_t> holder_;        // by UnitIndex: slot, or -1
+  std::vector<bool> unit_sealed_;           // by UnitIndex
+  std::vector<UnassignedUnit> unassigned_;  // to be given to somebody
+  std::vector<UnassignedUnit> left_out_;    // the round does without them
+  std::vector<Skipped> skipped_;
+  std::vector<MoveRecord> moved_;
+  std::vector<WorkerShare> shares_;          // parallel to views_
+  std::vector<policies::WorkerView> views_;  // ascending
+  std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
+  // When who was asked, ascending. The first one waits for its answer; of the others some may not,
+  // or may have been given more time.
+  std::deque<std::pair<Time, WorkerId>> asked_;
+  // By slot: of each owner, how long after the first part of each contributor that is not mapped
+  // with it was ready its receipt came.
+  std::vector<std::vector<Duration>> receipts_late_;
+  std::optional<Time> last_sealed_;
+  std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
+  std::uint32_t pending_revokes_ = 0;  // that wait for their answer
+  std::uint32_t planned_workers_ = 0;
+  std::uint32_t with_units_ = 0;
+  std::uint32_t finished_ = 0;
+};
+
+}  // namespace lockstep::coordinator
