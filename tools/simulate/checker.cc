@@ -228,7 +228,16 @@ void Checker::OnAssign(const MemberId& to, const Assign& m) {
 
 void Checker::OnCommit(const Commit& m) {
   const std::pair now(m.round, m.attempt);
-  if (committed_ == now) return;  // the same again, for another writer of the checkpoint
+  // The same again, for another writer of the checkpoint, or because it is the last after all.
+  if (committed_ == now) {
+    if (m.parts != commit_->parts || m.owners != commit_->owners || m.update != commit_->update ||
+        m.scale != commit_->scale || m.learning_rate != commit_->learning_rate ||
+        m.fraction != commit_->fraction) {
+      Fail("round {} attempt {} is sent again as another one", m.round, m.attempt);
+    }
+    commit_ = m;
+    return;
+  }
   if (closed_ && m.round <= *closed_) {
     Fail("round {} is committed again after it was closed", m.round);
   }
