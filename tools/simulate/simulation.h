@@ -78,6 +78,9 @@ class Simulation {
   void AddWorker(Duration after);
   void AddFaults(const std::vector<Fault>& faults);
   void StopJob(Duration after);  // SIGINT
+  // A checkpoint that is on the coordinator's disk already, for StartParameters::resume: without it
+  // nobody is sent the state that the job goes on from.
+  void PutOnDisk(SavedCheckpoint saved) { disk_ = std::move(saved); }
   // Until the job has finished or `until`. False: it has not finished.
   bool Run(Time until);
   // As one event does it; false when there is none or the job has finished.

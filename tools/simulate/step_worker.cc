@@ -87,6 +87,7 @@ void StepWorker::OnMessage(const ToWorker& message) {
   numbers_ = cluster_->make_numbers(self_);
   machine_.emplace(config, cluster_->layout);
   Ready ready;
+  if (options.ucx) ready.transports.push_back({"ucx", "address", ""});
   ready.transports.push_back({"tcp", "address", ""});
   if (options.hosts > 0) ready.mapping_address = "arena";
   ready.dataset_digest = "simulated";

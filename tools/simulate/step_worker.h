@@ -38,6 +38,7 @@ class Cluster {
     std::uint32_t hosts = 0;        // workers of one host map each other; 0: no mapping
     std::uint64_t train_samples = 700;
     std::uint64_t test_samples = 0;
+    bool ucx = false;  // offered beside TCP
     // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
     bool whole_checkpoints = true;
   };
