@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import unittest
 
-from harness import BIN, TOOLS, ClusterTest, Job, check_epochs, wait_for
+from harness import BIN, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
 
 HOSTS = ("lsc", "lsa", "lsb")  # coordinator, two workers' hosts
 
@@ -223,4 +223,4 @@ class Namespaces(ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from harness import ClusterTest, Job
+from harness import ClusterTest, Job, main
 
 SCRIPT = """
 mount --bind "$1" /proc/sys/kernel/random/boot_id || exit 9
@@ -74,4 +74,4 @@ class Paths(ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

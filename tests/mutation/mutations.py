@@ -6,8 +6,8 @@ run.py that are tried, in this order, until one fails.
 
 from dataclasses import dataclass
 
-COORDINATOR = ("unit", "golden", "sim", "faults", "property")
-WORKER = ("worker", "sim", "faults")
+COORDINATOR = ("unit", "golden", "conversations", "sim", "faults", "property")
+WORKER = ("worker", "conversations", "sim", "faults", "property")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ SIMULATE = "lockstep-simulate"
 SUITES = {
     "unit": ("coordinator_core_test", ["bin/coordinator_core_test"]),
     "golden": ("coordinator_golden_test", ["bin/coordinator_golden_test"]),
+    "conversations": ("conversation_golden_test", ["bin/conversation_golden_test"]),
     "worker": ("worker_core_test", ["bin/worker_core_test"]),
     "property": ("coordinator_simulation_test", ["bin/coordinator_simulation_test"]),
     "sim": ("simulate_test", ["bin/simulate_test"]),

@@ -30,6 +30,14 @@ TEST(Conversation, AnOwnerIsLostAndNobodyHoldsItsSums) {
   CompareWithFile(c.text(), "sums_lost");
 }
 
+TEST(Conversation, ASilentLinkHoldsUpOneRound) {
+  Conversation c("What one worker sends the other is held up for a moment", {});
+  c.Until("Commit 0");
+  c.Hold(0, 1, 50ms);
+  c.Until("1 -> coordinator: Applied");
+  CompareWithFile(c.text(), "held_link");
+}
+
 TEST(Conversation, AStoppedWorkerCatchesUp) {
   Conversation c("An owner is stopped: the others go on without it, and it copies what it missed",
                  {.workers = 3, .policy = "backup", .rounds = 1000, .units = 3});

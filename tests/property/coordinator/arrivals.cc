@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "worker/core/peer_messages.h"
 
 namespace lockstep::simulate {
@@ -19,8 +17,7 @@ Arrivals::Arrivals(Cluster* cluster) : cluster_(cluster) {
 void Arrivals::OnEvent(const MemberId& worker, const worker::Event& event) {
   ordered_.erase(worker);
   const auto arrive = [this](const Part& part, const worker::FloatRange& range) {
-    std::uint64_t& end = arrived_[part][range.first];
-    end = std::max(end, range.end());
+    arrived_[part].Merge(range);
   };
   if (const auto* done = std::get_if<event::FetchDone>(&event)) {
     const auto fetch = fetches_.find({worker, done->fetch});
@@ -62,24 +59,14 @@ void Arrivals::OnAction(const MemberId& worker, const worker::Action& action) {
   }
 }
 
-bool Arrivals::Has(const Part& part, const worker::FloatRange& range) const {
-  const auto found = arrived_.find(part);
-  if (found == arrived_.end()) return false;
-  std::uint64_t reached = range.first;
-  for (const auto& [first, end] : found->second) {
-    if (first > reached) break;
-    reached = std::max(reached, end);
-  }
-  return reached >= range.end();
-}
-
 std::string Arrivals::Lacking(const Commit& commit) const {
   if (commit.attempt.value > 0) return "";
   for (const CommittedPart& part : commit.parts) {
     for (const OwnerShare& share : commit.owners.owners) {
       if (share.owner == part.member) continue;
       for (const worker::Slice& slice : cluster_->layout.Shard(commit.owners, share.owner)) {
-        if (Has({share.owner, part.member, commit.round, part.part}, slice.range)) continue;
+        const auto has = arrived_.find({share.owner, part.member, commit.round, part.part});
+        if (has != arrived_.end() && has->second.Covers(slice.range)) continue;
         return fmt::format("round {}: owner {} has not all of [{}, {}) of worker {}'s part {}",
                            commit.round, share.owner.worker, slice.range.first, slice.range.end(),
                            part.member.worker, part.part);

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/interval_set.h"
 #include "tools/simulate/step_worker.h"
 
 namespace lockstep::simulate {
@@ -38,12 +39,11 @@ class Arrivals {
   };
   void OnEvent(const MemberId& worker, const worker::Event& event);
   void OnAction(const MemberId& worker, const worker::Action& action);
-  bool Has(const Part& part, const worker::FloatRange& range) const;
 
   Cluster* cluster_;
-  std::map<std::pair<MemberId, std::uint64_t>, Fetch> fetches_;     // by who asks, and its number
-  std::map<Part, std::map<std::uint64_t, std::uint64_t>> arrived_;  // first to end, in floats
-  std::set<MemberId> ordered_;                                      // it is hearing an Assign
+  std::map<std::pair<MemberId, std::uint64_t>, Fetch> fetches_;  // by who asks, and its number
+  std::map<Part, RangeSet<worker::FloatRange>> arrived_;
+  std::set<MemberId> ordered_;  // it is hearing an Assign
   std::uint64_t assigned_ = 0;
   std::uint64_t refused_ = 0;
 };
