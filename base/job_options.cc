@@ -234,9 +234,12 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
       "exchange.memory", &exchange->memory, Choice({"auto", "host"}),
       "auto: the gradients, parameters and optimizer state of a worker that computes on a GPU "
       "stay in its memory; host: they are brought to the host's");
-  table.Add("exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
-            "direct: every owner reduces its shard out of all contributions at once");
-  table.Add("exchange.dtype", &exchange->dtype, Choice({"f32"}), "Type of a gradient under way");
+  table.Add(
+      "exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
+      "reserved: direct, every owner reduces its shard out of all contributions at once, is the "
+      "only one there is");
+  table.Add("exchange.dtype", &exchange->dtype, Choice({"f32"}),
+            "reserved: the type of a gradient under way, f32 is the only one there is");
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
             "Gradients are cut into buckets of about this size, in the order in which the "
             "backward pass finishes them");
