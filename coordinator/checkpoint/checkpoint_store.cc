@@ -11,7 +11,7 @@
 #include "base/regular_file.h"
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/safetensors.h"
-#include "coordinator/checkpoint/whole_file.h"
+#include "coordinator/record/whole_file.h"
 
 namespace lockstep::coordinator {
 namespace {

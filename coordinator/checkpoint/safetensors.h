@@ -7,29 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "coordinator/checkpoint/safetensors_header.h"
+#include "coordinator/record/whole_file.h"
 
 namespace lockstep::coordinator {
-
-// A file descriptor, closed with its owner.
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd = -1) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~OwnedFd();
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Writes `path`.partial, then renames it. One writer for a path at a time. After an error the
 // partial file is gone and the writer only good for destruction; errors name the path and the

@@ -30,10 +30,6 @@ Status SyncFolder(const std::string& path) {
 
 }  // namespace
 
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 SafetensorsWriter::SafetensorsWriter(std::string path, SafetensorsHeader header, OwnedFd file)
     : path_(std::move(path)),
       partial_(path_ + ".partial"),

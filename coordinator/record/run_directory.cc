@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/regular_file.h"
-#include "coordinator/checkpoint/whole_file.h"
 #include "coordinator/record/timeline.h"
+#include "coordinator/record/whole_file.h"
 #include "coordinator/record/write_json.h"
 
 namespace lockstep::coordinator {

@@ -13,8 +13,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/record/records.h"
+#include "coordinator/record/whole_file.h"
 
 namespace lockstep::coordinator {
 

@@ -25,6 +25,40 @@ RULES = {
     "tests": ({"base", "policies", "transport", "coordinator", "worker", "tools", "examples", "tests"}, None),
 }
 
+# Inside a folder with rooms: what each room may include of the others, whole rooms or single headers. A room not named here has
+# no rule, which is an error. Headers beside the rooms of a folder ("") are everybody's there.
+CONTEXT = {"coordinator/core/context.h", "coordinator/core/step_io.h"}
+PURE_RECORDS = {f"coordinator/record/{name}.h" for name in ("records", "from_round", "resume_rules", "checkpoint_manifest")}
+CLONES = {"worker/compute/vector_clones.h"}
+ROOMS = {
+    "coordinator": {
+        "": {"coordinator/core", "coordinator/shell"},
+        "core": {"coordinator/round", "coordinator/membership"} | PURE_RECORDS,
+        "round": {"coordinator/membership"} | CONTEXT | PURE_RECORDS,
+        "membership": {"coordinator/round"} | CONTEXT | PURE_RECORDS,
+        "record": {"coordinator/round", "coordinator/membership"} | CONTEXT,
+        "checkpoint": {"coordinator/record"},
+        "http": CONTEXT,
+        "shell": {"coordinator/core", "coordinator/record", "coordinator/checkpoint", "coordinator/http"},
+    },
+    "worker": {
+        "": {"worker/runtime", "worker/memory", "worker/compute", "worker/models", "worker/data"},
+        "core": set(),
+        "runtime": {"worker/core", "worker/memory", "worker/compute", "worker/optimizer"},
+        "memory": {"worker/optimizer"},
+        "optimizer": CLONES,
+        "data": CLONES,
+        "compute": {"worker/memory", "worker/optimizer"},
+        "models": {"worker/compute", "worker/data"},
+    },
+    "transport": {
+        "": {"transport/tcp", "transport/ucx"},
+        "control": {"transport/tls"},
+        "tcp": {"transport/tls"},
+        "tls": set(), "ucx": set(), "inproc": set(), "mapping": set(), "staging": set(), "paths": set(),
+    },
+}
+
 # Pure code: its own folder and these.
 PURE_FOLDERS = {"base", "policies"}
 PURE_LIBRARIES = {"std", "fmt", "nlohmann"}
@@ -65,6 +99,12 @@ def library(header):
     return header if header.endswith((".h", ".hpp")) else "std"
 
 
+def room_of(path):
+    """The folder inside a top folder in which <path> lies, whatever is deeper; empty: in none."""
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 else ""
+
+
 class Checker:
     def __init__(self, root, pure_sources):
         self.root = Path(root)
@@ -77,6 +117,9 @@ class Checker:
             folder = path.split("/")[0]
             if folder not in RULES:
                 self._problem(path, 1, f"no rule says what {folder}/ may include")
+                continue
+            if folder in ROOMS and room_of(path) not in {"", *ROOMS[folder]}:
+                self._problem(path, 1, f"no rule says what {folder}/{room_of(path)}/ may include")
                 continue
             self._check_includes(path, text, *RULES[folder])
             self._check_owned_names(path, text)
@@ -95,8 +138,17 @@ class Checker:
             elif name in self.texts:
                 if name.split("/")[0] not in folders:
                     self._problem(path, line, f'{own} may not include "{name}"')
+                elif own in ROOMS and name.split("/")[0] == own and not self._may_enter(path, name):
+                    self._problem(path, line, f'{own}/{room_of(path)} may not include "{name}"')
             elif not name.endswith(".pb.h"):
                 self._problem(path, line, f'"{name}" is no file of this tree, named from its root')
+
+    @staticmethod
+    def _may_enter(path, name):
+        """Whether the file <path> may include the header <name> of its own folder."""
+        own, room, other = path.split("/")[0], room_of(path), room_of(name)
+        allowed = ROOMS[own].get(room, set())
+        return room == other or other == "" or f"{own}/{other}" in allowed or name in allowed
 
     def _check_owned_names(self, path, text):
         code = source_tree.code_only(text)

@@ -52,6 +52,43 @@ class LayersTest(TreeTest):
             for other, header in headers.items():
                 self.assert_include(f"{folder}/x.cc", header, other in may.split())
 
+    def test_rooms_include_what_their_rule_allows(self):
+        def header(name):
+            self.write(name, "#pragma once\n")
+            return f'"{name}"'
+
+        context, records = header("coordinator/core/context.h"), header("coordinator/record/records.h")
+        coordinator, members = header("coordinator/core/coordinator.h"), header("coordinator/membership/members.h")
+        pipeline, directory = header("coordinator/round/pipeline.h"), header("coordinator/record/run_directory.h")
+        server, page = header("coordinator/shell/server.h"), header("coordinator/http/status_page.h")
+        store, core = header("coordinator/checkpoint/checkpoint_store.h"), header("worker/core/core.h")
+        session, memory = header("worker/runtime/session.h"), header("worker/memory/reduce.h")
+        kernels, clones = header("worker/compute/cpu/kernels.h"), header("worker/compute/vector_clones.h")
+        tcp, tls, plain = header("transport/tcp/frame.h"), header("transport/tls/psk.h"), header("transport/transport.h")
+        for room, allowed, forbidden in (
+                ("coordinator/core", (pipeline, members, records), (server, page, store, directory)),
+                ("coordinator/round", (members, context, records), (coordinator, server, page, store, directory)),
+                ("coordinator/membership", (pipeline, context, records), (coordinator, server, page, store, directory)),
+                ("coordinator/record", (context, pipeline), (coordinator, server, page, store)),
+                ("coordinator/checkpoint", (records, directory), (coordinator, server, pipeline)),
+                ("coordinator/http", (context,), (coordinator, server, directory, pipeline)),
+                ("coordinator/shell", (coordinator, directory, store, page), (pipeline, members)),
+                ("worker/core", (), (session, memory, kernels, clones)),
+                ("worker/runtime", (core, memory), ()),
+                ("worker/memory", (), (core, session, kernels)),
+                ("worker/data", (clones,), (kernels, session)),
+                ("worker/compute/cuda", (memory, clones), (core, session)),
+                ("transport/tcp", (tls, plain), ()),
+                ("transport/ucx", (plain,), (tcp, tls))):
+            for include in allowed:
+                self.assert_include(f"{room}/x.cc", include, True)
+            for include in forbidden:
+                self.assert_include(f"{room}/x.cc", include, False)
+
+    def test_a_room_without_a_rule(self):
+        self.write("worker/attic/x.cc", "")
+        self.assertEqual(self.layers(), ["worker/attic/x.cc:1: no rule says what worker/attic/ may include"])
+
     def test_libraries(self):
         for header in ("<vector>", "<boost/asio.hpp>", "<fmt/format.h>", "<spdlog/spdlog.h>"):
             self.assert_include("base/x.h", header, True)
@@ -73,7 +110,7 @@ class LayersTest(TreeTest):
         for code, home, away in (("auto* x = ucp_worker_create;", "transport/ucx/x.cc", "transport/tcp/x.cc"),
                                  ("cudaMalloc(&p, 1);", "worker/compute/cuda/x.cc", "worker/compute/cpu/x.cc"),
                                  ("cudaMalloc(&p, 1);", "tests/gpu/x.cu", "tests/gpu/x.cc"),
-                                 ("#include <cuda_runtime.h>", "transport/memory/cuda/x.h", "transport/memory/x.h"),
+                                 ("#include <cuda_runtime.h>", "transport/staging/cuda/x.h", "transport/staging/x.h"),
                                  ("cublasCreate(&h);", "worker/x.cu", "worker/x.cc"),
                                  ("__global__ void F();", "worker/x.cu", "worker/x.h"),
                                  ("F<<<1, 1>>>();", "worker/x.cu", "worker/x.cc"),

@@ -3,10 +3,27 @@
 
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 
 namespace lockstep::coordinator {
+
+// A file descriptor, closed with its owner.
+class OwnedFd {
+ public:
+  explicit OwnedFd(int fd = -1) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~OwnedFd();
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
 
 // Writes `path`.tmp, syncs it, renames it, syncs the directory. After an error the old file stays
 // and the temporary one is gone.

@@ -1,4 +1,4 @@
-#include "coordinator/checkpoint/whole_file.h"
+#include "coordinator/record/whole_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -37,6 +37,10 @@ Status WriteAll(int fd, std::string_view text, const fs::path& path) {
 }
 
 }  // namespace
+
+OwnedFd::~OwnedFd() {
+  if (fd_ >= 0) close(fd_);
+}
 
 Status WriteWholeFile(const fs::path& path, std::string_view text) {
   const fs::path temporary = path.string() + ".tmp";
