@@ -1,5 +1,9 @@
-// The door: from a connection to a member that is ready. Hello is answered by Welcome or Refuse;
-// Ready must agree with what most of the others have.
+// The connection handshake: from a connection to a member that is ready.
+//
+// Decides who gets which slot, and whether its job is this one: Hello is answered by Welcome or
+// Refuse; Ready must agree with what most of the others have. In: what workers say before they are
+// members, and their connections' ends. Out: members in state kJoining, refusals, evictions of who
+// differs from the majority.
 #pragma once
 
 #include <map>
@@ -36,7 +40,9 @@ class Admission {
 
   Job* job_;
   LogLimit refusals_{20, std::chrono::seconds(10)};
-  std::map<ConnectionId, Stranger> strangers_;  // have not said Hello; at most Bound()
+  // Connections that have not said Hello, at most Bound(): a further one is closed at once. None of
+  // them is a member's.
+  std::map<ConnectionId, Stranger> strangers_;
 };
 
 // Settles, once, what data and what model the job is about: what the majority of the workers that

@@ -1,5 +1,8 @@
 // Workers that were asked to leave in good order: no units and no shards from the next plan on, and
 // the request to leave once no round needs them any more.
+//
+// Decides whether somebody may be asked (the job goes on without it) and when it is told. In: the
+// request, after each event the rounds that stand. Out: Member::draining, AskToLeave.
 #pragma once
 
 #include <string>
@@ -24,7 +27,7 @@ class Draining {
 
   Job* job_;
   const Pipeline* rounds_;
-  bool any_asked_ = false;  // that has not been told; Advance comes after each event
+  bool any_asked_ = false;  // somebody drains who has not been told; Advance comes after each event
 };
 
 }  // namespace lockstep::coordinator

@@ -38,7 +38,7 @@ bool Formation::Advance() {
     join_deadline_ = job_->now + FromSeconds(job_->start.config.job.join_timeout_s);
   }
   if (job_->phase == Phase::kGathering) Gather();
-  return job_->phase == Phase::kForming && !job_->failure && Judge();
+  return job_->phase == Phase::kForming && !job_->failure && ConcludeTry();
 }
 
 void Formation::Gather() {
@@ -141,7 +141,7 @@ Status Formation::On(Member& from, const Reached& message) {
   return {};
 }
 
-bool Formation::Judge() {
+bool Formation::ConcludeTry() {
   const std::vector<Member*> participants = Participants();
   std::vector<Member*> silent;
   for (Member* member : participants) {

@@ -1,4 +1,10 @@
 // The job's beginning: workers gather, connect to each other over one transport for the whole job.
+//
+// Decides when gathering ends (all are ready, or the join timeout is over and job.min_workers are),
+// which transport the job uses, and whether all that form reach each other over it; where not, the
+// next transport is tried, and after the last one the job fails. In: members that become ready or
+// are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
+// not answer, the job's failure with the pair that cannot connect.
 #pragma once
 
 #include <string>
@@ -24,19 +30,22 @@ class Formation {
   void Gather();
   void ChooseTransports();
   void Form();
-  bool Judge();  // true: all reach each other
+  bool ConcludeTry();  // true: all reach each other
   void Failed(const std::string& reason);
   std::vector<Member*> Participants() const;
   std::string Missing() const;
 
   Job* job_;
-  Time join_deadline_ = kNever;
-  std::vector<std::string> transports_;  // still to be tried, the first one now
-  std::uint32_t formation_ = 0;          // number of the try
-  Time deadline_;                        // of the try
-  std::vector<bool> answered_;           // by slot
-  BitMatrix reached_;                    // [from][to]
-  std::string unreached_;                // the first failure that was reported
+  Time join_deadline_ = kNever;  // from the first Advance on
+  // Still to be tried, the first one now; not empty while the job forms, unless it has failed.
+  std::vector<std::string> transports_;
+  // The try that is under way; each begins with nothing of the one before. Who takes part in it is
+  // in state kForming, and nobody else is: when one of them goes, all gather anew (OnOut).
+  std::uint32_t formation_ = 0;
+  Time deadline_;
+  std::vector<bool> answered_;  // by slot; each answers once
+  BitMatrix reached_;           // [from][to], as `from` says
+  std::string unreached_;       // the first failure that was reported
 };
 
 }  // namespace lockstep::coordinator

@@ -1,5 +1,9 @@
-// The one door for coming back: who joins later, was put behind, or lost its parameters connects to
-// all members, copies state from one that is level, and is level itself when it says so.
+// The one way back: who joins later, was put behind, or lost its parameters connects to all
+// members, copies state from one that is level, and is level itself when it says so.
+//
+// Decides from whom a member copies, when it begins anew with another donor, and when it has
+// failed. In: who is behind, what it reports (Reached, Copied, Level), donors that are lost, time.
+// Out: Form and CatchUp orders, members that become live, evictions of who cannot copy the state.
 #pragma once
 
 #include <map>
@@ -39,22 +43,22 @@ class Joining {
 
  private:
   enum : std::uint8_t { kSelfSays = 1, kPeerSays = 2, kBoth = 3 };
-  // Connects.
+  // Connects: it is in state kForming.
   struct Newcomer {
     std::uint32_t formation = 0;
     Time deadline;
     std::map<MemberId, std::uint8_t> peers;  // who has said that they reach each other
     bool streaming = false;                  // the checkpoint is on its way to it, or there
   };
-  // Copies.
+  // Copies: it is in state kCatchingUp, and `order` is its Member::copy_order.
   struct Copying {
     MemberId donor;
     RoundId open_round;
     Time since;
     std::uint32_t order = 0;
     std::uint64_t values = 0;  // that are there; the most that it said
-    std::uint32_t tries = 0;
-    bool failed = false;  // it said so
+    std::uint32_t tries = 0;   // less those whose donor was lost
+    bool failed = false;       // it said so
   };
 
   void Form(Member& member);

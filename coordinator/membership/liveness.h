@@ -1,6 +1,10 @@
 // Who is lost by evidence: no message for liveness.timeout, or units and no progress for much
 // longer than they take. Who is behind: lacks a closed round and does not get on. Pings make
 // everybody say something, and measure the offsets of clocks.
+//
+// Slow is no evidence: a worker that takes ten times as long as it usually does, or as the median
+// does, is the policy's affair. In: time, when each member was last heard and last got on, the open
+// round's view of it, Pong. Out: evictions, members put behind, Pings, clock offsets.
 #pragma once
 
 #include "base/messages.h"
@@ -23,7 +27,7 @@ class Liveness {
   void CheckProgress(Member& member, const RoundWork& open, Duration usual);
 
   Job* job_;
-  Time next_;
+  Time next_;  // when the next period begins; the others' slow checks go by these periods too
   bool ping_ = false;  // every second period
 };
 

@@ -50,6 +50,8 @@ struct ResponseDelay {
   void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
 };
 
+// A slot, and who has it. kLost: nobody, and what stands here is of its last holder. With the next
+// one all is new but the counts at the end, which are the slot's, for the summary.
 struct Member {
   MemberId id;
   MemberState state = MemberState::kLost;
@@ -60,7 +62,7 @@ struct Member {
   Ready ready;
   Time since;  // in this state
   Time last_heard;
-  Time last_progress;  // units, or leave to begin with them
+  Time last_progress;  // units, or leave to begin with them; what liveness' patience counts from
   ClockOffset clock;
   std::vector<SlowdownSpec> slowdowns;  // that it was started with
 
@@ -141,10 +143,10 @@ class Members {
   void MendEdges(WorkerId worker);
   void LookForBroken();
 
-  std::vector<Member> members_;
-  std::vector<Incarnation> last_incarnation_;
-  std::unordered_map<ConnectionId, WorkerId> by_connection_;
-  std::array<std::uint32_t, 7> counts_{};  // by MemberState
+  std::vector<Member> members_;                               // by slot
+  std::vector<Incarnation> last_incarnation_;                 // by slot; grows with each holder
+  std::unordered_map<ConnectionId, WorkerId> by_connection_;  // of members that are connected
+  std::array<std::uint32_t, 7> counts_{};  // by MemberState; their sum is the number of slots
   BitMatrix mapped_;                       // [who says it][peer]
   BitMatrix mutual_;                       // both say it
   BitMatrix broken_;                       // symmetric; of members that are there

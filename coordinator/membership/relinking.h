@@ -1,7 +1,13 @@
 // Data links that broke are made again: a reset of one connection is no reason to lose a process.
 // Both ends get a Form with each other alone; what they had to say to each other is said anew by
-// their step machines. A link that cannot be made again within liveness.timeout stays broken, and
-// the rules for broken edges decide who has to go.
+// their cores. A link that cannot be made again within liveness.timeout stays broken, and the rules
+// for broken edges decide who has to go.
+//
+// Decides when a broken link is tried again, and when it is given up: after kTries tries, or
+// liveness.timeout after the first one. Whether an end of it is alive is liveness' to decide: until
+// both ends have said that it broke, or were heard since, nothing is tried and nothing given up.
+// In: Unreachable and Reached of its ends, time. Out: Form orders, and Members' edges: mending,
+// mended, broken.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +34,20 @@ class Relinking {
  private:
   // By the lower worker id first: that one connects.
   using Pair = std::pair<MemberId, MemberId>;
+  // broken && !given_up: it is being made again, and Members has the edge as mending.
+  // broken && given_up: for good, until an end says anew that it broke.
+  // !broken: mended_at is set; the tries of before count on until it has been quiet for long.
   struct Link {
-    std::uint32_t formation = 0;  // that is under way; 0: none
+    std::uint32_t formation = 0;  // the try that is under way; 0: none, as when it is not broken
     std::uint32_t tries = 0;      // that its short life has seen, see kQuietTimeouts
     Time broke_at;                // the latest time
     Time next_try;
-    std::optional<Time> first_try;
+    std::optional<Time> first_try;  // since broke_at
     std::optional<Time> mended_at;
     bool broken = true;
     bool given_up = false;
-    bool said_broken[2] = {false, false};  // by its ends
-    bool said_reached[2] = {false, false};
+    bool said_broken[2] = {false, false};   // by its ends, since broke_at
+    bool said_reached[2] = {false, false};  // by its ends, of this formation
   };
 
   void Break(Link* link);

@@ -31,10 +31,11 @@ class StateStreams {
   bool HasAll(const MemberId& member) const;
 
  private:
+  // taken <= sent <= Total(), and sent - taken <= kBytesUnderWay.
   struct Stream {
-    bool begun = false;
-    std::uint64_t taken = 0;  // bytes
-    std::uint64_t sent = 0;   // may be sent
+    bool begun = false;       // false: it waits for its turn
+    std::uint64_t taken = 0;  // bytes that it says it has stored
+    std::uint64_t sent = 0;   // bytes that may be sent
     Time moved;               // when something was taken last
   };
   std::uint64_t Total() const;
