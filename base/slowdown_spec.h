@@ -1,4 +1,4 @@
-// What --slowdown, the HTTP door and the SetSlowdown message ask for: "key=value,...", for
+// What --slowdown, the HTTP interface and the SetSlowdown message ask for: "key=value,...", for
 // experiments that need a straggler. base/slowdown.h says how long work takes under it;
 // docs/slowdowns.md describes the patterns for users.
 #pragma once

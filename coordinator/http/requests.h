@@ -1,5 +1,5 @@
-// What the HTTP door answers: GET /status, GET /nonce, and the changes POST /slowdown, POST /policy
-// and POST /drain. No sockets. docs/operations.md describes it for users.
+// What the HTTP interface answers: GET /status, GET /nonce, and the changes POST /slowdown, POST
+// /policy and POST /drain. No sockets. docs/operations.md describes it for users.
 #pragma once
 
 #include <functional>

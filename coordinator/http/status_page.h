@@ -1,5 +1,6 @@
-// The HTTP door: status and changes of a running job. One request a connection, bounded in size and
-// time; when too many connections come, those give way that say nothing (transport/places.h).
+// The HTTP interface: status and changes of a running job. One request a connection, bounded in
+// size and time; when too many connections come, those give way that say nothing
+// (transport/places.h).
 #pragma once
 
 #include <array>

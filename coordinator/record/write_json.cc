@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Lines of rounds.jsonl are written by hand: a round of a thousand workers has thousands of units,
-// and building a tree of values for each takes longer than the round machine does.
+// and building a tree of values for each takes longer than the coordinator's core does.
 class LineWriter {
  public:
   void Raw(std::string_view text) { out_.append(text); }

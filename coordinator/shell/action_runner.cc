@@ -36,10 +36,10 @@ bool CanWait(const Action& action) {
 
 }  // namespace
 
-ActionRunner::ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+ActionRunner::ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
                            CheckpointStore& checkpoints,
                            std::optional<CheckpointStore::Loaded> resume, Ports ports)
-    : machine_(std::move(machine)),
+    : core_(std::move(core)),
       directory_(directory),
       checkpoints_(checkpoints),
       resume_(std::move(resume)),
@@ -57,7 +57,7 @@ void ActionRunner::Handle(Event event) {
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (result_) return;
     Actions actions;
-    machine_->Step(MonotonicNow(), std::move(events[i]), &actions);
+    core_->Step(MonotonicNow(), std::move(events[i]), &actions);
     for (Action& action : actions) {
       if (!CanWait(action)) CarryOut(action, events);
     }
@@ -93,7 +93,7 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* stream = std::get_if<StreamState>(&action)) {
     Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
-    if (!std::exchange(described_, true)) checkpoints_.Describe(machine_->Agreed());
+    if (!std::exchange(described_, true)) checkpoints_.Describe(core_->Agreed());
     checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
     Save(*save);

@@ -1,4 +1,4 @@
-// Carries out what the coordinator's machine decides: messages out, run directory, checkpoints,
+// Carries out what the coordinator's core decides: messages out, run directory, checkpoints,
 // timer. One thread, the control thread, which also brings the events; checkpoints are brought to
 // the disk on another one.
 #pragma once
@@ -32,7 +32,7 @@ class ActionRunner {
     std::function<void(std::function<void()>)> post;
   };
 
-  ActionRunner(std::unique_ptr<Coordinator> machine, RunDirectory& directory,
+  ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
                CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
                Ports ports);
 
@@ -43,7 +43,7 @@ class ActionRunner {
   // What an operator asks for; the answer in words.
   lockstep::Result<std::string> Ask(Event event);
   void ShowProgress();
-  JobStatus CurrentStatus() const { return machine_->Status(MonotonicNow()); }
+  JobStatus CurrentStatus() const { return core_->Status(MonotonicNow()); }
 
   // After `finished`.
   const JobResult& result() const { return *result_; }
@@ -60,7 +60,7 @@ class ActionRunner {
   // More of the checkpoint to this worker, at its pace (StateStreams).
   void Stream(const StreamState& stream, std::vector<Event>& follow);
 
-  std::unique_ptr<Coordinator> machine_;
+  std::unique_ptr<Coordinator> core_;
   RunDirectory& directory_;
   CheckpointStore& checkpoints_;
   std::optional<CheckpointStore::Loaded> resume_;

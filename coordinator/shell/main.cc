@@ -130,7 +130,7 @@ int Report(const ActionRunner& runner) {
   for (const StragglerRecord& s : result.stragglers) {
     const double limit = 0.05 * result.wall_seconds;
     if (s.held_up_seconds <= limit && s.would_have_held_up_seconds <= limit) continue;
-    spdlog::info("worker {} held the others up for {:.1f} s ({}){}", s.worker, s.held_up_seconds,
+    spdlog::info("worker {} blocked the others for {:.1f} s ({}){}", s.worker, s.held_up_seconds,
                  s.kind,
                  s.would_have_held_up_seconds > limit
                      ? fmt::format(", waiting for it would have cost {:.1f} s more",
@@ -196,8 +196,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (!term) return Fail(term.error());
   parameters.term = *term;
   const std::string config_text = parameters.config_text;
-  auto machine = Coordinator::Make(std::move(parameters));
-  if (!machine) return Fail(machine.error());
+  auto core = Coordinator::Make(std::move(parameters));
+  if (!core) return Fail(core.error());
   if (loaded) {
     if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
     kept = {};
@@ -207,7 +207,7 @@ int Main(const std::vector<std::string>& arguments) {
     if (Status written = (*directory)->WriteFile(name, text); !written.ok())
       return Fail(written.error());
   }
-  for (const std::string& line : (*machine)->Bounds()) spdlog::debug("bound: {}", line);
+  for (const std::string& line : (*core)->Bounds()) spdlog::debug("bound: {}", line);
 
   if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
       !written.ok()) {
@@ -244,7 +244,7 @@ int Main(const std::vector<std::string>& arguments) {
                         secret ? ", changes for who proves the secret" : "")
           : "");
   auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
-    return std::make_unique<ActionRunner>(std::move(*machine), **directory, checkpoints,
+    return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints,
                                           std::move(loaded), std::move(ports));
   });
   return Report(*runner);

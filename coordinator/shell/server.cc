@@ -89,7 +89,7 @@ class ServerImpl final : public Server {
     runner_ = make(std::move(ports));
     WatchSignals();
     Tick();
-    runner_->Handle(TimerFired{});  // the machine's first look at the clock: it sets its timer
+    runner_->Handle(TimerFired{});  // the core's first look at the clock: it sets its timer
     io_.run();
     channels_.clear();
     return std::move(runner_);
@@ -98,7 +98,7 @@ class ServerImpl final : public Server {
  private:
   struct Peer {
     std::unique_ptr<control::WorkerChannel> channel;
-    Time told_heard;  // what the machine knows of
+    Time told_heard;  // what the core knows of
   };
 
   void OnWorker(std::unique_ptr<control::WorkerChannel> made, Hello hello) {
@@ -167,7 +167,7 @@ class ServerImpl final : public Server {
     found->second.channel->Close();
   }
 
-  // Nearly every message moves the machine's next deadline, mostly to a later time. So a timer that
+  // Nearly every message moves the core's next deadline, mostly to a later time. So a timer that
   // is set is left alone unless it would come too late, and looks again when it comes.
   void SetTimer(Time at) {
     due_ = at;
@@ -241,7 +241,7 @@ class ServerImpl final : public Server {
   control::Frame last_frame_;
   LogLimit rejections_{20, std::chrono::seconds(10)};
   std::uint64_t last_id_ = 0;
-  Time due_ = kNever;    // the machine's next deadline
+  Time due_ = kNever;    // the core's next deadline
   Time armed_ = kNever;  // when the timer comes; not after due_
   bool finished_ = false;
 };

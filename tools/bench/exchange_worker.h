@@ -12,7 +12,7 @@ namespace lockstep::bench {
 
 // Where the processes of a job wait for each other, so that they seal their contributions together
 // and nobody's exchange runs beside what another one does before it. In a file that they map. A
-// process that ends before it has waited holds the others up for good: whoever started them looks
+// process that ends before it has waited blocks the others for good: whoever started them looks
 // after that.
 class Meeting {
  public:

@@ -135,7 +135,7 @@ void Checker::CheckNobodyIsPast(RoundId round) {
   }
 }
 
-// The round is computed again: nothing that was sealed counts, all units are in nobody's hands.
+// The round is computed again: nothing that was sealed counts, all units are unassigned.
 void Checker::OnPlanAnew(const Plan& plan) {
   if (closed_ && *closed_ >= plan.round) {
     Fail("round {} is opened again after it was closed", plan.round);

@@ -110,7 +110,7 @@ void DeclareJob(OptionTable& table, SimulateOptions* options) {
   table.Add("seed", &options->seed, WideCount(0, ~std::uint64_t{0}),
             "Of all that is drawn; without it job.seed. With --faults: this one only");
   table.Add("exchange", &options->exchange, Choice({"auto", "full", "modelled"}),
-            "full: every message between workers is carried, by their real step machines. "
+            "full: every message between workers is carried, by their real cores. "
             "modelled: receipts and publication are computed out of the network's numbers, units "
             "and parts are real. auto: full up to 64 workers");
 }

@@ -166,7 +166,7 @@ asio::awaitable<void> ChannelCore::WriteLoop(std::shared_ptr<ChannelCore> self) 
   }
 }
 
-void ChannelCore::Judge() {
+void ChannelCore::PingOrEnd() {
   const Time now = MonotonicNow();
   switch (heartbeat_.Tick(now, stream_->HasUnread())) {
     case Heartbeat::Verdict::kSilent:
@@ -183,7 +183,7 @@ void ChannelCore::Judge() {
 asio::awaitable<void> ChannelCore::WatchLoop(std::shared_ptr<ChannelCore> self) {
   boost::system::error_code failure;
   while (self->state_ == State::kOpen) {
-    self->Judge();
+    self->PingOrEnd();
     if (self->state_ != State::kOpen) break;
     self->timer_.expires_after(self->heartbeat_.interval());
     co_await self->timer_.async_wait(asio::redirect_error(asio::use_awaitable, failure));

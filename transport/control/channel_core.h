@@ -64,7 +64,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   Status DeliverFrames();
   void BeginReading();
   void TellDrained();
-  void Judge();
+  void PingOrEnd();
   void End(const Error& reason);
 
   ChannelOptions options_;

@@ -23,14 +23,14 @@ namespace {
 
 TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   transport::Options options;
-  options.self = Identity(setup.machine.self);
+  options.self = Identity(setup.core.self);
   options.job_key = setup.job_key;
   options.listen_host = setup.data_host;
-  options.fetch_window = setup.machine.fetch_window;
+  options.fetch_window = setup.core.fetch_window;
   options.connect_timeout = setup.timeouts.connect;
   options.silence_timeout = setup.timeouts.unacknowledged;
   options.encryption = setup.encryption;
-  return {std::move(options), setup.machine.piece_bytes, setup.timeouts.fetch};
+  return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 
 class DataPlaneImpl final : public DataPlane, public TransportUser {
@@ -45,14 +45,13 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         transports_(*this, memory_, TransportsOf(setup_)),
         path_log_({.facts = setup_.paths,
                    .require_gpudirect = setup_.require_gpudirect,
-                   .host_id = setup_.machine.host_id}),
-        mapper_(
-            setup_.machine.self, setup_.job_key, setup_.timeouts.map, memory_, arenas_,
-            {.machine = [this](std::function<void()> task) { transports_.Run(std::move(task)); },
-             .reduction =
-                 [this](std::function<void()> task) {
-                   reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
-                 }}),
+                   .host_id = setup_.core.host_id}),
+        mapper_(setup_.core.self, setup_.job_key, setup_.timeouts.map, memory_, arenas_,
+                {.core = [this](std::function<void()> task) { transports_.Run(std::move(task)); },
+                 .reduction =
+                     [this](std::function<void()> task) {
+                       reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
+                     }}),
         layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -69,7 +68,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     if (buffers_.arena() != nullptr) {
       auto server = transport::ArenaServer::Start(
           *buffers_.arena(), setup_.job_key,
-          {.self = Identity(setup_.machine.self), .handshake_timeout = setup_.timeouts.connect});
+          {.self = Identity(setup_.core.self), .handshake_timeout = setup_.timeouts.connect});
       if (server) {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();
@@ -80,9 +79,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     }
     for (const transport::paths::Choice& choice : setup_.transports) transports_.Open(choice);
     if (Status any = transports_.CheckAnyOpen(); !any.ok()) return any;
-    MachineConfig machine = setup_.machine;
-    machine.transports = transports_.names();
-    machine_.emplace(std::move(machine), layout_);
+    MachineConfig core = setup_.core;
+    core.transports = transports_.names();
+    core_.emplace(std::move(core), layout_);
     transports_.Start();
     OpenPorts open = transports_.ports();
     open.arena = mapping_address_;
@@ -95,7 +94,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
         "it, "
         "{} MiB of messages from it before its path is measured",
-        setup_.machine.fetch_window, setup_.machine.piece_bytes >> 10,
+        setup_.core.fetch_window, setup_.core.piece_bytes >> 10,
         transport::Options{}.send_queue_bytes >> 20, kEarlyBytes >> 20);
     return {};
   }
@@ -107,24 +106,24 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     transports_.Run([this, event = std::move(event)] { Handle(event); });
   }
 
-  // On the machine's thread.
+  // On the core's thread.
   void Handle(const Event& event) override {
     if (const auto* of = std::get_if<event::FromCoordinator>(&event)) {
       if (const auto* form = std::get_if<Form>(&of->message)) path_log_.NoteHosts(*form);
       if (std::holds_alternative<lockstep::Start>(of->message)) transports_.CloseOthers();
     }
-    Actions actions = machine_->Step(MonotonicNow(), event);
+    Actions actions = core_->Step(MonotonicNow(), event);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
   transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) override {
-    const worker::Serve serve = machine_->OnPieceAsked(peer, {.kind = piece.kind,
-                                                              .attempt = piece.attempt,
-                                                              .round = piece.round,
-                                                              .owner = piece.owner,
-                                                              .part = piece.part,
-                                                              .offset = piece.offset,
-                                                              .bytes = piece.bytes});
+    const worker::Serve serve = core_->OnPieceAsked(peer, {.kind = piece.kind,
+                                                           .attempt = piece.attempt,
+                                                           .round = piece.round,
+                                                           .owner = piece.owner,
+                                                           .part = piece.part,
+                                                           .offset = piece.offset,
+                                                           .bytes = piece.bytes});
     if (!serve.have) return {};
     return {.have = true, .slice = SliceOf(serve.from), .cookie = serve.cookie};
   }
@@ -172,7 +171,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::ToCoordinator& a) {
     if (auto* reached = std::get_if<Reached>(&a.message)) {
-      const std::string unfit = path_log_.Judge(active(), mapper_, *reached);
+      const std::string unfit = path_log_.Assess(active(), mapper_, *reached);
       if (!unfit.empty()) {
         setup_.unfit(unfit);
         return;
@@ -183,7 +182,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::ToPeer& a) {
     const auto peer = active().PeerOf(a.peer);
-    if (!peer) return;  // went down; the machine hears of it
+    if (!peer) return;  // went down; the core hears of it
     for (const BufferRange& range : a.payload) {
       const std::size_t bytes = range.range.count * sizeof(float);
       a.bytes.resize(a.bytes.size() + bytes);
@@ -241,7 +240,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     transport::StoreBeforeLaterWrites();
   }
 
-  void Do(action::StartWork& a) { compute_.StartWork(&machine_->queue(), a); }
+  void Do(action::StartWork& a) { compute_.StartWork(&core_->queue(), a); }
   void Do(action::WakeCompute&) { compute_.WakeCompute(); }
   void Do(action::VoidWork&) { compute_.VoidWork(); }
   void Do(action::EvaluateChunk& a) { compute_.Evaluate(a); }
@@ -261,7 +260,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::DigestReplica& a) { PostOperation(a); }
 
   void Do(action::InitializeState&) {
-    const std::uint64_t count = machine_->layout().parameter_count();
+    const std::uint64_t count = core_->layout().parameter_count();
     if (memory_.on_host()) {
       setup_.initialize({buffers_.parameters(), count});
     } else {
@@ -320,7 +319,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   PathLog path_log_;
   PeerMapper mapper_;
   const Layout layout_;
-  std::optional<StepMachine> machine_;  // from Open on
+  std::optional<StepMachine> core_;  // from Open on
   const std::uint32_t state_tensors_;
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;

@@ -1,7 +1,12 @@
-// The data thread of a worker: it runs the step machine and carries out its actions over the
+// The data thread of a worker: it runs the core and carries out its actions over the
 // transport, the mapping and the reduction thread.
 //
-// The machine lives on the data thread of one of the transports, the job's once that is settled
+// Decides nothing: an event goes in, and what the core answers is done, in order. In: what the
+// coordinator says (Post), what peers say and ask (TransportSet), what operations, mappings and
+// timers come to. Out: messages, fetches, served pieces, operations for the reduction thread, work
+// for the compute queue.
+//
+// The core lives on the data thread of one of the transports, the job's once that is settled
 // (action::UseTransport moves it there). Everything else posts to it.
 #pragma once
 
@@ -27,7 +32,7 @@ namespace lockstep::worker {
 class DataPlane {
  public:
   struct Setup {
-    MachineConfig machine;
+    MachineConfig core;
     std::vector<std::byte> job_key;
     std::string data_host;                             // to listen on
     std::vector<transport::paths::Choice> transports;  // to open and to offer
@@ -53,7 +58,7 @@ class DataPlane {
   virtual const std::vector<TransportOffer>& offers() const = 0;
   virtual const std::string& mapping_address() const = 0;
 
-  // An event for the machine. Any thread. Spans inside must stay valid until it was taken in: only
+  // An event for the core. Any thread. Spans inside must stay valid until it was taken in: only
   // events without spans, or FromCoordinator, whose message is owned.
   virtual void Post(Event event) = 0;
 };

@@ -1,10 +1,10 @@
-// Between the step machine's fetches and those of one transport. The machine keeps to its window,
+// Between the core's fetches and those of one transport. The core keeps to its window,
 // but a transport may refuse for a while still: what was given up is unanswered until the peer has
 // answered it, and there is a bound on that. A refused fetch waits here and is tried again when
 // something of that peer has completed, and every few milliseconds. A peer that answers nothing for
 // the whole patience while fetches wait is closed.
 //
-// At most the machine's window of fetches waits for each peer. The transport's data thread.
+// At most the core's window of fetches waits for each peer. The transport's data thread.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class FetchQueue {
   void Refuse(std::uint64_t number) { ReportLater(number, event::FetchStatus::kPeerDown); }
   void GiveUp(std::uint64_t number);
 
-  // A fetch that is none of the machine's: false.
+  // A fetch that is none of the core's: false.
   bool OnFetchDone(transport::FetchId fetch, transport::FetchStatus status);
   void OnPeerDown(transport::PeerId peer);
 

@@ -1,5 +1,5 @@
 // One of a worker's transports and the connections over it: the peers that are up, their probes,
-// and what they said before the step machine was told of them.
+// and what they said before the core was told of them.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ inline transport::PeerIdentity Identity(const MemberId& member) {
   return {member.worker, member.incarnation};
 }
 
-// The step machine, as the active transport sees it. The machine's thread.
+// The core, as the active transport sees it. The core's thread.
 class TransportUser {
  public:
   virtual void Handle(const Event& event) = 0;
@@ -39,7 +39,7 @@ class TransportUser {
 
 // All of it belongs to the transport's data thread, but for the name and the transport's Post.
 //
-// One of them is active: the machine lives on its thread, and hears of its peers. The others
+// One of them is active: the core lives on its thread, and hears of its peers. The others
 // connect and measure, and keep what they learn until they become it.
 class OpenTransport final : public transport::Handler {
  public:
@@ -57,9 +57,9 @@ class OpenTransport final : public transport::Handler {
   void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
   void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
 
-  // The machine lives here from now on: it hears of the peers that came up before.
+  // The core lives here from now on: it hears of the peers that came up before.
   void BecomeActive();
-  // The machine moves to another one.
+  // The core moves to another one.
   void BecomeInactive() { active_ = false; }
   bool active() const { return active_; }
 
@@ -86,14 +86,14 @@ class OpenTransport final : public transport::Handler {
   const std::unique_ptr<transport::Transport> transport;
   Probe probe;
   FetchQueue fetches;
-  bool closed = false;  // for good, by the machine's thread; the transport is being stopped
+  bool closed = false;  // for good, by the core's thread; the transport is being stopped
 
  private:
   struct Up {
     MemberId member;
     bool measured = false;
     bool announced = false;
-    // What it said before the machine was told of it: messages may overtake the probe of the peer
+    // What it said before the core was told of it: messages may overtake the probe of the peer
     // that sends them. At most kEarlyBytes.
     std::vector<std::vector<std::byte>> early;
     std::size_t early_bytes = 0;

@@ -1,4 +1,4 @@
-// What the reduction thread does: sums, updates, copies and digests, as the step machine asks for
+// What the reduction thread does: sums, updates, copies and digests, as the core asks for
 // them.
 #pragma once
 

@@ -47,22 +47,22 @@ std::string PathLog::WhyNotMapped(const PeerPath& path, const PeerMapper& mapper
   return why.empty() ? "it does not map this worker's memory; its log says why" : why;
 }
 
-std::string PathLog::Judge(const OpenTransport& active, const PeerMapper& mapper,
-                           Reached& reached) const {
+std::string PathLog::Assess(const OpenTransport& active, const PeerMapper& mapper,
+                            Reached& reached) const {
   std::string unfit;
   for (PeerPath& path : reached.peers) {
     const auto mapped = mapper.Rate(path.peer);
     path.gb_per_second = path.mapped && mapped ? *mapped : active.Measured(path.peer);
     std::string reason =
-        JudgeOne(active.library, active.PathTo(path.peer), WhyNotMapped(path, mapper), path);
+        AssessOne(active.library, active.PathTo(path.peer), WhyNotMapped(path, mapper), path);
     if (unfit.empty()) unfit = std::move(reason);
   }
   return unfit;
 }
 
-std::string PathLog::JudgeOne(const transport::Capabilities& library,
-                              const transport::PathReport& report, const std::string& not_mapped,
-                              PeerPath& path) const {
+std::string PathLog::AssessOne(const transport::Capabilities& library,
+                               const transport::PathReport& report, const std::string& not_mapped,
+                               PeerPath& path) const {
   if (!path.reached) {
     spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
     return {};

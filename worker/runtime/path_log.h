@@ -27,10 +27,10 @@ class PathLog {
   void Machine(const transport::Capabilities& library) const;
   // Which peers are on this host.
   void NoteHosts(const Form& form);
-  // Judges and logs the path to each peer that was reached over `active` and measured, or that it
+  // Assesses and logs the path to each peer that was reached over `active` and measured, or that it
   // was not; adds to `reached` what was measured and what there is to say, with what is done to
   // gradients on the way. Returns why this worker is unfit; empty: it is not.
-  std::string Judge(const OpenTransport& active, const PeerMapper& mapper, Reached& reached) const;
+  std::string Assess(const OpenTransport& active, const PeerMapper& mapper, Reached& reached) const;
 
  private:
   struct Neighbour {
@@ -38,8 +38,8 @@ class PathLog {
   };
   // Of a peer on this host that is not mapped.
   std::string WhyNotMapped(const PeerPath& path, const PeerMapper& mapper) const;
-  std::string JudgeOne(const transport::Capabilities& library, const transport::PathReport& report,
-                       const std::string& not_mapped, PeerPath& path) const;
+  std::string AssessOne(const transport::Capabilities& library, const transport::PathReport& report,
+                        const std::string& not_mapped, PeerPath& path) const;
 
   const Setup setup_;
   std::string no_arena_;

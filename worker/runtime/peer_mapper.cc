@@ -23,7 +23,7 @@ void PeerMapper::Map(const PeerInfo& peer, std::function<void(const event::PeerM
                                    job_key_, patience_, memory_.sharing());
     if (!made) {
       mapped.error = made.error().message;
-      threads_.machine([=, this] { Finish(number, mapped, nullptr, 0, done); });
+      threads_.core([=, this] { Finish(number, mapped, nullptr, 0, done); });
       return;
     }
     mapped.ok = true;
@@ -31,7 +31,7 @@ void PeerMapper::Map(const PeerInfo& peer, std::function<void(const event::PeerM
     threads_.reduction([=, this] {
       const double rate =
           MeasureMapped(memory_, arena->data(0), std::min(arena->bytes(0), kMeasuredBytes));
-      threads_.machine([=, this] { Finish(number, mapped, arena, rate, done); });
+      threads_.core([=, this] { Finish(number, mapped, arena, rate, done); });
     });
   });
 }

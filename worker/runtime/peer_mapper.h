@@ -22,7 +22,7 @@ class PeerMapper {
   // Runs a task on the thread that it names. Any thread.
   using Run = std::function<void(std::function<void()>)>;
   struct Threads {
-    Run machine;
+    Run core;
     Run reduction;
   };
 
@@ -36,7 +36,7 @@ class PeerMapper {
         arenas_(arenas),
         threads_(std::move(threads)) {}
 
-  // --- the machine's thread
+  // --- the core's thread
   // `done` gets what has come of it, unless the peer is unmapped or mapped again before.
   void Map(const PeerInfo& peer, std::function<void(const event::PeerMapped&)> done);
   void Unmap(const MemberId& peer);

@@ -109,6 +109,13 @@ class SampleOrder {
   std::vector<std::uint32_t> order_;
 };
 
+// Joins, builds what the exchange needs out of the job's config and the description, and stands
+// between the training loop and the core: units out of the compute queue become Work, what the loop
+// reports becomes events. It decides what is the compute thread's alone: which memory a unit adds
+// to and when that is cleared, which buckets are final, how a unit is paced.
+//
+// Built up in this order, and taken down in the other: channel to the coordinator, optimizer,
+// buckets, buffers, pacer, data plane.
 class SessionImpl final : public Session {
  public:
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
@@ -312,26 +319,26 @@ class SessionImpl final : public Session {
 
   DataPlane::Setup MakeSetup() {
     DataPlane::Setup setup;
-    setup.machine.self = welcome_.self;
-    setup.machine.term = welcome_.term;
-    setup.machine.host_id = HostId();
-    setup.machine.mapping = buffers_->arena() != nullptr;
+    setup.core.self = welcome_.self;
+    setup.core.term = welcome_.term;
+    setup.core.host_id = HostId();
+    setup.core.mapping = buffers_->arena() != nullptr;
     setup.no_arena = no_arena_;
-    setup.machine.state_tensors = StateTensors();
-    setup.machine.clip = local_steps_ ? 0 : config_.optimizer.clip;
-    setup.machine.piece_bytes = config_.exchange.piece_bytes;
-    setup.machine.fetch_window = config_.exchange.window;
-    setup.machine.queue_capacity = kMaxUnits;
-    setup.machine.train_samples = description_.train_samples;
-    setup.machine.test_samples = description_.test_samples;
-    setup.machine.unit_samples = config_.job.global_batch;
+    setup.core.state_tensors = StateTensors();
+    setup.core.clip = local_steps_ ? 0 : config_.optimizer.clip;
+    setup.core.piece_bytes = config_.exchange.piece_bytes;
+    setup.core.fetch_window = config_.exchange.window;
+    setup.core.queue_capacity = kMaxUnits;
+    setup.core.train_samples = description_.train_samples;
+    setup.core.test_samples = description_.test_samples;
+    setup.core.unit_samples = config_.job.global_batch;
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
-    setup.machine.formation_timeout = setup.timeouts.formation;
-    setup.machine.peer_silence = setup.timeouts.silence;
-    setup.machine.finish_timeout = FromSeconds(config_.liveness.timeout_s);
+    setup.core.formation_timeout = setup.timeouts.formation;
+    setup.core.peer_silence = setup.timeouts.silence;
+    setup.core.finish_timeout = FromSeconds(config_.liveness.timeout_s);
     setup.paths = transport::paths::LookAround();
     setup.transports = transport::paths::Choose(config_.exchange.transport, setup.paths.machine);
     setup.paths.gpu = options_.device.starts_with("cuda");
@@ -465,13 +472,16 @@ class SessionImpl final : public Session {
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
   std::optional<LocalSteps> local_steps_;
-  float* contribution_ = nullptr;  // of the part that is being computed
+  // The unit in hand while in_unit_, from Next to Done; else the last one.
   UnitQueue::Take take_;
-  action::EvaluateChunk chunk_;
   bool in_unit_ = false;
-  bool ended_ = false;
   Time unit_started_;
+  // Of the last unit: which part of which work it added to, and where that is. Another one's first
+  // unit begins its sum at zero.
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
+  float* contribution_ = nullptr;
+  action::EvaluateChunk chunk_;  // that is being evaluated, or was last
+  bool ended_ = false;           // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
 };
 

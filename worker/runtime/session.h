@@ -19,7 +19,7 @@
 //
 // Threads. All calls come from one thread, the compute thread, except Interrupt. Inside, a session
 // has three threads of its own: control (the coordinator's channel), data (the transport and the
-// step machine; it serves peers whatever the compute thread does) and reduction (sums, updates,
+// core; it serves peers whatever the compute thread does) and reduction (sums, updates,
 // digests).
 #pragma once
 

@@ -18,7 +18,7 @@ class TaskThread {
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
 
-  // Any thread. The poster bounds how much is under way: the step machine has a few jobs out at
+  // Any thread. The poster bounds how much is under way: the core has a few jobs out at
   // most.
   void Post(std::function<void()> task);
 

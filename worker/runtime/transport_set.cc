@@ -99,7 +99,7 @@ void TransportSet::RunNext() {
   task();
 }
 
-// What was posted before the machine arrived here; it may move on meanwhile.
+// What was posted before the core arrived here; it may move on meanwhile.
 void TransportSet::RunWaiting(const OpenTransport& here) {
   std::size_t tasks = 0;
   {

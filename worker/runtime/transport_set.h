@@ -1,4 +1,4 @@
-// The transports of a worker. It opens and offers what may become the job's; the machine lives on
+// The transports of a worker. It opens and offers what may become the job's; the core lives on
 // the data thread of one of them, the active one, and moves when the coordinator chooses another.
 // When the job has begun the others are closed.
 #pragma once
@@ -45,11 +45,11 @@ class TransportSet {
 
   // --- any thread
 
-  // Runs a task on the machine's thread, in order with all other such tasks, also while the machine
+  // Runs a task on the core's thread, in order with all other such tasks, also while the core
   // moves.
   void Run(std::function<void()> task);
 
-  // --- the machine's thread
+  // --- the core's thread
 
   OpenTransport& active() { return *active_.load(); }
   // Closes the connections over all others; null: none of this name is open, nothing is done.
@@ -73,7 +73,7 @@ class TransportSet {
   std::vector<TransportOffer> offers_;
   OpenPorts ports_;
   std::vector<std::unique_ptr<OpenTransport>> all_;
-  std::atomic<OpenTransport*> active_{nullptr};  // where the machine lives or is about to
+  std::atomic<OpenTransport*> active_{nullptr};  // where the core lives or is about to
   std::mutex mutex_;
   std::deque<std::function<void()>> tasks_;  // guarded by mutex_
   std::unique_ptr<TaskThread> closing_;      // ends transports; null: there were none to end

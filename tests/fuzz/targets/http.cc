@@ -1,4 +1,4 @@
-// Requests to the HTTP door, with a proof and without, from anybody.
+// Requests to the HTTP interface, with a proof and without, from anybody.
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kMethods[] = {"GET", "POST", "PUT", "HEAD"};
 constexpr const char* kTargets[] = {"/status", "/nonce", "/slowdown", "/policy", "/drain", "/"};
 
-coordinator::HttpRequests Door(bool with_proof, std::size_t* asked) {
+coordinator::HttpRequests MakeRequests(bool with_proof, std::size_t* asked) {
   std::optional<coordinator::HttpProof> proof;
   if (with_proof) proof.emplace(coordinator::HttpProof::Key{});
   return coordinator::HttpRequests(
@@ -36,7 +36,7 @@ bool Run(Bytes bytes) {
   const std::uint8_t what = input.Byte();
   std::size_t asked = 0;
   const bool with_proof = (flags & 1) != 0;
-  coordinator::HttpRequests door = Door(with_proof, &asked);
+  coordinator::HttpRequests requests = MakeRequests(with_proof, &asked);
   coordinator::HttpRequest request;
   request.method = kMethods[what & 3];
   request.nonce = Text(input.TakeChunk());
@@ -53,21 +53,21 @@ bool Run(Bytes bytes) {
     coordinator::HttpRequest ask;
     ask.method = "GET";
     ask.target = "/nonce";
-    const auto nonce = nlohmann::json::parse(door.Answer(now, ask).body);
+    const auto nonce = nlohmann::json::parse(requests.Answer(now, ask).body);
     if (nonce.contains("nonce")) {
       request.nonce = nonce["nonce"].get<std::string>();
       request.proof = coordinator::ProofOf(coordinator::HttpProof::Key{}, request.nonce,
                                            request.method, request.target, request.body);
     }
   }
-  const coordinator::HttpAnswer answer = door.Answer(now, request);
+  const coordinator::HttpAnswer answer = requests.Answer(now, request);
   LOCKSTEP_CHECK(nlohmann::json::accept(answer.body), "{}", answer.body);
   LOCKSTEP_CHECK(answer.status >= 200 && answer.status < 600);
   LOCKSTEP_CHECK(asked == 0 || !with_proof || honest, "a change without a proof");
   LOCKSTEP_CHECK(asked == 0 || !request.from_web_page, "a change by a web page");
   LOCKSTEP_CHECK(answer.status == 421 || !strange_name, "an answer by a name of another host");
   if (with_proof && honest && asked > 0) {
-    door.Answer(now, request);
+    requests.Answer(now, request);
     LOCKSTEP_CHECK(asked == 1, "a nonce was good twice");
   }
   return answer.status == 200;

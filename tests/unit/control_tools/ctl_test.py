@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from door import STATUS, Door
+from coordinator_stub import STATUS, CoordinatorStub
 
 CTL = None  # the path under test, from the command line
 
@@ -21,11 +21,11 @@ def run(*arguments):
 
 class Ctl(unittest.TestCase):
     def setUp(self):
-        self.door = Door()
-        self.addCleanup(self.door.close)
+        self.coordinator = CoordinatorStub()
+        self.addCleanup(self.coordinator.close)
 
     def ask(self, *arguments):
-        return run("--http", self.door.address, *arguments)
+        return run("--http", self.coordinator.address, *arguments)
 
     def test_status_names_the_slow_one(self):
         done = self.ask("status")
@@ -40,7 +40,7 @@ class Ctl(unittest.TestCase):
 
     def test_status_as_json(self):
         self.assertEqual(json.loads(self.ask("status", "--json").stdout), STATUS)
-        self.assertEqual(json.loads(run("--json", "status", "--http", self.door.address).stdout), STATUS)
+        self.assertEqual(json.loads(run("--json", "status", "--http", self.coordinator.address).stdout), STATUS)
 
     def test_changes_go_out(self):
         for arguments, request in ((["policy", "backup+none"], ("/policy", "backup+none")),
@@ -48,8 +48,8 @@ class Ctl(unittest.TestCase):
                                    (["drain", "3"], ("/drain", "3"))):
             done = self.ask(*arguments)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "done\n", ""))
-            self.assertEqual(self.door.requests[-1][:2], request)
-            self.assertNotIn("Origin", self.door.requests[-1][2])
+            self.assertEqual(self.coordinator.requests[-1][:2], request)
+            self.assertNotIn("Origin", self.coordinator.requests[-1][2])
         self.assertEqual(json.loads(self.ask("--json", "drain", "3").stdout), {"ok": True, "message": "done"})
 
     def test_a_trace_is_sent_as_points(self):
@@ -57,12 +57,12 @@ class Ctl(unittest.TestCase):
             file.write("# recorded\n0 1\n2.5 4  # slow\n")
             file.flush()
             self.ask("slowdown", f"pattern=trace,file={file.name},loop=1")
-        self.assertEqual(self.door.requests[-1][1], "pattern=trace,points=0:1;2.5:4,loop=1")
+        self.assertEqual(self.coordinator.requests[-1][1], "pattern=trace,points=0:1;2.5:4,loop=1")
         self.assertEqual(self.ask("slowdown", "pattern=trace,file=/nowhere").returncode, 1)
 
     def test_changes_are_proven(self):
         secret = b"sixteen bytes and more\n"
-        self.door.nonce = "ab" * 32
+        self.coordinator.nonce = "ab" * 32
         with tempfile.NamedTemporaryFile() as file:
             file.write(secret)
             file.flush()
@@ -72,15 +72,15 @@ class Ctl(unittest.TestCase):
             for purpose in (b"root", b"http"):
                 extracted = hmac.new(b"lockstep job secret v1", key, hashlib.sha256).digest()
                 key = hmac.new(extracted, purpose + b"\1", hashlib.sha256).digest()
-            text = b"lockstep-http v1\n" + self.door.nonce.encode() + b"\nPOST\n/policy\nfull"
-            headers = self.door.requests[-1][2]
-            self.assertEqual(headers["Lockstep-Nonce"], self.door.nonce)
+            text = b"lockstep-http v1\n" + self.coordinator.nonce.encode() + b"\nPOST\n/policy\nfull"
+            headers = self.coordinator.requests[-1][2]
+            self.assertEqual(headers["Lockstep-Nonce"], self.coordinator.nonce)
             self.assertEqual(headers["Lockstep-Proof"], hmac.new(key, text, hashlib.sha256).hexdigest())
-            self.door.nonce = None  # a job without a secret
+            self.coordinator.nonce = None  # a job without a secret
             self.assertEqual(self.ask("policy", "full", "--secret-file", file.name).returncode, 0)
 
     def test_a_run_directory_says_where_and_by_what(self):
-        self.door.nonce = "ab" * 32
+        self.coordinator.nonce = "ab" * 32
         with tempfile.TemporaryDirectory() as folder:
             run_dir, secret = pathlib.Path(folder, "run"), pathlib.Path(folder, "secret")
             run_dir.mkdir()
@@ -88,38 +88,38 @@ class Ctl(unittest.TestCase):
             done = run("--run-dir", str(run_dir), "status")
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
             self.assertIn("there is no http.address", done.stderr)
-            (run_dir / "http.address").write_text(self.door.address + "\n")
+            (run_dir / "http.address").write_text(self.coordinator.address + "\n")
             self.assertEqual(run("--run-dir", str(run_dir), "status").returncode, 0)
             self.assertEqual(run("policy", "full", "--run-dir", str(run_dir)).returncode, 0)
-            self.assertNotIn("Lockstep-Proof", self.door.requests[-1][2])
+            self.assertNotIn("Lockstep-Proof", self.coordinator.requests[-1][2])
             (run_dir / "secret.path").write_text(f"{secret}\n")
             self.assertEqual(run("policy", "full", "--run-dir", str(run_dir)).returncode, 0)
-            proof = self.door.requests[-1][2]["Lockstep-Proof"]
+            proof = self.coordinator.requests[-1][2]["Lockstep-Proof"]
             self.assertEqual(self.ask("policy", "full", "--secret-file", str(secret)).returncode, 0)
-            self.assertEqual(self.door.requests[-1][2]["Lockstep-Proof"], proof)
+            self.assertEqual(self.coordinator.requests[-1][2]["Lockstep-Proof"], proof)
             environment = {**os.environ, "LOCKSTEP_SECRET_FILE": str(secret)}
-            self.assertEqual(subprocess.run([CTL, "--http", self.door.address, "policy", "full"], env=environment,
+            self.assertEqual(subprocess.run([CTL, "--http", self.coordinator.address, "policy", "full"], env=environment,
                                             capture_output=True, timeout=60, check=False).returncode, 0)
-            self.assertEqual(self.door.requests[-1][2]["Lockstep-Proof"], proof)
-            for both in (["--run-dir", str(run_dir), "--http", self.door.address], []):
+            self.assertEqual(self.coordinator.requests[-1][2]["Lockstep-Proof"], proof)
+            for both in (["--run-dir", str(run_dir), "--http", self.coordinator.address], []):
                 self.assertEqual(run(*both, "status").returncode, 2)
 
     def test_the_coordinator_is_asked_by_its_address(self):
-        port = self.door.address.rpartition(":")[2]
+        port = self.coordinator.address.rpartition(":")[2]
         self.assertEqual(run("--http", f"localhost:{port}", "policy", "full").returncode, 0)
-        self.assertEqual(self.door.requests[-1][2]["Host"], f"127.0.0.1:{port}")
+        self.assertEqual(self.coordinator.requests[-1][2]["Host"], f"127.0.0.1:{port}")
 
     def test_refusals_are_one_line_and_status_1(self):
-        self.door.status, self.door.answer = 400, {"error": "there is no rule 'x'"}
+        self.coordinator.status, self.coordinator.answer = 400, {"error": "there is no rule 'x'"}
         done = self.ask("policy", "x")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "ctl: there is no rule 'x'\n"))
-        self.door.page = {"something": "else"}
+        self.coordinator.page = {"something": "else"}
         done = self.ask("status")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertEqual(done.stderr.count("\n"), 1)
 
     def test_nobody_there(self):
-        silent = Door()
+        silent = CoordinatorStub()
         silent.close()
         done = run("--http", silent.address, "status")
         self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {silent.address}: Connection refused\n"))

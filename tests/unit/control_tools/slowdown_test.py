@@ -1,4 +1,4 @@
-"""tools/slowdown: what it asks for at the door, and that nothing of what it does from outside stays behind."""
+"""tools/slowdown: what it asks the coordinator for, and that nothing of what it does from outside stays behind."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from door import Door
+from coordinator_stub import CoordinatorStub
 
 SLOWDOWN = None  # the path under test, from the command line
 TIMEOUT_S = 60
@@ -36,16 +36,16 @@ def wait_for(what, condition):
         time.sleep(0.005)
 
 
-class AtTheDoor(unittest.TestCase):
+class AsksTheCoordinator(unittest.TestCase):
     def setUp(self):
-        self.door = Door()
-        self.addCleanup(self.door.close)
+        self.coordinator = CoordinatorStub()
+        self.addCleanup(self.coordinator.close)
 
     def bodies(self):
-        return [(path, body) for path, body, _ in self.door.requests]
+        return [(path, body) for path, body, _ in self.coordinator.requests]
 
     def test_specs_go_out_together(self):
-        done = run("--http", self.door.address, "--slowdown", "worker=1,factor=2", "--slowdown", "factor=3,for=1s,seed=2",
+        done = run("--http", self.coordinator.address, "--slowdown", "worker=1,factor=2", "--slowdown", "factor=3,for=1s,seed=2",
                    "--for", "10s", "--seed", "7")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "done\n", ""))
         self.assertEqual(self.bodies(), [("/slowdown", "worker=1,factor=2,seed=7,for=10000000000ns\nfactor=3,for=1s,seed=2")])
@@ -54,7 +54,7 @@ class AtTheDoor(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(text)
             file.flush()
-            return run("--http", self.door.address, "--events", file.name, *arguments)
+            return run("--http", self.coordinator.address, "--events", file.name, *arguments)
 
     def test_events_come_in_their_order(self):
         done = self.events("# two\nat=40ms worker=2,factor=4,for=5s\nat=0s factor=2\n\nat=41ms..60ms none # end\n")
@@ -68,17 +68,17 @@ class AtTheDoor(unittest.TestCase):
         text = "".join(f"at=0s..100ms worker={i},factor=2\n" for i in range(6))
 
         def order(seed):
-            self.door.requests.clear()
+            self.coordinator.requests.clear()
             self.assertEqual(self.events(text, "--seed", seed).returncode, 0)
             return [body.partition(",")[0] for _, body in self.bodies()]
         self.assertEqual(order("3"), order("3"))
         self.assertNotEqual(order("3"), order("4"))
 
     def test_a_refusal_ends_it_with_status_1(self):
-        self.door.status, self.door.answer = 400, {"error": "unknown key"}
+        self.coordinator.status, self.coordinator.answer = 400, {"error": "unknown key"}
         done = self.events("at=0s factr=2\nat=0s factor=2\n")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "slowdown: unknown key\n"))
-        self.assertEqual(len(self.door.requests), 1)
+        self.assertEqual(len(self.coordinator.requests), 1)
 
     def test_wrong_usage(self):
         with tempfile.NamedTemporaryFile("w") as file:

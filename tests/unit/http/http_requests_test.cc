@@ -46,8 +46,8 @@ class HttpRequestsTest : public ::testing::Test {
     request.target = target;
     return request;
   }
-  static std::string NonceOf(HttpRequests& door, Time now) {
-    const HttpAnswer answer = door.Answer(now, Get("/nonce"));
+  static std::string NonceOf(HttpRequests& requests, Time now) {
+    const HttpAnswer answer = requests.Answer(now, Get("/nonce"));
     EXPECT_EQ(answer.status, 200u);
     return answer.body.substr(answer.body.find(':') + 2, 64);
   }
@@ -62,84 +62,84 @@ class HttpRequestsTest : public ::testing::Test {
 };
 
 TEST_F(HttpRequestsTest, ChangesBecomeEvents) {
-  HttpRequests door = Make(false);
-  EXPECT_EQ(door.Answer(kNow, Get("/status")).body, "{\"phase\": \"training\"}\n");
-  EXPECT_EQ(door.Answer(kNow, Post("/slowdown", "worker=1,factor=2\n")).status, 200u);
+  HttpRequests requests = Make(false);
+  EXPECT_EQ(requests.Answer(kNow, Get("/status")).body, "{\"phase\": \"training\"}\n");
+  EXPECT_EQ(requests.Answer(kNow, Post("/slowdown", "worker=1,factor=2\n")).status, 200u);
   EXPECT_EQ(std::get<SlowdownRequested>(events_.at(0)).lines, "worker=1,factor=2\n");
-  EXPECT_EQ(door.Answer(kNow, Post("/policy", " backup+none\n")).body,
+  EXPECT_EQ(requests.Answer(kNow, Post("/policy", " backup+none\n")).body,
             "{\"ok\":true,\"message\":\"done\"}\n");
   EXPECT_EQ(std::get<PolicyRequested>(events_.at(1)).name, "backup+none");
-  EXPECT_EQ(door.Answer(kNow, Post("/drain", "3\n")).status, 200u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/drain", "3\n")).status, 200u);
   EXPECT_EQ(std::get<DrainRequested>(events_.at(2)).worker, WorkerId(3));
 }
 
 TEST_F(HttpRequestsTest, WhatIsWrongIsSaid) {
-  HttpRequests door = Make(false);
-  EXPECT_EQ(door.Answer(kNow, Post("/drain", "three")).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Post("/drain", "")).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Post("/drain", "1 2")).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Post("/policy", "")).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Post("/policy", std::string(101, 'x'))).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Post("/policy", "a\x01")).status, 400u);
-  EXPECT_EQ(door.Answer(kNow, Get("/policy")).status, 405u);
-  EXPECT_EQ(door.Answer(kNow, Post("/status", "")).status, 405u);
-  EXPECT_EQ(door.Answer(kNow, Get("/elsewhere")).status, 404u);
-  EXPECT_EQ(door.Answer(kNow, Get("/nonce")).status, 404u) << "there is nothing to prove";
+  HttpRequests requests = Make(false);
+  EXPECT_EQ(requests.Answer(kNow, Post("/drain", "three")).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/drain", "")).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/drain", "1 2")).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/policy", "")).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/policy", std::string(101, 'x'))).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/policy", "a\x01")).status, 400u);
+  EXPECT_EQ(requests.Answer(kNow, Get("/policy")).status, 405u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/status", "")).status, 405u);
+  EXPECT_EQ(requests.Answer(kNow, Get("/elsewhere")).status, 404u);
+  EXPECT_EQ(requests.Answer(kNow, Get("/nonce")).status, 404u) << "there is nothing to prove";
   HttpRequest page = Post("/policy", "full");
   page.from_web_page = true;
-  EXPECT_EQ(door.Answer(kNow, page).status, 403u);
+  EXPECT_EQ(requests.Answer(kNow, page).status, 403u);
   EXPECT_TRUE(events_.empty());
   refuse_ = true;
-  const HttpAnswer refused = door.Answer(kNow, Post("/policy", "full"));
+  const HttpAnswer refused = requests.Answer(kNow, Post("/policy", "full"));
   EXPECT_EQ(refused.status, 400u);
   EXPECT_EQ(refused.body, "{\"error\":\"no such \\\"policy\\\"\"}\n");
 }
 
 TEST_F(HttpRequestsTest, OnlyThisHostsNamesAreAnswered) {
-  HttpRequests door = Make(false);
+  HttpRequests requests = Make(false);
   HttpRequest request = Get("/status");
   for (const char* host : {"", "localhost", "LOCALHOST:8080", "127.0.0.1:8080", "10.1.2.3", "[::1]",
                            "[fe80::1]:8080", "node7:8080", "Node7.cluster.example"}) {
     request.host = host;
-    EXPECT_EQ(door.Answer(kNow, request).status, 200u) << host;
+    EXPECT_EQ(requests.Answer(kNow, request).status, 200u) << host;
   }
   for (const char* host : {"rebound.example", "rebound.example:8080", "localhost.rebound.example",
                            "node7.rebound.example", "127.0.0.1.rebound.example", "[", "[::1", ":",
                            "[rebound.example]:8080"}) {
     request.host = host;
-    EXPECT_EQ(door.Answer(kNow, request).status, 421u) << host;
+    EXPECT_EQ(requests.Answer(kNow, request).status, 421u) << host;
   }
 }
 
 TEST_F(HttpRequestsTest, WithASecretChangesProveIt) {
-  HttpRequests door = Make(true);
-  EXPECT_EQ(door.Answer(kNow, Get("/status")).status, 200u);
-  EXPECT_EQ(door.Answer(kNow, Post("/policy", "full")).status, 401u);
-  const HttpRequest good = Proven(Post("/policy", "full"), NonceOf(door, kNow));
+  HttpRequests requests = Make(true);
+  EXPECT_EQ(requests.Answer(kNow, Get("/status")).status, 200u);
+  EXPECT_EQ(requests.Answer(kNow, Post("/policy", "full")).status, 401u);
+  const HttpRequest good = Proven(Post("/policy", "full"), NonceOf(requests, kNow));
   HttpRequest other = good;
   other.body = "backup";
-  EXPECT_THAT(door.Answer(kNow, other).body, HasSubstr("wrong secret"));
+  EXPECT_THAT(requests.Answer(kNow, other).body, HasSubstr("wrong secret"));
   other = good;
   other.target = "/drain";
-  EXPECT_EQ(door.Answer(kNow, other).status, 401u);
-  EXPECT_EQ(door.Answer(kNow, Proven(Post("/policy", "full"), good.nonce, 8)).status, 401u);
+  EXPECT_EQ(requests.Answer(kNow, other).status, 401u);
+  EXPECT_EQ(requests.Answer(kNow, Proven(Post("/policy", "full"), good.nonce, 8)).status, 401u);
   EXPECT_TRUE(events_.empty());
-  EXPECT_EQ(door.Answer(kNow, good).status, 200u);
-  EXPECT_THAT(door.Answer(kNow, good).body, HasSubstr("used already"));
+  EXPECT_EQ(requests.Answer(kNow, good).status, 200u);
+  EXPECT_THAT(requests.Answer(kNow, good).body, HasSubstr("used already"));
   EXPECT_EQ(events_.size(), 1u);
 }
 
 TEST_F(HttpRequestsTest, NoncesAreOursAndGrowOld) {
-  HttpRequests door = Make(true);
+  HttpRequests requests = Make(true);
   HttpRequests another = Make(true);
   const auto answer = [&](const std::string& nonce, Time at) {
-    return door.Answer(at, Proven(Post("/policy", "full"), nonce)).body;
+    return requests.Answer(at, Proven(Post("/policy", "full"), nonce)).body;
   };
   EXPECT_THAT(answer(NonceOf(another, kNow), kNow), HasSubstr("none of this coordinator"));
   EXPECT_THAT(answer("", kNow), HasSubstr("need a proof"));
   EXPECT_THAT(answer(std::string(64, '0'), kNow), HasSubstr("none of this coordinator"));
-  const std::string nonce = NonceOf(door, kNow);
-  EXPECT_NE(nonce, NonceOf(door, kNow));
+  const std::string nonce = NonceOf(requests, kNow);
+  EXPECT_NE(nonce, NonceOf(requests, kNow));
   EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife + 1ns), HasSubstr("too old"));
   EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife - 1ns), HasSubstr("ok"));
   EXPECT_THAT(answer(nonce, kNow + HttpProof::kNonceLife - 1ns), HasSubstr("used already"));

@@ -1,4 +1,4 @@
-// The HTTP door's sockets: connections that are slow, many, or there when the page goes.
+// The HTTP interface's sockets: connections that are slow, many, or there when the page goes.
 #include "coordinator/http/status_page.h"
 
 #include <gmock/gmock.h>

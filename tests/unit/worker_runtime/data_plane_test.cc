@@ -36,8 +36,8 @@ class Plane {
     EXPECT_TRUE(buffers.ok());
     buffers_ = std::move(*buffers);
     DataPlane::Setup setup;
-    setup.machine.self = member_;
-    setup.machine.host_id = host;
+    setup.core.self = member_;
+    setup.core.host_id = host;
     setup.paths = paths;
     setup.require_gpudirect = require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
@@ -45,9 +45,9 @@ class Plane {
       unfit_ = reason;
       changed_.notify_all();
     };
-    setup.machine.mapping = false;
-    setup.machine.state_tensors = tensors;
-    setup.machine.formation_timeout = std::chrono::seconds(60);
+    setup.core.mapping = false;
+    setup.core.state_tensors = tensors;
+    setup.core.formation_timeout = std::chrono::seconds(60);
     setup.timeouts = TimeoutsFrom(std::chrono::seconds(30));
     setup.job_key.assign(32, std::byte{7});
     setup.data_host = "127.0.0.1";

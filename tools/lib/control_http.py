@@ -1,4 +1,4 @@
-"""The coordinator's HTTP door, for tools/ctl and tools/slowdown. Errors are DoorError: one line for people."""
+"""The coordinator's HTTP interface, for tools/ctl and tools/slowdown. Errors are HttpError: one line for people."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ MOST_ANSWER = 16 << 20  # bytes
 SALT = b"lockstep job secret v1"  # as transport/control/secret.cc
 
 
-class DoorError(Exception):
+class HttpError(Exception):
     """`refused`: the coordinator said no to what was asked; otherwise it was not reached or is none."""
 
     def __init__(self, message, refused=False):
@@ -45,7 +45,7 @@ def proof_of(key, nonce, method, target, body):
 
 
 def add_arguments(parser, **more):
-    """The options that say where the door is and how it is opened; find() reads them."""
+    """The options that say where the coordinator answers and what proves who asks; find() reads them."""
     parser.add_argument("--http", metavar="HOST:PORT", help="where the coordinator serves (its --http)", **more)
     parser.add_argument("--run-dir", metavar="DIR", help="the job's run directory on this machine, instead of --http and --secret-file: "
                         "while the job runs both are found there", **more)
@@ -83,9 +83,9 @@ def read_secret(path):
         with open(path, "rb") as file:
             secret = file.read((1 << 16) + 1)
     except OSError as error:
-        raise DoorError(f"secret file {path}: {error.strerror}") from None
+        raise HttpError(f"secret file {path}: {error.strerror}") from None
     if not 16 <= len(secret) <= 1 << 16:
-        raise DoorError(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
+        raise HttpError(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
     return secret
 
 
@@ -100,15 +100,15 @@ def with_points(spec):
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = [line.partition("#")[0].split() for line in file]
         except OSError as error:
-            raise DoorError(f"slowdown file = {path}: {error.strerror}") from None
+            raise HttpError(f"slowdown file = {path}: {error.strerror}") from None
         for number, words in enumerate(lines, 1):
             if words and len(words) != 2:
-                raise DoorError(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
+                raise HttpError(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
         items[i] = "points=" + ";".join(":".join(words) for words in lines if words)
     return ",".join(items)
 
 
-class Door:
+class Connection:
     def __init__(self, address, secret_file=None):
         self.name = address
         self.host, self.port = parse_address(address)
@@ -124,7 +124,7 @@ class Door:
         if self.key is not None:
             try:
                 nonce = self._request("GET", "/nonce")["nonce"]
-            except DoorError as error:
+            except HttpError as error:
                 if not error.refused:
                     raise
                 nonce = None  # the job has no secret
@@ -144,17 +144,17 @@ class Door:
             data = response.read(MOST_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, socket.timeout):
-                raise DoorError(f"{self.name}: no answer within {TIMEOUT_S:.0f} s") from None
+                raise HttpError(f"{self.name}: no answer within {TIMEOUT_S:.0f} s") from None
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise DoorError(f"{self.name}: {reason}") from None
+            raise HttpError(f"{self.name}: {reason}") from None
         finally:
             connection.close()
         try:
             answer = json.loads(data)
         except ValueError:
-            raise DoorError(f"{self.name}: no coordinator answers there") from None
+            raise HttpError(f"{self.name}: no coordinator answers there") from None
         if not isinstance(answer, dict):
-            raise DoorError(f"{self.name}: no coordinator answers there")
+            raise HttpError(f"{self.name}: no coordinator answers there")
         if response.status != 200:
-            raise DoorError(str(answer.get("error", f"status {response.status}")), refused=True)
+            raise HttpError(str(answer.get("error", f"status {response.status}")), refused=True)
         return answer

@@ -1,4 +1,4 @@
-"""A stand-in for the coordinator's HTTP door."""
+"""A stand-in for the coordinator's HTTP interface."""
 
 import http.server
 import json
@@ -13,7 +13,7 @@ STATUS = {"phase": "training", "epoch": 1, "round": 12, "updates": 12, "loss": 0
           "members": [MEMBER, {**MEMBER, "worker": 1, "unit_seconds": 0.08, "draining": True}, {**MEMBER, "worker": 2}]}
 
 
-class Door:
+class CoordinatorStub:
     """Keeps (path, body, headers) of each POST; answers with `status` and `answer`."""
 
     def __init__(self):
@@ -22,21 +22,21 @@ class Door:
         self.page = STATUS
         self.nonce = None
         self.arrived = threading.Condition()
-        door = self
+        stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 if self.path == "/nonce":
-                    self.reply(*((200, {"nonce": door.nonce}) if door.nonce else (404, {"error": "no"})))
+                    self.reply(*((200, {"nonce": stub.nonce}) if stub.nonce else (404, {"error": "no"})))
                 else:
-                    self.reply(200, door.page)
+                    self.reply(200, stub.page)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                with door.arrived:
-                    door.requests.append((self.path, body, dict(self.headers)))
-                    door.arrived.notify_all()
-                self.reply(door.status, door.answer)
+                with stub.arrived:
+                    stub.requests.append((self.path, body, dict(self.headers)))
+                    stub.arrived.notify_all()
+                self.reply(stub.status, stub.answer)
 
             def reply(self, status, answer):
                 data = json.dumps(answer).encode()
