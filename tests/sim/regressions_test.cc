@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault crash@0.274242s:0 --fault slow-control@0.629284s:0,for=0.005307s "
              "--fault crash@0.664667s:1 --fault resume@2.403375s,for=0.053494s"},
         Case{"TheLastCommitIsSentAgainWithACheckpoint", "--faults --seed 9957"},
+        Case{"ParametersThatAreNoNumbersAreCopiedToo", "--faults --seed 10362"},
         // Two that do not hear each other for 100 s; liveness.timeout is 2 s.
         Case{"ALinkThatSwallowsEverythingHoldsUpTheSums",
              "--faults --seed 8 --workers 3 --policy.name=full "
