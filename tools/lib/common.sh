@@ -36,16 +36,23 @@ lockstep_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# Configures PRESET with further cmake arguments; with ccache where there is one.
+# A source that is compiled alike in two build folders is compiled once: the cuda preset has most of its objects from release.
+export CCACHE_NOHASHDIR=1
+
+# Configures PRESET with further cmake arguments; with ccache and lld where they are there (nvcc, which links in the cuda preset,
+# does not know lld).
 lockstep_configure() {
   local preset=$1
   shift
-  local launcher=()
+  local found=()
   if command -v ccache >/dev/null; then
-    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-    [[ $preset != cuda ]] || launcher+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+    found=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    [[ $preset != cuda ]] || found+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   fi
-  cmake --preset "$preset" "${launcher[@]}" "$@" </dev/null
+  if [[ $preset != cuda ]] && command -v ld.lld >/dev/null; then
+    found+=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
+  fi
+  cmake --preset "$preset" "${found[@]}" "$@" </dev/null
 }
 
 # Builds the targets of PRESET that are named (all: none named). Ninja's line says how far it is.
