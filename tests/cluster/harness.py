@@ -174,6 +174,7 @@ class Job:
 
 def check_epochs(test, rounds, dataset_size):
     """Every sample at most once in an epoch, exactly once in each epoch but the last; independent of the program's own books."""
+    test.assertTrue(rounds, "no round was recorded")
     counted = collections.defaultdict(list)
     for line in rounds:
         samples = 0

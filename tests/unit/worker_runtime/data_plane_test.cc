@@ -110,9 +110,11 @@ class Plane {
 TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
   Plane early(0, "", {}, false, /*with_ucx=*/true);
   Plane late(1, "", {}, false, /*with_ucx=*/true);
-  if (!(*late).offers().front().error.empty()) {
-    GTEST_SKIP() << "this build has one transport only";
-  }
+#ifdef LOCKSTEP_HAVE_UCX
+  ASSERT_EQ((*late).offers().front().error, "") << "with one transport this tests nothing";
+#else
+  GTEST_SKIP() << "this build has one transport only";
+#endif
   const Form to_early{
       .formation = 1, .transport = "tcp", .connect_to = {late.InfoFor("tcp")}, .expect = {}};
   (*early).Post(event::FromCoordinator{to_early});
