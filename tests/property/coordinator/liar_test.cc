@@ -24,13 +24,36 @@ class Liar final : public WorkerModel {
   }
   void OnKilled() override { core_.OnKilled(); }
   void OnMessage(const ToWorker& message) override {
-    if (const auto* commit = std::get_if<Commit>(&message)) round_ = commit->round.value;
+    if (const auto* start = std::get_if<Start>(&message)) Learn(start->plan);
+    if (const auto* commit = std::get_if<Commit>(&message)) {
+      round_ = commit->round.value;
+      if (commit->next) Learn(*commit->next);
+    }
     if (const auto* welcome = std::get_if<Welcome>(&message)) self_ = welcome->self;
     // Sometimes it does not hear, either.
     if (Below(20) != 0) core_.OnMessage(message);
   }
 
  private:
+  // A good lie is nearly true: it names units that there are.
+  void Learn(const Plan& plan) {
+    planned_ = {plan.round, plan.attempt};
+    units_.clear();
+    for (const Assignment& assignment : plan.assignments) {
+      units_.insert(units_.end(), assignment.units.begin(), assignment.units.end());
+    }
+  }
+  Sealed SealSomebodysUnits() {
+    Sealed sealed;
+    sealed.round = planned_.first;
+    sealed.plan = planned_.second;
+    sealed.part = PartIndex(static_cast<std::uint8_t>(Below(2)));
+    for (std::uint64_t i = 1 + Below(2); i > 0; --i) {
+      sealed.units.push_back({units_[Below(units_.size())], 0, 0});
+      sealed.samples += sealed.units.back().unit.range.size();
+    }
+    return sealed;
+  }
   std::uint64_t Below(std::uint64_t bound) { return host_->random().NextBelow(bound); }
   std::uint64_t Odd() { return Below(4) == 0 ? host_->random().NextWord() : Below(6); }
   RoundId Round() {
@@ -46,6 +69,7 @@ class Liar final : public WorkerModel {
   std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
 
   FromWorker Anything() {
+    if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
     switch (Below(21)) {
       case 0:
         return Hello{};
@@ -109,6 +133,8 @@ class Liar final : public WorkerModel {
   StepWorker core_;
   MemberId self_;
   std::uint64_t round_ = 0;
+  std::pair<RoundId, Attempt> planned_;
+  std::vector<Unit> units_;  // of that plan, whoever has them
 };
 
 constexpr std::uint64_t kTrainSamples = 500;
