@@ -35,6 +35,14 @@ using Epoch = Id<struct EpochTag, std::uint32_t>;          // 0, 1, ...
 
 inline constexpr int kMaxParts = 2;
 
+// One worker process of the job: who has the slot now, not who had it before. Also who is at an end
+// of a data connection.
+struct MemberId {
+  WorkerId worker;
+  Incarnation incarnation;
+  auto operator<=>(const MemberId&) const = default;
+};
+
 }  // namespace lockstep
 
 template <class Tag, class Rep>

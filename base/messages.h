@@ -37,12 +37,6 @@ struct Unit {
   bool operator==(const Unit&) const = default;
 };
 
-struct MemberId {
-  WorkerId worker;
-  Incarnation incarnation;
-  auto operator<=>(const MemberId&) const = default;
-};
-
 struct OwnerShare {
   MemberId owner;
   std::uint32_t weight = 1;  // relative size of its shard, > 0

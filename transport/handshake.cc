@@ -35,7 +35,7 @@ void Put(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-void Put(std::vector<std::byte>& out, const PeerIdentity& who) {
+void Put(std::vector<std::byte>& out, const MemberId& who) {
   Put(out, who.worker.value);
   Put(out, who.incarnation.value);
 }
@@ -50,7 +50,7 @@ T Get(std::span<const std::byte> in, std::size_t at) {
   return value;
 }
 
-PeerIdentity GetIdentity(std::span<const std::byte> in) {
+MemberId GetIdentity(std::span<const std::byte> in) {
   return {WorkerId(Get<std::uint32_t>(in, 0)), Incarnation(Get<std::uint32_t>(in, 4))};
 }
 
@@ -76,12 +76,12 @@ std::string Printable(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::string Describe(const PeerIdentity& who) {
+std::string Describe(const MemberId& who) {
   return fmt::format("worker {} (incarnation {})", who.worker, who.incarnation);
 }
 
-Handshake::Handshake(Role role, const PeerIdentity& self, std::span<const std::byte> job_key,
-                     std::optional<PeerIdentity> expected)
+Handshake::Handshake(Role role, const MemberId& self, std::span<const std::byte> job_key,
+                     std::optional<MemberId> expected)
     : role_(role),
       self_(self),
       expected_(expected),
@@ -95,7 +95,7 @@ Handshake::Handshake(Role role, const PeerIdentity& self, std::span<const std::b
 
 Handshake::~Handshake() { OPENSSL_cleanse(key_.data(), key_.size()); }
 
-const PeerIdentity& Handshake::peer() const {
+const MemberId& Handshake::peer() const {
   LOCKSTEP_CHECK(done(), "the other end has not proven who it is");
   return peer_;
 }

@@ -28,7 +28,7 @@
 namespace lockstep::transport {
 
 // "worker 3 (incarnation 2)"
-std::string Describe(const PeerIdentity& who);
+std::string Describe(const MemberId& who);
 
 class Handshake {
  public:
@@ -42,8 +42,8 @@ class Handshake {
 
   // `expected`: who must be at the other end; without it any member is welcome. The key is copied
   // and must not be empty.
-  Handshake(Role role, const PeerIdentity& self, std::span<const std::byte> job_key,
-            std::optional<PeerIdentity> expected);
+  Handshake(Role role, const MemberId& self, std::span<const std::byte> job_key,
+            std::optional<MemberId> expected);
   ~Handshake();
   Handshake(const Handshake&) = delete;
   Handshake& operator=(const Handshake&) = delete;
@@ -60,7 +60,7 @@ class Handshake {
   // still have to be sent.
   bool done() const { return state_ == State::kDone; }
   // Who is at the other end. Only when done().
-  const PeerIdentity& peer() const;
+  const MemberId& peer() const;
 
   // After Consume failed: the refusal to send before closing; empty when there is nobody to tell.
   const std::vector<std::byte>& farewell() const { return farewell_; }
@@ -85,11 +85,11 @@ class Handshake {
   std::optional<std::string> CheckPeer(std::span<const std::byte> proof) const;
 
   const Role role_;
-  const PeerIdentity self_;
-  const std::optional<PeerIdentity> expected_;
+  const MemberId self_;
+  const std::optional<MemberId> expected_;
   std::vector<std::byte> key_;
   State state_;
-  PeerIdentity peer_;
+  MemberId peer_;
   Nonce nonce_{};
   Nonce peer_nonce_{};
   std::vector<std::byte> farewell_;

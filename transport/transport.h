@@ -29,6 +29,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/exchange_words.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
@@ -42,38 +43,11 @@ using PeerId = Id<struct PeerIdTag, std::uint64_t>;
 using FetchId = Id<struct FetchIdTag, std::uint64_t>;
 using RegionId = Id<struct RegionIdTag, std::uint32_t>;
 
-// Who is at an end of a connection. Exchanged and proven (see Options::job_key) before OnPeerUp.
-struct PeerIdentity {
-  WorkerId worker;
-  Incarnation incarnation;
-  auto operator<=>(const PeerIdentity&) const = default;
-};
-
-// Names a piece to the peer that serves it. Opaque to the transport; the exchange gives it its
-// meaning.
-struct PieceName {
-  std::uint32_t kind = 0;
-  std::uint32_t attempt = 0;
-  std::uint64_t round = 0;
-  std::uint32_t owner = 0;
-  std::uint32_t part = 0;
-  std::uint64_t offset = 0;  // bytes
-  std::uint64_t bytes = 0;   // length; a serve of any other length is a protocol error
-  auto operator<=>(const PieceName&) const = default;
-};
-
 // A slice of a registered region.
 struct Slice {
   RegionId region;
   std::uint64_t offset = 0;  // bytes
   std::uint64_t bytes = 0;
-};
-
-enum class FetchStatus : std::uint8_t {
-  kOk,
-  kGone,      // the peer does not have the piece (any more, or not yet)
-  kGivenUp,   // GiveUp was called before the bytes were complete; the destination is free again now
-  kPeerDown,  // the connection ended
 };
 
 // The answer of OnFetch.
@@ -98,11 +72,11 @@ struct PathReport {
 class Handler {
  public:
   virtual ~Handler() = default;
-  // Connected and proven, whoever connected.
-  virtual void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) = 0;
+  // Connected and proven (see Options::job_key), whoever connected.
+  virtual void OnPeerUp(PeerId peer, const MemberId& who, const PathReport& path) = 0;
   // A Connect that did not come to OnPeerUp within its time-out, or was refused; nothing was
   // created.
-  virtual void OnConnectFailed(const PeerIdentity& who, const Error& error) = 0;
+  virtual void OnConnectFailed(const MemberId& who, const Error& error) = 0;
   virtual void OnPeerDown(PeerId peer, const Error& reason) = 0;
   // A small message. `bytes` is valid during the call only.
   virtual void OnMessage(PeerId peer, std::span<const std::byte> bytes) = 0;
@@ -128,7 +102,7 @@ struct Capabilities {
 };
 
 struct Options {
-  PeerIdentity self;
+  MemberId self;
   // 32 random bytes that the coordinator gives to every member over the control plane. Each end of
   // a new connection proves to the other that it has it (HMAC-SHA256 over both nonces and
   // identities) before anything else is accepted.
@@ -169,7 +143,7 @@ class Transport {
   virtual std::string address() const = 0;
 
   // Starts to connect to `who` at `address`; ends in OnPeerUp or OnConnectFailed.
-  virtual void Connect(const PeerIdentity& who, const std::string& address) = 0;
+  virtual void Connect(const MemberId& who, const std::string& address) = 0;
   // Ends the connection now, whatever is under way; OnPeerDown follows in a later turn of the data
   // thread.
   virtual void Close(PeerId peer, std::string reason) = 0;

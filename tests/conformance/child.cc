@@ -16,7 +16,7 @@ extern char** environ;
 
 namespace lockstep::transport {
 
-ChildPeer::ChildPeer(const std::string& transport, const PeerIdentity& self,
+ChildPeer::ChildPeer(const std::string& transport, const MemberId& self,
                      const std::string& listen_host) {
   const auto program =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "transport_conformance_peer";

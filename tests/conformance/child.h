@@ -13,7 +13,7 @@ namespace lockstep::transport {
 // and ends with its standard input, hence with the test.
 class ChildPeer {
  public:
-  ChildPeer(const std::string& transport, const PeerIdentity& self, const std::string& listen_host);
+  ChildPeer(const std::string& transport, const MemberId& self, const std::string& listen_host);
   ~ChildPeer();
   ChildPeer(const ChildPeer&) = delete;
   ChildPeer& operator=(const ChildPeer&) = delete;

@@ -39,7 +39,7 @@ std::string ListenHost() {
   return host == nullptr ? "127.0.0.1" : host;
 }
 
-Options TransportTest::OptionsFor(const PeerIdentity& self) const {
+Options TransportTest::OptionsFor(const MemberId& self) const {
   Options options;
   options.self = self;
   options.job_key.assign(32, std::byte{42});
@@ -73,7 +73,7 @@ std::unique_ptr<Node> TransportTest::MakeNode(Options options) {
   return node;
 }
 
-std::unique_ptr<Node> TransportTest::MakeNode(const PeerIdentity& self) {
+std::unique_ptr<Node> TransportTest::MakeNode(const MemberId& self) {
   return MakeNode(OptionsFor(self));
 }
 

@@ -30,15 +30,15 @@ bool Emulated();
 // That, or a sanitized build: the same tests, with less to move.
 bool Slow();
 
-inline PeerIdentity Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {
+inline MemberId Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {
   return {WorkerId(worker), Incarnation(incarnation)};
 }
 
 class TransportTest : public ::testing::TestWithParam<std::string> {
  protected:
-  Options OptionsFor(const PeerIdentity& self) const;
+  Options OptionsFor(const MemberId& self) const;
   // Makes and starts a node.
-  std::unique_ptr<Node> MakeNode(const PeerIdentity& self);
+  std::unique_ptr<Node> MakeNode(const MemberId& self);
   std::unique_ptr<Node> MakeNode(Options options);
   std::unique_ptr<Transport> MakeUnstarted(Options options);
 
@@ -65,8 +65,8 @@ class PairTest : public TransportTest {
   // fetcher's data thread.
   void FetchLong(std::uint64_t total, std::uint64_t piece_bytes, std::size_t slots);
 
-  const PeerIdentity serving_identity_ = Identity(1);
-  const PeerIdentity fetching_identity_ = Identity(2);
+  const MemberId serving_identity_ = Identity(1);
+  const MemberId fetching_identity_ = Identity(2);
   std::vector<std::byte> pattern_;
   std::vector<std::byte> destination_;
   std::unique_ptr<Node> server_;

@@ -46,7 +46,7 @@ Result<FetchId> Node::RunFetch(PeerId peer, const PieceName& name, const Slice& 
       [this, peer, name, destination](Transport&) { return Fetch(peer, name, destination); });
 }
 
-void Node::Connect(const PeerIdentity& who, const std::string& address) {
+void Node::Connect(const MemberId& who, const std::string& address) {
   Run([who, address](Transport& transport) { transport.Connect(who, address); });
 }
 
@@ -81,7 +81,7 @@ Node::Seen Node::seen() const {
   return seen_;
 }
 
-PeerId Node::AwaitPeer(const PeerIdentity& who) {
+PeerId Node::AwaitPeer(const MemberId& who) {
   PeerId found;
   EXPECT_TRUE(Await([&](const Seen& seen) {
     for (const auto& [peer, identity] : seen.up) {
@@ -97,7 +97,7 @@ void Node::ExpectUp(PeerId peer, const char* callback) {
   EXPECT_FALSE(seen_.down.contains(peer)) << callback << " after OnPeerDown";
 }
 
-void Node::OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) {
+void Node::OnPeerUp(PeerId peer, const MemberId& who, const PathReport& path) {
   Record([&](Seen& seen) {
     EXPECT_TRUE(seen.up.emplace(peer, who).second) << "a PeerId used twice";
     seen.paths[peer] = path;
@@ -105,7 +105,7 @@ void Node::OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path
   if (on_peer_up) on_peer_up(peer);
 }
 
-void Node::OnConnectFailed(const PeerIdentity& who, const Error& error) {
+void Node::OnConnectFailed(const MemberId& who, const Error& error) {
   Record([&](Seen& seen) { seen.failed.emplace_back(who, error); });
 }
 

@@ -28,10 +28,10 @@ inline std::span<const std::byte> Bytes(std::string_view text) {
 class Node final : public Handler {
  public:
   struct Seen {
-    std::map<PeerId, PeerIdentity> up;
+    std::map<PeerId, MemberId> up;
     std::map<PeerId, PathReport> paths;
     std::map<PeerId, Error> down;
-    std::vector<std::pair<PeerIdentity, Error>> failed;
+    std::vector<std::pair<MemberId, Error>> failed;
     std::vector<std::pair<PeerId, std::string>> messages;
     std::map<FetchId, FetchStatus> done;
     std::size_t asked = 0;   // OnFetch
@@ -78,7 +78,7 @@ class Node final : public Handler {
   const std::map<FetchId, PeerId>& fetching() const { return fetching_; }
   // From the test's thread.
   Result<FetchId> RunFetch(PeerId peer, const PieceName& name, const Slice& destination);
-  void Connect(const PeerIdentity& who, const std::string& address);
+  void Connect(const MemberId& who, const std::string& address);
   bool Send(PeerId peer, std::string_view text);
   // Sends on the data thread, again and again while the queue is full, in order.
   void SendAll(PeerId peer, std::vector<std::string> texts);
@@ -92,7 +92,7 @@ class Node final : public Handler {
   Seen seen() const;
   // The peer that is `who`, once it is up (the last, if there are several); fails the test
   // otherwise.
-  PeerId AwaitPeer(const PeerIdentity& who);
+  PeerId AwaitPeer(const MemberId& who);
 
   MemoryKind memory_kind = MemoryKind::kHost;  // of Register
 
@@ -103,8 +103,8 @@ class Node final : public Handler {
   std::function<void(PeerId)> on_peer_up;
   std::function<void(PeerId)> on_peer_down;
 
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override;
-  void OnConnectFailed(const PeerIdentity& who, const Error& error) override;
+  void OnPeerUp(PeerId peer, const MemberId& who, const PathReport& path) override;
+  void OnConnectFailed(const MemberId& who, const Error& error) override;
   void OnPeerDown(PeerId peer, const Error& reason) override;
   void OnMessage(PeerId peer, std::span<const std::byte> bytes) override;
   ServeAnswer OnFetch(PeerId peer, const PieceName& name) override;

@@ -23,8 +23,8 @@ class Peer final : public Handler {
     region_ = *transport_.Register(MemoryKind::kHost, pattern_.data(), pattern_.size());
   }
 
-  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {}
-  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnPeerUp(PeerId, const MemberId&, const PathReport&) override {}
+  void OnConnectFailed(const MemberId&, const Error&) override {}
   void OnPeerDown(PeerId, const Error&) override {}
   void OnMessage(PeerId peer, std::span<const std::byte> bytes) override {
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -23,11 +23,10 @@ using transport::ChildProcess;
 using transport::DeviceName;
 using transport::kNoGeneration;
 using transport::PeerArena;
-using transport::PeerIdentity;
 using transport::UniqueFd;
 
-const PeerIdentity kOwner{WorkerId(3), Incarnation(2)};
-const PeerIdentity kReader{WorkerId(1), Incarnation(1)};
+const MemberId kOwner{WorkerId(3), Incarnation(2)};
+const MemberId kReader{WorkerId(1), Incarnation(1)};
 const std::vector<std::byte> kKey(32, std::byte{0x5a});
 constexpr std::size_t kFloats = 100'000;
 constexpr Duration kLong = std::chrono::seconds(30);

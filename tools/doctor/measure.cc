@@ -30,8 +30,6 @@ extern char** environ;
 namespace lockstep::doctor {
 namespace {
 
-using transport::PeerIdentity;
-
 constexpr std::size_t kRegionBytes = 16u << 20;
 constexpr std::size_t kPieceBytes = 1u << 20;
 constexpr std::size_t kWindow = 8;
@@ -41,22 +39,22 @@ constexpr Duration kLength = std::chrono::milliseconds(200);
 // Whoever waits for this process has less patience.
 constexpr Duration kConnectTime = std::chrono::minutes(10);
 
-const PeerIdentity kServer{WorkerId(0), Incarnation(1)};
-const PeerIdentity kReader{WorkerId(1), Incarnation(1)};
+const MemberId kServer{WorkerId(0), Incarnation(1)};
+const MemberId kReader{WorkerId(1), Incarnation(1)};
 
 std::vector<std::byte> Key() { return std::vector<std::byte>(32, std::byte{7}); }
 
 class Server final : public transport::Handler {
  public:
-  void OnPeerUp(transport::PeerId, const PeerIdentity&, const transport::PathReport&) override {}
-  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnPeerUp(transport::PeerId, const MemberId&, const transport::PathReport&) override {}
+  void OnConnectFailed(const MemberId&, const Error&) override {}
   void OnPeerDown(transport::PeerId, const Error&) override {}
   void OnMessage(transport::PeerId, std::span<const std::byte>) override {}
-  transport::ServeAnswer OnFetch(transport::PeerId, const transport::PieceName& name) override {
+  transport::ServeAnswer OnFetch(transport::PeerId, const PieceName& name) override {
     return {true, {region, name.offset, name.bytes}, 0};
   }
   void OnServed(transport::PeerId, std::uint64_t) override {}
-  void OnFetchDone(transport::FetchId, transport::FetchStatus) override {}
+  void OnFetchDone(transport::FetchId, FetchStatus) override {}
 
   transport::RegionId region;
 };
@@ -71,22 +69,20 @@ class Reader final : public transport::Handler {
  public:
   explicit Reader(transport::Transport& transport) : transport_(transport) {}
 
-  void OnPeerUp(transport::PeerId peer, const PeerIdentity&,
+  void OnPeerUp(transport::PeerId peer, const MemberId&,
                 const transport::PathReport& path) override {
     peer_ = peer;
     path_ = path.text;
     for (std::size_t i = 0; i < kWindow; ++i) Ask();
   }
-  void OnConnectFailed(const PeerIdentity&, const Error& error) override { End(error); }
+  void OnConnectFailed(const MemberId&, const Error& error) override { End(error); }
   void OnPeerDown(transport::PeerId, const Error& reason) override { End(reason); }
   void OnMessage(transport::PeerId, std::span<const std::byte>) override {}
-  transport::ServeAnswer OnFetch(transport::PeerId, const transport::PieceName&) override {
-    return {};
-  }
+  transport::ServeAnswer OnFetch(transport::PeerId, const PieceName&) override { return {}; }
   void OnServed(transport::PeerId, std::uint64_t) override {}
-  void OnFetchDone(transport::FetchId, transport::FetchStatus status) override {
+  void OnFetchDone(transport::FetchId, FetchStatus status) override {
     if (ended_) return;
-    if (status != transport::FetchStatus::kOk) {
+    if (status != FetchStatus::kOk) {
       End(Error{ErrorCode::kUnavailable, "a transfer failed"});
       return;
     }
@@ -106,7 +102,7 @@ class Reader final : public transport::Handler {
 
  private:
   void Ask() {
-    transport::PieceName name;
+    PieceName name;
     name.offset = asked_++ * kPieceBytes % kRegionBytes;
     name.bytes = kPieceBytes;
     const auto fetch = transport_.Fetch(peer_, name, {region, name.offset, kPieceBytes});
@@ -127,7 +123,7 @@ class Reader final : public transport::Handler {
 };
 
 Result<std::unique_ptr<transport::Transport>> Open(const std::string& name, const std::string& host,
-                                                   const PeerIdentity& self) {
+                                                   const MemberId& self) {
   transport::Options options;
   options.self = self;
   options.job_key = Key();

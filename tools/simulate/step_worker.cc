@@ -10,7 +10,6 @@
 namespace lockstep::simulate {
 
 using worker::UnitQueue;
-using worker::event::FetchStatus;
 namespace action = worker::action;
 namespace event = worker::event;
 

@@ -109,7 +109,7 @@ class StepWorker final : public WorkerModel {
   void EndConnection(const std::shared_ptr<Connection>& c, const std::string& reason);
   void Connected(const std::shared_ptr<Connection>& c);
   void ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& fetch);
-  void FinishFetch(const Fetch& fetch, worker::event::FetchStatus status);
+  void FinishFetch(const Fetch& fetch, FetchStatus status);
 
   void Do(const worker::action::ToCoordinator& a);
   void Do(const worker::action::ToPeer& a);

@@ -60,7 +60,7 @@ void InprocTransport::PostAt(Time when, std::function<void()> task) {
 }
 
 InprocTransport::ConnectionPtr InprocTransport::Add(const std::shared_ptr<Wire>& wire, int side,
-                                                    std::optional<PeerIdentity> whom) {
+                                                    std::optional<MemberId> whom) {
   const auto role = whom ? Handshake::Role::kConnector : Handshake::Role::kAcceptor;
   auto connection = ConnectionPtr(
       new Connection{.wire = wire,
@@ -78,7 +78,7 @@ InprocTransport::ConnectionPtr InprocTransport::Add(const std::shared_ptr<Wire>&
   return connection;
 }
 
-void InprocTransport::Connect(const PeerIdentity& who, const std::string& address) {
+void InprocTransport::Connect(const MemberId& who, const std::string& address) {
   CheckThread();
   const auto node = network_->Find(address);
   if (stopping_ || !node) {
@@ -98,7 +98,7 @@ void InprocTransport::Connect(const PeerIdentity& who, const std::string& addres
   Transmit(*connection, {.type = Frame::kHandshake, .bytes = connection->handshake.Begin()});
 }
 
-void InprocTransport::FailConnectLater(const PeerIdentity& who, Error error) {
+void InprocTransport::FailConnectLater(const MemberId& who, Error error) {
   error.message = fmt::format("connect to {}: {}", Describe(who), error.message);
   failures_.emplace_back(who, std::move(error));
   thread_->Post([this] { TellFailures(); });

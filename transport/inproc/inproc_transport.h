@@ -29,7 +29,7 @@ class InprocTransport final : public Transport {
   void PostAt(Time when, std::function<void()> task) override;
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return address_; }
-  void Connect(const PeerIdentity& who, const std::string& address) override;
+  void Connect(const MemberId& who, const std::string& address) override;
   void Close(PeerId peer, std::string reason) override;
   Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) override;
   void Unregister(RegionId region) override;
@@ -62,7 +62,7 @@ class InprocTransport final : public Transport {
     std::shared_ptr<Wire> wire;
     int side = 0;  // index of our end of the wire
     Handshake handshake;
-    std::optional<PeerIdentity> whom;  // whom we connect to
+    std::optional<MemberId> whom;  // whom we connect to
     PeerId peer;
     bool up = false;
     bool ending = false;
@@ -79,7 +79,7 @@ class InprocTransport final : public Transport {
   void CheckThread() const;
   void StopThread();
   void EndAll();
-  ConnectionPtr Add(const std::shared_ptr<Wire>& wire, int side, std::optional<PeerIdentity> whom);
+  ConnectionPtr Add(const std::shared_ptr<Wire>& wire, int side, std::optional<MemberId> whom);
   ConnectionPtr FindPeer(PeerId peer) const;
   // Sends to the other end of the connection, with the delays that the network has for it.
   void Transmit(Connection& connection, Frame frame);
@@ -94,7 +94,7 @@ class InprocTransport final : public Transport {
   void FinishFetch(Connection& connection, FetchId fetch, FetchStatus status);
   void CloseLater(const ConnectionPtr& connection, const std::string& reason);
   void End(const ConnectionPtr& connection, const Error& reason, bool tell_other);
-  void FailConnectLater(const PeerIdentity& who, Error error);
+  void FailConnectLater(const MemberId& who, Error error);
   void TellFailures();
 
   const std::shared_ptr<Network> network_;
@@ -105,7 +105,7 @@ class InprocTransport final : public Transport {
   Handler* handler_ = nullptr;
   HostRegionTable regions_;
   std::map<Wire*, ConnectionPtr> connections_;
-  std::vector<std::pair<PeerIdentity, Error>> failures_;  // to be told in a later turn
+  std::vector<std::pair<MemberId, Error>> failures_;  // to be told in a later turn
   PeerId last_peer_;
   FetchId last_fetch_;
   bool stopping_ = false;

@@ -22,7 +22,7 @@
 namespace lockstep::transport {
 
 struct ArenaServerOptions {
-  PeerIdentity self;
+  MemberId self;
   std::size_t max_pending = 64;
   Duration handshake_timeout = std::chrono::seconds(5);
 };

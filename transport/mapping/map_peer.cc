@@ -146,9 +146,8 @@ Result<PeerArena> ReceiveArena(int socket, Time deadline, DeviceSharing* device)
   }
 }
 
-Result<PeerArena> Map(const std::string& address, const PeerIdentity& self,
-                      const PeerIdentity& owner, std::span<const std::byte> job_key, Time deadline,
-                      DeviceSharing* device) {
+Result<PeerArena> Map(const std::string& address, const MemberId& self, const MemberId& owner,
+                      std::span<const std::byte> job_key, Time deadline, DeviceSharing* device) {
   const auto parsed = MappingAddress::Parse(address);
   if (!parsed) return parsed.error();
   if (Status reach = parsed->CheckReach(); !reach) return reach.error();
@@ -161,9 +160,9 @@ Result<PeerArena> Map(const std::string& address, const PeerIdentity& self,
 
 }  // namespace
 
-Result<PeerArena> MapPeer(const std::string& address, const PeerIdentity& self,
-                          const PeerIdentity& owner, std::span<const std::byte> job_key,
-                          Duration timeout, DeviceSharing* device) {
+Result<PeerArena> MapPeer(const std::string& address, const MemberId& self, const MemberId& owner,
+                          std::span<const std::byte> job_key, Duration timeout,
+                          DeviceSharing* device) {
   auto mapped = Map(address, self, owner, job_key, MonotonicNow() + timeout, device);
   if (!mapped) {
     return Error{mapped.error().code,

@@ -23,8 +23,8 @@ namespace lockstep::transport {
 //   kRefused      another job key, or not the owner that was meant
 //   kTimeout      the owner is stopped or busy
 //   kClosed       it hung up
-Result<PeerArena> MapPeer(const std::string& address, const PeerIdentity& self,
-                          const PeerIdentity& owner, std::span<const std::byte> job_key,
-                          Duration timeout, DeviceSharing* device = nullptr);
+Result<PeerArena> MapPeer(const std::string& address, const MemberId& self, const MemberId& owner,
+                          std::span<const std::byte> job_key, Duration timeout,
+                          DeviceSharing* device = nullptr);
 
 }  // namespace lockstep::transport

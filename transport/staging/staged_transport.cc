@@ -80,7 +80,7 @@ class StagedTransport final : public Transport, public Handler {
   }
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return inner_->address(); }
-  void Connect(const PeerIdentity& who, const std::string& address) override {
+  void Connect(const MemberId& who, const std::string& address) override {
     inner_->Connect(who, address);
   }
   void Close(PeerId peer, std::string reason) override { inner_->Close(peer, std::move(reason)); }
@@ -133,7 +133,7 @@ class StagedTransport final : public Transport, public Handler {
   }
 
   // --- of the inner transport
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override {
+  void OnPeerUp(PeerId peer, const MemberId& who, const PathReport& path) override {
     auto rings = MakeRings();
     if (!rings) {
       inner_->Close(peer, "nothing can be staged for it: " + rings.error().message);
@@ -145,7 +145,7 @@ class StagedTransport final : public Transport, public Handler {
         peer, who,
         {.text = path.text + ", staged through pinned memory", .rdma = path.rdma, .staged = true});
   }
-  void OnConnectFailed(const PeerIdentity& who, const Error& error) override {
+  void OnConnectFailed(const MemberId& who, const Error& error) override {
     handler_->OnConnectFailed(who, error);
   }
   void OnPeerDown(PeerId peer, const Error& reason) override {

@@ -76,7 +76,7 @@ constexpr unsigned char kTlsHandshakeRecord = 0x16;
 
 }  // namespace
 
-Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<PeerIdentity> whom)
+Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom)
     : owner_(owner),
       socket_(std::move(socket)),
       greeting_timer_(socket_.get_executor()),

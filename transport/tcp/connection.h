@@ -55,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Endpoint = boost::asio::ip::tcp::endpoint;
 
   // `whom` we connect to; nothing for a connection that came in.
-  Connection(ConnectionOwner& owner, Socket socket, std::optional<PeerIdentity> whom);
+  Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom);
 
   bool up() const { return state_ == State::kUp; }
 
@@ -64,10 +64,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void StartConnecting(const Endpoint& endpoint);
   void StartAccepted();
 
-  const std::optional<PeerIdentity>& whom() const { return whom_; }
+  const std::optional<MemberId>& whom() const { return whom_; }
   PeerId peer() const { return peer_; }
   void set_peer(PeerId peer) { peer_ = peer; }
-  const PeerIdentity& identity() const { return handshake_.peer(); }
+  const MemberId& identity() const { return handshake_.peer(); }
   Time last_heard() const { return last_heard_; }
   PathReport path() const;
 
@@ -130,7 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Socket socket_;
   ForkGuard guard_;
   boost::asio::steady_timer greeting_timer_;
-  const std::optional<PeerIdentity> whom_;
+  const std::optional<MemberId> whom_;
   Handshake handshake_;
   PeerId peer_;
   Time last_heard_;

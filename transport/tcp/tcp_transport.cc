@@ -91,7 +91,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void PostAt(Time when, std::function<void()> task) override;
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return address_; }
-  void Connect(const PeerIdentity& who, const std::string& address) override;
+  void Connect(const MemberId& who, const std::string& address) override;
   void Close(PeerId peer, std::string reason) override;
   std::optional<Time> LastHeard(PeerId peer) const override;
   Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes) override {
@@ -126,7 +126,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   Status Listen();
   void OnConnection(Connection::Socket socket);
   void LogRefusal(const Error& error);
-  void FailConnect(const PeerIdentity& who, const Error& error);
+  void FailConnect(const MemberId& who, const Error& error);
   void StopThread();
   void EndAll();
   std::shared_ptr<Connection> Find(PeerId peer) const {
@@ -249,7 +249,7 @@ void TcpTransport::OnConnection(Connection::Socket socket) {
   std::shared_ptr(greeting_.back())->StartAccepted();
 }
 
-void TcpTransport::Connect(const PeerIdentity& who, const std::string& address) {
+void TcpTransport::Connect(const MemberId& who, const std::string& address) {
   CheckThread();
   const auto endpoint = ParseAddress(address);
   if (stopping_ || !endpoint) {
@@ -269,7 +269,7 @@ void TcpTransport::Connect(const PeerIdentity& who, const std::string& address) 
   connection->StartConnecting(*endpoint);
 }
 
-void TcpTransport::FailConnect(const PeerIdentity& who, const Error& error) {
+void TcpTransport::FailConnect(const MemberId& who, const Error& error) {
   handler_->OnConnectFailed(
       who, Error{error.code, fmt::format("connect to {}: {}", Describe(who), error.message)});
 }

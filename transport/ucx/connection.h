@@ -24,8 +24,8 @@ struct Connection {
     kClosing,  // nothing is sent or taken in any more; waits for UCX to let go, and `reason` is why
   };
 
-  Connection(PeerId peer, std::uint64_t number, std::optional<PeerIdentity> whom,
-             Handshake::Role role, const Options& options)
+  Connection(PeerId peer, std::uint64_t number, std::optional<MemberId> whom, Handshake::Role role,
+             const Options& options)
       : id(peer),
         local(number),
         wanted(whom),
@@ -34,7 +34,7 @@ struct Connection {
   const PeerId id;
   const std::uint64_t local;  // the number by which the other end names this connection
   std::uint64_t remote = 0;   // by which it is named to the other end; 0: not heard yet
-  const std::optional<PeerIdentity>
+  const std::optional<MemberId>
       wanted;  // the connecting end: whom it wants; the accepting end: nothing
   std::unique_ptr<Endpoint> endpoint;
   Handshake handshake;

@@ -134,7 +134,7 @@ Connection* Engine::Find(PeerId peer) {
   return found == connections_.end() ? nullptr : found->second.get();
 }
 
-Connection& Engine::Add(std::optional<PeerIdentity> whom, Handshake::Role role) {
+Connection& Engine::Add(std::optional<MemberId> whom, Handshake::Role role) {
   const PeerId id(next_peer_++);
   // Nobody else is to guess it; 0 is nobody's.
   std::uint64_t number = 0;
@@ -159,7 +159,7 @@ void Engine::Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint) 
             });
 }
 
-void Engine::Connect(const PeerIdentity& who, const std::string& address) {
+void Engine::Connect(const MemberId& who, const std::string& address) {
   if (stopping_) {
     failed_connects_.emplace_back(who, Error{ErrorCode::kClosed, "the transport was stopped"});
     return;

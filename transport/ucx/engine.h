@@ -59,7 +59,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   bool Expecting() const { return listener_ != nullptr && listener_->HasConnections(); }
 
   // As in Transport.
-  void Connect(const PeerIdentity& who, const std::string& address);
+  void Connect(const MemberId& who, const std::string& address);
   void Close(PeerId peer, std::string reason);
   Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes);
   void Unregister(RegionId region);
@@ -89,7 +89,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
 
   // engine.cc: connections.
   Connection* Find(PeerId peer);
-  Connection& Add(std::optional<PeerIdentity> whom, Handshake::Role role);
+  Connection& Add(std::optional<MemberId> whom, Handshake::Role role);
   void Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint);
   Connection* FindFor(const ActiveMessage& message);
   void Accept(ucp_conn_request_h request);
@@ -156,7 +156,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::vector<ucp_conn_request_h> requests_;
   std::vector<Hello> hellos_;
   std::vector<std::pair<FetchId, FetchStatus>> results_;
-  std::vector<std::pair<PeerIdentity, Error>> failed_connects_;
+  std::vector<std::pair<MemberId, Error>> failed_connects_;
   std::vector<PeerId> failing_;
   std::vector<PeerId> closing_;
   std::vector<Operation*> ended_;

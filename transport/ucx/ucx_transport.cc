@@ -46,7 +46,7 @@ class UcxTransport final : public Transport {
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return address_; }
 
-  void Connect(const PeerIdentity& who, const std::string& address) override {
+  void Connect(const MemberId& who, const std::string& address) override {
     CheckThread();
     engine_->Connect(who, address);
   }

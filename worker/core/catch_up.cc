@@ -105,7 +105,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
   copy_->tag = ready.tag;
   const std::uint32_t tensors = 1 + context_.config.state_tensors;
   copy_->missing = bucket.count * tensors;
-  Piece name;
+  PieceName name;
   name.kind = static_cast<std::uint32_t>(PieceKind::kState);
   name.attempt = ready.tag;
   name.round = ready.version;

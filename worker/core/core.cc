@@ -318,7 +318,7 @@ void Core::SetTimer() {
   context_.Emit(action::SetTimer{next});
 }
 
-Serve Core::OnPieceAsked(const MemberId& peer, const Piece& piece) {
+Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   heartbeat_.OnHeard(peer);
   if (piece.bytes == 0 || piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) {
     return {};
@@ -375,7 +375,7 @@ StepMachine::StepMachine(StepMachine&&) noexcept = default;
 StepMachine& StepMachine::operator=(StepMachine&&) noexcept = default;
 
 Actions StepMachine::Step(Time now, const Event& event) { return impl_->Step(now, event); }
-Serve StepMachine::OnPieceAsked(const MemberId& peer, const Piece& piece) {
+Serve StepMachine::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   return impl_->OnPieceAsked(peer, piece);
 }
 UnitQueue& StepMachine::queue() { return impl_->queue(); }

@@ -23,7 +23,7 @@ class Core {
   Core(MachineConfig config, Layout layout);
 
   Actions Step(Time now, const Event& event);
-  Serve OnPieceAsked(const MemberId& peer, const Piece& piece);
+  Serve OnPieceAsked(const MemberId& peer, const PieceName& piece);
   UnitQueue& queue() { return own_.queue(); }
   const Layout& layout() const { return context_.layout; }
   StepMachine::View view() const;

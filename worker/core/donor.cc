@@ -54,7 +54,7 @@ void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
   }
 }
 
-std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const Piece& piece) const {
+std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const PieceName& piece) const {
   const auto at = requests_.find(joiner);
   if (at == requests_.end() || !at->second.ready || at->second.tag != piece.attempt) {
     return std::nullopt;

@@ -24,7 +24,7 @@ class Donor {
   // level. Not to be called while an update is under way.
   void Update(std::optional<RoundId> next, Attempt attempt);
 
-  std::optional<BufferRange> FindPiece(const MemberId& joiner, const Piece& piece) const;
+  std::optional<BufferRange> FindPiece(const MemberId& joiner, const PieceName& piece) const;
 
  private:
   struct Request {

@@ -70,7 +70,7 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
 
 void Core::On(const event::FetchDone& e) {
   const Fetcher::Done done = fetcher_.OnFetchDone(e);
-  if (done.status == event::FetchStatus::kOk || done.status == event::FetchStatus::kGone) {
+  if (done.status == FetchStatus::kOk || done.status == FetchStatus::kGone) {
     heartbeat_.OnHeard(done.want.peer);
   }
   switch (static_cast<PieceKind>(done.want.piece.kind)) {

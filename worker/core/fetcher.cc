@@ -7,7 +7,7 @@
 
 namespace lockstep::worker {
 
-void Fetcher::Add(const MemberId& peer, const Piece& name, const BufferRange& to,
+void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange& to,
                   std::uint64_t offset) {
   look_at_.insert(peer);
   const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);
@@ -43,7 +43,7 @@ Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
   result.want = at->second.want;
   result.cancelled = at->second.cancelled;
   result.status = done.status;
-  result.ok = !result.cancelled && done.status == event::FetchStatus::kOk;
+  result.ok = !result.cancelled && done.status == FetchStatus::kOk;
   under_way_.erase(at);
   buffers_.EndFetch(result.want.to.buffer);
   --queues_[result.want.peer].under_way;

@@ -15,7 +15,7 @@ namespace lockstep::worker {
 
 struct Want {
   MemberId peer;
-  Piece piece;
+  PieceName piece;
   BufferRange to;
 };
 
@@ -25,7 +25,8 @@ class Fetcher {
 
   // Cuts `to` into pieces and queues them. `offset` is where the range begins at the server, in
   // floats. The pieces keep their order.
-  void Add(const MemberId& peer, const Piece& name, const BufferRange& to, std::uint64_t offset);
+  void Add(const MemberId& peer, const PieceName& name, const BufferRange& to,
+           std::uint64_t offset);
 
   // Drops what is queued and returns it; gives up what is under way, which ends in OnFetchDone.
   std::vector<Want> Cancel(const std::function<bool(const Want&)>& unwanted);
@@ -35,7 +36,7 @@ class Fetcher {
     // The bytes are in place. A piece that was cancelled never is, even if its bytes came.
     bool ok = false;
     bool cancelled = false;
-    event::FetchStatus status = event::FetchStatus::kOk;
+    FetchStatus status = FetchStatus::kOk;
   };
   Done OnFetchDone(const event::FetchDone& done);
 

@@ -129,7 +129,7 @@ void Inputs::OnFetchDone(const Fetcher::Done& done) {
   if (input.blocked) return;
   input.asked.Remove(done.want.to.range);
   if (done.ok) input.have.Merge(done.want.to.range);
-  if (done.status == event::FetchStatus::kGone) input.gone = true;
+  if (done.status == FetchStatus::kGone) input.gone = true;
 }
 
 void Inputs::OnDropped(const Want& want) {
@@ -236,7 +236,7 @@ void Inputs::Update() {
 
 void Inputs::FetchMissing(const Key& key, Input& input) {
   if (input.gone || !peers_.Up(input.member)) return;
-  Piece name;
+  PieceName name;
   name.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
   name.attempt = input.ready.tag;
   name.round = input.ready.round.value;

@@ -318,7 +318,7 @@ std::optional<BufferId> OwnWork::Sealed(RoundId round, PartIndex part) const {
   return std::nullopt;
 }
 
-std::optional<BufferRange> OwnWork::FindPiece(const Piece& piece) const {
+std::optional<BufferRange> OwnWork::FindPiece(const PieceName& piece) const {
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
   for (const Contribution& c : contributions_) {
     if (c.tag != piece.attempt || c.dropped) continue;

@@ -66,7 +66,7 @@ class OwnWork {
   bool Computing() const;
   // A sealed part of this worker.
   std::optional<BufferId> Sealed(RoundId round, PartIndex part) const;
-  std::optional<BufferRange> FindPiece(const Piece& piece) const;
+  std::optional<BufferRange> FindPiece(const PieceName& piece) const;
   UnitQueue& queue() { return queue_; }
 
  private:

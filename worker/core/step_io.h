@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/exchange_words.h"
 #include "base/messages.h"
 #include "base/time.h"
 #include "worker/core/layout.h"
@@ -68,18 +69,6 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// Names a piece to the peer that serves it; field for field transport::PieceName.
-struct Piece {
-  std::uint32_t kind = 0;
-  std::uint32_t attempt = 0;
-  std::uint64_t round = 0;
-  std::uint32_t owner = 0;
-  std::uint32_t part = 0;
-  std::uint64_t offset = 0;  // bytes
-  std::uint64_t bytes = 0;
-  auto operator<=>(const Piece&) const = default;
-};
-
 // Answer to "may this piece be served?". What was answered stays untouched until event::Served.
 struct Serve {
   bool have = false;
@@ -120,7 +109,6 @@ struct FromPeer {
   MemberId peer;
   std::span<const std::byte> bytes;
 };
-enum class FetchStatus : std::uint8_t { kOk, kGone, kGivenUp, kPeerDown };
 struct FetchDone {
   std::uint64_t fetch = 0;
   FetchStatus status = FetchStatus::kOk;
@@ -230,7 +218,7 @@ struct ClosePeer {
 struct Fetch {
   std::uint64_t fetch = 0;
   MemberId peer;
-  Piece piece;
+  PieceName piece;
   BufferRange to;
 };
 struct GiveUpFetch {

@@ -78,7 +78,7 @@ class StepMachine {
 
   // A peer asks for a piece: what may be served. What was answered is pinned until event::Served
   // with its cookie. To be asked between steps, when the actions of the last have been carried out.
-  Serve OnPieceAsked(const MemberId& peer, const Piece& piece);
+  Serve OnPieceAsked(const MemberId& peer, const PieceName& piece);
 
   // The units of the open round. The compute thread may call TakeNext and IsVoid, nothing else.
   UnitQueue& queue();

@@ -341,7 +341,7 @@ bool Sums::StoreInlined(Entry& entry, const Shard& shard, const Heard& heard) {
 }
 
 void Sums::FetchMissing(Entry& entry, const Shard& shard, const MemberId& from) {
-  Piece name;
+  PieceName name;
   name.kind = kSumKind;
   name.attempt = entry.commit.attempt.value;
   name.round = entry.commit.round.value;
@@ -369,7 +369,7 @@ void Sums::OnFetchDone(const Fetcher::Done& done) {
   }
   if (done.cancelled) {
     for (Shard& shard : entry->shards) shard.requested = false;
-  } else if (done.status == event::FetchStatus::kGone) {
+  } else if (done.status == FetchStatus::kGone) {
     entry->gone = fmt::format("{} has its sums no longer", Name(done.want.peer));
   }
 }
@@ -444,7 +444,7 @@ bool Sums::Reads(const MemberId& peer) const {
   });
 }
 
-std::optional<BufferRange> Sums::FindPiece(const Piece& piece) const {
+std::optional<BufferRange> Sums::FindPiece(const PieceName& piece) const {
   const auto at = entries_.find(RoundId(piece.round));
   if (at == entries_.end() || at->second.commit.attempt.value != piece.attempt ||
       !at->second.buffer) {

@@ -70,7 +70,7 @@ class Sums {
   bool Reads(const MemberId& peer) const;
   // What the round's update waits for, for people.
   std::string Missing(RoundId round) const;
-  std::optional<BufferRange> FindPiece(const Piece& piece) const;
+  std::optional<BufferRange> FindPiece(const PieceName& piece) const;
 
  private:
   enum class Own : std::uint8_t { kNothing, kWaiting, kReducing, kPublished, kVoid };

@@ -23,7 +23,7 @@ namespace {
 
 TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   transport::Options options;
-  options.self = Identity(setup.core.self);
+  options.self = setup.core.self;
   options.job_key = setup.job_key;
   options.listen_host = setup.data_host;
   options.fetch_window = setup.core.fetch_window;
@@ -68,7 +68,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     if (buffers_.arena() != nullptr) {
       auto server = transport::ArenaServer::Start(
           *buffers_.arena(), setup_.job_key,
-          {.self = Identity(setup_.core.self), .handshake_timeout = setup_.timeouts.connect});
+          {.self = setup_.core.self, .handshake_timeout = setup_.timeouts.connect});
       if (server) {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();
@@ -116,14 +116,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
-  transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) override {
-    const worker::Serve serve = core_->OnPieceAsked(peer, {.kind = piece.kind,
-                                                           .attempt = piece.attempt,
-                                                           .round = piece.round,
-                                                           .owner = piece.owner,
-                                                           .part = piece.part,
-                                                           .offset = piece.offset,
-                                                           .bytes = piece.bytes});
+  transport::ServeAnswer Serve(const MemberId& peer, const PieceName& piece) override {
+    const worker::Serve serve = core_->OnPieceAsked(peer, piece);
     if (!serve.have) return {};
     return {.have = true, .slice = SliceOf(serve.from), .cookie = serve.cookie};
   }
@@ -197,7 +191,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::UseTransport&) {}  // see CarryOut
 
   void Do(action::ConnectPeer& a) {
-    active().transport->Connect(Identity(a.info.member), a.info.data_address);
+    active().transport->Connect(a.info.member, a.info.data_address);
   }
 
   void Do(action::MapPeer& a) {
@@ -211,15 +205,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   void Do(action::Fetch& a) {
-    const transport::PieceName name{.kind = a.piece.kind,
-                                    .attempt = a.piece.attempt,
-                                    .round = a.piece.round,
-                                    .owner = a.piece.owner,
-                                    .part = a.piece.part,
-                                    .offset = a.piece.offset,
-                                    .bytes = a.piece.bytes};
     if (const auto peer = active().PeerOf(a.peer)) {
-      active().fetches.Fetch(*peer, a.fetch, name, SliceOf(a.to));
+      active().fetches.Fetch(*peer, a.fetch, a.piece, SliceOf(a.to));
     } else {
       active().fetches.Refuse(a.fetch);
     }

@@ -9,24 +9,10 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::milliseconds(32);
 
-event::FetchStatus Translate(transport::FetchStatus status) {
-  switch (status) {
-    case transport::FetchStatus::kOk:
-      return event::FetchStatus::kOk;
-    case transport::FetchStatus::kGone:
-      return event::FetchStatus::kGone;
-    case transport::FetchStatus::kGivenUp:
-      return event::FetchStatus::kGivenUp;
-    case transport::FetchStatus::kPeerDown:
-      break;
-  }
-  return event::FetchStatus::kPeerDown;
-}
-
 }  // namespace
 
-void FetchQueue::Fetch(transport::PeerId peer, std::uint64_t number,
-                       const transport::PieceName& name, const transport::Slice& to) {
+void FetchQueue::Fetch(transport::PeerId peer, std::uint64_t number, const PieceName& name,
+                       const transport::Slice& to) {
   const Waiting fetch{number, name, to};
   const auto queue = queues_.find(peer);
   if (queue != queues_.end()) {
@@ -45,7 +31,7 @@ bool FetchQueue::TryNow(transport::PeerId peer, const Waiting& fetch) {
   } else if (id.error().code == ErrorCode::kUnavailable) {
     return false;
   } else {
-    ReportLater(fetch.number, event::FetchStatus::kPeerDown);
+    ReportLater(fetch.number, FetchStatus::kPeerDown);
   }
   return true;
 }
@@ -83,12 +69,12 @@ void FetchQueue::GiveUp(std::uint64_t number) {
                                  [number](const Waiting& w) { return w.number == number; });
     if (at == queue.waiting.end()) continue;
     queue.waiting.erase(at);
-    ReportLater(number, event::FetchStatus::kGivenUp);
+    ReportLater(number, FetchStatus::kGivenUp);
     return;  // an empty queue goes with the next look
   }
 }
 
-bool FetchQueue::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+bool FetchQueue::OnFetchDone(transport::FetchId fetch, FetchStatus status) {
   const auto found = under_way_.find(fetch);
   if (found == under_way_.end()) return false;
   const UnderWay done = found->second;
@@ -96,11 +82,11 @@ bool FetchQueue::OnFetchDone(transport::FetchId fetch, transport::FetchStatus st
   by_number_.erase(done.number);
   // What was given up ends here without the peer's doing.
   if (const auto queue = queues_.find(done.peer);
-      queue != queues_.end() && status != transport::FetchStatus::kGivenUp) {
+      queue != queues_.end() && status != FetchStatus::kGivenUp) {
     queue->second.moved = MonotonicNow();
   }
-  if (status != transport::FetchStatus::kPeerDown) TryWaiting(done.peer);
-  report_(done.number, Translate(status));
+  if (status != FetchStatus::kPeerDown) TryWaiting(done.peer);
+  report_(done.number, status);
   return true;
 }
 
@@ -109,10 +95,10 @@ void FetchQueue::OnPeerDown(transport::PeerId peer) {
   if (queue == queues_.end()) return;
   const auto waiting = std::move(queue->second.waiting);
   queues_.erase(queue);
-  for (const Waiting& fetch : waiting) report_(fetch.number, event::FetchStatus::kPeerDown);
+  for (const Waiting& fetch : waiting) report_(fetch.number, FetchStatus::kPeerDown);
 }
 
-void FetchQueue::ReportLater(std::uint64_t number, event::FetchStatus status) {
+void FetchQueue::ReportLater(std::uint64_t number, FetchStatus status) {
   transport_.Post([this, number, status] { report_(number, status); });
 }
 

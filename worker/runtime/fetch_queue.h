@@ -21,19 +21,19 @@ namespace lockstep::worker {
 class FetchQueue {
  public:
   // Gets what becomes of each fetch, once; never from within Fetch or GiveUp.
-  using Report = std::function<void(std::uint64_t fetch, event::FetchStatus status)>;
+  using Report = std::function<void(std::uint64_t fetch, FetchStatus status)>;
 
   FetchQueue(transport::Transport& transport, Duration patience, Report report)
       : transport_(transport), patience_(patience), report_(std::move(report)) {}
 
-  void Fetch(transport::PeerId peer, std::uint64_t number, const transport::PieceName& name,
+  void Fetch(transport::PeerId peer, std::uint64_t number, const PieceName& name,
              const transport::Slice& to);
   // To a peer that is down.
-  void Refuse(std::uint64_t number) { ReportLater(number, event::FetchStatus::kPeerDown); }
+  void Refuse(std::uint64_t number) { ReportLater(number, FetchStatus::kPeerDown); }
   void GiveUp(std::uint64_t number);
 
   // A fetch that is none of the core's: false.
-  bool OnFetchDone(transport::FetchId fetch, transport::FetchStatus status);
+  bool OnFetchDone(transport::FetchId fetch, FetchStatus status);
   void OnPeerDown(transport::PeerId peer);
 
   std::size_t waiting(transport::PeerId peer) const;
@@ -41,7 +41,7 @@ class FetchQueue {
  private:
   struct Waiting {
     std::uint64_t number = 0;
-    transport::PieceName name;
+    PieceName name;
     transport::Slice to;
   };
   struct Queue {
@@ -57,7 +57,7 @@ class FetchQueue {
   bool TryNow(transport::PeerId peer, const Waiting& fetch);
   void TryWaiting(transport::PeerId peer);
   void LookAgain(transport::PeerId peer, std::uint64_t queue_id, Duration pause);
-  void ReportLater(std::uint64_t number, event::FetchStatus status);
+  void ReportLater(std::uint64_t number, FetchStatus status);
 
   transport::Transport& transport_;
   const Duration patience_;

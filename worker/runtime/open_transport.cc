@@ -7,10 +7,6 @@ namespace {
 
 constexpr std::size_t kEarlyOverhead = 64;  // what keeping a message costs beside its bytes
 
-MemberId Member(const transport::PeerIdentity& identity) {
-  return {identity.worker, identity.incarnation};
-}
-
 }  // namespace
 
 OpenTransport::OpenTransport(TransportUser& user, std::unique_ptr<transport::Transport> made,
@@ -21,7 +17,7 @@ OpenTransport::OpenTransport(TransportUser& user, std::unique_ptr<transport::Tra
       transport(std::move(made)),
       probe(*transport, memory, piece_bytes),
       fetches(*transport, patience,
-              [this](std::uint64_t fetch, event::FetchStatus status) {
+              [this](std::uint64_t fetch, FetchStatus status) {
                 if (active_) user_.Handle(event::FetchDone{.fetch = fetch, .status = status});
               }),
       user_(user) {}
@@ -33,9 +29,8 @@ void OpenTransport::BecomeActive() {
   for (const transport::PeerId peer : peers) Announce(peer);
 }
 
-void OpenTransport::OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+void OpenTransport::OnPeerUp(transport::PeerId peer, const MemberId& member,
                              const transport::PathReport& path) {
-  const MemberId member = Member(who);
   if (by_member_.contains(member)) {
     transport->Close(peer, "connected already");
     return;
@@ -76,8 +71,8 @@ void OpenTransport::CloseAll(const std::string& reason) {
   for (const auto& [member, peer] : by_member_) transport->Close(peer, reason);
 }
 
-void OpenTransport::OnConnectFailed(const transport::PeerIdentity& who, const Error& error) {
-  if (active_) user_.Handle(event::ConnectFailed{.peer = Member(who), .reason = error.message});
+void OpenTransport::OnConnectFailed(const MemberId& who, const Error& error) {
+  if (active_) user_.Handle(event::ConnectFailed{.peer = who, .reason = error.message});
 }
 
 void OpenTransport::OnPeerDown(transport::PeerId peer, const Error& reason) {
@@ -107,8 +102,7 @@ void OpenTransport::OnMessage(transport::PeerId peer, std::span<const std::byte>
   up.early.emplace_back(bytes.begin(), bytes.end());
 }
 
-transport::ServeAnswer OpenTransport::OnFetch(transport::PeerId peer,
-                                              const transport::PieceName& piece) {
+transport::ServeAnswer OpenTransport::OnFetch(transport::PeerId peer, const PieceName& piece) {
   if (auto answer = probe.OnFetch(piece)) return *answer;
   const auto found = up_.find(peer);
   if (!active_ || found == up_.end()) return {};
@@ -119,7 +113,7 @@ void OpenTransport::OnServed(transport::PeerId, std::uint64_t cookie) {
   if (cookie != ~std::uint64_t{0} && active_) user_.Handle(event::Served{.cookie = cookie});
 }
 
-void OpenTransport::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+void OpenTransport::OnFetchDone(transport::FetchId fetch, FetchStatus status) {
   if (!probe.OnFetchDone(fetch, status)) fetches.OnFetchDone(fetch, status);
 }
 

@@ -23,15 +23,11 @@ namespace lockstep::worker {
 // along it is as much as a peer may queue before its transport refuses.
 inline constexpr std::size_t kEarlyBytes = 4u << 20;
 
-inline transport::PeerIdentity Identity(const MemberId& member) {
-  return {member.worker, member.incarnation};
-}
-
 // The core, as the active transport sees it. The core's thread.
 class TransportUser {
  public:
   virtual void Handle(const Event& event) = 0;
-  virtual transport::ServeAnswer Serve(const MemberId& peer, const transport::PieceName& piece) = 0;
+  virtual transport::ServeAnswer Serve(const MemberId& peer, const PieceName& piece) = 0;
 
  protected:
   ~TransportUser() = default;
@@ -48,14 +44,14 @@ class OpenTransport final : public transport::Handler {
                 std::string its_name, transport::Capabilities of_library, ExchangeMemory& memory,
                 std::uint64_t piece_bytes, Duration patience);
 
-  void OnPeerUp(transport::PeerId peer, const transport::PeerIdentity& who,
+  void OnPeerUp(transport::PeerId peer, const MemberId& who,
                 const transport::PathReport& path) override;
-  void OnConnectFailed(const transport::PeerIdentity& who, const Error& error) override;
+  void OnConnectFailed(const MemberId& who, const Error& error) override;
   void OnPeerDown(transport::PeerId peer, const Error& reason) override;
   void OnMessage(transport::PeerId peer, std::span<const std::byte> bytes) override;
-  transport::ServeAnswer OnFetch(transport::PeerId peer, const transport::PieceName& name) override;
+  transport::ServeAnswer OnFetch(transport::PeerId peer, const PieceName& name) override;
   void OnServed(transport::PeerId peer, std::uint64_t cookie) override;
-  void OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) override;
+  void OnFetchDone(transport::FetchId fetch, FetchStatus status) override;
 
   // The core lives here from now on: it hears of the peers that came up before.
   void BecomeActive();

@@ -19,8 +19,8 @@ void PeerMapper::Map(const PeerInfo& peer, std::function<void(const event::PeerM
   const std::uint64_t number = asked_[peer.member] = ++last_asked_;
   thread_->Post([this, number, peer, done = std::move(done)] {
     event::PeerMapped mapped{.peer = peer.member, .ok = false, .error = {}};
-    auto made = transport::MapPeer(peer.mapping_address, Identity(self_), Identity(peer.member),
-                                   job_key_, patience_, memory_.sharing());
+    auto made = transport::MapPeer(peer.mapping_address, self_, peer.member, job_key_, patience_,
+                                   memory_.sharing());
     if (!made) {
       mapped.error = made.error().message;
       threads_.core([=, this] { Finish(number, mapped, nullptr, 0, done); });

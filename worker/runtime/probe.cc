@@ -82,7 +82,7 @@ void Probe::Start(transport::PeerId peer, std::function<void(double)> done) {
 
 void Probe::Next(transport::PeerId peer) {
   Run& run = runs_.at(peer);
-  const transport::PieceName name{.kind = kPieceKind, .bytes = piece_bytes_};
+  const PieceName name{.kind = kPieceKind, .bytes = piece_bytes_};
   ++run.started;
   auto fetch = transport_.Fetch(peer, name, {*region_, kPieceBytes, piece_bytes_});
   if (!fetch) return Finish(peer, 0);
@@ -95,14 +95,14 @@ void Probe::Finish(transport::PeerId peer, double gb_per_second) {
   done(gb_per_second);
 }
 
-bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status) {
+bool Probe::OnFetchDone(transport::FetchId fetch, FetchStatus status) {
   const auto found = fetches_.find(fetch);
   if (found == fetches_.end()) return false;
   const transport::PeerId peer = found->second;
   fetches_.erase(found);
   const auto run = runs_.find(peer);
-  if (run == runs_.end() || status == transport::FetchStatus::kPeerDown) return true;
-  if (status != transport::FetchStatus::kOk) {
+  if (run == runs_.end() || status == FetchStatus::kPeerDown) return true;
+  if (status != FetchStatus::kOk) {
     Finish(peer, 0);
   } else if (++run->second.completed == 1) {
     run->second.from = MonotonicNow();  // the first one paid for registration and page faults
@@ -115,7 +115,7 @@ bool Probe::OnFetchDone(transport::FetchId fetch, transport::FetchStatus status)
   return true;
 }
 
-std::optional<transport::ServeAnswer> Probe::OnFetch(const transport::PieceName& name) const {
+std::optional<transport::ServeAnswer> Probe::OnFetch(const PieceName& name) const {
   if (name.kind != kPieceKind) return std::nullopt;
   transport::ServeAnswer answer;
   if (region_ && name.bytes <= piece_bytes_) {

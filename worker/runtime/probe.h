@@ -44,9 +44,9 @@ class Probe {
   void Start(transport::PeerId peer, std::function<void(double)> done);
   void OnPeerDown(transport::PeerId peer) { runs_.erase(peer); }
   // A fetch that is not the probe's: false.
-  bool OnFetchDone(transport::FetchId fetch, transport::FetchStatus status);
+  bool OnFetchDone(transport::FetchId fetch, FetchStatus status);
   // A piece that is not the probe's: nullopt.
-  std::optional<transport::ServeAnswer> OnFetch(const transport::PieceName& name) const;
+  std::optional<transport::ServeAnswer> OnFetch(const PieceName& name) const;
 
  private:
   struct Run {

@@ -28,8 +28,8 @@
 namespace lockstep::transport {
 namespace {
 
-const PeerIdentity kOwner{WorkerId(3), Incarnation(2)};
-const PeerIdentity kReader{WorkerId(1), Incarnation(1)};
+const MemberId kOwner{WorkerId(3), Incarnation(2)};
+const MemberId kReader{WorkerId(1), Incarnation(1)};
 const std::vector<std::byte> kKey(32, std::byte{0x5a});
 constexpr std::size_t kWords = 64 * 1024;
 constexpr Duration kLong = std::chrono::seconds(30);

@@ -11,10 +11,9 @@ namespace lockstep::fuzz {
 namespace {
 
 using transport::Handshake;
-using transport::PeerIdentity;
 
-const PeerIdentity kConnector{WorkerId(1), Incarnation(1)};
-const PeerIdentity kAcceptor{WorkerId(2), Incarnation(1)};
+const MemberId kConnector{WorkerId(1), Incarnation(1)};
+const MemberId kAcceptor{WorkerId(2), Incarnation(1)};
 
 std::vector<std::byte> Key() { return std::vector<std::byte>(32, std::byte{7}); }
 

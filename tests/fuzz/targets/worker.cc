@@ -99,7 +99,7 @@ class Shell {
         }
         break;
       case kFetchDone:
-        FinishFetch(static_cast<event::FetchStatus>(how % 3));
+        FinishFetch(static_cast<FetchStatus>(how % 3));
         break;
       case kAskPiece:
         Ask(peer, input);
@@ -152,7 +152,7 @@ class Shell {
       if (it->peer == peer) {
         const std::uint64_t fetch = it->fetch;
         it = fetches_.erase(it);
-        pending_.push_back(event::FetchDone{fetch, event::FetchStatus::kPeerDown});
+        pending_.push_back(event::FetchDone{fetch, FetchStatus::kPeerDown});
       } else {
         ++it;
       }
@@ -177,20 +177,20 @@ class Shell {
     }
   }
 
-  void FinishFetch(event::FetchStatus status) {
+  void FinishFetch(FetchStatus status) {
     if (fetches_.empty()) return;
     const std::uint64_t fetch = fetches_.front().fetch;
     if (given_up_.erase(fetch) > 0) {
-      status = event::FetchStatus::kGivenUp;
-    } else if (status == event::FetchStatus::kGivenUp) {
-      status = event::FetchStatus::kOk;
+      status = FetchStatus::kGivenUp;
+    } else if (status == FetchStatus::kGivenUp) {
+      status = FetchStatus::kOk;
     }
     fetches_.pop_front();
     Do(event::FetchDone{fetch, status});
   }
 
   void Ask(const MemberId& peer, Input& input) {
-    worker::Piece piece;
+    PieceName piece;
     piece.kind = input.Byte() % 5;
     piece.attempt = input.Byte();
     piece.round = input.Byte();

@@ -44,7 +44,7 @@ struct PeerWords {
   }
 };
 
-std::string Describe(const worker::Piece& piece) {
+std::string Describe(const PieceName& piece) {
   const std::uint64_t from = piece.offset / sizeof(float);
   const std::uint64_t to = from + piece.bytes / sizeof(float);
   switch (static_cast<PieceKind>(piece.kind)) {
@@ -68,13 +68,13 @@ struct EventWords {
   }
   std::string operator()(const event::FetchDone& e) const {
     switch (e.status) {
-      case event::FetchStatus::kOk:
+      case FetchStatus::kOk:
         return "";
-      case event::FetchStatus::kGone:
+      case FetchStatus::kGone:
         return "a fetch is refused: gone";
-      case event::FetchStatus::kGivenUp:
+      case FetchStatus::kGivenUp:
         return "a fetch has been given up";
-      case event::FetchStatus::kPeerDown:
+      case FetchStatus::kPeerDown:
         return "a fetch ends with its peer";
     }
     return "";

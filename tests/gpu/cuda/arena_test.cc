@@ -32,10 +32,9 @@ using transport::ArenaServer;
 using transport::BlockSpec;
 using transport::MapPeer;
 using transport::PeerArena;
-using transport::PeerIdentity;
 
-const PeerIdentity kOwner{WorkerId(3), Incarnation(2)};
-const PeerIdentity kReader{WorkerId(1), Incarnation(1)};
+const MemberId kOwner{WorkerId(3), Incarnation(2)};
+const MemberId kReader{WorkerId(1), Incarnation(1)};
 const std::vector<std::byte> kKey(32, std::byte{0x5a});
 constexpr Duration kLong = std::chrono::seconds(60);
 // More than the GPU's caches hold.

@@ -22,7 +22,7 @@ void Arrivals::OnEvent(const MemberId& worker, const worker::Event& event) {
   if (const auto* done = std::get_if<event::FetchDone>(&event)) {
     const auto fetch = fetches_.find({worker, done->fetch});
     if (fetch == fetches_.end()) return;
-    if (done->status == event::FetchStatus::kOk) arrive(fetch->second.part, fetch->second.range);
+    if (done->status == FetchStatus::kOk) arrive(fetch->second.part, fetch->second.range);
     fetches_.erase(fetch);
   } else if (const auto* from_peer = std::get_if<event::FromPeer>(&event)) {
     const auto decoded = worker::DecodePeerMessage(from_peer->bytes);
@@ -47,7 +47,7 @@ void Arrivals::OnEvent(const MemberId& worker, const worker::Event& event) {
 
 void Arrivals::OnAction(const MemberId& worker, const worker::Action& action) {
   if (const auto* fetch = std::get_if<action::Fetch>(&action)) {
-    const worker::Piece& piece = fetch->piece;
+    const PieceName& piece = fetch->piece;
     if (piece.kind != static_cast<std::uint32_t>(worker::PieceKind::kContribution)) return;
     const Part part{worker, fetch->peer, RoundId(piece.round),
                     PartIndex(static_cast<std::uint8_t>(piece.part))};

@@ -14,8 +14,8 @@ using Bytes = std::vector<std::byte>;
 using Role = Handshake::Role;
 using ::testing::HasSubstr;
 
-constexpr PeerIdentity kAlice{WorkerId(3), Incarnation(2)};
-constexpr PeerIdentity kBob{WorkerId(5), Incarnation(1)};
+constexpr MemberId kAlice{WorkerId(3), Incarnation(2)};
+constexpr MemberId kBob{WorkerId(5), Incarnation(1)};
 
 Bytes Key(unsigned char fill) { return Bytes(32, std::byte{fill}); }
 
@@ -26,7 +26,7 @@ struct Ends {
   std::vector<Bytes> crossed;
 
   explicit Ends(const Bytes& connector_key = Key(7), const Bytes& acceptor_key = Key(7),
-                std::optional<PeerIdentity> expected = kBob)
+                std::optional<MemberId> expected = kBob)
       : connector(Role::kConnector, kAlice, connector_key, expected),
         acceptor(Role::kAcceptor, kBob, acceptor_key, std::nullopt) {}
 
@@ -108,7 +108,7 @@ TEST(HandshakeTest, AnAcceptorsProofReflectedIsWorthNothing) {
 }
 
 TEST(HandshakeTest, AnotherIncarnationThanTheExpectedIsRefused) {
-  Ends ends(Key(7), Key(7), PeerIdentity{kBob.worker, kBob.incarnation.Next()});
+  Ends ends(Key(7), Key(7), MemberId{kBob.worker, kBob.incarnation.Next()});
   const auto error = ends.Run();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code, ErrorCode::kRefused);

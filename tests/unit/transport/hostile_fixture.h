@@ -24,8 +24,8 @@
 
 namespace lockstep::transport::tcp {
 
-inline constexpr PeerIdentity kServer{WorkerId(1), Incarnation(1)};
-inline constexpr PeerIdentity kHostile{WorkerId(2), Incarnation(1)};
+inline constexpr MemberId kServer{WorkerId(1), Incarnation(1)};
+inline constexpr MemberId kHostile{WorkerId(2), Incarnation(1)};
 inline constexpr std::size_t kWindow = 4;
 
 inline std::vector<std::byte> JobKey() { return std::vector<std::byte>(32, std::byte{9}); }
@@ -186,10 +186,10 @@ class HostileFixture : public ::testing::Test, public Handler {
     return last_reason_;
   }
 
-  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {
+  void OnPeerUp(PeerId, const MemberId&, const PathReport&) override {
     Change([&] { ++ups_; });
   }
-  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnConnectFailed(const MemberId&, const Error&) override {}
   void OnPeerDown(PeerId, const Error& reason) override {
     Change([&] {
       ++downs_;

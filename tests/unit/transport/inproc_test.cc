@@ -56,10 +56,10 @@ class End : public Handler {
     return holds();
   }
 
-  void OnPeerUp(PeerId id, const PeerIdentity&, const PathReport&) override {
+  void OnPeerUp(PeerId id, const MemberId&, const PathReport&) override {
     Change([&] { peer = id; });
   }
-  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnConnectFailed(const MemberId&, const Error&) override {}
   void OnPeerDown(PeerId, const Error&) override {
     Change([&] { ++downs; });
   }

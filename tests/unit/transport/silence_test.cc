@@ -23,8 +23,8 @@ class Member final : public Handler {
     EXPECT_TRUE(transport->Start(this).ok());
   }
   ~Member() override { transport->Stop(); }
-  void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override { up.set_value(); }
-  void OnConnectFailed(const PeerIdentity&, const Error&) override {}
+  void OnPeerUp(PeerId, const MemberId&, const PathReport&) override { up.set_value(); }
+  void OnConnectFailed(const MemberId&, const Error&) override {}
   void OnPeerDown(PeerId, const Error&) override {}
   void OnMessage(PeerId, std::span<const std::byte>) override {}
   ServeAnswer OnFetch(PeerId, const PieceName&) override { return {}; }

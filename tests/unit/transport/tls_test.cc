@@ -21,12 +21,10 @@ class TlsTest : public HostileFixture {
   // What comes of a connection of another member to the fixture's transport.
   static Error WhyRefused(const Options& options, const std::string& address) {
     struct Connector final : Handler {
-      void OnPeerUp(PeerId, const PeerIdentity&, const PathReport&) override {
+      void OnPeerUp(PeerId, const MemberId&, const PathReport&) override {
         why.set_value({ErrorCode::kInvalid, "it is up"});
       }
-      void OnConnectFailed(const PeerIdentity&, const Error& error) override {
-        why.set_value(error);
-      }
+      void OnConnectFailed(const MemberId&, const Error& error) override { why.set_value(error); }
       void OnPeerDown(PeerId, const Error&) override {}
       void OnMessage(PeerId, std::span<const std::byte>) override {}
       ServeAnswer OnFetch(PeerId, const PieceName&) override { return {}; }

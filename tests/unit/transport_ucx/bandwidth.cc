@@ -51,13 +51,13 @@ class Fetcher final : public Handler {
  public:
   explicit Fetcher(Transport& transport) : transport_(transport), target_(kRegionBytes) {}
 
-  void OnPeerUp(PeerId peer, const PeerIdentity&, const PathReport& path) override {
+  void OnPeerUp(PeerId peer, const MemberId&, const PathReport& path) override {
     peer_ = peer;
     std::printf("%s\n%10s %6s %10s\n", path.text.c_str(), "bytes", "window", "MiB/s");
     region_ = *transport_.Register(MemoryKind::kHost, target_.data(), target_.size());
     up_.set_value();
   }
-  void OnConnectFailed(const PeerIdentity&, const Error& error) override { Die(error.message); }
+  void OnConnectFailed(const MemberId&, const Error& error) override { Die(error.message); }
   void OnPeerDown(PeerId, const Error& reason) override {
     if (outstanding_ > 0) Die(reason.message);
   }

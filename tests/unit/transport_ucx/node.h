@@ -29,10 +29,10 @@ inline Options MakeOptions(std::uint32_t worker) {
 
 // What the recorder has seen. Guarded by the node's mutex.
 struct Seen {
-  std::vector<std::pair<PeerId, PeerIdentity>> up;
+  std::vector<std::pair<PeerId, MemberId>> up;
   std::vector<std::string> paths;
   std::vector<std::pair<PeerId, Error>> down;
-  std::vector<std::pair<PeerIdentity, Error>> failed;
+  std::vector<std::pair<MemberId, Error>> failed;
   std::vector<std::string> messages;
   std::vector<std::uint64_t> served;
   std::map<FetchId, FetchStatus> fetched;
@@ -82,7 +82,7 @@ class Node final : public Handler {
   }
 
   // Connects and returns the peer.
-  PeerId ConnectTo(const PeerIdentity& who, const std::string& address) {
+  PeerId ConnectTo(const MemberId& who, const std::string& address) {
     const std::size_t before = seen().up.size();
     Call([&] { transport_->Connect(who, address); });
     EXPECT_TRUE(WaitFor([&](const Seen& s) { return s.up.size() > before || !s.failed.empty(); }));
@@ -91,13 +91,13 @@ class Node final : public Handler {
     return s.up.empty() ? PeerId() : s.up.back().first;
   }
 
-  void OnPeerUp(PeerId peer, const PeerIdentity& who, const PathReport& path) override {
+  void OnPeerUp(PeerId peer, const MemberId& who, const PathReport& path) override {
     Note([&](Seen& s) {
       s.up.emplace_back(peer, who);
       s.paths.push_back(path.text);
     });
   }
-  void OnConnectFailed(const PeerIdentity& who, const Error& error) override {
+  void OnConnectFailed(const MemberId& who, const Error& error) override {
     Note([&](Seen& s) { s.failed.emplace_back(who, error); });
   }
   void OnPeerDown(PeerId peer, const Error& reason) override {

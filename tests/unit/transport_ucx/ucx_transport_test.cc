@@ -64,8 +64,8 @@ class Pair : public ::testing::Test {
 };
 
 TEST_F(Pair, KnowsWhoIsThereAndHowBytesTravel) {
-  EXPECT_EQ(a.seen().up[0].second, (PeerIdentity{WorkerId(1), Incarnation(1)}));
-  EXPECT_EQ(b.seen().up[0].second, (PeerIdentity{WorkerId(0), Incarnation(1)}));
+  EXPECT_EQ(a.seen().up[0].second, (MemberId{WorkerId(1), Incarnation(1)}));
+  EXPECT_EQ(b.seen().up[0].second, (MemberId{WorkerId(0), Incarnation(1)}));
   for (const std::string& path : {a.seen().paths[0], b.seen().paths[0]}) {
     EXPECT_EQ(path.rfind("ucx: ", 0), 0u) << path;
     EXPECT_NE(path.find('/'), std::string::npos) << path;

@@ -24,7 +24,7 @@ class AttemptsTest : public MachineTest {
     PeerSays(StateReady{bucket, version, Attempt(attempt), ++tag_, 0, false});
     const auto fetches = All<action::Fetch>();
     ASSERT_EQ(fetches.size(), 1u);
-    Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+    Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
   }
 
   std::uint32_t tag_ = 0;
@@ -90,7 +90,7 @@ TEST_F(AttemptsOfTwoBucketsTest, ABucketOfAReplacedAttemptIsCopiedAgain) {
   Tell(CommitOf(0, 1));
   PeerSays(StateReady{1, 1, Attempt(1), ++tag_, 0, false});
   ASSERT_EQ(All<action::Fetch>().size(), 1u);
-  Do(event::FetchDone{All<action::Fetch>()[0].fetch, event::FetchStatus::kOk});
+  Do(event::FetchDone{All<action::Fetch>()[0].fetch, FetchStatus::kOk});
   EXPECT_FALSE(Told<Level>());
   Copy(0, 1, 1);
   EXPECT_TRUE(Told<Level>());

@@ -12,7 +12,6 @@
 namespace lockstep::worker {
 namespace {
 
-using event::FetchStatus;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
@@ -26,14 +25,14 @@ class FakeTransport final : public transport::Transport {
   void PostAt(Time, std::function<void()> task) override { timers.push_back(std::move(task)); }
   const transport::Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return {}; }
-  void Connect(const transport::PeerIdentity&, const std::string&) override {}
+  void Connect(const MemberId&, const std::string&) override {}
   void Close(transport::PeerId, std::string reason) override { closed.push_back(reason); }
   Result<transport::RegionId> Register(transport::MemoryKind, void*, std::size_t) override {
     return transport::RegionId(1);
   }
   void Unregister(transport::RegionId) override {}
   bool Send(transport::PeerId, std::span<const std::byte>) override { return true; }
-  Result<transport::FetchId> Fetch(transport::PeerId, const transport::PieceName& name,
+  Result<transport::FetchId> Fetch(transport::PeerId, const PieceName& name,
                                    const transport::Slice&) override {
     ++tries;
     if (down) return Error{ErrorCode::kClosed, "down"};
@@ -70,7 +69,7 @@ struct FetchQueueTest : ::testing::Test {
   void Fetch(std::uint64_t number) {
     queue.Fetch(kPeer, number, {.offset = number, .bytes = 8}, {transport::RegionId(1), 0, 8});
   }
-  bool Done(std::uint64_t id, transport::FetchStatus status = transport::FetchStatus::kOk) {
+  bool Done(std::uint64_t id, FetchStatus status = FetchStatus::kOk) {
     return queue.OnFetchDone(transport::FetchId(id), status);
   }
 
@@ -125,7 +124,7 @@ TEST_F(FetchQueueTest, GivenUpItEndsOnceWhereverItIs) {
   EXPECT_THAT(reports, IsEmpty());  // never from within
   transport.RunPosted();
   EXPECT_THAT(reports, ElementsAre(Pair(3, FetchStatus::kGivenUp)));
-  EXPECT_TRUE(Done(1, transport::FetchStatus::kGivenUp));
+  EXPECT_TRUE(Done(1, FetchStatus::kGivenUp));
   transport.room = 5;
   transport.RunTimers();
   EXPECT_THAT(transport.fetched, ElementsAre(1, 2, 4));

@@ -84,7 +84,7 @@ TEST_F(HeartbeatTest, WhoAsksForPiecesIsThere) {
   Begin(0);
   PeerSays(MapState{false});
   Count();
-  Pass(10 * kSilence, [&] { (void)machine_.OnPieceAsked(kPeer, Piece{}); });
+  Pass(10 * kSilence, [&] { (void)machine_.OnPieceAsked(kPeer, PieceName{}); });
   EXPECT_EQ(closed_, 0u);
 }
 

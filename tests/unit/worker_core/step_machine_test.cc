@@ -72,7 +72,7 @@ TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
   ASSERT_TRUE(ready);
   EXPECT_TRUE(ready->sealed);
 
-  Piece piece;
+  PieceName piece;
   piece.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
   piece.attempt = ready->tag;
   piece.bytes = 4096;
@@ -144,7 +144,7 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   auto fetches = All<action::Fetch>();
   ASSERT_EQ(fetches.size(), 1u);
   EXPECT_EQ(fetches[0].to.range, (FloatRange{0, 2048}));
-  Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+  Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
   ASSERT_TRUE(Told<Receipts>());
   EXPECT_EQ(Told<Receipts>()->parts, (std::vector<ReceivedPart>{{kPeer, PartIndex(0)}}));
 
@@ -165,7 +165,7 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   PeerSays(theirs);
   fetches = All<action::Fetch>();
   ASSERT_EQ(fetches.size(), 1u);
-  Do(event::FetchDone{fetches[0].fetch, event::FetchStatus::kOk});
+  Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   EXPECT_EQ(All<action::StartWork>().size(), 0u);
   Do(event::OpDone{All<action::Apply>()[0].op, false, 42, ""});
@@ -214,7 +214,7 @@ TEST_F(StepMachineTest, ARoundThatBeginsOnceMoreHasItsFirstPartAgain) {
   EXPECT_TRUE(All<action::Fetch>().empty());
   PeerSays(PartReady{RoundId(0), PartIndex(0), 12, 1, 1, true, Attempt(2), {}});
   ASSERT_EQ(All<action::Fetch>().size(), 1u);
-  Do(event::FetchDone{All<action::Fetch>()[0].fetch, event::FetchStatus::kOk});
+  Do(event::FetchDone{All<action::Fetch>()[0].fetch, FetchStatus::kOk});
   ASSERT_TRUE(Told<Receipts>());
   EXPECT_EQ(Told<Receipts>()->map_version, 2u);
 }
@@ -253,7 +253,7 @@ TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
   theirs.generation = 5;
   PeerSays(theirs);
   for (const auto& fetch : All<action::Fetch>()) {
-    Do(event::FetchDone{fetch.fetch, event::FetchStatus::kOk});
+    Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }
   EXPECT_TRUE(All<action::Apply>().empty());
   Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
@@ -285,7 +285,7 @@ TEST_F(StepMachineTest, ADonorCopiesForAJoiner) {
   Do(event::OpDone{All<action::CopyState>()[0].op, false, 0, ""});
   const auto ready = Said<StateReady>();
   ASSERT_TRUE(ready);
-  Piece piece;
+  PieceName piece;
   piece.kind = static_cast<std::uint32_t>(PieceKind::kState);
   piece.attempt = ready->tag;
   piece.bytes = 4 * 4096;
@@ -325,7 +325,7 @@ TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
   theirs.generation = 5;
   PeerSays(theirs);
   for (const auto& fetch : All<action::Fetch>()) {
-    Do(event::FetchDone{fetch.fetch, event::FetchStatus::kOk});
+    Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   Do(event::OpDone{All<action::Apply>()[0].op, false, 42, ""});

@@ -1,0 +1,30 @@
+// What the worker's pure core and the transport both say about bulk: which piece is asked for, and
+// how asking for it ended.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace lockstep {
+
+// Names a piece to the peer that serves it. Opaque to the transport; the exchange gives it its
+// meaning (worker/core/peer_messages.h).
+struct PieceName {
+  std::uint32_t kind = 0;
+  std::uint32_t attempt = 0;
+  std::uint64_t round = 0;
+  std::uint32_t owner = 0;
+  std::uint32_t part = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;   // length; a serve of any other length is a protocol error
+  auto operator<=>(const PieceName&) const = default;
+};
+
+enum class FetchStatus : std::uint8_t {
+  kOk,
+  kGone,      // the peer does not have the piece (any more, or not yet)
+  kGivenUp,   // it was given up before the bytes were complete; the destination is free again now
+  kPeerDown,  // the connection ended
+};
+
+}  // namespace lockstep
