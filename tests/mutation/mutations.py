@@ -116,9 +116,9 @@ MUTATIONS = [
     # Of our own: the worker core.
     Mutation(
         "contributions are let go one round early",
-        "worker/core/core.cc",
-        "  own_.ReleaseBefore(commit.round);\n",
-        "  own_.ReleaseBefore(commit.round.Next());\n",
+        "worker/core/own_work.cc",
+        "    if (c.round < commit.round) c.dropped = true;\n",
+        "    if (c.round <= commit.round) c.dropped = true;\n",
         WORKER,
     ),
     Mutation(
@@ -137,8 +137,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a promise not to apply is forgotten",
-        "worker/core/sums_failover.cc",
-        "  if (!holds) entry.fenced = true;\n",
+        "worker/core/round_sums.cc",
+        "  if (!holds) fenced_ = true;\n",
         "",
         WORKER,
     ),

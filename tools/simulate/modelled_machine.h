@@ -12,13 +12,13 @@ struct ModelledWorker::Machine {
       : context(std::move(config), layout),
         buffers(context),
         peers(context),
-        maps(context),
-        own(context, buffers, peers, maps) {}
+        rounds(context),
+        own(context, buffers, peers, rounds) {}
 
   worker::Context context;
   worker::Buffers buffers;
-  worker::Peers peers;     // knows nobody
-  worker::RoundMaps maps;  // empty: OwnWork announces nothing
+  worker::Peers peers;        // knows nobody
+  worker::LiveRounds rounds;  // without owners: OwnWork announces nothing
   worker::OwnWork own;
   worker::Actions actions;  // being carried out
 };

@@ -88,7 +88,10 @@ void ModelledWorker::Adopt(const Plan& plan) {
       plan.assignments.begin(), plan.assignments.end(), self_,
       [](const Assignment& assignment, const MemberId& id) { return assignment.member < id; });
   if (at != plan.assignments.end() && at->member == self_) own.assignments.push_back(*at);
-  machine_->own.OnPlan(own);
+  if (plan.round >= machine_->rounds.first_not_closed()) {
+    machine_->rounds.At(plan.round).plan = plan.attempt;
+    machine_->own.OnPlan(own);
+  }
   TakeOwners(plan.round, plan.owners);
 }
 
@@ -128,18 +131,17 @@ void ModelledWorker::On(const Commit& m) {
     return;
   }
   carries_ = m.next && m.next->carries;
+  machine_->rounds.OnCommitted(m.round);
+  machine_->own.OnCommit(m);
+  machine_->rounds.Prune(m.round);
   if (carries_) {
-    machine_->own.CarryOver(m);
     for (Received& received : received_) {
       const bool counted = std::ranges::any_of(m.parts, [&](const CommittedPart& part) {
         return part.member == received.part.member && part.part == received.part.part;
       });
       if (received.round == m.round && !counted) received.round = m.round.Next();
     }
-  } else {
-    machine_->own.Stop(m.round.Next());
   }
-  machine_->own.ReleaseBefore(m.round);
   exchange_->OnCommitted(host_->now());
   if (m.next) Adopt(*m.next);
   Publish(m);

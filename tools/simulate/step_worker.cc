@@ -104,6 +104,7 @@ void StepWorker::Handle(const worker::Event& event) {
   in_step_ = true;
   const worker::Actions actions = machine_->Step(host_->now(), event);
   in_step_ = false;
+  machine_->CheckInvariants();
   for (const worker::Action& action : actions) {
     if (cluster_->on_action) cluster_->on_action(self_, action);
     std::visit([&](const auto& a) { Do(a); }, action);

@@ -56,6 +56,9 @@ void Buffers::Release(const BufferId& buffer) {
 }
 
 std::uint64_t Buffers::Serve(const MemberId& peer, const BufferId& buffer) {
+  LOCKSTEP_CHECK(buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState,
+                 "I4: {} is served out of a buffer that is not for sending", Name(peer));
+  LOCKSTEP_CHECK(Taken(buffer), "I4: {} is served out of a buffer that is free", Name(peer));
   serves_[next_cookie_] = {peer, buffer};
   return next_cookie_++;
 }
@@ -76,7 +79,13 @@ void Buffers::EndFetch(const BufferId& into) {
   if (--at->second == 0) fetches_.erase(at);
 }
 
-void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) { ops_[op] = std::move(uses); }
+void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) {
+  for (const BufferId& buffer : uses) {
+    const bool pooled = buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState;
+    LOCKSTEP_CHECK(!pooled || Taken(buffer), "I4: operation {} uses a buffer that is free", op);
+  }
+  LOCKSTEP_CHECK(ops_.try_emplace(op, std::move(uses)).second, "operation {} began twice", op);
+}
 
 void Buffers::EndOp(std::uint64_t op) {
   LOCKSTEP_CHECK(ops_.erase(op) == 1, "operation {} ended twice", op);
@@ -92,6 +101,20 @@ bool Buffers::InUse(const BufferId& buffer) const {
 bool Buffers::ServedOf(const BufferId& buffer) const {
   return std::any_of(serves_.begin(), serves_.end(),
                      [&](const auto& s) { return s.second.buffer == buffer; });
+}
+
+void Buffers::CheckInvariants() const {
+  LOCKSTEP_CHECK(taken_.size() <= kContributionBuffers + kSumBuffers + kStateOutBuffers,
+                 "I7: {} buffers are taken", taken_.size());
+  for (const BufferId& buffer : taken_) {
+    LOCKSTEP_CHECK(buffer.index < PoolSize(buffer.kind), "I7: buffer {} of {} is taken",
+                   buffer.index, PoolSize(buffer.kind));
+  }
+  for (const auto& [buffer, fetches] : fetches_) {
+    LOCKSTEP_CHECK(fetches > 0, "a buffer that nothing is fetched into waits for a fetch");
+    LOCKSTEP_CHECK(buffer.kind != BufferKind::kContribution && buffer.kind != BufferKind::kStateOut,
+                   "I4: a fetch lands in what is served");
+  }
 }
 
 }  // namespace lockstep::worker

@@ -1,5 +1,9 @@
 // Who uses which buffer now. A buffer may be written anew only when nobody does: no send that a
-// peer was served, no fetch into it, no operation that reads or writes it.
+// peer was served, no fetch into it, no operation that reads or writes it (I4).
+//
+// In: buffers that are taken and given back, and the beginning and end of each use. Out: whether a
+// buffer is in use, a free one of a pool, and, where a peer that does not read pins the one that is
+// needed, the end of its connection (I6: nobody waits for it).
 #pragma once
 
 #include <map>
@@ -32,8 +36,12 @@ class Buffers {
 
   bool InUse(const BufferId& buffer) const;
   bool ServedOf(const BufferId& buffer) const;
+  // Of a pool: whoever took it has not given it back.
+  bool Taken(const BufferId& buffer) const { return taken_.contains(buffer); }
   bool Operating() const { return !ops_.empty(); }
   std::size_t pins() const { return serves_.size(); }
+
+  void CheckInvariants() const;
 
  private:
   struct Served {
@@ -41,12 +49,13 @@ class Buffers {
     BufferId buffer;
   };
   Context& context_;
+  // Uses may outlive the taking: what was given back while it is read is free once it is not.
   std::set<BufferId> taken_;
   std::uint64_t next_cookie_ = 1;
   std::map<std::uint64_t, Served> serves_;
-  std::map<BufferId, std::uint32_t> fetches_;
+  std::map<BufferId, std::uint32_t> fetches_;  // under way, never 0
   std::map<std::uint64_t, std::vector<BufferId>> ops_;
-  std::set<MemberId> closing_;  // and still served
+  std::set<MemberId> closing_;  // and still served, so each is closed once
 };
 
 }  // namespace lockstep::worker

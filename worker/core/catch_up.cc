@@ -26,6 +26,11 @@ void CatchUpJob::Begin(const CatchUp& order) {
   versions_.assign(context_.layout.bucket_count(), std::nullopt);
 }
 
+void CatchUpJob::End() {
+  Abandon();
+  active_ = false;
+}
+
 std::size_t CatchUpJob::buckets_copied() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(versions_, [](const auto& version) { return version.has_value(); }));
@@ -123,6 +128,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
     Abandon();
     return;
   }
+  LOCKSTEP_CHECK(copy_->missing >= done.want.to.range.count, "more of a bucket came than it has");
   copy_->missing -= done.want.to.range.count;
   if (copy_->missing > 0) return;
   versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
@@ -158,6 +164,25 @@ void CatchUpJob::Update(bool quiet) {
   if (lacking == versions_.end()) return;
   copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0};
   context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
+}
+
+void CatchUpJob::CheckInvariants() const {
+  LOCKSTEP_CHECK(!copy_ || active_, "a bucket is copied for a worker that is level");
+  LOCKSTEP_CHECK(!copy_ || copy_->bucket < versions_.size(), "bucket {} is copied", copy_->bucket);
+  LOCKSTEP_CHECK(!copy_ || copy_->tag || copy_->missing == 0,
+                 "a copy is fetched that the donor has not announced");
+  LOCKSTEP_CHECK(!copy_ || !copy_->tag || copy_->missing > 0, "a copy is there and not taken");
+  LOCKSTEP_CHECK(!copy_ || copy_->version >= next_.value,
+                 "a bucket is copied at version {}, whose sums from {} on are gone", copy_->version,
+                 next_);
+  if (!active_) return;
+  LOCKSTEP_CHECK(next_ >= open_round_, "it worked in rounds before {}, from which on it copied",
+                 open_round_);
+  for (const auto& version : versions_) {
+    LOCKSTEP_CHECK(!version || version->value >= next_.value,
+                   "a bucket is at version {} and misses the sums before round {}", version->value,
+                   next_);
+  }
 }
 
 }  // namespace lockstep::worker

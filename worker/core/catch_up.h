@@ -2,6 +2,13 @@
 // sums of the rounds after its copy, until all are level. A version counts applied rounds: version
 // v is the state before round v. Until round v is committed, round v - 1 may get another attempt,
 // so each bucket remembers which attempt at its last round it contains.
+//
+// In: the order to catch up and from whom, what the donor answers, fetches that end, rounds that
+// were applied. Out: StateWant, StateTaken, fetches, Copied. Which round is applied next, and that
+// this worker is level, the core decides (core.cc), out of what is said here.
+//
+// Invariants: a bucket is never ahead of the donor nor behind the next round for long: its version
+// is none, next() or later. One copy is under way at a time, of a bucket that is behind next().
 #pragma once
 
 #include <optional>
@@ -21,7 +28,7 @@ class CatchUpJob {
   void Begin(const CatchUp& order);
   // The same with the donor known, from another round on: what was worked in of it was replaced.
   void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round, order_}); }
-  void End() { active_ = false; }
+  void End();
   bool active() const { return active_; }
   std::size_t buckets_copied() const;             // at least once, and not lost since
   std::uint32_t order() const { return order_; }  // the last one, also when it is over; 0: none
@@ -62,6 +69,8 @@ class CatchUpJob {
   // Asks for the next bucket. `quiet`: nobody reads or writes the state.
   void Update(bool quiet);
 
+  void CheckInvariants() const;
+
  private:
   struct Version {
     std::uint64_t value = 0;
@@ -70,12 +79,13 @@ class CatchUpJob {
   static bool IsAt(const std::optional<Version>& version, RoundId round) {
     return version && version->value == round.value;
   }
+  // Asked for until it has a tag, which the donor's answer gives it; then being fetched.
   struct Copy {
     std::uint32_t bucket = 0;
-    std::uint64_t version = 0;         // at least
-    Attempt attempt;                   // once it is there
-    std::optional<std::uint32_t> tag;  // once it is there: being fetched
-    std::uint64_t missing = 0;         // floats
+    std::uint64_t version = 0;         // until it has a tag: at least
+    Attempt attempt;                   // at round version - 1, as the donor has it
+    std::optional<std::uint32_t> tag;  // of the donor's copy
+    std::uint64_t missing = 0;         // floats, of all state tensors
   };
   void Abandon();
 
@@ -85,7 +95,7 @@ class CatchUpJob {
   const Peers& peers_;
   bool active_ = false;
   bool waits_for_donor_ = false;  // the one named cannot help
-  std::uint32_t order_ = 0;
+  std::uint32_t order_ = 0;       // of the coordinator; what is said of an older one is void there
   MemberId donor_;
   RoundId open_round_;
   RoundId next_;

@@ -1,7 +1,7 @@
-// What the parts cannot decide alone.
 #include "worker/core/core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -14,13 +14,14 @@ Core::Core(MachineConfig config, Layout layout)
       fetcher_(context_, buffers_),
       peers_(context_),
       heartbeat_(context_),
-      maps_(context_),
-      own_(context_, buffers_, peers_, maps_),
-      inputs_(context_, buffers_, fetcher_, peers_, maps_),
-      sums_(context_, buffers_, fetcher_, peers_, inputs_, own_),
+      rounds_(context_),
+      own_(context_, buffers_, peers_, rounds_),
+      inputs_(context_, buffers_, fetcher_, peers_, rounds_),
+      sums_(context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_),
       catch_up_(context_, buffers_, fetcher_, peers_),
       donor_(context_, buffers_),
-      side_(context_) {}
+      evaluation_(context_),
+      upload_(context_) {}
 
 Actions Core::Step(Time now, const Event& event) {
   LOCKSTEP_CHECK(now >= context_.now, "time went back");
@@ -28,16 +29,18 @@ Actions Core::Step(Time now, const Event& event) {
   context_.actions.clear();
   if (!exited_) {
     std::visit([&](const auto& e) { On(e); }, event);
-    if (!exited_) Settle();
+    if (!exited_) Proceed();
   }
   for (const Action& action : context_.actions) {
     if (const auto* said = std::get_if<action::ToPeer>(&action)) heartbeat_.OnSaid(said->peer);
   }
+  if (!exited_) CheckCheapInvariants();
   return std::move(context_.actions);
 }
 
 // The order matters: first what frees buffers, then what takes them.
-void Core::Settle() {
+void Core::Proceed() {
+  Prune();
   own_.Update();
   inputs_.Update();
   sums_.Update();
@@ -45,14 +48,16 @@ void Core::Settle() {
   if (standing_ == Standing::kCatching) WorkInWhileCatchingUp();
   ApplyIfPossible();
   if (standing_ == Standing::kLevel && !applying_ && !finish_) {
-    own_.BeginIfPossible(next_, sums_.Committed(next_));
+    own_.BeginIfPossible(next_, rounds_.SumsOf(next_) != nullptr);
   }
   if (!applying_) {
     donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt,
                   newest_ ? newest_->attempt : Attempt());
   }
-  catch_up_.Update(!applying_ && !own_.UsesParameters() && !side_.ReadsState());
-  side_.Update(!own_.Computing());
+  catch_up_.Update(!applying_ && !own_.UsesParameters() && !evaluation_.ReadsState() &&
+                   !upload_.ReadsState());
+  evaluation_.Update(!own_.Computing());
+  upload_.Update();
   fetcher_.Pump();
   if (!buffers_.Operating()) {
     peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
@@ -61,14 +66,248 @@ void Core::Settle() {
   SetTimer();
 }
 
+// --- events
+// -----------------------------------------------------------------------------------------------
+
+void Core::On(const event::FromCoordinator& e) {
+  if (const Status status = check_.Take(e.message); !status) return Break(status.error().message);
+  std::visit([&](const auto& message) { On(message); }, e.message);
+}
+
+void Core::On(const event::PeerUp& e) {
+  peers_.OnUp(e);
+  heartbeat_.OnUp(e.peer);
+  inputs_.OnPeerUp(e.peer);
+  sums_.OnPeerUp(e.peer);
+}
+
+void Core::On(const event::PeerDown& e) {
+  const bool was_up = peers_.Up(e.peer);
+  peers_.OnDown(e);
+  heartbeat_.OnDown(e.peer);
+  if (!was_up) return;
+  for (const Want& want : fetcher_.OnPeerDown(e.peer)) {
+    inputs_.OnDropped(want);
+    sums_.OnDropped(want);
+  }
+  own_.OnPeerDown(e.peer);
+  donor_.OnPeerDown(e.peer);
+  catch_up_.OnPeerDown(e.peer);
+  // Also before the start: it may have been reported as reached.
+  if (!peers_.Left(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
+}
+
+void Core::On(const event::PeerMapped& e) {
+  peers_.OnMapped(e);
+  inputs_.OnPeerUp(e.peer);
+}
+
+void Core::On(const event::FromPeer& e) {
+  if (!peers_.Up(e.peer)) return;
+  heartbeat_.OnHeard(e.peer);
+  const auto decoded = DecodePeerMessage(e.bytes);
+  Status status =
+      !decoded.ok()
+          ? Status(decoded.error())
+          : std::visit([&](const auto& message) { return On(e.peer, message, decoded->floats); },
+                       decoded->message);
+  if (!status) context_.Emit(action::ClosePeer{e.peer, status.error().message});
+}
+
+Status Core::On(const MemberId& peer, const MapState& m, std::span<const std::byte>) {
+  peers_.OnMapState(peer, m);
+  // What was waited for through the transport may be read in place now.
+  inputs_.OnPeerUp(peer);
+  return {};
+}
+
+Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::byte>) {
+  bool gone = false;
+  Status status = catch_up_.OnStateReady(peer, m, gone);
+  if (gone) {
+    context_.Tell(Behind{next_, false, fmt::format("{} has no state to give", Name(peer)),
+                         catch_up_.order()});
+  }
+  return status;
+}
+
+void Core::On(const event::FetchDone& e) {
+  const Fetcher::Done done = fetcher_.OnFetchDone(e);
+  if (done.status == FetchStatus::kOk || done.status == FetchStatus::kGone) {
+    heartbeat_.OnHeard(done.want.peer);
+  }
+  switch (static_cast<PieceKind>(done.want.piece.kind)) {
+    case PieceKind::kContribution:
+      inputs_.OnFetchDone(done);
+      break;
+    case PieceKind::kSum:
+      sums_.OnFetchDone(done);
+      break;
+    case PieceKind::kState:
+      catch_up_.OnFetchDone(done);
+      break;
+  }
+}
+
+void Core::On(const event::OpDone& e) {
+  if (digest_op_ == e.op) {
+    context_.Tell(Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
+    End({finish_->reason, false, false, e.text, ""});
+    return;
+  }
+  if (evaluation_.OnOpDone(e) || upload_.OnOpDone(e) || own_.OnOpDone(e)) return;
+  buffers_.EndOp(e.op);
+  if (applying_ && applying_->op == e.op) {
+    OnApplied(e);
+  } else if (!sums_.OnOpDone(e)) {
+    // Neither of the two: a copy or a reduction that is wanted no longer.
+    donor_.OnOpDone(e);
+  }
+}
+
+void Core::On(const event::LeaveAsked& e) {
+  End({e.reason, false, true, "", NotFinal()});
+  context_.Tell(Leave{e.reason});
+}
+
+void Core::On(const event::CoordinatorGone& e) {
+  if (!finish_) return End({e.reason, true, false, "", NotFinal()});
+  // Its last word was heard: it need not be there for the rest.
+  if (digest_op_) End({finish_->reason, false, false, "", ""});
+}
+
+void Core::On(const Refuse& m) {
+  End({fmt::format("the coordinator refuses this worker: {}", m.reason), true, false, "",
+       NotFinal()});
+}
+
+void Core::On(const event::TimerDue& e) {
+  timer_ = kNever;
+  heartbeat_.OnTimer(e);
+  peers_.OnTimer();
+  own_.OnTimer();
+}
+
+void Core::On(const Form& m) {
+  peers_.OnForm(m);
+  if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
+    Break("it names more workers than a job can have");
+  }
+}
+
+void Core::On(const MemberLeft& m) { peers_.OnLeft(m); }
+
+void Core::On(const Evaluate& m) {
+  if (!evaluation_.OnEvaluate(m))
+    Break("it lets evaluate more and more, without waiting for results");
+}
+
+void Core::On(const Start& m) {
+  if (standing_ != Standing::kNotStarted) {
+    // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
+    if (m.source != StateSource::kPeers) return;
+    plan_ = m.plan;
+    const auto known = rounds_.PlanOf(m.plan.round);
+    if (known && *known < m.plan.attempt) PlanAnew(m.plan);
+    return;
+  }
+  next_ = m.plan.round;
+  rounds_.Expect(next_);
+  switch (m.source) {
+    case StateSource::kSeed:
+      context_.Emit(action::InitializeState{});
+      standing_ = Standing::kLevel;
+      break;
+    case StateSource::kCheckpoint:
+      standing_ = Standing::kLevel;
+      break;
+    case StateSource::kPeers:
+      standing_ = Standing::kBehind;
+      break;
+  }
+  Adopt(m.plan);
+}
+
+void Core::On(const Commit& m) {
+  if (Follows() && m.round < next()) {
+    if (!Replaces(m)) {
+      // What was copied may have been ahead of this commit; its plan is not.
+      const bool void_by_now = newest_ && newest_->round == m.round && m.attempt < newest_->attempt;
+      const bool newer = m.next && m.next->round == next() && !void_by_now &&
+                         (!plan_ || std::pair(plan_->round, plan_->attempt) <
+                                        std::pair(m.next->round, m.next->attempt));
+      if (newer) Adopt(*m.next);
+      WriteCheckpointIfAsked(m);
+      return;
+    }
+    if (!GoBackFor(m)) return;
+  }
+  Follow(m);
+}
+
+void Core::On(const NewOwners& m) {
+  if (rounds_.SumsOf(m.round) != nullptr) return;
+  const OwnerMap* known = rounds_.OwnersOf(m.round);
+  if (known == nullptr || known->version >= m.owners.version) return;
+  rounds_.SetOwners(m.round, m.owners);
+  inputs_.OnMapChanged();
+}
+
+void Core::On(const TakeSums& m) {
+  if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
+  const RoundSums* sums = rounds_.SumsOf(m.commit.round);
+  if (sums == nullptr || sums->commit().attempt != m.commit.attempt) {
+    if (!Follow(m.commit)) return;
+  }
+  sums_.OnTakeSums(m);
+}
+
+void Core::On(const CatchUp& m) {
+  if (standing_ == Standing::kNotStarted) return;
+  standing_ = Standing::kCatching;
+  if (applying_) applying_->abandoned = true;
+  own_.StopAll();
+  rounds_.ReopenFrom(m.open_round);
+  if (plan_ && plan_->round == m.open_round) {
+    // What was planned for this worker in the open round has been given away; it may get other
+    // units once it is level.
+    plan_->assignments.clear();
+    Adopt(*plan_);
+  }
+  newest_.reset();
+  rounds_.Expect(m.open_round);
+  catch_up_.Begin(m);
+}
+
+void Core::On(const StateChunk& m) {
+  if (standing_ != Standing::kNotStarted) return;
+  context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
+  // Behind the store: the coordinator sends on as this worker stores.
+  checkpoint_bytes_ += m.bytes.size();
+  context_.Tell(CheckpointTaken{checkpoint_bytes_});
+}
+
+void Core::On(const Finish& m) {
+  finish_ = m;
+  finish_until_ = context_.now + context_.config.finish_timeout;
+  own_.StopAll();
+}
+
+void Core::On(const Ping& m) {
+  context_.Tell(Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count()});
+}
+
+// --- decisions
+// -----------------------------------------------------------------------------------------------
+
 bool Core::Follow(const Commit& commit) {
   const auto& members = commit.members;
   if (!Follows() || commit.term != context_.config.term || commit.round < next() ||
       std::find(members.begin(), members.end(), context_.config.self) == members.end()) {
     return false;
   }
-  if (commit.round > expected_) {
-    FallBehind(fmt::format("the commit of round {} did not come", expected_));
+  if (commit.round > rounds_.expected()) {
+    FallBehind(fmt::format("the commit of round {} did not come", rounds_.expected()));
     return false;
   }
   if (applying_ && !applying_->abandoned && applying_->round == commit.round &&
@@ -77,22 +316,11 @@ bool Core::Follow(const Commit& commit) {
     return false;
   }
   if (!sums_.OnCommit(commit)) return false;
-  expected_ = std::max(expected_, commit.round.Next());
-  closed_before_ = std::max(closed_before_, commit.round);
-  const bool carries = commit.next && commit.next->carries;
-  if (carries) {
-    own_.CarryOver(commit);
-  } else {
-    own_.Stop(commit.round.Next());  // what an attempt before had carried on is void as well
-  }
-  maps_.Set(commit.round, commit.owners);
-  inputs_.OnCommit(commit, carries);
-  // The round before is closed: no attempt at it will be made.
-  own_.ReleaseBefore(commit.round);
-  inputs_.DropBefore(commit.round);
-  maps_.DropBefore(commit.round);
+  rounds_.OnCommitted(commit.round);
+  own_.OnCommit(commit);
+  inputs_.OnCommit(commit);
   peers_.OnCommitted(commit.round);
-  DropOldSums();
+  Prune();
   if (commit.next) Adopt(*commit.next);
   return true;
 }
@@ -117,16 +345,17 @@ bool Core::GoBackFor(const Commit& commit) {
 
 void Core::Adopt(const Plan& plan) {
   plan_ = plan;
-  maps_.Set(plan.round, plan.owners);
-  maps_.SetPlan(plan.round, plan.attempt);
+  if (plan.round < rounds_.first_not_closed()) return;  // nothing of it can count
+  rounds_.SetOwners(plan.round, plan.owners);
+  rounds_.At(plan.round).plan = plan.attempt;
   own_.OnPlan(plan);
   inputs_.OnMapChanged();
 }
 
 void Core::PlanAnew(const Plan& plan) {
   const RoundId round = plan.round;
-  if (sums_.Committed(round)) {
-    if (round.Next() != expected_) return;
+  if (rounds_.SumsOf(round) != nullptr) {
+    if (round.Next() != rounds_.expected()) return;
     const bool worked_in = round < next() || (applying_ && applying_->round == round);
     if (standing_ == Standing::kCatching && worked_in) {
       RestartCatchUp(round);
@@ -134,18 +363,17 @@ void Core::PlanAnew(const Plan& plan) {
       // It was catching up when the others were asked, and has promised nothing.
       return FallBehind(fmt::format("round {}, which it has, is computed again", round), false);
     }
-    sums_.Drop(round);
-    expected_ = round;
+    rounds_.Reopen(round);
+    rounds_.Expect(round);
   }
   own_.Forget(round.Next());  // what was carried on is computed again, too
-  inputs_.OnReopened(round);
   Adopt(plan);
 }
 
 void Core::RestartCatchUp(RoundId round) {
   if (applying_) applying_->abandoned = true;
-  sums_.DropFrom(round);
-  expected_ = round;
+  rounds_.ReopenFrom(round);
+  rounds_.Expect(round);
   catch_up_.Restart(round);
 }
 
@@ -156,7 +384,7 @@ void Core::WriteCheckpointIfAsked(const Commit& commit) {
     return;
   }
   newest_->writer = commit.checkpoint_writer;
-  side_.OnCheckpoint(commit);
+  upload_.OnCheckpoint(commit);
 }
 
 void Core::FallBehind(const std::string& reason, bool clean) {
@@ -173,20 +401,22 @@ void Core::FallBehind(const std::string& reason, bool clean) {
 
 void Core::LookForLoss() {
   if (standing_ != Standing::kLevel || applying_) return;
-  if (!Closed(next_) && !sums_.HolderFailed(next_)) return;
+  const RoundSums* sums = rounds_.SumsOf(next_);
+  if (!Closed(next_) && (sums == nullptr || !sums->HolderFailed())) return;
+  const std::uint64_t waiting = rounds_.expected().value - next_.value;
   if (const auto reason = sums_.Lost(next_)) {
     FallBehind(fmt::format("round {}: {}", next_, *reason));
-  } else if (expected_.value - next_.value > kSumBuffers) {
-    FallBehind(fmt::format("{} rounds wait to be applied", expected_.value - next_.value));
+  } else if (waiting > kSumBuffers) {
+    FallBehind(fmt::format("{} rounds wait to be applied", waiting));
   }
 }
 
 void Core::ApplyIfPossible() {
   if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||
-      side_.WaitsForSnapshot() || !sums_.MayApply(next_)) {
+      evaluation_.WaitsForSnapshot() || !sums_.MayApply(next_)) {
     return;
   }
-  action::Apply apply = sums_.Apply(next_, [](std::uint32_t) { return true; });
+  action::Apply apply = rounds_.SumsOf(next_)->Apply([](std::uint32_t) { return true; });
   applying_ = Applying{apply.op, next_, apply.attempt};
   context_.Emit(std::move(apply));
 }
@@ -194,29 +424,31 @@ void Core::ApplyIfPossible() {
 void Core::WorkInWhileCatchingUp() {
   while (!applying_) {
     // Of rounds before the last one there is no other attempt.
-    const Commit* last = expected_.value > 0 ? sums_.Find(RoundId(expected_.value - 1)) : nullptr;
-    if (last != nullptr) catch_up_.LoseOlder(last->round, last->attempt);
+    const RoundId expected = rounds_.expected();
+    const RoundSums* last =
+        expected.value > 0 ? rounds_.SumsOf(RoundId(expected.value - 1)) : nullptr;
+    if (last != nullptr) catch_up_.LoseOlder(last->commit().round, last->commit().attempt);
     if (const auto level = catch_up_.LevelAt()) {
       catch_up_.End();
       standing_ = Standing::kLevel;
       next_ = level->next;
       newest_ = Newest{RoundId(next_.value - 1), level->attempt};
-      expected_ = std::max(expected_, next_);
+      rounds_.Expect(std::max(expected, next_));
       context_.Tell(Level{RoundId(next_.value - 1), catch_up_.order()});
-      DropOldSums();
+      Prune();
       return;
     }
     const RoundId round = catch_up_.next();
-    if (round >= expected_) return;
+    if (round >= expected) return;
     // No more rounds can be kept waiting than there are buffers for.
-    const bool pressed = expected_.value - round.value >= kSumBuffers;
+    const bool pressed = expected.value - round.value >= kSumBuffers;
     if (catch_up_.NeededByCopy(round) && !pressed) return;
     if (!catch_up_.AnyAt(round)) {
       catch_up_.Advance(Attempt());
     } else if (sums_.MayApply(round)) {
       if (own_.UsesParameters()) return;
-      action::Apply apply =
-          sums_.Apply(round, [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
+      action::Apply apply = rounds_.SumsOf(round)->Apply(
+          [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
       catch_up_.BeginApply(round);
       applying_ = Applying{apply.op, round, apply.attempt};
       context_.Emit(std::move(apply));
@@ -225,7 +457,7 @@ void Core::WorkInWhileCatchingUp() {
     } else {
       return;
     }
-    DropOldSums();
+    Prune();
   }
 }
 
@@ -234,38 +466,40 @@ void Core::OnApplied(const event::OpDone& done) {
   const Attempt attempt = applying_->attempt;
   const bool abandoned = applying_->abandoned;
   applying_.reset();
-  if (done.torn) sums_.OnTornApply(round);
+  RoundSums* sums = rounds_.SumsOf(round);
+  if (done.torn && sums != nullptr) sums->OnTornApply();
   if (abandoned) return;
   if (standing_ == Standing::kCatching) {
     if (done.torn) catch_up_.Lose(round);
     catch_up_.Advance(attempt);
-    DropOldSums();
     return;
   }
   if (done.torn) {
     FallBehind(fmt::format("round {}: a mapped sum changed while it was applied", round), false);
     return;
   }
-  const Commit* commit = sums_.Find(round);
-  LOCKSTEP_CHECK(commit != nullptr, "round {} was applied without a commit", round);
+  LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,
+                 "I1: round {} was applied, but not as it is committed", round);
+  LOCKSTEP_CHECK(round == next_, "I1: round {} was applied before round {}", round, next_);
+  const Commit& commit = sums->commit();
   next_ = round.Next();
-  newest_ = Newest{round, attempt, commit->checkpoint_writer};
+  newest_ = Newest{round, attempt, commit.checkpoint_writer};
   context_.Tell(Applied{round, attempt,
                         static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
                         done.digest, context_.now.time_since_epoch().count()});
-  side_.OnApplied(*commit);
-  DropOldSums();
+  evaluation_.OnApplied(commit);
+  upload_.OnCheckpoint(commit);
 }
 
-void Core::DropOldSums() {
-  // Closed rounds keep their sums for one round more.
-  const std::uint64_t kept = expected_.value < 3 ? 0 : expected_.value - 3;
-  sums_.DropApplied(next(), RoundId(kept));
+void Core::Prune() {
+  rounds_.Prune(next());
+  sums_.ForgetBefore(rounds_.FirstKept(next()));
 }
 
 void Core::FinishIfPossible() {
   if (!finish_ || digest_op_) return;
-  if (standing_ == Standing::kLevel && !finish_->failed && (applying_ || next_ < expected_)) {
+  if (standing_ == Standing::kLevel && !finish_->failed &&
+      (applying_ || next_ < rounds_.expected())) {
     // All that was committed is applied first; what cannot be had puts this worker behind. The unit
     // under way may take its time.
     if (own_.UsesParameters()) finish_until_ = context_.now + context_.config.finish_timeout;
@@ -292,7 +526,7 @@ std::string Core::NotFinal() const {
       break;
   }
   if (applying_) return fmt::format("its update with round {} had not ended", applying_->round);
-  if (next_ < expected_) return "it had not got " + sums_.Missing(next_);
+  if (next_ < rounds_.expected()) return "it had not got " + sums_.Missing(next_);
   return finish_ ? "" : fmt::format("it left before round {}", next_);
 }
 
@@ -364,6 +598,48 @@ StepMachine::View Core::view() const {
   return view;
 }
 
+void Core::CheckCheapInvariants() const {
+  rounds_.CheckInvariants();
+  own_.CheckInvariants();
+  evaluation_.CheckInvariants();
+  upload_.CheckInvariants();
+  LOCKSTEP_CHECK((standing_ == Standing::kCatching) == catch_up_.active(),
+                 "a worker that catches up has no order to, or the other way round");
+  LOCKSTEP_CHECK(!newest_ || newest_->round.Next() == next_,
+                 "I1: round {} is said to be the newest in the parameters, and {} comes next",
+                 newest_->round, next_);
+  LOCKSTEP_CHECK(!newest_ || standing_ == Standing::kLevel,
+                 "I1: the parameters are doubtful, and round {} is said to be in them",
+                 newest_->round);
+  LOCKSTEP_CHECK(!applying_ || !own_.UsesParameters(),
+                 "I1: the parameters change under a unit that reads them");
+  LOCKSTEP_CHECK(!applying_ || applying_->abandoned || applying_->round == next(),
+                 "I1: round {} is applied, and {} comes next", applying_->round, next());
+  if (applying_ && !applying_->abandoned) {
+    const RoundSums* sums = rounds_.SumsOf(applying_->round);
+    LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == applying_->attempt,
+                   "I1: attempt {} at round {} is applied, and stands no longer",
+                   applying_->attempt, applying_->round);
+    LOCKSTEP_CHECK(sums->applied(), "I1: round {} is applied behind its sums", applying_->round);
+  }
+  LOCKSTEP_CHECK(!digest_op_ || finish_, "the last digest is taken before the job ends");
+}
+
+void Core::CheckInvariants() const {
+  if (exited_) return;
+  CheckCheapInvariants();
+  buffers_.CheckInvariants();
+  fetcher_.CheckInvariants();
+  peers_.CheckInvariants();
+  heartbeat_.CheckInvariants();
+  inputs_.CheckInvariants();
+  catch_up_.CheckInvariants();
+  donor_.CheckInvariants();
+}
+
+// --- the interface
+// -----------------------------------------------------------------------------------------------
+
 struct StepMachine::Impl : Core {
   using Core::Core;
 };
@@ -380,6 +656,7 @@ Serve StepMachine::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
 }
 UnitQueue& StepMachine::queue() { return impl_->queue(); }
 const Layout& StepMachine::layout() const { return impl_->layout(); }
+void StepMachine::CheckInvariants() const { impl_->CheckInvariants(); }
 StepMachine::View StepMachine::view() const { return impl_->view(); }
 
 }  // namespace lockstep::worker

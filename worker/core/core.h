@@ -1,19 +1,33 @@
-// The machine's middle: takes events to the parts that they concern, and decides what the parts
-// cannot know alone: which round is applied next, when the next one may begin, when this worker is
-// behind.
+// The worker as a value: takes each event to the parts that it concerns, then does what the event
+// has made possible.
+//
+// In: events (step_io.h). Out: actions. Each part decides what it can decide alone: what is
+// computed (own_work.h), which contributions are fetched (inputs.h), how sums are made and taken
+// (sums.h), who is reached (peers.h). What takes more than one of them is decided here:
+// - which commit is followed, and when this worker is behind;
+// - which round is applied next: all shards of one attempt are held, and no unit reads the
+//   parameters (I1);
+// - when the next round's work may begin;
+// - when all of that has ended, and whether the parameters are the job's last ones.
+//
+// What a round's state is stands in live_rounds.h, and dies there with the round. Why the parts are
+// not one object for each round: contributions and staging buffers outlive or change their round
+// where work is carried over, so they would move from object to object by hand (live_rounds.h).
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "worker/core/catch_up.h"
+#include "worker/core/checkpoint_upload.h"
 #include "worker/core/donor.h"
+#include "worker/core/evaluation.h"
 #include "worker/core/heartbeat.h"
 #include "worker/core/inputs.h"
+#include "worker/core/live_rounds.h"
 #include "worker/core/own_work.h"
 #include "worker/core/peers.h"
 #include "worker/core/protocol_check.h"
-#include "worker/core/side_jobs.h"
 #include "worker/core/sums.h"
 
 namespace lockstep::worker {
@@ -27,6 +41,8 @@ class Core {
   UnitQueue& queue() { return own_.queue(); }
   const Layout& layout() const { return context_.layout; }
   StepMachine::View view() const;
+  // All of them. The cheap ones hold at the end of each Step, also in release.
+  void CheckInvariants() const;
 
  private:
   enum class Standing : std::uint8_t {
@@ -35,6 +51,7 @@ class Core {
     kBehind,    // they are not, and the coordinator knows
     kCatching,  // being copied
   };
+  // The update under way. While there is one, nothing else reads or writes the state.
   struct Applying {
     std::uint64_t op = 0;
     RoundId round;
@@ -48,7 +65,7 @@ class Core {
     std::optional<MemberId> writer = std::nullopt;  // that was asked last for its checkpoint
   };
 
-  // events.cc: one for each kind of event.
+  // One for each kind of event.
   void On(const event::FromCoordinator& e);
   void On(const event::PeerUp& e);
   void On(const event::PeerDown& e);
@@ -60,9 +77,9 @@ class Core {
   void On(const event::UnitDone& e) { own_.OnUnitDone(e); }
   void On(const event::BucketsFinal& e) { own_.OnBucketsFinal(e); }
   void On(const event::PartSealed& e) { own_.OnPartSealed(e); }
-  void On(const event::ChunkEvaluated& e) { side_.OnChunkEvaluated(e); }
+  void On(const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); }
   void On(const event::OpDone& e);
-  void On(const event::ChunkUploaded&) { side_.OnChunkUploaded(); }
+  void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
   void On(const event::LeaveAsked& e);
   void On(const event::CoordinatorGone& e);
   void On(const event::TimerDue& e);
@@ -110,11 +127,13 @@ class Core {
   }
   Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
 
-  // core.cc: decisions.
+  // Decisions.
   // No other attempt at the round will be made. The newest one that was committed may be tried
   // again, or computed again; those before it stay closed then.
   bool Closed(RoundId round) const {
-    return round.Next() < expected_ || round < closed_before_ || (finish_ && round < expected_);
+    const RoundId expected = rounds_.expected();
+    return round.Next() < expected || round < rounds_.first_not_closed() ||
+           (finish_ && round < expected);
   }
   bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
   RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
@@ -142,9 +161,12 @@ class Core {
   void End(action::Exit exit);
   // Why the parameters are not the job's last ones; empty: they are.
   std::string NotFinal() const;
-  void DropOldSums();
-  void Settle();
+  // Drops the rounds that are over, and all that is theirs.
+  void Prune();
+  // What the event has made possible.
+  void Proceed();
   void SetTimer();
+  void CheckCheapInvariants() const;
 
   Context context_;
   ProtocolCheck check_;
@@ -152,19 +174,20 @@ class Core {
   Fetcher fetcher_;
   Peers peers_;
   Heartbeat heartbeat_;
-  RoundMaps maps_;
+  LiveRounds rounds_;
   OwnWork own_;
   Inputs inputs_;
   Sums sums_;
   CatchUpJob catch_up_;
   Donor donor_;
-  SideJobs side_;
+  Evaluation evaluation_;
+  CheckpointUpload upload_;
 
   Standing standing_ = Standing::kNotStarted;
-  RoundId next_;                  // first round that is not applied
-  RoundId expected_;              // first round that no commit was seen of
-  RoundId closed_before_;         // all rounds before this one are closed
-  std::optional<Plan> plan_;      // the newest
+  RoundId next_;  // first round that is not applied
+  // The last one that was heard of, perhaps not followed: who is about to catch up hears of the
+  // open round's plan before it hears from where on.
+  std::optional<Plan> plan_;
   std::optional<Newest> newest_;  // while level; none: those of the start
   std::string behind_why_;
   std::optional<Applying> applying_;

@@ -1,5 +1,7 @@
 #include "worker/core/donor.h"
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 
 Status Donor::OnStateWant(const MemberId& joiner, const StateWant& want) {
@@ -71,6 +73,23 @@ void Donor::Erase(const MemberId& joiner) {
   if (at == requests_.end()) return;
   if (at->second.out) buffers_.Release(*at->second.out);
   requests_.erase(at);
+}
+
+void Donor::CheckInvariants() const {
+  std::uint32_t copies = 0;
+  for (const auto& [joiner, request] : requests_) {
+    LOCKSTEP_CHECK(request.out.has_value() == (request.op || request.ready),
+                   "{}'s copy has a buffer and is not made", Name(joiner));
+    LOCKSTEP_CHECK(!request.op || !request.ready, "I4: {} is served a copy that is being made",
+                   Name(joiner));
+    if (!request.out) continue;
+    ++copies;
+    LOCKSTEP_CHECK(buffers_.Taken(*request.out), "I4: {}'s copy is in a free buffer", Name(joiner));
+    LOCKSTEP_CHECK(request.tag != 0 && request.version >= request.want.min_version,
+                   "{} is given version {} and wants {}", Name(joiner), request.version,
+                   request.want.min_version);
+  }
+  LOCKSTEP_CHECK(copies <= kStateOutBuffers, "I7: {} copies for joiners", copies);
 }
 
 }  // namespace lockstep::worker

@@ -1,5 +1,8 @@
 // The other side of catching up: copies buckets of the own state for joiners, between two updates,
 // one at a time for each joiner and kStateOutBuffers at a time in all.
+//
+// In: what joiners want and have taken, copies that are made. Out: CopyState, StateReady, and the
+// pieces of the copies. A copy is of the state at an apply boundary, never of one in between.
 #pragma once
 
 #include <map>
@@ -24,9 +27,13 @@ class Donor {
   // level. Not to be called while an update is under way.
   void Update(std::optional<RoundId> next, Attempt attempt);
 
+  void CheckInvariants() const;
+
   std::optional<BufferRange> FindPiece(const MemberId& joiner, const PieceName& piece) const;
 
  private:
+  // Waits until it has a buffer, then is copied (`op`), then can be fetched (`ready`), until the
+  // joiner has taken it or asks for something else. The tag names this use of the buffer.
   struct Request {
     StateWant want;
     std::uint32_t tag = 0;

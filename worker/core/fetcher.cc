@@ -9,6 +9,10 @@ namespace lockstep::worker {
 
 void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange& to,
                   std::uint64_t offset) {
+  LOCKSTEP_CHECK(to.range.count > 0, "nothing is fetched from {}", Name(peer));
+  LOCKSTEP_CHECK(to.buffer.kind == BufferKind::kStaging || to.buffer.kind == BufferKind::kSum ||
+                     to.buffer.kind == BufferKind::kState,
+                 "I4: a fetch into a buffer that is written or served otherwise");
   look_at_.insert(peer);
   const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);
   std::deque<Want>& queue = queues_[peer].by_urgency[urgent ? 0 : 1];
@@ -46,7 +50,10 @@ Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
   result.ok = !result.cancelled && done.status == FetchStatus::kOk;
   under_way_.erase(at);
   buffers_.EndFetch(result.want.to.buffer);
-  --queues_[result.want.peer].under_way;
+  Queue& queue = queues_[result.want.peer];
+  LOCKSTEP_CHECK(queue.under_way > 0, "a fetch from {} that was not under way ended",
+                 Name(result.want.peer));
+  --queue.under_way;
   look_at_.insert(result.want.peer);
   return result;
 }
@@ -90,6 +97,18 @@ std::size_t Fetcher::queued() const {
     queued += queue.by_urgency[0].size() + queue.by_urgency[1].size();
   }
   return queued;
+}
+
+void Fetcher::CheckInvariants() const {
+  std::size_t under_way = 0;
+  for (const auto& [peer, queue] : queues_) {
+    LOCKSTEP_CHECK(queue.under_way <= context_.config.fetch_window, "I7: {} fetches from {}",
+                   queue.under_way, Name(peer));
+    under_way += queue.under_way;
+  }
+  LOCKSTEP_CHECK(under_way == under_way_.size(), "{} fetches under way, {} counted",
+                 under_way_.size(), under_way);
+  LOCKSTEP_CHECK(look_at_.empty(), "a peer's window was not filled");
 }
 
 }  // namespace lockstep::worker

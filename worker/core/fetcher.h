@@ -1,5 +1,10 @@
 // The fetches of this worker: one queue for each peer, at most a window of it under way, sums and
 // state before contributions. What arrives is handed back to who wanted it.
+//
+// In: wants, cancellations, fetches that end, peers that go. Out: Fetch and GiveUpFetch. It decides
+// what is asked for next; that is all of the flow control there is, because nothing bulky moves
+// that was not asked for: incast is the receiver's, here, and a stopped peer pins no more than its
+// window.
 #pragma once
 
 #include <array>
@@ -48,15 +53,17 @@ class Fetcher {
 
   std::size_t under_way() const { return under_way_.size(); }
   std::size_t queued() const;
+  void CheckInvariants() const;
 
  private:
+  // Until its FetchDone it may land, also when it was cancelled: its buffer stays in use.
   struct UnderWay {
     Want want;
     bool cancelled = false;
   };
   struct Queue {
     std::array<std::deque<Want>, 2> by_urgency;
-    std::uint32_t under_way = 0;
+    std::uint32_t under_way = 0;  // of under_way_, from this peer; at most the window
   };
   Context& context_;
   Buffers& buffers_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 
 void Heartbeat::OnUp(const MemberId& peer) {
@@ -41,6 +43,15 @@ void Heartbeat::OnTimer(const event::TimerDue& due) {
     } else if (context_.now - peer.said >= Interval()) {
       context_.Say(id, Alive{});
     }
+  }
+}
+
+void Heartbeat::CheckInvariants() const {
+  LOCKSTEP_CHECK(peers_.empty() || due_ <= context_.now + Interval(),
+                 "I6: nobody looks whether the peers still reach this worker");
+  for (const auto& [id, peer] : peers_) {
+    LOCKSTEP_CHECK(peer.said <= context_.now && peer.heard <= context_.now,
+                   "{} is heard from in the future", Name(id));
   }
 }
 

@@ -25,6 +25,8 @@ class Heartbeat {
   void OnTimer(const event::TimerDue& due);
   Time next_timer() const { return peers_.empty() ? kNever : due_; }
 
+  void CheckInvariants() const;
+
  private:
   struct Peer {
     Time said;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "worker/core/round_sums.h"
+
 namespace lockstep::worker {
 
 namespace {
@@ -33,7 +36,7 @@ Status Inputs::CheckPlausible(const PartReady& ready) const {
 Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
                            std::span<const std::byte> floats) {
   if (Status plausible = CheckPlausible(ready); !plausible) return plausible;
-  if (ready.round < oldest_) return {};
+  if (ready.round < rounds_.first_not_closed()) return {};
   const auto newer = FindOf(peer.worker, [&](const Input& input) {
     return peer.incarnation < input.member.incarnation ||
            (input.member == peer && input.ready.part == ready.part &&
@@ -148,12 +151,9 @@ void Inputs::OnPeerUp(const MemberId& peer) {
   }
 }
 
-void Inputs::OnCommit(const Commit& commit, bool carries) {
-  auto& parts = committed_[commit.round];
-  parts.clear();
-  for (const CommittedPart& part : commit.parts) parts.insert({part.member, part.part});
-  carries_ = carries;
-  if (!carries) {
+void Inputs::OnCommit(const Commit& commit) {
+  carries_ = commit.next && commit.next->carries;
+  if (!carries_) {
     const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
       if (!OfContribution(want)) return false;
       const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
@@ -163,21 +163,16 @@ void Inputs::OnCommit(const Commit& commit, bool carries) {
     for (const Want& want : dropped) OnDropped(want);
   }
   MarkAll();
+  DropClosed(commit.round);
 }
 
-void Inputs::OnReopened(RoundId round) {
-  committed_.erase(round);
-  MarkAll();
-}
-
-void Inputs::DropBefore(RoundId round) {
-  oldest_ = std::max(oldest_, round);
+void Inputs::DropClosed(RoundId committed) {
   std::set<std::pair<BufferId, std::uint32_t>> gone;  // and the tags
   for (auto at = inputs_.begin(); at != inputs_.end();) {
     const auto& [key, input] = *at;
     // What is carried on may be announced for the open round any moment.
-    const bool comes_again = carries_ && input.ready.round.Next() == round && !Wanted(input);
-    if (input.ready.round >= round || comes_again) {
+    const bool comes_again = carries_ && input.ready.round.Next() == committed && !Wanted(input);
+    if (input.ready.round >= committed || comes_again) {
       ++at;
       continue;
     }
@@ -188,7 +183,6 @@ void Inputs::DropBefore(RoundId round) {
   fetcher_.Cancel([&](const Want& want) {
     return OfContribution(want) && gone.contains({want.to.buffer, want.piece.attempt});
   });
-  committed_.erase(committed_.begin(), committed_.lower_bound(round));
 }
 
 void Inputs::Update() {
@@ -208,15 +202,15 @@ void Inputs::Update() {
     if (!input.dirty) continue;
     input.dirty = false;
     const RoundId round = input.ready.round;
-    const OwnerMap* map = maps_.Find(round);
+    const OwnerMap* map = rounds_.OwnersOf(round);
     if (map == nullptr || peers_.Mapped(input.member)) continue;
     const bool owner =
         std::any_of(map->owners.begin(), map->owners.end(),
                     [&](const OwnerShare& share) { return share.owner == context_.config.self; });
     if (!owner || !Wanted(input)) continue;
     FetchMissing(key, input);
-    if (committed_.contains(round) || !input.ready.sealed || input.receipted == map->version ||
-        !HasShard(input)) {
+    if (rounds_.SumsOf(round) != nullptr || !input.ready.sealed ||
+        input.receipted == map->version || !HasShard(input)) {
       continue;
     }
     input.receipted = map->version;
@@ -241,7 +235,7 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
   name.attempt = input.ready.tag;
   name.round = input.ready.round.value;
   name.part = input.ready.part.value;
-  for (const Slice& slice : maps_.Shard(input.ready.round, context_.config.self)) {
+  for (const Slice& slice : rounds_.Shard(input.ready.round, context_.config.self)) {
     if (slice.bucket >= input.ready.buckets) continue;
     for (const FloatRange& lacking : input.have.Missing(slice.range)) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
@@ -253,13 +247,13 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
 }
 
 bool Inputs::Wanted(const Input& input) const {
-  if (input.ready.plan != maps_.PlanOf(input.ready.round)) return false;
-  const auto at = committed_.find(input.ready.round);
-  return at == committed_.end() || at->second.contains({input.member, input.ready.part});
+  if (input.ready.plan != rounds_.PlanOf(input.ready.round)) return false;
+  const RoundSums* sums = rounds_.SumsOf(input.ready.round);
+  return sums == nullptr || sums->Commits(input.member, input.ready.part);
 }
 
 bool Inputs::HasShard(const Input& input) {
-  const auto& shard = maps_.Shard(input.ready.round, context_.config.self);
+  const auto& shard = rounds_.Shard(input.ready.round, context_.config.self);
   return std::all_of(shard.begin(), shard.end(),
                      [&](const Slice& slice) { return input.have.Covers(slice.range); });
 }
@@ -267,7 +261,7 @@ bool Inputs::HasShard(const Input& input) {
 std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
   const Entry* found = FindOf(member.worker, [&](const Input& input) {
     return input.member == member && input.ready.round == round && input.ready.part == part &&
-           input.ready.sealed && input.ready.plan == maps_.PlanOf(round);
+           input.ready.sealed && input.ready.plan == rounds_.PlanOf(round);
   });
   if (found == nullptr) return std::nullopt;
   const auto& [key, input] = *found;
@@ -285,6 +279,27 @@ void Inputs::Mark(const Key& key, Input& input) {
 
 void Inputs::MarkAll() {
   for (auto& [key, input] : inputs_) Mark(key, input);
+}
+
+void Inputs::CheckInvariants() const {
+  for (const auto& [key, input] : inputs_) {
+    LOCKSTEP_CHECK(key.worker == input.member.worker && key.index < 2 * kMaxParts,
+                   "I4: a part of worker {} in the staging buffer {} of worker {}",
+                   input.member.worker, key.index, key.worker);
+    LOCKSTEP_CHECK(!input.blocked || (input.have.empty() && input.asked.empty()),
+                   "I4: worker {}'s staging buffer {} is written while it is used for another part",
+                   key.worker, key.index);
+    LOCKSTEP_CHECK(!input.dirty || dirty_.contains(key), "a part of worker {} is never looked at",
+                   key.worker);
+    LOCKSTEP_CHECK(!input.blocked || dirty_.contains(key), "a part of worker {} stays blocked",
+                   key.worker);
+    LOCKSTEP_CHECK(carries_ || input.ready.round >= rounds_.first_not_closed(),
+                   "round {} is closed, a part of worker {} is kept", input.ready.round,
+                   key.worker);
+    LOCKSTEP_CHECK(!input.ready.sealed || input.ready.buckets == context_.layout.bucket_count(),
+                   "worker {} sealed round {} at {} buckets", key.worker, input.ready.round,
+                   input.ready.buckets);
+  }
 }
 
 }  // namespace lockstep::worker

@@ -1,5 +1,9 @@
 // The contributions of other workers, as an owner sees them: what is announced, what of it has
 // arrived, what is still to be fetched, and the receipts.
+//
+// In: what workers announce (PartReady), fetches that end, commits. Out: fetches, and Receipts to
+// the coordinator. It decides which staging buffer a part goes to, and when that may be written
+// anew: never while a fetch or a reduction uses it on behalf of another part (I4).
 #pragma once
 
 #include <compare>
@@ -20,8 +24,9 @@ namespace lockstep::worker {
 
 class Inputs {
  public:
-  Inputs(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers, RoundMaps& maps)
-      : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers), maps_(maps) {}
+  Inputs(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
+         LiveRounds& rounds)
+      : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers), rounds_(rounds) {}
 
   // An error: the peer said what cannot be.
   Status OnPartReady(const MemberId& peer, const PartReady& ready,
@@ -32,18 +37,18 @@ class Inputs {
   void OnPeerUp(const MemberId& peer);
   // A map has changed: other pieces may be missing.
   void OnMapChanged() { MarkAll(); }
-  // Only these parts of the round are wanted from here on; with `carries` what has come of the
-  // others is kept, their workers announce them anew for the next round.
-  void OnCommit(const Commit& commit, bool carries);
-  // The round is open again: parts of it are announced and wanted as before a commit.
-  void OnReopened(RoundId round);
-  void DropBefore(RoundId round);
+  // Only the parts of the commit are wanted from here on, and nothing of the rounds before it.
+  // Where the next round carries work on, what has come of the others is kept: their workers
+  // announce them anew for the next round.
+  void OnCommit(const Commit& commit);
 
   // Fetches what is missing and tells the coordinator what is complete: one Receipts a round.
   void Update();
 
   // Where this worker's shard of a part can be read; none while it is not complete.
   std::optional<Source> Complete(RoundId round, const MemberId& member, PartIndex part);
+
+  void CheckInvariants() const;
 
  private:
   struct Key {
@@ -53,14 +58,16 @@ class Inputs {
     std::uint32_t index = 0;
     auto operator<=>(const Key&) const = default;
   };
+  // A part that was announced, and its staging buffer. `have` and `asked` do not meet, and are of
+  // this very part: while the buffer is blocked both are empty.
   struct Input {
     MemberId member;
     PartReady ready;  // the latest; its `inlined` is not kept
-    FloatSet have;
-    FloatSet asked;
+    FloatSet have;    // in the buffer; never less
+    FloatSet asked;   // fetches of it are queued or under way
     // The staging buffer is still used on behalf of what was announced before.
     bool blocked = false;
-    bool gone = false;
+    bool gone = false;  // by its worker: it is not asked for again
     bool dirty = true;
     std::optional<std::uint32_t> receipted;  // for this version of the map
   };
@@ -74,6 +81,7 @@ class Inputs {
   Status CheckPlausible(const PartReady& ready) const;
   bool Wanted(const Input& input) const;
   bool HasShard(const Input& input);
+  void DropClosed(RoundId committed);
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);
   void FetchMissing(const Key& key, Input& input);
@@ -84,12 +92,10 @@ class Inputs {
   Buffers& buffers_;
   Fetcher& fetcher_;
   const Peers& peers_;
-  RoundMaps& maps_;
-  RoundId oldest_;
+  LiveRounds& rounds_;
   bool carries_ = false;  // the open round carries on work of the one before
   std::map<Key, Input> inputs_;
   std::set<Key> dirty_;  // those to look at: dirty or blocked
-  std::map<RoundId, std::set<std::pair<MemberId, PartIndex>>> committed_;
 };
 
 }  // namespace lockstep::worker

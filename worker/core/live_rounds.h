@@ -1,7 +1,20 @@
-// The owner maps of the rounds that are not yet closed, and the shards that follow from them.
+// Which rounds live, and what belongs to each of them alone.
+//
+// A round is planned: its units are computed and announced. It is committed: its sums are made,
+// taken and applied, perhaps in several attempts. It is closed by the commit of the round after it:
+// no attempt at it will be made, so nobody needs its contributions; its sums are kept for who is
+// late. Then it goes, and all that is its own goes with it: that is what Prune does, and nothing
+// else drops a round.
+//
+// Not in here, though it belongs to rounds: contributions of this worker (own_work.h), because the
+// compute thread may still be in the buffer of a round that is gone, and because relaxed work moves
+// on from round to round; and those of others (inputs.h), because they live as long as their
+// staging buffer is theirs, and learn of the round that they moved to only when they are announced
+// for it. Both ask here what their round's plan, owners and commit are, and keep no copy of it.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,44 +22,83 @@
 
 namespace lockstep::worker {
 
-class RoundMaps {
- public:
-  explicit RoundMaps(Context& context) : context_(context) {}
+class RoundSums;
 
-  void Set(RoundId round, const OwnerMap& map) {
-    const auto at = rounds_.find(round);
-    if (at == rounds_.end() || at->second.map != map) rounds_[round] = {map, {}};
-  }
-  // What is computed for an earlier plan of the round counts no longer.
-  void SetPlan(RoundId round, Attempt plan) { plans_[round] = plan; }
-  std::optional<Attempt> PlanOf(RoundId round) const {
-    const auto at = plans_.find(round);
-    return at == plans_.end() ? std::nullopt : std::optional(at->second);
-  }
-  const OwnerMap* Find(RoundId round) const {
-    const auto at = rounds_.find(round);
-    return at == rounds_.end() ? nullptr : &at->second.map;
-  }
-  // Of a round that Find knows.
-  const std::vector<Slice>& Shard(RoundId round, const MemberId& owner) {
-    Entry& entry = rounds_.at(round);
-    const auto at = entry.shards.find(owner);
-    if (at != entry.shards.end()) return at->second;
-    return entry.shards[owner] = context_.layout.Shard(entry.map, owner);
-  }
-  void DropBefore(RoundId round) {
-    rounds_.erase(rounds_.begin(), rounds_.lower_bound(round));
-    plans_.erase(plans_.begin(), plans_.lower_bound(round));
-  }
+// What this worker is to compute of a round and has not begun.
+struct GivenUnits {
+  Epoch epoch;
+  std::vector<Unit> units;
+  PartIndex first_part;  // the parts before it are used up: they were sealed, and fenced since
+  RoundId base;          // the round in which it was given; an earlier one if it was carried over
+  bool relaxed = false;
+  float local_rate = 0;
+  // What was computed of the round is void: a new beginning waits for units to be assigned.
+  bool fenced = false;
+};
+
+struct Round {
+  Round();
+  ~Round();
+
+  // Nothing that was computed for a plan of another attempt counts. None: the round is known by its
+  // commit alone.
+  std::optional<Attempt> plan;
+  // Those of the commit once there is one, until then the newest that were named. Always there once
+  // the round is planned or committed.
+  std::optional<OwnerMap> owners;
+  std::optional<GivenUnits> given;
+  // The attempt that was committed last; null while the round is open.
+  std::unique_ptr<RoundSums> sums;
+  // By owner, cut when it is asked for. Of `owners`.
+  std::map<MemberId, std::vector<Slice>> shards;
+};
+
+class LiveRounds {
+ public:
+  explicit LiveRounds(Context& context);
+  ~LiveRounds();
+
+  // The first round that no commit was seen of. It goes back when a round is opened again, and to
+  // the open round when this worker catches up.
+  RoundId expected() const { return expected_; }
+  void Expect(RoundId round) { expected_ = round; }
+  // All rounds before it are closed, for good.
+  RoundId first_not_closed() const { return first_not_closed_; }
+  // The commit of this round is followed: those before it are closed.
+  void OnCommitted(RoundId round);
+
+  // Of a round that is not known yet a new one.
+  Round& At(RoundId round);
+  Round* Find(RoundId round);
+  const Round* Find(RoundId round) const;
+  RoundSums* SumsOf(RoundId round) const;
+  std::optional<Attempt> PlanOf(RoundId round) const;
+  const OwnerMap* OwnersOf(RoundId round) const;
+  void SetOwners(RoundId round, const OwnerMap& map);
+  // Of a round whose owners are known.
+  const std::vector<Slice>& Shard(RoundId round, const MemberId& owner);
+
+  // Ascending. No round is added or taken away meanwhile.
+  std::map<RoundId, Round>& all() { return rounds_; }
+  const std::map<RoundId, Round>& all() const { return rounds_; }
+
+  // The attempt at the round stands no longer: it is open again.
+  void Reopen(RoundId round);
+  void ReopenFrom(RoundId round);
+
+  // Sums of the rounds before it are needed no longer, by this worker, which applied all before
+  // `next`, nor by others.
+  RoundId FirstKept(RoundId next) const;
+  // Drops what is over, by `next`, the first round that is not applied.
+  void Prune(RoundId next);
+
+  void CheckInvariants() const;
 
  private:
-  struct Entry {
-    OwnerMap map;
-    std::map<MemberId, std::vector<Slice>> shards;
-  };
   Context& context_;
-  std::map<RoundId, Entry> rounds_;
-  std::map<RoundId, Attempt> plans_;
+  RoundId expected_;
+  RoundId first_not_closed_;
+  std::map<RoundId, Round> rounds_;
 };
 
 }  // namespace lockstep::worker

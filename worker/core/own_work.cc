@@ -8,93 +8,103 @@
 
 namespace lockstep::worker {
 
-void OwnWork::OnPlan(const Plan& plan) {
-  kinds_[plan.round] = {plan.relaxed, plan.local_rate, plan.attempt};
-  const auto mine = std::ranges::find(plan.assignments, context_.config.self, &Assignment::member);
-  const bool has_work =
-      pending_.contains(plan.round) || (work_ && work_->round == plan.round && !work_->is_void);
-  if (plan.carries && mine == plan.assignments.end() && has_work) return;
-  Forget(plan.round);
-  Pending& pending = pending_[plan.round];
-  pending.epoch = plan.epoch;
-  pending.base = plan.round;
-  pending.plan = plan.attempt;
-  pending.kind = kinds_[plan.round];
-  if (mine != plan.assignments.end()) pending.units = mine->units;
-  LOCKSTEP_CHECK(pending.units.size() <= queue_.capacity(), "{} units in a plan of at most {}",
-                 pending.units.size(), queue_.capacity());
+GivenUnits* OwnWork::Given(RoundId round) {
+  Round* known = rounds_.Find(round);
+  return known != nullptr && known->given && !known->given->fenced ? &*known->given : nullptr;
 }
 
-void OwnWork::CarryOver(const Commit& commit) {
+void OwnWork::OnPlan(const Plan& plan) {
+  const auto mine = std::ranges::find(plan.assignments, context_.config.self, &Assignment::member);
+  const bool has_work = Given(plan.round) != nullptr || WorksOn(plan.round);
+  if (plan.carries && mine == plan.assignments.end() && has_work) return;
+  Forget(plan.round);
+  GivenUnits given;
+  given.epoch = plan.epoch;
+  given.base = plan.round;
+  given.relaxed = plan.relaxed;
+  given.local_rate = plan.local_rate;
+  if (mine != plan.assignments.end()) given.units = mine->units;
+  LOCKSTEP_CHECK(given.units.size() <= queue_.capacity(), "I7: {} units in a plan of at most {}",
+                 given.units.size(), queue_.capacity());
+  rounds_.At(plan.round).given = std::move(given);
+}
+
+void OwnWork::OnCommit(const Commit& commit) {
+  if (!commit.next || !commit.next->carries) {
+    Stop(commit.round.Next());  // what an attempt before had carried on is void as well
+  } else if (!CarryOver(commit)) {
+    Stop(commit.round);
+  }
+  // The rounds before are closed: no attempt at them will be made.
+  for (Contribution& c : contributions_) {
+    if (c.round < commit.round) c.dropped = true;
+  }
+}
+
+bool OwnWork::CarryOver(const Commit& commit) {
   const bool counted = std::ranges::any_of(
       commit.parts, [&](const CommittedPart& part) { return part.member == context_.config.self; });
-  auto pending = pending_.extract(commit.round);
-  const bool begun = work_ && work_->round == commit.round && !work_->is_void &&
-                     work_->kind.relaxed && queue_.size() > 0;
-  const bool waits = !pending.empty() && !pending.mapped().units.empty();
-  if (counted || (!begun && !waits)) {
-    Stop(commit.round);
-    return;
-  }
   const RoundId next = commit.round.Next();
-  fenced_.erase(fenced_.begin(), fenced_.upper_bound(commit.round));
-  if (waits) {
-    pending.key() = next;
-    pending.mapped().plan = commit.next->attempt;
-    pending_.insert(std::move(pending));
-    return;
+  if (counted) return false;
+  if (const GivenUnits* given = Given(commit.round); given != nullptr && !given->units.empty()) {
+    rounds_.At(next).given = *given;
+    DropGiven(commit.round);
+    return true;
   }
+  if (!WorksOn(commit.round) || !work_->relaxed || queue_.size() == 0) return false;
   work_->round = next;
-  work_->plan = commit.next->attempt;
+  DropGiven(commit.round);
   for (Contribution& c : contributions_) {
     if (c.work != work_->id || c.round != commit.round) continue;
     c.round = next;
-    c.plan = work_->plan;
     c.all_told.reset();
   }
+  return true;
 }
 
 void OwnWork::OnFence(const FenceRound& fence) {
   const RoundId round = fence.round;
-  std::optional<Pending> again;
-  if (const auto at = pending_.find(round); at != pending_.end()) {
-    again = at->second;
+  std::optional<GivenUnits> again;
+  if (const GivenUnits* given = Given(round)) {
+    again = *given;
     again->units.clear();
   } else if (work_ && work_->round == round) {
-    again = Pending{work_->epoch, {},          PartIndex(work_->parts_told),
-                    work_->base,  work_->kind, work_->plan};
+    again =
+        GivenUnits{work_->epoch,     {}, PartIndex(work_->parts_told), work_->base, work_->relaxed,
+                   work_->local_rate};
   }
   Forget(round);
   if (!again) return;
-  fenced_[round] = *again;
+  again->fenced = true;
+  if (Round* known = rounds_.Find(round)) known->given = std::move(again);
   context_.Tell(Revoked{round, 0, fence.order, true});
 }
 
 void OwnWork::OnRevoke(const Revoke& revoke) {
-  if (const auto at = pending_.find(revoke.round); at != pending_.end()) {
-    std::vector<Unit>& units = at->second.units;
+  if (GivenUnits* given = Given(revoke.round)) {
+    std::vector<Unit>& units = given->units;
     units.resize(std::min<std::size_t>(units.size(), revoke.from));
     context_.Tell(
         Revoked{revoke.round, static_cast<std::uint32_t>(units.size()), revoke.order, false});
-  } else if (work_ && work_->round == revoke.round && !work_->is_void) {
+  } else if (WorksOn(revoke.round)) {
     context_.Tell(Revoked{revoke.round, queue_.RevokeFrom(revoke.from), revoke.order, false});
   }
 }
 
 void OwnWork::OnAssign(const Assign& assign) {
-  if (auto fenced = fenced_.extract(assign.round)) pending_.insert(std::move(fenced));
-  if (const auto at = pending_.find(assign.round); at != pending_.end()) {
-    std::vector<Unit>& units = at->second.units;
-    if (at->second.first_part.value >= kMaxParts ||
-        units.size() + assign.units.size() > queue_.capacity()) {
-      context_.Tell(
-          Revoked{assign.round, static_cast<std::uint32_t>(units.size()), assign.order, false});
+  if (Round* known = rounds_.Find(assign.round); known != nullptr && known->given) {
+    GivenUnits& given = *known->given;
+    given.fenced = false;
+    if (given.first_part.value >= kMaxParts ||
+        given.units.size() + assign.units.size() > queue_.capacity()) {
+      context_.Tell(Revoked{assign.round, static_cast<std::uint32_t>(given.units.size()),
+                            assign.order, false});
     } else {
-      units.insert(units.end(), assign.units.begin(), assign.units.end());
+      given.units.insert(given.units.end(), assign.units.begin(), assign.units.end());
     }
     return;
   }
-  if (!work_ || work_->round != assign.round || work_->is_void) return;
+  if (!WorksOn(assign.round)) return;
   if (queue_.Append(assign.units)) {
     context_.Emit(action::WakeCompute{});
   } else {
@@ -103,24 +113,36 @@ void OwnWork::OnAssign(const Assign& assign) {
   }
 }
 
+// The round's own work once all before it are applied, unless it is committed by then. Relaxed work
+// needs no more than the parameters of the round in which it was given, or later ones.
+GivenUnits* OwnWork::Next(RoundId level, bool committed, RoundId& round) {
+  round = level;
+  if (GivenUnits* given = committed ? nullptr : Given(level)) return given;
+  for (auto at = rounds_.all().rbegin(); at != rounds_.all().rend(); ++at) {
+    GivenUnits* last = Given(at->first);
+    if (last == nullptr) continue;
+    round = at->first;
+    return last->relaxed && last->base <= level ? last : nullptr;
+  }
+  return nullptr;
+}
+
 void OwnWork::BeginIfPossible(RoundId level, bool committed) {
-  if (pending_.empty() || Busy() || copy_op_) return;
-  auto at = committed ? pending_.end() : pending_.find(level);
-  const auto last = std::prev(pending_.end());
-  if (at == pending_.end() && last->second.kind.relaxed && last->second.base <= level) at = last;
-  if (at == pending_.end()) return;
-  if (at->second.kind.relaxed) {
-    if (at->second.units.empty()) return;
-    if (!copied_ || copy_for_ != at->second.base) {
+  if (Busy() || copy_op_) return;
+  RoundId round;
+  const GivenUnits* given = Next(level, committed, round);
+  if (given == nullptr) return;
+  if (given->relaxed) {
+    if (given->units.empty()) return;
+    if (!copied_ || copy_for_ != given->base) {
       if (work_) queue_.MakeVoid();  // nothing is computed while the copy changes
-      copy_for_ = at->second.base;
+      copy_for_ = given->base;
       copied_ = false;
       copy_op_ = context_.NewOp();
       context_.Emit(action::TakeSnapshot{*copy_op_, action::SnapshotKind::kCompute});
       return;
     }
   }
-  const RoundId round = at->first;
   const auto first = buffers_.Take(BufferKind::kContribution);
   if (!first) return;
   const auto second = buffers_.Take(BufferKind::kContribution);
@@ -128,35 +150,40 @@ void OwnWork::BeginIfPossible(RoundId level, bool committed) {
     buffers_.Release(*first);
     return;
   }
+  Begin(round, *given, {*first, *second});
+  for (auto& [id, known] : rounds_.all()) {
+    if (id <= round && Given(id) != nullptr) known.given.reset();
+  }
+}
+
+void OwnWork::Begin(RoundId round, const GivenUnits& given,
+                    const std::array<BufferId, kMaxParts>& parts) {
+  LOCKSTEP_CHECK(!Busy(), "I4: work on round {} begins under a unit of round {}", round,
+                 work_->round);
   if (work_) queue_.MakeVoid();
-  const PartIndex first_part = at->second.first_part;
   copied_ = false;
-  work_ = Work{};
-  work_->id = next_work_++;
-  work_->round = round;
-  work_->epoch = at->second.epoch;
-  work_->base = at->second.base;
-  work_->kind = at->second.kind;
-  work_->plan = at->second.plan;
-  work_->parts_sealed = first_part.value;
-  work_->parts_told = first_part.value;
-  const std::array<BufferId, kMaxParts> parts = {*first, *second};
+  work_ = Work{.id = next_work_++,
+               .round = round,
+               .epoch = given.epoch,
+               .base = given.base,
+               .relaxed = given.relaxed,
+               .local_rate = given.local_rate,
+               .parts_sealed = given.first_part.value,
+               .parts_told = given.first_part.value};
   for (std::uint8_t p = 0; p < kMaxParts; ++p) {
     Contribution c;
     c.work = work_->id;
     c.round = round;
-    c.plan = work_->plan;
     c.part = PartIndex(p);
     c.tag = context_.NewGeneration();
     c.buffer = parts[p];
     context_.Emit(action::OpenBlock{c.buffer, c.tag});
     contributions_.push_back(std::move(c));
   }
-  queue_.Reset(work_->id, at->second.units, first_part);
-  context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->kind.relaxed,
-                                  work_->kind.local_rate});
+  queue_.Reset(work_->id, given.units, given.first_part);
+  context_.Emit(
+      action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed, work_->local_rate});
   progress_due_ = context_.now + context_.config.progress_interval;
-  pending_.erase(pending_.begin(), pending_.upper_bound(round));
 }
 
 bool OwnWork::OnOpDone(const event::OpDone& done) {
@@ -200,7 +227,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
-                                 sealed.sealed_ns, c->plan});
+                                 sealed.sealed_ns, *rounds_.PlanOf(c->round)});
 }
 
 void OwnWork::OnPeerDown(const MemberId& peer) {
@@ -216,11 +243,16 @@ void OwnWork::OnTimer() {
 
 Time OwnWork::next_timer() const { return Busy() && !work_->is_void ? progress_due_ : kNever; }
 
+void OwnWork::DropGiven(RoundId last) {
+  for (auto& [id, known] : rounds_.all()) {
+    if (id <= last) known.given.reset();
+  }
+}
+
 void OwnWork::Stop(RoundId round) {
   copy_for_.reset();
   copied_ = false;
-  pending_.erase(pending_.begin(), pending_.upper_bound(round));
-  fenced_.erase(fenced_.begin(), fenced_.upper_bound(round));
+  DropGiven(round);
   if (!work_ || work_->round > round || work_->is_void) return;
   for (Contribution& c : contributions_) {
     if (c.work == work_->id && !c.sealed) c.dropped = true;
@@ -231,18 +263,10 @@ void OwnWork::Stop(RoundId round) {
 }
 
 void OwnWork::Forget(RoundId round) {
-  pending_.erase(round);
-  fenced_.erase(round);
+  if (Round* known = rounds_.Find(round)) known->given.reset();
   if (work_ && work_->round == round) Stop(round);
   for (Contribution& c : contributions_) {
     if (c.round == round) c.dropped = true;
-  }
-}
-
-void OwnWork::ReleaseBefore(RoundId round) {
-  kinds_.erase(kinds_.begin(), kinds_.lower_bound(round));
-  for (Contribution& c : contributions_) {
-    if (c.round < round) c.dropped = true;
   }
 }
 
@@ -254,7 +278,7 @@ void OwnWork::Update() {
     return true;
   });
   for (Contribution& c : contributions_) {
-    const OwnerMap* map = maps_.Find(c.round);
+    const OwnerMap* map = rounds_.OwnersOf(c.round);
     if (c.dropped || c.buckets == 0 || map == nullptr || c.all_told == map->version) continue;
     bool all = true;
     for (const OwnerShare& share : map->owners) {
@@ -273,11 +297,12 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
   // Who maps reads the part as a whole, when it is in a commit.
   const bool mapped = peers_.Mapped(owner);
   if (mapped && !c.sealed) return false;
-  PartReady ready{c.round, c.part, c.tag, c.buffer.index, c.buckets, c.sealed, c.plan, {}};
+  PartReady ready{
+      c.round, c.part, c.tag, c.buffer.index, c.buckets, c.sealed, *rounds_.PlanOf(c.round), {}};
   std::vector<BufferRange> payload;
   if (!mapped) {
     bool anything = false;
-    for (const Slice& slice : maps_.Shard(c.round, owner)) {
+    for (const Slice& slice : rounds_.Shard(c.round, owner)) {
       if (slice.bucket < told.buckets || slice.bucket >= c.buckets) continue;
       anything = true;
       ready.inlined.ranges.push_back(slice.range);
@@ -296,7 +321,8 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
 }
 
 void OwnWork::TellProgress() {
-  context_.Tell(Progress{work_->round, work_->units_done, queue_.taken(), work_->plan});
+  context_.Tell(
+      Progress{work_->round, work_->units_done, queue_.taken(), *rounds_.PlanOf(work_->round)});
   progress_due_ = context_.now + context_.config.progress_interval;
 }
 
@@ -305,7 +331,7 @@ bool OwnWork::Busy() const {
          (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed);
 }
 
-bool OwnWork::UsesParameters() const { return copy_op_ || (Busy() && !work_->kind.relaxed); }
+bool OwnWork::UsesParameters() const { return copy_op_ || (Busy() && !work_->relaxed); }
 
 bool OwnWork::Computing() const {
   return work_ && !work_->is_void && (Busy() || queue_.taken() != queue_.size());
@@ -337,6 +363,39 @@ OwnWork::Contribution* OwnWork::Find(std::uint32_t work, PartIndex part) {
     if (c.work == work && c.part == part) return &c;
   }
   return nullptr;
+}
+
+void OwnWork::CheckInvariants() const {
+  LOCKSTEP_CHECK(contributions_.size() <= kContributionBuffers, "I7: {} contributions",
+                 contributions_.size());
+  for (const Contribution& c : contributions_) {
+    LOCKSTEP_CHECK(buffers_.Taken(c.buffer), "I4: round {} is computed in a buffer that is free",
+                   c.round);
+    LOCKSTEP_CHECK(!c.sealed || c.buckets == context_.layout.bucket_count(),
+                   "round {} is sealed at {} buckets", c.round, c.buckets);
+    if (c.dropped) continue;
+    LOCKSTEP_CHECK(c.round >= rounds_.first_not_closed(), "round {} is closed, its part is kept",
+                   c.round);
+    LOCKSTEP_CHECK(rounds_.PlanOf(c.round), "a part of round {} without its plan", c.round);
+    LOCKSTEP_CHECK(c.sealed || (work_ && c.work == work_->id && !work_->is_void),
+                   "I2: a part of round {} that nobody seals", c.round);
+    for (const Contribution& other : contributions_) {
+      LOCKSTEP_CHECK(&other == &c || other.buffer != c.buffer, "I4: two parts in one buffer");
+    }
+  }
+  LOCKSTEP_CHECK(copy_for_ || !copied_, "a copy of the parameters for nobody");
+  if (!work_) return;
+  LOCKSTEP_CHECK(work_->units_done <= queue_.taken(), "I2: {} units done, {} taken",
+                 work_->units_done, queue_.taken());
+  LOCKSTEP_CHECK(work_->parts_sealed <= queue_.seals_begun(), "I2: more parts sealed than begun");
+  LOCKSTEP_CHECK(work_->parts_told <= work_->parts_sealed, "I2: a part was told and not sealed");
+  LOCKSTEP_CHECK(work_->base <= work_->round, "work of round {} was given in {}", work_->round,
+                 work_->base);
+  LOCKSTEP_CHECK(!work_->is_void || queue_.IsVoid(), "I2: units of void work are still taken");
+  LOCKSTEP_CHECK(work_->is_void || rounds_.PlanOf(work_->round), "work on round {} without a plan",
+                 work_->round);
+  LOCKSTEP_CHECK(work_->relaxed || work_->base == work_->round,
+                 "work of round {} was carried over to {}", work_->base, work_->round);
 }
 
 }  // namespace lockstep::worker

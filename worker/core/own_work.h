@@ -1,5 +1,10 @@
 // What this worker computes: the units given to it, the compute thread's work on the open round,
 // and the contributions that come out of it, until their round is closed.
+//
+// In: plans, and orders to give units back, take more, or forget a round; what the compute thread
+// reports. Out: work for the compute thread; Progress, Sealed and Revoked to the coordinator;
+// PartReady to the owners. It decides when work begins, which round it counts for, and when a
+// contribution's buffer is free again.
 #pragma once
 
 #include <array>
@@ -16,11 +21,11 @@ namespace lockstep::worker {
 
 class OwnWork {
  public:
-  OwnWork(Context& context, Buffers& buffers, const Peers& peers, RoundMaps& maps)
+  OwnWork(Context& context, Buffers& buffers, const Peers& peers, LiveRounds& rounds)
       : context_(context),
         buffers_(buffers),
         peers_(peers),
-        maps_(maps),
+        rounds_(rounds),
         queue_(context.config.queue_capacity) {}
 
   // The units of a round that is not begun yet; what was computed for an earlier plan of it is
@@ -31,9 +36,10 @@ class OwnWork {
   // What was computed for the round is void. Says so; units of it that are given to this worker
   // after that are a new beginning, in the parts that are not used up.
   void OnFence(const FenceRound& fence);
-  // The round is committed and the next one carries its work on: as Stop, unless this worker is in
-  // no part of the commit; then what it has belongs to the next round.
-  void CarryOver(const Commit& commit);
+  // The round is committed: of its work only what is sealed counts, and nothing of the rounds
+  // before it is needed. Unless the next round carries its work on, and this worker is in no part
+  // of the commit: then what it has belongs to the next round.
+  void OnCommit(const Commit& commit);
   void OnUnitDone(const event::UnitDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -47,14 +53,10 @@ class OwnWork {
   void BeginIfPossible(RoundId level, bool committed);
   // True when the operation was the copy of the parameters that work waits for.
   bool OnOpDone(const event::OpDone& done);
-  // The round is committed: what is not sealed does not count any more. Its sealed parts stay.
-  void Stop(RoundId round);
   // This worker does not take part for now; its sealed parts stay.
   void StopAll() { Stop(RoundId(~std::uint64_t{0})); }
   // Nothing computed for this round counts.
   void Forget(RoundId round);
-  // No attempt at a round before this one will be made: its contributions are needed no longer.
-  void ReleaseBefore(RoundId round);
   // Tells owners what they do not know yet; frees what was dropped.
   void Update();
 
@@ -69,48 +71,42 @@ class OwnWork {
   std::optional<BufferRange> FindPiece(const PieceName& piece) const;
   UnitQueue& queue() { return queue_; }
 
+  void CheckInvariants() const;
+
  private:
-  // Of a round, as its plan says.
-  struct Kind {
+  // What the compute thread was given last. The queue's counts run ahead of these, by the unit that
+  // is being computed and the part that is being sealed; where they are equal the thread holds
+  // nothing (Busy).
+  struct Work {
+    std::uint32_t id = 0;  // grows: what is reported of an earlier work is not counted
+    RoundId round;         // that it counts for; a later one than `base` once it was carried over
+    Epoch epoch;
+    RoundId base;  // the round in which it was given
     bool relaxed = false;
     float local_rate = 0;
-    Attempt plan;
-  };
-  struct Pending {
-    Epoch epoch;
-    std::vector<Unit> units;
-    PartIndex first_part;
-    RoundId base;  // in which it was given
-    Kind kind;
-    Attempt plan;  // of the round that it belongs to now
-  };
-  struct Work {
-    std::uint32_t id = 0;
-    RoundId round;
-    Epoch epoch;
-    RoundId base;
-    Kind kind;
-    Attempt plan;
     std::uint32_t units_done = 0;
     std::uint32_t parts_sealed = 0;  // or used up before
     std::uint8_t parts_told = 0;     // the coordinator knows of them
-    bool is_void = false;
+    bool is_void = false;            // nothing more of it counts; the thread may still be in it
   };
+  // What an owner was told last of a contribution.
   struct Told {
     RoundId round;
     std::uint32_t buckets = 0;
     bool sealed = false;
   };
+  // One part, in a buffer of its own. It is written by the compute thread until it is sealed, then
+  // read by owners until its round is closed. It keeps its buffer while it is dropped and the
+  // compute thread may still be adding to it.
   struct Contribution {
     std::uint32_t work = 0;
     RoundId round;
-    Attempt plan;
     PartIndex part;
     std::uint32_t tag = 0;
     BufferId buffer;
-    std::uint32_t buckets = 0;  // final
+    std::uint32_t buckets = 0;  // final; never fewer
     bool sealed = false;
-    bool dropped = false;
+    bool dropped = false;  // for good; nobody is told of it, and no piece of it is served
     std::uint64_t samples = 0;
     double loss_sum = 0;  // of a contribution that is not finite: not a number
     std::vector<UnitTiming> units;
@@ -118,6 +114,16 @@ class OwnWork {
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };
 
+  bool WorksOn(RoundId round) const { return work_ && work_->round == round && !work_->is_void; }
+  // What was given of the round and is waited for: not what is fenced.
+  GivenUnits* Given(RoundId round);
+  GivenUnits* Next(RoundId level, bool committed, RoundId& round);
+  void DropGiven(RoundId last);
+  // Of this round and those before it nothing more is computed. Sealed parts stay.
+  void Stop(RoundId round);
+  // False: there was nothing to carry over.
+  bool CarryOver(const Commit& commit);
+  void Begin(RoundId round, const GivenUnits& given, const std::array<BufferId, kMaxParts>& parts);
   Contribution* Find(std::uint32_t work, PartIndex part);
   void TellProgress();
   // False: there is something to say that cannot be said yet.
@@ -126,13 +132,10 @@ class OwnWork {
   Context& context_;
   Buffers& buffers_;
   const Peers& peers_;
-  RoundMaps& maps_;
+  LiveRounds& rounds_;
   UnitQueue queue_;
-  std::map<RoundId, Pending> pending_;
-  std::map<RoundId, Pending> fenced_;  // what a new beginning would start from
   std::optional<Work> work_;
   std::uint32_t next_work_ = 1;
-  std::map<RoundId, Kind> kinds_;         // of the rounds that are not closed
   std::optional<std::uint64_t> copy_op_;  // of the parameters, for work that is about to begin
   std::optional<RoundId> copy_for_;       // its base; none when it is needed no longer
   bool copied_ = false;                   // the copy for copy_for_ is there

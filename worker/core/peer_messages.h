@@ -1,7 +1,7 @@
 // What workers say to each other in small messages, and their bytes. Little endian; a kind byte,
 // the fields, then for PartReady and SumReady the floats that ride along. Whoever decodes does not
 // trust: a message that is cut short, too long or out of range is an error, never a crash. What the
-// numbers mean is checked by the machine.
+// numbers mean is checked by who takes the message.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace lockstep::worker {
 
-// Kinds of Piece::kind.
+// Kinds of PieceName::kind.
 enum class PieceKind : std::uint32_t {
   kContribution = 1,  // attempt: the contribution's tag; round, part
   kSum = 2,           // round, attempt
@@ -102,7 +102,7 @@ struct StateTaken {
   bool operator==(const StateTaken&) const = default;
 };
 
-// To a peer that was told nothing else for a while (machine/heartbeat.h).
+// To a peer that was told nothing else for a while (worker/core/heartbeat.h).
 struct Alive {
   bool operator==(const Alive&) const = default;
 };

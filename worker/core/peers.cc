@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 
 void Peers::OnForm(const Form& form) {
@@ -55,11 +57,11 @@ void Peers::OnDown(const event::PeerDown& down) {
   peer.gone = true;
   peer.gone_since = committed_;
   any_gone_ = true;
-  SettleAs(down.peer, down.reason);
+  NoteUnreached(down.peer, down.reason);
 }
 
 void Peers::OnConnectFailed(const event::ConnectFailed& failed) {
-  if (!Up(failed.peer)) SettleAs(failed.peer, failed.reason);
+  if (!Up(failed.peer)) NoteUnreached(failed.peer, failed.reason);
 }
 
 void Peers::OnMapped(const event::PeerMapped& mapped) {
@@ -74,11 +76,11 @@ void Peers::OnMapped(const event::PeerMapped& mapped) {
 
 void Peers::OnMapState(const MemberId& id, const MapState& state) {
   peers_[id].maps_us = state.maps_you;
-  Settle(id);
+  NoteIfReached(id);
 }
 
 void Peers::OnLeft(const MemberLeft& left) {
-  SettleAs(left.member, left.reason);
+  NoteUnreached(left.member, left.reason);
   const auto at = peers_.find(left.member);
   if (at == peers_.end()) return;
   at->second.left = true;
@@ -107,7 +109,7 @@ void Peers::OnTimer() {
     const bool up = Up(id);
     // Half a mapping would be understood differently at its two ends: none at all then.
     if (up) context_.Emit(action::ClosePeer{id, "the mapping was not settled in time"});
-    SettleAs(id, up ? "the mapping was not settled in time" : "no connection in time");
+    NoteUnreached(id, up ? "the mapping was not settled in time" : "no connection in time");
   }
 }
 
@@ -146,7 +148,7 @@ void Peers::TryToMap(const MemberId& id) {
   Peer& peer = peers_[id];
   if (!peer.up || !peer.info) return;
   if (peer.we_map || peer.asked_to_map) {
-    Settle(id);
+    NoteIfReached(id);
     return;
   }
   const bool possible = context_.config.mapping && !peer.info->mapping_address.empty() &&
@@ -162,21 +164,21 @@ void Peers::TryToMap(const MemberId& id) {
 
 void Peers::SayMapState(const MemberId& id, bool maps) {
   context_.Say(id, MapState{maps});
-  Settle(id);
+  NoteIfReached(id);
 }
 
-void Peers::Settle(const MemberId& id) {
+void Peers::NoteIfReached(const MemberId& id) {
   const Peer& peer = peers_[id];
   if (!peer.up || !peer.we_map) return;
   if (*peer.we_map && !peer.maps_us) return;
-  SettleAll(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
+  Note(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
 }
 
-void Peers::SettleAs(const MemberId& id, std::string error) {
-  SettleAll(id, {id, false, std::move(error), false, "", 0});
+void Peers::NoteUnreached(const MemberId& id, std::string error) {
+  Note(id, {id, false, std::move(error), false, "", 0});
 }
 
-void Peers::SettleAll(const MemberId& id, const PeerPath& path) {
+void Peers::Note(const MemberId& id, const PeerPath& path) {
   for (auto& [number, forming] : forming_) {
     const auto at = forming.reached.find(id);
     if (at != forming.reached.end() && !at->second) at->second = path;
@@ -203,6 +205,21 @@ void Peers::Forget(const MemberId& id) {
   const Peer& peer = peers_[id];
   if (peer.asked_to_map) context_.Emit(action::UnmapPeer{id});
   peers_.erase(id);
+}
+
+void Peers::CheckInvariants() const {
+  for (const auto& [id, peer] : peers_) {
+    LOCKSTEP_CHECK(!(peer.up && peer.gone), "{} is up and gone", Name(id));
+    LOCKSTEP_CHECK(!peer.gone || any_gone_, "{} is gone, and never forgotten", Name(id));
+    LOCKSTEP_CHECK(peer.asked_to_map || !peer.we_map.value_or(false),
+                   "{} is mapped and was not asked to be", Name(id));
+    LOCKSTEP_CHECK(!peer.asked_to_map || peer.info, "{} is mapped at no address", Name(id));
+  }
+  for (const auto& [number, forming] : forming_) {
+    const bool waits = std::ranges::any_of(
+        forming.reached, [](const auto& member) { return !member.second.has_value(); });
+    LOCKSTEP_CHECK(waits, "formation {} is complete and was not reported", number);
+  }
 }
 
 }  // namespace lockstep::worker

@@ -1,5 +1,9 @@
 // The other members: forming the job (connect, map, report who is reached), who is up and who is
 // mapped.
+//
+// In: Form and MemberLeft of the coordinator, connections that come and go, mappings that were
+// tried here and, by MapState, there. Out: ConnectPeer, MapPeer, UnmapPeer, ClosePeer, MapState,
+// and one Reached for each formation, when it is known of every member in it whether it is reached.
 #pragma once
 
 #include <algorithm>
@@ -39,19 +43,23 @@ class Peers {
   // death: its memory outlives it.
   bool Mapped(const MemberId& peer) const;
 
+  void CheckInvariants() const;
+
  private:
+  // `up` and `gone` exclude each other; neither: it was named and never came.
   struct Peer {
-    std::optional<PeerInfo> info;
+    std::optional<PeerInfo> info;  // none: it connected before the coordinator named it
     bool up = false;
     std::string path;
-    std::optional<bool> maps_us;  // as it said
-    std::optional<bool> we_map;   // as the shell found
-    bool asked_to_map = false;
-    bool left = false;
+    std::optional<bool> maps_us;        // as it said
+    std::optional<bool> we_map;         // as the shell found
+    bool asked_to_map = false;          // and not unmapped since
+    bool left = false;                  // it is no member any more; its memory may still be read
     bool gone = false;                  // it was up and is not any more
     std::optional<RoundId> gone_since;  // and this round was committed last then; none: no round
     bool mapped() const { return maps_us.value_or(false) && we_map.value_or(false); }
   };
+  // A formation that is not reported yet: of one member at least `reached` does not say how.
   struct Forming {
     std::map<MemberId, std::optional<PeerPath>> reached;
     Time deadline;
@@ -59,10 +67,11 @@ class Peers {
 
   void TryToMap(const MemberId& id);
   void SayMapState(const MemberId& id, bool maps);
-  // Notes whether `id` is reached when that is settled; reports when all are.
-  void Settle(const MemberId& id);
-  void SettleAs(const MemberId& id, std::string error);
-  void SettleAll(const MemberId& id, const PeerPath& path);
+  // Notes that `id` is reached once it is up and both ends know whether they map each other.
+  void NoteIfReached(const MemberId& id);
+  void NoteUnreached(const MemberId& id, std::string error);
+  // In all formations that wait for it; reports those that wait for nobody else.
+  void Note(const MemberId& id, const PeerPath& path);
   void ReportComplete();
   void Forget(const MemberId& id);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace lockstep::worker {
@@ -49,6 +50,13 @@ Status ProtocolCheck::Check(const Commit& m) const {
   if (!started_) return Broken("it commits round {} before the start", m.round);
   if (Status status = CheckRound(m.round); !status) return status;
   if (m.parts.empty()) return Broken("it commits round {} over nothing", m.round);
+  const auto in_order = [](const CommittedPart& a, const CommittedPart& b) {
+    return std::pair(a.member.worker, a.part) < std::pair(b.member.worker, b.part);
+  };
+  // Each counts once (I2), and everybody sums them in the same order (I3).
+  if (std::ranges::adjacent_find(m.parts, std::not_fn(in_order)) != m.parts.end()) {
+    return Broken("it commits the parts of round {} out of order", m.round);
+  }
   if (Status status = CheckOwners(m.owners); !status) return status;
   if (!m.next) return {};
   if (m.next->round != m.round.Next()) {

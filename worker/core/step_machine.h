@@ -99,6 +99,10 @@ class StepMachine {
   };
   View view() const;
 
+  // Ends the process when something does not hold that always holds between two steps. The cheap
+  // part is looked at by each Step itself; all of it takes time that grows with peers and buckets.
+  void CheckInvariants() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -48,7 +48,9 @@ class Shell {
 
   void Do(const worker::Event& event) {
     now_ += std::chrono::milliseconds(1);
-    for (const worker::Action& a : machine_.Step(now_, event)) {
+    const worker::Actions actions = machine_.Step(now_, event);
+    machine_.CheckInvariants();
+    for (const worker::Action& a : actions) {
       std::visit([this](const auto& one) { CarryOut(one); }, a);
     }
   }

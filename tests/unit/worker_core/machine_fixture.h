@@ -34,6 +34,7 @@ class MachineTest : public ::testing::Test {
   void Do(const Event& event) {
     now_ += std::chrono::milliseconds(1);
     actions_ = machine_.Step(now_, event);
+    machine_.CheckInvariants();
   }
   void Tell(ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
   // `floats`: of zeroes, that ride along.

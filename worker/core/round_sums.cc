@@ -1,0 +1,524 @@
+#include "worker/core/round_sums.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+constexpr std::uint32_t kSumKind = static_cast<std::uint32_t>(PieceKind::kSum);
+
+// The order of summation (I3), as ProtocolCheck holds the coordinator to it.
+bool InOrder(const CommittedPart& a, const CommittedPart& b) {
+  return std::pair(a.member.worker, a.part) < std::pair(b.member.worker, b.part);
+}
+
+}  // namespace
+
+// --- what owners said
+// -----------------------------------------------------------------------------------------------
+
+void HeardSums::Store(const MemberId& owner, const SumReady& ready,
+                      std::span<const std::byte> floats) {
+  auto& slot = heard_[owner][ready.round.value % kSumBuffers];
+  const auto when = [](const SumReady& said) { return std::pair(said.round, said.attempt); };
+  if (slot && when(slot->ready) > when(ready)) return;
+  slot = Heard{ready, {floats.begin(), floats.end()}};
+}
+
+const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const Commit& commit) const {
+  const auto at = heard_.find(owner);
+  if (at == heard_.end()) return nullptr;
+  const auto& heard = at->second[commit.round.value % kSumBuffers];
+  const bool of_it = heard && heard->ready.round == commit.round &&
+                     heard->ready.attempt == commit.attempt &&
+                     heard->ready.map_version == commit.owners.version;
+  return of_it ? &*heard : nullptr;
+}
+
+void HeardSums::ForgetBefore(RoundId round) {
+  for (auto& [owner, rounds] : heard_) {
+    for (auto& heard : rounds) {
+      if (heard && heard->ready.round < round) heard.reset();
+    }
+  }
+  std::erase_if(heard_, [](const auto& entry) {
+    return std::ranges::none_of(entry.second, [](const auto& h) { return h.has_value(); });
+  });
+}
+
+// --- the sums of an attempt
+// -----------------------------------------------------------------------------------------------
+
+RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const Commit& commit)
+    : context_(with.context),
+      buffers_(with.buffers),
+      fetcher_(with.fetcher),
+      peers_(with.peers),
+      inputs_(with.inputs),
+      own_work_(with.own),
+      heard_(heard),
+      commit_(commit),
+      generation_(context_.NewGeneration()) {
+  LOCKSTEP_CHECK(std::ranges::is_sorted(commit_.parts, InOrder),
+                 "I3: the parts of round {} are not in the order of summation", commit_.round);
+  for (const OwnerShare& share : commit_.owners.owners) {
+    Shard shard;
+    shard.owner = share.owner;
+    shard.slices = context_.layout.Shard(commit_.owners, share.owner);
+    for (const Slice& slice : shard.slices) {
+      shard.ranges.push_back(slice.range);
+      if (context_.config.clip > 0) shard.ranges.push_back(context_.layout.NormsOf(slice));
+    }
+    shards_.push_back(std::move(shard));
+  }
+  if (OwnShard() != nullptr) own_ = Own::kWaiting;
+}
+
+RoundSums::~RoundSums() {
+  // Also what was asked for an older attempt: its name has the round, and nobody waits for it.
+  fetcher_.Cancel([&](const Want& want) {
+    return want.piece.kind == kSumKind && want.piece.round == commit_.round.value;
+  });
+  if (buffer_) buffers_.Release(*buffer_);
+}
+
+void RoundSums::NameCheckpointWriter(const Commit& same) {
+  LOCKSTEP_CHECK(same.round == commit_.round && same.attempt == commit_.attempt,
+                 "another attempt's writer of a checkpoint");
+  commit_.checkpoint_writer = same.checkpoint_writer;
+}
+
+bool RoundSums::Commits(const MemberId& member, PartIndex part) const {
+  const CommittedPart sought{member, part};
+  const auto at = std::ranges::lower_bound(commit_.parts, sought, InOrder);
+  return at != commit_.parts.end() && at->member == member && at->part == part;
+}
+
+RoundSums::Shard* RoundSums::OwnShard() {
+  const auto own = std::ranges::find(shards_, context_.config.self, &Shard::owner);
+  return own == shards_.end() ? nullptr : &*own;
+}
+
+bool RoundSums::Held(const Shard& shard) const {
+  if (shard.mapped || shard.held) return true;
+  shard.held = std::ranges::all_of(shard.ranges,
+                                   [&](const FloatRange& range) { return have_.Covers(range); });
+  return shard.held;
+}
+
+bool RoundSums::HoldsAll() const {
+  all_held_ =
+      all_held_ || std::ranges::all_of(shards_, [&](const Shard& shard) { return Held(shard); });
+  return all_held_;
+}
+
+bool RoundSums::TakeBuffer() {
+  if (buffer_) return true;
+  buffer_ = buffers_.Take(BufferKind::kSum);
+  if (!buffer_) return false;
+  context_.Emit(action::OpenBlock{*buffer_, generation_});
+  return true;
+}
+
+void RoundSums::Update() {
+  TryServeAll();
+  if (fenced_) return;
+  AskHolder();
+  if (!all_held_) {
+    for (Shard& shard : shards_) {
+      if (!Held(shard)) Absorb(shard);
+    }
+  }
+  TryReduce();
+  if (asked_to_hold_) TryAnswerHold();
+}
+
+// --- the own shard
+
+// A sum is a function of the commit: the parts in its order, with its weights, however they are
+// reached. So the reduction waits until all of them are here.
+void RoundSums::TryReduce() {
+  if (own_ != Own::kWaiting) return;
+  const Shard& shard = *OwnShard();
+  if (shard.slices.empty()) {
+    Publish();
+    return;
+  }
+  action::Reduce reduce;
+  std::vector<BufferId> uses;
+  for (const CommittedPart& part : commit_.parts) {
+    std::optional<Source> source;
+    if (part.member == context_.config.self) {
+      if (const auto own = own_work_.Sealed(commit_.round, part.part)) {
+        source = Source{*own, std::nullopt, 0};
+      }
+    } else {
+      source = inputs_.Complete(commit_.round, part.member, part.part);
+    }
+    if (!source) return;
+    if (!source->peer) uses.push_back(source->buffer);
+    reduce.inputs.push_back({*source, part.weight});
+  }
+  if (!TakeBuffer()) return;
+  uses.push_back(*buffer_);
+  reduce.op = context_.NewOp();
+  reduce.round = commit_.round;
+  reduce.attempt = commit_.attempt;
+  reduce.slices = shard.slices;
+  reduce.out = *buffer_;
+  reduce.norms = context_.config.clip > 0;
+  for (const FloatRange& range : shard.ranges) {
+    LOCKSTEP_CHECK(!have_.Intersects(range) && !asked_.Intersects(range),
+                   "I1: the own shard of round {} has come from elsewhere", commit_.round);
+  }
+  buffers_.BeginOp(reduce.op, std::move(uses));
+  reduce_op_ = reduce.op;
+  own_ = Own::kReducing;
+  context_.Emit(std::move(reduce));
+}
+
+bool RoundSums::OnOpDone(const event::OpDone& done) {
+  if (reduce_op_ == done.op) {
+    reduce_op_.reset();
+    if (done.torn) {
+      // A contributor has gone on, so this attempt is history; the coordinator will say so.
+      own_ = Own::kVoid;
+      context_.Log(fmt::format("round {}: an input changed under the reduction", commit_.round));
+      return true;
+    }
+    for (const FloatRange& range : OwnShard()->ranges) have_.Merge(range);
+    Publish();
+    return true;
+  }
+  if (copy_op_ != done.op) return false;
+  copy_op_.reset();
+  if (!done.torn) {
+    for (Shard& shard : shards_) {
+      if (!shard.mapped) continue;
+      shard.mapped.reset();
+      for (const FloatRange& range : shard.ranges) have_.Merge(range);
+    }
+  } else if (!applied_) {
+    all_held_ = false;
+    for (Shard& shard : shards_) shard.mapped.reset();
+    gone_ = "its mapped sums changed";
+  }
+  return true;
+}
+
+void RoundSums::Publish() {
+  own_ = Own::kPublished;
+  context_.Tell(Published{commit_.round, commit_.attempt});
+  for (const MemberId& member : commit_.members) SaySumReady(member);
+}
+
+SumReady RoundSums::Announcement() const {
+  SumReady ready;
+  ready.term = context_.config.term;
+  ready.round = commit_.round;
+  ready.attempt = commit_.attempt;
+  ready.map_version = commit_.owners.version;
+  ready.buffer = buffer_ ? buffer_->index : 0;
+  ready.generation = generation_;
+  return ready;
+}
+
+void RoundSums::SaySumReady(const MemberId& to) {
+  if (to == context_.config.self || !peers_.Up(to) || !buffer_) return;
+  SumReady ready = Announcement();
+  std::vector<BufferRange> payload;
+  if (!peers_.Mapped(to)) {
+    ready.inlined.ranges = OwnShard()->ranges;
+    if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
+        ready.inlined.ranges.size() > kMaxInlineRanges) {
+      ready.inlined.ranges.clear();
+    }
+    for (const FloatRange& range : ready.inlined.ranges) payload.push_back({*buffer_, range});
+  }
+  context_.Say(to, ready, std::move(payload));
+}
+
+// --- the other shards
+
+void RoundSums::OnPeerUp(const MemberId& peer) {
+  for (Shard& shard : shards_) shard.requested = false;
+  if (holder_ && holder_->member == peer) holder_->state = Holder::State::kToAsk;
+  if (own_ == Own::kPublished && std::ranges::find(commit_.members, peer) != commit_.members.end())
+    SaySumReady(peer);
+}
+
+Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) {
+  const bool of_it = ready.attempt == commit_.attempt;
+  if (of_it && holder_) {
+    if (holder_->member != peer) return false;
+    holder_->state = ready.gone ? Holder::State::kAsked : Holder::State::kReady;
+    if (ready.gone) gone_ = fmt::format("{} has its sums no longer", Name(peer));
+    return false;
+  }
+  if (ready.gone) return false;
+  if (of_it && std::ranges::find(shards_, peer, &Shard::owner) == shards_.end()) {
+    return Error{
+        ErrorCode::kInvalid,
+        fmt::format("it published sums of round {}, of which it owns nothing", ready.round)};
+  }
+  return true;
+}
+
+void RoundSums::Absorb(Shard& shard) {
+  if (shard.requested || gone_) return;
+  // The own shard is reduced here, unless that cannot be done any more.
+  const bool own = shard.owner == context_.config.self;
+  if (own && (own_ == Own::kReducing || !holder_)) return;
+  if (holder_) {
+    if (holder_->state != Holder::State::kReady || !peers_.Up(holder_->member) || !TakeBuffer())
+      return;
+    FetchMissing(shard, holder_->member);
+    return;
+  }
+  const HeardSums::Heard* heard = heard_.Find(shard.owner, commit_);
+  if (heard == nullptr) return;
+  if (peers_.Mapped(shard.owner)) {
+    shard.mapped =
+        Source{{BufferKind::kSum, heard->ready.buffer, {}}, shard.owner, heard->ready.generation};
+    return;
+  }
+  if (!TakeBuffer()) return;
+  if (StoreInlined(shard, *heard) || !peers_.Up(shard.owner)) return;
+  FetchMissing(shard, shard.owner);
+}
+
+bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) {
+  if (heard.ready.inlined.ranges != shard.ranges) return false;
+  std::span<const std::byte> floats = heard.floats;
+  for (const FloatRange& range : shard.ranges) {
+    const std::size_t bytes = range.count * sizeof(float);
+    // What was asked for may land at any time.
+    if (!asked_.Intersects(range)) {
+      context_.Emit(action::StoreInline{{*buffer_, range}, floats.first(bytes)});
+      have_.Merge(range);
+    }
+    floats = floats.subspan(bytes);
+  }
+  return Held(shard);
+}
+
+void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
+  LOCKSTEP_CHECK(from != context_.config.self, "round {}: sums fetched from itself", commit_.round);
+  shard.requested = true;
+  PieceName name;
+  name.kind = kSumKind;
+  name.attempt = commit_.attempt.value;
+  name.round = commit_.round.value;
+  name.owner = shard.owner.worker.value;
+  for (const FloatRange& whole : shard.ranges) {
+    for (const FloatRange& lacking : have_.Missing(whole)) {
+      for (const FloatRange& range : asked_.Missing(lacking)) {
+        asked_.Merge(range);
+        fetcher_.Add(from, name, {*buffer_, range}, range.first);
+      }
+    }
+  }
+}
+
+void RoundSums::OnFetchDone(const Fetcher::Done& done) {
+  if (commit_.attempt.value != done.want.piece.attempt || buffer_ != done.want.to.buffer) return;
+  asked_.Remove(done.want.to.range);
+  if (done.ok) {
+    have_.Merge(done.want.to.range);
+  } else if (done.cancelled) {
+    for (Shard& shard : shards_) shard.requested = false;
+  } else if (done.status == FetchStatus::kGone) {
+    gone_ = fmt::format("{} has its sums no longer", Name(done.want.peer));
+  }
+}
+
+void RoundSums::OnDropped(const Want& want) {
+  if (commit_.attempt.value == want.piece.attempt) asked_.Remove(want.to.range);
+}
+
+action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted) {
+  LOCKSTEP_CHECK(!fenced_, "I1: round {} is applied after the promise not to", commit_.round);
+  LOCKSTEP_CHECK(HoldsAll(), "I1: round {} is applied without all shards of an attempt",
+                 commit_.round);
+  applied_ = true;
+  action::Apply apply;
+  apply.op = context_.NewOp();
+  apply.round = commit_.round;
+  apply.attempt = commit_.attempt;
+  std::vector<BufferId> uses;
+  for (const Shard& shard : shards_) {
+    if (shard.slices.empty()) continue;
+    if (!shard.mapped) uses.push_back(*buffer_);
+    const Source source =
+        shard.mapped ? *shard.mapped : Source{*buffer_, std::nullopt, generation_};
+    for (const Slice& slice : shard.slices) {
+      if (wanted(slice.bucket)) apply.slices.push_back({source, slice.range});
+      if (context_.config.clip > 0) {
+        apply.norms.push_back({source, context_.layout.NormsOf(slice)});
+      }
+    }
+  }
+  const auto by_offset = [](const action::SourceRange& a, const action::SourceRange& b) {
+    return a.range.first < b.range.first;
+  };
+  std::sort(apply.slices.begin(), apply.slices.end(), by_offset);
+  std::sort(apply.norms.begin(), apply.norms.end(), by_offset);
+  apply.scale = commit_.scale;
+  apply.learning_rate = commit_.learning_rate;
+  apply.fraction = commit_.fraction;
+  apply.clip = context_.config.clip;
+  apply.steps = commit_.steps;
+  apply.digest_bucket =
+      static_cast<std::uint32_t>(commit_.round.value % context_.layout.bucket_count());
+  buffers_.BeginOp(apply.op, std::move(uses));
+  return apply;
+}
+
+// --- when something fails
+
+void RoundSums::OnTornApply() {
+  applied_ = false;
+  all_held_ = false;
+  gone_ = "its mapped sums changed";
+  for (Shard& shard : shards_) shard.mapped.reset();
+}
+
+void RoundSums::OnTakeSums(const MemberId& holder) {
+  fenced_ = false;
+  gone_.reset();
+  if (holder == context_.config.self) return;
+  holder_ = Holder{holder};
+  // From now on the holder is asked for all that is missing, the own shard too.
+  if (own_ == Own::kWaiting) own_ = Own::kVoid;
+  for (Shard& shard : shards_) shard.requested = false;
+  const auto dropped = fetcher_.Cancel([&](const Want& want) {
+    return want.piece.kind == kSumKind && want.piece.round == commit_.round.value &&
+           want.peer != holder;
+  });
+  for (const Want& want : dropped) OnDropped(want);
+}
+
+void RoundSums::OnFenceAttempt(const FenceAttempt& fence) {
+  asked_to_hold_ = fence;
+  TryAnswerHold();
+}
+
+// "Yes" promises that others can fetch everything from here, so what is only read through the
+// mapping is copied first. "No" promises not to apply.
+void RoundSums::TryAnswerHold() {
+  const bool holds = applied_ || HoldsAll();
+  if (holds && !Localize()) return;
+  if (!holds) fenced_ = true;
+  const FenceAttempt fence = *asked_to_hold_;
+  asked_to_hold_.reset();
+  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
+}
+
+bool RoundSums::Localize() {
+  if (copy_op_) return false;
+  action::CopySums copy;
+  for (const Shard& shard : shards_) {
+    if (!shard.mapped || gone_) continue;
+    for (const FloatRange& range : shard.ranges) copy.from.push_back({*shard.mapped, range});
+  }
+  if (copy.from.empty()) return true;
+  if (!TakeBuffer()) return false;
+  copy.op = context_.NewOp();
+  copy.to = *buffer_;
+  buffers_.BeginOp(copy.op, {copy.to});
+  copy_op_ = copy.op;
+  context_.Emit(std::move(copy));
+  return false;
+}
+
+void RoundSums::AskHolder() {
+  if (!holder_ || holder_->state != Holder::State::kToAsk || HoldsAll() ||
+      !peers_.Up(holder_->member)) {
+    return;
+  }
+  holder_->state = Holder::State::kAsked;
+  context_.Say(holder_->member, SumWant{context_.config.term, commit_.round, commit_.attempt});
+}
+
+bool RoundSums::OnSumWant(const MemberId& peer) {
+  if (!HoldsAll()) return false;
+  wanted_by_.insert(peer);
+  return true;
+}
+
+void RoundSums::TryServeAll() {
+  if (wanted_by_.empty() || !Localize()) return;
+  for (const MemberId& peer : std::exchange(wanted_by_, {})) {
+    SumReady ready = Announcement();
+    ready.gone = !HoldsAll();
+    context_.Say(peer, ready);
+  }
+}
+
+std::optional<std::string> RoundSums::Lost() const {
+  if (HoldsAll()) return std::nullopt;
+  if (gone_) return *gone_;
+  if (fenced_) return std::string("its attempt was fenced");
+  for (const Shard& shard : shards_) {
+    const MemberId& from = holder_ ? holder_->member : shard.owner;
+    if (!Held(shard) && from != context_.config.self && !peers_.Up(from)) {
+      return fmt::format("{} is lost, which has its sums", Name(from));
+    }
+  }
+  return std::nullopt;
+}
+
+// --- what others ask
+
+bool RoundSums::Reads(const MemberId& peer) const {
+  return std::ranges::any_of(
+      shards_, [&](const Shard& shard) { return shard.mapped && shard.mapped->peer == peer; });
+}
+
+std::string RoundSums::Missing() const {
+  std::string text;
+  for (const Shard& shard : shards_) {
+    if (Held(shard)) continue;
+    text += text.empty()
+                ? fmt::format("sums of round {} attempt {} from ", commit_.round, commit_.attempt)
+                : std::string(", ");
+    text += shard.owner == context_.config.self ? "itself" : Name(shard.owner);
+    if (shard.requested) text += " (asked for)";
+  }
+  if (holder_) text += fmt::format(", held by {}", Name(holder_->member));
+  if (fenced_) text += ", fenced";
+  if (gone_) text += ", " + *gone_;
+  return text;
+}
+
+std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
+  if (commit_.attempt.value != piece.attempt || !buffer_) return std::nullopt;
+  const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
+  if (!have_.Covers(range)) return std::nullopt;
+  return BufferRange{*buffer_, range};
+}
+
+void RoundSums::CheckInvariants() const {
+  const RoundId round = commit_.round;
+  LOCKSTEP_CHECK(!(applied_ && fenced_), "I1: round {} was applied and promised not to be", round);
+  LOCKSTEP_CHECK(reduce_op_.has_value() == (own_ == Own::kReducing),
+                 "round {}: a reduction that nobody waits for", round);
+  LOCKSTEP_CHECK(buffer_ || (have_.empty() && asked_.empty()), "round {}: sums in no buffer",
+                 round);
+  LOCKSTEP_CHECK(buffer_ || (!reduce_op_ && !copy_op_), "round {}: an operation on no buffer",
+                 round);
+  LOCKSTEP_CHECK(!buffer_ || buffers_.Taken(*buffer_), "round {}: its buffer is not taken", round);
+  LOCKSTEP_CHECK(!holder_ || own_ != Own::kWaiting,
+                 "I1: round {} has a holder and reduces its own shard", round);
+  LOCKSTEP_CHECK(!holder_ || holder_->member != context_.config.self,
+                 "round {}: this worker is to fetch from itself", round);
+  LOCKSTEP_CHECK(!applied_ || all_held_, "I1: round {} was applied without all shards", round);
+  LOCKSTEP_CHECK(shards_.size() == commit_.owners.owners.size(), "round {}: a shard is nobody's",
+                 round);
+}
+
+}  // namespace lockstep::worker

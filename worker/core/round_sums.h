@@ -1,0 +1,175 @@
+// The sums of one round, as one attempt at it makes them, on one worker: the own shard is reduced
+// and published, the other shards are taken from their owners, and what may be said about all of
+// them when something fails is decided here.
+//
+// In: the commit, what owners say (HeardSums), fetches and operations that end, orders of the
+// coordinator to fence the attempt or to take everything from a holder. Out: reductions, fetches,
+// Published, SumReady, HoldAnswer, and the update of the parameters.
+//
+// Another attempt is another object. Its end gives up its fetches and gives back its buffer, so no
+// byte of a round that was dropped lands anywhere (I4).
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "worker/core/inputs.h"
+#include "worker/core/own_work.h"
+
+namespace lockstep::worker {
+
+// What owners said last, also of rounds whose commit is still to come: one for each owner and each
+// round that could still be taken (I7), so one that is ahead by more overwrites what is history.
+class HeardSums {
+ public:
+  struct Heard {
+    SumReady ready;
+    std::vector<std::byte> floats;
+  };
+  void Store(const MemberId& owner, const SumReady& ready, std::span<const std::byte> floats);
+  // What this owner said of the commit's attempt, under the commit's map.
+  const Heard* Find(const MemberId& owner, const Commit& commit) const;
+  void ForgetBefore(RoundId round);
+
+ private:
+  std::map<MemberId, std::array<std::optional<Heard>, kSumBuffers>> heard_;
+};
+
+// What the sums work with; all of it outlives them.
+struct SumsContext {
+  Context& context;
+  Buffers& buffers;
+  Fetcher& fetcher;
+  const Peers& peers;
+  Inputs& inputs;
+  const OwnWork& own;
+};
+
+class RoundSums {
+ public:
+  RoundSums(const SumsContext& with, const HeardSums& heard, const Commit& commit);
+  RoundSums(const RoundSums&) = delete;
+  RoundSums& operator=(const RoundSums&) = delete;
+  ~RoundSums();
+
+  const Commit& commit() const { return commit_; }
+  // The same commit came again, with another writer of its checkpoint.
+  void NameCheckpointWriter(const Commit& same);
+  // The part is one of those that are summed.
+  bool Commits(const MemberId& member, PartIndex part) const;
+
+  // Takes buffers, reduces, fetches, answers what can be answered by now.
+  void Update();
+
+  void OnTakeSums(const MemberId& holder);
+  void OnFenceAttempt(const FenceAttempt& fence);
+  // The peer publishes its shard, or, as the holder that was asked, all of them. An error: the peer
+  // said what cannot be. True: to be remembered as what an owner said.
+  Result<bool> OnSumReady(const MemberId& peer, const SumReady& ready);
+  // False: not all of them are here.
+  [[nodiscard]] bool OnSumWant(const MemberId& peer);
+  void OnFetchDone(const Fetcher::Done& done);
+  void OnDropped(const Want& want);
+  void OnPeerUp(const MemberId& peer);
+  // True when the operation was of these sums.
+  bool OnOpDone(const event::OpDone& done);
+
+  // All shards of the attempt are here and may be applied.
+  bool MayApply() const { return !fenced_ && HoldsAll(); }
+  bool applied() const { return applied_; }
+  // The update of the buckets that `wanted` names, out of the shards. From here on the round counts
+  // as applied.
+  action::Apply Apply(const std::function<bool(std::uint32_t bucket)>& wanted);
+  // Mapped shards changed while they were applied.
+  void OnTornApply();
+  // Who was named as holder has them no longer.
+  bool HolderFailed() const { return holder_ && gone_ && !HoldsAll(); }
+  // The shards cannot be had any more, if the round is closed: why.
+  std::optional<std::string> Lost() const;
+
+  // Shards are read out of this peer's memory.
+  bool Reads(const MemberId& peer) const;
+  // What the update waits for, for people.
+  std::string Missing() const;
+  std::optional<BufferRange> FindPiece(const PieceName& piece) const;
+
+  void CheckInvariants() const;
+
+ private:
+  // The own shard. It is reduced at most once, and never again once a holder was named.
+  enum class Own : std::uint8_t {
+    kNothing,    // this worker owns nothing
+    kWaiting,    // for the parts of the commit, and for a buffer
+    kReducing,   // an operation is under way
+    kPublished,  // it is in the buffer, and the members were told
+    kVoid,       // it comes from a holder, or cannot be made: an input changed
+  };
+  struct Shard {
+    MemberId owner;
+    std::vector<Slice> slices;
+    std::vector<FloatRange> ranges;  // of the slices, and of their norms when clipping
+    bool requested = false;
+    std::optional<Source> mapped;  // read in place, out of the owner's memory
+    mutable bool held = false;     // found to be in the own buffer, once
+  };
+  // A member that holds everything, where what is missing is taken from.
+  struct Holder {
+    enum class State : std::uint8_t { kToAsk, kAsked, kReady };
+    MemberId member;
+    State state = State::kToAsk;
+  };
+
+  bool Held(const Shard& shard) const;
+  bool HoldsAll() const;
+  bool TakeBuffer();
+  void TryReduce();
+  void Publish();
+  SumReady Announcement() const;
+  void SaySumReady(const MemberId& to);
+  void Absorb(Shard& shard);
+  bool StoreInlined(const Shard& shard, const HeardSums::Heard& heard);
+  void FetchMissing(Shard& shard, const MemberId& from);
+  void AskHolder();
+  // True when all that is held lies in the own buffer; else it is being copied there.
+  bool Localize();
+  void TryAnswerHold();
+  void TryServeAll();
+  Shard* OwnShard();
+
+  Context& context_;
+  Buffers& buffers_;
+  Fetcher& fetcher_;
+  const Peers& peers_;
+  Inputs& inputs_;
+  const OwnWork& own_work_;
+  const HeardSums& heard_;
+
+  Commit commit_;
+  std::vector<Shard> shards_;  // one for each owner, in the map's order
+  std::optional<BufferId> buffer_;
+  const std::uint32_t generation_;  // of the buffer, once it is taken
+  FloatSet have_;                   // in the buffer; never less, but for what is fetched anew
+  FloatSet asked_;                  // fetches of it are queued or under way
+  Own own_ = Own::kNothing;
+  std::optional<std::uint64_t> reduce_op_;  // while own_ is kReducing
+  std::optional<std::uint64_t> copy_op_;    // of mapped shards, before holding them is promised
+  std::optional<FenceAttempt> asked_to_hold_;
+  std::optional<Holder> holder_;
+  std::set<MemberId> wanted_by_;  // others were told to fetch everything here
+  // Two promises that exclude each other: the attempt is in the parameters (or on its way there),
+  // or never will be, unless the coordinator says that it stands after all.
+  bool applied_ = false;
+  bool fenced_ = false;
+  mutable bool all_held_ = false;  // found to be, once
+  // Something of it cannot be had from where it was; why.
+  std::optional<std::string> gone_;
+};
+
+}  // namespace lockstep::worker
