@@ -26,13 +26,15 @@ std::uint32_t PoolSize(BufferKind kind) {
 
 }  // namespace
 
+// A send under way cannot be called back, so a peer that stopped reading pins a buffer for good.
+// There are spare ones; when the last is needed, the connection goes rather than the round (I6).
 std::optional<BufferId> Buffers::Take(BufferKind kind) {
   std::optional<BufferId> held_by_send;
   for (std::uint32_t i = 0; i < PoolSize(kind); ++i) {
     const BufferId buffer{kind, i, {}};
     if (taken_.contains(buffer)) continue;
     if (!InUse(buffer)) {
-      taken_.insert(buffer);
+      LOCKSTEP_CHECK(taken_.insert(buffer).second, "I4: a buffer was taken twice");
       return buffer;
     }
     if (!held_by_send && ServedOf(buffer)) held_by_send = buffer;
@@ -63,6 +65,7 @@ std::uint64_t Buffers::Serve(const MemberId& peer, const BufferId& buffer) {
   return next_cookie_++;
 }
 
+// Sent, refused, or ended with its connection: all the same here.
 void Buffers::Unserve(std::uint64_t cookie) {
   const auto at = serves_.find(cookie);
   LOCKSTEP_CHECK(at != serves_.end(), "served twice: {}", cookie);
@@ -91,6 +94,7 @@ void Buffers::EndOp(std::uint64_t op) {
   LOCKSTEP_CHECK(ops_.erase(op) == 1, "operation {} ended twice", op);
 }
 
+// Taken or not: what was given back may still be read.
 bool Buffers::InUse(const BufferId& buffer) const {
   if (fetches_.contains(buffer) || ServedOf(buffer)) return true;
   return std::any_of(ops_.begin(), ops_.end(), [&](const auto& op) {

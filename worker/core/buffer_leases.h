@@ -15,6 +15,11 @@
 
 namespace lockstep::worker {
 
+// Taking and using are two things. A part of the core takes a buffer for what it wants to put
+// there, and releases it when that is needed no longer. Meanwhile and afterwards sends, fetches and
+// operations use it, each with a beginning and an end that the shell reports. A buffer is taken
+// again when it is neither taken nor used. Staging and state buffers belong to one part for good:
+// that one asks InUse before it writes there on behalf of something new.
 class Buffers {
  public:
   explicit Buffers(Context& context) : context_(context) {}

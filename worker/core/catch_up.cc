@@ -36,6 +36,7 @@ std::size_t CatchUpJob::buckets_copied() const {
       std::ranges::count_if(versions_, [](const auto& version) { return version.has_value(); }));
 }
 
+// None at it means that the round need not be applied at all: every copy already contains it.
 bool CatchUpJob::AnyAt(RoundId round) const {
   return std::ranges::any_of(versions_, [&](const auto& version) { return IsAt(version, round); });
 }
@@ -44,7 +45,9 @@ bool CatchUpJob::NeededByCopy(RoundId round) const {
   return copy_ && copy_->version <= round.value;
 }
 
+// Sums of rounds that were worked in may go, so a copy that would have needed them begins anew.
 void CatchUpJob::Advance(Attempt attempt) {
+  LOCKSTEP_CHECK(active_, "round {} is worked in by a worker that is level", next_);
   for (auto& version : versions_) {
     if (IsAt(version, next_)) version = Version{version->value + 1, attempt};
   }
@@ -70,6 +73,8 @@ void CatchUpJob::LoseOlder(RoundId round, Attempt attempt) {
   }
 }
 
+// All buckets at one version and, of the round before it, at one attempt: then they are the
+// parameters that everybody has after that round (I1).
 std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
   const auto& first = versions_.front();
   if (!first || first->value == 0 || first->value < next_.value) return std::nullopt;
@@ -87,6 +92,8 @@ std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
   return State{next, newest};
 }
 
+// The donor has copied the bucket as it was between two of its updates, perhaps some rounds later
+// than it was asked for.
 Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone) {
   gone = false;
   if (!active_ || peer != donor_ || !copy_ || copy_->tag || ready.bucket != copy_->bucket ||
@@ -122,6 +129,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
   return {};
 }
 
+// A bucket counts when all of its tensors are here; if one piece is missing it is copied again.
 void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   if (!copy_ || copy_->tag != done.want.piece.attempt || done.want.peer != donor_) return;
   if (!done.ok) {
@@ -145,6 +153,7 @@ void CatchUpJob::OnPeerDown(const MemberId& peer) {
   if (peer == donor_) Abandon();
 }
 
+// Tells the donor, which has few buffers for copies.
 void CatchUpJob::Abandon() {
   if (!copy_) return;
   fetcher_.Cancel(OfState);
@@ -152,6 +161,8 @@ void CatchUpJob::Abandon() {
   copy_.reset();
 }
 
+// One bucket at a time, the first that is missing or too old. It lands in the state itself, so
+// nothing may read or write that meanwhile.
 void CatchUpJob::Update(bool quiet) {
   if (!active_ || copy_ || !quiet || waits_for_donor_ || !peers_.Up(donor_)) return;
   // Bytes of a copy that was abandoned may still land.
@@ -162,6 +173,7 @@ void CatchUpJob::Update(bool quiet) {
     return !version || version->value < next_.value;
   });
   if (lacking == versions_.end()) return;
+  LOCKSTEP_CHECK(donor_ != context_.config.self, "this worker copies from itself");
   copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0};
   context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
 }

@@ -19,6 +19,10 @@
 
 namespace lockstep::worker {
 
+// An example. Round 7 is open, a joiner is to catch up from round 7 on. It copies bucket 0, which
+// the donor gives at version 7, and bucket 1, which the donor gives at version 8, for round 7 was
+// applied there meanwhile. The sums of round 7 come: they are applied to bucket 0 alone. Now both
+// are at version 8, and the joiner is level, with round 7 as its last one.
 class CatchUpJob {
  public:
   CatchUpJob(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers)
@@ -76,6 +80,7 @@ class CatchUpJob {
     std::uint64_t value = 0;
     Attempt attempt;  // at round value - 1
   };
+  // The state before this very round, whatever attempt at the round before it that contains.
   static bool IsAt(const std::optional<Version>& version, RoundId round) {
     return version && version->value == round.value;
   }
@@ -94,8 +99,10 @@ class CatchUpJob {
   Fetcher& fetcher_;
   const Peers& peers_;
   bool active_ = false;
-  bool waits_for_donor_ = false;  // the one named cannot help
-  std::uint32_t order_ = 0;       // of the coordinator; what is said of an older one is void there
+  // The one that was named cannot help; the coordinator was told, and names another with a new
+  // order.
+  bool waits_for_donor_ = false;
+  std::uint32_t order_ = 0;  // of the coordinator; what is said of an older one is void there
   MemberId donor_;
   RoundId open_round_;
   RoundId next_;

@@ -6,6 +6,7 @@
 
 namespace lockstep::worker {
 
+// Right after the update and before the next one, so that all members speak of the same state.
 void CheckpointUpload::OnCheckpoint(const Commit& commit) {
   if (!commit.checkpoint_writer) return;
   const std::uint64_t digest = context_.NewOp();
@@ -18,6 +19,7 @@ void CheckpointUpload::OnCheckpoint(const Commit& commit) {
   context_.Emit(action::TakeSnapshot{upload_->op, action::SnapshotKind::kCheckpoint});
 }
 
+// A snapshot that gave way to a newer one ends here as well, and is not uploaded.
 bool CheckpointUpload::OnOpDone(const event::OpDone& done) {
   if (auto digest = digests_.extract(done.op)) {
     digest.mapped().digest = done.replica;
@@ -32,6 +34,7 @@ void CheckpointUpload::OnChunkUploaded() {
   --chunks_under_way_;
 }
 
+// Tensor after tensor, in order: the coordinator writes the file as it comes.
 void CheckpointUpload::Update() {
   if (!upload_ || snapshots_.contains(upload_->op)) return;
   const std::uint64_t tensor_bytes = context_.layout.parameter_count() * sizeof(float);
@@ -45,6 +48,7 @@ void CheckpointUpload::Update() {
       ++upload_->tensor;
       upload_->offset = 0;
     }
+    LOCKSTEP_CHECK(chunk.bytes > 0, "an empty chunk of tensor {}", chunk.tensor);
     ++chunks_under_way_;
     context_.Emit(chunk);
   }

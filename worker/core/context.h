@@ -1,4 +1,4 @@
-// What the parts of the step machine share within one Step: time, settings, and where actions go.
+// What the parts of the worker's core share within one Step: time, settings, and where actions go.
 #pragma once
 
 #include <string>
@@ -11,6 +11,12 @@
 
 namespace lockstep::worker {
 
+// Every part holds a reference to it. Actions are appended in the order in which they are decided,
+// and carried out in that order after the step: a part that says two things can rely on it, as
+// OpenBlock before anything is written to the block.
+//
+// Operations, generations and fetches have numbers that are never used again in the core's life, so
+// what is reported late is known for what it is.
 struct Context {
   Context(MachineConfig c, Layout l) : config(std::move(c)), layout(std::move(l)) {}
 
@@ -29,7 +35,7 @@ struct Context {
   Time now;
   Actions actions;
   std::uint64_t next_op = 1;
-  // Of a block's use, and the tag of contributions; grows through the machine's life.
+  // Of a block's use, and the tag of contributions; grows through the core's life.
   std::uint32_t next_generation = 1;
 };
 

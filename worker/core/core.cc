@@ -23,10 +23,12 @@ Core::Core(MachineConfig config, Layout layout)
       evaluation_(context_),
       upload_(context_) {}
 
+// One event, then all that it has made possible. What is said to a peer counts as a sign of life
+// there, so the heartbeat looks at the actions last.
 Actions Core::Step(Time now, const Event& event) {
   LOCKSTEP_CHECK(now >= context_.now, "time went back");
+  LOCKSTEP_CHECK(context_.actions.empty(), "actions of the last step are left");
   context_.now = now;
-  context_.actions.clear();
   if (!exited_) {
     std::visit([&](const auto& e) { On(e); }, event);
     if (!exited_) Proceed();
@@ -40,6 +42,7 @@ Actions Core::Step(Time now, const Event& event) {
 
 // The order matters: first what frees buffers, then what takes them.
 void Core::Proceed() {
+  // Rounds that are over give their buffers back first, so that what follows may take them.
   Prune();
   own_.Update();
   inputs_.Update();
@@ -50,6 +53,7 @@ void Core::Proceed() {
   if (standing_ == Standing::kLevel && !applying_ && !finish_) {
     own_.BeginIfPossible(next_, rounds_.SumsOf(next_) != nullptr);
   }
+  // A joiner is given the state between two updates, never in one.
   if (!applying_) {
     donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt,
                   newest_ ? newest_->attempt : Attempt());
@@ -59,6 +63,7 @@ void Core::Proceed() {
   evaluation_.Update(!own_.Computing());
   upload_.Update();
   fetcher_.Pump();
+  // An operation may read a dead peer's memory, which goes when the peer is forgotten.
   if (!buffers_.Operating()) {
     peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
   }
@@ -69,11 +74,15 @@ void Core::Proceed() {
 // --- events
 // -----------------------------------------------------------------------------------------------
 
+// What the coordinator says is checked against what only this worker knows before anything is done
+// about it. Where it cannot be, this worker leaves: it would not survive to follow half of it.
 void Core::On(const event::FromCoordinator& e) {
   if (const Status status = check_.Take(e.message); !status) return Break(status.error().message);
   std::visit([&](const auto& message) { On(message); }, e.message);
 }
 
+// What was announced to the peer's last connection may be lost with it, so all of it is said again:
+// own_ forgets what it told when a peer goes, sums_ speaks up when it comes.
 void Core::On(const event::PeerUp& e) {
   peers_.OnUp(e);
   heartbeat_.OnUp(e.peer);
@@ -81,6 +90,8 @@ void Core::On(const event::PeerUp& e) {
   sums_.OnPeerUp(e.peer);
 }
 
+// A connection that broke is no verdict: the coordinator hears of it and judges. Until then what
+// the peer owes is missing, and what it owns is not announced to it.
 void Core::On(const event::PeerDown& e) {
   const bool was_up = peers_.Up(e.peer);
   peers_.OnDown(e);
@@ -97,11 +108,14 @@ void Core::On(const event::PeerDown& e) {
   if (!peers_.Left(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
 }
 
+// From here on its parts may be read in place: what waits for fetches is looked at again.
 void Core::On(const event::PeerMapped& e) {
   peers_.OnMapped(e);
   inputs_.OnPeerUp(e.peer);
 }
 
+// Bytes of a peer: decoded, then taken by the part that they concern. Whatever cannot be, at either
+// level, costs the peer its connection and nothing else.
 void Core::On(const event::FromPeer& e) {
   if (!peers_.Up(e.peer)) return;
   heartbeat_.OnHeard(e.peer);
@@ -131,6 +145,8 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
   return status;
 }
 
+// Also of a piece that nobody waits for any more; only its sender knows, so the part decides. Who
+// delivers is alive.
 void Core::On(const event::FetchDone& e) {
   const Fetcher::Done done = fetcher_.OnFetchDone(e);
   if (done.status == FetchStatus::kOk || done.status == FetchStatus::kGone) {
@@ -149,6 +165,8 @@ void Core::On(const event::FetchDone& e) {
   }
 }
 
+// Each operation ends here once. Those on buffers give them back before anybody looks at the
+// result, so that the step that follows finds them free.
 void Core::On(const event::OpDone& e) {
   if (digest_op_ == e.op) {
     context_.Tell(Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
@@ -165,11 +183,14 @@ void Core::On(const event::OpDone& e) {
   }
 }
 
+// Not negotiated: the coordinator treats a member that leaves as one that is lost, only sooner.
 void Core::On(const event::LeaveAsked& e) {
   End({e.reason, false, true, "", NotFinal()});
   context_.Tell(Leave{e.reason});
 }
 
+// Without a coordinator nobody decides, so there is nothing to go on with, unless it has said that
+// the job is over.
 void Core::On(const event::CoordinatorGone& e) {
   if (!finish_) return End({e.reason, true, false, "", NotFinal()});
   // Its last word was heard: it need not be there for the rest.
@@ -188,6 +209,7 @@ void Core::On(const event::TimerDue& e) {
   own_.OnTimer();
 }
 
+// A coordinator that names ever more workers would make this one grow without a bound (I7).
 void Core::On(const Form& m) {
   peers_.OnForm(m);
   if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
@@ -202,6 +224,9 @@ void Core::On(const Evaluate& m) {
     Break("it lets evaluate more and more, without waiting for results");
 }
 
+// The first one says where the state comes from and what is computed first. A later one is for who
+// is about to catch up (CatchUp follows, which says from where), or says that the open round is
+// planned anew; it never gives a state.
 void Core::On(const Start& m) {
   if (standing_ != Standing::kNotStarted) {
     // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
@@ -228,6 +253,9 @@ void Core::On(const Start& m) {
   Adopt(m.plan);
 }
 
+// A commit of a round that is in the parameters already is heard in three cases: it is another
+// attempt, which puts this worker back; it names another writer of a checkpoint; or it brings the
+// next plan, which a worker that copied its state from someone who was ahead has not seen.
 void Core::On(const Commit& m) {
   if (Follows() && m.round < next()) {
     if (!Replaces(m)) {
@@ -245,6 +273,7 @@ void Core::On(const Commit& m) {
   Follow(m);
 }
 
+// Only the open round gets new owners like this. After the commit owners change with the attempt.
 void Core::On(const NewOwners& m) {
   if (rounds_.SumsOf(m.round) != nullptr) return;
   const OwnerMap* known = rounds_.OwnersOf(m.round);
@@ -253,6 +282,8 @@ void Core::On(const NewOwners& m) {
   inputs_.OnMapChanged();
 }
 
+// The answer to "who holds it?": this attempt stands, everybody takes from a holder what is
+// missing. It carries the commit, because who was away may not know it.
 void Core::On(const TakeSums& m) {
   if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
   const RoundSums* sums = rounds_.SumsOf(m.commit.round);
@@ -262,6 +293,9 @@ void Core::On(const TakeSums& m) {
   sums_.OnTakeSums(m);
 }
 
+// Whatever this worker has is forgotten: a state that is doubtful, one that is too old and none at
+// all are mended in the same way. From the open round on it follows commits like everybody
+// else; the rounds before it are in what it copies.
 void Core::On(const CatchUp& m) {
   if (standing_ == Standing::kNotStarted) return;
   standing_ = Standing::kCatching;
@@ -279,6 +313,7 @@ void Core::On(const CatchUp& m) {
   catch_up_.Begin(m);
 }
 
+// A resumed job starts from a checkpoint, which the coordinator streams ahead of Start.
 void Core::On(const StateChunk& m) {
   if (standing_ != Standing::kNotStarted) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
@@ -287,6 +322,8 @@ void Core::On(const StateChunk& m) {
   context_.Tell(CheckpointTaken{checkpoint_bytes_});
 }
 
+// Nothing new is computed, but what is committed is still applied, by everybody alike, so that the
+// last digest is that of the job.
 void Core::On(const Finish& m) {
   finish_ = m;
   finish_until_ = context_.now + context_.config.finish_timeout;
@@ -300,6 +337,9 @@ void Core::On(const Ping& m) {
 // --- decisions
 // -----------------------------------------------------------------------------------------------
 
+// Takes note of a commit: which parts count (inputs, own), which owners sum them, which rounds are
+// closed by it, and what is planned next. Commits come in order, and a worker cannot leave one out:
+// its parameters would be those of nobody else (I1).
 bool Core::Follow(const Commit& commit) {
   const auto& members = commit.members;
   if (!Follows() || commit.term != context_.config.term || commit.round < next() ||
@@ -310,6 +350,7 @@ bool Core::Follow(const Commit& commit) {
     FallBehind(fmt::format("the commit of round {} did not come", rounds_.expected()));
     return false;
   }
+  // An update cannot be stopped in its midst, nor undone.
   if (applying_ && !applying_->abandoned && applying_->round == commit.round &&
       applying_->attempt != commit.attempt) {
     FallBehind("another attempt than the one being applied was committed", false);
@@ -325,6 +366,8 @@ bool Core::Follow(const Commit& commit) {
   return true;
 }
 
+// Only of the last round in the parameters: those before it are closed, since its own commit closed
+// them.
 bool Core::Replaces(const Commit& commit) const {
   if (standing_ == Standing::kCatching) {
     return catch_up_.ContainsOlder(commit.round, commit.attempt);
@@ -332,6 +375,7 @@ bool Core::Replaces(const Commit& commit) const {
   return newest_ && newest_->round == commit.round && newest_->attempt < commit.attempt;
 }
 
+// Parameters are not taken back: they are copied anew from who has the attempt that stands.
 bool Core::GoBackFor(const Commit& commit) {
   if (standing_ == Standing::kCatching) {
     RestartCatchUp(commit.round);
@@ -343,15 +387,22 @@ bool Core::GoBackFor(const Commit& commit) {
   return false;
 }
 
+// From here on the round has owners and this worker its units. A second plan of the same round
+// makes void what was computed for the first one (OwnWork::OnPlan).
 void Core::Adopt(const Plan& plan) {
   plan_ = plan;
-  if (plan.round < rounds_.first_not_closed()) return;  // nothing of it can count
+  // Nothing of it can count any more, or it is committed as it was planned before.
+  if (plan.round < rounds_.first_not_closed() || rounds_.SumsOf(plan.round) != nullptr) return;
   rounds_.SetOwners(plan.round, plan.owners);
   rounds_.At(plan.round).plan = plan.attempt;
   own_.OnPlan(plan);
   inputs_.OnMapChanged();
 }
 
+// The coordinator found nobody who holds the sums of the newest commit and too few of its parts
+// left, so it opened that round again. Who promised not to apply it simply goes back to computing;
+// who was not asked, because it was catching up, may have it in its parameters and goes back
+// further.
 void Core::PlanAnew(const Plan& plan) {
   const RoundId round = plan.round;
   if (rounds_.SumsOf(round) != nullptr) {
@@ -370,6 +421,7 @@ void Core::PlanAnew(const Plan& plan) {
   Adopt(plan);
 }
 
+// Copied from the same donor: it was asked to hold the attempt, or knows its replacement.
 void Core::RestartCatchUp(RoundId round) {
   if (applying_) applying_->abandoned = true;
   rounds_.ReopenFrom(round);
@@ -377,6 +429,8 @@ void Core::RestartCatchUp(RoundId round) {
   catch_up_.Restart(round);
 }
 
+// The writer of a checkpoint was lost, and its commit came again with another one. The state is
+// still that after the round, or it is too late for this worker.
 void Core::WriteCheckpointIfAsked(const Commit& commit) {
   if (standing_ != Standing::kLevel || !newest_ || newest_->round != commit.round ||
       newest_->attempt != commit.attempt || applying_ || !commit.checkpoint_writer ||
@@ -387,7 +441,10 @@ void Core::WriteCheckpointIfAsked(const Commit& commit) {
   upload_.OnCheckpoint(commit);
 }
 
+// This worker cannot go on by itself. It says so, keeps serving what it has, and waits to be told
+// from whom to copy.
 void Core::FallBehind(const std::string& reason, bool clean) {
+  LOCKSTEP_CHECK(Follows(), "behind at round {} for a second time: {}", next_, reason);
   standing_ = Standing::kBehind;
   behind_why_ = reason;
   newest_.reset();
@@ -399,6 +456,9 @@ void Core::FallBehind(const std::string& reason, bool clean) {
   context_.Tell(Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason, catch_up_.order()});
 }
 
+// While a round may get another attempt, or be computed again, a missing shard is the coordinator's
+// business: it sees the owner's deadline pass. Once the round is closed nobody will make its sums
+// anew, and once the holder that was named has lost them neither.
 void Core::LookForLoss() {
   if (standing_ != Standing::kLevel || applying_) return;
   const RoundSums* sums = rounds_.SumsOf(next_);
@@ -411,6 +471,8 @@ void Core::LookForLoss() {
   }
 }
 
+// I1: in order, with all shards of one attempt, and never under a unit that reads the parameters or
+// an evaluation that waits for its snapshot of them.
 void Core::ApplyIfPossible() {
   if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||
       evaluation_.WaitsForSnapshot() || !sums_.MayApply(next_)) {
@@ -421,6 +483,9 @@ void Core::ApplyIfPossible() {
   context_.Emit(std::move(apply));
 }
 
+// Bucket by bucket, the copies stand at different rounds. The oldest round that a bucket still
+// lacks is applied to all buckets that are at it; then the next one. When all stand at the same
+// round, this worker is level.
 void Core::WorkInWhileCatchingUp() {
   while (!applying_) {
     // Of rounds before the last one there is no other attempt.
@@ -461,6 +526,9 @@ void Core::WorkInWhileCatchingUp() {
   }
 }
 
+// The update has ended; only now is the round in the parameters. Mapped sums are read in place, so
+// their owner may have died or gone on under the pass: then what was written is nothing that
+// anybody else has.
 void Core::OnApplied(const event::OpDone& done) {
   const RoundId round = applying_->round;
   const Attempt attempt = applying_->attempt;
@@ -496,6 +564,7 @@ void Core::Prune() {
   sums_.ForgetBefore(rounds_.FirstKept(next()));
 }
 
+// The last step: the digest of the parameters, if they are those of the last round.
 void Core::FinishIfPossible() {
   if (!finish_ || digest_op_) return;
   if (standing_ == Standing::kLevel && !finish_->failed &&
@@ -512,6 +581,7 @@ void Core::FinishIfPossible() {
   context_.Emit(action::DigestState{*digest_op_});
 }
 
+// Of several reasons the one that a person can do most about.
 std::string Core::NotFinal() const {
   if (finish_ && finish_->failed) return "the job failed";
   switch (standing_) {
@@ -531,6 +601,7 @@ std::string Core::NotFinal() const {
 }
 
 void Core::End(action::Exit exit) {
+  LOCKSTEP_CHECK(!exited_, "the end comes twice");
   context_.Emit(std::move(exit));
   exited_ = true;
 }
@@ -552,6 +623,8 @@ void Core::SetTimer() {
   context_.Emit(action::SetTimer{next});
 }
 
+// A peer names a piece; whoever made it says where it lies, if it is still there. From here until
+// Served the buffer is pinned (I4).
 Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   heartbeat_.OnHeard(peer);
   if (piece.bytes == 0 || piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) {
@@ -570,6 +643,8 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
       break;
   }
   if (!from) return {};
+  LOCKSTEP_CHECK(from->range.count * sizeof(float) == piece.bytes, "a piece of {} bytes, not {}",
+                 from->range.count * sizeof(float), piece.bytes);
   return {true, *from, buffers_.Serve(peer, from->buffer)};
 }
 
@@ -622,6 +697,10 @@ void Core::CheckCheapInvariants() const {
                    applying_->attempt, applying_->round);
     LOCKSTEP_CHECK(sums->applied(), "I1: round {} is applied behind its sums", applying_->round);
   }
+  LOCKSTEP_CHECK(standing_ != Standing::kLevel || next_ <= rounds_.expected(),
+                 "I1: round {} was applied before it was committed", rounds_.expected());
+  LOCKSTEP_CHECK(standing_ != Standing::kNotStarted || (rounds_.all().empty() && !applying_),
+                 "a round lives before the start");
   LOCKSTEP_CHECK(!digest_op_ || finish_, "the last digest is taken before the job ends");
 }
 

@@ -45,11 +45,23 @@ class Core {
   void CheckInvariants() const;
 
  private:
+  // What the parameters are worth.
   enum class Standing : std::uint8_t {
+    // Nothing yet. Peers are reached, a checkpoint is stored. Start ends it: with the seed's state
+    // or
+    // a checkpoint's this worker is level, without one it is behind.
     kNotStarted,
-    kLevel,     // the parameters are those before round next_
-    kBehind,    // they are not, and the coordinator knows
-    kCatching,  // being copied
+    // They are those before round next_, bit for bit as everywhere (I1). Only a worker that is
+    // level
+    // computes, applies in order, gives its state to joiners and takes part in checkpoints.
+    kLevel,
+    // They are doubtful or too old, and the coordinator was told. This worker still serves what it
+    // has, its contributions and sums, and follows no commit. CatchUp ends it.
+    kBehind,
+    // They are being copied from a donor, bucket by bucket. Commits are followed, because their
+    // sums
+    // are what the copies lack. It ends as level, or, where sums were missed, as behind again.
+    kCatching,
   };
   // The update under way. While there is one, nothing else reads or writes the state.
   struct Applying {
@@ -128,16 +140,20 @@ class Core {
   Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
 
   // Decisions.
-  // No other attempt at the round will be made. The newest one that was committed may be tried
-  // again, or computed again; those before it stay closed then.
+  // No other attempt at the round will be made: the commit of the round after it says so, or, at
+  // the job's end, that the coordinator has finished. The newest one that was committed may be
+  // tried again, or computed again; those before it stay closed then.
   bool Closed(RoundId round) const {
     const RoundId expected = rounds_.expected();
     return round.Next() < expected || round < rounds_.first_not_closed() ||
            (finish_ && round < expected);
   }
+  // Commits are taken note of.
   bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
+  // The first round that is not in the parameters, or not in all of the copies.
   RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
-  // False when the commit is none that this worker can follow now.
+  // False when the commit is none that this worker can follow now: it is of another time, this
+  // worker is not among its members, or it is known.
   bool Follow(const Commit& commit);
   // The parameters contain an older attempt at its round than this one.
   bool Replaces(const Commit& commit) const;
@@ -148,15 +164,18 @@ class Core {
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
   void WriteCheckpointIfAsked(const Commit& commit);
-  // `clean`: the parameters are those before round next_.
+  // `clean`: the parameters are those before round next_, so a donor need not be asked for what
+  // they contain already.
   void FallBehind(const std::string& reason, bool clean = true);
+  // Whether something that the next round needs cannot be had by anybody's doing any more.
   void LookForLoss();
   void ApplyIfPossible();
   void Apply(const Commit& commit);
   void OnApplied(const event::OpDone& done);
   void WorkInWhileCatchingUp();
+  // After Finish: ends once all that was committed is applied, or cannot be in time.
   void FinishIfPossible();
-  // The coordinator did what cannot be: this worker leaves.
+  // The coordinator did what cannot be: this worker leaves, with the reason in its last line.
   void Break(const std::string& what);
   void End(action::Exit exit);
   // Why the parameters are not the job's last ones; empty: they are.
@@ -165,9 +184,12 @@ class Core {
   void Prune();
   // What the event has made possible.
   void Proceed();
+  // One timer for all parts, for the earliest of theirs.
   void SetTimer();
   void CheckCheapInvariants() const;
 
+  // In the order of use: who comes later may use who comes before, never the other way round, so
+  // that no part is called in the midst of its own change.
   Context context_;
   ProtocolCheck check_;
   Buffers buffers_;
@@ -183,6 +205,9 @@ class Core {
   Evaluation evaluation_;
   CheckpointUpload upload_;
 
+  // Invariants, beside those of the parts (CheckCheapInvariants): newest_ is known only to a worker
+  // that is level, and is the round before next_; an update under way that is not abandoned is of
+  // round next(), of the attempt that stands, and no unit reads the parameters meanwhile.
   Standing standing_ = Standing::kNotStarted;
   RoundId next_;  // first round that is not applied
   // The last one that was heard of, perhaps not followed: who is about to catch up hears of the

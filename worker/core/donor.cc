@@ -4,6 +4,7 @@
 
 namespace lockstep::worker {
 
+// A joiner that asks again has given up what it asked for before.
 Status Donor::OnStateWant(const MemberId& joiner, const StateWant& want) {
   if (want.bucket >= context_.layout.bucket_count()) {
     return Error{ErrorCode::kInvalid, fmt::format("it asked for bucket {}", want.bucket)};
@@ -18,9 +19,11 @@ void Donor::OnStateTaken(const MemberId& joiner, const StateTaken& taken) {
   if (at != requests_.end() && at->second.tag == taken.tag) Erase(joiner);
 }
 
+// Of a joiner that is gone by now nobody finds the request; its buffer is free again by itself.
 bool Donor::OnOpDone(const event::OpDone& done) {
   for (auto& [joiner, request] : requests_) {
     if (request.op != done.op) continue;
+    LOCKSTEP_CHECK(request.out && !request.ready, "{}'s copy was made twice", Name(joiner));
     request.op.reset();
     request.ready = true;
     context_.Say(joiner, StateReady{request.want.bucket, request.version, request.attempt,
@@ -30,6 +33,8 @@ bool Donor::OnOpDone(const event::OpDone& done) {
   return false;
 }
 
+// In the order of joiners, not of asking: with two buffers and one request each nobody waits long.
+// A worker that is not level says so, and the joiner gets another donor.
 void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
   for (auto it = requests_.begin(); it != requests_.end();) {
     auto& [joiner, request] = *it;
@@ -56,6 +61,7 @@ void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
   }
 }
 
+// Each joiner its own copy: the tag alone could be guessed.
 std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const PieceName& piece) const {
   const auto at = requests_.find(joiner);
   if (at == requests_.end() || !at->second.ready || at->second.tag != piece.attempt) {

@@ -13,6 +13,8 @@
 
 namespace lockstep::worker {
 
+// Two buffers are enough, because a joiner copies one bucket at a time, and a joiner that does not
+// fetch its copy holds up other joiners at most, never a round.
 class Donor {
  public:
   Donor(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}

@@ -30,6 +30,7 @@ void Evaluation::TakeSnapshot() {
   context_.Emit(action::TakeSnapshot{snapshot_op_, action::SnapshotKind::kEvaluation});
 }
 
+// Orders for an evaluation that is over are not answered: the coordinator has given it up.
 bool Evaluation::OnEvaluate(const Evaluate& order) {
   if (order.evaluation < evaluation_) return true;
   orders_.push_back(order);
@@ -43,6 +44,8 @@ void Evaluation::Update(bool idle) {
   if (idle) StartChunk();
 }
 
+// Small chunks, so that training waits for one of them at most. An order for a later evaluation
+// waits for its snapshot.
 void Evaluation::StartChunk() {
   if (chunk_under_way_ || snapshots_.contains(snapshot_op_) || wanted_ || orders_.empty()) return;
   const Evaluate& order = orders_.front();
@@ -57,6 +60,7 @@ void Evaluation::StartChunk() {
   context_.Emit(action::EvaluateChunk{order.evaluation, {from, to}});
 }
 
+// One result for each order, when its last chunk is done.
 void Evaluation::OnChunkEvaluated(const event::ChunkEvaluated& done) {
   LOCKSTEP_CHECK(chunk_under_way_, "evaluated without an order");
   chunk_under_way_ = false;

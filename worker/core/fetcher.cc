@@ -7,6 +7,8 @@
 
 namespace lockstep::worker {
 
+// In pieces, so that a window is a bound in bytes, and so that something urgent waits for one piece
+// at most.
 void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange& to,
                   std::uint64_t offset) {
   LOCKSTEP_CHECK(to.range.count > 0, "nothing is fetched from {}", Name(peer));
@@ -24,6 +26,9 @@ void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange
   }
 }
 
+// What is queued is simply not asked for. What is under way may land until its FetchDone, whatever
+// the transport makes of GiveUp, so it keeps its place in the window and its hold on the buffer
+// (I4).
 std::vector<Want> Fetcher::Cancel(const std::function<bool(const Want&)>& unwanted) {
   std::vector<Want> dropped;
   for (auto& [peer, queue] : queues_) {
@@ -40,6 +45,7 @@ std::vector<Want> Fetcher::Cancel(const std::function<bool(const Want&)>& unwant
   return dropped;
 }
 
+// Exactly once for each Fetch, by the transport's contract.
 Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
   const auto at = under_way_.find(done.fetch);
   LOCKSTEP_CHECK(at != under_way_.end(), "fetch {} ended twice", done.fetch);
@@ -58,6 +64,8 @@ Fetcher::Done Fetcher::OnFetchDone(const event::FetchDone& done) {
   return result;
 }
 
+// The transport ends what is under way before it reports the peer, or soon after; both orders are
+// fine here.
 std::vector<Want> Fetcher::OnPeerDown(const MemberId& peer) {
   const auto at = queues_.find(peer);
   if (at == queues_.end()) return {};
@@ -70,6 +78,8 @@ std::vector<Want> Fetcher::OnPeerDown(const MemberId& peer) {
   return dropped;
 }
 
+// In turns, so that a peer with much to fetch does not starve the others; sums and state first,
+// because everybody waits for those, and contributions only for the slowest.
 void Fetcher::Pump() {
   while (!look_at_.empty()) {
     for (auto next = look_at_.begin(); next != look_at_.end();) {

@@ -24,6 +24,10 @@ struct Want {
   BufferRange to;
 };
 
+// Two queues for each peer, not one by priority: in each the pieces keep their order, so what was
+// announced first comes first, and nothing urgent waits for more than the window that is under way.
+// Bytes under way from one peer are bounded by fetch_window * piece_bytes, in all by that times the
+// peers (I7).
 class Fetcher {
  public:
   Fetcher(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}
@@ -68,6 +72,7 @@ class Fetcher {
   Context& context_;
   Buffers& buffers_;
   std::map<MemberId, Queue> queues_;
+  // Emptied by each Pump: whoever has a place in its window and a want is served before it ends.
   std::set<MemberId> look_at_;  // something may be fetched from these
   std::map<std::uint64_t, UnderWay> under_way_;
   std::uint64_t next_fetch_ = 1;

@@ -14,6 +14,8 @@
 
 namespace lockstep::worker {
 
+// A stop of this very process makes all peers look silent. So the time by which a look at them
+// comes late is taken off everybody's silence before it is judged.
 class Heartbeat {
  public:
   explicit Heartbeat(Context& context) : context_(context) {}
@@ -31,7 +33,7 @@ class Heartbeat {
   struct Peer {
     Time said;
     // What comes before its first message is the formation's business: the peer may be measuring
-    // the path, and its own machine may not know of us.
+    // the path, and its own core may not know of us.
     bool counts = false;
     Time heard;
   };

@@ -17,6 +17,8 @@ bool OfContribution(const Want& want) {
 
 }  // namespace
 
+// What a peer says of itself may be wrong, and then only its own part suffers; but no position of
+// it may lie outside a buffer.
 Status Inputs::CheckPlausible(const PartReady& ready) const {
   const Layout& layout = context_.layout;
   if (ready.part.value >= kMaxParts || ready.buffer >= kContributionBuffers || ready.tag == 0 ||
@@ -33,6 +35,8 @@ Status Inputs::CheckPlausible(const PartReady& ready) const {
   return {};
 }
 
+// Announcements of one part grow: more buckets, then sealed, perhaps for a later round. Anything
+// else is either a part that was not known, or an older word that crossed a newer one.
 Status Inputs::OnPartReady(const MemberId& peer, const PartReady& ready,
                            std::span<const std::byte> floats) {
   if (Status plausible = CheckPlausible(ready); !plausible) return plausible;
@@ -85,8 +89,11 @@ Inputs::Entry* Inputs::FindOf(WorkerId worker, const std::function<bool(const In
   return nullptr;
 }
 
+// A worker announces at most two parts for each of the two rounds that are not closed, so four
+// buffers do; which one is no more than a habit, because carried work keeps the buffer that it lies
+// in.
 Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
-  const auto home = static_cast<std::uint32_t>(2 * (ready.round.value % 2)) + ready.part.value;
+  const auto usual = static_cast<std::uint32_t>(2 * (ready.round.value % 2)) + ready.part.value;
   // Who announces for a round has seen the commit of the one before; what is older is closed.
   const auto free = [&](const Key& key) {
     const auto at = inputs_.find(key);
@@ -97,8 +104,8 @@ Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
            (old.round == ready.round && (old.part == ready.part || old.plan < ready.plan)) ||
            (old.round > ready.round && old.tag < ready.tag);  // that round is open again
   };
-  if (free({peer.worker, home})) return {peer.worker, home};
-  Key oldest{peer.worker, home};
+  if (free({peer.worker, usual})) return {peer.worker, usual};
+  Key oldest{peer.worker, usual};
   for (std::uint32_t index = 0; index < 2 * kMaxParts; ++index) {
     const Key key{peer.worker, index};
     if (free(key)) return key;
@@ -122,6 +129,8 @@ void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inli
   }
 }
 
+// A fetch may end for a part that is no longer the one in its buffer: tag and member tell. While
+// the buffer is blocked everything that lands is of the part before.
 void Inputs::OnFetchDone(const Fetcher::Done& done) {
   const BufferId& buffer = done.want.to.buffer;
   const auto at = inputs_.find(Key{buffer.contributor, buffer.index});
@@ -130,12 +139,16 @@ void Inputs::OnFetchDone(const Fetcher::Done& done) {
   Mark(at->first, input);
   if (input.member != done.want.peer || input.ready.tag != done.want.piece.attempt) return;
   if (input.blocked) return;
+  LOCKSTEP_CHECK(input.asked.Covers(done.want.to.range),
+                 "I4: a piece of {}'s round {} came that was not asked for", Name(input.member),
+                 input.ready.round);
   input.asked.Remove(done.want.to.range);
   if (done.ok) input.have.Merge(done.want.to.range);
   if (done.status == FetchStatus::kGone) input.gone = true;
 }
 
 void Inputs::OnDropped(const Want& want) {
+  if (!OfContribution(want)) return;
   const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
   if (at == inputs_.end() || at->second.ready.tag != want.piece.attempt ||
       at->second.member != want.peer) {
@@ -145,12 +158,15 @@ void Inputs::OnDropped(const Want& want) {
   Mark(at->first, at->second);
 }
 
+// Pieces that were lost with its connection are asked for again.
 void Inputs::OnPeerUp(const MemberId& peer) {
   for (auto& [key, input] : inputs_) {
     if (input.member == peer) Mark(key, input);
   }
 }
 
+// What is in no part of the commit is not worth the link; where work is carried on it is, for it
+// will be in a commit to come.
 void Inputs::OnCommit(const Commit& commit) {
   carries_ = commit.next && commit.next->carries;
   if (!carries_) {
@@ -185,6 +201,9 @@ void Inputs::DropClosed(RoundId committed) {
   });
 }
 
+// Looks at those parts that something has happened to: fetches what is missing of the own shard,
+// and gives a receipt once all of it is here. One receipt for each part and map: under a new map
+// the shard is another one.
 void Inputs::Update() {
   std::map<RoundId, Receipts> receipts;
   for (auto next = dirty_.begin(); next != dirty_.end();) {
@@ -214,6 +233,8 @@ void Inputs::Update() {
       continue;
     }
     input.receipted = map->version;
+    LOCKSTEP_CHECK(!input.blocked && input.ready.plan == rounds_.PlanOf(round),
+                   "a receipt for a part of {} that is void", Name(input.member));
     Receipts& batch = receipts[round];
     batch.round = round;
     batch.map_version = map->version;
@@ -228,6 +249,8 @@ void Inputs::Update() {
   }
 }
 
+// Only buckets that are final, only slices that are owned here, and nothing twice. The fetcher
+// decides when.
 void Inputs::FetchMissing(const Key& key, Input& input) {
   if (input.gone || !peers_.Up(input.member)) return;
   PieceName name;
@@ -246,6 +269,7 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
   }
 }
 
+// Of the plan that is followed now, and, once the round is committed, in the commit.
 bool Inputs::Wanted(const Input& input) const {
   if (input.ready.plan != rounds_.PlanOf(input.ready.round)) return false;
   const RoundSums* sums = rounds_.SumsOf(input.ready.round);
@@ -258,6 +282,8 @@ bool Inputs::HasShard(const Input& input) {
                      [&](const Slice& slice) { return input.have.Covers(slice.range); });
 }
 
+// In place if its worker is mapped, whose generation is checked after the pass (I4); else the
+// staging buffer, once the whole shard is in it.
 std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
   const Entry* found = FindOf(member.worker, [&](const Input& input) {
     return input.member == member && input.ready.round == round && input.ready.part == part &&

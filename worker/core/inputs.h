@@ -22,6 +22,13 @@
 
 namespace lockstep::worker {
 
+// The life of a part here: announced, bucket by bucket; the slices of it that this worker owns are
+// fetched, or were sent along, into one staging buffer; when all of them are here and the part is
+// sealed, a receipt; then, if it is in the commit, a source of the reduction; gone when its round
+// is closed. A part of a mapped peer is only noted: it is read in place, as a whole.
+//
+// One worker has at most two parts in each of the two rounds that are not closed (the open one and
+// the provisional one), hence four staging buffers for each, whatever the number of rounds (I7).
 class Inputs {
  public:
   Inputs(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
@@ -72,6 +79,8 @@ class Inputs {
     std::optional<std::uint32_t> receipted;  // for this version of the map
   };
 
+  // A key is never in use for two parts: where a part takes the place of another one, the fetches
+  // of the older are cancelled, and the newer waits until none of them can land any more.
   using Entry = std::pair<const Key, Input>;
   // Of this worker, for which `fits` holds.
   Entry* FindOf(WorkerId worker, const std::function<bool(const Input&)>& fits);
@@ -85,6 +94,8 @@ class Inputs {
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);
   void FetchMissing(const Key& key, Input& input);
+  // To be looked at in the next Update. What nothing has happened to is not: in a job of a thousand
+  // workers most steps concern one of them.
   void Mark(const Key& key, Input& input);
   void MarkAll();
 

@@ -23,6 +23,7 @@ bool Join(FloatRange& bucket, FloatRange block) {
   return false;
 }
 
+// A parameter in no block would never be reduced, and one in two would be reduced twice.
 void CheckCover(const std::vector<FloatRange>& blocks) {
   FloatSet cover;
   std::uint64_t total = 0;
@@ -36,6 +37,8 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
 
 }  // namespace
 
+// In the order in which the backward pass finishes the blocks, so that "the first n buckets are
+// final" is one number.
 Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes) {
   CheckCover(blocks);
   const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));
@@ -57,15 +60,22 @@ Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes
     largest_bucket_ = std::max(largest_bucket_, b.count);
   }
   grain_start_.push_back(grains);
+  LOCKSTEP_CHECK(!buckets_.empty() && largest_bucket_ > 0, "a model without a bucket");
   norm_offset_ = GrainsIn(parameter_count_) * kGrain;
 }
 
+// Slices begin at a grain, so no two owners share one, and each sum of squares is computed by one
+// owner alone, in the same order whoever that is (I1).
 FloatRange Layout::NormsOf(const Slice& slice) const {
   const std::uint64_t grain =
       grain_start_[slice.bucket] + (slice.range.first - buckets_[slice.bucket].first) / kGrain;
+  LOCKSTEP_CHECK((slice.range.first - buckets_[slice.bucket].first) % kGrain == 0,
+                 "I1: a slice of bucket {} begins within a grain", slice.bucket);
   return {norm_offset_ + 2 * grain, 2 * GrainsIn(slice.range.count)};
 }
 
+// Grains are dealt out by weight: owner i gets those between the sums of the weights before it and
+// up to it. So the shards of all owners cover each bucket exactly, whatever is rounded.
 std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) const {
   const std::size_t n = map.owners.size();
   std::size_t self = n;
@@ -88,6 +98,8 @@ std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) con
     const std::uint64_t to = grains * after / total;
     if (from == to) continue;
     const std::uint64_t end = std::min(buckets_[b].count, to * kGrain);
+    LOCKSTEP_CHECK(from < to && to <= grains && from * kGrain < end,
+                   "I1: grains [{}, {}) of the {} of bucket {}", from, to, grains, b);
     shard.push_back({b, {buckets_[b].first + from * kGrain, end - from * kGrain}});
   }
   return shard;

@@ -32,6 +32,12 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
+// An example: blocks of 3000 and 2000 floats, cut at buckets of 4096 floats at most, are two
+// buckets, [2000, 5000) and [0, 2000), because the backward pass finishes the last block of a model
+// first. Two owners of equal weight share the first one by grains of 1024 floats, [2000, 3024) and
+// [3024, 5000). So the vector is cut twice: by buckets, for time (what is final early can move
+// early), and within each bucket by owner, for balance (every owner has a share of each bucket, and
+// works all the time).
 class Layout {
  public:
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together

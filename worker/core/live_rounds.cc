@@ -25,26 +25,19 @@ Round* LiveRounds::Find(RoundId round) {
   return at == rounds_.end() ? nullptr : &at->second;
 }
 
-const Round* LiveRounds::Find(RoundId round) const {
+const Round& LiveRounds::Get(RoundId round) const {
+  static const Round unknown;
   const auto at = rounds_.find(round);
-  return at == rounds_.end() ? nullptr : &at->second;
-}
-
-RoundSums* LiveRounds::SumsOf(RoundId round) const {
-  const Round* known = Find(round);
-  return known == nullptr ? nullptr : known->sums.get();
-}
-
-std::optional<Attempt> LiveRounds::PlanOf(RoundId round) const {
-  const Round* known = Find(round);
-  return known == nullptr ? std::nullopt : known->plan;
+  return at == rounds_.end() ? unknown : at->second;
 }
 
 const OwnerMap* LiveRounds::OwnersOf(RoundId round) const {
-  const Round* known = Find(round);
-  return known == nullptr || !known->owners ? nullptr : &*known->owners;
+  const auto& owners = Get(round).owners;
+  return owners ? &*owners : nullptr;
 }
 
+// Shards are cut anew for another map, and only then: every member cuts the same map alike, and
+// large jobs have thousands of slices.
 void LiveRounds::SetOwners(RoundId round, const OwnerMap& map) {
   Round& known = At(round);
   if (known.owners == map) return;
@@ -59,6 +52,8 @@ const std::vector<Slice>& LiveRounds::Shard(RoundId round, const MemberId& owner
   return known.shards[owner] = context_.layout.Shard(*known.owners, owner);
 }
 
+// The round keeps its plan and its owners; what is announced for it is wanted again as before the
+// commit.
 void LiveRounds::Reopen(RoundId round) {
   if (Round* known = Find(round)) known->sums.reset();
 }
@@ -72,6 +67,8 @@ RoundId LiveRounds::FirstKept(RoundId next) const {
   return std::min(next, RoundId(expected_.value < 3 ? 0 : expected_.value - 3));
 }
 
+// The sums go when neither this worker nor a late one needs them; the rest when the round is
+// closed.
 void LiveRounds::Prune(RoundId next) {
   const RoundId kept = FirstKept(next);
   for (auto at = rounds_.begin(); at != rounds_.end();) {
@@ -95,6 +92,9 @@ void LiveRounds::CheckInvariants() const {
     }
     if (round.sums == nullptr) continue;
     LOCKSTEP_CHECK(round.sums->commit().round == id, "round {} has the sums of another", id);
+    LOCKSTEP_CHECK(round.owners == round.sums->commit().owners,
+                   "round {} is summed by other owners than it has", id);
+    LOCKSTEP_CHECK(id < expected_, "the commit of round {} is there and is waited for", id);
     round.sums->CheckInvariants();
   }
 }

@@ -53,6 +53,9 @@ struct Round {
   std::map<MemberId, std::vector<Slice>> shards;
 };
 
+// Invariants: a round that is closed is here for its sums alone; one that has sums is before
+// expected(); one that has units has a plan; one that has a plan or sums has owners, and with sums
+// those of their commit.
 class LiveRounds {
  public:
   explicit LiveRounds(Context& context);
@@ -70,9 +73,8 @@ class LiveRounds {
   // Of a round that is not known yet a new one.
   Round& At(RoundId round);
   Round* Find(RoundId round);
-  const Round* Find(RoundId round) const;
-  RoundSums* SumsOf(RoundId round) const;
-  std::optional<Attempt> PlanOf(RoundId round) const;
+  RoundSums* SumsOf(RoundId round) const { return Get(round).sums.get(); }
+  std::optional<Attempt> PlanOf(RoundId round) const { return Get(round).plan; }
   const OwnerMap* OwnersOf(RoundId round) const;
   void SetOwners(RoundId round, const OwnerMap& map);
   // Of a round whose owners are known.
@@ -95,6 +97,10 @@ class LiveRounds {
   void CheckInvariants() const;
 
  private:
+  // One that is not here is as one of which nothing is known, so that what comes too late, or too
+  // early, needs no case of its own anywhere.
+  const Round& Get(RoundId round) const;
+
   Context& context_;
   RoundId expected_;
   RoundId first_not_closed_;

@@ -8,11 +8,15 @@
 
 namespace lockstep::worker {
 
+// Units are in one of three places: given and not begun (the round's GivenUnits), in the queue
+// (begun, or about to be), or with somebody else. Each function below moves them from one to
+// another; none leaves them in two (I2).
 GivenUnits* OwnWork::Given(RoundId round) {
   Round* known = rounds_.Find(round);
   return known != nullptr && known->given && !known->given->fenced ? &*known->given : nullptr;
 }
 
+// Whoever carries work on is given nothing new in that round, so such a plan changes nothing here.
 void OwnWork::OnPlan(const Plan& plan) {
   const auto mine = std::ranges::find(plan.assignments, context_.config.self, &Assignment::member);
   const bool has_work = Given(plan.round) != nullptr || WorksOn(plan.round);
@@ -29,6 +33,7 @@ void OwnWork::OnPlan(const Plan& plan) {
   rounds_.At(plan.round).given = std::move(given);
 }
 
+// What is sealed stays until the round is closed: another attempt at it sums the same parts.
 void OwnWork::OnCommit(const Commit& commit) {
   if (!commit.next || !commit.next->carries) {
     Stop(commit.round.Next());  // what an attempt before had carried on is void as well
@@ -41,6 +46,9 @@ void OwnWork::OnCommit(const Commit& commit) {
   }
 }
 
+// Relaxed rounds: a worker that is in no part of the commit goes on with what it has, as work of
+// the next round. Its contributions move too, and are announced anew, for owners keep parts by
+// round.
 bool OwnWork::CarryOver(const Commit& commit) {
   const bool counted = std::ranges::any_of(
       commit.parts, [&](const CommittedPart& part) { return part.member == context_.config.self; });
@@ -62,6 +70,9 @@ bool OwnWork::CarryOver(const Commit& commit) {
   return true;
 }
 
+// Void by order: the units were given away, because this worker did not answer in time. The parts
+// that it sealed are used up, since the coordinator may have heard of them: a new beginning takes
+// the next part.
 void OwnWork::OnFence(const FenceRound& fence) {
   const RoundId round = fence.round;
   std::optional<GivenUnits> again;
@@ -80,6 +91,9 @@ void OwnWork::OnFence(const FenceRound& fence) {
   context_.Tell(Revoked{round, 0, fence.order, true});
 }
 
+// Answered at once with what is given back, all that is not begun from `from` on; also in the
+// middle of a slow unit, because the queue's tail is ours. Only then may the units be given away
+// (I2).
 void OwnWork::OnRevoke(const Revoke& revoke) {
   if (GivenUnits* given = Given(revoke.round)) {
     std::vector<Unit>& units = given->units;
@@ -91,6 +105,8 @@ void OwnWork::OnRevoke(const Revoke& revoke) {
   }
 }
 
+// Units of another worker. They go behind what is there, into the part that is open; where no part
+// is open any more they go back by the same answer that gives units back.
 void OwnWork::OnAssign(const Assign& assign) {
   if (Round* known = rounds_.Find(assign.round); known != nullptr && known->given) {
     GivenUnits& given = *known->given;
@@ -127,6 +143,7 @@ GivenUnits* OwnWork::Next(RoundId level, bool committed, RoundId& round) {
   return nullptr;
 }
 
+// Both parts get their buffers at once, so that units that are assigned later find one.
 void OwnWork::BeginIfPossible(RoundId level, bool committed) {
   if (Busy() || copy_op_) return;
   RoundId round;
@@ -160,6 +177,9 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
                     const std::array<BufferId, kMaxParts>& parts) {
   LOCKSTEP_CHECK(!Busy(), "I4: work on round {} begins under a unit of round {}", round,
                  work_->round);
+  LOCKSTEP_CHECK(!given.relaxed || copied_, "work of round {} begins without its copy", round);
+  LOCKSTEP_CHECK(given.first_part.value <= kMaxParts, "round {} begins at part {}", round,
+                 given.first_part);
   if (work_) queue_.MakeVoid();
   copied_ = false;
   work_ = Work{.id = next_work_++,
@@ -193,6 +213,7 @@ bool OwnWork::OnOpDone(const event::OpDone& done) {
   return true;
 }
 
+// Also a unit of void work is reported, so that Busy ends; it is not counted.
 void OwnWork::OnUnitDone(const event::UnitDone& done) {
   if (!work_ || done.work != work_->id) return;
   ++work_->units_done;
@@ -205,6 +226,7 @@ void OwnWork::OnUnitDone(const event::UnitDone& done) {
   TellProgress();
 }
 
+// The last unit's backward pass finishes bucket after bucket: owners may fetch those while it runs.
 void OwnWork::OnBucketsFinal(const event::BucketsFinal& final) {
   Contribution* c = Find(final.work, final.part);
   if (c == nullptr || c->dropped || c->sealed) return;
@@ -214,12 +236,16 @@ void OwnWork::OnBucketsFinal(const event::BucketsFinal& final) {
   c->all_told.reset();
 }
 
+// The last word on a part. What is not finite is told, because the coordinator waits for it, and is
+// never fetched.
 void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (!work_ || sealed.work != work_->id) return;
+  LOCKSTEP_CHECK(sealed.part.value < kMaxParts, "part {} was sealed", sealed.part);
   ++work_->parts_sealed;
   LOCKSTEP_CHECK(work_->parts_sealed <= queue_.seals_begun(), "sealed before the last unit");
   Contribution* c = Find(sealed.work, sealed.part);
   if (c == nullptr || c->dropped) return;
+  LOCKSTEP_CHECK(!c->sealed, "I2: part {} of round {} was sealed twice", c->part, c->round);
   c->buckets = context_.layout.bucket_count();
   c->sealed = true;
   c->all_told.reset();
@@ -230,6 +256,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
                                  sealed.sealed_ns, *rounds_.PlanOf(c->round)});
 }
 
+// What it was told went to a connection that is no more.
 void OwnWork::OnPeerDown(const MemberId& peer) {
   for (Contribution& c : contributions_) {
     c.told.erase(peer);
@@ -249,6 +276,8 @@ void OwnWork::DropGiven(RoundId last) {
   }
 }
 
+// Frees the compute thread: it takes nothing more, and may leave off the unit that it is in. The
+// parts that it was adding to count for nothing, as their seals would come after the decision.
 void OwnWork::Stop(RoundId round) {
   copy_for_.reset();
   copied_ = false;
@@ -262,6 +291,7 @@ void OwnWork::Stop(RoundId round) {
   if (Busy()) context_.Emit(action::VoidWork{work_->id});
 }
 
+// Of this very round also the sealed parts.
 void OwnWork::Forget(RoundId round) {
   if (Round* known = rounds_.Find(round)) known->given.reset();
   if (work_ && work_->round == round) Stop(round);
@@ -270,6 +300,8 @@ void OwnWork::Forget(RoundId round) {
   }
 }
 
+// Each contribution is announced to each owner of its round's map, again where the map has changed,
+// and only what the owner does not know yet.
 void OwnWork::Update() {
   std::erase_if(contributions_, [&](const Contribution& c) {
     // The compute thread may still be adding to it.
@@ -288,9 +320,14 @@ void OwnWork::Update() {
   }
 }
 
+// One watermark for each owner: "the first n buckets may be fetched", with the floats themselves if
+// they are few. An owner of nothing in these buckets hears of them only when the part is sealed: it
+// must give a receipt even for an empty shard.
 bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
   const auto at = c.told.find(owner);
   const Told told = at == c.told.end() ? Told{} : at->second;
+  LOCKSTEP_CHECK(told.buckets <= c.buckets, "I2: {} buckets were announced, {} are final",
+                 told.buckets, c.buckets);
   const bool new_round = at != c.told.end() && told.round != c.round;
   if (!new_round && (told.sealed || (told.buckets == c.buckets && !c.sealed))) return true;
   if (!peers_.Up(owner)) return false;
@@ -326,6 +363,8 @@ void OwnWork::TellProgress() {
   progress_due_ = context_.now + context_.config.progress_interval;
 }
 
+// By the counts of both sides: what was taken and not reported done, sealing begun and not
+// reported.
 bool OwnWork::Busy() const {
   return work_ &&
          (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed);
@@ -344,6 +383,8 @@ std::optional<BufferId> OwnWork::Sealed(RoundId round, PartIndex part) const {
   return std::nullopt;
 }
 
+// Pieces are named by tag, not by round: the name stays right when the work is carried over, and a
+// late request for what the buffer held before finds nothing (I4).
 std::optional<BufferRange> OwnWork::FindPiece(const PieceName& piece) const {
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
   for (const Contribution& c : contributions_) {
@@ -394,8 +435,6 @@ void OwnWork::CheckInvariants() const {
   LOCKSTEP_CHECK(!work_->is_void || queue_.IsVoid(), "I2: units of void work are still taken");
   LOCKSTEP_CHECK(work_->is_void || rounds_.PlanOf(work_->round), "work on round {} without a plan",
                  work_->round);
-  LOCKSTEP_CHECK(work_->relaxed || work_->base == work_->round,
-                 "work of round {} was carried over to {}", work_->base, work_->round);
 }
 
 }  // namespace lockstep::worker

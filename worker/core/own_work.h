@@ -19,6 +19,17 @@
 
 namespace lockstep::worker {
 
+// The life of a unit here: given with a plan (GivenUnits of its Round), or assigned later; put into
+// the queue when work begins; taken by the compute thread; done, and in the part that was open when
+// it was taken. On its way it can be given back until it is taken, and made void until its part is
+// sealed. It is in one of these places at a time, so it counts at most once (I2).
+//
+// The life of a part: open while units are added, sealed with the last one of them, told to the
+// coordinator and announced to the owners, kept until its round is closed. Two parts are all that a
+// worker has in a round: whatever is given to it after the first seal goes into the second.
+//
+// Threads: all of this runs on the data thread; the compute thread touches the queue alone, and the
+// buffers that StartWork names.
 class OwnWork {
  public:
   OwnWork(Context& context, Buffers& buffers, const Peers& peers, LiveRounds& rounds)
@@ -90,6 +101,8 @@ class OwnWork {
     bool is_void = false;            // nothing more of it counts; the thread may still be in it
   };
   // What an owner was told last of a contribution.
+  // `buckets` never more than are final; `round` is another one than the contribution's when that
+  // was carried over since, which the owner has to hear of even if no bucket is new.
   struct Told {
     RoundId round;
     std::uint32_t buckets = 0;
@@ -136,6 +149,8 @@ class OwnWork {
   UnitQueue queue_;
   std::optional<Work> work_;
   std::uint32_t next_work_ = 1;
+  // Relaxed work reads a copy of the parameters. It is taken before the work begins, by the
+  // reduction thread, while no unit is computed; it stays good for the round that it was taken for.
   std::optional<std::uint64_t> copy_op_;  // of the parameters, for work that is about to begin
   std::optional<RoundId> copy_for_;       // its base; none when it is needed no longer
   bool copied_ = false;                   // the copy for copy_for_ is there

@@ -5,10 +5,13 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 
 namespace {
 
+// Little endian, byte by byte, whatever the machine is.
 class Writer {
  public:
   template <class T>
@@ -24,6 +27,8 @@ class Writer {
     }
   }
   void Put(const InlineRanges& inlined) {
+    LOCKSTEP_CHECK(inlined.ranges.size() <= kMaxInlineRanges,
+                   "I7: {} ranges ride along, which no peer takes", inlined.ranges.size());
     Put(static_cast<std::uint32_t>(inlined.ranges.size()));
     for (const FloatRange& r : inlined.ranges) {
       Put(r.first);
@@ -36,6 +41,8 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
+// Never reads past its bytes, and remembers the first failure: a message is looked at only when all
+// of it was there and nothing was left (Finished).
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -14,6 +14,11 @@
 #include "base/result.h"
 #include "worker/core/layout.h"
 
+// In a round without trouble: PartReady from every worker to every owner, once for each few buckets
+// and once when sealed, and SumReady from every owner to every member. MapState once for each
+// connection. Where an attempt is taken from a holder: SumWant to it, SumReady back. Who catches
+// up: StateWant to the donor, StateReady back, StateTaken when it is here; one bucket at a time.
+
 namespace lockstep::worker {
 
 // Kinds of PieceName::kind.

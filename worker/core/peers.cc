@@ -6,6 +6,9 @@
 
 namespace lockstep::worker {
 
+// A formation is a try to connect everybody with everybody over one transport. Several run at once
+// when newcomers come one after the other. Another transport than before ends all of it: the
+// coordinator gave that one up.
 void Peers::OnForm(const Form& form) {
   if (form.transport != transport_) {
     // Before the first Form, those that are up already had theirs earlier.
@@ -35,6 +38,7 @@ void Peers::OnForm(const Form& form) {
   ReportComplete();
 }
 
+// A new connection knows nothing of mappings: both ends look again.
 void Peers::OnUp(const event::PeerUp& up) {
   Peer& peer = peers_[up.peer];
   peer.up = true;
@@ -51,6 +55,7 @@ void Peers::OnUp(const event::PeerUp& up) {
   TryToMap(up.peer);
 }
 
+// The peer stays known for a while, because its memory may be read longer than it lives.
 void Peers::OnDown(const event::PeerDown& down) {
   Peer& peer = peers_[down.peer];
   peer.up = false;
@@ -64,6 +69,7 @@ void Peers::OnConnectFailed(const event::ConnectFailed& failed) {
   if (!Up(failed.peer)) NoteUnreached(failed.peer, failed.reason);
 }
 
+// A mapping that fails is no fault: the pair uses the transport, and the log says why.
 void Peers::OnMapped(const event::PeerMapped& mapped) {
   const auto at = peers_.find(mapped.peer);
   if (at == peers_.end() || !at->second.up || !at->second.asked_to_map) return;
@@ -79,6 +85,7 @@ void Peers::OnMapState(const MemberId& id, const MapState& state) {
   NoteIfReached(id);
 }
 
+// By the coordinator's word, whatever the connection says; a fenced process may still be running.
 void Peers::OnLeft(const MemberLeft& left) {
   NoteUnreached(left.member, left.reason);
   const auto at = peers_.find(left.member);
@@ -113,6 +120,7 @@ void Peers::OnTimer() {
   }
 }
 
+// Two rounds on, nothing of a dead peer is in a commit that can still be tried again.
 void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
   if (!any_gone_) return;
   any_gone_ = false;
@@ -144,6 +152,8 @@ bool Peers::Mapped(const MemberId& peer) const {
   return at != peers_.end() && at->second.mapped();
 }
 
+// Once for each connection, when it is up and the coordinator has said where its arena is: in
+// either order.
 void Peers::TryToMap(const MemberId& id) {
   Peer& peer = peers_[id];
   if (!peer.up || !peer.info) return;
@@ -167,6 +177,8 @@ void Peers::SayMapState(const MemberId& id, bool maps) {
   NoteIfReached(id);
 }
 
+// A pair is mapped when both ends map: half a mapping would be read at one end and sent at the
+// other.
 void Peers::NoteIfReached(const MemberId& id) {
   const Peer& peer = peers_[id];
   if (!peer.up || !peer.we_map) return;
@@ -186,6 +198,8 @@ void Peers::Note(const MemberId& id, const PeerPath& path) {
   ReportComplete();
 }
 
+// The coordinator starts, or gives up a transport, by what all have reported: so each reports once,
+// when it knows of all.
 void Peers::ReportComplete() {
   for (auto it = forming_.begin(); it != forming_.end();) {
     Reached reached{it->first, {}};

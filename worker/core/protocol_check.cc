@@ -24,6 +24,7 @@ Status ProtocolCheck::Check(const Welcome&) const {
   return Broken("it welcomes this worker twice");
 }
 
+// A transport that was not offered could not be opened.
 Status ProtocolCheck::Check(const Form& m) const {
   const auto& offered = config_.transports;
   if (!offered.empty() && std::ranges::find(offered, m.transport) == offered.end()) {
@@ -32,6 +33,7 @@ Status ProtocolCheck::Check(const Form& m) const {
   return {};
 }
 
+// Once, with a whole state; later ones only bring a plan.
 Status ProtocolCheck::Check(const Start& m) {
   if (Status status = CheckPlan(m.plan); !status) return status;
   if (started_ && m.source != StateSource::kPeers) return Broken("it starts what has started");
@@ -43,6 +45,8 @@ Status ProtocolCheck::Check(const Start& m) {
   return {};
 }
 
+// Of another term it would be from a coordinator that is no more; such a connection is closed long
+// before, so it is not forgiven.
 Status ProtocolCheck::Check(const Commit& m) const {
   if (m.term != config_.term) {
     return Broken("it commits in term {}, and this one is {}", m.term, config_.term);
@@ -84,6 +88,7 @@ Status ProtocolCheck::Check(const FenceAttempt& m) const {
 
 Status ProtocolCheck::Check(const TakeSums& m) const { return Check(m.commit); }
 
+// The donor may be unknown, or gone by now: that is not the coordinator's fault.
 Status ProtocolCheck::Check(const CatchUp& m) const {
   if (!started_) return Broken("it lets catch up who has not begun");
   if (m.donor == config_.self) return Broken("it lets this worker catch up from itself");
@@ -99,7 +104,7 @@ Status ProtocolCheck::Check(const Evaluate& m) const {
 }
 
 Status ProtocolCheck::Check(const StateChunk& m) {
-  if (started_) return {};  // the machine has no use for it
+  if (started_) return {};  // the core has no use for it
   const std::uint64_t tensor_bytes = layout_.parameter_count() * sizeof(float);
   // In order, so that a checkpoint is whole when its last byte is there.
   if (m.tensor != next_tensor_ || m.offset != next_offset_ || m.tensor > config_.state_tensors ||
@@ -120,6 +125,7 @@ Status ProtocolCheck::CheckRound(RoundId round) const {
   return Broken("it speaks of round {}", round);
 }
 
+// Every position is within the data, and a unit fits into the buffers of a batch.
 Status ProtocolCheck::CheckUnits(const std::vector<Unit>& units) const {
   if (units.size() > config_.queue_capacity) {
     return Broken("it gives {} units, of at most {}", units.size(), config_.queue_capacity);
@@ -135,6 +141,8 @@ Status ProtocolCheck::CheckUnits(const std::vector<Unit>& units) const {
   return {};
 }
 
+// In the order of worker ids, each once: the cut of the buckets depends on the order, and on a sum
+// of weights that must not overflow.
 Status ProtocolCheck::CheckOwners(const OwnerMap& map) const {
   if (map.owners.empty() || map.owners.size() > kMaxMembers) {
     return Broken("it names {} owners", map.owners.size());
@@ -152,6 +160,7 @@ Status ProtocolCheck::CheckOwners(const OwnerMap& map) const {
   return {};
 }
 
+// Only the own units: those of others are not looked at here, and may be very many.
 Status ProtocolCheck::CheckPlan(const Plan& plan) const {
   if (Status status = CheckRound(plan.round); !status) return status;
   if (Status status = CheckOwners(plan.owners); !status) return status;

@@ -103,6 +103,8 @@ RoundSums::Shard* RoundSums::OwnShard() {
   return own == shards_.end() ? nullptr : &*own;
 }
 
+// Once held, always held, but for mapped shards that were found torn: so the answer is kept, and
+// the step that asks for each round costs nothing.
 bool RoundSums::Held(const Shard& shard) const {
   if (shard.mapped || shard.held) return true;
   shard.held = std::ranges::all_of(shard.ranges,
@@ -116,6 +118,9 @@ bool RoundSums::HoldsAll() const {
   return all_held_;
 }
 
+// Taken late, when the first byte is there to be written: until then the rounds before may still
+// need it. The generation is set first, so that nobody who maps it takes old sums for new ones
+// (I4).
 bool RoundSums::TakeBuffer() {
   if (buffer_) return true;
   buffer_ = buffers_.Take(BufferKind::kSum);
@@ -124,6 +129,8 @@ bool RoundSums::TakeBuffer() {
   return true;
 }
 
+// A fenced attempt is served to others and nothing else: it was promised not to come any closer to
+// being applied.
 void RoundSums::Update() {
   TryServeAll();
   if (fenced_) return;
@@ -210,7 +217,11 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
   return true;
 }
 
+// Said to those who are up; who comes later is told then (OnPeerUp).
 void RoundSums::Publish() {
+  LOCKSTEP_CHECK(own_ == Own::kWaiting || own_ == Own::kReducing,
+                 "I1: the own shard of round {} is published twice", commit_.round);
+  LOCKSTEP_CHECK(Held(*OwnShard()), "round {} is published without its sums", commit_.round);
   own_ = Own::kPublished;
   context_.Tell(Published{commit_.round, commit_.attempt});
   for (const MemberId& member : commit_.members) SaySumReady(member);
@@ -227,6 +238,7 @@ SumReady RoundSums::Announcement() const {
   return ready;
 }
 
+// A small shard rides along; a peer that maps reads it in place and needs no bytes.
 void RoundSums::SaySumReady(const MemberId& to) {
   if (to == context_.config.self || !peers_.Up(to) || !buffer_) return;
   SumReady ready = Announcement();
@@ -251,6 +263,9 @@ void RoundSums::OnPeerUp(const MemberId& peer) {
     SaySumReady(peer);
 }
 
+// With a holder only the holder's word counts: it was named because owners are gone or silent, and
+// what a late owner publishes now has the same bits (the sum is a function of the commit), but is
+// one source more to wait for.
 Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) {
   const bool of_it = ready.attempt == commit_.attempt;
   if (of_it && holder_) {
@@ -268,6 +283,8 @@ Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) 
   return true;
 }
 
+// Gets one shard on its way, once its owner, or the holder, says that it is there: read in place
+// where mapped, else what rode along, else fetched.
 void RoundSums::Absorb(Shard& shard) {
   if (shard.requested || gone_) return;
   // The own shard is reduced here, unless that cannot be done any more.
@@ -291,6 +308,8 @@ void RoundSums::Absorb(Shard& shard) {
   FetchMissing(shard, shard.owner);
 }
 
+// The floats that rode along count only if they are the shard's very ranges: an owner cuts the same
+// map alike.
 bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) {
   if (heard.ready.inlined.ranges != shard.ranges) return false;
   std::span<const std::byte> floats = heard.floats;
@@ -306,6 +325,8 @@ bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) 
   return Held(shard);
 }
 
+// What has come already is not asked for again, from whomever it came: all sources have the same
+// bits (I1).
 void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
   LOCKSTEP_CHECK(from != context_.config.self, "round {}: sums fetched from itself", commit_.round);
   shard.requested = true;
@@ -324,8 +345,12 @@ void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
   }
 }
 
+// A fetch that ends may be of an attempt that this one has replaced: its buffer, or the attempt in
+// its name, tells.
 void RoundSums::OnFetchDone(const Fetcher::Done& done) {
   if (commit_.attempt.value != done.want.piece.attempt || buffer_ != done.want.to.buffer) return;
+  LOCKSTEP_CHECK(asked_.Covers(done.want.to.range), "round {}: sums came that were not asked for",
+                 commit_.round);
   asked_.Remove(done.want.to.range);
   if (done.ok) {
     have_.Merge(done.want.to.range);
@@ -340,6 +365,8 @@ void RoundSums::OnDropped(const Want& want) {
   if (commit_.attempt.value == want.piece.attempt) asked_.Remove(want.to.range);
 }
 
+// The scalars are the coordinator's, computed once and sent with the commit, and the ranges go by
+// offset: every member performs the same operations in the same order (I1, I3).
 action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted) {
   LOCKSTEP_CHECK(!fenced_, "I1: round {} is applied after the promise not to", commit_.round);
   LOCKSTEP_CHECK(HoldsAll(), "I1: round {} is applied without all shards of an attempt",
@@ -380,6 +407,8 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
 
 // --- when something fails
 
+// Nothing is known of the shards that were mapped: they are fetched again, if anybody still has
+// them.
 void RoundSums::OnTornApply() {
   applied_ = false;
   all_held_ = false;
@@ -387,6 +416,7 @@ void RoundSums::OnTornApply() {
   for (Shard& shard : shards_) shard.mapped.reset();
 }
 
+// The coordinator found the attempt whole somewhere, so it stands and every promise about it ends.
 void RoundSums::OnTakeSums(const MemberId& holder) {
   fenced_ = false;
   gone_.reset();
@@ -402,6 +432,8 @@ void RoundSums::OnTakeSums(const MemberId& holder) {
   for (const Want& want : dropped) OnDropped(want);
 }
 
+// "Do you hold all shards of it?" may come again under another order number; the last one is
+// answered.
 void RoundSums::OnFenceAttempt(const FenceAttempt& fence) {
   asked_to_hold_ = fence;
   TryAnswerHold();
@@ -410,6 +442,9 @@ void RoundSums::OnFenceAttempt(const FenceAttempt& fence) {
 // "Yes" promises that others can fetch everything from here, so what is only read through the
 // mapping is copied first. "No" promises not to apply.
 void RoundSums::TryAnswerHold() {
+  LOCKSTEP_CHECK(
+      asked_to_hold_->round == commit_.round && asked_to_hold_->attempt == commit_.attempt,
+      "a promise about another attempt than round {} has", commit_.round);
   const bool holds = applied_ || HoldsAll();
   if (holds && !Localize()) return;
   if (!holds) fenced_ = true;
@@ -418,6 +453,7 @@ void RoundSums::TryAnswerHold() {
   context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
 }
 
+// Mapped shards lie in a memory that may go with its owner.
 bool RoundSums::Localize() {
   if (copy_op_) return false;
   action::CopySums copy;
@@ -435,6 +471,7 @@ bool RoundSums::Localize() {
   return false;
 }
 
+// Asked once for each connection: the holder may first have to copy what it reads in place.
 void RoundSums::AskHolder() {
   if (!holder_ || holder_->state != Holder::State::kToAsk || HoldsAll() ||
       !peers_.Up(holder_->member)) {
@@ -450,6 +487,7 @@ bool RoundSums::OnSumWant(const MemberId& peer) {
   return true;
 }
 
+// Only when everything lies in the own buffer may others be sent here.
 void RoundSums::TryServeAll() {
   if (wanted_by_.empty() || !Localize()) return;
   for (const MemberId& peer : std::exchange(wanted_by_, {})) {
@@ -459,6 +497,7 @@ void RoundSums::TryServeAll() {
   }
 }
 
+// A shard whose source is up is on its way, however slowly.
 std::optional<std::string> RoundSums::Lost() const {
   if (HoldsAll()) return std::nullopt;
   if (gone_) return *gone_;
@@ -479,6 +518,8 @@ bool RoundSums::Reads(const MemberId& peer) const {
       shards_, [&](const Shard& shard) { return shard.mapped && shard.mapped->peer == peer; });
 }
 
+// Names every shard that is waited for, and why it may never come: the first thing that is read
+// when a job stands still.
 std::string RoundSums::Missing() const {
   std::string text;
   for (const Shard& shard : shards_) {
@@ -495,6 +536,7 @@ std::string RoundSums::Missing() const {
   return text;
 }
 
+// Whoever has the bytes may serve them: an owner its shard, a holder everything.
 std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
   if (commit_.attempt.value != piece.attempt || !buffer_) return std::nullopt;
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};

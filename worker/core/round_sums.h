@@ -52,6 +52,15 @@ struct SumsContext {
   const OwnWork& own;
 };
 
+// The life of an attempt on a member: committed; the own shard is reduced when all parts of the
+// commit are here, and published; the other shards come, each from its owner; all held, it may be
+// applied, and stays, for those who are late, until two later rounds are committed.
+//
+// When an owner falls silent the coordinator asks everybody: do you hold all shards? "Yes" means
+// "and others can fetch them from me", "no" is a promise not to apply them, which is what makes it
+// safe to sum the round again, over other parts or by other owners (I1: one result, wherever it is
+// applied). If somebody said yes, this attempt stands: everybody takes what is missing from that
+// holder, and the promises end.
 class RoundSums {
  public:
   RoundSums(const SumsContext& with, const HeardSums& heard, const Commit& commit);
@@ -84,8 +93,8 @@ class RoundSums {
   // All shards of the attempt are here and may be applied.
   bool MayApply() const { return !fenced_ && HoldsAll(); }
   bool applied() const { return applied_; }
-  // The update of the buckets that `wanted` names, out of the shards. From here on the round counts
-  // as applied.
+  // To be asked only when MayApply. The update of the buckets that `wanted` names, out of the
+  // shards. From here on the round counts as applied.
   action::Apply Apply(const std::function<bool(std::uint32_t bucket)>& wanted);
   // Mapped shards changed while they were applied.
   void OnTornApply();
@@ -119,7 +128,8 @@ class RoundSums {
     std::optional<Source> mapped;  // read in place, out of the owner's memory
     mutable bool held = false;     // found to be in the own buffer, once
   };
-  // A member that holds everything, where what is missing is taken from.
+  // A member that holds everything, where what is missing is taken from. It is asked first, because
+  // it may have to copy what it reads out of others' memories before anybody can fetch it.
   struct Holder {
     enum class State : std::uint8_t { kToAsk, kAsked, kReady };
     MemberId member;

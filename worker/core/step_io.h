@@ -1,8 +1,8 @@
-// What goes into the worker's step machine (event::) and what comes out (action::), and the memory
-// it speaks about. The machine is pure: the shell turns socket events, completions and the compute
+// What goes into the worker's core (event::) and what comes out (action::), and the memory
+// it speaks about. The core is pure: the shell turns socket events, completions and the compute
 // thread's reports into events, and carries out the actions in the order given.
 //
-// Threads of the shell. The data thread runs the machine and carries out every action that is not
+// Threads of the shell. The data thread runs the core and carries out every action that is not
 // marked otherwise, at once. The reduction thread carries out the operations (actions with an `op`)
 // in the order given and answers each with exactly one OpDone. The compute thread works on
 // StepMachine::queue().

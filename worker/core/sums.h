@@ -11,6 +11,9 @@
 
 namespace lockstep::worker {
 
+// Messages of peers name (term, round, attempt). What is of another term, or of an attempt that is
+// not the one that stands, is answered as what it is, late or early: remembered where an owner was
+// quicker than the coordinator, else dropped, and never taken for the attempt that stands.
 class Sums {
  public:
   Sums(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers, LiveRounds& rounds,

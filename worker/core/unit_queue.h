@@ -1,5 +1,5 @@
 // The units of one worker in one round, shared by two threads: the compute thread takes from the
-// head, the machine's thread owns the tail (appends, revokes). One atomic word decides, so a revoke
+// head, the data thread owns the tail (appends, revokes). One atomic word decides, so a revoke
 // is answered at once also in the middle of a slow unit, and each unit is either computed or given
 // back, never both.
 //
@@ -20,6 +20,13 @@
 
 namespace lockstep::worker {
 
+// Why not a mutex: the data thread must answer a revoke whatever the compute thread does, also when
+// that was stopped by its operating system in the midst of a take. With one word either side's
+// exchange succeeds or sees the other's; nobody waits for anybody.
+//
+// Invariants, of the word: head <= tail <= capacity; head and part only grow between two Resets;
+// tail falls only by a revoke, and never below head. So a unit that was taken is never given back
+// (I2).
 class UnitQueue {
  public:
   enum class TakeKind : std::uint8_t {
@@ -85,11 +92,12 @@ class UnitQueue {
   // True once the work was made void: a unit that is being computed may be left off.
   bool IsVoid() const { return Unpack(word_.load(std::memory_order_acquire)).is_void; }
 
-  // --- machine's thread ---
+  // --- data thread ---
   // Only while the compute thread has finished all it took. `first_part`: the parts before it are
   // used up.
   void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {}) {
     LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
+    LOCKSTEP_CHECK(first_part.value <= kMaxParts, "a queue begins at part {}", first_part);
     std::copy(units.begin(), units.end(), slots_.get());
     work_ = work;
     State s;
@@ -175,6 +183,9 @@ class UnitQueue {
     bool is_void = false;
   };
   static std::uint64_t Pack(const State& s) {
+    LOCKSTEP_CHECK(s.head <= s.tail && s.tail <= kMaxCapacity, "I2: {} units taken of {}", s.head,
+                   s.tail);
+    LOCKSTEP_CHECK(s.part <= kMaxParts, "I2: {} parts are sealed", s.part);
     return std::uint64_t{s.head} | std::uint64_t{s.tail} << kTailShift |
            std::uint64_t{s.part} << kPartShift | (s.begun ? kBegunBit : 0) |
            (s.is_void ? kVoidBit : 0);

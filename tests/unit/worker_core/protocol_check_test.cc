@@ -134,6 +134,10 @@ TEST_F(ProtocolCheckTest, RoundsAreOfThisJob) {
   commit = CommitOf(0);
   commit.parts.clear();
   BreaksAfterStart(commit, "over nothing");
+  commit.parts = {{kPeer, PartIndex(0), 1, 4}, {kSelf, PartIndex(0), 1, 4}};
+  BreaksAfterStart(commit, "out of order");
+  commit.parts = {{kPeer, PartIndex(0), 1, 4}, {kPeer, PartIndex(0), 1, 4}};
+  BreaksAfterStart(commit, "out of order");
   BreaksAfterStart(Welcome{}, "twice");
 }
 
