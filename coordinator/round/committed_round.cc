@@ -56,6 +56,10 @@ void CommittedRound::BeginAttempt(Commit commit) {
   }
   LOCKSTEP_CHECK(samples == commit_.samples, "I2: round {} says {} samples and has {}",
                  commit_.round, commit_.samples, samples);
+  for (const OwnerShare& share : commit_.owners.owners) {
+    LOCKSTEP_CHECK(std::ranges::binary_search(commit_.members, share.owner),
+                   "round {}: worker {} owns and takes no part", commit_.round, share.owner.worker);
+  }
   CountToApply();
 }
 

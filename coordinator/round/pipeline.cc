@@ -176,7 +176,8 @@ Decision Pipeline::Decide() {
   AvoidBrokenEdges();
   if (!job_->leaving.empty()) return {};
   if (Decision decision = CheckCommitted(); decision.kind != Kind::kWait) return decision;
-  if (!open_ || !job_->leaving.empty()) return {};
+  // Who was evicted or put behind just now is taken out of the rounds first.
+  if (!open_ || !job_->leaving.empty() || !job_->behind.empty()) return {};
   if (job_->now >= stop_at_) return Abandon();
   if (failing_over()) return {};  // the open round may be planned anew
   if (auto verdict = open_->Advance(MayCloseFrom())) return {Kind::kCommit, std::move(*verdict)};
