@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -21,6 +22,7 @@ constexpr Duration kGap = std::chrono::milliseconds(100);
 constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
+constexpr std::size_t kMemberStates = 7;
 
 std::uint32_t UnitsPerRound(const StartParameters& start) {
   const JobSection& job = start.config.job;
@@ -117,6 +119,10 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   job_.now = logical;
   std::visit([this](auto&& e) { On(std::forward<decltype(e)>(e)); }, std::move(event));
   AdvanceAll();
+  // What one part asks of another one has been done, unless nobody is judged now.
+  LOCKSTEP_CHECK(finished() || job_.leaving.empty() || job_.now < reading_until_,
+                 "{} members that are to leave are still there", job_.leaving.size());
+  if (!finished()) rounds_.CheckSequence();
   const Time deadline = finished() ? kNever : NextDeadline();
   const Time timer = deadline == kNever ? kNever : std::max(deadline + job_.stopped, now);
   if (!finished() && timer != timer_) out->push_back(SetTimer{timer});
@@ -513,6 +519,30 @@ JobStatus Coordinator::Status(Time now) const {
     status.members.push_back(std::move(row));
   }
   return status;
+}
+
+void Coordinator::CheckInvariants() const {
+  if (finished()) return;
+  std::array<std::uint32_t, kMemberStates> counts{};
+  for (std::uint32_t slot = 0; slot < job_.members.slots(); ++slot) {
+    const Member& member = job_.members.at(WorkerId(slot));
+    LOCKSTEP_CHECK(member.id.worker == WorkerId(slot), "slot {} is of worker {}", slot,
+                   member.id.worker);
+    LOCKSTEP_CHECK(member.last_heard <= job_.now, "worker {} was heard in time to come", slot);
+    ++counts[static_cast<std::size_t>(member.state)];
+  }
+  for (std::size_t state = 0; state < counts.size(); ++state) {
+    LOCKSTEP_CHECK(job_.members.Count(static_cast<MemberState>(state)) == counts[state],
+                   "{} members are in state {}, not {}", counts[state], state,
+                   job_.members.Count(static_cast<MemberState>(state)));
+  }
+  LOCKSTEP_CHECK(
+      job_.leaving.size() <= job_.members.slots() && job_.behind.size() <= job_.members.slots(),
+      "I7: {} members leave and {} are put behind, of {}", job_.leaving.size(), job_.behind.size(),
+      job_.members.slots());
+  LOCKSTEP_CHECK(job_.min_workers >= 1 && job_.min_workers <= job_.start.workers,
+                 "I5: a quorum of {} among {} workers", job_.min_workers, job_.start.workers);
+  rounds_.CheckInvariants();
 }
 
 std::vector<std::string> Coordinator::Bounds() const {

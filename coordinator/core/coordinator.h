@@ -50,6 +50,10 @@ class Coordinator {
   // Appends to `out`. `now` never goes back. A message that cannot be right closes its connection.
   void Step(Time now, Event event, Actions* out);
 
+  // What has to hold between two steps, recounted: O(units of the rounds that live). For tests, the
+  // simulator and the fuzzer, after each step; Step itself checks what costs nothing.
+  void CheckInvariants() const;
+
   bool finished() const { return job_.phase == Phase::kFinished; }
   // For the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const;

@@ -42,6 +42,7 @@ void Story::Step(Event event, const std::string& line) {
   }
   Actions actions;
   coordinator_->Step(now_, std::move(event), &actions);
+  coordinator_->CheckInvariants();
   for (const Action& action : actions) Note(action);
 }
 

@@ -475,6 +475,7 @@ void Checker::CheckRecord(const coordinator::RoundRecord& record) {
 }
 
 void Checker::AfterStep() {
+  simulation_->coordinator().CheckInvariants();
   if (doubts_.empty()) return;
   const auto status = simulation_->coordinator().Status(simulation_->now());
   for (const Doubt& doubt : doubts_) {

@@ -166,6 +166,7 @@ void RunJob(Scenario scenario, std::uint64_t seed, Total* total,
     }
   };
   std::optional<SavedCheckpoint> saved;
+  simulation.hooks.after_step = [&] { simulation.coordinator().CheckInvariants(); };
   simulation.hooks.on_saved = [&](const SavedCheckpoint& checkpoint_) {
     truth.OnCheckpoint(checkpoint_.state.next_round, StateOf(checkpoint_));
     saved = checkpoint_;
