@@ -20,6 +20,8 @@ void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_s
   exchange_ = FromSeconds(2.0 * static_cast<double>(parameter_bytes) / slowest_bytes_per_second);
 }
 
+// Ten times the usual lets a slow round pass; the cap keeps a fail-over well inside of the
+// time-out, but never below twice the usual, or a job with large sums would fail over for ever.
 Duration Bounds::OfOwner(const RecentLatency& latency) const {
   if (const auto usual = latency.Median()) {
     return std::max(kLeast, std::min(kTimesUsual * *usual, std::max(timeout_ / 2, 2 * *usual)));

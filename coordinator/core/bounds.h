@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/check.h"
 #include "base/time.h"
 
 namespace lockstep::coordinator {
@@ -17,6 +18,7 @@ namespace lockstep::coordinator {
 class RecentLatency {
  public:
   void Add(Duration sample) {
+    LOCKSTEP_CHECK(sample >= Duration{}, "something took less than no time");
     samples_[next_] = sample;
     next_ = (next_ + 1) % samples_.size();
     count_ = std::min(count_ + 1, samples_.size());
@@ -35,6 +37,8 @@ class RecentLatency {
   std::size_t count_ = 0;
 };
 
+// Invariants: a bound is never below what the same thing usually takes, and none is above a small
+// multiple of the time-out unless that thing has been seen to take as long.
 class Bounds {
  public:
   explicit Bounds(Duration timeout) : timeout_(timeout) {}

@@ -7,10 +7,13 @@
 #include <span>
 #include <tuple>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 namespace {
 
 // FP32 values, little-endian.
+// A state with values that are no numbers is of no use to whoever resumes from it.
 bool AllFinite(std::span<const std::byte> bytes) {
   constexpr std::uint32_t kExponent = 0x7F800000;
   bool finite = true;
@@ -25,6 +28,8 @@ bool AllFinite(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+// Whoever contributed is level and was in time; among those the one with the shortest units has
+// time to spare. Distrusted ones come last: when one of them is the best, all have been tried.
 std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
   std::optional<MemberId> best;
   const auto cost = [&](const Member& m) {
@@ -39,6 +44,9 @@ std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
   return best;
 }
 
+// One at a time: a checkpoint that is due while another one is under way is owed, and taken at the
+// next commit. The last one of a job replaces whatever is under way. In a further attempt at the
+// same round it begins anew, since the state after it is another one.
 std::optional<MemberId> Checkpointer::AtCommit(const Commit& commit, const Sampler& after,
                                                bool epoch_ended, bool last) {
   const CheckpointSection& section = job_->start.config.checkpoint;
@@ -75,6 +83,8 @@ std::optional<MemberId> Checkpointer::AtCommit(const Commit& commit, const Sampl
   for (const Member& member : job_->members.all()) {
     if (member.live()) checkpoint.voters.push_back(member.id);
   }
+  LOCKSTEP_CHECK(std::ranges::binary_search(checkpoint.voters, *writer),
+                 "worker {} writes a checkpoint and has no vote", writer->worker);
   checkpoint.last_piece = job_->now;
   checkpoint.closed = closed_ == commit.round;
   checkpoint.state.totals = job_->totals;
@@ -92,6 +102,7 @@ std::optional<MemberId> Checkpointer::AtCommit(const Commit& commit, const Sampl
   return writer;
 }
 
+// The totals are those that include the round: a job that resumes from here has counted it.
 void Checkpointer::OnClosed(RoundId round) {
   closed_ = round;
   if (!current_ || current_->round != round) return;
@@ -101,6 +112,8 @@ void Checkpointer::OnClosed(RoundId round) {
   SaveIfPossible();
 }
 
+// Pieces come in order and without gaps over one connection, so anything else is a violation. They
+// are handed on as they come: the coordinator never holds a whole state.
 Status Checkpointer::On(Member& from, StateChunk message) {
   if (!current_ || current_->writer != from.id || message.round != current_->round) return {};
   Current& checkpoint = *current_;
@@ -120,6 +133,7 @@ Status Checkpointer::On(Member& from, StateChunk message) {
   checkpoint.offset += message.bytes.size();
   const bool end = checkpoint.tensor == job_->state_tensors && checkpoint.offset == tensor_bytes;
   if (message.last != end) return wrong("streams less or more state than there is");
+  LOCKSTEP_CHECK(checkpoint.offset <= tensor_bytes, "a checkpoint of more than its tensors");
   checkpoint.complete = end;
   checkpoint.any = true;
   checkpoint.last_piece = job_->now;
@@ -130,6 +144,7 @@ Status Checkpointer::On(Member& from, StateChunk message) {
   return {};
 }
 
+// Only of those who were live at the commit; later ones have copied what is to be confirmed.
 Status Checkpointer::On(Member& from, const ReplicaDigest& message) {
   if (!current_ || message.round != current_->round || message.attempt != current_->attempt ||
       !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
@@ -141,6 +156,8 @@ Status Checkpointer::On(Member& from, const ReplicaDigest& message) {
   return {};
 }
 
+// A strict majority of those who may vote, the writer among them. When all have voted and there is
+// none, nobody's state can be believed and the job cannot go on (I1).
 std::optional<Digest128> Checkpointer::Confirmed() {
   std::map<Digest128, std::size_t> counts;
   for (const auto& [id, digest] : current_->votes) ++counts[digest];
@@ -154,9 +171,14 @@ std::optional<Digest128> Checkpointer::Confirmed() {
   return std::nullopt;
 }
 
+// Four things make a checkpoint valid: the round is closed, all bytes are there, a strict majority
+// has that digest, and every value is a finite number.
 void Checkpointer::SaveIfPossible() {
   Current& checkpoint = *current_;
   if (!checkpoint.closed || !checkpoint.complete || checkpoint.saving) return;
+  LOCKSTEP_CHECK(checkpoint.votes.size() <= checkpoint.voters.size(),
+                 "{} members of {} confirm a checkpoint", checkpoint.votes.size(),
+                 checkpoint.voters.size());
   const std::optional<Digest128> confirmed = Confirmed();
   if (!confirmed) return;
   // Whose own state is another one, whether it wrote or not.
@@ -181,6 +203,7 @@ void Checkpointer::SaveIfPossible() {
   }
 }
 
+// Whoever streamed it is asked last from now on; the next commit asks somebody else.
 void Checkpointer::NotKept(const std::string& why) {
   job_->Log(LogLevel::kWarning,
             "the checkpoint after round {} that worker {} wrote is not kept: {}", current_->round,
@@ -190,6 +213,8 @@ void Checkpointer::NotKept(const std::string& why) {
   owed_ = true;
 }
 
+// The outcome, good or bad, is what the end of a job waits for. A failed write fails that
+// checkpoint alone, unless it is the last one.
 void Checkpointer::OnSaved(RoundId round, const std::string& error) {
   if (!error.empty()) {
     job_->Log(LogLevel::kError, "the checkpoint after round {} was not written: {}", round, error);
@@ -197,11 +222,12 @@ void Checkpointer::OnSaved(RoundId round, const std::string& error) {
     job_->Log(LogLevel::kInfo, "checkpoint after round {}", round);
     job_->saved_round = round;
   }
-  settled_ = round;
-  settled_error_ = error;
+  decided_ = round;
+  decided_error_ = error;
   if (current_ && current_->round == round) current_.reset();
 }
 
+// Without the writer there is no file; without a voter there may still be a majority of the others.
 void Checkpointer::OnOut(const MemberId& member) {
   distrusted_.erase(member);
   if (!current_) return;
@@ -225,6 +251,7 @@ void Checkpointer::OnOut(const MemberId& member) {
   SaveIfPossible();
 }
 
+// A writer that does not get on is given up as a writer. Whether it is lost is liveness' question.
 void Checkpointer::Tick() {
   if (!current_ || current_->saving || !current_->closed) return;
   if (job_->now - current_->last_piece < job_->bounds.Upload()) return;
@@ -242,10 +269,12 @@ void Checkpointer::Tick() {
 }
 
 void Checkpointer::Drop() {
+  LOCKSTEP_CHECK(current_, "no checkpoint to drop");
   if (current_->any) job_->out->push_back(DropCheckpoint{current_->round});
   current_.reset();
 }
 
+// The job ends without it: no piece of it stays in the run directory.
 void Checkpointer::GiveUp() {
   if (current_) Drop();
 }

@@ -3,6 +3,10 @@
 // come as that of its own state. One at a time. All members take that digest between two updates,
 // one pass over their state at the speed of memory: less than what the writer pays for its copy,
 // and what every byte of the file is confirmed by.
+//
+// In: commits (is one due?), pieces and digests from members, that the round is closed. Out: pieces
+// to the run directory, SaveCheckpoint or DropCheckpoint. A checkpoint that a single worker sends,
+// whatever it sends, is never believed: a writer that streams what no majority has is distrusted.
 #pragma once
 
 #include <map>
@@ -37,13 +41,16 @@ class Checkpointer {
   void OnSaved(RoundId round, const std::string& error);
 
   // The state after `round` is saved, or cannot be.
-  bool Settled(RoundId round) const { return settled_ == round; }
-  // Why the state after the settled round is not saved; empty: it is.
-  const std::string& settled_error() const { return settled_error_; }
+  bool IsDecided(RoundId round) const { return decided_ == round; }
+  // Why the state after the decided round is not saved; empty: it is.
+  const std::string& decided_error() const { return decided_error_; }
   bool running() const { return current_.has_value(); }
   void GiveUp();
 
  private:
+  // Invariants: `digest` and `finite` are of the bytes that were handed on, in order, up to
+  // (tensor, offset); votes are only of voters; saving only when closed, complete and confirmed. A
+  // further attempt at the round makes another one of these.
   struct Current {
     JobState state;
     RoundId round;
@@ -76,8 +83,8 @@ class Checkpointer {
   std::set<MemberId> distrusted_;
   std::optional<Current> current_;
   std::optional<RoundId> closed_;
-  std::optional<RoundId> settled_;
-  std::string settled_error_;
+  std::optional<RoundId> decided_;
+  std::string decided_error_;
 };
 
 }  // namespace lockstep::coordinator

@@ -6,6 +6,7 @@
 
 namespace lockstep::coordinator {
 
+// Said once for each time that it is missing, not at each event at which it still is.
 bool Job::HasQuorum() {
   const bool enough = members.CountLive() >= min_workers;
   if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
@@ -24,6 +25,8 @@ std::string Job::QuorumText() const {
                      members.CountLive(), min_workers, missing);
 }
 
+// A job that ends by its rounds has as many updates; one that ends by its epochs has as many as
+// full rounds fit in, an estimate, since rounds may close over less.
 double Job::ScheduledRate(double position) const {
   const JobConfig& config = start.config;
   const std::uint64_t in_epoch =

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "coordinator/core/bounds.h"
@@ -25,6 +26,7 @@ namespace lockstep::coordinator {
 // What a worker said that cannot be right. It goes on: "it broke the protocol: it " + what.
 inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
+// Somebody whom the job goes on without. Noted where it is found out, done in Coordinator::TakeOut.
 struct Leaving {
   MemberId member;
   std::string reason;
@@ -32,6 +34,9 @@ struct Leaving {
   bool disconnected = false;  // its connection has ended by itself
 };
 
+// Invariants: `now` never goes back; `out` is the step's, and set while one runs; `leaving` and
+// `behind` are empty between two steps, but while nobody is judged after a stop of this process;
+// orders, pings and formations have ever higher numbers, so that an answer names what it answers.
 struct Job {
   Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum)
       : start(std::move(parameters)),
@@ -44,14 +49,16 @@ struct Job {
   }
 
   const StartParameters start;
-  policies::Policy policy;
+  policies::Policy policy;  // that plans and closes rounds; exchanged only between two plans
+  // I5: no commit with fewer live members. 1 to --workers; an exchange of policies never raises it.
   std::uint32_t min_workers;
   Members members;
   const Duration timeout;
   Bounds bounds;
 
+  // Only onwards: gathering, forming, training, ending, finished.
   Phase phase = Phase::kGathering;
-  std::string transport;
+  std::string transport;         // of the whole job, once it is formed
   std::uint32_t formations = 0;  // numbers of Form handed out
   // What all agree on: set by the checkpoint or by the majority of the workers that are ready.
   bool agreed = false;
@@ -63,6 +70,7 @@ struct Job {
   std::vector<TensorInfo> tensors;
   std::vector<std::string> state_names;
   std::string agreed_by;  // for people: "2 of 3 workers", "the checkpoint"
+  // Of closed rounds only: what a resumed job goes on with (I2).
   Totals totals;
   std::optional<double> train_loss;
   std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
@@ -79,6 +87,7 @@ struct Job {
   std::deque<Leaving> behind;   // the same
   std::uint64_t ping_sequence = 0;
   std::uint32_t orders = 0;  // the number of the last one, see base/messages.h
+  // What ends the job as failed, at the end of this step; the first reason stands.
   std::optional<std::string> failure;
   bool waits_for_quorum = false;
   Time edge_broke_at;  // the latest time that two did not reach each other any more
@@ -86,7 +95,10 @@ struct Job {
   std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
   double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
 
+  // Messages to one worker arrive in the order in which they are sent, over one connection: a
+  // worker never hears of a round before it has heard of the one before.
   void Send(const Member& to, ToWorker message) {
+    LOCKSTEP_CHECK(out != nullptr, "a message outside of a step");
     out->push_back(
         coordinator::Send{{to.connection}, std::make_shared<const ToWorker>(std::move(message))});
   }
@@ -101,22 +113,24 @@ struct Job {
   }
   template <class... Args>
   void Log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+    LOCKSTEP_CHECK(out != nullptr, "a line of the log outside of a step");
     out->push_back(LogLine{level, fmt::format(format, std::forward<Args>(args)...)});
   }
   // The member is out from now on; the others learn it at the end of this step.
-  void Expel(Member& member, std::string reason, bool refuse = false) {
+  void Evict(Member& member, std::string reason, bool refuse = false) {
     if (!member.connected()) return;
     member.leaving = true;
     leaving.push_back({member.id, std::move(reason), refuse});
   }
   void Disconnected(Member& member, const std::string& reason) {
     if (!member.connected()) return;
-    Expel(member, reason);
+    Evict(member, reason);
     leaving.back().disconnected = true;
   }
   // Its parameters are in doubt: it is not live from now on, and catches up when it is heard.
   void PutBehind(Member& member, std::string reason) {
     if (member.state == MemberState::kBehind || !member.connected()) return;
+    LOCKSTEP_CHECK(behind.size() < members.slots(), "I7: {} members are put behind", behind.size());
     members.SetState(member, MemberState::kBehind, now);
     behind.push_back({member.id, std::move(reason)});
   }

@@ -13,6 +13,9 @@
 #include "coordinator/record/resume_rules.h"
 #include "policies/registry.h"
 
+// Which part hears which event, in which order the parts act, and what a decision about a round
+// means to the others. What the parts decide is theirs: core/ (evaluation, checkpoints, the end),
+// membership/ (who is in), round/ (what a round is).
 namespace lockstep::coordinator {
 namespace {
 
@@ -24,6 +27,7 @@ constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr std::size_t kMemberStates = 7;
 
+// Four for each worker, where nothing is configured: enough that moving one is a fine correction.
 std::uint32_t UnitsPerRound(const StartParameters& start) {
   const JobSection& job = start.config.job;
   const PolicySection& policy = start.config.policy;
@@ -35,6 +39,7 @@ std::uint32_t UnitsPerRound(const StartParameters& start) {
 
 }  // namespace
 
+// All that a config can be wrong about is said here, before anybody connects.
 Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameters) {
   const auto invalid = [](std::string text) { return Error{ErrorCode::kInvalid, std::move(text)}; };
   const JobSection& job = parameters.config.job;
@@ -75,6 +80,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
       new Coordinator(std::move(parameters), std::move(*policy), min_workers));
 }
 
+// With a checkpoint everything that workers would have to agree on is known already: they are
+// measured against it.
 Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
     : job_(std::move(start), std::move(policy), min_workers),
       admission_(&job_),
@@ -104,6 +111,10 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
   job_.saved_round = RoundId(state.next_round.value - 1);
 }
 
+// A gap between the timer that was set and the time at which something comes is time that this
+// process did not have: it is taken out of the clock that all parts see, and what has arrived
+// meanwhile is read before anybody is judged (a stop of the coordinator looks like everybody's
+// silence).
 void Coordinator::Step(Time now, Event event, Actions* out) {
   if (finished()) return;
   job_.out = out;
@@ -129,6 +140,9 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   timer_ = timer;
 }
 
+// One pass over all parts, again while it has put somebody out: the loss of a member may be what
+// another part has waited for. The order is that of a job: who is in, what rounds do, who joins at
+// them, what ends.
 void Coordinator::AdvanceAll() {
   if (job_.now < reading_until_) return;
   const OpenRound* open = rounds_.open();
@@ -193,6 +207,7 @@ void Coordinator::AdvanceRounds() {
 // the next round.
 void Coordinator::Commit(CommitDraft draft) {
   lockstep::Commit& commit = draft.commit;
+  LOCKSTEP_CHECK(!commit.next, "round {} was planned before its policy was known", commit.round);
   commit.evaluation =
       evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
   commit.checkpoint_writer =
@@ -203,16 +218,21 @@ void Coordinator::Commit(CommitDraft draft) {
 
 void Coordinator::CloseRound() {
   const std::shared_ptr<const RoundRecord> record = rounds_.CloseCommitted();
+  LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
   job_.out->push_back(RoundClosed{record});
   checkpointer_.OnClosed(record->round);
   evaluation_.OnClosed(record->round);
   NoteClosed(*record);
 }
 
+// First those that stay connected and only have lost their place in the rounds.
 void Coordinator::TakeOut() {
   while (!job_.behind.empty()) {
     const Leaving behind = std::move(job_.behind.front());
     job_.behind.pop_front();
+    const Member& slot = job_.members.at(behind.member.worker);
+    LOCKSTEP_CHECK(slot.id != behind.member || !slot.live(), "worker {} is put behind and live",
+                   behind.member.worker);
     rounds_.OnOut(behind.member, behind.reason);
     evaluation_.OnOut(behind.member);
     checkpointer_.OnOut(behind.member);
@@ -224,6 +244,8 @@ void Coordinator::TakeOut() {
   }
 }
 
+// The last live member may be gone while one that copied from it is level already and its message
+// on the way: then the job has lost nothing.
 bool Coordinator::AwaitsLevel() {
   if (job_.phase != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
     nobody_live_since_.reset();
@@ -237,8 +259,11 @@ bool Coordinator::AwaitsLevel() {
   return false;
 }
 
+// Its slot is free before anybody hears of it, so that no part counts it any more.
 void Coordinator::TakeOut(const Leaving& leaving) {
   Member& member = job_.members.at(leaving.member.worker);
+  LOCKSTEP_CHECK(member.id == leaving.member, "worker {} leaves and its slot has been taken",
+                 leaving.member.worker);
   const MemberState state = member.state;
   // At the end everybody goes.
   job_.Log(job_.phase == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
@@ -265,7 +290,9 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   checkpointer_.OnOut(leaving.member);
 }
 
+// The measured paths bound the first exchange, of which nothing is known yet.
 void Coordinator::BeginTraining() {
+  LOCKSTEP_CHECK(job_.agreed && !job_.transport.empty(), "rounds begin before all agree");
   job_.phase = Phase::kTraining;
   job_.bounds.NotePaths(job_.parameter_bytes(), job_.members.SlowestPath());
   job_.Log(LogLevel::kInfo, "{} workers are connected over {}",
@@ -278,6 +305,7 @@ void Coordinator::BeginTraining() {
 }
 
 // With a checkpoint: once all have it.
+// All that were formed are live from now on, and have the same parameters.
 void Coordinator::StartRounds() {
   if (rounds_.begun() || streams_.busy()) return;
   std::uint32_t count = 0;
@@ -300,12 +328,15 @@ void Coordinator::StartRounds() {
   }
 }
 
+// The death of a peer is an event like any other.
 void Coordinator::On(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
   if (Member* member = job_.members.Find(event.connection))
     job_.Disconnected(*member, event.reason);
 }
 
+// A connection is a stranger's until its Hello was accepted. A message that cannot be right ends
+// it: its sender is broken or hostile, and costs the job one worker at most.
 void Coordinator::On(Received event) {
   if (admission_.Waits(event.connection))
     return admission_.OnFirst(event.connection, event.message);
@@ -313,9 +344,10 @@ void Coordinator::On(Received event) {
   if (member == nullptr || member->leaving) return;
   member->last_heard = job_.now;
   const lockstep::Status status = Dispatch(*member, std::move(event.message));
-  if (!status) job_.Expel(*member, "it broke the protocol: it " + status.error().message);
+  if (!status) job_.Evict(*member, "it broke the protocol: it " + status.error().message);
 }
 
+// Who hears what. More than one part may: the order is that in which they rely on each other.
 lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
   const auto on = [&](auto& part) {
     return [&](const auto& m) -> lockstep::Status { return part.On(from, m); };
@@ -355,7 +387,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
         } else if constexpr (std::is_same_v<M, Final>) {
           return on(ending_)(m);
         } else if constexpr (std::is_same_v<M, Leave>) {
-          job_.Expel(from, "it leaves: " + m.reason);
+          job_.Evict(from, "it leaves: " + m.reason);
           return {};
         } else if constexpr (std::is_same_v<M, Pong>) {
           return on(liveness_)(m);
@@ -366,6 +398,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
       message);
 }
 
+// The open round is to be the last; whoever cannot wait for it asks a second time.
 void Coordinator::On(const StopRequested& event) {
   const bool again = stopping_;
   stopping_ = true;
@@ -382,6 +415,7 @@ void Coordinator::Reply(const Result<std::string>& outcome) {
                                    : Answer{false, outcome.error().message});
 }
 
+// Takes effect at the next plan: a round is closed by the policy that planned it.
 Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   PolicySection section = job_.start.config.policy;
   section.name = name;
@@ -407,14 +441,17 @@ void Coordinator::ExchangePolicy() {
   if (!next_policy_) return;
   job_.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy_->name,
            job_.policy.name);
+  LOCKSTEP_CHECK(next_policy_->local == job_.policy.local, "what a round is changes within a job");
   job_.policy = std::move(*next_policy_);
   next_policy_.reset();
+  // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;
   const std::uint32_t spare = std::min(job_.policy.closing->Spare(), job_.start.workers - 1);
   job_.min_workers = std::min(job_.min_workers, job_.start.workers - spare);
 }
 
+// Counted anew when the quorum was there meanwhile: the wait is one for those who never came.
 void Coordinator::EndIfShort() {
   const bool waits = job_.start.resume && job_.phase == Phase::kTraining && rounds_.begun() &&
                      rounds_.first_uncommitted() == job_.start.resume->next_round &&
@@ -437,6 +474,7 @@ Time Coordinator::ShortUntil() const {
   return short_since_ ? *short_since_ + FromSeconds(job_.start.config.job.join_timeout_s) : kNever;
 }
 
+// For the progress line: how fast lately, by an exponentially weighted mean.
 void Coordinator::NoteClosed(const RoundRecord& record) {
   LastClosed& last = last_closed_;
   const double took = record.commit - last.commit;
@@ -452,6 +490,7 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
       last.samples_per_second == 0 ? speed : 0.8 * last.samples_per_second + 0.2 * speed;
 }
 
+// There is one timer; parts whose deadlines are long look at them at liveness' periods.
 Time Coordinator::NextDeadline() const {
   if (job_.now < reading_until_) return reading_until_;
   if (nobody_live_since_) {
@@ -461,6 +500,7 @@ Time Coordinator::NextDeadline() const {
                    ending_.NextDeadline(), ShortUntil()});
 }
 
+// A single worker's Ready may be wrong; what a majority said, or the checkpoint, is not.
 Ready Coordinator::Agreed() const {
   Ready agreed;
   agreed.parameter_count = job_.parameter_count;
@@ -470,6 +510,7 @@ Ready Coordinator::Agreed() const {
   return agreed;
 }
 
+// `now` may be later than the last step: silence goes on while nothing happens.
 JobStatus Coordinator::Status(Time now) const {
   JobStatus status;
   status.phase = job_.phase;
@@ -514,13 +555,16 @@ JobStatus Coordinator::Status(Time now) const {
     row.rounds_contributed = member.rounds_contributed;
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =
-        Seconds(member.held_up_compute + member.held_up_link + member.held_up_lost);
+        Seconds(member.blocked_by_compute + member.blocked_by_link + member.blocked_by_loss);
     row.draining = member.draining && member.connected();
     status.members.push_back(std::move(row));
   }
   return status;
 }
 
+// The members' table against a recount, the queues against their bounds, then the rounds. Parts
+// with a state of their own that nothing else repeats (evaluation, checkpoint) check it where they
+// change it.
 void Coordinator::CheckInvariants() const {
   if (finished()) return;
   std::array<std::uint32_t, kMemberStates> counts{};
@@ -545,6 +589,7 @@ void Coordinator::CheckInvariants() const {
   rounds_.CheckInvariants();
 }
 
+// I7: computed from the config alone, so that an operator knows them before the first worker comes.
 std::vector<std::string> Coordinator::Bounds() const {
   const std::uint64_t workers = job_.start.workers;
   const std::uint64_t batch = job_.start.config.job.global_batch;

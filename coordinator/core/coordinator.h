@@ -89,10 +89,13 @@ class Coordinator {
   void Reply(const Result<std::string>& outcome);
 
   // --- what can be done now
+  // The parts in their order, again while one of them has put somebody out.
   void AdvanceAll();
+  // Carries out what the rounds decide.
   void AdvanceRounds();
   void Commit(CommitDraft draft);
   void CloseRound();
+  // Who was put behind is out of the rounds; who was evicted is out of the job, and all are told.
   void TakeOut();
   void TakeOut(const Leaving& leaving);
   // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
@@ -124,9 +127,10 @@ class Coordinator {
   Slowdowns slowdowns_;
   Draining draining_;
 
-  std::optional<policies::Policy> next_policy_;  // from the next plan on
-  std::optional<Time> short_since_;              // see EndIfShort
-  std::optional<Time> nobody_live_since_;        // see AwaitsLevel
+  // Asked for by an operator; takes the place of job_.policy between a draft and its commit.
+  std::optional<policies::Policy> next_policy_;
+  std::optional<Time> short_since_;        // see EndIfShort
+  std::optional<Time> nobody_live_since_;  // see AwaitsLevel
   bool stopping_ = false;
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time

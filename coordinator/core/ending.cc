@@ -4,9 +4,14 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 
+// Those who were left behind get one time-out to become level, so that they end with the job's
+// result.
 void Ending::Begin(JobOutcome outcome, std::string reason) {
+  LOCKSTEP_CHECK(!begun_ && rounds_->done(), "the end begins twice, or before the rounds are done");
   outcome_ = outcome;
   reason_ = std::move(reason);
   begun_ = true;
@@ -14,6 +19,8 @@ void Ending::Begin(JobOutcome outcome, std::string reason) {
   job_->phase = Phase::kEnding;
 }
 
+// The last evaluation and checkpoint need live members, so they come before Finish; digests are
+// asked for with it. A job whose members differ at the end has failed, whatever else it did (I1).
 void Ending::Advance() {
   if (!begun_ || job_->phase == Phase::kFinished) return;
   const bool anybody = job_->members.CountLive() > 0;
@@ -22,9 +29,9 @@ void Ending::Advance() {
     if (!anybody) checkpointer_->GiveUp();
     if (evaluation_->running()) return;
     const CommittedRound* last = rounds_->committed();
-    if (last != nullptr && anybody && !checkpointer_->Settled(last->round())) {
-      if (!checkpointer_->running()) SendLastAgain();      // its writer is out: another one
-      if (!checkpointer_->Settled(last->round())) return;  // else there is none
+    if (last != nullptr && anybody && !checkpointer_->IsDecided(last->round())) {
+      if (!checkpointer_->running()) SendLastAgain();        // its writer is out: another one
+      if (!checkpointer_->IsDecided(last->round())) return;  // else there is none
     }
     if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
     SayFinish();
@@ -39,19 +46,23 @@ void Ending::Advance() {
                   "the members' final parameters differ and no majority agrees");
   }
   const CommittedRound* last = rounds_->committed();
-  if (last != nullptr && checkpointer_->Settled(last->round()) &&
-      !checkpointer_->settled_error().empty()) {
+  if (last != nullptr && checkpointer_->IsDecided(last->round()) &&
+      !checkpointer_->decided_error().empty()) {
     return Finish(JobOutcome::kFailed, fmt::format("the last checkpoint was not written: {}",
-                                                   checkpointer_->settled_error()));
+                                                   checkpointer_->decided_error()));
   }
   Finish(outcome_, reason_);
 }
 
+// Its writer is out, or it has become the last one only now: in both cases somebody has to write
+// the checkpoint that a job ends with.
 void Ending::SendLastAgain() {
+  LOCKSTEP_CHECK(rounds_->committed() != nullptr, "there is no last commit");
   rounds_->SendAgain(checkpointer_->AtCommit(rounds_->committed()->commit(), rounds_->sampler(),
                                              /*epoch_ended=*/false, /*last=*/true));
 }
 
+// For a bounded time, and only for those who are heard: I6 holds at the end as well.
 bool Ending::OthersCatchUp() const {
   if (job_->now >= copied_by_) return false;
   return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
@@ -62,7 +73,9 @@ bool Ending::OthersCatchUp() const {
   });
 }
 
+// From now on nobody computes anything but the digest of what it has.
 void Ending::SayFinish() {
+  LOCKSTEP_CHECK(begun_ && !finishing_, "all are told to finish twice");
   finishing_ = true;
   deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
   std::vector<MemberId> all;
@@ -72,6 +85,7 @@ void Ending::SayFinish() {
   job_->Send(all, lockstep::Finish{reason_, false});
 }
 
+// Of another round than the last one a digest says nothing; its sender was still behind.
 Status Ending::On(Member& from, const Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
   const CommittedRound* last = rounds_->committed();
@@ -80,6 +94,7 @@ Status Ending::On(Member& from, const Final& message) {
   return {};
 }
 
+// A strict majority; an empty set agrees on nothing and differs in nothing.
 bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
   std::map<std::string, std::size_t> votes;
   for (const auto& [id, value] : digests_) ++votes[value];
@@ -92,6 +107,7 @@ bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
   return digests_.empty() || !digest->empty();
 }
 
+// Also at once and from any phase: what is under way is given up, and the result says what was.
 void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   if (job_->phase == Phase::kFinished) return;
   evaluation_->GiveUp("the job ends");
@@ -124,11 +140,11 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   result.checkpoint_round = job_->saved_round;
   result.paths = job_->members.Paths();
   for (const Member& member : job_->members.all()) {
-    const double compute = Seconds(member.held_up_compute);
-    const double link = Seconds(member.held_up_link);
-    const double lost = Seconds(member.held_up_lost);
+    const double compute = Seconds(member.blocked_by_compute);
+    const double link = Seconds(member.blocked_by_link);
+    const double lost = Seconds(member.blocked_by_loss);
     const double sum = compute + link + lost;
-    const double avoided = Seconds(member.would_have_held_up);
+    const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
     const char* kind = lost >= std::max(compute, link) ? "lost"
                        : link > compute                ? "link"

@@ -1,5 +1,12 @@
 // The job's end: the last evaluation and checkpoint are awaited, then everybody is told to finish
 // and says what its parameters are.
+//
+// In: that all rounds are closed, Final, the time. Out: Finish to all, and JobFinished as the last
+// action. The job has completed only if the last checkpoint is on disk and no two members end with
+// different parameters without a majority for one of them (I1).
+//
+// Invariants: begun before finishing before finished; each of them happens once. Each wait has a
+// deadline (I6): for copies one time-out, for digests what reading the parameters takes.
 #pragma once
 
 #include <map>

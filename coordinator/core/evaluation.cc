@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -28,6 +30,8 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
       last || (section.every_rounds > 0 && (round.value + 1) % section.every_rounds == 0) ||
       (section.every_epochs > 0 && epoch_ended && (epoch.value + 1) % section.every_epochs == 0);
   if (!due || job_->test_samples == 0 || (current_ && !last)) return 0;
+  LOCKSTEP_CHECK(!current_ || current_->round < round, "an evaluation of round {} after {}", round,
+                 current_->round);
   Current evaluation;
   evaluation.id = ++ids_;
   evaluation.round = round;
@@ -43,17 +47,21 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
   return current_->id;
 }
 
+// From the moment at which a member applies the round it has a snapshot of it, and work to do.
 void Evaluation::OnApplied(Member& member, RoundId round) {
   if (!current_ || current_->round != round) return;
   current_->holders.push_back(member.id);
   Give(member);
 }
 
+// A member has at most one chunk at a time.
 bool Evaluation::Busy(const MemberId& member) const {
   return std::any_of(current_->chunks.begin(), current_->chunks.end(),
                      [&](const Chunk& chunk) { return !chunk.done && chunk.with == member; });
 }
 
+// New chunks first; then those whose member is silent for long, given a second time: the first
+// result counts, so an evaluation never waits for a straggler.
 void Evaluation::Give(Member& member) {
   Current& evaluation = *current_;
   Chunk* chunk = nullptr;
@@ -70,11 +78,13 @@ void Evaluation::Give(Member& member) {
     }
   }
   if (chunk == nullptr) return;
+  LOCKSTEP_CHECK(!chunk->done && chunk->range.size() > 0, "a chunk is given out for nothing");
   chunk->with = member.id;
   chunk->given = job_->now;
   job_->Send(member, Evaluate{evaluation.id, evaluation.round, chunk->range});
 }
 
+// Results for an evaluation that is over or was begun anew are stale.
 Status Evaluation::On(Member& from, const EvaluationResult& message) {
   if (message.evaluation > ids_) return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   if (!current_ || message.evaluation != current_->id) return {};
@@ -91,6 +101,7 @@ Status Evaluation::On(Member& from, const EvaluationResult& message) {
     if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now - chunk->given);
     evaluation.loss_sum += message.loss_sum;
     evaluation.correct += message.correct;
+    LOCKSTEP_CHECK(evaluation.left > 0, "an evaluation has more results than chunks");
     --evaluation.left;
   }
   if (evaluation.left > 0) {
@@ -101,6 +112,7 @@ Status Evaluation::On(Member& from, const EvaluationResult& message) {
   return {};
 }
 
+// The last results may have come before.
 void Evaluation::OnClosed(RoundId round) {
   if (!current_ || current_->round != round) return;
   current_->closed = true;
@@ -120,6 +132,7 @@ void Evaluation::RecordIfPossible() {
   current_.reset();
 }
 
+// Its chunk goes to somebody who holds the same snapshot.
 void Evaluation::OnOut(const MemberId& member) {
   if (!current_) return;
   std::erase(current_->holders, member);
@@ -133,6 +146,7 @@ void Evaluation::Tick() {
   if (current_) GiveToIdle();
 }
 
+// One chunk to each holder that has none.
 void Evaluation::GiveToIdle() {
   for (const MemberId& id : current_->holders) {
     Member* member = job_->members.Find(id);
@@ -140,6 +154,7 @@ void Evaluation::GiveToIdle() {
   }
 }
 
+// Said, because a number that people wait for does not come.
 void Evaluation::GiveUp(const std::string& why) {
   if (!current_) return;
   job_->Log(LogLevel::kWarning, "the evaluation after round {} is given up: {}", current_->round,

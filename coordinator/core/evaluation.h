@@ -1,5 +1,9 @@
 // The test set, evaluated in chunks by members that hold a snapshot of the round, beside training.
 // One evaluation at a time.
+//
+// In: commits (is one due?), who has applied the round and so holds the snapshot, results. Out:
+// Evaluate to members, EvaluationDone. What is recorded is of a closed round: until it is closed a
+// further attempt may replace the state that was evaluated, and then it begins anew under a new id.
 #pragma once
 
 #include <deque>
@@ -32,12 +36,15 @@ class Evaluation {
   const std::optional<EvaluationRecord>& last() const { return last_; }
 
  private:
+  // Invariant: counted once, when the first result for it comes.
   struct Chunk {
     SampleRange range;
     std::optional<MemberId> with;
     Time given;
     bool done = false;
   };
+  // Invariants: chunks are disjoint, ascending and cover the test set; `left` of them are not done;
+  // holders are members that have applied the round and have not been out since.
   struct Current {
     std::uint32_t id = 0;  // of this attempt at it
     RoundId round;

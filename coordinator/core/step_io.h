@@ -25,6 +25,8 @@ namespace lockstep::coordinator {
 // Names a control connection; given by the shell, never used twice.
 using ConnectionId = Id<struct ConnectionIdTag, std::uint64_t>;
 
+// What a job is from its start to its end. A run that is resumed has a higher term, so that nobody
+// takes an answer to the coordinator before for one to this one.
 struct StartParameters {
   JobConfig config;
   std::string config_text;  // the effective config, handed to each worker
@@ -39,6 +41,7 @@ struct StartParameters {
 
 // --- events
 
+// Somebody has connected to the control port: a stranger until its Hello is accepted.
 struct Connected {
   ConnectionId connection;
   std::string address;  // for people
@@ -49,6 +52,8 @@ struct Disconnected {  // not after an action Close
   std::string reason;
 };
 
+// In the order in which they were sent, for each connection. Decoded, and otherwise unchecked: what
+// it says may be wrong or hostile.
 struct Received {
   ConnectionId connection;
   FromWorker message;
@@ -109,6 +114,7 @@ struct SetTimer {  // there is one timer: this replaces the one before; kNever: 
 
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
+// For people. Golden files hold these texts, so they change only on purpose.
 struct LogLine {
   LogLevel level = LogLevel::kInfo;
   std::string text;
@@ -119,6 +125,7 @@ struct RoundClosed {
   std::shared_ptr<const RoundRecord> record;
 };
 
+// Append to evaluations.jsonl; of a closed round.
 struct EvaluationDone {
   EvaluationRecord record;
 };

@@ -103,7 +103,7 @@ bool AgreeOnData(Job* job) {
         job->Fail(differs + ": no majority says which is right");
         return false;
       }
-      job->Expel(*member, std::move(differs), true);
+      job->Evict(*member, std::move(differs), true);
     }
   }
   job->agreed = true;
@@ -160,13 +160,13 @@ Status Admission::On(Member& from, const Ready& message) {
     return Error{ErrorCode::kInvalid, "said Ready twice"};
   }
   if (message.train_samples == 0 || message.parameter_count == 0) {
-    job_->Expel(from, "it has no training samples or no parameters", true);
+    job_->Evict(from, "it has no training samples or no parameters", true);
     return {};
   }
   if (job_->agreed) {
     std::string difference = Disagreement(*job_, from.id.worker, message);
     if (!difference.empty()) {
-      job_->Expel(from, std::move(difference), true);
+      job_->Evict(from, std::move(difference), true);
       return {};
     }
   }

@@ -17,7 +17,7 @@ constexpr std::uint32_t kCopyTries = 2;
 
 void Joining::Form(Member& member) {
   if (OfferOf(member.ready, job_->transport) == nullptr) {
-    job_->Expel(
+    job_->Evict(
         member,
         fmt::format("the job runs over {}, which this worker does not have", job_->transport),
         true);
@@ -66,7 +66,7 @@ Status Joining::On(Member& from, const Reached& message) {
       }
       Member* member = job_->members.Find(id);
       if (member == nullptr) continue;
-      job_->Expel(*member,
+      job_->Evict(*member,
                   fmt::format("worker {} and worker {} do not reach each other over {}: {}",
                               id.worker, other.worker, job_->transport, path.error),
                   true);
@@ -263,7 +263,7 @@ void Joining::CheckNewcomers() {
       // What cannot be mended stays broken as long as it is here: it has to connect anew, unless
       // the other is the one that goes.
       if (job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(lost->worker)) {
-        job_->Expel(*member,
+        job_->Evict(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
       }
     } else if (Connected(newcomer)) {
@@ -271,7 +271,7 @@ void Joining::CheckNewcomers() {
     } else if (job_->now >= newcomer.deadline) {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
                                        [](const auto& peer) { return peer.second != kBoth; });
-      job_->Expel(*member,
+      job_->Evict(*member,
                   fmt::format("it and worker {} did not connect in time", silent->first.worker),
                   true);
     }
@@ -293,7 +293,7 @@ void Joining::CheckCopying() {
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
     if (!lost && copying.tries >= kCopyTries) {
-      job_->Expel(*member, "it could not copy the state in time", true);
+      job_->Evict(*member, "it could not copy the state in time", true);
     } else if (Copy(*member, copying.donor) && lost) {
       --copying_[id].tries;  // the loss of a donor is not its fault
     }
@@ -315,7 +315,7 @@ void Joining::Advance() {
       if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
       // What cannot be mended stays broken as long as it is here: it has to connect anew.
       if (!Copy(member, std::nullopt) && IsCutOff(member)) {
-        job_->Expel(member, "it reaches nobody that has the parameters");
+        job_->Evict(member, "it reaches nobody that has the parameters");
       }
     }
   }

@@ -39,7 +39,7 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
             : job_->timeout;
     const Duration silence = job_->now - member.last_heard;
     if (silence >= patience) {
-      job_->Expel(member, fmt::format("no message for {:.1f} s", Seconds(silence)));
+      job_->Evict(member, fmt::format("no message for {:.1f} s", Seconds(silence)));
       continue;
     }
     if (ping_) job_->Ping(member);
@@ -66,7 +66,7 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
                                 : std::max(job_->timeout, kUnitTimes * unit_time);
   const Duration idle = job_->now - std::max(member.last_progress, open.started());
   if (idle >= patience) {
-    job_->Expel(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));
+    job_->Evict(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));
   }
 }
 

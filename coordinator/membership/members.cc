@@ -62,10 +62,10 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   // The summary speaks of slots.
   fresh.rounds_contributed = slot->rounds_contributed;
   fresh.rounds_excluded = slot->rounds_excluded;
-  fresh.held_up_compute = slot->held_up_compute;
-  fresh.held_up_link = slot->held_up_link;
-  fresh.held_up_lost = slot->held_up_lost;
-  fresh.would_have_held_up = slot->would_have_held_up;
+  fresh.blocked_by_compute = slot->blocked_by_compute;
+  fresh.blocked_by_link = slot->blocked_by_link;
+  fresh.blocked_by_loss = slot->blocked_by_loss;
+  fresh.would_have_blocked = slot->would_have_blocked;
   *slot = std::move(fresh);
   SetState(*slot, MemberState::kJoining, now);
   by_connection_[connection] = worker;

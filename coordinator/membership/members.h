@@ -79,10 +79,10 @@ struct Member {
   ResponseDelay response;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
-  Duration held_up_compute{};
-  Duration held_up_link{};
-  Duration held_up_lost{};
-  Duration would_have_held_up{};
+  Duration blocked_by_compute{};
+  Duration blocked_by_link{};
+  Duration blocked_by_loss{};
+  Duration would_have_blocked{};
 
   bool live() const { return state == MemberState::kLive && !leaving; }
   // Takes part in exchanges: applies the sums.

@@ -74,7 +74,7 @@ void StateStreams::Tick() {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !stream.begun || stream.taken == Total()) continue;
     if (job_->now - stream.moved < job_->timeout) continue;
-    job_->Expel(*member,
+    job_->Evict(*member,
                 fmt::format("it has taken nothing of the checkpoint for {:.1f} s, {} of {} MiB "
                             "are with it",
                             Seconds(job_->now - stream.moved), stream.taken >> 20, Total() >> 20));

@@ -110,7 +110,7 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
     if (view.units_planned > 0) {
       const Time possible = work.started() + view.unit_time_mean * share_of_all;
-      member.would_have_held_up += std::max(possible - history.first_committed_at, Duration{});
+      member.would_have_blocked += std::max(possible - history.first_committed_at, Duration{});
       last_possible = std::max(last_possible, possible);
     }
     if (share.queue.empty()) continue;
@@ -138,8 +138,8 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
   Member& slowest = job->members.at(last->member.worker);
   if (slowest.id != last->member) return;
   const Time ready = std::min(last->parts.back().ready_at, *last->finished_at);
-  slowest.held_up_compute += std::max(ready - median, Duration{});
-  slowest.held_up_link += *last->finished_at - std::max(ready, median);
+  slowest.blocked_by_compute += std::max(ready - median, Duration{});
+  slowest.blocked_by_link += *last->finished_at - std::max(ready, median);
 }
 
 }  // namespace lockstep::coordinator

@@ -23,6 +23,8 @@ bool Contains(const Range& range, const Value& value, Projection projection = {}
 CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History history)
     : job_(job), work_(std::move(work)), before_(std::move(before)), history_(std::move(history)) {}
 
+// Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
+// summation (I3), samples that add up (I2).
 void CommittedRound::BeginAttempt(Commit commit) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
@@ -63,6 +65,7 @@ void CommittedRound::BeginAttempt(Commit commit) {
   CountToApply();
 }
 
+// Every change of phase comes through here, but for a new attempt and Close.
 void CommittedRound::Enter(Phase phase) {
   LOCKSTEP_CHECK(phase_ != Phase::kClosed, "round {} is closed", round());
   LOCKSTEP_CHECK((phase == Phase::kFromHolders) == !holders_.empty(),
@@ -71,6 +74,8 @@ void CommittedRound::Enter(Phase phase) {
   phase_ = phase;
 }
 
+// Only live members are waited for: who catches up gets the round by copying, who is behind is on
+// its way to that.
 bool CommittedRound::MustApply(const Member& member) const {
   if (!member.live() || member.next > commit_.round) return false;
   return std::ranges::binary_search(commit_.members, member.id);
@@ -82,11 +87,14 @@ std::uint32_t CommittedRound::RecountToApply() const {
   return count;
 }
 
+// Recounted whenever somebody becomes live or is not any more; Applied counts down.
 void CommittedRound::CountToApply() {
   to_apply_ = RecountToApply();
   if (to_apply_ == 0 && !applied_at_) applied_at_ = job_->now;
 }
 
+// Being live is not enough: who was out meanwhile, perhaps under the same incarnation, has
+// forgotten its contribution.
 bool CommittedRound::HasLost(const MemberId& id) const {
   const Member* member = job_->members.Find(id);
   return member == nullptr || !member->live() || Contains(been_out_, id);
@@ -94,6 +102,7 @@ bool CommittedRound::HasLost(const MemberId& id) const {
 
 // --- what members say
 
+// Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
 Status CommittedRound::On(const Member& from, const Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
@@ -121,6 +130,9 @@ void CommittedRound::PublicationTimes(std::vector<MemberId>* owners,
   }
 }
 
+// Whoever has applied this attempt holds its sums, which ends a fail-over at once. Whoever has
+// applied an older one was not asked before it was given up, as it was not live then, and has
+// parameters that nobody else has (I1): it catches up.
 Result<bool> CommittedRound::On(Member& from, const Applied& message) {
   Slot& slot = SlotOf(from.id);
   if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
@@ -146,18 +158,25 @@ Result<bool> CommittedRound::On(Member& from, const Applied& message) {
   return true;
 }
 
+// A "no" is a promise (I1): the member will not apply this attempt unless TakeSums says so. It
+// stands until then; see SendToHolder.
 Status CommittedRound::On(const Member& from, const HoldAnswer& message) {
   if (message.attempt > commit_.attempt) return Violation("answered for an attempt to come");
   if (message.attempt < commit_.attempt) return {};
   Slot& slot = SlotOf(from.id);
   // Asked once more since, or stale.
   if (slot.answer != Answer::kWaiting || message.order != slot.order) return {};
+  LOCKSTEP_CHECK(answers_missing_ > 0, "round {}: an answer too many", round());
   --answers_missing_;
   slot.answer = message.holds_all ? Answer::kYes : Answer::kNo;
   if (phase_ == Phase::kFencing && message.holds_all) TakeFromHolders();
   return {};
 }
 
+// What the loss of a member means depends on what it was to this round: a holder that others take
+// the sums from, an owner that may not have published to all, or, in a further attempt, a
+// contributor whose parts the new owners may still lack. Anybody else is only not waited for any
+// more.
 void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   const WorkerId worker = member.worker;
   Slot& slot = SlotOf(member);
@@ -173,6 +192,7 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   const bool owned = Contains(commit_.owners.owners, member, &OwnerShare::owner);
   if (owned && !slot.published) {
     slot.published = Duration::max();
+    LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners are out than there are", round());
     --unpublished_;
   }
   if (Contains(holders_, member)) {
@@ -191,6 +211,7 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
 
 // --- deadlines
 
+// How long nobody may publish or apply the round.
 Duration CommittedRound::ApplyPatience() const {
   // The sums are as many bytes over the same links as the contributions were: what these took,
   // those may take, also in the first round.
@@ -216,6 +237,7 @@ Time CommittedRound::LateFrom(bool last) const {
   return std::max(*first_applied_at_, moved_at_) + patience;
 }
 
+// Without a member that has to apply the round there is nothing to wait for.
 Time CommittedRound::NextDeadline(bool last) const {
   switch (phase_) {
     case Phase::kClosed:
@@ -234,6 +256,8 @@ Time CommittedRound::NextDeadline(bool last) const {
   return std::min(next, LateFrom(last));
 }
 
+// Slow members are not waited for without end (I6). In the last round they are evicted, since no
+// later commit will tell them that they are late; before, they are put behind and catch up.
 CommittedRound::Outcome CommittedRound::Check(bool last) {
   switch (phase_) {
     case Phase::kClosed:
@@ -250,7 +274,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
   if (to_apply_ == 0) return Outcome::kApplied;
   if (last && job_->now >= moved_at_ + ApplyPatience()) {
     for (Member& member : job_->members.all()) {
-      if (MustApply(member)) job_->Expel(member, "it did not apply the last round in time");
+      if (MustApply(member)) job_->Evict(member, "it did not apply the last round in time");
     }
     return Outcome::kGoesOn;
   }
@@ -266,8 +290,12 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
   return Outcome::kGoesOn;
 }
 
+// An owner that is silent is blamed; owners that live and are late get more time twice, then others
+// do it if that helps: who fails as an owner is on trial, and owns nothing until it has contributed
+// to a later round.
 void CommittedRound::CheckPublication() {
   if (job_->now < PublicationDeadline()) return;
+  LOCKSTEP_CHECK(unpublished_ > 0, "round {} is published", round());
   std::vector<WorkerId> missing;
   std::size_t published = 0;
   for (const OwnerShare& share : commit_.owners.owners) {
@@ -305,6 +333,8 @@ void CommittedRound::CheckPublication() {
 
 // --- the fail-over
 
+// If somebody is known to hold all sums nobody has to be asked. Otherwise everybody is: only when
+// all have promised not to apply this attempt may there be another one (I1).
 void CommittedRound::BeginFailover(const std::string& why) {
   if (closed() || failing_over() || to_apply_ == 0) return;
   failover_reason_ = why;
@@ -318,6 +348,8 @@ void CommittedRound::BeginFailover(const std::string& why) {
 // Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
 // A promise stands; what was answered is not asked again.
 bool CommittedRound::AskWhoHolds() {
+  LOCKSTEP_CHECK(holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
+                 round(), holders_.front().worker);
   std::vector<MemberId> asked;
   for (const Member& member : job_->members.all()) {
     // Who has been out since the commit has none of its sums.
@@ -337,6 +369,7 @@ bool CommittedRound::AskWhoHolds() {
 }
 
 // Who is known to hold all sums of the attempt.
+// Also who applied it: an owner's sums are kept until the round is closed and one round longer.
 std::vector<MemberId> CommittedRound::Holders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {
@@ -348,17 +381,26 @@ std::vector<MemberId> CommittedRound::Holders() const {
   return holders;
 }
 
+// The whole commit goes along, for who has missed it.
 void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
   Slot& slot = SlotOf(member.id);
+  LOCKSTEP_CHECK(member.next <= round(), "I1: worker {} is to take sums that it has applied",
+                 member.id.worker);
   job_->Send(member, TakeSums{commit_, holder});
   slot.takes_from = holder;
   // With it no promise stands. Should the holder go, it is asked anew.
-  if (slot.answer == Answer::kWaiting) --answers_missing_;
+  if (slot.answer == Answer::kWaiting) {
+    LOCKSTEP_CHECK(answers_missing_ > 0, "round {}: an answer is awaited that is not counted",
+                   round());
+    --answers_missing_;
+  }
   if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
   if (!Contains(holders_, holder)) holders_.push_back(holder);
 }
 
 // False: nobody is known to hold all sums of the attempt.
+// Somebody that holds the sums is the truth (I1). Each member is sent to a holder that it reaches;
+// who reaches none cannot follow, and catches up from whoever has applied the round by then.
 bool CommittedRound::TakeFromHolders() {
   const std::vector<MemberId> holders = Holders();
   if (holders.empty()) return false;
@@ -430,6 +472,7 @@ void CommittedRound::AvoidBrokenHolders() {
 // the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
 // Who lacks it copies as well.
 bool CommittedRound::IsInParameters() {
+  LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
     return member.live() && member.next > round();
   });
@@ -445,7 +488,11 @@ bool CommittedRound::IsInParameters() {
   return true;
 }
 
+// All have answered, or the time is over. A member that did not answer might hold the sums and
+// apply them: it is put behind, so that it copies whatever becomes the truth. If not even one
+// answered, it may well be the coordinator that is cut off, and nothing is decided.
 CommittedRound::Outcome CommittedRound::ResolveFailover() {
+  LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
   if (answered == 0 && answers_missing_ > 0) {
@@ -467,10 +514,18 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
     return Outcome::kGoesOn;
   }
   if (IsInParameters()) return Outcome::kGoesOn;
+  for (const Member& member : job_->members.all()) {
+    const bool may_hold =
+        std::ranges::binary_search(commit_.members, member.id) && !Contains(been_out_, member.id);
+    LOCKSTEP_CHECK(!member.live() || !may_hold || SlotOf(member.id).answer == Answer::kNo,
+                   "I1: worker {} has not promised that it does not apply round {}",
+                   member.id.worker, round());
+  }
   Enter(Phase::kStalled);
   return Outcome::kNobodyHolds;
 }
 
+// Nobody closes a round whose result is open: a fail-over is decided first.
 void CommittedRound::Close() {
   LOCKSTEP_CHECK(!closed() && !failing_over(), "round {} is closed in phase {}", round(),
                  static_cast<int>(phase_));

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 
+// A vote for another slice is a vote for another value.
+// Without a strict majority among all who will vote nobody is believed, but that is said only when
+// all have: the ones that are missing may still make one.
 DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std::uint32_t slice,
                                       std::uint64_t digest, std::uint32_t voters) {
   auto found = std::find_if(rounds_.begin(), rounds_.end(),
@@ -17,6 +22,8 @@ DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std
   std::vector<Vote>& votes = found->votes;
   votes.push_back({member, slice, digest});
 
+  LOCKSTEP_CHECK(rounds_.size() <= 2 && found->round == round, "I7: votes on {} rounds",
+                 rounds_.size());
   // Usually all agree, and one comparison tells.
   DigestRecord& leading = found->leading;
   if (votes.size() == 1) leading = {slice, digest, 0};
@@ -30,6 +37,7 @@ DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std
         }));
     if (same > leading.agreeing) leading = {candidate.slice, candidate.digest, same};
   }
+  LOCKSTEP_CHECK(leading.agreeing <= votes.size(), "more agree than have voted");
   Outcome outcome;
   if (2 * leading.agreeing > std::max<std::size_t>(voters, votes.size())) {
     for (const Vote& vote : votes) {

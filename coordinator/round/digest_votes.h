@@ -33,6 +33,7 @@ class DigestVotes {
     std::uint32_t slice;
     std::uint64_t digest;
   };
+  // Invariant: `leading` is the vote with the most in favour so far, and how many those are.
   struct Round {
     RoundId round;
     std::vector<Vote> votes;

@@ -24,6 +24,7 @@ std::string Names(const std::vector<WorkerId>& workers) {
 
 }  // namespace
 
+// Whoever has units is given the time to begin with them from now on.
 OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
     : job_(job),
       planner_(planner),
@@ -37,6 +38,7 @@ OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
 OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
                      std::vector<AttemptRecord> attempts, std::uint32_t owners_version)
     : job_(job), planner_(planner), work_(std::move(work)), attempts_(std::move(attempts)) {
+  LOCKSTEP_CHECK(!attempts_.empty(), "round {} is open again and was never tried", round());
   for (const Member& member : job_->members.all()) NoteApplied(member);
   PlanAnew(owners_version + 1);
 }
@@ -54,6 +56,8 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
              Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
 }
 
+// The first attempt's reason is the verdict that closed the round; when the round was open before,
+// its attempts have been counted already, and this is the last of them.
 std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
   if (attempts_.empty()) attempts_.push_back({attempt(), verdict});
   return std::move(attempts_);
@@ -61,6 +65,8 @@ std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
 
 // --- what workers say
 
+// Liveness asks when a worker has finished a unit last: a report that says nothing new is no
+// evidence of progress, so that a worker that hangs and still talks is found out.
 Status OpenRound::On(Member& from, const Progress& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
@@ -70,6 +76,7 @@ Status OpenRound::On(Member& from, const Progress& message) {
   return {};
 }
 
+// Here a worker's history grows: how long its units take, how long its messages are on their way.
 Status OpenRound::On(Member& from, const Sealed& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
@@ -88,6 +95,8 @@ Status OpenRound::On(Member& from, const Sealed& message) {
   return {};
 }
 
+// Summed up, one value that is no number makes all parameters such, with no way back. A worker
+// whose gradient is not finite says so by its loss.
 void OpenRound::NoteNotFinite(const Member& from, const Sealed& message) {
   IntervalSet ranges;
   for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
@@ -111,6 +120,8 @@ Status OpenRound::On(const Member& from, const Receipts& message) {
   return work_.OnReceipts(from.id, message, job_->now);
 }
 
+// To a fence the answer says that the worker holds nothing any more: only then may it be given
+// units of this round again. To a revoke it names what comes back.
 Status OpenRound::On(const Member& from, const Revoked& message) {
   if (message.round != round()) return {};
   if (message.fenced) {
@@ -123,12 +134,14 @@ Status OpenRound::On(const Member& from, const Revoked& message) {
   return {};
 }
 
+// Its units are others' from now on, sealed or not: what it has computed cannot be fetched from it
+// any more. An owner that is out is replaced when the round is looked at next.
 void OpenRound::OnOut(const MemberId& member) {
   const WorkerId worker = member.worker;
   const policies::WorkerView* view = work_.WorkerViewOf(worker);
   if (view != nullptr && !view->finished_at) {
     Member& slot = job_->members.at(worker);
-    slot.held_up_lost += job_->now - std::max(work_.started(), slot.last_progress);
+    slot.blocked_by_loss += job_->now - std::max(work_.started(), slot.last_progress);
   }
   work_.Remove(worker);
   owners_stale_ = owners_stale_ || work_.delivery().IsOwner(worker);
@@ -163,6 +176,8 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
       units += taken;
     }
     if (units == 0) continue;
+    LOCKSTEP_CHECK(units <= movable, "I2: {} units of worker {} are moved, {} are not begun", units,
+                   first.from, movable);
     revoke.from = view->units_given - units;
     revoke.order = ++job_->orders;
     job_->Send(job_->members.at(first.from), Revoke{round(), revoke.from, revoke.order});
@@ -212,6 +227,7 @@ bool OpenRound::OthersRemain(WorkerId worker) const {
   });
 }
 
+// Never the last one that could compute the round: with it fenced nobody would be left to do so.
 void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
   const policies::WorkerView* view = work_.WorkerViewOf(worker);
   if (view == nullptr || view->fenced) return;
@@ -223,8 +239,12 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
   const std::uint32_t order = ++job_->orders;
   job_->Send(job_->members.at(worker), FenceRound{round(), order});
   work_.Fence(worker, order);
+  LOCKSTEP_CHECK(work_.Share(worker)->queue.empty(), "I2: worker {} is fenced and has units",
+                 worker);
 }
 
+// I6: a worker may stop for ever with units that others could do. It gets a bounded time to give
+// them back; then its contribution to this round is void, and they are free.
 void OpenRound::FenceUnanswered() {
   if (work_.pending_revokes() == 0) return;
   const Duration patience = job_->bounds.Answer();
@@ -235,6 +255,8 @@ void OpenRound::FenceUnanswered() {
   }
 }
 
+// It has to have the parameters of the round before, or be about to; nobody that is to leave is
+// drawn into a round in which it has nothing to do yet.
 bool OpenRound::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < round().value) return false;
   const WorkerShare* share = work_.Share(member.id.worker);
@@ -242,7 +264,9 @@ bool OpenRound::CanTake(const Member& member) const {
   return share == nullptr || (share->HasRoom() && !work_.WorkerViewOf(member.id.worker)->fenced);
 }
 
+// The worker's account of its queue and ours change by the same order, so positions mean the same.
 void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
+  LOCKSTEP_CHECK(taker.live(), "worker {} is given units and is out", taker.id.worker);
   Assign assign{round(), {}, ++job_->orders};
   for (const UnassignedUnit& given : units) {
     assign.units.push_back({given.unit, work_.RangeOf(given.unit)});
@@ -252,6 +276,10 @@ void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
   job_->Send(taker, std::move(assign));
 }
 
+// Who gets what nobody has. Those that are level come first; then those that will be soon. If the
+// policy can do without, the units go back to the sampler. When nobody can take any, the round
+// waits for an answer that may change that; after that it takes back who was fenced, closes
+// without, or begins anew: whichever is the first that keeps the round from waiting for ever (I6).
 void OpenRound::PlaceUnassigned() {
   work_.TakeBackLeftOut();
   if (work_.unassigned().empty()) return;
@@ -296,6 +324,7 @@ void OpenRound::PlaceUnassigned() {
 
 // Each unit goes to who would be done with it first.
 void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
+  LOCKSTEP_CHECK(!takers.empty(), "units are spread among nobody");
   struct Load {
     Duration done_in;
     Duration unit_time;
@@ -331,6 +360,8 @@ void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
 
 // --- closing
 
+// In this order: what changes the round by itself comes before the policy sees it, so that its
+// verdict is about the round as it will stay.
 std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
   if (owners_stale_) ReplaceOwners({}, "an owner is out");
   FenceUnanswered();
@@ -338,6 +369,8 @@ std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) 
   return AskPolicy(may_close_from);
 }
 
+// The work rule may move and fence before the closing rule looks. A policy that wants to look again
+// at once would keep the coordinator busy, so a millisecond is the least.
 std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from) {
   const policies::RoundView view = View();
   const policies::WorkVerdict work = job_->policy.work->Judge(view);
@@ -355,6 +388,8 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
     CheckReceipts();
     return std::nullopt;
   }
+  LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
+                 job_->members.CountLive(), round());
   job_->policy.work->OnCommitted(View());
   job_->policy.closing->OnCommitted(View());
   planner_->NoteResponses(work_);
@@ -403,6 +438,7 @@ Time OpenRound::NextDeadline() const {
   return next;
 }
 
+// In the policy's own words where it is the policy that waits.
 std::string OpenRound::Waiting() const {
   if (!work_.unassigned().empty()) {
     return fmt::format("{} units of round {} wait for somebody who can take them",
@@ -422,10 +458,13 @@ Time ReceiptWatch::Next(const RoundWork& work) const {
   return std::max(begin + patience, *pinged_at + patience / 2);
 }
 
+// With a new map everybody begins anew, with the patience that lately was enough.
 void OpenRound::ResetReceiptWatch() {
   receipts_ = {job_->now, job_->bounds.Receipts(), std::nullopt};
 }
 
+// Slow is not lost: nobody is evicted for late receipts. A silent owner's slices go to others,
+// which fetch what they lack; and if all are late the links are slow, and everybody gets more time.
 void OpenRound::CheckReceipts() {
   if (receipts_.Next(work_) > job_->now) return;
   if (!receipts_.pinged_at) {
@@ -503,6 +542,8 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   owners_stale_ = candidates.empty();  // until somebody comes
   if (owners_stale_) return;
   OwnerMap map = planner_->ChooseOwners(round(), work_.owners().version + 1, candidates);
+  LOCKSTEP_CHECK(std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
+                 "round {}: a silent owner owns again", round());
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
   work_.SetOwners(map, job_->members, job_->now);
   ResetReceiptWatch();

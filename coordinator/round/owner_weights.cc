@@ -27,6 +27,7 @@ Duration Median(std::vector<Duration> values) {
 
 }  // namespace
 
+// Another incarnation is another machine, as far as is known: it begins without a history.
 OwnerWeights::Slot& OwnerWeights::SlotOf(const MemberId& id) {
   Slot& slot = slots_[id.worker.value];
   if (slot.incarnation != id.incarnation) {
@@ -36,8 +37,13 @@ OwnerWeights::Slot& OwnerWeights::SlotOf(const MemberId& id) {
   return slot;
 }
 
+// Compared with the median of the same round: what slows all down is nobody's fault. Half the
+// weight is the one step there is, and it takes many rounds in a row both ways, so that maps do not
+// flicker.
 void OwnerWeights::OnRoundPublished(std::span<const MemberId> owners,
                                     std::span<const Duration> took) {
+  LOCKSTEP_CHECK(owners.size() == took.size(), "{} owners took {} times", owners.size(),
+                 took.size());
   if (owners.size() < 2) return;
   const Duration median = Median({took.begin(), took.end()});
   for (std::size_t i = 0; i < owners.size(); ++i) {
@@ -74,6 +80,8 @@ std::vector<OwnerChange> OwnerWeights::OnRoundDelivered(std::span<const LinkResp
   return changes;
 }
 
+// Late receipts alone may be the contributors' fault; late control messages too, and it is this
+// link.
 bool OwnerWeights::TurnsSlow(const LinkResponse& response, Duration usual_receipts,
                              Duration usual_control, Slot* slot) {
   if (response.delivered) {
@@ -94,6 +102,7 @@ bool OwnerWeights::TurnsSlow(const LinkResponse& response, Duration usual_receip
   return true;
 }
 
+// While it owns nothing there are no receipts of it to judge by: its own delivery is what tells.
 bool OwnerWeights::TurnsQuick(const LinkResponse& response, Duration usual_control, Slot* slot) {
   if (response.control > 2 * usual_control + kNoise ||
       (response.delivery && 2 * *response.delivery > slot->delivery_when_slow)) {
@@ -101,6 +110,7 @@ bool OwnerWeights::TurnsQuick(const LinkResponse& response, Duration usual_contr
   } else if (response.delivered) {
     ++slot->prompt_rounds;
   }
+  LOCKSTEP_CHECK(slot->times_slow > 0, "a link is quick again that never was slow");
   return slot->prompt_rounds >= kPromptRounds << std::min(slot->times_slow - 1, kMostDoublings);
 }
 
@@ -123,6 +133,8 @@ OwnerMap OwnerWeights::Choose(std::uint32_t version, std::span<const MemberId> c
   for (const MemberId& id : candidates) {
     if (faults(id) != fewest) continue;
     const Slot& slot = slots_[id.worker.value];
+    LOCKSTEP_CHECK(map.owners.empty() || map.owners.back().owner < id,
+                   "owners are not ascending at worker {}", id.worker);
     const bool half = slot.half && slot.incarnation == id.incarnation;
     any_full = any_full || !half;
     map.owners.push_back({id, half ? 1u : 2u});

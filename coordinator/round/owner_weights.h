@@ -53,6 +53,8 @@ class OwnerWeights {
                   const Members& members) const;
 
  private:
+  // Of one incarnation: another one that takes the slot begins anew. Invariants: slow_rounds or
+  // quick_rounds is 0; while slow_link, late_rounds is 0, else prompt_rounds is.
   struct Slot {
     Incarnation incarnation;
     Duration mean{};                // of publishing

@@ -16,8 +16,10 @@ using Outcome = CommittedRound::Outcome;
 
 Pipeline::Pipeline(Job* job) : job_(job), planner_(job) {}
 
+// The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
                      StateSource source) {
+  LOCKSTEP_CHECK(!begun(), "the rounds begin twice");
   sampler_ = std::move(sampler);
   updates_ = updates;
   never_committed_ = first_round;
@@ -29,6 +31,10 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
   open_.emplace(job_, &planner_, std::move(planned));
 }
 
+// A newcomer copies the state before this round and gets its commit and all later ones. While a
+// fail-over is undecided nobody can say which round that is; when it is stalled for want of a
+// quorum it is the committed round itself, which will be tried again, and letting somebody in is
+// the way out.
 std::optional<RoundId> Pipeline::JoinAt() const {
   if (!begun()) return std::nullopt;
   // Nobody gets in any more; who was left behind may still copy what the job ended with.
@@ -47,6 +53,7 @@ const Plan& Pipeline::JoinPlan() const {
 
 // --- what workers say
 
+// Rounds are numbered by the coordinator, so nobody can know a later one than the latest planned.
 Status Pipeline::CheckRound(RoundId round) const {
   if (!begun()) return Violation("speaks of a round before the start");
   // While a round is open again, who has not heard of that yet speaks of the one after it.
@@ -57,6 +64,7 @@ Status Pipeline::CheckRound(RoundId round) const {
   return {};
 }
 
+// What is said of any other round is stale: that one is closed, or open again.
 CommittedRound* Pipeline::CommittedAt(RoundId round) {
   return committed_ && !committed_->closed() && committed_->round() == round ? &*committed_
                                                                              : nullptr;
@@ -82,6 +90,7 @@ Status Pipeline::On(Member& from, const Revoked& message) {
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
+// Owners' times are noted once all have published, so that they compare among each other.
 Status Pipeline::On(Member& from, const Published& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
@@ -96,6 +105,9 @@ Status Pipeline::On(Member& from, const Published& message) {
   return {};
 }
 
+// Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
+// Of the open round it is possible only when that was committed before and is open again; whoever
+// had applied the attempt that was given up has parameters that nobody else will have (I1).
 Status Pipeline::On(Member& from, const Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
@@ -121,6 +133,7 @@ Status Pipeline::On(Member& from, const Applied& message) {
   return {};
 }
 
+// I1, watched: a digest of a slice of the parameters after each round.
 void Pipeline::Vote(const Member& from, const Applied& message) {
   const auto outcome = votes_.Add(from.id, message.round, message.digest_slice, message.digest,
                                   job_->members.CountLive());
@@ -138,6 +151,8 @@ void Pipeline::Vote(const Member& from, const Applied& message) {
   }
 }
 
+// An answer of an earlier term was given to a coordinator that is gone: its promise holds, but
+// nothing is counted on it.
 Status Pipeline::On(Member& from, const HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders) return Violation("answered what it was not asked");
@@ -146,6 +161,8 @@ Status Pipeline::On(Member& from, const HoldAnswer& message) {
   return round->On(from, message);
 }
 
+// Both ends are asked for a sign of life, since the usual reason why one does not reach another is
+// that the other is gone; who is to go is decided when both have been heard since.
 Status Pipeline::On(Member& from, const Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
@@ -160,6 +177,7 @@ Status Pipeline::On(Member& from, const Unreachable& message) {
   return {};
 }
 
+// The open round first: a fail-over that begins now finds its units with others already.
 void Pipeline::OnOut(const MemberId& member, const std::string& why) {
   if (open_) open_->OnOut(member);
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
@@ -171,6 +189,9 @@ void Pipeline::OnLevel() {
 
 // --- what can be done now
 
+// The committed round comes first: what it needs (a further attempt, somebody put behind) makes
+// void or changes what is open. While it fails over, the open round is left alone, as its plan may
+// be made anew.
 Decision Pipeline::Decide() {
   if (!begun() || done_ || job_->failure) return {};
   AvoidBrokenEdges();
@@ -184,6 +205,8 @@ Decision Pipeline::Decide() {
   return {};
 }
 
+// Only a quorum may try again or begin anew (I5): with less the round is stalled until somebody
+// comes, and who comes is asked first whether it holds the sums.
 Decision Pipeline::CheckCommitted() {
   if (!committed_ || committed_->closed()) return {};
   if (committed_->phase() == CommittedRound::Phase::kStalled && !job_->HasQuorum()) return {};
@@ -203,6 +226,9 @@ Decision Pipeline::CheckCommitted() {
   return {any_left ? Kind::kNextAttempt : Kind::kOpenAgain};
 }
 
+// The job stops and the open round does not get done in time: what was computed for it is lost, and
+// its samples go back. The committed round becomes the last one; everybody is told by its commit,
+// sent again without a next plan.
 Decision Pipeline::Abandon() {
   job_->Log(LogLevel::kInfo, "round {} is abandoned", open_->round());
   open_.reset();
@@ -224,6 +250,7 @@ Time Pipeline::MayCloseFrom() const {
          std::min(std::max(4 * usual, Duration(std::chrono::milliseconds(2))), job_->timeout / 4);
 }
 
+// While a fail-over goes on nobody judges the open round, so its deadlines wait as well.
 Time Pipeline::NextDeadline() const {
   if (!begun() || done_) return kNever;
   Time next = open_ ? stop_at_ : kNever;
@@ -265,7 +292,7 @@ void Pipeline::AvoidBrokenEdges() {
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
   if (std::none_of(eligible.begin(), eligible.end(), whole)) {
     if (heard && !mending) {
-      job_->Expel(job_->members.at(worst->worker), "it and other workers cannot reach each other");
+      job_->Evict(job_->members.at(worst->worker), "it and other workers cannot reach each other");
     }
     return;
   }
@@ -278,6 +305,7 @@ void Pipeline::AvoidBrokenEdges() {
 
 // --- a commit
 
+// As far as it is known before anything is counted; IsLast knows the end of the last epoch too.
 bool Pipeline::IsLastRound(RoundId round) const {
   const std::uint64_t rounds = job_->start.config.job.rounds;
   return stopping_ || (rounds > 0 && round.value + 1 >= rounds);
@@ -290,7 +318,9 @@ bool Pipeline::IsLast(RoundId round, const Sampler& after) const {
   return epochs > 0 && after.epoch().value >= epochs;
 }
 
+// Changes nothing: until MakeCommit the round is open and its samples are out.
 CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
+  LOCKSTEP_CHECK(open_, "no round is open that could be committed");
   const RoundWork& work = open_->work();
   CommitDraft draft{.commit = {},
                     .reason = std::move(verdict.reason),
@@ -312,12 +342,11 @@ CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
   return draft;
 }
 
+// A further attempt has the same update number and scalars over the parts that can still be
+// fetched. Its owners are chosen out of who is there now, under a version above all that the round
+// had, so that sums of the old attempt are not taken for those of the new one.
 CommitDraft Pipeline::DraftNextAttempt() {
-  for (const Member& member : job_->members.all()) {
-    LOCKSTEP_CHECK(!member.live() || member.next <= committed_->round(),
-                   "I1: worker {} has round {}, which is to be tried again", member.id.worker,
-                   committed_->round());
-  }
+  CheckMayTryAgain();
   CommitDraft draft{.commit = committed_->commit(),
                     .reason = committed_->failover_reason(),
                     .policy = {},
@@ -398,6 +427,9 @@ std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const Commit& com
   return carried;
 }
 
+// Whatever was open is dropped: in a first attempt it has become the committed round, in a later
+// one it was planned behind an attempt that is void, and so is all that was computed for it. The
+// sampler is set back to before the round and settled anew (I2).
 void Pipeline::MakeCommit(CommitDraft draft) {
   Commit& commit = draft.commit;
   const bool first = open_ && open_->round() == commit.round;
@@ -447,6 +479,8 @@ void Pipeline::MakeCommit(CommitDraft draft) {
                               &*sampler_);
     commit.next = next->plan;
   }
+  LOCKSTEP_CHECK(commit.update == updates_, "update {} is committed as {}", updates_,
+                 commit.update);
   never_committed_ = std::max(never_committed_, commit.round.Next());
   job_->Send(commit.members, commit);
   if (next) {
@@ -457,7 +491,10 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   committed_->BeginAttempt(std::move(commit));
 }
 
+// From now on the round is a fact: its record goes to the run directory, its samples are counted.
+// Members that have not applied it get it by catching up.
 std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
+  LOCKSTEP_CHECK(committed_, "no round is committed that could be closed");
   committed_->Close();
   if (!open_) done_ = true;
   // What was left out comes again, in this run or in the one that resumes it.
@@ -473,6 +510,7 @@ std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
 // No contribution is left, so there is nothing to commit: the round is computed again, by whoever
 // is live.
 void Pipeline::OpenAgain() {
+  CheckMayTryAgain();
   const RoundId round = committed_->round();
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again", round);
   votes_.Forget(round);
@@ -492,6 +530,7 @@ void Pipeline::OpenAgain() {
   open_.emplace(job_, &planner_, std::move(work), std::move(attempts), owners_version);
 }
 
+// Who has it takes from it only what is new.
 void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
   LOCKSTEP_CHECK(committed_ && !open_, "only the last commit is sent again");
   committed_->SetCheckpointWriter(checkpoint_writer);
@@ -503,6 +542,7 @@ void Pipeline::StopSoon(Time until) {
   stop_at_ = until;
 }
 
+// One reason, the most pressing one: what has to be over before the next one matters.
 std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
@@ -512,6 +552,7 @@ std::string Pipeline::Waiting() const {
   return open_->Waiting();
 }
 
+// O(1), after each step of a job too.
 void Pipeline::CheckSequence() const {
   if (!begun()) return;
   LOCKSTEP_CHECK(!open_ || !committed_ || open_->round() == committed_->round().Next(),
@@ -524,6 +565,18 @@ void Pipeline::CheckSequence() const {
                  open_->round());
   LOCKSTEP_CHECK(never_committed_ >= first_uncommitted(), "round {} was never committed",
                  never_committed_);
+}
+
+// Both ways on from a round that nobody holds give up what was committed: that is right only when
+// nobody has it and nobody can get it any more.
+void Pipeline::CheckMayTryAgain() const {
+  LOCKSTEP_CHECK(committed_ && committed_->phase() == CommittedRound::Phase::kStalled,
+                 "a round is tried again that may be held by somebody");
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(!member.live() || member.next <= committed_->round(),
+                   "I1: worker {} has round {}, which is to be tried again", member.id.worker,
+                   committed_->round());
+  }
 }
 
 void Pipeline::CheckInvariants() const {

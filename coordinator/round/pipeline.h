@@ -136,6 +136,8 @@ class Pipeline {
   void CheckInvariants() const;
 
  private:
+  // I1: nobody holds the committed round, nor has it in its parameters.
+  void CheckMayTryAgain() const;
   Status CheckRound(RoundId round) const;
   CommittedRound* CommittedAt(RoundId round);  // null: another one, or it is closed
   bool failing_over() const { return committed_ && committed_->failing_over(); }

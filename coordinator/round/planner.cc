@@ -15,6 +15,8 @@ bool ContributedLately(const Member& member, RoundId round) {
 
 }  // namespace
 
+// Who lags by more than a round would be waited for. In the last round of an epoch, which closes
+// over all of its units, only who has lately shown that it contributes is relied on (I2).
 std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
@@ -36,6 +38,7 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
 
 std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& members,
                                                std::uint32_t units) {
+  LOCKSTEP_CHECK(!members.empty(), "{} units are shared out among nobody", units);
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
@@ -124,6 +127,8 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   plan.members = job_->members.Exchanging();
   for (std::size_t i = 0; i < eligible.size(); ++i) {
     if (shares[i] == 0) continue;
+    LOCKSTEP_CHECK(std::ranges::binary_search(plan.members, eligible[i]),
+                   "worker {} computes round {} and takes no part", eligible[i].worker, round);
     const auto begin = planned.units.begin() + static_cast<std::ptrdiff_t>(first[i]);
     plan.assignments.push_back(
         {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
@@ -149,6 +154,7 @@ std::vector<MemberId> Planner::Responsive(const std::vector<MemberId>& members) 
   return heard.empty() ? members : heard;
 }
 
+// All that may compute may own.
 OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version) {
   return ChooseOwners(round, version, EligibleFor(round, false));
 }
@@ -159,6 +165,8 @@ OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
   return weights_.Choose(version, candidates, job_->members);
 }
 
+// Rounds before the newest one are counted by themselves: each of their maps has a version above
+// the one before.
 void Planner::NoteMap(RoundId round, std::uint32_t version) {
   if (newest_ && round < *newest_) return;
   LOCKSTEP_CHECK(!newest_ || round > *newest_ || version > newest_version_,
@@ -167,6 +175,8 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
   newest_ = round;
 }
 
+// Links are judged by rounds, not by messages: an owner behind a slow link delays the contributions
+// of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
   std::vector<LinkResponse> responses = work.Responses(job_->now);
   for (LinkResponse& response : responses) {

@@ -9,6 +9,8 @@
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
+// The units are those of the plan; who has which is the plan's assignment. Views are made with the
+// shares, so that a policy may be asked about a round of which nothing has been heard.
 RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
     : plan_(std::move(plan)),
       exact_(exact),
@@ -41,16 +43,23 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
   CountReceiptsAnew(members, now);
 }
 
+// Numbers of units are dense but for relaxed rounds: there the numbers of work that is carried on
+// stay, and new units fill the gaps.
 void RoundWork::AddUnit(UnitIndex unit, SampleRange range) {
   if (unit.value >= units_.size()) {
     units_.resize(unit.value + 1);
     holder_.resize(unit.value + 1, -1);
     unit_sealed_.resize(unit.value + 1, false);
   }
+  LOCKSTEP_CHECK(range.size() > 0 && units_[unit.value].size() == 0,
+                 "I2: the number of unit {} is taken, or it has no samples", unit);
   units_[unit.value] = range;
   samples_ += range.size();
 }
 
+// The parts that were sealed in the round before have to be delivered anew: the owners of this
+// round are others, or have a new map version, under which no receipt has come yet. So they are
+// ready from now on, and their delivery counts from now.
 void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& workers,
                       const Members& members, Time now) {
   for (const WorkerId worker : workers) {
@@ -82,6 +91,9 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
   planned_workers_ = with_units_;
 }
 
+// A plan of the round that has been replaced has the same round number, so the attempt tells them
+// apart. In a relaxed round work has a base of its own: the round in which it was given out, and
+// what is said of that round or any later one up to this is about the same work.
 bool RoundWork::Concerns(const MemberId& member, RoundId said, Attempt said_plan) const {
   if (!plan_.relaxed) return said == plan_.round && said_plan == plan_.attempt;
   if (said > plan_.round || member.worker.value >= index_.size()) return false;
@@ -91,6 +103,8 @@ bool RoundWork::Concerns(const MemberId& member, RoundId said, Attempt said_plan
   return said > base || (said == base && said_plan == share->plan);
 }
 
+// Shares and views stay ascending by worker: the record, the order of summation and the policies
+// rely on it. Adding behind all others, the usual case, costs no renumbering.
 std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   const auto place = std::lower_bound(
       views_.begin(), views_.end(), member.id,
@@ -132,11 +146,13 @@ WorkerShare* RoundWork::FindAny(const MemberId& member) {
   return share.member == member ? &share : nullptr;
 }
 
+// What a fenced member says of its work counts nothing: its units are with others (I2).
 WorkerShare* RoundWork::Find(const MemberId& member) {
   WorkerShare* share = FindAny(member);
   return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
 }
 
+// What the round leaves to others: the units that are not in its commit, merged to ranges.
 std::vector<SampleRange> RoundWork::RangesLess(const IntervalSet& counted) const {
   IntervalSet left;
   for (const SampleRange& unit : units_) {
@@ -179,6 +195,9 @@ const SealedPart* RoundWork::Part(WorkerId worker, PartIndex part) const {
   return found.is_void ? nullptr : &found;
 }
 
+// A part is taken whole or not at all: what a message that turns out to be wrong has marked is
+// unmarked again, since its sender may be evicted and its units given away as unsealed ones. Parts
+// come in order; the worker numbers them, so a number that is not the next one is a violation.
 Status RoundWork::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   WorkerShare* share = Find(from.id);
   if (share == nullptr) {  // fenced, or out of the round: it will learn
@@ -218,13 +237,19 @@ Status RoundWork::OnSealed(const Member& from, const Sealed& sealed, Time now) {
   share->parts.push_back(std::move(part));
   ++undelivered_;
   last_sealed_ = now;
+  LOCKSTEP_CHECK(share->sealed_units <= share->queue.size(),
+                 "I2: worker {} has sealed {} units of {}", from.id.worker, share->sealed_units,
+                 share->queue.size());
   UpdateDelivered(share, now);
   return {};
 }
 
+// The units stay in the worker's queue, as sealed ones: nobody computes them again, for the numbers
+// would be no better. What is void is the part, which no commit can choose.
 void RoundWork::Skip(WorkerId worker, PartIndex index) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   SealedPart& part = share.parts[index.value];
+  LOCKSTEP_CHECK(!part.is_void, "a part of worker {} is skipped twice", worker);
   for (const UnitTiming& timing : part.units) skipped_.push_back({worker, timing.unit.range});
   if (!part.delivered_at) --undelivered_;
   part = SealedPart{};
@@ -232,6 +257,8 @@ void RoundWork::Skip(WorkerId worker, PartIndex index) {
   RenewView(share, started_);
 }
 
+// An exact round (the last of its epoch) closes only when it counts this many, so that the epoch is
+// whole but for what was dropped (I2).
 std::uint64_t RoundWork::SamplesWanted() const {
   std::uint64_t wanted = samples_;
   for (const UnassignedUnit& orphan : left_out_) wanted -= RangeOf(orphan.unit).size();
@@ -239,6 +266,8 @@ std::uint64_t RoundWork::SamplesWanted() const {
   return wanted;
 }
 
+// Progress is a hint for policies: it is clamped to what is known to be true, since a report may
+// cross a revoke or an Assign on its way. What counts are sealed parts.
 Status RoundWork::OnProgress(const MemberId& from, const Progress& progress, Time now) {
   const WorkerShare* share = Find(from);
   if (share == nullptr) return {};
@@ -254,6 +283,8 @@ Status RoundWork::OnProgress(const MemberId& from, const Progress& progress, Tim
   return {};
 }
 
+// Receipts for an older map are stale: the owner has other slices now, or none. A receipt of a part
+// that is not known any more (its worker was fenced or is out) says nothing either.
 Status RoundWork::OnReceipts(const MemberId& from, const Receipts& receipts, Time now) {
   if (receipts.map_version > plan_.owners.version) return Violation("receipts for a map to come");
   if (receipts.map_version < plan_.owners.version || !delivery_.IsOwner(from.worker)) return {};
@@ -274,6 +305,7 @@ Status RoundWork::OnReceipts(const MemberId& from, const Receipts& receipts, Tim
   return {};
 }
 
+// A part that was sealed before its worker heard of the fence.
 void RoundWork::NoteLatePart(const MemberId& from) {
   // Also of a fenced one: should it begin anew, that number is used up.
   WorkerShare* share = FindAny(from);
@@ -286,6 +318,8 @@ std::optional<Time> RoundWork::OldestRevoke() const {
   return asked_.empty() ? std::nullopt : std::optional(asked_.front().first);
 }
 
+// Keeps the oldest question that waits at the front, so that the deadline is known without a pass
+// over the shares. An entry is stale when its revoke was answered, or asked again later.
 void RoundWork::DropAnsweredRevokes() {
   while (!asked_.empty()) {
     const auto [asked, worker] = asked_.front();
@@ -303,8 +337,11 @@ std::vector<WorkerId> RoundWork::RevokesBefore(Time t) const {
   return workers;
 }
 
+// Times of questions ascend, since the clock does, so the deque stays sorted by itself.
 void RoundWork::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  LOCKSTEP_CHECK(!share.revoke && revoke.from <= share.queue.size(),
+                 "worker {} is asked twice for units, or for some that it does not have", worker);
   asked_.emplace_back(revoke.asked, worker);
   share.revoke = std::move(revoke);
   ++pending_revokes_;
@@ -319,6 +356,9 @@ void RoundWork::ExtendRevoke(WorkerId worker, Time now) {
   DropAnsweredRevokes();
 }
 
+// Two messages are one: the answer to a revoke (from position k on, all that was not begun) and the
+// refusal of an Assign that came after both parts had been sealed or begun to be. The order tells
+// which. In both cases the units are with nobody when this returns, and never were with two.
 Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from, const Revoked& revoked) {
   WorkerShare* share = Find(from);
   if (share == nullptr) return GivenBack{};
@@ -355,6 +395,7 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from, const Re
   back.units = share->Cut(first, last);
   if (answer) {
     share->revoke.reset();
+    LOCKSTEP_CHECK(pending_revokes_ > 0, "round {}: an answer to no revoke", round());
     --pending_revokes_;
     DropAnsweredRevokes();
   } else {
@@ -364,7 +405,10 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from, const Re
   return back;
 }
 
+// Orders whose units are all gone are forgotten, so that a later refusal of them is stale.
 std::vector<UnitIndex> WorkerShare::Cut(std::size_t first, std::size_t last) {
+  LOCKSTEP_CHECK(first <= last && last <= queue.size(), "units {} to {} of {}", first, last,
+                 queue.size());
   const auto from = queue.begin() + static_cast<std::ptrdiff_t>(first);
   const auto to = queue.begin() + static_cast<std::ptrdiff_t>(last);
   std::vector<UnitIndex> units(from, to);
@@ -388,12 +432,15 @@ void RoundWork::SetOwners(OwnerMap map, const Members& members, Time now) {
   CountReceiptsAnew(members, now);
 }
 
+// A new map begins without receipts: owners send theirs again under its version. Parts that all
+// owners have by mapping are delivered at once.
 void RoundWork::CountReceiptsAnew(const Members& members, Time now) {
   delivery_.SetOwners(plan_.owners, members);
   receipts_late_.assign(index_.size(), {});
   for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
 }
 
+// The one place where a unit gets a holder after the plan, and so the one that keeps I2.
 void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
                      std::uint32_t order, const Members& members, Time now) {
   if (index_[to.id.worker.value] < 0) {
@@ -426,6 +473,8 @@ void RoundWork::LeaveUnassignedOut() {
   unassigned_.clear();
 }
 
+// The numbers of its parts stay used up: what it has sent under them may still be under way to
+// owners, and must not be taken for what it computes later.
 void RoundWork::Unassign(WorkerShare* share) {
   std::erase_if(skipped_, [&](const Skipped& part) { return part.worker == share->member.worker; });
   for (const UnitIndex unit : share->queue) {
@@ -448,6 +497,7 @@ void RoundWork::Unassign(WorkerShare* share) {
   RenewView(*share, started_);
 }
 
+// Its share goes with it: what an incarnation that is out has said is of no use to the next one.
 void RoundWork::Remove(WorkerId worker) {
   const std::int64_t at = index_[worker.value];
   if (at < 0) return;
@@ -457,11 +507,14 @@ void RoundWork::Remove(WorkerId worker) {
   Reindex();
 }
 
+// Its share stays, empty, so that its late parts and its answer are known for what they are.
 void RoundWork::Fence(WorkerId worker, std::uint32_t order) {
   const std::int64_t at = index_[worker.value];
   if (at < 0) return;
   Unassign(&shares_[static_cast<std::size_t>(at)]);
   WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  LOCKSTEP_CHECK(order > share.fence_order, "worker {}: fence {} after {}", worker, order,
+                 share.fence_order);
   share.fence_order = order;
   share.fence_answered = false;
   WorkerViewAt(share).fenced = true;
@@ -479,6 +532,7 @@ bool RoundWork::CanBeginAnew(WorkerId worker) const {
   return share != nullptr && share->fence_answered && share->HasRoom();
 }
 
+// It begins with nothing done; the part numbers that its void contribution took stay taken.
 void RoundWork::Unfence(WorkerId worker, Time now) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   share.fence_answered = false;
@@ -489,12 +543,16 @@ void RoundWork::Unfence(WorkerId worker, Time now) {
   RenewView(share, now);
 }
 
+// Without this a round of which everything was left out could never close: there would be no part
+// to commit, and nobody would have anything to do.
 void RoundWork::TakeBackLeftOut() {
   if (with_units_ > 0 || pending_revokes_ > 0) return;
   unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
   left_out_.clear();
 }
 
+// The round's units stay the same ones, their samples are out already. The attempt of the plan is
+// the version of its owner map: both grow with each plan of the round.
 void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const Members& table,
                          Time now) {
   plan_.members = std::move(members);
@@ -523,6 +581,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
 // --- the round as policies see it, renewed with each change so that judging costs no pass over the
 // workers
 
+// Copies, so that a policy sees plain values and nobody asks the table of members in a verdict.
 void RoundWork::SyncHistory(const Member& member) {
   const std::int64_t at = index_[member.id.worker.value];
   if (at < 0) return;
@@ -532,6 +591,7 @@ void RoundWork::SyncHistory(const Member& member) {
   view.unit_time_deviation = member.unit_times.deviation;
 }
 
+// A worker begins with a round when it has applied the one before; its pace counts from there.
 void RoundWork::NoteApplied(const Member& member, Time now) {
   const std::int64_t at = index_[member.id.worker.value];
   if (at < 0) return;
@@ -543,6 +603,7 @@ void RoundWork::NoteApplied(const Member& member, Time now) {
   view.level = member.next >= plan_.round;
 }
 
+// A new owner map can also take a delivery back: an owner that came new lacks the part.
 void RoundWork::UpdateDelivered(WorkerShare* share, Time now) {
   const WorkerId worker = share->member.worker;
   for (std::size_t i = 0; i < share->parts.size(); ++i) {
@@ -551,6 +612,7 @@ void RoundWork::UpdateDelivered(WorkerShare* share, Time now) {
     const bool delivered = delivery_.Delivered(worker, PartIndex(static_cast<std::uint8_t>(i)));
     if (delivered && !part.delivered_at) {
       part.delivered_at = now;
+      LOCKSTEP_CHECK(undelivered_ > 0, "round {}: a part is delivered twice", round());
       --undelivered_;
     } else if (!delivered && part.delivered_at) {
       part.delivered_at.reset();
@@ -560,9 +622,14 @@ void RoundWork::UpdateDelivered(WorkerShare* share, Time now) {
   RenewView(*share, now);
 }
 
+// The running counts are taken back for the share as it was and added for what it is now, so each
+// change of a share costs O(its units) and judging a round costs no pass over its workers.
+// `finished_at` stays at the first time at which all was sealed and delivered.
 void RoundWork::RenewView(const WorkerShare& share, Time now) {
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   if (view.units_given > 0) {
+    LOCKSTEP_CHECK(with_units_ > 0, "round {}: nobody has units, but worker {}", round(),
+                   share.member.worker);
     --with_units_;
     finished_ -= view.finished_at ? 1 : 0;
   }
@@ -607,6 +674,9 @@ void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time n
   }
 }
 
+// An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
+// slow contributors say nothing about the owner. A contributor that is still not delivered counts
+// with the time that has passed, so that who never answers does not look quick.
 std::vector<LinkResponse> RoundWork::Responses(Time now) const {
   const PartIndex first(0);
   std::vector<LinkResponse> responses;
@@ -652,6 +722,7 @@ std::vector<LinkResponse> RoundWork::Responses(Time now) const {
   return responses;
 }
 
+// Costs O(1): the views are kept up to date by each change.
 policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) const {
   policies::RoundView view;
   view.round = plan_.round;
@@ -669,6 +740,7 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   return view;
 }
 
+// To tell whether receipts are all that a round waits for: would the policy close it then?
 void RoundWork::ViewIfDelivered(Time now, std::uint32_t configured_workers,
                                 Hypothetical* out) const {
   out->workers = views_;
@@ -684,6 +756,8 @@ void RoundWork::ViewIfDelivered(Time now, std::uint32_t configured_workers,
   out->view.workers = out->workers;
 }
 
+// By recount, from the shares alone: with it a test sees the step in which an account goes wrong,
+// not the round in which a sum is.
 void RoundWork::CheckInvariants() const {
   std::vector<std::uint32_t> places(units_.size());
   std::uint32_t with_units = 0;

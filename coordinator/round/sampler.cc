@@ -6,6 +6,7 @@
 
 namespace lockstep::coordinator {
 
+// No unit is larger than an equal share of a full round; those of fragments may be smaller.
 Sampler::Sampler(std::uint64_t epoch_samples, std::uint64_t samples, std::uint32_t units)
     : epoch_samples_(epoch_samples), round_samples_(samples) {
   LOCKSTEP_CHECK(epoch_samples > 0 && samples > 0 && units > 0 && units <= samples,
@@ -37,7 +38,10 @@ Sampler::Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t
   count(epoch_samples_);
 }
 
+// Evenly: a fragment that was given back becomes units of nearly the same size, not full ones and a
+// rest.
 void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
+  LOCKSTEP_CHECK(range.size() > 0, "units of no samples");
   const std::uint64_t pieces = (range.size() + unit_samples_ - 1) / unit_samples_;
   for (std::uint64_t i = 0; i < pieces; ++i) {
     const SampleRange piece{range.from + range.size() * i / pieces,
@@ -53,6 +57,8 @@ PlannedUnits Sampler::PlanRound() {
   return plan;
 }
 
+// What was given back comes first and in the order of positions, so that an epoch does not end with
+// many fragments.
 PlannedUnits Sampler::PlanMore(std::uint64_t samples) {
   PlannedUnits plan;
   plan.epoch = epoch_;
@@ -71,10 +77,14 @@ PlannedUnits Sampler::PlanMore(std::uint64_t samples) {
     take({fresh_, to});
     fresh_ = to;
   }
+  LOCKSTEP_CHECK(plan.samples <= samples, "{} samples are planned instead of {}", plan.samples,
+                 samples);
   plan.exact = pool_.empty() && fresh_ == epoch_samples_;
   return plan;
 }
 
+// I2: each range that is counted was out and has never been counted; a violation ends the process,
+// because an epoch that counts a sample twice is wrong for good.
 void Sampler::Settle(const std::vector<SampleRange>& counted,
                      const std::vector<SampleRange>& kept) {
   LOCKSTEP_CHECK(!out_.empty(), "no round is out");
@@ -101,6 +111,8 @@ void Sampler::Settle(const std::vector<SampleRange>& counted,
     LOCKSTEP_CHECK(pool_.Add({at, range.to}), "a position was given back twice");
   }
   out_ = std::move(still_out);
+  LOCKSTEP_CHECK(counted_.positions() <= epoch_samples_, "I2: {} samples count in an epoch of {}",
+                 counted_.positions(), epoch_samples_);
   if (counted_.positions() == epoch_samples_) {
     LOCKSTEP_CHECK(pool_.empty() && fresh_ == epoch_samples_, "an epoch ends with work left");
     epoch_ = epoch_.Next();
@@ -109,11 +121,17 @@ void Sampler::Settle(const std::vector<SampleRange>& counted,
   }
 }
 
+// A checkpoint is of closed rounds: what is out is not counted yet, and will be served again by who
+// resumes from there.
 SamplerState Sampler::State() const {
   IntervalSet left = pool_;
   for (const SampleRange& range : out_.Ranges()) {
     LOCKSTEP_CHECK(left.Add(range), "[{}, {}) is out and given back", range.from, range.to);
   }
+  LOCKSTEP_CHECK(
+      left.positions() + (epoch_samples_ - fresh_) + counted_.positions() == epoch_samples_,
+      "I2: {} samples are left, {} fresh and {} counted of {}", left.positions(),
+      epoch_samples_ - fresh_, counted_.positions(), epoch_samples_);
   SamplerState state{epoch_samples_, epoch_, left.Ranges()};
   if (fresh_ < epoch_samples_) {
     if (!state.uncounted.empty() && state.uncounted.back().to == fresh_) {

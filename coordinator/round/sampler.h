@@ -65,8 +65,10 @@ class Sampler {
   std::uint64_t unit_samples_;  // upper bound
   Epoch epoch_;
   std::uint64_t fresh_ = 0;  // from here on never planned in this epoch
-  IntervalSet pool_;         // given back; at most round_samples_ positions
-  IntervalSet out_;          // of the planned round
+  // Invariants: pool_, out_ and counted_ are disjoint and lie before fresh_; together with what
+  // lies behind it they are the epoch. An epoch ends when counted_ is all of it (I2).
+  IntervalSet pool_;  // given back; at most round_samples_ positions
+  IntervalSet out_;   // of the planned round
   IntervalSet counted_;
 };
 
