@@ -113,6 +113,8 @@ void Formation::Form() {
   const bool mapping = job_->start.config.exchange.mapping == "auto";
   std::vector<PeerInfo> peers;
   for (const Member* member : participants) {
+    // Every connection is looked at anew.
+    job_->members.MendEdges(member->id.worker);
     peers.push_back(PeerInfoOf(*member, job_->transport, mapping));
   }
   // The lower id connects to the higher.

@@ -130,6 +130,7 @@ class Members {
   bool Broken(WorkerId a, WorkerId b) const { return broken_.Test(a.value, b.value); }
   std::uint32_t BrokenEdges(WorkerId worker) const;  // to members that exchange
   void MendEdge(WorkerId a, WorkerId b);
+  void MendEdges(WorkerId worker);  // all of its own
   // A broken edge that is being made again: who has to go is not asked yet.
   void SetMending(WorkerId a, WorkerId b, bool mending);
   bool Mending(WorkerId a, WorkerId b) const { return mending_.Test(a.value, b.value); }
@@ -140,7 +141,6 @@ class Members {
 
  private:
   void ForgetPeers(WorkerId worker);
-  void MendEdges(WorkerId worker);
   void LookForBroken();
 
   std::vector<Member> members_;                               // by slot

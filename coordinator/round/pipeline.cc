@@ -166,8 +166,10 @@ Status Pipeline::On(Member& from, const HoldAnswer& message) {
 Status Pipeline::On(Member& from, const Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
-  // Also of one that is behind or connects: it will need its peers once it is back.
-  if (job_->phase != Phase::kTraining || done_ || peer == nullptr || from.leaving) return {};
+  // Also of one that is behind or connects: it will need its peers once it is back. And while the
+  // job is formed: what is lost between a worker's Reached and the first round stays lost.
+  const bool matters = job_->phase == Phase::kForming || job_->phase == Phase::kTraining;
+  if (!matters || done_ || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
   job_->edge_broke_at = job_->now;
   job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,

@@ -520,6 +520,21 @@ bool RoundSums::Reads(const MemberId& peer) const {
 
 // Names every shard that is waited for, and why it may never come: the first thing that is read
 // when a job stands still.
+// What keeps the own shard from being reduced.
+std::string RoundSums::PartsMissing() const {
+  std::string text;
+  for (const CommittedPart& part : commit_.parts) {
+    if (part.member == context_.config.self
+            ? own_work_.Sealed(commit_.round, part.part).has_value()
+            : inputs_.Complete(commit_.round, part.member, part.part).has_value()) {
+      continue;
+    }
+    text += fmt::format("{}part {} of {}", text.empty() ? " (lacks " : ", ", part.part,
+                        Name(part.member));
+  }
+  return text.empty() ? text : text + ")";
+}
+
 std::string RoundSums::Missing() const {
   std::string text;
   for (const Shard& shard : shards_) {
@@ -527,7 +542,7 @@ std::string RoundSums::Missing() const {
     text += text.empty()
                 ? fmt::format("sums of round {} attempt {} from ", commit_.round, commit_.attempt)
                 : std::string(", ");
-    text += shard.owner == context_.config.self ? "itself" : Name(shard.owner);
+    text += shard.owner == context_.config.self ? "itself" + PartsMissing() : Name(shard.owner);
     if (shard.requested) text += " (asked for)";
   }
   if (holder_) text += fmt::format(", held by {}", Name(holder_->member));

@@ -112,6 +112,7 @@ class RoundSums {
   void CheckInvariants() const;
 
  private:
+  std::string PartsMissing() const;
   // The own shard. It is reduced at most once, and never again once a holder was named.
   enum class Own : std::uint8_t {
     kNothing,    // this worker owns nothing
