@@ -87,6 +87,60 @@ struct CommittedPart {
   bool operator==(const CommittedPart&) const = default;
 };
 
+struct PeerInfo {
+  MemberId member;
+  std::string data_address;     // of the job's transport
+  std::string mapping_address;  // empty: mapping is off or cannot be had
+  std::string host_id;          // equal host ids: worth trying to map
+  bool operator==(const PeerInfo&) const = default;
+};
+
+// Where the parameters and optimizer state of this worker come from.
+enum class StateSource : std::uint8_t {
+  kSeed,        // initial parameters out of the job's seed
+  kCheckpoint,  // StateChunks follow before Start; `Start.plan.round` continues after them
+  kPeers,       // CatchUp follows
+};
+
+struct TransportOffer {
+  std::string name;     // "ucx", "tcp"
+  std::string address;  // empty: not available
+  std::string error;    // why not
+  bool operator==(const TransportOffer&) const = default;
+};
+
+// A named run of parameters, in model order; for checkpoints that other programs read.
+struct TensorInfo {
+  std::string name;
+  std::vector<std::uint64_t> shape;  // its product is the number of values
+  bool operator==(const TensorInfo&) const = default;
+};
+
+struct PeerPath {
+  MemberId peer;
+  bool reached = false;
+  std::string error;  // when not reached
+  bool mapped = false;
+  std::string path;  // in words: "mapped", "ucx: tcp/eth0", "tcp"
+  double gb_per_second = 0;
+  bool operator==(const PeerPath&) const = default;
+};
+
+struct UnitTiming {
+  Unit unit;
+  std::int64_t start_ns = 0;  // worker's monotonic clock
+  std::int64_t end_ns = 0;
+  bool operator==(const UnitTiming&) const = default;
+};
+
+struct ReceivedPart {
+  MemberId member;
+  PartIndex part;
+  bool operator==(const ReceivedPart&) const = default;
+};
+
+namespace msg {
+
 // --- coordinator -> worker
 // -------------------------------------------------------------------------------------------
 
@@ -111,14 +165,6 @@ struct Refuse {
   bool operator==(const Refuse&) const = default;
 };
 
-struct PeerInfo {
-  MemberId member;
-  std::string data_address;     // of the job's transport
-  std::string mapping_address;  // empty: mapping is off or cannot be had
-  std::string host_id;          // equal host ids: worth trying to map
-  bool operator==(const PeerInfo&) const = default;
-};
-
 // Take `transport` and connect to each of `connect_to`; `expect` will connect to you. Answered by
 // Reached. Sent again with another transport when the first was not possible (everything built up
 // before is dropped), and to a later joiner.
@@ -134,13 +180,6 @@ struct MemberLeft {
   MemberId member;
   std::string reason;
   bool operator==(const MemberLeft&) const = default;
-};
-
-// Where the parameters and optimizer state of this worker come from.
-enum class StateSource : std::uint8_t {
-  kSeed,        // initial parameters out of the job's seed
-  kCheckpoint,  // StateChunks follow before Start; `Start.plan.round` continues after them
-  kPeers,       // CatchUp follows
 };
 
 struct Start {
@@ -307,20 +346,6 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-struct TransportOffer {
-  std::string name;     // "ucx", "tcp"
-  std::string address;  // empty: not available
-  std::string error;    // why not
-  bool operator==(const TransportOffer&) const = default;
-};
-
-// A named run of parameters, in model order; for checkpoints that other programs read.
-struct TensorInfo {
-  std::string name;
-  std::vector<std::uint64_t> shape;  // its product is the number of values
-  bool operator==(const TensorInfo&) const = default;
-};
-
 struct Ready {
   std::vector<TransportOffer> transports;
   std::string mapping_address;
@@ -335,27 +360,10 @@ struct Ready {
   bool operator==(const Ready&) const = default;
 };
 
-struct PeerPath {
-  MemberId peer;
-  bool reached = false;
-  std::string error;  // when not reached
-  bool mapped = false;
-  std::string path;  // in words: "mapped", "ucx: tcp/eth0", "tcp"
-  double gb_per_second = 0;
-  bool operator==(const PeerPath&) const = default;
-};
-
 struct Reached {
   std::uint32_t formation = 0;
   std::vector<PeerPath> peers;
   bool operator==(const Reached&) const = default;
-};
-
-struct UnitTiming {
-  Unit unit;
-  std::int64_t start_ns = 0;  // worker's monotonic clock
-  std::int64_t end_ns = 0;
-  bool operator==(const UnitTiming&) const = default;
 };
 
 // Sent when a unit is done, and by itself at an interval while a unit is long.
@@ -376,12 +384,6 @@ struct Sealed {
   std::int64_t sealed_ns = 0;
   Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
   bool operator==(const Sealed&) const = default;
-};
-
-struct ReceivedPart {
-  MemberId member;
-  PartIndex part;
-  bool operator==(const ReceivedPart&) const = default;
 };
 
 // From an owner: it has all pieces of these parts that its shard under this map version needs. A
@@ -505,5 +507,7 @@ using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
                  Pong, Copied, CheckpointTaken, ReplicaDigest>;
+
+}  // namespace msg
 
 }  // namespace lockstep

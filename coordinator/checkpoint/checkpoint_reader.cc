@@ -80,14 +80,14 @@ const std::string& CheckpointReader::name() const {
   return file_->header().tensors[order_[at_]].info.name;
 }
 
-Result<StateChunk> CheckpointReader::Next(std::uint64_t most) {
+Result<msg::StateChunk> CheckpointReader::Next(std::uint64_t most) {
   LOCKSTEP_CHECK(read_ < total_ && most > 0, "read beyond the checkpoint's end");
   const auto length = [this] { return file_->header().tensors[order_[at_]].bytes; };
   while (offset_ == length()) {
     offset_ = 0;
     if (++at_ % in_one_ == 0) flat_ = 0;
   }
-  StateChunk chunk;
+  msg::StateChunk chunk;
   chunk.round = round_;
   chunk.tensor = static_cast<std::uint32_t>(at_ / in_one_);
   chunk.offset = flat_;

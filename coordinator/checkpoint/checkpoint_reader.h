@@ -36,7 +36,7 @@ class CheckpointReader {
   ~CheckpointReader();
 
   // The next chunk, of at most `most` bytes; not after the last one.
-  Result<StateChunk> Next(std::uint64_t most);
+  Result<msg::StateChunk> Next(std::uint64_t most);
   std::uint64_t read() const { return read_; }    // bytes
   std::uint64_t total() const { return total_; }  // bytes
   // Of the tensor that the next chunk comes from.

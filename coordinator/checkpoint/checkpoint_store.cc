@@ -110,11 +110,11 @@ CheckpointStore::CheckpointStore(fs::path directory, std::uint32_t keep)
 
 CheckpointStore::~CheckpointStore() = default;
 
-void CheckpointStore::Describe(const Ready& ready) {
+void CheckpointStore::Describe(const msg::Ready& ready) {
   if (!layout_) layout_ = ready;
 }
 
-void CheckpointStore::Add(const StateChunk& piece) {
+void CheckpointStore::Add(const msg::StateChunk& piece) {
   if (piece.tensor == 0 && piece.offset == 0) {
     writing_ = std::make_unique<Writing>();
     writing_->round = piece.round;

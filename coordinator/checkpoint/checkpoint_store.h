@@ -26,11 +26,11 @@ class CheckpointStore {
 
   // What the tensors are called and how long they are; before the first piece. Out of a worker's
   // Ready.
-  void Describe(const Ready& ready);
+  void Describe(const msg::Ready& ready);
 
   // A piece of the checkpoint after piece.round, in order from its first byte. After an error the
   // pieces up to the next first one are passed over, and Save says what went wrong.
-  void Add(const StateChunk& piece);
+  void Add(const msg::StateChunk& piece);
   // To be called on any thread, once, saves in their order: makes the checkpoint valid and removes
   // old ones. Bringing gigabytes to a disk may take longer than anybody waits for a heartbeat. On
   // an error nothing is left of it and the last good one stays.
@@ -53,7 +53,7 @@ class CheckpointStore {
 
   std::filesystem::path directory_;
   std::uint32_t keep_;
-  std::optional<Ready> layout_;
+  std::optional<msg::Ready> layout_;
   std::unique_ptr<Writing> writing_;
 };
 

@@ -30,7 +30,7 @@ bool AllFinite(std::span<const std::byte> bytes) {
 
 // Whoever contributed is level and was in time; among those the one with the shortest units has
 // time to spare. Distrusted ones come last: when one of them is the best, all have been tried.
-std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
+std::optional<MemberId> Checkpointer::ChooseWriter(const msg::Commit& commit) const {
   std::optional<MemberId> best;
   const auto cost = [&](const Member& m) {
     const bool contributes =
@@ -47,7 +47,7 @@ std::optional<MemberId> Checkpointer::ChooseWriter(const Commit& commit) const {
 // One at a time: a checkpoint that is due while another one is under way is owed, and taken at the
 // next commit. The last one of a job replaces whatever is under way. In a further attempt at the
 // same round it begins anew, since the state after it is another one.
-std::optional<MemberId> Checkpointer::AtCommit(const Commit& commit, const Sampler& after,
+std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const Sampler& after,
                                                bool epoch_ended, bool last) {
   const CheckpointSection& section = job_->start.config.checkpoint;
   const bool again = current_ && current_->round == commit.round && !current_->saving;
@@ -114,7 +114,7 @@ void Checkpointer::OnClosed(RoundId round) {
 
 // Pieces come in order and without gaps over one connection, so anything else is a violation. They
 // are handed on as they come: the coordinator never holds a whole state.
-Status Checkpointer::On(Member& from, StateChunk message) {
+Status Checkpointer::On(Member& from, msg::StateChunk message) {
   if (!current_ || current_->writer != from.id || message.round != current_->round) return {};
   Current& checkpoint = *current_;
   const auto wrong = [](const char* what) { return Error{ErrorCode::kInvalid, what}; };
@@ -145,7 +145,7 @@ Status Checkpointer::On(Member& from, StateChunk message) {
 }
 
 // Only of those who were live at the commit; later ones have copied what is to be confirmed.
-Status Checkpointer::On(Member& from, const ReplicaDigest& message) {
+Status Checkpointer::On(Member& from, const msg::ReplicaDigest& message) {
   if (!current_ || message.round != current_->round || message.attempt != current_->attempt ||
       !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
     return {};

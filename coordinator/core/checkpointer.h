@@ -31,11 +31,11 @@ class Checkpointer {
 
   // Before a commit is sent, or sent again: its writer, if a checkpoint is due. `after`: the
   // sampler after the round.
-  std::optional<MemberId> AtCommit(const Commit& commit, const Sampler& after, bool epoch_ended,
-                                   bool last);
+  std::optional<MemberId> AtCommit(const msg::Commit& commit, const Sampler& after,
+                                   bool epoch_ended, bool last);
   void OnClosed(RoundId round);
-  Status On(Member& from, StateChunk message);
-  Status On(Member& from, const ReplicaDigest& message);
+  Status On(Member& from, msg::StateChunk message);
+  Status On(Member& from, const msg::ReplicaDigest& message);
   void OnOut(const MemberId& member);
   void Tick();  // gives up a writer that does not write
   void OnSaved(RoundId round, const std::string& error);
@@ -68,7 +68,7 @@ class Checkpointer {
     std::vector<MemberId> voters;  // ascending; who has told its digest or still may
     std::map<MemberId, Digest128> votes;
   };
-  std::optional<MemberId> ChooseWriter(const Commit& commit) const;
+  std::optional<MemberId> ChooseWriter(const msg::Commit& commit) const;
   void SaveIfPossible();
   // Nothing while too few have told their digest.
   std::optional<Digest128> Confirmed();

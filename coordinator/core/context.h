@@ -97,15 +97,15 @@ struct Job {
 
   // Messages to one worker arrive in the order in which they are sent, over one connection: a
   // worker never hears of a round before it has heard of the one before.
-  void Send(const Member& to, ToWorker message) {
+  void Send(const Member& to, msg::ToWorker message) {
     LOCKSTEP_CHECK(out != nullptr, "a message outside of a step");
-    out->push_back(
-        coordinator::Send{{to.connection}, std::make_shared<const ToWorker>(std::move(message))});
+    out->push_back(coordinator::Send{{to.connection},
+                                     std::make_shared<const msg::ToWorker>(std::move(message))});
   }
-  void Send(std::span<const MemberId> to, ToWorker message) {
-    Send(to, std::make_shared<const ToWorker>(std::move(message)));
+  void Send(std::span<const MemberId> to, msg::ToWorker message) {
+    Send(to, std::make_shared<const msg::ToWorker>(std::move(message)));
   }
-  void Send(std::span<const MemberId> to, std::shared_ptr<const ToWorker> message) {
+  void Send(std::span<const MemberId> to, std::shared_ptr<const msg::ToWorker> message) {
     std::vector<ConnectionId> connections = members.Connections(to);
     if (!connections.empty()) {
       out->push_back(coordinator::Send{std::move(connections), std::move(message)});
@@ -135,7 +135,7 @@ struct Job {
     behind.push_back({member.id, std::move(reason)});
   }
   void Ping(const Member& member) {
-    Send(member, lockstep::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
+    Send(member, msg::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
   }
   void Ping(WorkerId worker) {
     if (members.at(worker).connected()) Ping(members.at(worker));

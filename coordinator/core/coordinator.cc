@@ -206,7 +206,7 @@ void Coordinator::AdvanceRounds() {
 // Between the draft and the commit: who evaluates, who writes a checkpoint, and which policy plans
 // the next round.
 void Coordinator::Commit(CommitDraft draft) {
-  lockstep::Commit& commit = draft.commit;
+  msg::Commit& commit = draft.commit;
   LOCKSTEP_CHECK(!commit.next, "round {} was planned before its policy was known", commit.round);
   commit.evaluation =
       evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
@@ -270,7 +270,8 @@ void Coordinator::TakeOut(const Leaving& leaving) {
            "worker {} is out: {}", member.id.worker, leaving.reason);
   if (leaving.refuse) {
     job_.out->push_back(
-        Send{{member.connection}, std::make_shared<const ToWorker>(Refuse{leaving.reason, false})});
+        Send{{member.connection},
+             std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, false})});
   }
   if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
   job_.members.Free(member, job_.now);
@@ -280,7 +281,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
     for (const Member& other : job_.members.all()) {
       if (other.connected() && other.state != MemberState::kJoining) others.push_back(other.id);
     }
-    job_.Send(others, MemberLeft{leaving.member, leaving.reason});
+    job_.Send(others, msg::MemberLeft{leaving.member, leaving.reason});
     formation_.OnOut(leaving.member);
   }
   joining_.OnOut(leaving.member);
@@ -348,48 +349,48 @@ void Coordinator::On(Received event) {
 }
 
 // Who hears what. More than one part may: the order is that in which they rely on each other.
-lockstep::Status Coordinator::Dispatch(Member& from, FromWorker message) {
+lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
   const auto on = [&](auto& part) {
     return [&](const auto& m) -> lockstep::Status { return part.On(from, m); };
   };
   return std::visit(
       [&](auto& m) -> lockstep::Status {
         using M = std::decay_t<decltype(m)>;
-        if constexpr (std::is_same_v<M, Hello>) {
+        if constexpr (std::is_same_v<M, msg::Hello>) {
           return Error{ErrorCode::kInvalid, "said Hello twice"};
-        } else if constexpr (std::is_same_v<M, Ready>) {
+        } else if constexpr (std::is_same_v<M, msg::Ready>) {
           if (lockstep::Status status = on(admission_)(m); !status) return status;
           return from.leaving ? lockstep::Status() : slowdowns_.OnReady(from, m.slowdowns);
-        } else if constexpr (std::is_same_v<M, Reached>) {
+        } else if constexpr (std::is_same_v<M, msg::Reached>) {
           if (lockstep::Status status = on(joining_)(m); !status) return status;
           if (lockstep::Status status = on(relinking_)(m); !status) return status;
           return on(formation_)(m);
-        } else if constexpr (std::is_same_v<M, Behind> || std::is_same_v<M, Copied> ||
-                             std::is_same_v<M, Level>) {
+        } else if constexpr (std::is_same_v<M, msg::Behind> || std::is_same_v<M, msg::Copied> ||
+                             std::is_same_v<M, msg::Level>) {
           return on(joining_)(m);
-        } else if constexpr (std::is_same_v<M, Unreachable>) {
+        } else if constexpr (std::is_same_v<M, msg::Unreachable>) {
           joining_.OnUnreachable(from, m.peer);
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           return on(relinking_)(m);
-        } else if constexpr (std::is_same_v<M, Applied>) {
+        } else if constexpr (std::is_same_v<M, msg::Applied>) {
           const RoundId before = from.next;
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);
           return {};
-        } else if constexpr (std::is_same_v<M, EvaluationResult>) {
+        } else if constexpr (std::is_same_v<M, msg::EvaluationResult>) {
           return on(evaluation_)(m);
-        } else if constexpr (std::is_same_v<M, StateChunk>) {
+        } else if constexpr (std::is_same_v<M, msg::StateChunk>) {
           return checkpointer_.On(from, std::move(m));
-        } else if constexpr (std::is_same_v<M, ReplicaDigest>) {
+        } else if constexpr (std::is_same_v<M, msg::ReplicaDigest>) {
           return on(checkpointer_)(m);
-        } else if constexpr (std::is_same_v<M, CheckpointTaken>) {
+        } else if constexpr (std::is_same_v<M, msg::CheckpointTaken>) {
           return on(streams_)(m);
-        } else if constexpr (std::is_same_v<M, Final>) {
+        } else if constexpr (std::is_same_v<M, msg::Final>) {
           return on(ending_)(m);
-        } else if constexpr (std::is_same_v<M, Leave>) {
+        } else if constexpr (std::is_same_v<M, msg::Leave>) {
           job_.Evict(from, "it leaves: " + m.reason);
           return {};
-        } else if constexpr (std::is_same_v<M, Pong>) {
+        } else if constexpr (std::is_same_v<M, msg::Pong>) {
           return on(liveness_)(m);
         } else {
           return on(rounds_)(m);
@@ -501,8 +502,8 @@ Time Coordinator::NextDeadline() const {
 }
 
 // A single worker's Ready may be wrong; what a majority said, or the checkpoint, is not.
-Ready Coordinator::Agreed() const {
-  Ready agreed;
+msg::Ready Coordinator::Agreed() const {
+  msg::Ready agreed;
   agreed.parameter_count = job_.parameter_count;
   agreed.state_tensors = job_.state_tensors;
   agreed.tensors = job_.tensors;

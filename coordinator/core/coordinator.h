@@ -59,7 +59,7 @@ class Coordinator {
   JobStatus Status(Time now) const;
   // What the workers have agreed on of their parameters and state (the other fields are empty): to
   // describe a checkpoint by, since a single worker's Ready may be wrong.
-  Ready Agreed() const;
+  msg::Ready Agreed() const;
   // Lines for the log at start: each bounded container and the formula of its bound (I7).
   std::vector<std::string> Bounds() const;
 
@@ -85,7 +85,7 @@ class Coordinator {
   void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
   void On(const DrainRequested& event) { Reply(draining_.Request(event.worker)); }
   void On(const CheckpointSaved& event) { checkpointer_.OnSaved(event.round, event.error); }
-  lockstep::Status Dispatch(Member& from, FromWorker message);
+  lockstep::Status Dispatch(Member& from, msg::FromWorker message);
   void Reply(const Result<std::string>& outcome);
 
   // --- what can be done now

@@ -82,11 +82,11 @@ void Ending::SayFinish() {
   for (const Member& member : job_->members.all()) {
     if (member.connected()) all.push_back(member.id);
   }
-  job_->Send(all, lockstep::Finish{reason_, false});
+  job_->Send(all, msg::Finish{reason_, false});
 }
 
 // Of another round than the last one a digest says nothing; its sender was still behind.
-Status Ending::On(Member& from, const Final& message) {
+Status Ending::On(Member& from, const msg::Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
   const CommittedRound* last = rounds_->committed();
   const bool current = last == nullptr || message.round == last->round();
@@ -117,7 +117,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     for (const Member& member : job_->members.all()) {
       if (member.connected()) all.push_back(member.id);
     }
-    job_->Send(all, lockstep::Finish{reason, outcome == JobOutcome::kFailed});
+    job_->Send(all, msg::Finish{reason, outcome == JobOutcome::kFailed});
   }
   JobResult result;
   result.outcome = outcome;

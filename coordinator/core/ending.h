@@ -30,7 +30,7 @@ class Ending {
 
   // All rounds are closed.
   void Begin(JobOutcome outcome, std::string reason);
-  Status On(Member& from, const Final& message);
+  Status On(Member& from, const msg::Final& message);
   void Advance();
   // The last commit is sent once more, with a checkpoint writer that is there.
   void SendLastAgain();

@@ -81,11 +81,11 @@ void Evaluation::Give(Member& member) {
   LOCKSTEP_CHECK(!chunk->done && chunk->range.size() > 0, "a chunk is given out for nothing");
   chunk->with = member.id;
   chunk->given = job_->now;
-  job_->Send(member, Evaluate{evaluation.id, evaluation.round, chunk->range});
+  job_->Send(member, msg::Evaluate{evaluation.id, evaluation.round, chunk->range});
 }
 
 // Results for an evaluation that is over or was begun anew are stale.
-Status Evaluation::On(Member& from, const EvaluationResult& message) {
+Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
   if (message.evaluation > ids_) return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   if (!current_ || message.evaluation != current_->id) return {};
   Current& evaluation = *current_;

@@ -56,7 +56,7 @@ struct Disconnected {  // not after an action Close
 // it says may be wrong or hostile.
 struct Received {
   ConnectionId connection;
-  FromWorker message;
+  msg::FromWorker message;
 };
 
 // The time of the last SetTimer has come. However late: after a stop of this process what has
@@ -98,7 +98,7 @@ using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRe
 // One message to many: encode it once.
 struct Send {
   std::vector<ConnectionId> to;
-  std::shared_ptr<const ToWorker> message;
+  std::shared_ptr<const msg::ToWorker> message;
 };
 
 // After what was sent to it has been written. There is no Disconnected for it, and events of it
@@ -140,7 +140,7 @@ struct StreamState {
 // A piece of the checkpoint after `chunk.round`, in order from its first byte; belongs in a file
 // that is not yet valid. A piece with tensor 0 and offset 0 starts a new file.
 struct CheckpointPiece {
-  StateChunk chunk;
+  msg::StateChunk chunk;
 };
 
 // All pieces have come and the round is closed: make the file valid, then say CheckpointSaved.

@@ -7,7 +7,7 @@
 
 namespace lockstep::coordinator {
 
-const TransportOffer* OfferOf(const Ready& ready, std::string_view transport) {
+const TransportOffer* OfferOf(const msg::Ready& ready, std::string_view transport) {
   for (const TransportOffer& offer : ready.transports) {
     if (offer.name == transport && !offer.address.empty()) return &offer;
   }
@@ -22,7 +22,7 @@ PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool map
 
 namespace {
 
-std::string Disagreement(const Job& job, WorkerId worker, const Ready& ready) {
+std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.dataset_digest != job.dataset_digest) {
     return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
                        ready.dataset_digest, job.agreed_by, job.dataset_digest);
@@ -58,7 +58,7 @@ std::string Disagreement(const Job& job, WorkerId worker, const Ready& ready) {
 }
 
 // What all workers of a job have in common.
-bool SameData(const Ready& a, const Ready& b) {
+bool SameData(const msg::Ready& a, const msg::Ready& b) {
   return a.dataset_digest == b.dataset_digest && a.train_samples == b.train_samples &&
          a.test_samples == b.test_samples && a.parameter_count == b.parameter_count &&
          a.state_tensors == b.state_tensors && a.tensors == b.tensors &&
@@ -85,7 +85,7 @@ bool AgreeOnData(Job* job) {
   }
   const auto largest = std::ranges::max_element(
       camps, {}, [](const std::vector<Member*>& camp) { return camp.size(); });
-  const Ready& theirs = largest->front()->ready;
+  const msg::Ready& theirs = largest->front()->ready;
   job->dataset_digest = theirs.dataset_digest;
   job->train_samples = theirs.train_samples;
   job->test_samples = theirs.test_samples;
@@ -123,12 +123,12 @@ void Admission::Refuse(ConnectionId connection, std::string reason, bool try_aga
     job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
   job_->out->push_back(coordinator::Send{
-      {connection}, std::make_shared<const ToWorker>(lockstep::Refuse{reason, try_again})});
+      {connection}, std::make_shared<const msg::ToWorker>(msg::Refuse{reason, try_again})});
   job_->out->push_back(Close{connection, std::move(reason)});
 }
 
-void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
-  const Hello* hello = std::get_if<Hello>(&message);
+void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message) {
+  const msg::Hello* hello = std::get_if<msg::Hello>(&message);
   if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
   if (hello->protocol != kProtocolVersion) {
     return Refuse(connection, fmt::format("this coordinator speaks version {} of the protocol, the "
@@ -149,13 +149,14 @@ void Admission::OnFirst(ConnectionId connection, const FromWorker& message) {
   job_->Log(LogLevel::kInfo, "worker {} (incarnation {}) joins from {}, host {}, pid {}, {}",
             member->id.worker, member->id.incarnation, member->address, hello->host, hello->pid,
             hello->device);
-  job_->Send(*member, Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
-                              job_->start.config_text, job_->start.workers,
-                              (job_->now + job_->stopped - job_->start.started).count()});
+  job_->Send(*member,
+             msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
+                          job_->start.config_text, job_->start.workers,
+                          (job_->now + job_->stopped - job_->start.started).count()});
   job_->Ping(*member);
 }
 
-Status Admission::On(Member& from, const Ready& message) {
+Status Admission::On(Member& from, const msg::Ready& message) {
   if (from.state != MemberState::kJoining) {
     return Error{ErrorCode::kInvalid, "said Ready twice"};
   }

@@ -24,8 +24,8 @@ class Admission {
   bool Waits(ConnectionId connection) const { return strangers_.contains(connection); }
   void OnDisconnected(ConnectionId connection) { strangers_.erase(connection); }
   // The first message of a connection.
-  void OnFirst(ConnectionId connection, const FromWorker& message);
-  Status On(Member& from, const Ready& message);
+  void OnFirst(ConnectionId connection, const msg::FromWorker& message);
+  Status On(Member& from, const msg::Ready& message);
   // Closes connections that say nothing.
   void Tick();
   void CloseAll(const std::string& reason);
@@ -51,7 +51,7 @@ class Admission {
 bool AgreeOnData(Job* job);
 
 // Null: the worker does not have it.
-const TransportOffer* OfferOf(const Ready& ready, std::string_view transport);
+const TransportOffer* OfferOf(const msg::Ready& ready, std::string_view transport);
 PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool mapping);
 
 }  // namespace lockstep::coordinator

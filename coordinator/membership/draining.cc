@@ -57,7 +57,7 @@ void Draining::Advance() {
       continue;
     }
     member.told_to_leave = true;
-    job_->Send(member, AskToLeave{"it was asked to leave"});
+    job_->Send(member, msg::AskToLeave{"it was asked to leave"});
   }
 }
 

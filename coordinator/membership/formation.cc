@@ -120,13 +120,13 @@ void Formation::Form() {
   // The lower id connects to the higher.
   for (std::size_t i = 0; i < participants.size(); ++i) {
     const auto self = peers.begin() + static_cast<std::ptrdiff_t>(i);
-    job_->Send(*participants[i],
-               lockstep::Form{
-                   formation_, job_->transport, {self + 1, peers.end()}, {peers.begin(), self}});
+    job_->Send(
+        *participants[i],
+        msg::Form{formation_, job_->transport, {self + 1, peers.end()}, {peers.begin(), self}});
   }
 }
 
-Status Formation::On(Member& from, const Reached& message) {
+Status Formation::On(Member& from, const msg::Reached& message) {
   if (message.formation != formation_ || from.state != MemberState::kForming) return {};
   if (answered_[from.id.worker.value]) return Error{ErrorCode::kInvalid, "answered Form twice"};
   for (const PeerPath& path : message.peers) {

@@ -38,17 +38,16 @@ void Joining::Form(Member& member) {
     peers.push_back(peer.id);
     newcomer.peers[peer.id] = 0;
   }
-  job_->Send(member,
-             lockstep::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
+  job_->Send(member, msg::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
   job_->Send(
       peers,
-      lockstep::Form{
+      msg::Form{
           newcomer.formation, job_->transport, {}, {PeerInfoOf(member, job_->transport, mapping)}});
   job_->members.SetState(member, MemberState::kForming, job_->now);
   newcomers_[member.id] = std::move(newcomer);
 }
 
-Status Joining::On(Member& from, const Reached& message) {
+Status Joining::On(Member& from, const msg::Reached& message) {
   if (message.formation > job_->formations) {
     return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
   }
@@ -104,7 +103,7 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
       newcomer.streaming = true;
       return false;
     }
-    job_->Send(member, Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
+    job_->Send(member, msg::Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
     MakeLive(member, *at);
   } else {
     if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
@@ -154,9 +153,10 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (!rounds_->done()) {
     Plan plan = rounds_->JoinPlan();
     std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
-    job_->Send(member, Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
+    job_->Send(member,
+               msg::Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
   }
-  job_->Send(member, CatchUp{donor->id, *at, copying.order});
+  job_->Send(member, msg::CatchUp{donor->id, *at, copying.order});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
             donor->id.worker);
   return true;
@@ -179,7 +179,7 @@ bool Joining::IsCutOff(const Member& member) const {
   return any;
 }
 
-Status Joining::On(Member& from, const Behind& message) {
+Status Joining::On(Member& from, const msg::Behind& message) {
   if (message.order > job_->orders) {
     return Error{ErrorCode::kInvalid, "is behind after an order that was not given"};
   }
@@ -207,7 +207,7 @@ Status Joining::On(Member& from, const Behind& message) {
 }
 
 // Who copies much over a slow link is given the time that it takes, as long as it gets on.
-Status Joining::On(Member& from, const Copied& message) {
+Status Joining::On(Member& from, const msg::Copied& message) {
   const auto copying = copying_.find(from.id);
   if (copying == copying_.end() || message.order != copying->second.order ||
       message.values <= copying->second.values) {
@@ -218,7 +218,7 @@ Status Joining::On(Member& from, const Copied& message) {
   return {};
 }
 
-Status Joining::On(Member& from, const Level& message) {
+Status Joining::On(Member& from, const msg::Level& message) {
   if (from.state != MemberState::kCatchingUp) {
     if (from.state == MemberState::kLive || from.state == MemberState::kBehind) return {};
     return Error{ErrorCode::kInvalid, "is level before it has begun"};

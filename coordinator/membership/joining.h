@@ -30,10 +30,10 @@ class Joining {
     first_round_ = first;
     source_ = source;
   }
-  Status On(Member& from, const Reached& message);
-  Status On(Member& from, const Behind& message);
-  Status On(Member& from, const Copied& message);
-  Status On(Member& from, const Level& message);
+  Status On(Member& from, const msg::Reached& message);
+  Status On(Member& from, const msg::Behind& message);
+  Status On(Member& from, const msg::Copied& message);
+  Status On(Member& from, const msg::Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnOut(const MemberId& member);
   // Somebody was told to copy and has not said how that ended: it may be level by now.

@@ -12,7 +12,7 @@ constexpr int kUnitTimes = 10;  // without a finished unit
 
 }  // namespace
 
-Status Liveness::On(Member& from, const Pong& message) {
+Status Liveness::On(Member& from, const msg::Pong& message) {
   const Time received = job_->now + job_->stopped;
   const Time sent{Duration(message.ping_sent_ns)};
   if (message.sequence > job_->ping_sequence || sent > received) {

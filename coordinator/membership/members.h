@@ -58,8 +58,8 @@ struct Member {
   ConnectionId connection;
   bool leaving = false;  // will be taken out at the end of this step
   std::string address;
-  Hello hello;
-  Ready ready;
+  msg::Hello hello;
+  msg::Ready ready;
   Time since;  // in this state
   Time last_heard;
   Time last_progress;  // units, or leave to begin with them; what liveness' patience counts from

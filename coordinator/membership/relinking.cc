@@ -28,7 +28,7 @@ void Relinking::Break(Link* link) {
   link->next_try = job_->now + job_->timeout / kPauses;
 }
 
-Status Relinking::On(Member& from, const Unreachable& message) {
+Status Relinking::On(Member& from, const msg::Unreachable& message) {
   const Member* peer = job_->members.Find(message.peer);
   if (peer == nullptr || peer->id.worker == from.id.worker || from.leaving ||
       !job_->members.Broken(from.id.worker, peer->id.worker)) {
@@ -50,7 +50,7 @@ Status Relinking::On(Member& from, const Unreachable& message) {
   return {};
 }
 
-Status Relinking::On(Member& from, const Reached& message) {
+Status Relinking::On(Member& from, const msg::Reached& message) {
   for (auto& [ends, link] : links_) {
     if (link.formation != message.formation || link.formation == 0) continue;
     const bool first = from.id == ends.first;
@@ -80,11 +80,11 @@ void Relinking::Try(const Pair& ends, Link* link) {
   if (!link->first_try) link->first_try = job_->now;
   job_->Send(
       connects,
-      lockstep::Form{
+      msg::Form{
           link->formation, job_->transport, {PeerInfoOf(expects, job_->transport, mapping)}, {}});
   job_->Send(
       expects,
-      lockstep::Form{
+      msg::Form{
           link->formation, job_->transport, {}, {PeerInfoOf(connects, job_->transport, mapping)}});
 }
 

@@ -25,8 +25,8 @@ class Relinking {
  public:
   explicit Relinking(Job* job) : job_(job) {}
 
-  Status On(Member& from, const Unreachable& message);
-  Status On(Member& from, const Reached& message);
+  Status On(Member& from, const msg::Unreachable& message);
+  Status On(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
   // Its pauses are those of liveness, so that it is called at each of those periods will do.
   void Advance();

@@ -38,7 +38,7 @@ std::vector<SlowdownSpec> Slowdowns::Of(const Member& member) const {
 void Slowdowns::Tell(const Member& member) const {
   std::string lines;
   for (const SlowdownSpec& spec : Of(member)) lines += ToString(spec) + "\n";
-  job_->Send(member, SetSlowdown{std::move(lines)});
+  job_->Send(member, msg::SetSlowdown{std::move(lines)});
 }
 
 void Slowdowns::Note(std::string text) {

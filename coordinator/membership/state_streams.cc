@@ -42,7 +42,7 @@ void StateStreams::BeginWaiting() {
   }
 }
 
-Status StateStreams::On(Member& from, const CheckpointTaken& message) {
+Status StateStreams::On(Member& from, const msg::CheckpointTaken& message) {
   const auto found = streams_.find(from.id);
   if (found == streams_.end() || message.bytes < found->second.taken ||
       message.bytes > found->second.sent) {

@@ -8,7 +8,7 @@
 namespace lockstep::coordinator {
 RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
                        std::optional<DigestRecord> digest, bool follows) {
-  const Commit& commit = round.commit();
+  const msg::Commit& commit = round.commit();
   const RoundWork& work = round.work();
   const CommittedRound::History& history = round.history();
   RoundRecord record;

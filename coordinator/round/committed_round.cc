@@ -25,7 +25,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
-void CommittedRound::BeginAttempt(Commit commit) {
+void CommittedRound::BeginAttempt(msg::Commit commit) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
@@ -103,7 +103,7 @@ bool CommittedRound::HasLost(const MemberId& id) const {
 // --- what members say
 
 // Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
-Status CommittedRound::On(const Member& from, const Published& message) {
+Status CommittedRound::On(const Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
   const auto& owners = commit_.owners.owners;
@@ -133,7 +133,7 @@ void CommittedRound::PublicationTimes(std::vector<MemberId>* owners,
 // Whoever has applied this attempt holds its sums, which ends a fail-over at once. Whoever has
 // applied an older one was not asked before it was given up, as it was not live then, and has
 // parameters that nobody else has (I1): it catches up.
-Result<bool> CommittedRound::On(Member& from, const Applied& message) {
+Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
   Slot& slot = SlotOf(from.id);
   if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
   if (message.attempt < commit_.attempt) {
@@ -160,7 +160,7 @@ Result<bool> CommittedRound::On(Member& from, const Applied& message) {
 
 // A "no" is a promise (I1): the member will not apply this attempt unless TakeSums says so. It
 // stands until then; see SendToHolder.
-Status CommittedRound::On(const Member& from, const HoldAnswer& message) {
+Status CommittedRound::On(const Member& from, const msg::HoldAnswer& message) {
   if (message.attempt > commit_.attempt) return Violation("answered for an attempt to come");
   if (message.attempt < commit_.attempt) return {};
   Slot& slot = SlotOf(from.id);
@@ -364,7 +364,7 @@ bool CommittedRound::AskWhoHolds() {
     asked.push_back(member.id);
   }
   if (asked.empty()) return false;
-  job_->Send(asked, FenceAttempt{job_->start.term, round(), commit_.attempt, ++job_->orders});
+  job_->Send(asked, msg::FenceAttempt{job_->start.term, round(), commit_.attempt, ++job_->orders});
   return true;
 }
 
@@ -386,7 +386,7 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
   Slot& slot = SlotOf(member.id);
   LOCKSTEP_CHECK(member.next <= round(), "I1: worker {} is to take sums that it has applied",
                  member.id.worker);
-  job_->Send(member, TakeSums{commit_, holder});
+  job_->Send(member, msg::TakeSums{commit_, holder});
   slot.takes_from = holder;
   // With it no promise stands. Should the holder go, it is asked anew.
   if (slot.answer == Answer::kWaiting) {

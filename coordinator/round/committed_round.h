@@ -73,15 +73,15 @@ class CommittedRound {
 
   // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
   // been out.
-  void BeginAttempt(Commit commit);
+  void BeginAttempt(msg::Commit commit);
   void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(const Member& from, const Published& message);
+  Status On(const Member& from, const msg::Published& message);
   // True when the member has it now and had not before.
-  Result<bool> On(Member& from, const Applied& message);
-  Status On(const Member& from, const HoldAnswer& message);
+  Result<bool> On(Member& from, const msg::Applied& message);
+  Status On(const Member& from, const msg::HoldAnswer& message);
 
   // The member is not live any more; even if it comes back, it has lost what it had of this round.
   void OnOut(const MemberId& member, const std::string& why);
@@ -112,7 +112,7 @@ class CommittedRound {
   Phase phase() const { return phase_; }
   bool closed() const { return phase_ == Phase::kClosed; }
   bool failing_over() const { return phase_ == Phase::kFencing || phase_ == Phase::kStalled; }
-  const Commit& commit() const { return commit_; }
+  const msg::Commit& commit() const { return commit_; }
   const RoundWork& work() const { return work_; }
   const Sampler& before() const { return before_; }
   const History& history() const { return history_; }
@@ -174,7 +174,7 @@ class CommittedRound {
   std::vector<MemberId> been_out_;
 
   // --- of the present attempt
-  Commit commit_;  // as it was sent
+  msg::Commit commit_;  // as it was sent
   Phase phase_ = Phase::kPublishing;
   std::vector<Slot> slots_;
   Time committed_at_;

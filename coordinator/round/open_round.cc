@@ -53,7 +53,7 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
   owners_stale_ = false;
   ResetReceiptWatch();
   job_->Send(work_.plan().members,
-             Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
+             msg::Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
 }
 
 // The first attempt's reason is the verdict that closed the round; when the round was open before,
@@ -67,7 +67,7 @@ std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
 
 // Liveness asks when a worker has finished a unit last: a report that says nothing new is no
 // evidence of progress, so that a worker that hangs and still talks is found out.
-Status OpenRound::On(Member& from, const Progress& message) {
+Status OpenRound::On(Member& from, const msg::Progress& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
   const std::uint32_t done = view == nullptr ? 0 : view->units_done;
@@ -77,7 +77,7 @@ Status OpenRound::On(Member& from, const Progress& message) {
 }
 
 // Here a worker's history grows: how long its units take, how long its messages are on their way.
-Status OpenRound::On(Member& from, const Sealed& message) {
+Status OpenRound::On(Member& from, const msg::Sealed& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
@@ -97,7 +97,7 @@ Status OpenRound::On(Member& from, const Sealed& message) {
 
 // Summed up, one value that is no number makes all parameters such, with no way back. A worker
 // whose gradient is not finite says so by its loss.
-void OpenRound::NoteNotFinite(const Member& from, const Sealed& message) {
+void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
   IntervalSet ranges;
   for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
   std::string samples;
@@ -115,14 +115,14 @@ void OpenRound::NoteNotFinite(const Member& from, const Sealed& message) {
   }
 }
 
-Status OpenRound::On(const Member& from, const Receipts& message) {
+Status OpenRound::On(const Member& from, const msg::Receipts& message) {
   if (message.round != round()) return {};
   return work_.OnReceipts(from.id, message, job_->now);
 }
 
 // To a fence the answer says that the worker holds nothing any more: only then may it be given
 // units of this round again. To a revoke it names what comes back.
-Status OpenRound::On(const Member& from, const Revoked& message) {
+Status OpenRound::On(const Member& from, const msg::Revoked& message) {
   if (message.round != round()) return {};
   if (message.fenced) {
     work_.NoteFenceAnswer(from.id, message.order);
@@ -180,7 +180,7 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
                    first.from, movable);
     revoke.from = view->units_given - units;
     revoke.order = ++job_->orders;
-    job_->Send(job_->members.at(first.from), Revoke{round(), revoke.from, revoke.order});
+    job_->Send(job_->members.at(first.from), msg::Revoke{round(), revoke.from, revoke.order});
     work_.BeginRevoke(first.from, std::move(revoke));
   }
 }
@@ -191,7 +191,7 @@ void OpenRound::RevokeNotBegun() {
   for (const policies::WorkerView& view : work_.workers()) {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
     job_->Send(job_->members.at(view.member.worker),
-               Revoke{round(), view.units_taken, ++job_->orders});
+               msg::Revoke{round(), view.units_taken, ++job_->orders});
     work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders, job_->now});
   }
 }
@@ -237,7 +237,7 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
   }
   job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", round(), worker, why);
   const std::uint32_t order = ++job_->orders;
-  job_->Send(job_->members.at(worker), FenceRound{round(), order});
+  job_->Send(job_->members.at(worker), msg::FenceRound{round(), order});
   work_.Fence(worker, order);
   LOCKSTEP_CHECK(work_.Share(worker)->queue.empty(), "I2: worker {} is fenced and has units",
                  worker);
@@ -267,7 +267,7 @@ bool OpenRound::CanTake(const Member& member) const {
 // The worker's account of its queue and ours change by the same order, so positions mean the same.
 void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
   LOCKSTEP_CHECK(taker.live(), "worker {} is given units and is out", taker.id.worker);
-  Assign assign{round(), {}, ++job_->orders};
+  msg::Assign assign{round(), {}, ++job_->orders};
   for (const UnassignedUnit& given : units) {
     assign.units.push_back({given.unit, work_.RangeOf(given.unit)});
   }
@@ -547,7 +547,7 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
   work_.SetOwners(map, job_->members, job_->now);
   ResetReceiptWatch();
-  job_->Send(job_->members.Exchanging(), NewOwners{round(), std::move(map)});
+  job_->Send(job_->members.Exchanging(), msg::NewOwners{round(), std::move(map)});
 }
 
 void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why) {

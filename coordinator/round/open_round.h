@@ -61,10 +61,10 @@ class OpenRound {
   }
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(Member& from, const Progress& message);
-  Status On(Member& from, const Sealed& message);
-  Status On(const Member& from, const Receipts& message);
-  Status On(const Member& from, const Revoked& message);
+  Status On(Member& from, const msg::Progress& message);
+  Status On(Member& from, const msg::Sealed& message);
+  Status On(const Member& from, const msg::Receipts& message);
+  Status On(const Member& from, const msg::Revoked& message);
 
   void OnOut(const MemberId& member);
   void NoteApplied(const Member& member) { work_.NoteApplied(member, job_->now); }
@@ -91,7 +91,7 @@ class OpenRound {
 
  private:
   policies::RoundView View() const { return work_.View(job_->now, job_->start.workers); }
-  void NoteNotFinite(const Member& from, const Sealed& message);
+  void NoteNotFinite(const Member& from, const msg::Sealed& message);
 
   // --- work that moves
   void CarryOut(const policies::WorkVerdict& verdict);

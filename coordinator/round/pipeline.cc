@@ -27,7 +27,7 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
     if (member.live()) member.next = first_round;
   }
   PlannedRound planned = planner_.PlanRound(first_round, 0, updates_, std::nullopt, &*sampler_);
-  job_->Send(planned.plan.members, Start{source, planned.plan, job_->totals.samples_counted});
+  job_->Send(planned.plan.members, msg::Start{source, planned.plan, job_->totals.samples_counted});
   open_.emplace(job_, &planner_, std::move(planned));
 }
 
@@ -70,28 +70,28 @@ CommittedRound* Pipeline::CommittedAt(RoundId round) {
                                                                              : nullptr;
 }
 
-Status Pipeline::On(Member& from, const Progress& message) {
+Status Pipeline::On(Member& from, const msg::Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const Sealed& message) {
+Status Pipeline::On(Member& from, const msg::Sealed& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const Receipts& message) {
+Status Pipeline::On(Member& from, const msg::Receipts& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const Revoked& message) {
+Status Pipeline::On(Member& from, const msg::Revoked& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
 // Owners' times are noted once all have published, so that they compare among each other.
-Status Pipeline::On(Member& from, const Published& message) {
+Status Pipeline::On(Member& from, const msg::Published& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || round == nullptr) return {};
@@ -108,7 +108,7 @@ Status Pipeline::On(Member& from, const Published& message) {
 // Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
 // Of the open round it is possible only when that was committed before and is open again; whoever
 // had applied the attempt that was given up has parameters that nobody else will have (I1).
-Status Pipeline::On(Member& from, const Applied& message) {
+Status Pipeline::On(Member& from, const msg::Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) return {};
   if (open_ && message.round == open_->round()) {
@@ -134,7 +134,7 @@ Status Pipeline::On(Member& from, const Applied& message) {
 }
 
 // I1, watched: a digest of a slice of the parameters after each round.
-void Pipeline::Vote(const Member& from, const Applied& message) {
+void Pipeline::Vote(const Member& from, const msg::Applied& message) {
   const auto outcome = votes_.Add(from.id, message.round, message.digest_slice, message.digest,
                                   job_->members.CountLive());
   if (outcome.no_majority) {
@@ -153,7 +153,7 @@ void Pipeline::Vote(const Member& from, const Applied& message) {
 
 // An answer of an earlier term was given to a coordinator that is gone: its promise holds, but
 // nothing is counted on it.
-Status Pipeline::On(Member& from, const HoldAnswer& message) {
+Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders) return Violation("answered what it was not asked");
   CommittedRound* round = CommittedAt(message.round);
@@ -163,7 +163,7 @@ Status Pipeline::On(Member& from, const HoldAnswer& message) {
 
 // Both ends are asked for a sign of life, since the usual reason why one does not reach another is
 // that the other is gone; who is to go is decided when both have been heard since.
-Status Pipeline::On(Member& from, const Unreachable& message) {
+Status Pipeline::On(Member& from, const msg::Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
   // Also of one that is behind or connects: it will need its peers once it is back. And while the
@@ -330,7 +330,7 @@ CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
                     .settled = {},
                     .before = *sampler_,
                     .after = *sampler_};
-  Commit& commit = draft.commit;
+  msg::Commit& commit = draft.commit;
   commit.round = work.round();
   commit.epoch = work.epoch();
   commit.attempt = open_->attempt();
@@ -355,7 +355,7 @@ CommitDraft Pipeline::DraftNextAttempt() {
                     .settled = {},
                     .before = committed_->before(),
                     .after = committed_->before()};
-  Commit& commit = draft.commit;
+  msg::Commit& commit = draft.commit;
   commit.attempt = commit.attempt.Next();
   commit.next.reset();
   std::erase_if(commit.parts,
@@ -371,7 +371,7 @@ CommitDraft Pipeline::DraftNextAttempt() {
 // What follows from the parts of a commit, in the first attempt as in a later one: the samples, the
 // scalars of the update, computed once for all (I1), and what the sampler is to settle (I2).
 void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
-  Commit& commit = draft->commit;
+  msg::Commit& commit = draft->commit;
   commit.term = job_->start.term;
   commit.samples = 0;
   for (const CommittedPart& part : commit.parts) {
@@ -393,7 +393,7 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
 // The learning rate, and how much of a step it is.
 void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
   const JobConfig& config = job_->start.config;
-  Commit& commit = draft->commit;
+  msg::Commit& commit = draft->commit;
   commit.fraction = 1;
   commit.steps = commit.update;
   // The average is not scaled: the steps that it is made of were.
@@ -415,7 +415,7 @@ void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
 }
 
 // Whose work is in no part of the commit.
-std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const Commit& commit) {
+std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const msg::Commit& commit) {
   std::vector<WorkerId> carried;
   for (const WorkerShare& share : work.shares()) {
     const WorkerId worker = share.member.worker;
@@ -433,7 +433,7 @@ std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const Commit& com
 // one it was planned behind an attempt that is void, and so is all that was computed for it. The
 // sampler is set back to before the round and settled anew (I2).
 void Pipeline::MakeCommit(CommitDraft draft) {
-  Commit& commit = draft.commit;
+  msg::Commit& commit = draft.commit;
   const bool first = open_ && open_->round() == commit.round;
   for (const CommittedPart& part : commit.parts) {
     Member& contributor = job_->members.at(part.member.worker);
@@ -516,7 +516,7 @@ void Pipeline::OpenAgain() {
   const RoundId round = committed_->round();
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again", round);
   votes_.Forget(round);
-  const Commit& commit = committed_->commit();
+  const msg::Commit& commit = committed_->commit();
   committed_->AddAttempt({commit.attempt.Next(), committed_->failover_reason()});
   sampler_ = committed_->before();
   --updates_;

@@ -58,7 +58,7 @@ struct Decision {
 // A commit before it is made: all that follows from its parts. What is missing are the members, and
 // the plan of the next round.
 struct CommitDraft {
-  Commit commit;
+  msg::Commit commit;
   std::string reason;                // the verdict's, or what ended the attempt before
   std::string policy;                // that gave the verdict
   std::vector<SampleRange> settled;  // counted or skipped: not served again in this epoch
@@ -76,14 +76,14 @@ class Pipeline {
   void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(Member& from, const Progress& message);
-  Status On(Member& from, const Sealed& message);
-  Status On(Member& from, const Receipts& message);
-  Status On(Member& from, const Revoked& message);
-  Status On(Member& from, const Published& message);
-  Status On(Member& from, const Applied& message);
-  Status On(Member& from, const HoldAnswer& message);
-  Status On(Member& from, const Unreachable& message);
+  Status On(Member& from, const msg::Progress& message);
+  Status On(Member& from, const msg::Sealed& message);
+  Status On(Member& from, const msg::Receipts& message);
+  Status On(Member& from, const msg::Revoked& message);
+  Status On(Member& from, const msg::Published& message);
+  Status On(Member& from, const msg::Applied& message);
+  Status On(Member& from, const msg::HoldAnswer& message);
+  Status On(Member& from, const msg::Unreachable& message);
 
   // The member takes no part any more: gone, or behind. It is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);
@@ -141,7 +141,7 @@ class Pipeline {
   Status CheckRound(RoundId round) const;
   CommittedRound* CommittedAt(RoundId round);  // null: another one, or it is closed
   bool failing_over() const { return committed_ && committed_->failing_over(); }
-  void Vote(const Member& from, const Applied& message);
+  void Vote(const Member& from, const msg::Applied& message);
   void AvoidBrokenEdges();
   Decision CheckCommitted();
   Decision Abandon();
@@ -151,7 +151,7 @@ class Pipeline {
   bool IsLast(RoundId round, const Sampler& after) const;
   void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
   void SetSteps(const RoundWork& work, CommitDraft* draft) const;
-  static std::vector<WorkerId> Carried(const RoundWork& work, const Commit& commit);
+  static std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 
   Job* job_;
   Planner planner_;

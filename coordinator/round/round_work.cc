@@ -198,7 +198,7 @@ const SealedPart* RoundWork::Part(WorkerId worker, PartIndex part) const {
 // A part is taken whole or not at all: what a message that turns out to be wrong has marked is
 // unmarked again, since its sender may be evicted and its units given away as unsealed ones. Parts
 // come in order; the worker numbers them, so a number that is not the next one is a violation.
-Status RoundWork::OnSealed(const Member& from, const Sealed& sealed, Time now) {
+Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time now) {
   WorkerShare* share = Find(from.id);
   if (share == nullptr) {  // fenced, or out of the round: it will learn
     NoteLatePart(from.id);
@@ -268,7 +268,7 @@ std::uint64_t RoundWork::SamplesWanted() const {
 
 // Progress is a hint for policies: it is clamped to what is known to be true, since a report may
 // cross a revoke or an Assign on its way. What counts are sealed parts.
-Status RoundWork::OnProgress(const MemberId& from, const Progress& progress, Time now) {
+Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress, Time now) {
   const WorkerShare* share = Find(from);
   if (share == nullptr) return {};
   if (progress.units_done > progress.units_taken) return Violation("more units done than taken");
@@ -285,7 +285,7 @@ Status RoundWork::OnProgress(const MemberId& from, const Progress& progress, Tim
 
 // Receipts for an older map are stale: the owner has other slices now, or none. A receipt of a part
 // that is not known any more (its worker was fenced or is out) says nothing either.
-Status RoundWork::OnReceipts(const MemberId& from, const Receipts& receipts, Time now) {
+Status RoundWork::OnReceipts(const MemberId& from, const msg::Receipts& receipts, Time now) {
   if (receipts.map_version > plan_.owners.version) return Violation("receipts for a map to come");
   if (receipts.map_version < plan_.owners.version || !delivery_.IsOwner(from.worker)) return {};
   for (const ReceivedPart& received : receipts.parts) {
@@ -359,7 +359,8 @@ void RoundWork::ExtendRevoke(WorkerId worker, Time now) {
 // Two messages are one: the answer to a revoke (from position k on, all that was not begun) and the
 // refusal of an Assign that came after both parts had been sealed or begun to be. The order tells
 // which. In both cases the units are with nobody when this returns, and never were with two.
-Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from, const Revoked& revoked) {
+Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
+                                                  const msg::Revoked& revoked) {
   WorkerShare* share = Find(from);
   if (share == nullptr) return GivenBack{};
   GivenBack back;

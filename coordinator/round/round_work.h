@@ -108,11 +108,11 @@ class RoundWork {
   bool Concerns(const MemberId& member, RoundId round, Attempt plan) const;
 
   // --- what workers say; an error is a violation of the protocol by the sender
-  Status OnSealed(const Member& from, const Sealed& sealed, Time now);
+  Status OnSealed(const Member& from, const msg::Sealed& sealed, Time now);
   // The part that it has sealed just now is not finite: the round does without it.
   void Skip(WorkerId worker, PartIndex part);
-  Status OnProgress(const MemberId& from, const Progress& progress, Time now);
-  Status OnReceipts(const MemberId& from, const Receipts& receipts, Time now);
+  Status OnProgress(const MemberId& from, const msg::Progress& progress, Time now);
+  Status OnReceipts(const MemberId& from, const msg::Receipts& receipts, Time now);
   // The units given back, or refused: with nobody until Unassign, LeaveOut or Give. A stale answer
   // returns none.
   struct GivenBack {
@@ -120,7 +120,7 @@ class RoundWork {
     std::vector<PendingRevoke::Taker> takers;  // for whom they were revoked
     bool left_out = false;                     // revoked for nobody
   };
-  Result<GivenBack> OnRevoked(const MemberId& from, const Revoked& revoked);
+  Result<GivenBack> OnRevoked(const MemberId& from, const msg::Revoked& revoked);
 
   // --- what the open round decides
   void SetOwners(OwnerMap map, const Members& members, Time now);

@@ -155,7 +155,7 @@ void ActionRunner::Stream(const StreamState& stream, std::vector<Event>& follow)
   while (reader.read() < stream.upto) {
     auto chunk = reader.Next(stream.upto - reader.read());
     if (!chunk) return Check(chunk.error(), follow);
-    ports_.send(stream.to, std::make_shared<const ToWorker>(*std::move(chunk)));
+    ports_.send(stream.to, std::make_shared<const msg::ToWorker>(*std::move(chunk)));
   }
   if (reader.read() == reader.total()) readers_.erase(at);
 }

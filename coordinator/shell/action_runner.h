@@ -24,7 +24,7 @@ namespace lockstep::coordinator {
 class ActionRunner {
  public:
   struct Ports {
-    std::function<void(ConnectionId, const std::shared_ptr<const ToWorker>&)> send;
+    std::function<void(ConnectionId, const std::shared_ptr<const msg::ToWorker>&)> send;
     std::function<void(ConnectionId, const std::string& reason)> close;  // after what was sent
     std::function<void(Time)> set_timer;                                 // kNever: none
     std::function<void()> finished;

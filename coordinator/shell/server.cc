@@ -46,7 +46,7 @@ class ServerImpl final : public Server {
       server.secret = secret;
     }
     control::ControlServer::Handler handler;
-    handler.on_worker = [this](std::unique_ptr<control::WorkerChannel> channel, Hello hello) {
+    handler.on_worker = [this](std::unique_ptr<control::WorkerChannel> channel, msg::Hello hello) {
       OnWorker(std::move(channel), std::move(hello));
     };
     handler.on_rejected = [this](const std::string& remote, const Error& error) {
@@ -77,7 +77,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<ActionRunner> Run(
       const std::function<std::unique_ptr<ActionRunner>(ActionRunner::Ports)>& make) override {
     ActionRunner::Ports ports;
-    ports.send = [this](ConnectionId to, const std::shared_ptr<const ToWorker>& message) {
+    ports.send = [this](ConnectionId to, const std::shared_ptr<const msg::ToWorker>& message) {
       Send(to, message);
     };
     ports.close = [this](ConnectionId connection, const std::string& reason) {
@@ -101,13 +101,13 @@ class ServerImpl final : public Server {
     Time told_heard;  // what the core knows of
   };
 
-  void OnWorker(std::unique_ptr<control::WorkerChannel> made, Hello hello) {
+  void OnWorker(std::unique_ptr<control::WorkerChannel> made, msg::Hello hello) {
     const ConnectionId id(++last_id_);
     control::WorkerChannel* channel = made.get();
     channels_.emplace(id, Peer{std::move(made), MonotonicNow()});
     const std::string remote = channel->remote();
     channel->Start({.on_message =
-                        [this, id](FromWorker message) {
+                        [this, id](msg::FromWorker message) {
                           Deliver(Received{id, std::move(message)});
                         },
                     .on_closed =
@@ -131,10 +131,10 @@ class ServerImpl final : public Server {
     if (!finished_) runner_->Handle(std::move(event));
   }
 
-  void Send(ConnectionId to, const std::shared_ptr<const ToWorker>& message) {
+  void Send(ConnectionId to, const std::shared_ptr<const msg::ToWorker>& message) {
     const auto found = channels_.find(to);
     if (found == channels_.end()) return;
-    if (const auto* ping = std::get_if<Ping>(message.get()))
+    if (const auto* ping = std::get_if<msg::Ping>(message.get()))
       return AnswerPing(to, found->second, *ping);
     // Encoded once for all who get the same message.
     if (message != last_message_) {
@@ -147,10 +147,10 @@ class ServerImpl final : public Server {
   // Heartbeats are the channel's own: what the core asks with a Ping is answered out of what the
   // channel has heard, as if its fastest answer had come just now. Without any the core hears that
   // the worker is there, and nothing of its clock.
-  void AnswerPing(ConnectionId id, Peer& peer, const Ping& ping) {
+  void AnswerPing(ConnectionId id, Peer& peer, const msg::Ping& ping) {
     if (peer.channel->last_heard() <= peer.told_heard) return;
     peer.told_heard = peer.channel->last_heard();
-    Pong pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = 0};
+    msg::Pong pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = 0};
     if (const auto clock = peer.channel->clock()) {
       const Duration now = MonotonicNow().time_since_epoch();
       pong.ping_sent_ns = (now - clock->rtt).count();
@@ -237,7 +237,7 @@ class ServerImpl final : public Server {
   std::unordered_map<ConnectionId, Peer> channels_;
   std::map<ConnectionId, std::string> closing_;
   std::unique_ptr<ActionRunner> runner_;
-  std::shared_ptr<const ToWorker> last_message_;
+  std::shared_ptr<const msg::ToWorker> last_message_;
   control::Frame last_frame_;
   LogLimit rejections_{20, std::chrono::seconds(10)};
   std::uint64_t last_id_ = 0;

@@ -47,11 +47,11 @@ TEST(ControlMutation, DamagedMessagesAreRefusedOrHarmless) {
       RunTarget(bytes);
     }
   };
-  for (std::size_t kind = 0; kind < std::variant_size_v<ToWorker>; ++kind) {
+  for (std::size_t kind = 0; kind < std::variant_size_v<msg::ToWorker>; ++kind) {
     ExpectHolds(fmt::format("to a worker, kind {}", kind),
                 [&] { damage(Encode(AnyToWorker(kind))); });
   }
-  for (std::size_t kind = 0; kind < std::variant_size_v<FromWorker>; ++kind) {
+  for (std::size_t kind = 0; kind < std::variant_size_v<msg::FromWorker>; ++kind) {
     ExpectHolds(fmt::format("of a worker, kind {}", kind),
                 [&] { damage(Encode(AnyFromWorker(kind))); });
   }

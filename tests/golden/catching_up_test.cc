@@ -18,11 +18,11 @@ TEST(Golden, BehindAndBackBeforeTheNextAttempt) {
   s.Published(1);
   s.Say("Workers 1 and 2 stop.");
   s.Wait(0.3);
-  s.From(0, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
   s.Say("With one worker there is no quorum for the next attempt.");
   s.Wait(0.3);
-  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
-  s.From(1, Level{RoundId(0)});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(1, msg::Level{RoundId(0)});
   s.Say("The new owners could not get worker 1's pieces: it has dropped them to catch up.");
   s.AllPublishAndApply({0, 1});
   CompareWithFile(s.text(), "behind_and_back");
@@ -39,12 +39,12 @@ TEST(Golden, BehindAndCutOff) {
   s.Sealed(1);
   s.Published(0);
   s.Say("Worker 1 stops.");
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
   s.Wait(0.3);
-  s.From(0, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
   s.Wait(0.3);
   s.Say("It goes on, and could only copy from worker 0.");
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
   s.Wait(6);
   CompareWithFile(s.text(), "behind_and_cut_off");
@@ -66,7 +66,7 @@ TEST(Golden, Rejoin) {
   s.Sealed(0);
   s.Sealed(2);
   s.AllPublishAndApply({0, 2});
-  s.From(1, Level{RoundId(1)});
+  s.From(1, msg::Level{RoundId(1)});
   s.Say("It has units in the plan after that.");
   s.Sealed(0);
   s.Sealed(2);
@@ -85,9 +85,9 @@ TEST(Golden, NewcomerThatLosesWhomItHadReached) {
   s.Ready(1);
   s.Reached(0);
   s.Say("Worker 1 stops, and the connection ends. Nobody knows yet whether it is alive.");
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
   s.Say("It goes on, with what it had to say before it knew.");
-  s.From(0, Progress{RoundId(1), 1, 2});
+  s.From(0, msg::Progress{RoundId(1), 1, 2});
   s.Reached(1);
   s.Say("They do not reach each other any more.");
   s.Pong(1);
@@ -110,7 +110,7 @@ TEST(Golden, NewcomerLosesOneThatDies) {
   s.Ready(1);
   s.Reached(0);
   s.Reached(2);
-  s.From(1, Unreachable{s.Id(2), "connection closed by peer"});
+  s.From(1, msg::Unreachable{s.Id(2), "connection closed by peer"});
   s.Reached(1);
   s.Die(2);
   CompareWithFile(s.text(), "newcomer_sees_an_end");
@@ -149,11 +149,11 @@ TEST(Golden, ACopyThatTakesLong) {
     s.Sealed(0);
     s.AllPublishAndApply({0});
     s.Quiet(false);
-    s.From(1, Copied{0, part});
+    s.From(1, msg::Copied{0, part});
   }
   s.Say("That much was said already: it does not get on.");
   minute();
-  s.From(1, Copied{0, 4});
+  s.From(1, msg::Copied{0, 4});
   minute();
   minute();
   CompareWithFile(s.text(), "slow_copy");
@@ -172,10 +172,10 @@ TEST(Golden, LevelOfACopyThatWasBegunAnew) {
       "It loses its donor, and is told another one. Before it hears of that it says that it is "
       "level, and then that it is behind.");
   const std::uint32_t first = s.CopyOrder(2);
-  s.From(2, Unreachable{s.Id(0), "connection reset"});
-  s.From(2, Level{RoundId(0), first});
-  s.From(2, Behind{RoundId(0), true, "sums are gone", first});
-  s.From(2, Level{RoundId(0)});
+  s.From(2, msg::Unreachable{s.Id(0), "connection reset"});
+  s.From(2, msg::Level{RoundId(0), first});
+  s.From(2, msg::Behind{RoundId(0), true, "sums are gone", first});
+  s.From(2, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "stale_level");
 }
 

@@ -21,7 +21,7 @@ TEST(Golden, Interrupt) {
   s.Upload(0, 1);
   for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 1);
   s.Saved(1);
-  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(1), "f00d"});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(1), "f00d"});
   CompareWithFile(s.text(), "interrupt");
 }
 
@@ -39,7 +39,7 @@ TEST(Golden, InterruptAbandonsTheRound) {
   s.Upload(0, 0);
   for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 0);
   s.Saved(0);
-  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Final{RoundId(0), "f00d"});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(0), "f00d"});
   CompareWithFile(s.text(), "interrupt_abandons");
 }
 
@@ -54,10 +54,10 @@ TEST(Golden, TheEnd) {
   s.Upload(0, 0);
   s.Saved(0);
   for (std::uint64_t i = 0; i < 8; ++i) {
-    s.From(i % 2, EvaluationResult{1, {i, i + 1}, 1.0, i % 4 == 0 ? 0u : 1u});
+    s.From(i % 2, msg::EvaluationResult{1, {i, i + 1}, 1.0, i % 4 == 0 ? 0u : 1u});
   }
-  s.From(0, Final{RoundId(0), "f00d"});
-  s.From(1, Final{RoundId(0), "f00d"});
+  s.From(0, msg::Final{RoundId(0), "f00d"});
+  s.From(1, msg::Final{RoundId(0), "f00d"});
   CompareWithFile(s.text(), "the_end");
 }
 
@@ -77,9 +77,9 @@ TEST(Golden, Resume) {
   Story s("A job is resumed: everybody gets the checkpoint, then the round after it",
           {.workers = 2, .resume = Resumable()});
   s.Begin();
-  s.From(0, CheckpointTaken{4});
-  s.From(0, CheckpointTaken{16});
-  s.From(1, CheckpointTaken{16});
+  s.From(0, msg::CheckpointTaken{4});
+  s.From(0, msg::CheckpointTaken{16});
+  s.From(1, msg::CheckpointTaken{16});
   s.Sealed(0);
   s.Sealed(1);
   CompareWithFile(s.text(), "resume");
@@ -89,7 +89,7 @@ TEST(Golden, ResumeWithoutEnough) {
   Story s("A worker takes nothing of the checkpoint and is out; nobody comes, and the job ends",
           {.workers = 2, .min_workers = 2, .resume = Resumable()});
   s.Begin();
-  s.From(0, CheckpointTaken{16});
+  s.From(0, msg::CheckpointTaken{16});
   for (int i = 0; i < 6; ++i) {
     s.Wait(2);
     for (std::uint32_t w : {0u, 1u}) s.Pong(w);
@@ -116,8 +116,8 @@ TEST(Golden, CheckpointIsNotConfirmed) {
   s.TellState(2, 0);
   s.Saved(0);
   s.Say("The job waits for who has not what it ended with.");
-  s.From(0, lockstep::Pong{0, 0, 0});
-  s.From(0, Level{RoundId(0)});
+  s.From(0, msg::Pong{0, 0, 0});
+  s.From(0, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "checkpoint_not_confirmed");
 }
 
@@ -131,7 +131,7 @@ TEST(Golden, CheckpointIsMangledOnItsWay) {
   s.Upload(0, 0, true);
   for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
   s.Upload(1, 0, true);
-  for (std::uint32_t w : {0u, 1u}) s.From(w, Final{RoundId(0), "f00d"});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Final{RoundId(0), "f00d"});
   CompareWithFile(s.text(), "checkpoint_mangled");
 }
 
@@ -144,7 +144,7 @@ TEST(Golden, TheLastCheckpointCannotBeWritten) {
   s.Upload(0, 0);
   for (std::uint32_t w : {0u, 1u}) s.TellState(w, 0);
   s.Saved(0, "x.safetensors: cannot be written: No space left on device");
-  for (std::uint32_t w : {0u, 1u}) s.From(w, Final{RoundId(0), "f00d"});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Final{RoundId(0), "f00d"});
   CompareWithFile(s.text(), "last_checkpoint_fails");
 }
 

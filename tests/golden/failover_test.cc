@@ -19,8 +19,8 @@ TEST(Golden, OwnerLostAndSomebodyHoldsTheSums) {
   s.Published(2);
   s.Say("Nobody has said Applied; so all are asked, and a yes is the truth.");
   s.Die(2);
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
   s.Applied(1);
   s.Applied(0);
   s.Say("The units of worker 2 in round 1 have gone to the others.");
@@ -38,9 +38,9 @@ TEST(Golden, OwnerLostAndNobodyHoldsTheSums) {
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Die(2);
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Say("With the last no, attempt 0 is void for ever; worker 2's ranges are planned again.");
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.AllPublishAndApply({0, 1});
   s.Sealed(0);
   s.Sealed(1);
@@ -58,7 +58,7 @@ TEST(Golden, HolderThatIsNotReached) {
   s.Die(3);
   s.Say("Worker 1 holds them. Worker 0 does not reach it; worker 2 has what it wanted by then.");
   s.Applied(2);
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
   s.Applied(0);
   s.Sealed(0);
   s.Sealed(1);
@@ -74,14 +74,14 @@ TEST(Golden, OnlyHolderIsNotReached) {
   for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
   s.Applied(1);
   s.Die(3);
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   s.Say("The link cannot be made again.");
   for (std::uint32_t w : {0u, 1u, 2u}) s.NeverReaches(w);
   s.Wait(6);
   s.Say("Worker 2, whom it reaches, has them now; so worker 0 can copy from it.");
   s.Applied(2);
-  s.From(0, Level{RoundId(0)});
+  s.From(0, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "only_holder_not_reached");
 }
 
@@ -101,14 +101,14 @@ TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
   s.Hello(1, 1);
   s.Ready(1);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
-  s.From(1, Level{RoundId(1)});
+  s.From(1, msg::Level{RoundId(1)});
   s.Say("Worker 2 is stopped and worker 0 dies. Worker 1 has none of the sums.");
   s.Die(0);
-  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
   s.Wait(0.5);
   s.Say("Worker 2 goes on: with its sums nobody can help it, so it copies.");
-  s.From(2, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
-  s.From(2, Level{RoundId(1)});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, msg::Level{RoundId(1)});
   CompareWithFile(s.text(), "copied_round_stands");
 }
 
@@ -123,14 +123,14 @@ TEST(Golden, SilentOwnerAfterTheCommit) {
   s.Pong(0);
   s.Pong(1);
   s.Wait(1.3);
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Say("It does not answer either: it is behind.");
   s.Wait(0.145);
   s.AllPublishAndApply({0, 1});
   s.Say("It runs again; what it says of the round is ignored, and it copies the parameters.");
-  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, Level{RoundId(0)});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, msg::Level{RoundId(0)});
   s.Sealed(0);
   s.Sealed(1);
   CompareWithFile(s.text(), "silent_owner_after_commit");
@@ -142,14 +142,14 @@ TEST(Golden, TakeSumsEndsAPromise) {
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
   s.Die(2);
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
   s.Say("Worker 0 has taken them from worker 1 when that dies.");
   const std::uint32_t first = s.HoldOrder(0);
   s.Die(1);
   s.Say("An answer to the first question is none to the second.");
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false, first});
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false, first});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), true});
   s.Applied(0);
   s.Sealed(0);
   CompareWithFile(s.text(), "promise_ended");
@@ -159,8 +159,8 @@ TEST(Golden, ContributorLostBeforeTheOnlyOwnerHasReadIt) {
   Story s("A contributor is lost before the only owner has read its part, and the owner is alive",
           {});
   s.Begin();
-  s.From(1, Unreachable{s.Id(2), "connection reset"});
-  s.From(2, Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(2), "connection reset"});
+  s.From(2, msg::Unreachable{s.Id(1), "connection reset"});
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Die(1);
   s.Say("What it needed is gone with worker 1. It is given time three times, then all are asked.");
@@ -169,8 +169,8 @@ TEST(Golden, ContributorLostBeforeTheOnlyOwnerHasReadIt) {
     s.Pong(0);
     s.Pong(2);
   }
-  s.From(0, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Published(2);
   s.Applied(0);
   s.Applied(2);
@@ -184,16 +184,16 @@ TEST(Golden, EvaluationOfAnAttemptThatIsReplaced) {
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
   s.Applied(0);
-  s.From(0, EvaluationResult{1, {0, 1}, 1.0, 1});
-  s.From(0, EvaluationResult{1, {1, 2}, 1.0, 1});
+  s.From(0, msg::EvaluationResult{1, {0, 1}, 1.0, 1});
+  s.From(0, msg::EvaluationResult{1, {1, 2}, 1.0, 1});
   s.Say("All of it is evaluated; but the round is not closed, and who has applied it dies.");
   s.Die(0);
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.AllPublishAndApply({1, 2});
-  s.From(1, EvaluationResult{1, {0, 1}, 5.0, 0});
-  s.From(1, EvaluationResult{2, {0, 1}, 2.0, 0});
-  s.From(2, EvaluationResult{2, {1, 2}, 2.0, 0});
+  s.From(1, msg::EvaluationResult{1, {0, 1}, 5.0, 0});
+  s.From(1, msg::EvaluationResult{2, {0, 1}, 2.0, 0});
+  s.From(2, msg::EvaluationResult{2, {1, 2}, 2.0, 0});
   CompareWithFile(s.text(), "evaluation_replaced");
 }
 

@@ -12,9 +12,9 @@ TEST(Golden, FormationFallsBack) {
   for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w);
   s.Reached(0);
-  s.From(1, Reached{1,
-                    {{s.Id(0), true, "", false, "ucx", 1},
-                     {s.Id(2), false, "no route to host", false, "", 0}}});
+  s.From(1, msg::Reached{1,
+                         {{s.Id(0), true, "", false, "ucx", 1},
+                          {s.Id(2), false, "no route to host", false, "", 0}}});
   s.Reached(0);
   s.Reached(1);
   s.Reached(2);
@@ -33,7 +33,7 @@ TEST(Golden, Refusals) {
   Story s("Who is not let in, and why", {.workers = 3, .transport = "auto"});
   s.Say("Another version of the protocol.");
   s.Connect(0);
-  Hello old;
+  msg::Hello old;
   old.protocol = 7;
   old.version = "3.1";
   s.From(0, old);
@@ -41,7 +41,7 @@ TEST(Golden, Refusals) {
   s.Hello(0);
   s.Hello(1);
   s.Hello(2);
-  Ready other;
+  msg::Ready other;
   other.transports = {{"tcp", "t", ""}};
   other.dataset_digest = "xyz";
   other.train_samples = other.parameter_count = 1;
@@ -56,10 +56,10 @@ TEST(Golden, Refusals) {
   s.Say("No slot is free.");
   s.Hello(3);
   s.Say("A message that cannot be.");
-  s.From(1, Published{RoundId(9), Attempt(0)});
+  s.From(1, msg::Published{RoundId(9), Attempt(0)});
   s.Say("A later joiner without the job's transport.");
   s.Hello(1);
-  Ready without = s.ReadyOf(0);
+  msg::Ready without = s.ReadyOf(0);
   without.transports = {{"ucx", "u", ""}};
   s.From(1, without);
   CompareWithFile(s.text(), "refusals");
@@ -80,7 +80,7 @@ TEST(Golden, QuorumIsWaitedFor) {
   s.Reached(0);
   s.Reached(2);
   s.Reached(1);
-  s.From(1, Level{RoundId(0)});
+  s.From(1, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "quorum");
 }
 
@@ -96,7 +96,7 @@ TEST(Golden, DrainedWorkerLeavesWhenNobodyNeedsIt) {
   s.Sealed(0);
   s.Say("Commit(1) closes round 0.");
   s.Sealed(1);
-  s.From(2, Leave{"it was asked to leave"});
+  s.From(2, msg::Leave{"it was asked to leave"});
   s.Say("The last one with the parameters stays.");
   s.Ask(DrainRequested{WorkerId(1)}, "operator: drain 1");
   s.Ask(DrainRequested{WorkerId(0)}, "operator: drain 0");
@@ -126,8 +126,8 @@ TEST(Golden, SlowdownsReachTheirWorkers) {
 TEST(Golden, NobodyIsWholeAnyMore) {
   Story s("Two cannot reach each other, and the only one that both reach is lost", {});
   s.Begin();
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   s.Say(
       "Worker 2 alone owns, until it dies. Nobody is left who could own. When they do not reach "
       "each other anew either, one of them has to go.");
@@ -144,7 +144,7 @@ TEST(Golden, UnreachableBecauseItDied) {
   Story s("The end of a worker is first seen by its peer, which is not to go instead of it",
           {.workers = 2});
   s.Begin();
-  s.From(1, Unreachable{s.Id(0), "connection closed by peer"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection closed by peer"});
   s.Die(0);
   s.Sealed(1);
   s.AllPublishAndApply({1});
@@ -155,8 +155,8 @@ TEST(Golden, BrokenEdge) {
   Story s("Two workers lose each other and reach everybody else: neither owns", {.mapped = false});
   s.Begin();
   s.Sealed(0);
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   s.Sealed(1);
   s.Sealed(2);
   s.Receipts(2, {0, 1});
@@ -168,9 +168,9 @@ TEST(Golden, ABrokenLinkIsMadeAgain) {
           {.workers = 2});
   s.Begin();
   s.Sealed(0);
-  s.From(0, Unreachable{s.Id(1), "connection reset"});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
   s.Say("Once the other end has seen it, too, worker 0 connects again. At first in vain.");
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   s.NotReached(0);
   s.Wait(1.3);
   s.Reached(0);
@@ -179,7 +179,7 @@ TEST(Golden, ABrokenLinkIsMadeAgain) {
   s.AllPublishAndApply({0, 1});
   s.Say(
       "It breaks once more, and worker 0 has heard nothing of that when it says that it is there.");
-  s.From(1, Unreachable{s.Id(0), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
   s.Sealed(0);
   s.Wait(1.3);
   s.Reached(1);

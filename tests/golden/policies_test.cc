@@ -12,7 +12,7 @@ TEST(Golden, BackupLeavesOutTheSlowOne) {
           {.policy = "backup"});
   s.Begin();
   s.Sealed(0);
-  s.From(2, Progress{RoundId(0), 0, 1});
+  s.From(2, msg::Progress{RoundId(0), 0, 1});
   s.Say(
       "Two of three make the round; worker 2's ranges are in the next plan, first of all, for "
       "those that contributed.");
@@ -27,14 +27,14 @@ TEST(Golden, FlexrrMovesWork) {
   Story s("Under `flexrr` the units of who lags go to who is ahead, each in one pair of hands",
           {.policy = "flexrr", .global_batch = 24, .units = 24});
   s.Begin();
-  for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), 1, 2});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Progress{RoundId(0), 1, 2});
   s.Say("Workers 0 and 1 are in their third of eight units, worker 2 is in its first.");
-  for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), 2, 3});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Progress{RoundId(0), 2, 3});
   s.Say("It gives back one; follow-ups double.");
-  s.From(2, Revoked{RoundId(0), 7, 1, false});
-  for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), 3, 4});
+  s.From(2, msg::Revoked{RoundId(0), 7, 1, false});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Progress{RoundId(0), 3, 4});
   s.Say("It has begun more than it was asked to keep; only what is left goes to others.");
-  s.From(2, Revoked{RoundId(0), 6, 3, false});
+  s.From(2, msg::Revoked{RoundId(0), 6, 3, false});
   s.Sealed(2);
   s.Sealed(0);
   s.Sealed(1);
@@ -45,7 +45,7 @@ TEST(Golden, FlexrrFencesWhoIsStuck) {
   Story s("Under `flexrr` a worker that is stuck in a unit is fenced, and its units computed again",
           {.policy = "flexrr", .units = 3});
   s.Begin();
-  s.From(2, Progress{RoundId(0), 0, 1});
+  s.From(2, msg::Progress{RoundId(0), 0, 1});
   s.Sealed(0, 1);
   s.Sealed(1, 1);
   s.Say("Worker 2 is in its unit, and nothing is heard of it.");
@@ -58,7 +58,7 @@ TEST(Golden, WhoIsLeftHasNoPartLeft) {
   Story s("The only one that is left was fenced and has used up its parts: the round begins anew",
           {.policy = "flexrr", .units = 3});
   s.Begin();
-  s.From(2, Progress{RoundId(0), 0, 1});
+  s.From(2, msg::Progress{RoundId(0), 0, 1});
   auto late = s.Seal(2);
   s.Sealed(0, 1);
   s.Sealed(1, 1);
@@ -67,7 +67,7 @@ TEST(Golden, WhoIsLeftHasNoPartLeft) {
   s.From(2, late);
   late.part = PartIndex(1);
   s.From(2, late);
-  s.From(2, Revoked{RoundId(0), 0, 0, true});
+  s.From(2, msg::Revoked{RoundId(0), 0, 0, true});
   s.Die(1);
   s.Die(0);
   s.Sealed(2);
@@ -80,12 +80,12 @@ TEST(Golden, ARevokeThatIsNotAnswered) {
           {.policy = "flexrr", .global_batch = 24, .units = 24});
   s.Begin();
   for (std::uint32_t units = 1; units <= 2; ++units) {
-    for (std::uint32_t w : {0u, 1u}) s.From(w, Progress{RoundId(0), units, units + 1});
+    for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Progress{RoundId(0), units, units + 1});
   }
   s.Wait(3);
   s.Say("Its answer comes late and counts no more.");
-  s.From(2, Revoked{RoundId(0), 7, 1, false});
-  s.From(2, Revoked{RoundId(0), 0, 0, true});
+  s.From(2, msg::Revoked{RoundId(0), 7, 1, false});
+  s.From(2, msg::Revoked{RoundId(0), 0, 0, true});
   s.Sealed(0);
   s.Sealed(1);
   CompareWithFile(s.text(), "revoke_unanswered");
@@ -121,7 +121,7 @@ TEST(Golden, AutoLeavesOutWhomWaitingForIsWorthLess) {
   Story s("Under `auto` a round closes without who takes longer than its samples are worth",
           {.policy = "auto", .units = 3});
   const auto begin = [&s](std::uint64_t round) {
-    for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, Progress{RoundId(round), 0, 1});
+    for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Progress{RoundId(round), 0, 1});
     s.Wait(0.03);
   };
   s.Begin();
@@ -153,10 +153,10 @@ TEST(Golden, PartialTakesWhatIsDone) {
   UsualRounds(&s, 20);
   s.Sealed(0, 1);
   s.Sealed(1, 1);
-  s.From(2, Progress{RoundId(20), 3, 4});
+  s.From(2, msg::Progress{RoundId(20), 3, 4});
   s.Wait(0.004);
   s.Say("It is in its fourth unit and gives the other four back; they come again.");
-  s.From(2, Revoked{RoundId(20), 4, 1, false});
+  s.From(2, msg::Revoked{RoundId(20), 4, 1, false});
   s.Sealed(2, 20, 4);
   CompareWithFile(s.text(), "partial_takes_what_is_done");
 }

@@ -14,7 +14,7 @@ TEST(Golden, NobodyContributesAnyMore) {
   s.Sealed(0);
   s.Die(0);
   s.Say("With worker 1's no, no contribution is left.");
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Sealed(1);
   s.AllPublishAndApply({1});
   s.Sealed(1);
@@ -30,14 +30,14 @@ TEST(Golden, OpenedAgainAsOftenAsItTakes) {
   s.Say("Worker 2 has sealed its part before it knows of the commit.");
   s.From(2, late);
   s.Die(0);
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Say("All begin with their first part again. Worker 2 is too late a second time.");
   late = s.Seal(2);
   s.Sealed(1);
   s.From(2, late);
   s.Die(1);
-  s.From(2, HoldAnswer{Term(1), RoundId(0), Attempt(1), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(1), false});
   s.Say("What is heard of the plan before counts for nothing.");
   s.From(2, late);
   s.Sealed(2);
@@ -60,7 +60,7 @@ TEST(Golden, WhoIsLeftInAReopenedRoundDoesNotFollow) {
   s.Die(0);
   s.Die(1);
   s.Say("With worker 2's no, no contribution to round 1 is left.");
-  s.From(2, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
   s.Hello(0, 0);
   s.Ready(0);
   s.Reached(2);
@@ -83,13 +83,13 @@ TEST(Golden, ComingBackToAReopenedRound) {
   s.Sealed(0);
   s.Die(0);
   s.Say("With worker 1's no, no contribution to round 1 is left.");
-  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
   s.Hello(0, 0);
   s.Ready(0);
   s.Reached(1);
   s.Reached(0);
   s.Say("No round is provisional; what it has copied is the state before the open one.");
-  s.From(0, Level{RoundId(0)});
+  s.From(0, msg::Level{RoundId(0)});
   s.Sealed(1);
   CompareWithFile(s.text(), "reopened_round_rejoin");
 }
@@ -101,15 +101,15 @@ TEST(Golden, StaleAnswersToARoundThatIsOpenAgain) {
   s.Begin();
   s.Sealed(0);
   s.Die(0);
-  s.From(1, HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
   s.Say("What worker 1 says of round 1 is of no matter, but no breach of the protocol.");
-  s.From(1, Revoked{RoundId(1), 3, 1, false});
-  s.From(1, Revoked{RoundId(1), 0, 1, true});
-  s.From(1, Progress{RoundId(1), 1, 1});
-  s.From(1, lockstep::Receipts{RoundId(1), 0, {{s.Id(0), PartIndex(0)}}});
+  s.From(1, msg::Revoked{RoundId(1), 3, 1, false});
+  s.From(1, msg::Revoked{RoundId(1), 0, 1, true});
+  s.From(1, msg::Progress{RoundId(1), 1, 1});
+  s.From(1, msg::Receipts{RoundId(1), 0, {{s.Id(0), PartIndex(0)}}});
   s.Sealed(1);
   s.Say("Of round 2 nobody can have heard.");
-  s.From(1, Progress{RoundId(2), 1, 1});
+  s.From(1, msg::Progress{RoundId(2), 1, 1});
   CompareWithFile(s.text(), "stale_answers");
 }
 
@@ -130,13 +130,13 @@ TEST(Golden, AppliedAndOpenAgain) {
       "Worker 0 dies; worker 1 promises not to apply. Nobody asks worker 2, "
       "which is level with what it has by then.");
   s.Die(0);
-  s.From(1, HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
-  s.From(2, Level{RoundId(0)});
-  s.From(2, lockstep::Applied{RoundId(1), Attempt(0), 0, 0xd, 0});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(2, msg::Level{RoundId(0)});
+  s.From(2, msg::Applied{RoundId(1), Attempt(0), 0, 0xd, 0});
   s.Say("It copies the state again as soon as somebody has that of the attempt which counts.");
   s.Published(1);
   s.Applied(1);
-  s.From(2, Level{RoundId(1)});
+  s.From(2, msg::Level{RoundId(1)});
   CompareWithFile(s.text(), "applied_and_replaced");
 }
 

@@ -13,7 +13,7 @@ TEST(Golden, FullRound) {
   s.Say("Worker 1 is the last; Commit(0) carries the plan of round 1.");
   s.Sealed(0);
   s.Sealed(2);
-  s.From(1, Progress{RoundId(0), 1, 2});
+  s.From(1, msg::Progress{RoundId(0), 1, 2});
   s.Sealed(1);
   s.AllPublishAndApply({0, 1, 2});
   s.Say("Commit(1) closes round 0.");
@@ -106,8 +106,8 @@ TEST(Golden, DigestsDiffer) {
   s.Applied(0, 0xa);
   s.Applied(1, 0xb);
   s.Applied(2, 0xa);
-  s.From(1, Progress{RoundId(1), 1, 1});
-  s.From(1, Level{RoundId(0)});
+  s.From(1, msg::Progress{RoundId(1), 1, 1});
+  s.From(1, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "digests_differ");
 }
 
@@ -116,7 +116,7 @@ TEST(Golden, NoMajority) {
   s.Hello(0);
   s.Ready(0);
   s.Hello(1);
-  Ready other = s.ReadyOf(0);
+  msg::Ready other = s.ReadyOf(0);
   other.dataset_digest = "xyz";
   s.From(1, other);
   CompareWithFile(s.text(), "no_majority");

@@ -69,7 +69,7 @@ void Story::Note(const Action& action) {
         if (to == worker.connection) Learn(slot, *send->message);
       }
     }
-    if (!std::holds_alternative<Ping>(*send->message)) {
+    if (!std::holds_alternative<msg::Ping>(*send->message)) {
       line(fmt::format("-> {}: {}", Receivers(send->to), Describe(*send->message)));
     }
   } else if (const auto* close = std::get_if<Close>(&action)) {
@@ -116,32 +116,32 @@ void Story::TakePlan(Worker* worker, const Plan& plan) {
   }
 }
 
-void Story::Learn(std::uint32_t slot, const ToWorker& message) {
+void Story::Learn(std::uint32_t slot, const msg::ToWorker& message) {
   Worker& worker = state_[slot];
-  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+  if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
     worker.self = welcome->self;
-  } else if (const auto* form = std::get_if<Form>(&message)) {
+  } else if (const auto* form = std::get_if<msg::Form>(&message)) {
     worker.form = *form;
     worker.to_answer = true;
-  } else if (const auto* start = std::get_if<Start>(&message)) {
+  } else if (const auto* start = std::get_if<msg::Start>(&message)) {
     TakePlan(&worker, start->plan);
-  } else if (const auto* commit = std::get_if<Commit>(&message)) {
+  } else if (const auto* commit = std::get_if<msg::Commit>(&message)) {
     worker.commit = *commit;
     if (commit->next) TakePlan(&worker, *commit->next);
-  } else if (const auto* take = std::get_if<TakeSums>(&message)) {
+  } else if (const auto* take = std::get_if<msg::TakeSums>(&message)) {
     worker.commit = take->commit;
-  } else if (const auto* assign = std::get_if<Assign>(&message)) {
+  } else if (const auto* assign = std::get_if<msg::Assign>(&message)) {
     worker.queue.insert(worker.queue.end(), assign->units.begin(), assign->units.end());
-  } else if (const auto* owners = std::get_if<NewOwners>(&message)) {
+  } else if (const auto* owners = std::get_if<msg::NewOwners>(&message)) {
     worker.map_version = owners->owners.version;
-  } else if (const auto* revoke = std::get_if<Revoke>(&message)) {
+  } else if (const auto* revoke = std::get_if<msg::Revoke>(&message)) {
     worker.queue.resize(std::min<std::size_t>(worker.queue.size(), revoke->from));
-  } else if (const auto* fence = std::get_if<FenceRound>(&message)) {
+  } else if (const auto* fence = std::get_if<msg::FenceRound>(&message)) {
     worker.queue.clear();
     worker.fence_order = fence->order;
-  } else if (const auto* attempt = std::get_if<FenceAttempt>(&message)) {
+  } else if (const auto* attempt = std::get_if<msg::FenceAttempt>(&message)) {
     worker.hold_order = attempt->order;
-  } else if (const auto* copy = std::get_if<CatchUp>(&message)) {
+  } else if (const auto* copy = std::get_if<msg::CatchUp>(&message)) {
     worker.copy_order = copy->order;
   }
 }
@@ -176,7 +176,7 @@ void Story::Ask(Event event, const std::string& what) { Step(std::move(event), w
 
 void Story::Connect(std::uint32_t worker) {
   const bool again = state_.contains(worker);
-  const auto parts = again ? state_[worker].ready : lockstep::Ready{};
+  const auto parts = again ? state_[worker].ready : msg::Ready{};
   state_[worker] = {};
   state_[worker].ready = parts;
   state_[worker].connection = ConnectionId(++connections_);
@@ -192,21 +192,21 @@ void Story::Die(std::uint32_t worker) {
   Step(Disconnected{connection, "connection closed"}, fmt::format("worker {} dies", worker));
 }
 
-void Story::From(std::uint32_t worker, FromWorker message) {
+void Story::From(std::uint32_t worker, msg::FromWorker message) {
   // Answers that name no order are to the last one that came.
   const Worker& knows = state_[worker];
   const auto answers = [](std::uint32_t* order, std::uint32_t last) {
     if (*order == 0) *order = last;
   };
-  if (auto* fenced = std::get_if<Revoked>(&message); fenced != nullptr && fenced->fenced) {
+  if (auto* fenced = std::get_if<msg::Revoked>(&message); fenced != nullptr && fenced->fenced) {
     answers(&fenced->order, knows.fence_order);
-  } else if (auto* hold = std::get_if<HoldAnswer>(&message)) {
+  } else if (auto* hold = std::get_if<msg::HoldAnswer>(&message)) {
     answers(&hold->order, knows.hold_order);
-  } else if (auto* level = std::get_if<Level>(&message)) {
+  } else if (auto* level = std::get_if<msg::Level>(&message)) {
     answers(&level->order, knows.copy_order);
-  } else if (auto* copied = std::get_if<Copied>(&message)) {
+  } else if (auto* copied = std::get_if<msg::Copied>(&message)) {
     answers(&copied->order, knows.copy_order);
-  } else if (auto* behind = std::get_if<Behind>(&message)) {
+  } else if (auto* behind = std::get_if<msg::Behind>(&message)) {
     answers(&behind->order, knows.copy_order);
   }
   const std::string line = fmt::format("worker {}: {}", worker, Describe(message));
@@ -217,13 +217,13 @@ void Story::TellState(std::uint32_t worker, std::uint64_t round, bool another) {
   const std::vector<std::byte> state(16, another ? std::byte{1} : std::byte{0});
   DigestStream digest;
   digest.Update(state);
-  From(worker, ReplicaDigest{RoundId(round), Attempt(0), digest.Digest()});
+  From(worker, msg::ReplicaDigest{RoundId(round), Attempt(0), digest.Digest()});
 }
 
 void Story::Upload(std::uint32_t worker, std::uint64_t round, bool another) {
   const std::vector<std::byte> tensor(8, another ? std::byte{1} : std::byte{0});
   for (std::uint32_t t : {0u, 1u}) {
-    From(worker, StateChunk{RoundId(round), t, 0, t == 1, tensor});
+    From(worker, msg::StateChunk{RoundId(round), t, 0, t == 1, tensor});
   }
 }
 
@@ -234,7 +234,7 @@ void Story::Saved(std::uint64_t round, const std::string& error) {
 
 void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
   Connect(worker);
-  lockstep::Hello hello;
+  msg::Hello hello;
   hello.version = "0.1.0";
   hello.host = "host";
   hello.device = "cpu";
@@ -243,7 +243,7 @@ void Story::Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted) {
 }
 
 void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) {
-  lockstep::Ready ready;
+  msg::Ready ready;
   ready.transports = {{"ucx", ucx ? "u" : "", ucx ? "" : "libucp.so was not found"},
                       {"tcp", "t", ""}};
   ready.dataset_digest = "abc";
@@ -257,8 +257,8 @@ void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) 
 }
 
 void Story::NotReached(std::uint32_t worker) {
-  const Form& form = state_[worker].form;
-  lockstep::Reached reached;
+  const msg::Form& form = state_[worker].form;
+  msg::Reached reached;
   reached.formation = form.formation;
   state_[worker].to_answer = false;
   for (const auto* list : {&form.connect_to, &form.expect}) {
@@ -270,9 +270,9 @@ void Story::NotReached(std::uint32_t worker) {
 }
 
 void Story::Reached(std::uint32_t worker) {
-  const Form& form = state_[worker].form;
+  const msg::Form& form = state_[worker].form;
   state_[worker].to_answer = false;
-  lockstep::Reached reached;
+  msg::Reached reached;
   reached.formation = form.formation;
   for (const auto* list : {&form.connect_to, &form.expect}) {
     for (const PeerInfo& peer : *list) {
@@ -286,9 +286,9 @@ void Story::Sealed(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) 
   From(slot, Seal(slot, unit_ms, units));
 }
 
-lockstep::Sealed Story::Seal(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) {
+msg::Sealed Story::Seal(std::uint32_t slot, std::int64_t unit_ms, std::size_t units) {
   Worker& worker = state_[slot];
-  lockstep::Sealed sealed;
+  msg::Sealed sealed;
   sealed.round = worker.round;
   sealed.plan = worker.plan;
   sealed.part = PartIndex(worker.parts++);
@@ -304,7 +304,7 @@ lockstep::Sealed Story::Seal(std::uint32_t slot, std::int64_t unit_ms, std::size
 }
 
 void Story::Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors) {
-  lockstep::Receipts receipts;
+  msg::Receipts receipts;
   receipts.round = state_[owner].round;
   receipts.map_version = state_[owner].map_version;
   for (const std::uint32_t slot : contributors) receipts.parts.push_back({Id(slot), PartIndex(0)});
@@ -312,19 +312,19 @@ void Story::Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributor
 }
 
 void Story::Published(std::uint32_t worker) {
-  const Commit& commit = *state_[worker].commit;
-  From(worker, lockstep::Published{commit.round, commit.attempt});
+  const msg::Commit& commit = *state_[worker].commit;
+  From(worker, msg::Published{commit.round, commit.attempt});
 }
 
 void Story::Applied(std::uint32_t worker, std::uint64_t digest) {
-  const Commit& commit = *state_[worker].commit;
-  From(worker, lockstep::Applied{commit.round, commit.attempt, 0, digest, 0});
+  const msg::Commit& commit = *state_[worker].commit;
+  From(worker, msg::Applied{commit.round, commit.attempt, 0, digest, 0});
 }
 
 void Story::Pong(std::uint32_t worker) {
   const bool was_quiet = quiet_;
   quiet_ = true;
-  From(worker, lockstep::Pong{0, now_.time_since_epoch().count(), 0});
+  From(worker, msg::Pong{0, now_.time_since_epoch().count(), 0});
   quiet_ = was_quiet;
 }
 

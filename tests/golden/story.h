@@ -39,7 +39,7 @@ class Story {
   void Ask(Event event, const std::string& what);  // an operator
   void Connect(std::uint32_t worker);
   void Die(std::uint32_t worker);
-  void From(std::uint32_t worker, FromWorker message);
+  void From(std::uint32_t worker, msg::FromWorker message);
   // Its state after the round is all zeros, or another one.
   void TellState(std::uint32_t worker, std::uint64_t round, bool another = false);
   void Upload(std::uint32_t worker, std::uint64_t round, bool another = false);
@@ -52,8 +52,8 @@ class Story {
   // All it has to do, or the first `units` of it; each took `unit_ms`.
   void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});
   // The same, to be said later.
-  lockstep::Sealed Seal(std::uint32_t worker, std::int64_t unit_ms = 0,
-                        std::size_t units = ~std::size_t{0});
+  msg::Sealed Seal(std::uint32_t worker, std::int64_t unit_ms = 0,
+                   std::size_t units = ~std::size_t{0});
   void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
   void Published(std::uint32_t worker);
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
@@ -75,15 +75,15 @@ class Story {
   std::uint32_t HoldOrder(std::uint32_t worker) const { return state_.at(worker).hold_order; }
   std::uint32_t CopyOrder(std::uint32_t worker) const { return state_.at(worker).copy_order; }
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
-  const lockstep::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
+  const msg::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
   const std::string& text() const { return text_; }
 
  private:
   struct Worker {
     ConnectionId connection;
     MemberId self;
-    lockstep::Ready ready;
-    Form form;
+    msg::Ready ready;
+    msg::Form form;
     bool never_reaches = false;
     bool to_answer = false;   // the form
     RoundId round;            // whose units these are
@@ -91,7 +91,7 @@ class Story {
     std::vector<Unit> queue;  // not yet sealed
     std::uint8_t parts = 0;
     std::uint32_t map_version = 0;
-    std::optional<Commit> commit;
+    std::optional<msg::Commit> commit;
     std::uint32_t fence_order = 0;  // of the last FenceRound, FenceAttempt and CatchUp
     std::uint32_t hold_order = 0;
     std::uint32_t copy_order = 0;
@@ -99,7 +99,7 @@ class Story {
   void Step(Event event, const std::string& line);
   void Note(const Action& action);
   void AnswerAll();
-  void Learn(std::uint32_t worker, const ToWorker& message);
+  void Learn(std::uint32_t worker, const msg::ToWorker& message);
   void TakePlan(Worker* worker, const Plan& plan);
   std::string Receivers(const std::vector<ConnectionId>& to) const;
 

@@ -15,7 +15,7 @@ class CheckerTest : public ::testing::Test {
  protected:
   CheckerTest() {
     for (const MemberId& id : {kZero, kOne}) {
-      Welcome welcome;
+      msg::Welcome welcome;
       welcome.self = id;
       Send({id}, welcome);
     }
@@ -24,7 +24,7 @@ class CheckerTest : public ::testing::Test {
                          {kOne, {{UnitIndex(2), {8, 12}}}}};
     plan_.owners = {0, {{kZero, 1}, {kOne, 1}}};
     plan_.members = {kZero, kOne};
-    Send({kZero, kOne}, Start{StateSource::kSeed, plan_, 0});
+    Send({kZero, kOne}, msg::Start{StateSource::kSeed, plan_, 0});
   }
 
   static coordinator::StartParameters Parameters() {
@@ -35,17 +35,17 @@ class CheckerTest : public ::testing::Test {
   static coordinator::ConnectionId Of(const MemberId& id) {
     return coordinator::ConnectionId(id.worker.value + 1);
   }
-  void Send(const std::vector<MemberId>& to, ToWorker message) {
+  void Send(const std::vector<MemberId>& to, msg::ToWorker message) {
     coordinator::Send send;
     for (const MemberId& id : to) send.to.push_back(Of(id));
-    send.message = std::make_shared<const ToWorker>(std::move(message));
+    send.message = std::make_shared<const msg::ToWorker>(std::move(message));
     checker_.OnSend(send);
   }
-  void From(const MemberId& from, FromWorker message) {
+  void From(const MemberId& from, msg::FromWorker message) {
     checker_.OnEvent(coordinator::Received{Of(from), std::move(message)});
   }
   void Seal(const MemberId& from, const std::vector<Unit>& units) {
-    Sealed sealed;
+    msg::Sealed sealed;
     sealed.round = RoundId(0);
     for (const Unit& unit : units) {
       sealed.units.push_back({unit, 0, 1});
@@ -54,10 +54,10 @@ class CheckerTest : public ::testing::Test {
     From(from, sealed);
   }
   void Receipt(const MemberId& from, const MemberId& of) {
-    From(from, Receipts{RoundId(0), 0, {{of, PartIndex(0)}}});
+    From(from, msg::Receipts{RoundId(0), 0, {{of, PartIndex(0)}}});
   }
-  Commit BothParts() {
-    Commit commit;
+  msg::Commit BothParts() {
+    msg::Commit commit;
     commit.parts = {{kZero, PartIndex(0), 1, 8}, {kOne, PartIndex(0), 1, 4}};
     commit.owners = plan_.owners;
     commit.members = plan_.members;
@@ -128,7 +128,7 @@ TEST_F(CheckerTest, SeesASampleInTwoParts) {
 }
 
 TEST_F(CheckerTest, SeesAUnitThatWasNotHeld) {
-  From(kZero, Revoked{RoundId(0), 1});
+  From(kZero, msg::Revoked{RoundId(0), 1});
   SealAll();
   Send({kZero, kOne}, BothParts());
   EXPECT_NE(checker_.failure().find("did not hold"), std::string::npos) << checker_.failure();
@@ -136,7 +136,7 @@ TEST_F(CheckerTest, SeesAUnitThatWasNotHeld) {
 
 TEST_F(CheckerTest, SeesARateOfAnotherPosition) {
   SealAll();
-  Commit commit = BothParts();
+  msg::Commit commit = BothParts();
   commit.learning_rate = static_cast<float>(OptimizerSection().lr);  // the warm-up's second
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("learning rate"), std::string::npos) << checker_.failure();
@@ -171,7 +171,7 @@ TEST_F(CheckerTest, SeesAnHonestWorkerPutOut) {
 
 TEST_F(CheckerTest, SeesASmallRoundThatCountsAsAWholeStep) {
   SealAll();
-  Commit commit = BothParts();
+  msg::Commit commit = BothParts();
   commit.fraction = 1;
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("of a step"), std::string::npos) << checker_.failure();
@@ -179,7 +179,7 @@ TEST_F(CheckerTest, SeesASmallRoundThatCountsAsAWholeStep) {
 
 TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
   SealAll();
-  Commit commit = BothParts();
+  msg::Commit commit = BothParts();
   commit.scale = 0.5f;
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("scale"), std::string::npos) << checker_.failure();
@@ -196,7 +196,7 @@ TEST_F(CheckerTest, SeesACommitAfterTheClose) {
   Send({kZero, kOne}, BothParts());
   checker_.OnClosed(Record());
   ASSERT_EQ(checker_.failure(), "");
-  Commit commit = BothParts();
+  msg::Commit commit = BothParts();
   commit.attempt = Attempt(1);
   Send({kZero, kOne}, commit);
   EXPECT_NE(checker_.failure().find("after it was closed"), std::string::npos)

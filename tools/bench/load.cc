@@ -95,12 +95,12 @@ class Load::Impl {
   Status ReadAll(const std::vector<Connection*>& ready);
   void RunTimers();
   Status FlushAll();
-  void Note(const Commit& commit, Time arrived);
+  void Note(const msg::Commit& commit, Time arrived);
   // A spaced round's commit has come to some workers: they say nothing before all have it, or
   // the answers of the first ones would delay the reading of the last.
   bool Holds() const { return compute_.spaced() && seen_by_ > 0 && seen_by_ < options_.workers; }
   void Touch(Connection* connection) { dirty_.push_back(connection); }
-  Result<std::shared_ptr<const ToWorker>> Decode(std::span<const std::byte> frame);
+  Result<std::shared_ptr<const msg::ToWorker>> Decode(std::span<const std::byte> frame);
 
   const LoadOptions options_;
   const OnCommit on_commit_;
@@ -114,7 +114,7 @@ class Load::Impl {
   std::size_t open_ = 0;
   // The last frame. Most of the bytes are commits, the same for all.
   std::string last_bytes_;
-  std::shared_ptr<const ToWorker> last_message_;
+  std::shared_ptr<const msg::ToWorker> last_message_;
 
   Time needed_;  // the last write of what a round needs
   CommitSeen seen_;
@@ -140,10 +140,10 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   void Answer();  // what has come and was held back
   Status Flush();
 
-  void Send(FromWorker message) override {
+  void Send(msg::FromWorker message) override {
     if (fd_ < 0) return;
-    needed_ = needed_ || std::holds_alternative<Sealed>(message) ||
-              std::holds_alternative<Receipts>(message);
+    needed_ = needed_ || std::holds_alternative<msg::Sealed>(message) ||
+              std::holds_alternative<msg::Receipts>(message);
     if (out_.empty()) load_->Touch(this);
     out_ += control::FrameOf(control::Encode(message));
   }
@@ -173,8 +173,8 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   control::FrameReader reader_;
   Time arrived_;  // what was read last
   std::string out_;
-  std::vector<std::shared_ptr<const ToWorker>> held_;  // not yet shown to the worker
-  bool needed_ = false;                                // a round needs what is in out_
+  std::vector<std::shared_ptr<const msg::ToWorker>> held_;  // not yet shown to the worker
+  bool needed_ = false;                                     // a round needs what is in out_
   simulate::ModelledWorker worker_;
 };
 
@@ -221,11 +221,12 @@ Status Load::Impl::Connection::TakeFrames() {
     if (!*frame) return {};
     auto message = load_->Decode(**frame);
     if (!message) return message.error();
-    if (const auto* refused = std::get_if<Refuse>(message->get())) {
+    if (const auto* refused = std::get_if<msg::Refuse>(message->get())) {
       return Error{ErrorCode::kRefused, "the coordinator refuses a worker: " + refused->reason};
     }
     held_.push_back(*message);
-    if (const auto* commit = std::get_if<Commit>(message->get())) load_->Note(*commit, arrived_);
+    if (const auto* commit = std::get_if<msg::Commit>(message->get()))
+      load_->Note(*commit, arrived_);
     if (!load_->Holds()) Answer();
   }
 }
@@ -257,18 +258,18 @@ Status Load::Impl::Connection::Flush() {
   return {};
 }
 
-Result<std::shared_ptr<const ToWorker>> Load::Impl::Decode(std::span<const std::byte> frame) {
+Result<std::shared_ptr<const msg::ToWorker>> Load::Impl::Decode(std::span<const std::byte> frame) {
   const std::string_view bytes(reinterpret_cast<const char*>(frame.data()), frame.size());
   if (last_message_ == nullptr || bytes != last_bytes_) {
     auto message = control::DecodeToWorker(frame);
     if (!message) return message.error();
     last_bytes_ = bytes;
-    last_message_ = std::make_shared<const ToWorker>(*std::move(message));
+    last_message_ = std::make_shared<const msg::ToWorker>(*std::move(message));
   }
   return last_message_;
 }
 
-void Load::Impl::Note(const Commit& commit, Time arrived) {
+void Load::Impl::Note(const msg::Commit& commit, Time arrived) {
   if (seen_by_ == 0 || commit.round != seen_.round) {
     seen_ = {commit.round, needed_, arrived, arrived};
     seen_by_ = 0;

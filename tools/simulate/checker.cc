@@ -20,19 +20,19 @@ void Checker::OnEvent(const coordinator::Event& event) {
   const auto member = members_.find(received->connection);
   if (member == members_.end()) return;
   const MemberId& from = member->second;
-  if (const auto* sealed = std::get_if<Sealed>(&received->message)) On(from, *sealed);
-  if (const auto* receipts = std::get_if<Receipts>(&received->message)) On(from, *receipts);
-  if (const auto* revoked = std::get_if<Revoked>(&received->message)) On(from, *revoked);
-  if (const auto* reached = std::get_if<Reached>(&received->message)) On(from, *reached);
-  if (const auto* applied = std::get_if<Applied>(&received->message)) On(from, *applied);
-  if (const auto* level = std::get_if<Level>(&received->message)) {
+  if (const auto* sealed = std::get_if<msg::Sealed>(&received->message)) On(from, *sealed);
+  if (const auto* receipts = std::get_if<msg::Receipts>(&received->message)) On(from, *receipts);
+  if (const auto* revoked = std::get_if<msg::Revoked>(&received->message)) On(from, *revoked);
+  if (const auto* reached = std::get_if<msg::Reached>(&received->message)) On(from, *reached);
+  if (const auto* applied = std::get_if<msg::Applied>(&received->message)) On(from, *applied);
+  if (const auto* level = std::get_if<msg::Level>(&received->message)) {
     live_.insert(from);
     next_[from] = level->round.Next();
   }
-  if (std::holds_alternative<Leave>(received->message)) Out(from);
+  if (std::holds_alternative<msg::Leave>(received->message)) Out(from);
 }
 
-void Checker::On(const MemberId& from, const Sealed& m) {
+void Checker::On(const MemberId& from, const msg::Sealed& m) {
   // Of work that a later attempt has made void.
   if (m.round > planned_ || (m.round == planned_ && m.plan != plan_)) return;
   // Said before it knew of the commit that its work was carried over.
@@ -40,13 +40,13 @@ void Checker::On(const MemberId& from, const Sealed& m) {
   sealed_[{from, carried ? planned_ : m.round, m.part}] = m;
 }
 
-void Checker::On(const MemberId& from, const Receipts& m) {
+void Checker::On(const MemberId& from, const msg::Receipts& m) {
   for (const ReceivedPart& part : m.parts) {
     receipts_.insert({from, m.map_version, PartKey(part.member, m.round, part.part)});
   }
 }
 
-void Checker::On(const MemberId& from, const Revoked& m) {
+void Checker::On(const MemberId& from, const msg::Revoked& m) {
   if (m.round != planned_) return;
   std::vector<UnitIndex>& queue = queues_[from];
   while (queue.size() > m.from) {
@@ -55,13 +55,13 @@ void Checker::On(const MemberId& from, const Revoked& m) {
   }
 }
 
-void Checker::On(const MemberId& from, const Reached& m) {
+void Checker::On(const MemberId& from, const msg::Reached& m) {
   for (const PeerPath& path : m.peers) {
     if (path.reached && path.mapped) mapped_.insert({from, path.peer});
   }
 }
 
-void Checker::On(const MemberId& from, const Applied& m) {
+void Checker::On(const MemberId& from, const msg::Applied& m) {
   const auto next = next_.find(from);
   if (next != next_.end()) next->second = std::max(next->second, m.round.Next());
 }
@@ -83,11 +83,11 @@ void Checker::Out(const MemberId& member) {
 // --- what the coordinator says
 
 void Checker::OnSend(const coordinator::Send& send) {
-  const ToWorker& message = *send.message;
+  const msg::ToWorker& message = *send.message;
   const auto receiver = members_.find(send.to.front());
-  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+  if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
     members_[send.to.front()] = welcome->self;
-  } else if (const auto* start = std::get_if<Start>(&message)) {
+  } else if (const auto* start = std::get_if<msg::Start>(&message)) {
     if (start->source != StateSource::kPeers) {
       for (const auto connection : send.to) {
         live_.insert(members_[connection]);
@@ -100,17 +100,17 @@ void Checker::OnSend(const coordinator::Send& send) {
     } else if (known != plans_.end() && known->second < start->plan.attempt) {
       OnPlanAnew(start->plan);
     }
-  } else if (const auto* commit = std::get_if<Commit>(&message)) {
+  } else if (const auto* commit = std::get_if<msg::Commit>(&message)) {
     OnCommit(*commit);
-  } else if (const auto* left = std::get_if<MemberLeft>(&message)) {
+  } else if (const auto* left = std::get_if<msg::MemberLeft>(&message)) {
     Out(left->member);
   } else if (receiver == members_.end()) {
     return;
-  } else if (const auto* assign = std::get_if<Assign>(&message)) {
+  } else if (const auto* assign = std::get_if<msg::Assign>(&message)) {
     OnAssign(receiver->second, *assign);
-  } else if (std::holds_alternative<FenceRound>(message)) {
+  } else if (std::holds_alternative<msg::FenceRound>(message)) {
     Release(receiver->second);
-  } else if (std::holds_alternative<CatchUp>(message)) {
+  } else if (std::holds_alternative<msg::CatchUp>(message)) {
     Out(receiver->second);
   }
 }
@@ -183,7 +183,7 @@ void Checker::OnPlan(const Plan& plan) {
 }
 
 // What is in no part of the commit goes on in the next round.
-void Checker::Carry(const Commit& m) {
+void Checker::Carry(const msg::Commit& m) {
   for (const CommittedPart& part : m.parts) {
     for (const UnitIndex unit : queues_[part.member]) {
       holders_.erase(unit);
@@ -214,7 +214,7 @@ void Checker::Carry(const Commit& m) {
   }
 }
 
-void Checker::OnAssign(const MemberId& to, const Assign& m) {
+void Checker::OnAssign(const MemberId& to, const msg::Assign& m) {
   if (m.round != planned_) {
     Fail("units of round {} are assigned while round {} is planned", m.round, planned_);
   }
@@ -226,7 +226,7 @@ void Checker::OnAssign(const MemberId& to, const Assign& m) {
   }
 }
 
-void Checker::OnCommit(const Commit& m) {
+void Checker::OnCommit(const msg::Commit& m) {
   const std::pair now(m.round, m.attempt);
   // The same again, for another writer of the checkpoint, or because it is the last after all.
   if (committed_ == now) {
@@ -273,7 +273,7 @@ void Checker::OnCommit(const Commit& m) {
   std::erase_if(rounds_, [&](const auto& r) { return old(r.first); });
 }
 
-void Checker::CheckParts(const Commit& m) {
+void Checker::CheckParts(const msg::Commit& m) {
   if (m.parts.empty()) Fail("round {} is committed over nothing", m.round);
   IntervalSet ranges;
   std::uint64_t samples = 0;
@@ -307,7 +307,7 @@ void Checker::CheckParts(const Commit& m) {
   }
 }
 
-void Checker::CheckScalars(const Commit& m) {
+void Checker::CheckScalars(const msg::Commit& m) {
   if (m.scale != static_cast<float>(1.0 / static_cast<double>(m.samples))) {
     Fail("round {}: the scale is not 1 / samples", m.round);
   }
@@ -372,7 +372,7 @@ void Checker::CheckLocalRate(const Plan& plan) {
   }
 }
 
-void Checker::CheckDelivered(const Commit& m) {
+void Checker::CheckDelivered(const msg::Commit& m) {
   // Later attempts are over what their new owners still have to fetch.
   if (m.attempt.value > 0) return;
   for (const CommittedPart& part : m.parts) {

@@ -72,24 +72,24 @@ class Checker {
     UnitIndex unit;
   };
 
-  void On(const MemberId& from, const Sealed& m);
-  void On(const MemberId& from, const Receipts& m);
-  void On(const MemberId& from, const Revoked& m);
-  void On(const MemberId& from, const Reached& m);
-  void On(const MemberId& from, const Applied& m);
+  void On(const MemberId& from, const msg::Sealed& m);
+  void On(const MemberId& from, const msg::Receipts& m);
+  void On(const MemberId& from, const msg::Revoked& m);
+  void On(const MemberId& from, const msg::Reached& m);
+  void On(const MemberId& from, const msg::Applied& m);
   void OnPlan(const Plan& plan);
   void OnPlanAnew(const Plan& plan);
-  void OnAssign(const MemberId& to, const Assign& m);
-  void OnCommit(const Commit& m);
-  void Carry(const Commit& m);
-  void CheckParts(const Commit& m);
-  void CheckScalars(const Commit& m);
+  void OnAssign(const MemberId& to, const msg::Assign& m);
+  void OnCommit(const msg::Commit& m);
+  void Carry(const msg::Commit& m);
+  void CheckParts(const msg::Commit& m);
+  void CheckScalars(const msg::Commit& m);
   // The rate of the schedule after so many updates of whole rounds.
   double Rate(double position) const;
   void CheckLocalRate(const Plan& plan);
   void CheckNobodyIsPast(RoundId round);
   void CheckRecord(const coordinator::RoundRecord& record);
-  void CheckDelivered(const Commit& m);
+  void CheckDelivered(const msg::Commit& m);
   void Release(const MemberId& member);
   void Out(const MemberId& member);
   template <class... Args>
@@ -114,13 +114,13 @@ class Checker {
   std::map<UnitIndex, MemberId> holders_;  // of its units that are in somebody's hands
   std::map<MemberId, std::vector<UnitIndex>> queues_;
   std::vector<Doubt> doubts_;
-  std::map<PartKey, Sealed> sealed_;
+  std::map<PartKey, msg::Sealed> sealed_;
   std::set<std::tuple<MemberId, std::uint32_t, PartKey>> receipts_;  // owner, map version, part
 
-  std::map<RoundId, Round> rounds_;   // the planned one and some before it
-  std::map<MemberId, RoundId> next_;  // the first round that is not in its parameters
-  std::vector<SampleRange> carried_;  // by commit_
-  std::optional<Commit> commit_;      // the last
+  std::map<RoundId, Round> rounds_;    // the planned one and some before it
+  std::map<MemberId, RoundId> next_;   // the first round that is not in its parameters
+  std::vector<SampleRange> carried_;   // by commit_
+  std::optional<msg::Commit> commit_;  // the last
   std::optional<std::pair<RoundId, Attempt>> committed_;
   std::optional<RoundId> closed_;
   std::optional<Epoch> epoch_;

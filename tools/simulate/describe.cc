@@ -57,7 +57,7 @@ std::string Describe(const Plan& plan) {
   return fmt::format("{} {}, members {}", text, Owners(plan.owners), Members(plan.members));
 }
 
-std::string Describe(const Commit& commit) {
+std::string Describe(const msg::Commit& commit) {
   std::string text = fmt::format("Commit {} attempt {} (update {}): parts", commit.round,
                                  commit.attempt, commit.update);
   for (const CommittedPart& part : commit.parts) {
@@ -92,72 +92,72 @@ const char* Name(StateSource source) {
 }
 
 struct ToWorkerWords {
-  std::string operator()(const Welcome& m) const {
+  std::string operator()(const msg::Welcome& m) const {
     return fmt::format("Welcome as worker {} (incarnation {}) of {}, the job is {:.3f} s old",
                        m.self.worker, m.self.incarnation, m.workers, Seconds(Duration(m.age_ns)));
   }
-  std::string operator()(const Refuse& m) const {
+  std::string operator()(const msg::Refuse& m) const {
     return fmt::format("Refuse{}: {}", m.try_again ? " for now" : "", m.reason);
   }
-  std::string operator()(const Form& m) const {
+  std::string operator()(const msg::Form& m) const {
     return fmt::format("Form {} over {}: connect to {}, expect {}", m.formation, m.transport,
                        Peers(m.connect_to), Peers(m.expect));
   }
-  std::string operator()(const MemberLeft& m) const {
+  std::string operator()(const msg::MemberLeft& m) const {
     return fmt::format("MemberLeft {}: {}", m.member.worker, m.reason);
   }
-  std::string operator()(const Start& m) const {
+  std::string operator()(const msg::Start& m) const {
     return fmt::format("Start from {}: {}", Name(m.source), Describe(m.plan));
   }
-  std::string operator()(const Commit& m) const { return Describe(m); }
-  std::string operator()(const Revoke& m) const {
+  std::string operator()(const msg::Commit& m) const { return Describe(m); }
+  std::string operator()(const msg::Revoke& m) const {
     return fmt::format("Revoke round {} from position {}, order {}", m.round, m.from, m.order);
   }
-  std::string operator()(const Assign& m) const {
+  std::string operator()(const msg::Assign& m) const {
     return fmt::format("Assign round {}: {}, order {}", m.round, Units(m.units), m.order);
   }
-  std::string operator()(const FenceRound& m) const {
+  std::string operator()(const msg::FenceRound& m) const {
     return fmt::format("FenceRound {}", m.round);
   }
-  std::string operator()(const NewOwners& m) const {
+  std::string operator()(const msg::NewOwners& m) const {
     return fmt::format("NewOwners round {}: {}", m.round, Owners(m.owners));
   }
-  std::string operator()(const FenceAttempt& m) const {
+  std::string operator()(const msg::FenceAttempt& m) const {
     return fmt::format("FenceAttempt {} of round {}: do you hold all sums?", m.attempt, m.round);
   }
-  std::string operator()(const TakeSums& m) const {
+  std::string operator()(const msg::TakeSums& m) const {
     return fmt::format("TakeSums of round {} attempt {} from {}", m.commit.round, m.commit.attempt,
                        m.holder.worker);
   }
-  std::string operator()(const CatchUp& m) const {
+  std::string operator()(const msg::CatchUp& m) const {
     return fmt::format("CatchUp from {}, open round {}", m.donor.worker, m.open_round);
   }
-  std::string operator()(const Evaluate& m) const {
+  std::string operator()(const msg::Evaluate& m) const {
     return fmt::format("Evaluate {} after round {}: {}", m.evaluation, m.round, Range(m.range));
   }
-  std::string operator()(const StateChunk&) const { return "StateChunk"; }
-  std::string operator()(const Finish& m) const {
+  std::string operator()(const msg::StateChunk&) const { return "StateChunk"; }
+  std::string operator()(const msg::Finish& m) const {
     return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
   }
-  std::string operator()(const SetSlowdown& m) const {
+  std::string operator()(const msg::SetSlowdown& m) const {
     std::string lines = m.specs;
     for (auto at = lines.find('\n'); at != std::string::npos; at = lines.find('\n', at + 1)) {
       lines.replace(at, 1, at + 1 == lines.size() ? "" : "; ");
     }
     return fmt::format("SetSlowdown {}", lines.empty() ? "none" : lines);
   }
-  std::string operator()(const AskToLeave& m) const {
+  std::string operator()(const msg::AskToLeave& m) const {
     return fmt::format("AskToLeave: {}", m.reason);
   }
-  std::string operator()(const Ping&) const { return "Ping"; }
+  std::string operator()(const msg::Ping&) const { return "Ping"; }
 };
 
 struct FromWorkerWords {
-  std::string operator()(const Hello& m) const {
+  std::string operator()(const msg::Hello& m) const {
     return fmt::format("Hello, protocol {}{}", m.protocol,
                        m.wanted ? fmt::format(", wants slot {}", *m.wanted) : "");
   }
-  std::string operator()(const Ready& m) const {
+  std::string operator()(const msg::Ready& m) const {
     std::string offers;
     for (const TransportOffer& offer : m.transports) {
       if (!offer.address.empty()) offers += fmt::format(" {}", offer.name);
@@ -165,7 +165,7 @@ struct FromWorkerWords {
     return fmt::format("Ready, data {}, {} samples, offers{}", m.dataset_digest, m.train_samples,
                        offers);
   }
-  std::string operator()(const Reached& m) const {
+  std::string operator()(const msg::Reached& m) const {
     std::string text = fmt::format("Reached {}:", m.formation);
     for (const PeerPath& path : m.peers) {
       text += fmt::format(" {}{}", path.peer.worker,
@@ -173,58 +173,62 @@ struct FromWorkerWords {
     }
     return text;
   }
-  std::string operator()(const Progress& m) const {
+  std::string operator()(const msg::Progress& m) const {
     return fmt::format("Progress round {}: {} units done", m.round, m.units_done);
   }
-  std::string operator()(const Sealed& m) const {
+  std::string operator()(const msg::Sealed& m) const {
     std::vector<Unit> units;
     for (const UnitTiming& timing : m.units) units.push_back(timing.unit);
     return fmt::format("Sealed round {} part {}: {}", m.round, m.part, Units(units));
   }
-  std::string operator()(const Receipts& m) const {
+  std::string operator()(const msg::Receipts& m) const {
     std::string text = fmt::format("Receipts round {} v{}:", m.round, m.map_version);
     for (const ReceivedPart& part : m.parts) {
       text += fmt::format(" {}.{}", part.member.worker, part.part);
     }
     return text;
   }
-  std::string operator()(const Revoked& m) const {
+  std::string operator()(const msg::Revoked& m) const {
     if (m.fenced) return fmt::format("Revoked round {}: knows of the fence", m.round);
     return fmt::format("Revoked round {} from position {}, order {}", m.round, m.from, m.order);
   }
-  std::string operator()(const Published& m) const {
+  std::string operator()(const msg::Published& m) const {
     return fmt::format("Published round {} attempt {}", m.round, m.attempt);
   }
-  std::string operator()(const Applied& m) const {
+  std::string operator()(const msg::Applied& m) const {
     return fmt::format("Applied round {} attempt {}, digest {:x}", m.round, m.attempt, m.digest);
   }
-  std::string operator()(const HoldAnswer& m) const {
+  std::string operator()(const msg::HoldAnswer& m) const {
     return fmt::format("HoldAnswer round {} attempt {}: {}", m.round, m.attempt,
                        m.holds_all ? "yes" : "no");
   }
-  std::string operator()(const Behind& m) const { return fmt::format("Behind: {}", m.reason); }
-  std::string operator()(const Level& m) const { return fmt::format("Level at round {}", m.round); }
-  std::string operator()(const Unreachable& m) const {
+  std::string operator()(const msg::Behind& m) const { return fmt::format("Behind: {}", m.reason); }
+  std::string operator()(const msg::Level& m) const {
+    return fmt::format("Level at round {}", m.round);
+  }
+  std::string operator()(const msg::Unreachable& m) const {
     return fmt::format("Unreachable {}: {}", m.peer.worker, m.reason);
   }
-  std::string operator()(const EvaluationResult& m) const {
+  std::string operator()(const msg::EvaluationResult& m) const {
     return fmt::format("EvaluationResult {}: {} right of {}", m.evaluation, m.correct,
                        Range(m.range));
   }
-  std::string operator()(const StateChunk& m) const {
+  std::string operator()(const msg::StateChunk& m) const {
     return fmt::format("StateChunk after round {}: tensor {} at {}, {} bytes{}", m.round, m.tensor,
                        m.offset, m.bytes.size(), m.last ? ", the last" : "");
   }
-  std::string operator()(const Final& m) const { return fmt::format("Final {}", m.params_digest); }
-  std::string operator()(const Leave& m) const { return fmt::format("Leave: {}", m.reason); }
-  std::string operator()(const Pong&) const { return "Pong"; }
-  std::string operator()(const Copied& m) const {
+  std::string operator()(const msg::Final& m) const {
+    return fmt::format("Final {}", m.params_digest);
+  }
+  std::string operator()(const msg::Leave& m) const { return fmt::format("Leave: {}", m.reason); }
+  std::string operator()(const msg::Pong&) const { return "Pong"; }
+  std::string operator()(const msg::Copied& m) const {
     return fmt::format("Copied: {} values are there", m.values);
   }
-  std::string operator()(const CheckpointTaken& m) const {
+  std::string operator()(const msg::CheckpointTaken& m) const {
     return fmt::format("CheckpointTaken: {} bytes", m.bytes);
   }
-  std::string operator()(const ReplicaDigest& m) const {
+  std::string operator()(const msg::ReplicaDigest& m) const {
     return fmt::format("ReplicaDigest round {} attempt {}: {}", m.round, m.attempt,
                        ToString(m.digest));
   }
@@ -232,8 +236,10 @@ struct FromWorkerWords {
 
 }  // namespace
 
-std::string Describe(const FromWorker& message) { return std::visit(FromWorkerWords{}, message); }
-std::string Describe(const ToWorker& message) { return std::visit(ToWorkerWords{}, message); }
+std::string Describe(const msg::FromWorker& message) {
+  return std::visit(FromWorkerWords{}, message);
+}
+std::string Describe(const msg::ToWorker& message) { return std::visit(ToWorkerWords{}, message); }
 
 std::string Describe(const RoundRecord& record) {
   std::string text = fmt::format("round {} closed ({}):", record.round, record.reason);

@@ -8,8 +8,8 @@
 
 namespace lockstep::coordinator {
 
-std::string Describe(const FromWorker& message);
-std::string Describe(const ToWorker& message);
+std::string Describe(const msg::FromWorker& message);
+std::string Describe(const msg::ToWorker& message);
 std::string Describe(const RoundRecord& record);
 std::string Describe(const JobResult& result);
 

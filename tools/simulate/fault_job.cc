@@ -161,8 +161,8 @@ class Run {
     checker_.OnEvent(event);
     if (!history_) return;
     if (const auto* received = std::get_if<coordinator::Received>(&event)) {
-      if (std::holds_alternative<Progress>(received->message) ||
-          std::holds_alternative<Pong>(received->message)) {
+      if (std::holds_alternative<msg::Progress>(received->message) ||
+          std::holds_alternative<msg::Pong>(received->message)) {
         return;
       }
       Tell("{} -> coordinator: {}", Names({received->connection}),
@@ -182,19 +182,19 @@ class Run {
   }
 
   void OnSend(const coordinator::Send& send) {
-    const ToWorker& message = *send.message;
-    if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    const msg::ToWorker& message = *send.message;
+    if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
       members_[send.to.front()] = welcome->self;
     }
-    if (const auto* start = std::get_if<Start>(&message)) truth_.OnPlan(start->plan);
-    if (const auto* commit = std::get_if<Commit>(&message)) truth_.OnCommit(*commit);
-    if (const auto* take = std::get_if<TakeSums>(&message)) truth_.OnCommit(take->commit);
-    if (std::holds_alternative<TakeSums>(message)) cluster_.counts["take sums"]++;
-    if (std::holds_alternative<FenceAttempt>(message)) cluster_.counts["fence"]++;
-    if (std::holds_alternative<CatchUp>(message)) cluster_.counts["catch up"]++;
-    if (std::holds_alternative<NewOwners>(message)) cluster_.counts["new owners"]++;
+    if (const auto* start = std::get_if<msg::Start>(&message)) truth_.OnPlan(start->plan);
+    if (const auto* commit = std::get_if<msg::Commit>(&message)) truth_.OnCommit(*commit);
+    if (const auto* take = std::get_if<msg::TakeSums>(&message)) truth_.OnCommit(take->commit);
+    if (std::holds_alternative<msg::TakeSums>(message)) cluster_.counts["take sums"]++;
+    if (std::holds_alternative<msg::FenceAttempt>(message)) cluster_.counts["fence"]++;
+    if (std::holds_alternative<msg::CatchUp>(message)) cluster_.counts["catch up"]++;
+    if (std::holds_alternative<msg::NewOwners>(message)) cluster_.counts["new owners"]++;
     checker_.OnSend(send);
-    if (history_ && !std::holds_alternative<Ping>(message)) {
+    if (history_ && !std::holds_alternative<msg::Ping>(message)) {
       Tell("coordinator -> {}: {}", Names(send.to), coordinator::Describe(message));
     }
   }

@@ -75,7 +75,7 @@ ModelledExchange::Publication* ModelledExchange::FindPublication(RoundId round, 
   return nullptr;
 }
 
-ModelledExchange::Publication& ModelledExchange::Of(const Commit& commit) {
+ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
   if (Publication* known = FindPublication(commit.round, commit.attempt)) return *known;
   if (publications_.size() == kRoundsKept) publications_.pop_front();
   Publication sums;

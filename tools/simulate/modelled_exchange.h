@@ -63,7 +63,7 @@ class ModelledExchange {
   // Nothing more of the round is pulled.
   void OnCommitted(Time now) { owners_free_ = std::min(owners_free_, now); }
 
-  Publication& Of(const Commit& commit);
+  Publication& Of(const msg::Commit& commit);
   Publication* FindPublication(RoundId round, Attempt attempt);
   // How long an owner of that weight reduces, and then sends its shard to all others.
   Duration ReduceTime(const Publication& sums, std::uint32_t weight) const;

@@ -19,7 +19,7 @@ ModelledWorker::Committed* ModelledWorker::FindCommitted(RoundId round) {
   return nullptr;
 }
 
-void ModelledWorker::Remember(const Commit& m) {
+void ModelledWorker::Remember(const msg::Commit& m) {
   std::erase_if(committed_, [&m](const Committed& c) { return c.round == m.round; });
   if (committed_.size() == ModelledExchange::kRoundsKept) committed_.pop_front();
   committed_.push_back({m.round, m.attempt, m.checkpoint_writer, host_->now(), false});
@@ -30,11 +30,11 @@ void ModelledWorker::LookForLoss(RoundId latest) {
   if (!has_state_ || applying_ || latest.value + 1 - next_.value <= worker::kSumBuffers) return;
   has_state_ = false;
   machine_->own.StopAll();
-  host_->Send(Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
-                     "too many rounds wait to be applied", copies_});
+  host_->Send(msg::Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
+                          "too many rounds wait to be applied", copies_});
 }
 
-void ModelledWorker::Publish(const Commit& m) {
+void ModelledWorker::Publish(const msg::Commit& m) {
   ModelledExchange::Publication& sums = exchange_->Of(m);
   const OwnerShare* share = FindOwner(m.owners, self_);
   if (share == nullptr) return;
@@ -42,7 +42,7 @@ void ModelledWorker::Publish(const Commit& m) {
                [this, round = m.round, attempt = m.attempt, weight = share->weight] {
                  auto* done = exchange_->FindPublication(round, attempt);
                  if (done == nullptr || done->missing == 0) return;
-                 host_->Send(Published{round, attempt});
+                 host_->Send(msg::Published{round, attempt});
                  const Time now = host_->now();
                  done->last = std::max(done->last, now);
                  done->sent = std::max(done->sent,
@@ -94,7 +94,8 @@ void ModelledWorker::OnApplied(RoundId round, Attempt attempt) {
   const Committed* committed = FindCommitted(round);
   if (has_state_ && next_ == round && committed != nullptr && committed->attempt == attempt) {
     next_ = round.Next();
-    host_->Send(Applied{round, attempt, 0, round.value, host_->now().time_since_epoch().count()});
+    host_->Send(
+        msg::Applied{round, attempt, 0, round.value, host_->now().time_since_epoch().count()});
     TakePartInCheckpoint(*committed);
   }
   Settle();
@@ -104,30 +105,30 @@ void ModelledWorker::OnApplied(RoundId round, Attempt attempt) {
 void ModelledWorker::TakePartInCheckpoint(const Committed& committed) {
   if (!committed.checkpoint_writer) return;
   const std::vector<float> state(1);
-  host_->Send(ReplicaDigest{committed.round, committed.attempt, DigestOf(state)});
+  host_->Send(msg::ReplicaDigest{committed.round, committed.attempt, DigestOf(state)});
   if (committed.checkpoint_writer != self_) return;
   const auto bytes = std::as_bytes(std::span(state));
-  host_->Send(StateChunk{committed.round, 0, 0, true, {bytes.begin(), bytes.end()}});
+  host_->Send(msg::StateChunk{committed.round, 0, 0, true, {bytes.begin(), bytes.end()}});
 }
 
-void ModelledWorker::On(const FenceAttempt& m) {
+void ModelledWorker::On(const msg::FenceAttempt& m) {
   const auto* sums = exchange_->FindPublication(m.round, m.attempt);
   const bool holds = has_state_ && (next_ > m.round ||
                                     (next_ == m.round && sums != nullptr && sums->missing == 0));
   if (Committed* committed = FindCommitted(m.round); committed != nullptr && !holds) {
     committed->refused = true;
   }
-  host_->Send(HoldAnswer{m.term, m.round, m.attempt, holds, m.order});
+  host_->Send(msg::HoldAnswer{m.term, m.round, m.attempt, holds, m.order});
 }
 
-void ModelledWorker::On(const TakeSums& m) {
+void ModelledWorker::On(const msg::TakeSums& m) {
   Remember(m.commit);
   auto& sums = exchange_->Of(m.commit);
   sums.missing = 0;
   sums.last = sums.sent = std::max(sums.last, host_->now());
 }
 
-void ModelledWorker::On(const CatchUp& m) {
+void ModelledWorker::On(const msg::CatchUp& m) {
   has_state_ = false;
   machine_->own.StopAll();
   const std::uint32_t order = copies_ = m.order;
@@ -137,7 +138,7 @@ void ModelledWorker::On(const CatchUp& m) {
     host_->After(copy * part / kCopyParts, [this, order, part] {
       if (order == copies_) {
         host_->Send(
-            Copied{order, exchange_->options.model_bytes / sizeof(float) * part / kCopyParts});
+            msg::Copied{order, exchange_->options.model_bytes / sizeof(float) * part / kCopyParts});
       }
     });
   }
@@ -157,7 +158,7 @@ void ModelledWorker::TryToCopy(const MemberId& donor, RoundId open_round, std::u
   machine_->context.now = host_->now();
   has_state_ = true;
   next_ = *next;
-  host_->Send(Level{RoundId(next_.value - 1), order});
+  host_->Send(msg::Level{RoundId(next_.value - 1), order});
   Settle();
 }
 

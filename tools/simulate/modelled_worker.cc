@@ -12,7 +12,7 @@ ModelledWorker::ModelledWorker(WorkerHost* host, ModelledExchange* exchange)
 ModelledWorker::~ModelledWorker() = default;
 
 void ModelledWorker::OnStart() {
-  Hello hello;
+  msg::Hello hello;
   hello.version = "simulated";
   hello.host = "simulated";
   hello.pid = host_->machine();
@@ -25,13 +25,13 @@ void ModelledWorker::OnKilled() {
   if (machine_) exchange_->Leave(self_.worker, this);
 }
 
-void ModelledWorker::OnMessage(const ToWorker& message) {
+void ModelledWorker::OnMessage(const msg::ToWorker& message) {
   if (machine_) machine_->context.now = host_->now();
   std::visit([this](const auto& m) { On(m); }, message);
   if (machine_) Settle();
 }
 
-void ModelledWorker::On(const Welcome& m) {
+void ModelledWorker::On(const msg::Welcome& m) {
   self_ = m.self;
   host_->SetSelf(self_);
   worker::MachineConfig config = exchange_->options.machine;
@@ -40,7 +40,7 @@ void ModelledWorker::On(const Welcome& m) {
   machine_ = std::make_unique<Machine>(std::move(config), exchange_->layout);
   machine_->context.now = host_->now();
   exchange_->Enter(self_.worker, this);
-  Ready ready;
+  msg::Ready ready;
   ready.transports.push_back({"tcp", "address", ""});
   ready.dataset_digest = "simulated";
   ready.train_samples = exchange_->options.train_samples;
@@ -48,8 +48,8 @@ void ModelledWorker::On(const Welcome& m) {
   host_->Send(ready);
 }
 
-void ModelledWorker::On(const Form& m) {
-  Reached reached;
+void ModelledWorker::On(const msg::Form& m) {
+  msg::Reached reached;
   reached.formation = m.formation;
   reached.peers.reserve(m.connect_to.size() + m.expect.size());
   for (const auto* list : {&m.connect_to, &m.expect}) {
@@ -61,7 +61,7 @@ void ModelledWorker::On(const Form& m) {
   host_->Send(std::move(reached));
 }
 
-void ModelledWorker::On(const Start& m) {
+void ModelledWorker::On(const msg::Start& m) {
   if (m.source != StateSource::kPeers && !has_state_) {
     has_state_ = true;
     next_ = m.plan.round;
@@ -104,20 +104,20 @@ void ModelledWorker::OnDelivered(RoundId round, const ReceivedPart& part) {
   if (carries_) round = std::max(round, owning_.round);  // work that was carried on meanwhile
   received_.push_back({round, part});
   if (owning_.round != round || !owning_.owner) return;
-  host_->Send(Receipts{round, owning_.version, {part}});
+  host_->Send(msg::Receipts{round, owning_.version, {part}});
 }
 
 // Under a new map, or parts that were there before the plan was.
 void ModelledWorker::SayReceived() {
   std::erase_if(received_, [this](const Received& r) { return r.round < owning_.round; });
-  Receipts receipts{owning_.round, owning_.version, {}};
+  msg::Receipts receipts{owning_.round, owning_.version, {}};
   for (const Received& received : received_) {
     if (received.round == owning_.round) receipts.parts.push_back(received.part);
   }
   if (owning_.owner && !receipts.parts.empty()) host_->Send(std::move(receipts));
 }
 
-void ModelledWorker::On(const Commit& m) {
+void ModelledWorker::On(const msg::Commit& m) {
   if (!std::ranges::binary_search(m.members, self_)) return;
   const Committed* known = FindCommitted(m.round);
   const bool again = known != nullptr && known->attempt == m.attempt;
@@ -148,27 +148,27 @@ void ModelledWorker::On(const Commit& m) {
   LookForLoss(m.round);
 }
 
-void ModelledWorker::On(const Revoke& m) { machine_->own.OnRevoke(m); }
-void ModelledWorker::On(const Assign& m) { machine_->own.OnAssign(m); }
-void ModelledWorker::On(const FenceRound& m) { machine_->own.OnFence(m); }
+void ModelledWorker::On(const msg::Revoke& m) { machine_->own.OnRevoke(m); }
+void ModelledWorker::On(const msg::Assign& m) { machine_->own.OnAssign(m); }
+void ModelledWorker::On(const msg::FenceRound& m) { machine_->own.OnFence(m); }
 
-void ModelledWorker::On(const NewOwners& m) {
+void ModelledWorker::On(const msg::NewOwners& m) {
   if (FindCommitted(m.round) == nullptr) TakeOwners(m.round, m.owners);
 }
 
-void ModelledWorker::On(const Evaluate& m) {
-  host_->Send(EvaluationResult{m.evaluation, m.range, 0, 0});
+void ModelledWorker::On(const msg::Evaluate& m) {
+  host_->Send(msg::EvaluationResult{m.evaluation, m.range, 0, 0});
 }
 
-void ModelledWorker::On(const Finish& m) {
+void ModelledWorker::On(const msg::Finish& m) {
   finished_ = true;
   if (!m.failed && has_state_ && next_.value > 0) {
-    host_->Send(Final{RoundId(next_.value - 1), "simulated"});
+    host_->Send(msg::Final{RoundId(next_.value - 1), "simulated"});
   }
 }
 
-void ModelledWorker::On(const Ping& m) {
-  host_->Send(Pong{m.sequence, m.sent_ns, host_->now().time_since_epoch().count()});
+void ModelledWorker::On(const msg::Ping& m) {
+  host_->Send(msg::Pong{m.sequence, m.sent_ns, host_->now().time_since_epoch().count()});
 }
 
 }  // namespace lockstep::simulate

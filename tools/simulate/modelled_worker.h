@@ -31,7 +31,7 @@ class ModelledWorker final : public WorkerModel {
   ~ModelledWorker() override;
 
   void OnStart() override;
-  void OnMessage(const ToWorker& message) override;
+  void OnMessage(const msg::ToWorker& message) override;
   void OnKilled() override;
 
   const MemberId& self() const { return self_; }
@@ -60,32 +60,32 @@ class ModelledWorker final : public WorkerModel {
     bool owner = false;
   };
 
-  void On(const Welcome& m);
-  void On(const Form& m);
-  void On(const Start& m);
-  void On(const Commit& m);
-  void On(const Revoke& m);
-  void On(const Assign& m);
-  void On(const FenceRound& m);
-  void On(const NewOwners& m);
-  void On(const FenceAttempt& m);
-  void On(const TakeSums& m);
-  void On(const CatchUp& m);
-  void On(const Evaluate& m);
-  void On(const Finish& m);
-  void On(const Ping& m);
-  void On(const Refuse&) {}
-  void On(const MemberLeft&) {}
-  void On(const StateChunk&) {}
-  void On(const SetSlowdown&) {}
-  void On(const AskToLeave&) {}  // only the HTTP door asks
+  void On(const msg::Welcome& m);
+  void On(const msg::Form& m);
+  void On(const msg::Start& m);
+  void On(const msg::Commit& m);
+  void On(const msg::Revoke& m);
+  void On(const msg::Assign& m);
+  void On(const msg::FenceRound& m);
+  void On(const msg::NewOwners& m);
+  void On(const msg::FenceAttempt& m);
+  void On(const msg::TakeSums& m);
+  void On(const msg::CatchUp& m);
+  void On(const msg::Evaluate& m);
+  void On(const msg::Finish& m);
+  void On(const msg::Ping& m);
+  void On(const msg::Refuse&) {}
+  void On(const msg::MemberLeft&) {}
+  void On(const msg::StateChunk&) {}
+  void On(const msg::SetSlowdown&) {}
+  void On(const msg::AskToLeave&) {}  // only the HTTP door asks
 
   void Adopt(const Plan& plan);
   void TakeOwners(RoundId round, const OwnerMap& map);
   void SayReceived();
   Committed* FindCommitted(RoundId round);
-  void Remember(const Commit& commit);
-  void Publish(const Commit& commit);
+  void Remember(const msg::Commit& commit);
+  void Publish(const msg::Commit& commit);
   void LookForLoss(RoundId latest);
   void TryApply();
   void OnApplied(RoundId round, Attempt attempt);

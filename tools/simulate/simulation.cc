@@ -28,12 +28,13 @@ class Simulation::Process final : public WorkerHost {
     model->OnStart();
   }
 
-  void Send(FromWorker message) override {
+  void Send(msg::FromWorker message) override {
     // In order, and lost with the process only if it has not left yet.
     out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
-    simulation_->queue_.At(out_at_, [this, m = std::make_unique<FromWorker>(std::move(message))] {
-      if (!closed) simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
-    });
+    simulation_->queue_.At(
+        out_at_, [this, m = std::make_unique<msg::FromWorker>(std::move(message))] {
+          if (!closed) simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
+        });
   }
   void At(Time time, Task task) override {
     AtTrue(std::max(clock().When(time), true_now()), std::move(task));
@@ -60,7 +61,7 @@ class Simulation::Process final : public WorkerHost {
   std::uint32_t machine() const override { return machine_; }
   std::optional<WorkerId> wanted() const override { return wanted_; }
 
-  void Deliver(const std::shared_ptr<const ToWorker>& message, Time leaves) {
+  void Deliver(const std::shared_ptr<const msg::ToWorker>& message, Time leaves) {
     in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
     simulation_->queue_.At(
         in_at_, [this, message] { Run([this, message] { model->OnMessage(*message); }); });
@@ -402,7 +403,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
   } else if (auto* stream = std::get_if<coordinator::StreamState>(&action)) {
     StreamCheckpoint(*stream);
   } else if (auto* piece = std::get_if<coordinator::CheckpointPiece>(&action)) {
-    const StateChunk& chunk = piece->chunk;
+    const msg::StateChunk& chunk = piece->chunk;
     if (chunk.offset == 0) writing_.resize(chunk.tensor);
     if (chunk.offset == 0) writing_.emplace_back();
     writing_.back().insert(writing_.back().end(), chunk.bytes.begin(), chunk.bytes.end());
@@ -434,14 +435,14 @@ void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   constexpr std::uint64_t kChunk = 4096;
   if (!disk_ || disk_->tensors.empty()) {
     queue_.After(Delay(random_), [this, c = stream.to, bytes = stream.upto] {
-      Arrive(coordinator::Received{c, CheckpointTaken{bytes}});
+      Arrive(coordinator::Received{c, msg::CheckpointTaken{bytes}});
     });
     return;
   }
   const auto& tensors = disk_->tensors;
   for (std::uint64_t& sent = streamed_[stream.to]; sent < stream.upto;) {
     const std::uint64_t tensor_bytes = tensors.front().size();
-    StateChunk chunk;
+    msg::StateChunk chunk;
     chunk.round = RoundId(disk_->state.next_round.value - 1);
     chunk.tensor = static_cast<std::uint32_t>(sent / tensor_bytes);
     chunk.offset = sent % tensor_bytes;
@@ -450,7 +451,7 @@ void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
     chunk.bytes.assign(from, from + static_cast<std::ptrdiff_t>(bytes));
     sent += bytes;
     chunk.last = sent == tensor_bytes * tensors.size();
-    Carry({{stream.to}, std::make_shared<const ToWorker>(std::move(chunk))});
+    Carry({{stream.to}, std::make_shared<const msg::ToWorker>(std::move(chunk))});
   }
 }
 

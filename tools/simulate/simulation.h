@@ -25,7 +25,7 @@ class WorkerModel {
  public:
   virtual ~WorkerModel() = default;
   virtual void OnStart() = 0;  // the connection is made
-  virtual void OnMessage(const ToWorker& message) = 0;
+  virtual void OnMessage(const msg::ToWorker& message) = 0;
   virtual void OnKilled() {}  // the process is dead from here on
 };
 
@@ -33,7 +33,7 @@ class WorkerModel {
 class WorkerHost {
  public:
   virtual ~WorkerHost() = default;
-  virtual void Send(FromWorker message) = 0;
+  virtual void Send(msg::FromWorker message) = 0;
   // Later when the process is stopped then, never when it is dead.
   virtual void At(Time time, Task task) = 0;
   void After(Duration delay, Task task) { At(now() + delay, std::move(task)); }

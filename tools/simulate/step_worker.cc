@@ -57,7 +57,7 @@ std::string StepWorker::HostId() const {
 }
 
 void StepWorker::OnStart() {
-  Hello hello;
+  msg::Hello hello;
   hello.version = "simulated";
   hello.host = "simulated";
   hello.pid = host_->machine();
@@ -67,8 +67,8 @@ void StepWorker::OnStart() {
   host_->Send(hello);
 }
 
-void StepWorker::OnMessage(const ToWorker& message) {
-  const auto* welcome = std::get_if<Welcome>(&message);
+void StepWorker::OnMessage(const msg::ToWorker& message) {
+  const auto* welcome = std::get_if<msg::Welcome>(&message);
   if (welcome == nullptr) {
     if (machine_) Handle(event::FromCoordinator{message});
     return;
@@ -85,7 +85,7 @@ void StepWorker::OnMessage(const ToWorker& message) {
   config.host_id = HostId();
   numbers_ = cluster_->make_numbers(self_);
   machine_.emplace(config, cluster_->layout);
-  Ready ready;
+  msg::Ready ready;
   if (options.ucx) ready.transports.push_back({"ucx", "address", ""});
   ready.transports.push_back({"tcp", "address", ""});
   if (options.hosts > 0) ready.mapping_address = "arena";
@@ -234,11 +234,12 @@ void StepWorker::Do(const action::ToPeer& a) {
 }
 
 void StepWorker::Do(const action::ToCoordinator& a) {
-  if (const auto* level = std::get_if<Level>(&a.message)) numbers_->OnLevel(level->round.Next());
-  if (const auto* applied = std::get_if<Applied>(&a.message)) {
+  if (const auto* level = std::get_if<msg::Level>(&a.message))
+    numbers_->OnLevel(level->round.Next());
+  if (const auto* applied = std::get_if<msg::Applied>(&a.message)) {
     numbers_->OnSaidApplied(applied->round, applied->attempt);
   }
-  if (std::holds_alternative<Behind>(a.message)) cluster_->counts["behind"]++;
+  if (std::holds_alternative<msg::Behind>(a.message)) cluster_->counts["behind"]++;
   host_->Send(a.message);
 }
 
@@ -370,11 +371,11 @@ void StepWorker::Do(const action::DigestReplica& a) {
 
 void StepWorker::Do(const action::UploadChunk& a) {
   if (cluster_->options.whole_checkpoints) {
-    StateChunk chunk{a.round, a.tensor, a.offset, a.last, std::vector<std::byte>(a.bytes)};
+    msg::StateChunk chunk{a.round, a.tensor, a.offset, a.last, std::vector<std::byte>(a.bytes)};
     numbers_->ReadCheckpoint(a.tensor, a.offset, chunk.bytes);
     host_->Send(std::move(chunk));
   } else if (a.last) {
-    host_->Send(StateChunk{a.round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
+    host_->Send(msg::StateChunk{a.round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
   }
   host_->After(Shortly(), [this] { Handle(event::ChunkUploaded{}); });
 }

@@ -74,7 +74,7 @@ class StepWorker final : public WorkerModel {
   StepWorker(WorkerHost* host, Cluster* cluster) : host_(host), cluster_(cluster) {}
 
   void OnStart() override;
-  void OnMessage(const ToWorker& message) override;
+  void OnMessage(const msg::ToWorker& message) override;
   // Its connections end.
   void OnKilled() override;
 

@@ -22,7 +22,7 @@ void Truth::Complain(const MemberId& member, const std::string& what) {
   errors_.push_back(fmt::format("worker {}.{}: {}", member.worker, member.incarnation, what));
 }
 
-void Truth::OnCommit(const Commit& commit) {
+void Truth::OnCommit(const msg::Commit& commit) {
   if (!commits_.emplace(std::pair(commit.round, commit.attempt), commit).second) return;
   if (commit.next && commit.next->relaxed) relaxed_.insert(commit.next->round);
   if (relaxed_.contains(commit.round)) Choose(commit);
@@ -50,7 +50,7 @@ void Truth::OnPlan(const Plan& plan) {
   std::erase_if(chosen_, [&](const auto& c) { return std::get<1>(c.first) == plan.round; });
 }
 
-void Truth::Choose(const Commit& commit) {
+void Truth::Choose(const msg::Commit& commit) {
   for (const CommittedPart& part : commit.parts) {
     const PartKey key(part.member, commit.round, part.part);
     if (chosen_.contains(key)) continue;  // of an earlier attempt
@@ -65,7 +65,8 @@ void Truth::Choose(const Commit& commit) {
   }
 }
 
-const Truth::SealedPart* Truth::FindSealed(const Commit& commit, const CommittedPart& part) const {
+const Truth::SealedPart* Truth::FindSealed(const msg::Commit& commit,
+                                           const CommittedPart& part) const {
   PartKey key(part.member, commit.round, part.part);
   if (const auto chosen = chosen_.find(key); chosen != chosen_.end()) key = chosen->second;
   const auto at = sealed_.find(key);
@@ -74,7 +75,7 @@ const Truth::SealedPart* Truth::FindSealed(const Commit& commit, const Committed
 
 // Who contributes to a round has computed with what the round before came to; in a relaxed round
 // with what some round before came to.
-void Truth::CheckContributors(const Commit& commit) {
+void Truth::CheckContributors(const msg::Commit& commit) {
   if (commit.round.value == 0) return;
   const auto before = truth_.find(RoundId(commit.round.value - 1));
   if (before == truth_.end()) return;
@@ -99,7 +100,7 @@ void Truth::OnSealed(const MemberId& member, RoundId round, PartIndex part,
   sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state), ++next_sequence_};
 }
 
-std::optional<State> Truth::Compute(const Commit& commit) {
+std::optional<State> Truth::Compute(const msg::Commit& commit) {
   State state;
   if (commit.round.value == 0) {
     state = InitialState(layout_);
@@ -129,7 +130,7 @@ std::optional<State> Truth::Compute(const Commit& commit) {
   return state;
 }
 
-bool Truth::Learn(const Commit& commit) {
+bool Truth::Learn(const msg::Commit& commit) {
   auto computed = Compute(commit);
   if (!computed) return false;
   const std::uint64_t digest = DigestOf(*computed);

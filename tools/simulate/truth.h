@@ -21,7 +21,7 @@ class Truth {
   Truth(worker::Layout layout, double clip) : layout_(std::move(layout)), clip_(clip) {}
 
   // What the coordinator commits.
-  void OnCommit(const Commit& commit);
+  void OnCommit(const msg::Commit& commit);
   // Also another plan of a round that begins once more, in which all have their first part again.
   void OnPlan(const Plan& plan);
   // A worker has sealed a part, with these parameters.
@@ -59,18 +59,18 @@ class Truth {
   using PartKey = std::tuple<MemberId, RoundId, PartIndex>;
   // A relaxed round may commit what was sealed as work of an earlier one: the last that the worker
   // has sealed when the commit is made.
-  void Choose(const Commit& commit);
-  const SealedPart* FindSealed(const Commit& commit, const CommittedPart& part) const;
-  std::optional<State> Compute(const Commit& commit);
+  void Choose(const msg::Commit& commit);
+  const SealedPart* FindSealed(const msg::Commit& commit, const CommittedPart& part) const;
+  std::optional<State> Compute(const msg::Commit& commit);
   // Notes what the attempt comes to; false: nobody knows.
-  bool Learn(const Commit& commit);
+  bool Learn(const msg::Commit& commit);
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
-  void CheckContributors(const Commit& commit);
+  void CheckContributors(const msg::Commit& commit);
 
   const worker::Layout layout_;
   const double clip_;
   RoundId oldest_;  // that is still known
-  std::map<std::pair<RoundId, Attempt>, Commit> commits_;
+  std::map<std::pair<RoundId, Attempt>, msg::Commit> commits_;
   std::map<PartKey, SealedPart> sealed_;  // by the round in which the work began
   std::uint64_t next_sequence_ = 0;
   std::map<PartKey, PartKey> chosen_;  // of the parts of relaxed rounds

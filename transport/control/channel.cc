@@ -4,11 +4,11 @@
 
 namespace lockstep::transport::control {
 
-Frame MakeFrame(const ToWorker& message) {
+Frame MakeFrame(const msg::ToWorker& message) {
   return {std::make_shared<const std::string>(FrameOf(Encode(message)))};
 }
 
-Frame MakeFrame(const FromWorker& message) {
+Frame MakeFrame(const msg::FromWorker& message) {
   return {std::make_shared<const std::string>(FrameOf(Encode(message)))};
 }
 
@@ -71,7 +71,7 @@ const std::string& Channel<Out, In>::local_host() const {
   return impl_->local_host();
 }
 
-template class Channel<ToWorker, FromWorker>;
-template class Channel<FromWorker, ToWorker>;
+template class Channel<msg::ToWorker, msg::FromWorker>;
+template class Channel<msg::FromWorker, msg::ToWorker>;
 
 }  // namespace lockstep::transport::control

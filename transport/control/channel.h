@@ -43,8 +43,8 @@ struct ClockEstimate {
 struct Frame {
   std::shared_ptr<const std::string> bytes;
 };
-Frame MakeFrame(const ToWorker& message);
-Frame MakeFrame(const FromWorker& message);
+Frame MakeFrame(const msg::ToWorker& message);
+Frame MakeFrame(const msg::FromWorker& message);
 
 // One connection. Pings and Pongs are the channel's own and not seen outside: the coordinator's end
 // pings every quarter of the time-out, the worker's end answers.
@@ -97,10 +97,10 @@ class Channel {
   std::shared_ptr<Impl> impl_;
 };
 
-using WorkerChannel = Channel<ToWorker, FromWorker>;
-using CoordinatorChannel = Channel<FromWorker, ToWorker>;
-extern template class Channel<ToWorker, FromWorker>;
-extern template class Channel<FromWorker, ToWorker>;
+using WorkerChannel = Channel<msg::ToWorker, msg::FromWorker>;
+using CoordinatorChannel = Channel<msg::FromWorker, msg::ToWorker>;
+extern template class Channel<msg::ToWorker, msg::FromWorker>;
+extern template class Channel<msg::FromWorker, msg::ToWorker>;
 
 // Accepts workers. A connection is handed out once it has proven the secret and said Hello; until
 // then it has `handshake_timeout`, small messages only, and a place among `max_pending`. When all
@@ -118,7 +118,7 @@ class ControlServer {
   };
   struct Handler {
     // Call Start on the channel (now or later), or destroy it.
-    std::function<void(std::unique_ptr<WorkerChannel>, Hello)> on_worker;
+    std::function<void(std::unique_ptr<WorkerChannel>, msg::Hello)> on_worker;
     // For the log: a connection that came to nothing, by address, and why ("wrong secret: ...").
     std::function<void(const std::string& remote, const Error&)> on_rejected;
   };

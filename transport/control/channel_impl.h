@@ -19,13 +19,13 @@ class Channel<Out, In>::Impl final : public ChannelCore {
   }
 
  private:
-  static constexpr bool kPings = std::is_same_v<Out, ToWorker>;
+  static constexpr bool kPings = std::is_same_v<Out, msg::ToWorker>;
 
   Status OnFrame(std::span<const std::byte> bytes) override {
     if constexpr (kPings) {
       Result<In> message = DecodeFromWorker(bytes);
       if (!message) return message.error();
-      if (const auto* pong = std::get_if<Pong>(&*message)) {
+      if (const auto* pong = std::get_if<msg::Pong>(&*message)) {
         heartbeat_.OnPong(*pong, MonotonicNow());
         return {};
       }
@@ -33,9 +33,9 @@ class Channel<Out, In>::Impl final : public ChannelCore {
     } else {
       Result<In> message = DecodeToWorker(bytes);
       if (!message) return message.error();
-      if (const auto* ping = std::get_if<Ping>(&*message)) {
-        Send(MakeFrame(
-            Out(Pong{ping->sequence, ping->sent_ns, MonotonicNow().time_since_epoch().count()})));
+      if (const auto* ping = std::get_if<msg::Ping>(&*message)) {
+        Send(MakeFrame(Out(
+            msg::Pong{ping->sequence, ping->sent_ns, MonotonicNow().time_since_epoch().count()})));
         return {};
       }
       return Deliver(*std::move(message));

@@ -68,8 +68,10 @@ void Validate(const Plan& m, Checks& checks) {
   checks.Require(std::isfinite(m.local_rate), "a rate that is no number");
 }
 
-void Fields(auto& f, Of<StateChunk> auto& m) { f(m.round, m.tensor, m.offset, m.last, m.bytes); }
-void Validate(const StateChunk& m, Checks& checks) {
+void Fields(auto& f, Of<msg::StateChunk> auto& m) {
+  f(m.round, m.tensor, m.offset, m.last, m.bytes);
+}
+void Validate(const msg::StateChunk& m, Checks& checks) {
   checks.Require(m.bytes.size() <= kMaxChunkBytes, "too many bytes in a chunk");
   std::uint64_t end = 0;
   checks.Require(!__builtin_add_overflow(m.offset, m.bytes.size(), &end),
@@ -78,34 +80,34 @@ void Validate(const StateChunk& m, Checks& checks) {
 
 // --- to a worker
 
-void Fields(auto& f, Of<Welcome> auto& m) {
+void Fields(auto& f, Of<msg::Welcome> auto& m) {
   f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns);
 }
-void Validate(const Welcome& m, Checks& checks) {
+void Validate(const msg::Welcome& m, Checks& checks) {
   checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");
   checks.Require(m.config_text.size() <= kMaxConfigBytes, "a config that is too long");
 }
 
-void Fields(auto& f, Of<Refuse> auto& m) { f(Text(m.reason), m.try_again); }
+void Fields(auto& f, Of<msg::Refuse> auto& m) { f(Text(m.reason), m.try_again); }
 
 void Fields(auto& f, Of<PeerInfo> auto& m) {
   f(m.member, Address(m.data_address), Address(m.mapping_address), Text(m.host_id));
 }
 
-void Fields(auto& f, Of<Form> auto& m) {
+void Fields(auto& f, Of<msg::Form> auto& m) {
   f(m.formation, Text(m.transport), AtMost(kMaxMembers, m.connect_to),
     AtMost(kMaxMembers, m.expect));
 }
 
-void Fields(auto& f, Of<MemberLeft> auto& m) { f(m.member, Text(m.reason)); }
+void Fields(auto& f, Of<msg::MemberLeft> auto& m) { f(m.member, Text(m.reason)); }
 
-void Fields(auto& f, Of<Start> auto& m) { f(m.source, m.plan, m.total_samples_before); }
+void Fields(auto& f, Of<msg::Start> auto& m) { f(m.source, m.plan, m.total_samples_before); }
 
-void Fields(auto& f, Of<Commit> auto& m) {
+void Fields(auto& f, Of<msg::Commit> auto& m) {
   f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,
     m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps);
 }
-void Validate(const Commit& m, Checks& checks) {
+void Validate(const msg::Commit& m, Checks& checks) {
   checks.Require(std::isfinite(m.scale) && std::isfinite(m.learning_rate),
                  "a scalar that is no number");
   checks.Require(m.fraction > 0 && std::isfinite(m.fraction),
@@ -113,43 +115,43 @@ void Validate(const Commit& m, Checks& checks) {
   checks.Require(m.steps > 0, "an update before the first step");
 }
 
-void Fields(auto& f, Of<Revoke> auto& m) { f(m.round, m.from, m.order); }
+void Fields(auto& f, Of<msg::Revoke> auto& m) { f(m.round, m.from, m.order); }
 
-void Fields(auto& f, Of<Assign> auto& m) { f(m.round, m.units, m.order); }
+void Fields(auto& f, Of<msg::Assign> auto& m) { f(m.round, m.units, m.order); }
 
-void Fields(auto& f, Of<FenceRound> auto& m) { f(m.round, m.order); }
+void Fields(auto& f, Of<msg::FenceRound> auto& m) { f(m.round, m.order); }
 
-void Fields(auto& f, Of<NewOwners> auto& m) { f(m.round, m.owners); }
+void Fields(auto& f, Of<msg::NewOwners> auto& m) { f(m.round, m.owners); }
 
-void Fields(auto& f, Of<FenceAttempt> auto& m) { f(m.term, m.round, m.attempt, m.order); }
+void Fields(auto& f, Of<msg::FenceAttempt> auto& m) { f(m.term, m.round, m.attempt, m.order); }
 
-void Fields(auto& f, Of<TakeSums> auto& m) { f(m.commit, m.holder); }
+void Fields(auto& f, Of<msg::TakeSums> auto& m) { f(m.commit, m.holder); }
 
-void Fields(auto& f, Of<CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
+void Fields(auto& f, Of<msg::CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
 
-void Fields(auto& f, Of<Evaluate> auto& m) { f(m.evaluation, m.round, m.range); }
+void Fields(auto& f, Of<msg::Evaluate> auto& m) { f(m.evaluation, m.round, m.range); }
 
-void Fields(auto& f, Of<Finish> auto& m) { f(Text(m.reason), m.failed); }
+void Fields(auto& f, Of<msg::Finish> auto& m) { f(Text(m.reason), m.failed); }
 
 static void ValidateSlowdowns(const std::string& specs, Checks& checks) {
   checks.Require(specs.size() <= kMaxSlowdownBytes, "slow-downs that are too long");
 }
 
-void Fields(auto& f, Of<SetSlowdown> auto& m) { f(m.specs); }
-void Validate(const SetSlowdown& m, Checks& checks) { ValidateSlowdowns(m.specs, checks); }
+void Fields(auto& f, Of<msg::SetSlowdown> auto& m) { f(m.specs); }
+void Validate(const msg::SetSlowdown& m, Checks& checks) { ValidateSlowdowns(m.specs, checks); }
 
-void Fields(auto& f, Of<AskToLeave> auto& m) { f(Text(m.reason)); }
+void Fields(auto& f, Of<msg::AskToLeave> auto& m) { f(Text(m.reason)); }
 
-void Fields(auto& f, Of<Ping> auto& m) { f(m.sequence, m.sent_ns); }
+void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 
 // Of each kind in ToWorker.
 constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9, 10,
                                          11, 12, 13, 14, 15, 16, 17, 19, 18};
-static_assert(kToWorkerNumbers.size() == std::variant_size_v<ToWorker>);
+static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 
 // --- of a worker
 
-void Fields(auto& f, Of<Hello> auto& m) {
+void Fields(auto& f, Of<msg::Hello> auto& m) {
   f(m.protocol, Text(m.version), Text(m.host), m.pid, Text(m.device), m.wanted, Text(m.host_id));
 }
 
@@ -162,13 +164,13 @@ void Validate(const TensorInfo& m, Checks& checks) {
   checks.Require(m.shape.size() <= kMaxDimensions, "a tensor of too many dimensions");
 }
 
-void Fields(auto& f, Of<Ready> auto& m) {
+void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns);
 }
 // Names and shapes only describe; what must be right about them is that they add up.
-void Validate(const Ready& m, Checks& checks) {
+void Validate(const msg::Ready& m, Checks& checks) {
   std::uint64_t values = 0;
   for (const TensorInfo& tensor : m.tensors) {
     std::uint64_t count = 1;
@@ -194,64 +196,64 @@ void Validate(const PeerPath& m, Checks& checks) {
   checks.Require(std::isfinite(m.gb_per_second), "a speed that is no number");
 }
 
-void Fields(auto& f, Of<Reached> auto& m) { f(m.formation, AtMost(kMaxMembers, m.peers)); }
+void Fields(auto& f, Of<msg::Reached> auto& m) { f(m.formation, AtMost(kMaxMembers, m.peers)); }
 
-void Fields(auto& f, Of<Progress> auto& m) { f(m.round, m.units_done, m.units_taken, m.plan); }
+void Fields(auto& f, Of<msg::Progress> auto& m) { f(m.round, m.units_done, m.units_taken, m.plan); }
 
 void Fields(auto& f, Of<UnitTiming> auto& m) { f(m.unit, m.start_ns, m.end_ns); }
 void Validate(const UnitTiming& m, Checks& checks) {
   checks.Require(m.start_ns <= m.end_ns, "a unit that ends before it begins");
 }
 
-void Fields(auto& f, Of<Sealed> auto& m) {
+void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan);
 }
 
-void Fields(auto& f, Of<Receipts> auto& m) { f(m.round, m.map_version, m.parts); }
+void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }
 
-void Fields(auto& f, Of<Revoked> auto& m) { f(m.round, m.from, m.order, m.fenced); }
+void Fields(auto& f, Of<msg::Revoked> auto& m) { f(m.round, m.from, m.order, m.fenced); }
 
-void Fields(auto& f, Of<Published> auto& m) { f(m.round, m.attempt); }
+void Fields(auto& f, Of<msg::Published> auto& m) { f(m.round, m.attempt); }
 
-void Fields(auto& f, Of<Applied> auto& m) {
+void Fields(auto& f, Of<msg::Applied> auto& m) {
   f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns);
 }
 
-void Fields(auto& f, Of<HoldAnswer> auto& m) {
+void Fields(auto& f, Of<msg::HoldAnswer> auto& m) {
   f(m.term, m.round, m.attempt, m.holds_all, m.order);
 }
 
-void Fields(auto& f, Of<Behind> auto& m) { f(m.applied, m.has_any, Text(m.reason), m.order); }
+void Fields(auto& f, Of<msg::Behind> auto& m) { f(m.applied, m.has_any, Text(m.reason), m.order); }
 
-void Fields(auto& f, Of<Copied> auto& m) { f(m.order, m.values); }
+void Fields(auto& f, Of<msg::Copied> auto& m) { f(m.order, m.values); }
 
-void Fields(auto& f, Of<Level> auto& m) { f(m.round, m.order); }
+void Fields(auto& f, Of<msg::Level> auto& m) { f(m.round, m.order); }
 
-void Fields(auto& f, Of<Unreachable> auto& m) { f(m.peer, Text(m.reason)); }
+void Fields(auto& f, Of<msg::Unreachable> auto& m) { f(m.peer, Text(m.reason)); }
 
-void Fields(auto& f, Of<EvaluationResult> auto& m) {
+void Fields(auto& f, Of<msg::EvaluationResult> auto& m) {
   f(m.evaluation, m.range, m.loss_sum, m.correct);
 }
-void Validate(const EvaluationResult& m, Checks& checks) {
+void Validate(const msg::EvaluationResult& m, Checks& checks) {
   checks.Require(m.correct <= m.range.to - m.range.from, "more hits than samples");
 }
 
-void Fields(auto& f, Of<Final> auto& m) { f(m.round, Text(m.params_digest)); }
+void Fields(auto& f, Of<msg::Final> auto& m) { f(m.round, Text(m.params_digest)); }
 
-void Fields(auto& f, Of<Leave> auto& m) { f(Text(m.reason)); }
+void Fields(auto& f, Of<msg::Leave> auto& m) { f(Text(m.reason)); }
 
-void Fields(auto& f, Of<Pong> auto& m) { f(m.sequence, m.ping_sent_ns, m.answered_ns); }
+void Fields(auto& f, Of<msg::Pong> auto& m) { f(m.sequence, m.ping_sent_ns, m.answered_ns); }
 
-void Fields(auto& f, Of<CheckpointTaken> auto& m) { f(m.bytes); }
+void Fields(auto& f, Of<msg::CheckpointTaken> auto& m) { f(m.bytes); }
 
-void Fields(auto& f, Of<ReplicaDigest> auto& m) {
+void Fields(auto& f, Of<msg::ReplicaDigest> auto& m) {
   f(m.round, m.attempt, m.digest.low, m.digest.high);
 }
 
 // Of each kind in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                            12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
-static_assert(kFromWorkerNumbers.size() == std::variant_size_v<FromWorker>);
+static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message
 
@@ -294,20 +296,21 @@ Result<Message> DecodeAs(std::span<const std::byte> bytes, const auto& numbers,
 
 }  // namespace
 
-std::string Encode(const ToWorker& message) {
+std::string Encode(const msg::ToWorker& message) {
   return EncodeAs<wire::ToWorker>(message, kToWorkerNumbers);
 }
 
-std::string Encode(const FromWorker& message) {
+std::string Encode(const msg::FromWorker& message) {
   return EncodeAs<wire::FromWorker>(message, kFromWorkerNumbers);
 }
 
-Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes) {
-  return DecodeAs<wire::ToWorker, ToWorker>(bytes, kToWorkerNumbers, "message to a worker");
+Result<msg::ToWorker> DecodeToWorker(std::span<const std::byte> bytes) {
+  return DecodeAs<wire::ToWorker, msg::ToWorker>(bytes, kToWorkerNumbers, "message to a worker");
 }
 
-Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes) {
-  return DecodeAs<wire::FromWorker, FromWorker>(bytes, kFromWorkerNumbers, "message of a worker");
+Result<msg::FromWorker> DecodeFromWorker(std::span<const std::byte> bytes) {
+  return DecodeAs<wire::FromWorker, msg::FromWorker>(bytes, kFromWorkerNumbers,
+                                                     "message of a worker");
 }
 
 }  // namespace lockstep::transport::control

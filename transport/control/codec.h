@@ -24,13 +24,13 @@ inline constexpr std::size_t kMaxTensors = 65536;
 inline constexpr std::size_t kMaxDimensions = 8;
 inline constexpr std::size_t kJobKeyBytes = 32;
 
-std::string Encode(const ToWorker& message);
-std::string Encode(const FromWorker& message);
+std::string Encode(const msg::ToWorker& message);
+std::string Encode(const msg::FromWorker& message);
 
 // kInvalid: not a message, or one that says what cannot be; names the message and what is wrong.
 // Losses may be infinite or not a number (training that diverges is no error of the protocol); all
 // other numbers are finite.
-Result<ToWorker> DecodeToWorker(std::span<const std::byte> bytes);
-Result<FromWorker> DecodeFromWorker(std::span<const std::byte> bytes);
+Result<msg::ToWorker> DecodeToWorker(std::span<const std::byte> bytes);
+Result<msg::FromWorker> DecodeFromWorker(std::span<const std::byte> bytes);
 
 }  // namespace lockstep::transport::control

@@ -33,13 +33,13 @@ Heartbeat::Verdict Heartbeat::Tick(Time now, bool unread) {
   return Verdict::kAlive;
 }
 
-std::optional<Ping> Heartbeat::PingDue(Time now) {
+std::optional<msg::Ping> Heartbeat::PingDue(Time now) {
   if (now < next_ping_) return std::nullopt;
   next_ping_ = now + timeout_ / kPingsPerTimeout;
-  return Ping{++sent_, now.time_since_epoch().count()};
+  return msg::Ping{++sent_, now.time_since_epoch().count()};
 }
 
-void Heartbeat::OnPong(const Pong& pong, Time now) {
+void Heartbeat::OnPong(const msg::Pong& pong, Time now) {
   const Time sent{Duration(pong.ping_sent_ns)};
   if (pong.sequence == 0 || pong.sequence > sent_ || sent > now || pong.ping_sent_ns < 0 ||
       pong.answered_ns < 0) {

@@ -34,8 +34,8 @@ class Heartbeat {
 
   // The next ping, when one is due: every quarter of the time-out, whatever else is said, and at
   // once after such a gap.
-  std::optional<Ping> PingDue(Time now);
-  void OnPong(const Pong& pong, Time now);
+  std::optional<msg::Ping> PingDue(Time now);
+  void OnPong(const msg::Pong& pong, Time now);
 
   Time last_heard() const { return last_heard_; }
   // Of the fastest answer among the recent ones.

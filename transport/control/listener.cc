@@ -66,9 +66,9 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   void GiveBack(const Pending& pending);
 
   static asio::awaitable<void> Serve(std::shared_ptr<Impl> self, std::shared_ptr<Pending> newcomer);
-  static asio::awaitable<Result<Hello>> Admit(std::shared_ptr<Impl> self,
-                                              std::shared_ptr<Pending> newcomer,
-                                              FrameReader& reader);
+  static asio::awaitable<Result<msg::Hello>> Admit(std::shared_ptr<Impl> self,
+                                                   std::shared_ptr<Pending> newcomer,
+                                                   FrameReader& reader);
 
   const Options options;
   std::shared_ptr<const Handler> handler;
@@ -168,7 +168,7 @@ asio::awaitable<void> ControlServer::Impl::Serve(std::shared_ptr<Impl> self,
     newcomer->End(ErrorCode::kTimeout, fmt::format("said no Hello within {:g} s", Seconds(most)));
   });
   FrameReader reader(kMaxHelloBytes);
-  Result<Hello> hello = co_await Admit(self, newcomer, reader);
+  Result<msg::Hello> hello = co_await Admit(self, newcomer, reader);
   if (newcomer->ended) hello = *newcomer->ended;
   newcomer->admitted = hello.ok();
   if (!hello) {
@@ -191,9 +191,9 @@ asio::awaitable<void> ControlServer::Impl::Serve(std::shared_ptr<Impl> self,
   held->on_worker(std::make_unique<WorkerChannel>(std::move(impl)), *std::move(hello));
 }
 
-asio::awaitable<Result<Hello>> ControlServer::Impl::Admit(std::shared_ptr<Impl> self,
-                                                          std::shared_ptr<Pending> newcomer,
-                                                          FrameReader& reader) {
+asio::awaitable<Result<msg::Hello>> ControlServer::Impl::Admit(std::shared_ptr<Impl> self,
+                                                               std::shared_ptr<Pending> newcomer,
+                                                               FrameReader& reader) {
   const std::shared_ptr<Stream> stream = newcomer->stream;
   boost::system::error_code failure;
   const auto first = co_await stream->Peek(failure);
@@ -206,7 +206,7 @@ asio::awaitable<Result<Hello>> ControlServer::Impl::Admit(std::shared_ptr<Impl> 
   if (wants_tls != (self->tls != nullptr)) {
     const std::string why = wants_tls ? "the worker has a --secret-file, the coordinator has none"
                                       : "the coordinator has a --secret-file, the worker has none";
-    const std::string refusal = Encode(ToWorker(Refuse{why}));
+    const std::string refusal = Encode(msg::ToWorker(msg::Refuse{why}));
     co_await stream->Tell(refusal);
     co_return Error{ErrorCode::kRefused, why};
   }
@@ -225,9 +225,9 @@ asio::awaitable<Result<Hello>> ControlServer::Impl::Admit(std::shared_ptr<Impl> 
     const auto frame = reader.Next();
     if (!frame) co_return frame.error();
     if (!*frame) continue;
-    Result<FromWorker> message = DecodeFromWorker(**frame);
+    Result<msg::FromWorker> message = DecodeFromWorker(**frame);
     if (!message) co_return message.error();
-    if (auto* hello = std::get_if<Hello>(&*message)) co_return std::move(*hello);
+    if (auto* hello = std::get_if<msg::Hello>(&*message)) co_return std::move(*hello);
     co_return Error{ErrorCode::kInvalid, "the first message is not Hello"};
   }
 }

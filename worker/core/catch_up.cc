@@ -15,7 +15,7 @@ bool OfState(const Want& want) {
 
 }  // namespace
 
-void CatchUpJob::Begin(const CatchUp& order) {
+void CatchUpJob::Begin(const msg::CatchUp& order) {
   Abandon();
   active_ = true;
   waits_for_donor_ = false;
@@ -146,7 +146,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   for (std::uint32_t b = 0; b < versions_.size(); ++b) {
     if (versions_[b]) values += context_.layout.bucket(b).count;
   }
-  context_.Tell(Copied{order_, values});
+  context_.Tell(msg::Copied{order_, values});
 }
 
 void CatchUpJob::OnPeerDown(const MemberId& peer) {

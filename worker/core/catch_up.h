@@ -29,9 +29,9 @@ class CatchUpJob {
       : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers) {}
 
   // All that was copied before is forgotten.
-  void Begin(const CatchUp& order);
+  void Begin(const msg::CatchUp& order);
   // The same with the donor known, from another round on: what was worked in of it was replaced.
-  void Restart(RoundId open_round) { Begin(CatchUp{donor_, open_round, order_}); }
+  void Restart(RoundId open_round) { Begin(msg::CatchUp{donor_, open_round, order_}); }
   void End();
   bool active() const { return active_; }
   std::size_t buckets_copied() const;             // at least once, and not lost since

@@ -7,7 +7,7 @@
 namespace lockstep::worker {
 
 // Right after the update and before the next one, so that all members speak of the same state.
-void CheckpointUpload::OnCheckpoint(const Commit& commit) {
+void CheckpointUpload::OnCheckpoint(const msg::Commit& commit) {
   if (!commit.checkpoint_writer) return;
   const std::uint64_t digest = context_.NewOp();
   digests_[digest] = {commit.round, commit.attempt, {}};

@@ -20,7 +20,7 @@ class CheckpointUpload {
   explicit CheckpointUpload(Context& context) : context_(context) {}
 
   // The state is that after this commit: the update is done, and the next one has not begun.
-  void OnCheckpoint(const Commit& commit);
+  void OnCheckpoint(const msg::Commit& commit);
   void OnChunkUploaded();
   // True when the operation was a snapshot or a digest.
   bool OnOpDone(const event::OpDone& done);
@@ -42,8 +42,8 @@ class CheckpointUpload {
   };
 
   Context& context_;
-  std::map<std::uint64_t, ReplicaDigest> digests_;  // being taken, by operation
-  std::set<std::uint64_t> snapshots_;               // being taken; only the last one is uploaded
+  std::map<std::uint64_t, msg::ReplicaDigest> digests_;  // being taken, by operation
+  std::set<std::uint64_t> snapshots_;  // being taken; only the last one is uploaded
   std::optional<Upload> upload_;
   std::uint32_t chunks_under_way_ = 0;  // also of an upload that gave way
 };

@@ -21,7 +21,7 @@ struct Context {
   Context(MachineConfig c, Layout l) : config(std::move(c)), layout(std::move(l)) {}
 
   void Emit(Action action) { actions.push_back(std::move(action)); }
-  void Tell(FromWorker message) { Emit(action::ToCoordinator{std::move(message)}); }
+  void Tell(msg::FromWorker message) { Emit(action::ToCoordinator{std::move(message)}); }
   void Say(const MemberId& peer, const PeerMessage& message,
            std::vector<BufferRange> payload = {}) {
     Emit(action::ToPeer{peer, EncodePeerMessage(message), std::move(payload)});

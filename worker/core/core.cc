@@ -105,7 +105,7 @@ void Core::On(const event::PeerDown& e) {
   donor_.OnPeerDown(e.peer);
   catch_up_.OnPeerDown(e.peer);
   // Also before the start: it may have been reported as reached.
-  if (!peers_.Left(e.peer)) context_.Tell(Unreachable{e.peer, e.reason});
+  if (!peers_.Left(e.peer)) context_.Tell(msg::Unreachable{e.peer, e.reason});
 }
 
 // From here on its parts may be read in place: what waits for fetches is looked at again.
@@ -139,8 +139,8 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
   bool gone = false;
   Status status = catch_up_.OnStateReady(peer, m, gone);
   if (gone) {
-    context_.Tell(Behind{next_, false, fmt::format("{} has no state to give", Name(peer)),
-                         catch_up_.order()});
+    context_.Tell(msg::Behind{next_, false, fmt::format("{} has no state to give", Name(peer)),
+                              catch_up_.order()});
   }
   return status;
 }
@@ -169,7 +169,7 @@ void Core::On(const event::FetchDone& e) {
 // result, so that the step that follows finds them free.
 void Core::On(const event::OpDone& e) {
   if (digest_op_ == e.op) {
-    context_.Tell(Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
+    context_.Tell(msg::Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
     End({finish_->reason, false, false, e.text, ""});
     return;
   }
@@ -186,7 +186,7 @@ void Core::On(const event::OpDone& e) {
 // Not negotiated: the coordinator treats a member that leaves as one that is lost, only sooner.
 void Core::On(const event::LeaveAsked& e) {
   End({e.reason, false, true, "", NotFinal()});
-  context_.Tell(Leave{e.reason});
+  context_.Tell(msg::Leave{e.reason});
 }
 
 // Without a coordinator nobody decides, so there is nothing to go on with, unless it has said that
@@ -197,7 +197,7 @@ void Core::On(const event::CoordinatorGone& e) {
   if (digest_op_) End({finish_->reason, false, false, "", ""});
 }
 
-void Core::On(const Refuse& m) {
+void Core::On(const msg::Refuse& m) {
   End({fmt::format("the coordinator refuses this worker: {}", m.reason), true, false, "",
        NotFinal()});
 }
@@ -210,16 +210,16 @@ void Core::On(const event::TimerDue& e) {
 }
 
 // A coordinator that names ever more workers would make this one grow without a bound (I7).
-void Core::On(const Form& m) {
+void Core::On(const msg::Form& m) {
   peers_.OnForm(m);
   if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
     Break("it names more workers than a job can have");
   }
 }
 
-void Core::On(const MemberLeft& m) { peers_.OnLeft(m); }
+void Core::On(const msg::MemberLeft& m) { peers_.OnLeft(m); }
 
-void Core::On(const Evaluate& m) {
+void Core::On(const msg::Evaluate& m) {
   if (!evaluation_.OnEvaluate(m))
     Break("it lets evaluate more and more, without waiting for results");
 }
@@ -227,7 +227,7 @@ void Core::On(const Evaluate& m) {
 // The first one says where the state comes from and what is computed first. A later one is for who
 // is about to catch up (CatchUp follows, which says from where), or says that the open round is
 // planned anew; it never gives a state.
-void Core::On(const Start& m) {
+void Core::On(const msg::Start& m) {
   if (standing_ != Standing::kNotStarted) {
     // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
     if (m.source != StateSource::kPeers) return;
@@ -256,7 +256,7 @@ void Core::On(const Start& m) {
 // A commit of a round that is in the parameters already is heard in three cases: it is another
 // attempt, which puts this worker back; it names another writer of a checkpoint; or it brings the
 // next plan, which a worker that copied its state from someone who was ahead has not seen.
-void Core::On(const Commit& m) {
+void Core::On(const msg::Commit& m) {
   if (Follows() && m.round < next()) {
     if (!Replaces(m)) {
       // What was copied may have been ahead of this commit; its plan is not.
@@ -274,7 +274,7 @@ void Core::On(const Commit& m) {
 }
 
 // Only the open round gets new owners like this. After the commit owners change with the attempt.
-void Core::On(const NewOwners& m) {
+void Core::On(const msg::NewOwners& m) {
   if (rounds_.SumsOf(m.round) != nullptr) return;
   const OwnerMap* known = rounds_.OwnersOf(m.round);
   if (known == nullptr || known->version >= m.owners.version) return;
@@ -284,7 +284,7 @@ void Core::On(const NewOwners& m) {
 
 // The answer to "who holds it?": this attempt stands, everybody takes from a holder what is
 // missing. It carries the commit, because who was away may not know it.
-void Core::On(const TakeSums& m) {
+void Core::On(const msg::TakeSums& m) {
   if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
   const RoundSums* sums = rounds_.SumsOf(m.commit.round);
   if (sums == nullptr || sums->commit().attempt != m.commit.attempt) {
@@ -296,7 +296,7 @@ void Core::On(const TakeSums& m) {
 // Whatever this worker has is forgotten: a state that is doubtful, one that is too old and none at
 // all are mended in the same way. From the open round on it follows commits like everybody
 // else; the rounds before it are in what it copies.
-void Core::On(const CatchUp& m) {
+void Core::On(const msg::CatchUp& m) {
   if (standing_ == Standing::kNotStarted) return;
   standing_ = Standing::kCatching;
   if (applying_) applying_->abandoned = true;
@@ -314,24 +314,24 @@ void Core::On(const CatchUp& m) {
 }
 
 // A resumed job starts from a checkpoint, which the coordinator streams ahead of Start.
-void Core::On(const StateChunk& m) {
+void Core::On(const msg::StateChunk& m) {
   if (standing_ != Standing::kNotStarted) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
   // Behind the store: the coordinator sends on as this worker stores.
   checkpoint_bytes_ += m.bytes.size();
-  context_.Tell(CheckpointTaken{checkpoint_bytes_});
+  context_.Tell(msg::CheckpointTaken{checkpoint_bytes_});
 }
 
 // Nothing new is computed, but what is committed is still applied, by everybody alike, so that the
 // last digest is that of the job.
-void Core::On(const Finish& m) {
+void Core::On(const msg::Finish& m) {
   finish_ = m;
   finish_until_ = context_.now + context_.config.finish_timeout;
   own_.StopAll();
 }
 
-void Core::On(const Ping& m) {
-  context_.Tell(Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count()});
+void Core::On(const msg::Ping& m) {
+  context_.Tell(msg::Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count()});
 }
 
 // --- decisions
@@ -340,7 +340,7 @@ void Core::On(const Ping& m) {
 // Takes note of a commit: which parts count (inputs, own), which owners sum them, which rounds are
 // closed by it, and what is planned next. Commits come in order, and a worker cannot leave one out:
 // its parameters would be those of nobody else (I1).
-bool Core::Follow(const Commit& commit) {
+bool Core::Follow(const msg::Commit& commit) {
   const auto& members = commit.members;
   if (!Follows() || commit.term != context_.config.term || commit.round < next() ||
       std::find(members.begin(), members.end(), context_.config.self) == members.end()) {
@@ -368,7 +368,7 @@ bool Core::Follow(const Commit& commit) {
 
 // Only of the last round in the parameters: those before it are closed, since its own commit closed
 // them.
-bool Core::Replaces(const Commit& commit) const {
+bool Core::Replaces(const msg::Commit& commit) const {
   if (standing_ == Standing::kCatching) {
     return catch_up_.ContainsOlder(commit.round, commit.attempt);
   }
@@ -376,7 +376,7 @@ bool Core::Replaces(const Commit& commit) const {
 }
 
 // Parameters are not taken back: they are copied anew from who has the attempt that stands.
-bool Core::GoBackFor(const Commit& commit) {
+bool Core::GoBackFor(const msg::Commit& commit) {
   if (standing_ == Standing::kCatching) {
     RestartCatchUp(commit.round);
     return true;
@@ -431,7 +431,7 @@ void Core::RestartCatchUp(RoundId round) {
 
 // The writer of a checkpoint was lost, and its commit came again with another one. The state is
 // still that after the round, or it is too late for this worker.
-void Core::WriteCheckpointIfAsked(const Commit& commit) {
+void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
   if (standing_ != Standing::kLevel || !newest_ || newest_->round != commit.round ||
       newest_->attempt != commit.attempt || applying_ || !commit.checkpoint_writer ||
       newest_->writer == commit.checkpoint_writer) {
@@ -453,7 +453,8 @@ void Core::FallBehind(const std::string& reason, bool clean) {
   context_.Log(fmt::format("behind at round {}: {}", next_, reason));
   if (applying_) applying_->abandoned = true;
   const bool has_any = clean && next_.value > 0;
-  context_.Tell(Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason, catch_up_.order()});
+  context_.Tell(
+      msg::Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason, catch_up_.order()});
 }
 
 // While a round may get another attempt, or be computed again, a missing shard is the coordinator's
@@ -499,7 +500,7 @@ void Core::WorkInWhileCatchingUp() {
       next_ = level->next;
       newest_ = Newest{RoundId(next_.value - 1), level->attempt};
       rounds_.Expect(std::max(expected, next_));
-      context_.Tell(Level{RoundId(next_.value - 1), catch_up_.order()});
+      context_.Tell(msg::Level{RoundId(next_.value - 1), catch_up_.order()});
       Prune();
       return;
     }
@@ -549,12 +550,12 @@ void Core::OnApplied(const event::OpDone& done) {
   LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,
                  "I1: round {} was applied, but not as it is committed", round);
   LOCKSTEP_CHECK(round == next_, "I1: round {} was applied before round {}", round, next_);
-  const Commit& commit = sums->commit();
+  const msg::Commit& commit = sums->commit();
   next_ = round.Next();
   newest_ = Newest{round, attempt, commit.checkpoint_writer};
-  context_.Tell(Applied{round, attempt,
-                        static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
-                        done.digest, context_.now.time_since_epoch().count()});
+  context_.Tell(msg::Applied{
+      round, attempt, static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
+      done.digest, context_.now.time_since_epoch().count()});
   evaluation_.OnApplied(commit);
   upload_.OnCheckpoint(commit);
 }
@@ -610,7 +611,7 @@ void Core::Break(const std::string& what) {
   const std::string reason = fmt::format("the coordinator broke the protocol: {}", what);
   // First, so that the end of the connection that follows on Leave is not taken for the reason.
   End({reason, true, false, "", reason});
-  context_.Tell(Leave{reason});
+  context_.Tell(msg::Leave{reason});
 }
 
 void Core::SetTimer() {

@@ -97,25 +97,25 @@ class Core {
   void On(const event::TimerDue& e);
 
   // Messages of the coordinator.
-  void On(const Welcome&) {}  // see ProtocolCheck
-  void On(const Refuse& m);
-  void On(const Form& m);
-  void On(const MemberLeft& m);
-  void On(const Start& m);
-  void On(const Commit& m);
-  void On(const Revoke& m) { own_.OnRevoke(m); }
-  void On(const Assign& m) { own_.OnAssign(m); }
-  void On(const FenceRound& m) { own_.OnFence(m); }
-  void On(const NewOwners& m);
-  void On(const FenceAttempt& m) { sums_.OnFenceAttempt(m); }
-  void On(const TakeSums& m);
-  void On(const CatchUp& m);
-  void On(const Evaluate& m);
-  void On(const StateChunk& m);
-  void On(const Finish& m);
-  void On(const SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
-  void On(const AskToLeave& m) { On(event::LeaveAsked{m.reason}); }
-  void On(const Ping& m);
+  void On(const msg::Welcome&) {}  // see ProtocolCheck
+  void On(const msg::Refuse& m);
+  void On(const msg::Form& m);
+  void On(const msg::MemberLeft& m);
+  void On(const msg::Start& m);
+  void On(const msg::Commit& m);
+  void On(const msg::Revoke& m) { own_.OnRevoke(m); }
+  void On(const msg::Assign& m) { own_.OnAssign(m); }
+  void On(const msg::FenceRound& m) { own_.OnFence(m); }
+  void On(const msg::NewOwners& m);
+  void On(const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); }
+  void On(const msg::TakeSums& m);
+  void On(const msg::CatchUp& m);
+  void On(const msg::Evaluate& m);
+  void On(const msg::StateChunk& m);
+  void On(const msg::Finish& m);
+  void On(const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
+  void On(const msg::AskToLeave& m) { On(event::LeaveAsked{m.reason}); }
+  void On(const msg::Ping& m);
 
   // Messages of peers.
   Status On(const MemberId& peer, const PartReady& m, std::span<const std::byte> floats) {
@@ -154,23 +154,23 @@ class Core {
   RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
   // False when the commit is none that this worker can follow now: it is of another time, this
   // worker is not among its members, or it is known.
-  bool Follow(const Commit& commit);
+  bool Follow(const msg::Commit& commit);
   // The parameters contain an older attempt at its round than this one.
-  bool Replaces(const Commit& commit) const;
+  bool Replaces(const msg::Commit& commit) const;
   // What is done then. True when the commit is to be followed.
-  bool GoBackFor(const Commit& commit);
+  bool GoBackFor(const msg::Commit& commit);
   void Adopt(const Plan& plan);
   // The open round, or the newest one that was committed, is computed again from the beginning.
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
-  void WriteCheckpointIfAsked(const Commit& commit);
+  void WriteCheckpointIfAsked(const msg::Commit& commit);
   // `clean`: the parameters are those before round next_, so a donor need not be asked for what
   // they contain already.
   void FallBehind(const std::string& reason, bool clean = true);
   // Whether something that the next round needs cannot be had by anybody's doing any more.
   void LookForLoss();
   void ApplyIfPossible();
-  void Apply(const Commit& commit);
+  void Apply(const msg::Commit& commit);
   void OnApplied(const event::OpDone& done);
   void WorkInWhileCatchingUp();
   // After Finish: ends once all that was committed is applied, or cannot be in time.
@@ -216,7 +216,7 @@ class Core {
   std::optional<Newest> newest_;  // while level; none: those of the start
   std::string behind_why_;
   std::optional<Applying> applying_;
-  std::optional<Finish> finish_;
+  std::optional<msg::Finish> finish_;
   Time finish_until_ = kNever;  // the last sums are waited for
   std::optional<std::uint64_t> digest_op_;
   std::uint64_t checkpoint_bytes_ = 0;  // received and stored

@@ -12,7 +12,7 @@ constexpr std::size_t kMaxOrders = 1u << 16;
 
 }  // namespace
 
-void Evaluation::OnApplied(const Commit& commit) {
+void Evaluation::OnApplied(const msg::Commit& commit) {
   if (commit.evaluation == 0) return;
   wanted_ = commit.evaluation;
   TakeSnapshot();
@@ -24,14 +24,15 @@ void Evaluation::TakeSnapshot() {
   evaluation_ = *wanted_;
   wanted_.reset();
   partial_.reset();
-  std::erase_if(orders_, [&](const Evaluate& order) { return order.evaluation < evaluation_; });
+  std::erase_if(orders_,
+                [&](const msg::Evaluate& order) { return order.evaluation < evaluation_; });
   snapshot_op_ = context_.NewOp();
   snapshots_.insert(snapshot_op_);
   context_.Emit(action::TakeSnapshot{snapshot_op_, action::SnapshotKind::kEvaluation});
 }
 
 // Orders for an evaluation that is over are not answered: the coordinator has given it up.
-bool Evaluation::OnEvaluate(const Evaluate& order) {
+bool Evaluation::OnEvaluate(const msg::Evaluate& order) {
   if (order.evaluation < evaluation_) return true;
   orders_.push_back(order);
   return orders_.size() <= kMaxOrders;
@@ -48,10 +49,10 @@ void Evaluation::Update(bool idle) {
 // waits for its snapshot.
 void Evaluation::StartChunk() {
   if (chunk_under_way_ || snapshots_.contains(snapshot_op_) || wanted_ || orders_.empty()) return;
-  const Evaluate& order = orders_.front();
+  const msg::Evaluate& order = orders_.front();
   if (order.evaluation != evaluation_) return;
   if (!partial_) {
-    partial_ = EvaluationResult{order.evaluation, {order.range.from, order.range.from}, 0, 0};
+    partial_ = msg::EvaluationResult{order.evaluation, {order.range.from, order.range.from}, 0, 0};
   }
   const std::uint64_t from = partial_->range.to;
   const std::uint64_t to =

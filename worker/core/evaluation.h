@@ -20,9 +20,9 @@ class Evaluation {
   explicit Evaluation(Context& context) : context_(context) {}
 
   // The round's update is done and the next one has not begun.
-  void OnApplied(const Commit& commit);
+  void OnApplied(const msg::Commit& commit);
   // False when more is asked for than any evaluation has chunks.
-  [[nodiscard]] bool OnEvaluate(const Evaluate& order);
+  [[nodiscard]] bool OnEvaluate(const msg::Evaluate& order);
   void OnChunkEvaluated(const event::ChunkEvaluated& done);
   // True when the operation was its snapshot.
   bool OnOpDone(const event::OpDone& done);
@@ -41,13 +41,13 @@ class Evaluation {
   void StartChunk();
 
   Context& context_;
-  std::optional<std::uint32_t> wanted_;      // its snapshot waits for the chunk under way to end
-  std::uint32_t evaluation_ = 0;             // that the snapshot is of; grows
-  std::uint64_t snapshot_op_ = 0;            // that takes it
-  std::set<std::uint64_t> snapshots_;        // being taken; chunks use the last one only
-  std::deque<Evaluate> orders_;              // none for an evaluation before evaluation_
-  std::optional<EvaluationResult> partial_;  // of the first order
-  bool chunk_under_way_ = false;             // it reads the snapshot
+  std::optional<std::uint32_t> wanted_;  // its snapshot waits for the chunk under way to end
+  std::uint32_t evaluation_ = 0;         // that the snapshot is of; grows
+  std::uint64_t snapshot_op_ = 0;        // that takes it
+  std::set<std::uint64_t> snapshots_;    // being taken; chunks use the last one only
+  std::deque<msg::Evaluate> orders_;     // none for an evaluation before evaluation_
+  std::optional<msg::EvaluationResult> partial_;  // of the first order
+  bool chunk_under_way_ = false;                  // it reads the snapshot
 };
 
 }  // namespace lockstep::worker

@@ -167,7 +167,7 @@ void Inputs::OnPeerUp(const MemberId& peer) {
 
 // What is in no part of the commit is not worth the link; where work is carried on it is, for it
 // will be in a commit to come.
-void Inputs::OnCommit(const Commit& commit) {
+void Inputs::OnCommit(const msg::Commit& commit) {
   carries_ = commit.next && commit.next->carries;
   if (!carries_) {
     const std::vector<Want> dropped = fetcher_.Cancel([&](const Want& want) {
@@ -205,7 +205,7 @@ void Inputs::DropClosed(RoundId committed) {
 // and gives a receipt once all of it is here. One receipt for each part and map: under a new map
 // the shard is another one.
 void Inputs::Update() {
-  std::map<RoundId, Receipts> receipts;
+  std::map<RoundId, msg::Receipts> receipts;
   for (auto next = dirty_.begin(); next != dirty_.end();) {
     const Key key = *next;
     Input& input = inputs_.at(key);
@@ -235,7 +235,7 @@ void Inputs::Update() {
     input.receipted = map->version;
     LOCKSTEP_CHECK(!input.blocked && input.ready.plan == rounds_.PlanOf(round),
                    "a receipt for a part of {} that is void", Name(input.member));
-    Receipts& batch = receipts[round];
+    msg::Receipts& batch = receipts[round];
     batch.round = round;
     batch.map_version = map->version;
     batch.parts.push_back({input.member, input.ready.part});

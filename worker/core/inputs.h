@@ -47,7 +47,7 @@ class Inputs {
   // Only the parts of the commit are wanted from here on, and nothing of the rounds before it.
   // Where the next round carries work on, what has come of the others is kept: their workers
   // announce them anew for the next round.
-  void OnCommit(const Commit& commit);
+  void OnCommit(const msg::Commit& commit);
 
   // Fetches what is missing and tells the coordinator what is complete: one Receipts a round.
   void Update();

@@ -34,7 +34,7 @@ void OwnWork::OnPlan(const Plan& plan) {
 }
 
 // What is sealed stays until the round is closed: another attempt at it sums the same parts.
-void OwnWork::OnCommit(const Commit& commit) {
+void OwnWork::OnCommit(const msg::Commit& commit) {
   if (!commit.next || !commit.next->carries) {
     Stop(commit.round.Next());  // what an attempt before had carried on is void as well
   } else if (!CarryOver(commit)) {
@@ -49,7 +49,7 @@ void OwnWork::OnCommit(const Commit& commit) {
 // Relaxed rounds: a worker that is in no part of the commit goes on with what it has, as work of
 // the next round. Its contributions move too, and are announced anew, for owners keep parts by
 // round.
-bool OwnWork::CarryOver(const Commit& commit) {
+bool OwnWork::CarryOver(const msg::Commit& commit) {
   const bool counted = std::ranges::any_of(
       commit.parts, [&](const CommittedPart& part) { return part.member == context_.config.self; });
   const RoundId next = commit.round.Next();
@@ -73,7 +73,7 @@ bool OwnWork::CarryOver(const Commit& commit) {
 // Void by order: the units were given away, because this worker did not answer in time. The parts
 // that it sealed are used up, since the coordinator may have heard of them: a new beginning takes
 // the next part.
-void OwnWork::OnFence(const FenceRound& fence) {
+void OwnWork::OnFence(const msg::FenceRound& fence) {
   const RoundId round = fence.round;
   std::optional<GivenUnits> again;
   if (const GivenUnits* given = Given(round)) {
@@ -88,33 +88,33 @@ void OwnWork::OnFence(const FenceRound& fence) {
   if (!again) return;
   again->fenced = true;
   if (Round* known = rounds_.Find(round)) known->given = std::move(again);
-  context_.Tell(Revoked{round, 0, fence.order, true});
+  context_.Tell(msg::Revoked{round, 0, fence.order, true});
 }
 
 // Answered at once with what is given back, all that is not begun from `from` on; also in the
 // middle of a slow unit, because the queue's tail is ours. Only then may the units be given away
 // (I2).
-void OwnWork::OnRevoke(const Revoke& revoke) {
+void OwnWork::OnRevoke(const msg::Revoke& revoke) {
   if (GivenUnits* given = Given(revoke.round)) {
     std::vector<Unit>& units = given->units;
     units.resize(std::min<std::size_t>(units.size(), revoke.from));
     context_.Tell(
-        Revoked{revoke.round, static_cast<std::uint32_t>(units.size()), revoke.order, false});
+        msg::Revoked{revoke.round, static_cast<std::uint32_t>(units.size()), revoke.order, false});
   } else if (WorksOn(revoke.round)) {
-    context_.Tell(Revoked{revoke.round, queue_.RevokeFrom(revoke.from), revoke.order, false});
+    context_.Tell(msg::Revoked{revoke.round, queue_.RevokeFrom(revoke.from), revoke.order, false});
   }
 }
 
 // Units of another worker. They go behind what is there, into the part that is open; where no part
 // is open any more they go back by the same answer that gives units back.
-void OwnWork::OnAssign(const Assign& assign) {
+void OwnWork::OnAssign(const msg::Assign& assign) {
   if (Round* known = rounds_.Find(assign.round); known != nullptr && known->given) {
     GivenUnits& given = *known->given;
     given.fenced = false;
     if (given.first_part.value >= kMaxParts ||
         given.units.size() + assign.units.size() > queue_.capacity()) {
-      context_.Tell(Revoked{assign.round, static_cast<std::uint32_t>(given.units.size()),
-                            assign.order, false});
+      context_.Tell(msg::Revoked{assign.round, static_cast<std::uint32_t>(given.units.size()),
+                                 assign.order, false});
     } else {
       given.units.insert(given.units.end(), assign.units.begin(), assign.units.end());
     }
@@ -125,7 +125,7 @@ void OwnWork::OnAssign(const Assign& assign) {
     context_.Emit(action::WakeCompute{});
   } else {
     // Both parts are being sealed: all of them go back.
-    context_.Tell(Revoked{assign.round, queue_.size(), assign.order, false});
+    context_.Tell(msg::Revoked{assign.round, queue_.size(), assign.order, false});
   }
 }
 
@@ -252,8 +252,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   ++work_->parts_told;
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
-  context_.Tell(lockstep::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
-                                 sealed.sealed_ns, *rounds_.PlanOf(c->round)});
+  context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
+                            sealed.sealed_ns, *rounds_.PlanOf(c->round)});
 }
 
 // What it was told went to a connection that is no more.
@@ -358,8 +358,8 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
 }
 
 void OwnWork::TellProgress() {
-  context_.Tell(
-      Progress{work_->round, work_->units_done, queue_.taken(), *rounds_.PlanOf(work_->round)});
+  context_.Tell(msg::Progress{work_->round, work_->units_done, queue_.taken(),
+                              *rounds_.PlanOf(work_->round)});
   progress_due_ = context_.now + context_.config.progress_interval;
 }
 

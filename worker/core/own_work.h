@@ -42,15 +42,15 @@ class OwnWork {
   // The units of a round that is not begun yet; what was computed for an earlier plan of it is
   // void.
   void OnPlan(const Plan& plan);
-  void OnRevoke(const Revoke& revoke);
-  void OnAssign(const Assign& assign);
+  void OnRevoke(const msg::Revoke& revoke);
+  void OnAssign(const msg::Assign& assign);
   // What was computed for the round is void. Says so; units of it that are given to this worker
   // after that are a new beginning, in the parts that are not used up.
-  void OnFence(const FenceRound& fence);
+  void OnFence(const msg::FenceRound& fence);
   // The round is committed: of its work only what is sealed counts, and nothing of the rounds
   // before it is needed. Unless the next round carries its work on, and this worker is in no part
   // of the commit: then what it has belongs to the next round.
-  void OnCommit(const Commit& commit);
+  void OnCommit(const msg::Commit& commit);
   void OnUnitDone(const event::UnitDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -135,7 +135,7 @@ class OwnWork {
   // Of this round and those before it nothing more is computed. Sealed parts stay.
   void Stop(RoundId round);
   // False: there was nothing to carry over.
-  bool CarryOver(const Commit& commit);
+  bool CarryOver(const msg::Commit& commit);
   void Begin(RoundId round, const GivenUnits& given, const std::array<BufferId, kMaxParts>& parts);
   Contribution* Find(std::uint32_t work, PartIndex part);
   void TellProgress();

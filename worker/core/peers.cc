@@ -9,7 +9,7 @@ namespace lockstep::worker {
 // A formation is a try to connect everybody with everybody over one transport. Several run at once
 // when newcomers come one after the other. Another transport than before ends all of it: the
 // coordinator gave that one up.
-void Peers::OnForm(const Form& form) {
+void Peers::OnForm(const msg::Form& form) {
   if (form.transport != transport_) {
     // Before the first Form, those that are up already had theirs earlier.
     const bool change = !transport_.empty();
@@ -86,7 +86,7 @@ void Peers::OnMapState(const MemberId& id, const MapState& state) {
 }
 
 // By the coordinator's word, whatever the connection says; a fenced process may still be running.
-void Peers::OnLeft(const MemberLeft& left) {
+void Peers::OnLeft(const msg::MemberLeft& left) {
   NoteUnreached(left.member, left.reason);
   const auto at = peers_.find(left.member);
   if (at == peers_.end()) return;
@@ -202,7 +202,7 @@ void Peers::Note(const MemberId& id, const PeerPath& path) {
 // when it knows of all.
 void Peers::ReportComplete() {
   for (auto it = forming_.begin(); it != forming_.end();) {
-    Reached reached{it->first, {}};
+    msg::Reached reached{it->first, {}};
     for (const auto& [id, path] : it->second.reached) {
       if (path) reached.peers.push_back(*path);
     }

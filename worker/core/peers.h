@@ -24,13 +24,13 @@ class Peers {
  public:
   explicit Peers(Context& context) : context_(context) {}
 
-  void OnForm(const Form& form);
+  void OnForm(const msg::Form& form);
   void OnUp(const event::PeerUp& up);
   void OnDown(const event::PeerDown& down);
   void OnConnectFailed(const event::ConnectFailed& failed);
   void OnMapped(const event::PeerMapped& mapped);
   void OnMapState(const MemberId& peer, const MapState& state);
-  void OnLeft(const MemberLeft& left);
+  void OnLeft(const msg::MemberLeft& left);
   void OnTimer();
   void OnCommitted(RoundId round) { committed_ = std::max(committed_.value_or(round), round); }
   // Forgets those who went two rounds ago, or before the first one was committed, unless their

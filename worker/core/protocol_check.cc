@@ -16,16 +16,16 @@ Error Broken(fmt::format_string<Args...> format, Args&&... args) {
 
 }  // namespace
 
-Status ProtocolCheck::Take(const ToWorker& message) {
+Status ProtocolCheck::Take(const msg::ToWorker& message) {
   return std::visit([this](const auto& m) { return Check(m); }, message);
 }
 
-Status ProtocolCheck::Check(const Welcome&) const {
+Status ProtocolCheck::Check(const msg::Welcome&) const {
   return Broken("it welcomes this worker twice");
 }
 
 // A transport that was not offered could not be opened.
-Status ProtocolCheck::Check(const Form& m) const {
+Status ProtocolCheck::Check(const msg::Form& m) const {
   const auto& offered = config_.transports;
   if (!offered.empty() && std::ranges::find(offered, m.transport) == offered.end()) {
     return Broken("it forms the job over {}, which this worker did not offer", m.transport);
@@ -34,7 +34,7 @@ Status ProtocolCheck::Check(const Form& m) const {
 }
 
 // Once, with a whole state; later ones only bring a plan.
-Status ProtocolCheck::Check(const Start& m) {
+Status ProtocolCheck::Check(const msg::Start& m) {
   if (Status status = CheckPlan(m.plan); !status) return status;
   if (started_ && m.source != StateSource::kPeers) return Broken("it starts what has started");
   if (!started_ && m.source == StateSource::kCheckpoint && next_tensor_ <= config_.state_tensors) {
@@ -47,7 +47,7 @@ Status ProtocolCheck::Check(const Start& m) {
 
 // Of another term it would be from a coordinator that is no more; such a connection is closed long
 // before, so it is not forgiven.
-Status ProtocolCheck::Check(const Commit& m) const {
+Status ProtocolCheck::Check(const msg::Commit& m) const {
   if (m.term != config_.term) {
     return Broken("it commits in term {}, and this one is {}", m.term, config_.term);
   }
@@ -69,33 +69,33 @@ Status ProtocolCheck::Check(const Commit& m) const {
   return CheckPlan(*m.next);
 }
 
-Status ProtocolCheck::Check(const Assign& m) const {
+Status ProtocolCheck::Check(const msg::Assign& m) const {
   if (Status status = CheckRound(m.round); !status) return status;
   return CheckUnits(m.units);
 }
 
-Status ProtocolCheck::Check(const NewOwners& m) const {
+Status ProtocolCheck::Check(const msg::NewOwners& m) const {
   if (Status status = CheckRound(m.round); !status) return status;
   return CheckOwners(m.owners);
 }
 
-Status ProtocolCheck::Check(const FenceAttempt& m) const {
+Status ProtocolCheck::Check(const msg::FenceAttempt& m) const {
   if (m.term != config_.term) {
     return Broken("it asks for an attempt of term {}, and this one is {}", m.term, config_.term);
   }
   return CheckRound(m.round);
 }
 
-Status ProtocolCheck::Check(const TakeSums& m) const { return Check(m.commit); }
+Status ProtocolCheck::Check(const msg::TakeSums& m) const { return Check(m.commit); }
 
 // The donor may be unknown, or gone by now: that is not the coordinator's fault.
-Status ProtocolCheck::Check(const CatchUp& m) const {
+Status ProtocolCheck::Check(const msg::CatchUp& m) const {
   if (!started_) return Broken("it lets catch up who has not begun");
   if (m.donor == config_.self) return Broken("it lets this worker catch up from itself");
   return CheckRound(m.open_round);
 }
 
-Status ProtocolCheck::Check(const Evaluate& m) const {
+Status ProtocolCheck::Check(const msg::Evaluate& m) const {
   if (m.range.from >= m.range.to || m.range.to > config_.test_samples) {
     return Broken("it lets evaluate the test samples [{}, {}) of {}", m.range.from, m.range.to,
                   config_.test_samples);
@@ -103,7 +103,7 @@ Status ProtocolCheck::Check(const Evaluate& m) const {
   return CheckRound(m.round);
 }
 
-Status ProtocolCheck::Check(const StateChunk& m) {
+Status ProtocolCheck::Check(const msg::StateChunk& m) {
   if (started_) return {};  // the core has no use for it
   const std::uint64_t tensor_bytes = layout_.parameter_count() * sizeof(float);
   // In order, so that a checkpoint is whole when its last byte is there.

@@ -31,22 +31,22 @@ class ProtocolCheck {
 
   // An error says what of the message cannot be. Messages come in the order in which they were
   // sent; after an error nothing more is to be taken.
-  Status Take(const ToWorker& message);
+  Status Take(const msg::ToWorker& message);
 
  private:
-  Status Check(const Welcome& m) const;
-  Status Check(const Form& m) const;
-  Status Check(const Start& m);
-  Status Check(const Commit& m) const;
-  Status Check(const Assign& m) const;
-  Status Check(const NewOwners& m) const;
-  Status Check(const FenceAttempt& m) const;
-  Status Check(const TakeSums& m) const;
-  Status Check(const CatchUp& m) const;
-  Status Check(const Evaluate& m) const;
-  Status Check(const StateChunk& m);
-  Status Check(const Revoke& m) const { return CheckRound(m.round); }
-  Status Check(const FenceRound& m) const { return CheckRound(m.round); }
+  Status Check(const msg::Welcome& m) const;
+  Status Check(const msg::Form& m) const;
+  Status Check(const msg::Start& m);
+  Status Check(const msg::Commit& m) const;
+  Status Check(const msg::Assign& m) const;
+  Status Check(const msg::NewOwners& m) const;
+  Status Check(const msg::FenceAttempt& m) const;
+  Status Check(const msg::TakeSums& m) const;
+  Status Check(const msg::CatchUp& m) const;
+  Status Check(const msg::Evaluate& m) const;
+  Status Check(const msg::StateChunk& m);
+  Status Check(const msg::Revoke& m) const { return CheckRound(m.round); }
+  Status Check(const msg::FenceRound& m) const { return CheckRound(m.round); }
   // What names no position and no round, or is not for the core.
   template <class Message>
   Status Check(const Message&) const {

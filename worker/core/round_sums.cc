@@ -29,7 +29,7 @@ void HeardSums::Store(const MemberId& owner, const SumReady& ready,
   slot = Heard{ready, {floats.begin(), floats.end()}};
 }
 
-const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const Commit& commit) const {
+const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const msg::Commit& commit) const {
   const auto at = heard_.find(owner);
   if (at == heard_.end()) return nullptr;
   const auto& heard = at->second[commit.round.value % kSumBuffers];
@@ -53,7 +53,7 @@ void HeardSums::ForgetBefore(RoundId round) {
 // --- the sums of an attempt
 // -----------------------------------------------------------------------------------------------
 
-RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const Commit& commit)
+RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg::Commit& commit)
     : context_(with.context),
       buffers_(with.buffers),
       fetcher_(with.fetcher),
@@ -86,7 +86,7 @@ RoundSums::~RoundSums() {
   if (buffer_) buffers_.Release(*buffer_);
 }
 
-void RoundSums::NameCheckpointWriter(const Commit& same) {
+void RoundSums::NameCheckpointWriter(const msg::Commit& same) {
   LOCKSTEP_CHECK(same.round == commit_.round && same.attempt == commit_.attempt,
                  "another attempt's writer of a checkpoint");
   commit_.checkpoint_writer = same.checkpoint_writer;
@@ -223,7 +223,7 @@ void RoundSums::Publish() {
                  "I1: the own shard of round {} is published twice", commit_.round);
   LOCKSTEP_CHECK(Held(*OwnShard()), "round {} is published without its sums", commit_.round);
   own_ = Own::kPublished;
-  context_.Tell(Published{commit_.round, commit_.attempt});
+  context_.Tell(msg::Published{commit_.round, commit_.attempt});
   for (const MemberId& member : commit_.members) SaySumReady(member);
 }
 
@@ -434,7 +434,7 @@ void RoundSums::OnTakeSums(const MemberId& holder) {
 
 // "Do you hold all shards of it?" may come again under another order number; the last one is
 // answered.
-void RoundSums::OnFenceAttempt(const FenceAttempt& fence) {
+void RoundSums::OnFenceAttempt(const msg::FenceAttempt& fence) {
   asked_to_hold_ = fence;
   TryAnswerHold();
 }
@@ -448,9 +448,9 @@ void RoundSums::TryAnswerHold() {
   const bool holds = applied_ || HoldsAll();
   if (holds && !Localize()) return;
   if (!holds) fenced_ = true;
-  const FenceAttempt fence = *asked_to_hold_;
+  const msg::FenceAttempt fence = *asked_to_hold_;
   asked_to_hold_.reset();
-  context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
+  context_.Tell(msg::HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
 }
 
 // Mapped shards lie in a memory that may go with its owner.

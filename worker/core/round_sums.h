@@ -35,7 +35,7 @@ class HeardSums {
   };
   void Store(const MemberId& owner, const SumReady& ready, std::span<const std::byte> floats);
   // What this owner said of the commit's attempt, under the commit's map.
-  const Heard* Find(const MemberId& owner, const Commit& commit) const;
+  const Heard* Find(const MemberId& owner, const msg::Commit& commit) const;
   void ForgetBefore(RoundId round);
 
  private:
@@ -63,14 +63,14 @@ struct SumsContext {
 // holder, and the promises end.
 class RoundSums {
  public:
-  RoundSums(const SumsContext& with, const HeardSums& heard, const Commit& commit);
+  RoundSums(const SumsContext& with, const HeardSums& heard, const msg::Commit& commit);
   RoundSums(const RoundSums&) = delete;
   RoundSums& operator=(const RoundSums&) = delete;
   ~RoundSums();
 
-  const Commit& commit() const { return commit_; }
+  const msg::Commit& commit() const { return commit_; }
   // The same commit came again, with another writer of its checkpoint.
-  void NameCheckpointWriter(const Commit& same);
+  void NameCheckpointWriter(const msg::Commit& same);
   // The part is one of those that are summed.
   bool Commits(const MemberId& member, PartIndex part) const;
 
@@ -78,7 +78,7 @@ class RoundSums {
   void Update();
 
   void OnTakeSums(const MemberId& holder);
-  void OnFenceAttempt(const FenceAttempt& fence);
+  void OnFenceAttempt(const msg::FenceAttempt& fence);
   // The peer publishes its shard, or, as the holder that was asked, all of them. An error: the peer
   // said what cannot be. True: to be remembered as what an owner said.
   Result<bool> OnSumReady(const MemberId& peer, const SumReady& ready);
@@ -162,7 +162,7 @@ class RoundSums {
   const OwnWork& own_work_;
   const HeardSums& heard_;
 
-  Commit commit_;
+  msg::Commit commit_;
   std::vector<Shard> shards_;  // one for each owner, in the map's order
   std::optional<BufferId> buffer_;
   const std::uint32_t generation_;  // of the buffer, once it is taken
@@ -171,7 +171,7 @@ class RoundSums {
   Own own_ = Own::kNothing;
   std::optional<std::uint64_t> reduce_op_;  // while own_ is kReducing
   std::optional<std::uint64_t> copy_op_;    // of mapped shards, before holding them is promised
-  std::optional<FenceAttempt> asked_to_hold_;
+  std::optional<msg::FenceAttempt> asked_to_hold_;
   std::optional<Holder> holder_;
   std::set<MemberId> wanted_by_;  // others were told to fetch everything here
   // Two promises that exclude each other: the attempt is in the parameters (or on its way there),

@@ -83,7 +83,7 @@ namespace event {
 
 // Any message of the coordinator but Welcome.
 struct FromCoordinator {
-  ToWorker message;
+  msg::ToWorker message;
 };
 // At most one connection for each member is up; the shell closes a second one.
 struct PeerUp {
@@ -185,7 +185,7 @@ using Event =
 namespace action {
 
 struct ToCoordinator {
-  FromWorker message;
+  msg::FromWorker message;
 };
 // A small message: `bytes`, then the floats of `payload` one behind the other. When it cannot be
 // queued (Send says false) the shell closes the peer: what was not said cannot be said later.

@@ -6,7 +6,7 @@
 
 namespace lockstep::worker {
 
-bool Sums::OnCommit(const Commit& commit) {
+bool Sums::OnCommit(const msg::Commit& commit) {
   auto& sums = rounds_.At(commit.round).sums;
   if (sums != nullptr) {
     const Attempt known = sums->commit().attempt;
@@ -25,18 +25,18 @@ RoundSums* Sums::Find(RoundId round, Attempt attempt) const {
   return sums != nullptr && sums->commit().attempt == attempt ? sums : nullptr;
 }
 
-void Sums::OnTakeSums(const TakeSums& take) {
+void Sums::OnTakeSums(const msg::TakeSums& take) {
   if (RoundSums* sums = Find(take.commit.round, take.commit.attempt)) sums->OnTakeSums(take.holder);
 }
 
-void Sums::OnFenceAttempt(const FenceAttempt& fence) {
+void Sums::OnFenceAttempt(const msg::FenceAttempt& fence) {
   if (fence.term != context_.config.term) return;
   if (RoundSums* sums = Find(fence.round, fence.attempt)) {
     sums->OnFenceAttempt(fence);
   } else {
     // A promise that is kept without noting it: commits come in order, so what is not known by now
     // can come only with TakeSums, which says that it stands after all.
-    context_.Tell(HoldAnswer{fence.term, fence.round, fence.attempt, false, fence.order});
+    context_.Tell(msg::HoldAnswer{fence.term, fence.round, fence.attempt, false, fence.order});
   }
 }
 

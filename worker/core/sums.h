@@ -22,10 +22,10 @@ class Sums {
 
   // False when this attempt is known already, or an older one than is known. The same commit may
   // come again with another writer of the checkpoint.
-  bool OnCommit(const Commit& commit);
+  bool OnCommit(const msg::Commit& commit);
   // The commit is known already.
-  void OnTakeSums(const TakeSums& take);
-  void OnFenceAttempt(const FenceAttempt& fence);
+  void OnTakeSums(const msg::TakeSums& take);
+  void OnFenceAttempt(const msg::FenceAttempt& fence);
   // An error: the peer said what cannot be.
   Status OnSumReady(const MemberId& peer, const SumReady& ready, std::span<const std::byte> floats);
   void OnSumWant(const MemberId& peer, const SumWant& want);

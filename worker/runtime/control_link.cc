@@ -69,7 +69,7 @@ class ControlLinkImpl final : public ControlLink {
     return opened.get_future().get();
   }
 
-  void Send(FromWorker message, std::function<void()> sent) override {
+  void Send(msg::FromWorker message, std::function<void()> sent) override {
     asio::post(io_, [this, message = std::move(message), sent = std::move(sent)]() mutable {
       if (!channel_ || closed_) return;
       channel_->Send(message);

@@ -15,8 +15,8 @@ namespace lockstep::worker {
 class ControlLink {
  public:
   struct Callbacks {
-    std::function<void(ToWorker)> on_message;  // control thread
-    std::function<void(Error)> on_closed;      // control thread, once, last
+    std::function<void(msg::ToWorker)> on_message;  // control thread
+    std::function<void(Error)> on_closed;           // control thread, once, last
   };
 
   // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while
@@ -29,7 +29,7 @@ class ControlLink {
 
   // Any thread. `sent` runs on the control thread when the message was taken by the channel and the
   // channel's queue is short again: the pace of bulk.
-  virtual void Send(FromWorker message, std::function<void()> sent = nullptr) = 0;
+  virtual void Send(msg::FromWorker message, std::function<void()> sent = nullptr) = 0;
   // How long nothing may be heard before the channel counts as closed.
   virtual void SetTimeout(Duration timeout) = 0;
   // This host's address on the way to the coordinator.

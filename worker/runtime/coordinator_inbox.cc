@@ -10,18 +10,21 @@ namespace {
 // Before this worker is ready, of which each is small: members leave meanwhile.
 constexpr std::size_t kMaxEarlyMessages = 8192;
 
-bool MayComeEarly(const ToWorker& message) {
-  return std::holds_alternative<Refuse>(message) || std::holds_alternative<MemberLeft>(message) ||
-         std::holds_alternative<Finish>(message) || std::holds_alternative<SetSlowdown>(message) ||
-         std::holds_alternative<AskToLeave>(message) || std::holds_alternative<Ping>(message);
+bool MayComeEarly(const msg::ToWorker& message) {
+  return std::holds_alternative<msg::Refuse>(message) ||
+         std::holds_alternative<msg::MemberLeft>(message) ||
+         std::holds_alternative<msg::Finish>(message) ||
+         std::holds_alternative<msg::SetSlowdown>(message) ||
+         std::holds_alternative<msg::AskToLeave>(message) ||
+         std::holds_alternative<msg::Ping>(message);
 }
 
 }  // namespace
 
-void CoordinatorInbox::Put(ToWorker message) {
+void CoordinatorInbox::Put(msg::ToWorker message) {
   std::lock_guard lock(mutex_);
   if (stopped_ || broken_) return;
-  const bool welcome = welcomed_at_ == Time{} && std::holds_alternative<Welcome>(message);
+  const bool welcome = welcomed_at_ == Time{} && std::holds_alternative<msg::Welcome>(message);
   if (welcome) welcomed_at_ = MonotonicNow();
   if (receiver_) {
     receiver_->on_message(std::move(message));
@@ -54,13 +57,13 @@ void CoordinatorInbox::Close(const Error& error) {
   wake_.notify_all();
 }
 
-Result<ToWorker> CoordinatorInbox::Wait(Duration timeout) {
+Result<msg::ToWorker> CoordinatorInbox::Wait(Duration timeout) {
   std::unique_lock lock(mutex_);
   if (!wake_.wait_for(lock, timeout, [this] { return closed_ || !waiting_.empty(); })) {
     return Error{ErrorCode::kTimeout, "the coordinator does not answer"};
   }
   if (waiting_.empty()) return *closed_;
-  ToWorker message = std::move(waiting_.front());
+  msg::ToWorker message = std::move(waiting_.front());
   waiting_.pop_front();
   return message;
 }
@@ -73,7 +76,7 @@ void CoordinatorInbox::ExpectAll() {
 void CoordinatorInbox::PassTo(Receiver receiver) {
   std::lock_guard lock(mutex_);
   receiver_ = std::move(receiver);
-  for (ToWorker& message : waiting_) receiver_->on_message(std::move(message));
+  for (msg::ToWorker& message : waiting_) receiver_->on_message(std::move(message));
   waiting_.clear();
   if (gone_) receiver_->on_gone(*gone_);
 }

@@ -22,7 +22,7 @@ class CoordinatorInbox {
  public:
   // Called with the inbox locked, so in order, and never after Stop.
   struct Receiver {
-    std::function<void(ToWorker)> on_message;
+    std::function<void(msg::ToWorker)> on_message;
     std::function<void(std::string reason)> on_gone;  // the connection is closed; once, last
   };
   // `on_broken`: the coordinator broke the protocol before this worker had begun.
@@ -30,12 +30,12 @@ class CoordinatorInbox {
       : on_broken_(std::move(on_broken)) {}
 
   // --- control thread
-  void Put(ToWorker message);
+  void Put(msg::ToWorker message);
   void Close(const Error& error);
 
   // --- the caller of Session::Join and Begin
   // The first message that waits.
-  Result<ToWorker> Wait(Duration timeout);
+  Result<msg::ToWorker> Wait(Duration timeout);
   // When the Welcome came, once it was waited for.
   Time welcomed_at() const { return welcomed_at_; }
   // The coordinator is about to hear that this worker is ready: it may say anything then.
@@ -54,9 +54,9 @@ class CoordinatorInbox {
   const std::function<void(const Error&)> on_broken_;
   std::mutex mutex_;  // of all below
   std::condition_variable wake_;
-  std::deque<ToWorker> waiting_;     // empty once there is a receiver
-  std::optional<Error> closed_;      // what who waits is told: closed, or broken before that
-  std::optional<std::string> gone_;  // the connection, and why
+  std::deque<msg::ToWorker> waiting_;  // empty once there is a receiver
+  std::optional<Error> closed_;        // what who waits is told: closed, or broken before that
+  std::optional<std::string> gone_;    // the connection, and why
   std::optional<Receiver> receiver_;
   Time welcomed_at_;
   bool all_expected_ = false;

@@ -109,8 +109,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   // On the core's thread.
   void Handle(const Event& event) override {
     if (const auto* of = std::get_if<event::FromCoordinator>(&event)) {
-      if (const auto* form = std::get_if<Form>(&of->message)) path_log_.NoteHosts(*form);
-      if (std::holds_alternative<lockstep::Start>(of->message)) transports_.CloseOthers();
+      if (const auto* form = std::get_if<msg::Form>(&of->message)) path_log_.NoteHosts(*form);
+      if (std::holds_alternative<msg::Start>(of->message)) transports_.CloseOthers();
     }
     Actions actions = core_->Step(MonotonicNow(), event);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
@@ -164,7 +164,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   void Do(action::ToCoordinator& a) {
-    if (auto* reached = std::get_if<Reached>(&a.message)) {
+    if (auto* reached = std::get_if<msg::Reached>(&a.message)) {
       const std::string unfit = path_log_.Assess(active(), mapper_, *reached);
       if (!unfit.empty()) {
         setup_.unfit(unfit);
@@ -266,7 +266,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   void Do(action::UploadChunk& a) {
-    StateChunk chunk{
+    msg::StateChunk chunk{
         .round = a.round, .tensor = a.tensor, .offset = a.offset, .last = a.last, .bytes = {}};
     const auto* from = reinterpret_cast<const std::byte*>(
                            buffers_.snapshot(a.tensor, action::SnapshotKind::kCheckpoint)) +

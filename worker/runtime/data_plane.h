@@ -43,7 +43,7 @@ class DataPlane {
     bool require_gpudirect = false;  // unfit() where a peer on another host is reached otherwise
     std::function<void(std::span<float>)> initialize;
     // Any of these may run on the data thread.
-    std::function<void(FromWorker, std::function<void()> sent)> to_coordinator;
+    std::function<void(msg::FromWorker, std::function<void()> sent)> to_coordinator;
     std::function<void(const std::string& specs)> slowdown;
     std::function<void(const std::string& reason)> unfit;
   };

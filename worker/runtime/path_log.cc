@@ -29,7 +29,7 @@ void PathLog::Machine(const transport::Capabilities& library) const {
   }
 }
 
-void PathLog::NoteHosts(const Form& form) {
+void PathLog::NoteHosts(const msg::Form& form) {
   for (const auto* list : {&form.connect_to, &form.expect}) {
     for (const PeerInfo& info : *list) {
       if (info.host_id != setup_.host_id) continue;
@@ -48,7 +48,7 @@ std::string PathLog::WhyNotMapped(const PeerPath& path, const PeerMapper& mapper
 }
 
 std::string PathLog::Assess(const OpenTransport& active, const PeerMapper& mapper,
-                            Reached& reached) const {
+                            msg::Reached& reached) const {
   std::string unfit;
   for (PeerPath& path : reached.peers) {
     const auto mapped = mapper.Rate(path.peer);

@@ -26,11 +26,12 @@ class PathLog {
   // What of this machine decides over paths, once.
   void Machine(const transport::Capabilities& library) const;
   // Which peers are on this host.
-  void NoteHosts(const Form& form);
+  void NoteHosts(const msg::Form& form);
   // Assesses and logs the path to each peer that was reached over `active` and measured, or that it
   // was not; adds to `reached` what was measured and what there is to say, with what is done to
   // gradients on the way. Returns why this worker is unfit; empty: it is not.
-  std::string Assess(const OpenTransport& active, const PeerMapper& mapper, Reached& reached) const;
+  std::string Assess(const OpenTransport& active, const PeerMapper& mapper,
+                     msg::Reached& reached) const;
 
  private:
   struct Neighbour {

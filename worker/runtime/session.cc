@@ -121,7 +121,7 @@ class SessionImpl final : public Session {
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    if (control_ && !ended_) control_->Send(Leave{leave_reason_});
+    if (control_ && !ended_) control_->Send(msg::Leave{leave_reason_});
     inbox_.Stop();
     plane_.reset();  // before the channel, to which it speaks
     control_.reset();
@@ -131,30 +131,30 @@ class SessionImpl final : public Session {
     auto address = ParseHostPort(options_.coordinator);
     if (!address) return address.error();
     ControlLink::Callbacks callbacks;
-    callbacks.on_message = [this](ToWorker message) { inbox_.Put(std::move(message)); };
+    callbacks.on_message = [this](msg::ToWorker message) { inbox_.Put(std::move(message)); };
     callbacks.on_closed = [this](const Error& error) { inbox_.Close(error); };
     auto control = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
                                         std::move(callbacks));
     if (!control) return control.error();
     control_ = std::move(*control);
-    control_->Send(Hello{.protocol = kProtocolVersion,
-                         .version = Version(),
-                         .host = HostName(),
-                         .pid = static_cast<std::uint64_t>(::getpid()),
-                         .device = options_.device,
-                         .wanted = options_.wanted,
-                         .host_id = HostId()});
+    control_->Send(msg::Hello{.protocol = kProtocolVersion,
+                              .version = Version(),
+                              .host = HostName(),
+                              .pid = static_cast<std::uint64_t>(::getpid()),
+                              .device = options_.device,
+                              .wanted = options_.wanted,
+                              .host_id = HostId()});
     auto answer = inbox_.Wait(kWelcomeTimeout);
     if (!answer) {
       return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
                                                     options_.coordinator, answer.error().message)};
     }
-    if (const auto* refuse = std::get_if<Refuse>(&*answer)) {
+    if (const auto* refuse = std::get_if<msg::Refuse>(&*answer)) {
       ended_ = true;
       return Error{refuse->try_again ? ErrorCode::kTryAgain : ErrorCode::kRefused,
                    fmt::format("the coordinator refuses this worker: {}", refuse->reason)};
     }
-    auto* welcome = std::get_if<Welcome>(&*answer);
+    auto* welcome = std::get_if<msg::Welcome>(&*answer);
     if (welcome == nullptr)
       return Error{ErrorCode::kInvalid, "the coordinator did not begin with a welcome"};
     welcome_ = std::move(*welcome);
@@ -218,17 +218,17 @@ class SessionImpl final : public Session {
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
     inbox_.ExpectAll();
-    control_->Send(Ready{.transports = plane_->offers(),
-                         .mapping_address = plane_->mapping_address(),
-                         .dataset_digest = description_.dataset_digest,
-                         .train_samples = description_.train_samples,
-                         .test_samples = description_.test_samples,
-                         .parameter_count = description_.parameter_count,
-                         .state_tensors = StateTensors(),
-                         .tensors = description_.tensors,
-                         .state_names = optimizer_->state_names(),
-                         .slowdowns = std::move(slowdowns)});
-    inbox_.PassTo({.on_message = [this](ToWorker message) { Deliver(std::move(message)); },
+    control_->Send(msg::Ready{.transports = plane_->offers(),
+                              .mapping_address = plane_->mapping_address(),
+                              .dataset_digest = description_.dataset_digest,
+                              .train_samples = description_.train_samples,
+                              .test_samples = description_.test_samples,
+                              .parameter_count = description_.parameter_count,
+                              .state_tensors = StateTensors(),
+                              .tensors = description_.tensors,
+                              .state_names = optimizer_->state_names(),
+                              .slowdowns = std::move(slowdowns)});
+    inbox_.PassTo({.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
                    .on_gone =
                        [this](std::string reason) {
                          plane_->Post(event::CoordinatorGone{std::move(reason)});
@@ -347,10 +347,10 @@ class SessionImpl final : public Session {
     setup.require_gpudirect = options_.require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
       compute_.End({.reason = reason, .failed = true, .unfit = true});
-      control_->Send(Leave{reason});
+      control_->Send(msg::Leave{reason});
     };
     setup.initialize = description_.initialize;
-    setup.to_coordinator = [this](FromWorker message, std::function<void()> sent) {
+    setup.to_coordinator = [this](msg::FromWorker message, std::function<void()> sent) {
       control_->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& specs) {
@@ -374,10 +374,10 @@ class SessionImpl final : public Session {
   }
 
   // The inbox is locked.
-  void Deliver(ToWorker message) {
+  void Deliver(msg::ToWorker message) {
     // Answered by the channel.
-    if (std::holds_alternative<Ping>(message)) return;
-    if (const auto* refuse = std::get_if<Refuse>(&message)) {
+    if (std::holds_alternative<msg::Ping>(message)) return;
+    if (const auto* refuse = std::get_if<msg::Refuse>(&message)) {
       compute_.End(
           {.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
            .failed = true,
@@ -457,7 +457,7 @@ class SessionImpl final : public Session {
   ComputeQueue compute_;
   CoordinatorInbox inbox_{
       [this](const Error& broken) { compute_.End({.reason = broken.message, .failed = true}); }};
-  Welcome welcome_;
+  msg::Welcome welcome_;
   JobConfig config_;
   JobDescription description_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -28,8 +28,8 @@ bool Check(std::span<const std::byte> bytes, Decode&& decode) {
 }
 
 bool CheckBoth(std::span<const std::byte> bytes) {
-  const bool to = Check<ToWorker>(bytes, control::DecodeToWorker);
-  return Check<FromWorker>(bytes, control::DecodeFromWorker) || to;
+  const bool to = Check<msg::ToWorker>(bytes, control::DecodeToWorker);
+  return Check<msg::FromWorker>(bytes, control::DecodeFromWorker) || to;
 }
 
 template <class Message, std::size_t... I>
@@ -60,8 +60,9 @@ bool Run(Bytes raw) {
 
 std::vector<std::string> Seeds() {
   std::vector<std::string> all;
-  AddOneOfEach<ToWorker>(std::make_index_sequence<std::variant_size_v<ToWorker>>(), &all);
-  AddOneOfEach<FromWorker>(std::make_index_sequence<std::variant_size_v<FromWorker>>(), &all);
+  AddOneOfEach<msg::ToWorker>(std::make_index_sequence<std::variant_size_v<msg::ToWorker>>(), &all);
+  AddOneOfEach<msg::FromWorker>(std::make_index_sequence<std::variant_size_v<msg::FromWorker>>(),
+                                &all);
   // Some need a field or two to be any good.
   std::vector<std::string> seeds;
   for (std::string& one : all) {

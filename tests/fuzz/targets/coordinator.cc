@@ -98,7 +98,7 @@ bool Take(Story& story, std::uint32_t w, std::uint8_t step, Input& input) {
       break;
     case kShell:
       if (input.Byte() % 2 == 0) {
-        story.From(w, CheckpointTaken{16});
+        story.From(w, msg::CheckpointTaken{16});
       } else {
         story.Saved(input.Byte());
       }
@@ -118,11 +118,11 @@ bool Take(Story& story, std::uint32_t w, std::uint8_t step, Input& input) {
 template <std::size_t... I>
 std::vector<std::string> OneOfEach(std::index_sequence<I...>) {
   std::vector<std::string> messages;
-  const auto add = [&messages](FromWorker message) {
+  const auto add = [&messages](msg::FromWorker message) {
     const std::string bytes = control::Encode(message);
     if (control::DecodeFromWorker(std::as_bytes(std::span(bytes)))) messages.push_back(bytes);
   };
-  (add(std::variant_alternative_t<I, FromWorker>{}), ...);
+  (add(std::variant_alternative_t<I, msg::FromWorker>{}), ...);
   return messages;
 }
 
@@ -178,7 +178,7 @@ std::vector<std::string> Seeds() {
                   std::string(1, 0) + round + by(2, kOperator) + std::string("\0\2", 2) + round +
                   by(0, kOperator) + std::string("\0\3", 2) + round);
   for (const std::string& message :
-       OneOfEach(std::make_index_sequence<std::variant_size_v<FromWorker>>())) {
+       OneOfEach(std::make_index_sequence<std::variant_size_v<msg::FromWorker>>())) {
     seeds.push_back(std::string(1, '\0') + round + by(1, kMessage) + Chunk(message) + round);
   }
   return seeds;

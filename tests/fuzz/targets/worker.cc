@@ -61,7 +61,8 @@ class Shell {
       auto message = control::DecodeToWorker(std::as_bytes(input.TakeChunk()));
       if (!message) return false;
       // The session keeps these to itself.
-      if (std::holds_alternative<Welcome>(*message) || std::holds_alternative<Refuse>(*message)) {
+      if (std::holds_alternative<msg::Welcome>(*message) ||
+          std::holds_alternative<msg::Refuse>(*message)) {
         return true;
       }
       Do(event::FromCoordinator{*std::move(message)});
@@ -350,11 +351,11 @@ Plan MakePlan(std::uint64_t round) {
 template <std::size_t... I>
 std::vector<std::string> OneOfEach(std::index_sequence<I...>) {
   std::vector<std::string> messages;
-  const auto add = [&messages](ToWorker message) {
+  const auto add = [&messages](msg::ToWorker message) {
     const std::string bytes = control::Encode(message);
     if (control::DecodeToWorker(std::as_bytes(std::span(bytes)))) messages.push_back(bytes);
   };
-  (add(std::variant_alternative_t<I, ToWorker>{}), ...);
+  (add(std::variant_alternative_t<I, msg::ToWorker>{}), ...);
   return messages;
 }
 
@@ -376,21 +377,21 @@ bool Run(Bytes bytes) {
 std::vector<std::string> Seeds() {
   const auto head = [](std::uint8_t what) { return std::string(1, static_cast<char>(what)); };
   const auto step = [&](std::uint8_t what) { return head(what) + '\0'; };
-  const auto tell = [&](const ToWorker& message) {
+  const auto tell = [&](const msg::ToWorker& message) {
     return head(kFromCoordinator) + Chunk(control::Encode(message));
   };
   const auto say = [&](const worker::PeerMessage& message) {
     const auto bytes = worker::EncodePeerMessage(message);
     return head(kFromPeer) + Chunk({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
-  Form form;
+  msg::Form form;
   form.formation = 1;
   form.transport = "tcp";
   form.connect_to = {{kPeers[0], "address", "", "elsewhere"}};
   const std::string formed = tell(form) + step(kPeerUp) + say(worker::MapState{false});
-  const std::string started = formed + tell(Start{StateSource::kSeed, MakePlan(0), 0});
+  const std::string started = formed + tell(msg::Start{StateSource::kSeed, MakePlan(0), 0});
   const std::string computed = started + step(kCompute) + step(kCompute) + step(kCompute);
-  Commit commit;
+  msg::Commit commit;
   commit.term = Term(1);
   commit.round = RoundId(0);
   commit.update = 1;
@@ -413,11 +414,12 @@ std::vector<std::string> Seeds() {
       formed, started, computed, computed + say(ready) + drained + tell(commit) + drained,
       computed + say(ready) + drained + tell(commit) + drained + say(sum) + drained + drained +
           step(kCompute) + step(kCompute)};
-  StateChunk chunk;
+  msg::StateChunk chunk;
   chunk.bytes.resize(64);
-  seeds.push_back(formed + tell(chunk) + tell(Start{StateSource::kCheckpoint, MakePlan(0), 0}));
+  seeds.push_back(formed + tell(chunk) +
+                  tell(msg::Start{StateSource::kCheckpoint, MakePlan(0), 0}));
   for (const std::string& message :
-       OneOfEach(std::make_index_sequence<std::variant_size_v<ToWorker>>())) {
+       OneOfEach(std::make_index_sequence<std::variant_size_v<msg::ToWorker>>())) {
     seeds.push_back(computed + head(kFromCoordinator) + Chunk(message) + drained);
   }
   return seeds;

@@ -159,8 +159,8 @@ void Conversation::OnCoordinatorEvent(const coordinator::Event& event) {
                      gone->reason));
   } else if (const auto* received = std::get_if<coordinator::Received>(&event)) {
     // The shell says these, not the core; all else is told where the core says it.
-    const bool shell = std::holds_alternative<Hello>(received->message) ||
-                       std::holds_alternative<Ready>(received->message);
+    const bool shell = std::holds_alternative<msg::Hello>(received->message) ||
+                       std::holds_alternative<msg::Ready>(received->message);
     if (!shell) return;
     Tell(fmt::format("coordinator hears from {}: {}", Names({received->connection}),
                      coordinator::Describe(received->message)));
@@ -168,15 +168,15 @@ void Conversation::OnCoordinatorEvent(const coordinator::Event& event) {
 }
 
 void Conversation::OnSend(const coordinator::Send& send) {
-  const ToWorker& message = *send.message;
-  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+  const msg::ToWorker& message = *send.message;
+  if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
     members_[send.to.front()] = welcome->self;
   }
-  if (const auto* start = std::get_if<Start>(&message)) truth_.OnPlan(start->plan);
-  if (const auto* commit = std::get_if<Commit>(&message)) truth_.OnCommit(*commit);
-  if (const auto* take = std::get_if<TakeSums>(&message)) truth_.OnCommit(take->commit);
+  if (const auto* start = std::get_if<msg::Start>(&message)) truth_.OnPlan(start->plan);
+  if (const auto* commit = std::get_if<msg::Commit>(&message)) truth_.OnCommit(*commit);
+  if (const auto* take = std::get_if<msg::TakeSums>(&message)) truth_.OnCommit(take->commit);
   checker_.OnSend(send);
-  if (std::holds_alternative<Ping>(message)) return;
+  if (std::holds_alternative<msg::Ping>(message)) return;
   Tell(fmt::format("coordinator -> {}: {}", Names(send.to),
                    Wrapped(coordinator::Describe(message))));
 }

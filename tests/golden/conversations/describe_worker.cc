@@ -87,7 +87,7 @@ struct EventWords {
 
 struct ActionWords {
   std::string operator()(const action::ToCoordinator& a) const {
-    if (std::holds_alternative<Pong>(a.message)) return "";
+    if (std::holds_alternative<msg::Pong>(a.message)) return "";
     return fmt::format(" -> coordinator: {}", coordinator::Describe(a.message));
   }
   std::string operator()(const action::ToPeer& a) const {

@@ -33,10 +33,10 @@ void Arrivals::OnEvent(const MemberId& worker, const worker::Event& event) {
       arrive({worker, from_peer->peer, ready->round, ready->part}, range);
     }
   } else if (const auto* from = std::get_if<event::FromCoordinator>(&event)) {
-    if (std::holds_alternative<Assign>(from->message)) {
+    if (std::holds_alternative<msg::Assign>(from->message)) {
       ++assigned_;
       ordered_.insert(worker);
-    } else if (const auto* start = std::get_if<Start>(&from->message)) {
+    } else if (const auto* start = std::get_if<msg::Start>(&from->message)) {
       // The round may be open again: what came of another plan of it counts no more.
       std::erase_if(arrived_, [&](const auto& a) {
         return a.first.owner == worker && a.first.round == start->plan.round;
@@ -55,11 +55,12 @@ void Arrivals::OnAction(const MemberId& worker, const worker::Action& action) {
         part, {piece.offset / sizeof(float), piece.bytes / sizeof(float)}};
   } else if (const auto* said = std::get_if<action::ToCoordinator>(&action)) {
     // The answer to an order that comes too late for a part gives its units back at once.
-    if (std::holds_alternative<Revoked>(said->message) && ordered_.contains(worker)) ++refused_;
+    if (std::holds_alternative<msg::Revoked>(said->message) && ordered_.contains(worker))
+      ++refused_;
   }
 }
 
-std::string Arrivals::Lacking(const Commit& commit) const {
+std::string Arrivals::Lacking(const msg::Commit& commit) const {
   if (commit.attempt.value > 0) return "";
   for (const CommittedPart& part : commit.parts) {
     for (const OwnerShare& share : commit.owners.owners) {

@@ -21,7 +21,7 @@ class Arrivals {
 
   // A first attempt is made over parts that all owners have, whatever they have said of them.
   // Empty, or which one lacks what.
-  std::string Lacking(const Commit& commit) const;
+  std::string Lacking(const msg::Commit& commit) const;
 
   std::uint64_t assigned() const { return assigned_; }
   std::uint64_t refused() const { return refused_; }  // of these: the worker had no part left

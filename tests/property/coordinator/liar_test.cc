@@ -23,13 +23,13 @@ class Liar final : public WorkerModel {
     Lie();
   }
   void OnKilled() override { core_.OnKilled(); }
-  void OnMessage(const ToWorker& message) override {
-    if (const auto* start = std::get_if<Start>(&message)) Learn(start->plan);
-    if (const auto* commit = std::get_if<Commit>(&message)) {
+  void OnMessage(const msg::ToWorker& message) override {
+    if (const auto* start = std::get_if<msg::Start>(&message)) Learn(start->plan);
+    if (const auto* commit = std::get_if<msg::Commit>(&message)) {
       round_ = commit->round.value;
       if (commit->next) Learn(*commit->next);
     }
-    if (const auto* welcome = std::get_if<Welcome>(&message)) self_ = welcome->self;
+    if (const auto* welcome = std::get_if<msg::Welcome>(&message)) self_ = welcome->self;
     // Sometimes it does not hear, either.
     if (Below(20) != 0) core_.OnMessage(message);
   }
@@ -43,8 +43,8 @@ class Liar final : public WorkerModel {
       units_.insert(units_.end(), assignment.units.begin(), assignment.units.end());
     }
   }
-  Sealed SealSomebodysUnits() {
-    Sealed sealed;
+  msg::Sealed SealSomebodysUnits() {
+    msg::Sealed sealed;
     sealed.round = planned_.first;
     sealed.plan = planned_.second;
     sealed.part = PartIndex(static_cast<std::uint8_t>(Below(2)));
@@ -68,19 +68,19 @@ class Liar final : public WorkerModel {
   SampleRange Range() { return {Odd(), Odd()}; }
   std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
 
-  FromWorker Anything() {
+  msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
     switch (Below(21)) {
       case 0:
-        return Hello{};
+        return msg::Hello{};
       case 1:
-        return Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small(), {}, {}, {}};
+        return msg::Ready{{{"tcp", "a", ""}}, "", "d1", Odd(), Odd(), Odd(), Small(), {}, {}, {}};
       case 2:
-        return Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
+        return msg::Reached{Small(), {{Somebody(), Below(2) == 0, "", Below(2) == 0, "", 0}}};
       case 3:
-        return Progress{Round(), Small(), Small()};
+        return msg::Progress{Round(), Small(), Small()};
       case 4: {
-        Sealed sealed{Round(), Part(), Odd(), 0, {}, static_cast<std::int64_t>(Odd())};
+        msg::Sealed sealed{Round(), Part(), Odd(), 0, {}, static_cast<std::int64_t>(Odd())};
         for (std::uint64_t i = Below(4); i > 0; --i) {
           sealed.units.push_back(
               {{UnitIndex(Small()), Range()}, static_cast<std::int64_t>(Odd()), 0});
@@ -89,37 +89,38 @@ class Liar final : public WorkerModel {
         return sealed;
       }
       case 5:
-        return Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
+        return msg::Receipts{Round(), Small(), {{Somebody(), Part()}, {Somebody(), Part()}}};
       case 6:
-        return Revoked{Round(), Small(), Small(), Small() % 2 == 0};
+        return msg::Revoked{Round(), Small(), Small(), Small() % 2 == 0};
       case 7:
-        return Published{Round(), Attempt(Small())};
+        return msg::Published{Round(), Attempt(Small())};
       case 8:
-        return Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
+        return msg::Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
       case 9:
-        return HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0, Small()};
+        return msg::HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0, Small()};
       case 10:
-        return Behind{Round(), Below(2) == 0, "a lie", Small()};
+        return msg::Behind{Round(), Below(2) == 0, "a lie", Small()};
       case 11:
-        return Level{Round(), Small()};
+        return msg::Level{Round(), Small()};
       case 12:
-        return Unreachable{Somebody(), "a lie"};
+        return msg::Unreachable{Somebody(), "a lie"};
       case 13:
-        return EvaluationResult{Small(), Range(), 0, Odd()};
+        return msg::EvaluationResult{Small(), Range(), 0, Odd()};
       case 14:
-        return StateChunk{Round(), Small(), Odd(), Below(2) == 0, std::vector<std::byte>(Below(9))};
+        return msg::StateChunk{Round(), Small(), Odd(), Below(2) == 0,
+                               std::vector<std::byte>(Below(9))};
       case 15:
-        return Final{Round(), "a lie"};
+        return msg::Final{Round(), "a lie"};
       case 16:
-        return Leave{"a lie"};
+        return msg::Leave{"a lie"};
       case 17:
-        return Copied{Small(), Odd()};
+        return msg::Copied{Small(), Odd()};
       case 18:
-        return CheckpointTaken{Odd()};
+        return msg::CheckpointTaken{Odd()};
       case 19:
-        return ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
+        return msg::ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
       default:
-        return Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
+        return msg::Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
     }
   }
   void Lie() {

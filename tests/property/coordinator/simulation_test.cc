@@ -158,9 +158,10 @@ void RunJob(Scenario scenario, std::uint64_t seed, Total* total,
   Recording recording;
   recording.Attach(&simulation);
   simulation.hooks.on_send = [&](const Send& send) {
-    if (const auto* start = std::get_if<Start>(send.message.get())) truth.OnPlan(start->plan);
-    if (const auto* take = std::get_if<TakeSums>(send.message.get())) truth.OnCommit(take->commit);
-    if (const auto* commit = std::get_if<Commit>(send.message.get())) {
+    if (const auto* start = std::get_if<msg::Start>(send.message.get())) truth.OnPlan(start->plan);
+    if (const auto* take = std::get_if<msg::TakeSums>(send.message.get()))
+      truth.OnCommit(take->commit);
+    if (const auto* commit = std::get_if<msg::Commit>(send.message.get())) {
       truth.OnCommit(*commit);
       EXPECT_EQ(scenario.mapped ? "" : arrivals.Lacking(*commit), "");
     }

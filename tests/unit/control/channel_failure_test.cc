@@ -18,7 +18,7 @@ class ChannelFailureTest : public ControlTest {
   // A worker that is a bare socket: it has said Hello, and what comes after that is the test's.
   boost::asio::ip::tcp::socket RawWorker() {
     auto socket = RawConnection();
-    boost::asio::write(socket, boost::asio::buffer(FrameOf(Encode(FromWorker(Hello{})))));
+    boost::asio::write(socket, boost::asio::buffer(FrameOf(Encode(msg::FromWorker(msg::Hello{})))));
     const std::size_t before = workers_.size();
     EXPECT_TRUE(RunUntil(io_, [&] { return workers_.size() == before + 1; }));
     return socket;
@@ -37,7 +37,7 @@ TEST_F(ChannelFailureTest, APeerThatIsGoneIsNoticed) {
   EXPECT_THAT(ReasonOfEnd(),
               ::testing::AnyOf("the other end closed the connection", HasSubstr("reset by peer")));
   EXPECT_EQ(coordinator().closed->code, ErrorCode::kClosed);
-  coordinator().channel->Send(FenceRound{});  // does nothing
+  coordinator().channel->Send(msg::FenceRound{});  // does nothing
   coordinator().channel->Close();
 }
 
@@ -85,8 +85,8 @@ TEST_F(ChannelFailureTest, AMessageThatIsTooLargeToSendEndsTheConnection) {
   ControlServer::Options options;
   options.channel.max_message_bytes = 1000;
   ConnectPair(std::move(options));
-  coordinator().channel->Send(SetSlowdown{std::string(900, 'x')});
-  coordinator().channel->Send(SetSlowdown{std::string(1001, 'x')});
+  coordinator().channel->Send(msg::SetSlowdown{std::string(900, 'x')});
+  coordinator().channel->Send(msg::SetSlowdown{std::string(1001, 'x')});
   EXPECT_FALSE(coordinator().closed) << "never from within Send";
   EXPECT_THAT(ReasonOfEnd(), HasSubstr("a message to send has"));
 }
@@ -96,7 +96,7 @@ TEST_F(ChannelFailureTest, WhoDoesNotReadIsCutOff) {
   options.channel.send_queue_bytes = 4u << 20;
   Listen(std::move(options));
   auto socket = RawWorker();  // never reads
-  const StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(1 << 20)};
+  const msg::StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(1 << 20)};
   std::size_t most = 0;
   ASSERT_TRUE(RunUntil(io_, [&] {
     if (!coordinator().closed) coordinator().channel->Send(chunk);
@@ -157,15 +157,15 @@ TEST_F(ChannelFailureTest, AStopOfOurOwnKillsNobody) {
 
 TEST_F(ChannelFailureTest, LastWordsOutliveAFailedSend) {
   ConnectPair();
-  coordinator().channel->Send(Refuse{"go away"});
+  coordinator().channel->Send(msg::Refuse{"go away"});
   coordinator().channel = nullptr;
   // The worker keeps talking to somebody who has turned away; it still hears why.
   ASSERT_TRUE(RunUntil(io_, [&] {
-    if (!worker().closed) worker().channel->Send(Level{RoundId(1)});
+    if (!worker().closed) worker().channel->Send(msg::Level{RoundId(1)});
     return worker().closed.has_value();
   }));
   ASSERT_FALSE(worker().received.empty());
-  EXPECT_EQ(worker().received[0], ToWorker(Refuse{"go away"}));
+  EXPECT_EQ(worker().received[0], msg::ToWorker(msg::Refuse{"go away"}));
 }
 
 }  // namespace

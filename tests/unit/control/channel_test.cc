@@ -31,22 +31,22 @@ TEST_P(ChannelTest, MessagesGoBothWaysInOrder) {
   ASSERT_EQ(hellos_.size(), 1u);
   EXPECT_EQ(hellos_[0].host, "host");
   for (std::uint64_t i = 0; i < 1000; ++i) {
-    coordinator().channel->Send(FenceRound{RoundId(i)});
-    worker().channel->Send(Level{RoundId(i)});
+    coordinator().channel->Send(msg::FenceRound{RoundId(i)});
+    worker().channel->Send(msg::Level{RoundId(i)});
   }
   ASSERT_TRUE(RunUntil(io_, [&] {
     return coordinator().received.size() == 1000 && worker().received.size() == 1000;
   }));
   for (std::uint64_t i = 0; i < 1000; ++i) {
-    EXPECT_EQ(worker().received[i], ToWorker(FenceRound{RoundId(i)}));
-    EXPECT_EQ(coordinator().received[i], FromWorker(Level{RoundId(i)}));
+    EXPECT_EQ(worker().received[i], msg::ToWorker(msg::FenceRound{RoundId(i)}));
+    EXPECT_EQ(coordinator().received[i], msg::FromWorker(msg::Level{RoundId(i)}));
   }
   EXPECT_EQ(worker().channel->local_host(), "127.0.0.1");
   EXPECT_THAT(worker().channel->remote(), StartsWith("127.0.0.1:"));
 }
 
 TEST_P(ChannelTest, LargeMessagesBothWaysAtOnce) {
-  StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(kMaxChunkBytes)};
+  msg::StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(kMaxChunkBytes)};
   for (std::size_t i = 0; i < chunk.bytes.size(); ++i) {
     chunk.bytes[i] = static_cast<std::byte>(i * 31 >> 3);
   }
@@ -57,15 +57,15 @@ TEST_P(ChannelTest, LargeMessagesBothWaysAtOnce) {
   EXPECT_GT(worker().channel->queued_bytes(), kMaxChunkBytes);  // the socket takes some at once
   ASSERT_TRUE(RunUntil(
       io_, [&] { return coordinator().received.size() == 5 && worker().received.size() == 5; }));
-  EXPECT_EQ(worker().received[4], ToWorker(chunk));
-  EXPECT_EQ(coordinator().received[4], FromWorker(chunk));
+  EXPECT_EQ(worker().received[4], msg::ToWorker(chunk));
+  EXPECT_EQ(coordinator().received[4], msg::FromWorker(chunk));
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().channel->queued_bytes() == 0; }));
 }
 
 TEST_P(ChannelTest, DrainedComesWhenTheQueueIsEmpty) {
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().drained > 0; }));  // of Hello
   const int before = worker().drained;
-  worker().channel->Send(Level{RoundId(1)});
+  worker().channel->Send(msg::Level{RoundId(1)});
   EXPECT_EQ(worker().drained, before) << "never from within Send";
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().drained > before; }));
   EXPECT_EQ(worker().channel->queued_bytes(), 0u);
@@ -79,34 +79,34 @@ TEST_P(ChannelTest, OneFrameServesMany) {
   }());
   ASSERT_TRUE(second);
   ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == 2; }));
-  const Frame frame = MakeFrame(ToWorker(FenceRound{RoundId(7)}));
+  const Frame frame = MakeFrame(msg::ToWorker(msg::FenceRound{RoundId(7)}));
   for (const auto& end : workers_) end->channel->Send(frame);
   ASSERT_TRUE(
       RunUntil(io_, [&] { return worker().received.size() == 1 && second->received.size() == 1; }));
-  EXPECT_EQ(second->received[0], ToWorker(FenceRound{RoundId(7)}));
+  EXPECT_EQ(second->received[0], msg::ToWorker(msg::FenceRound{RoundId(7)}));
 }
 
 TEST_P(ChannelTest, CloseDeliversWhatWasQueued) {
-  const StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(1 << 20)};
+  const msg::StateChunk chunk{RoundId(1), 0, 0, false, std::vector<std::byte>(1 << 20)};
   for (int i = 0; i < 8; ++i) coordinator().channel->Send(chunk);
-  coordinator().channel->Send(Finish{"done", false});
+  coordinator().channel->Send(msg::Finish{"done", false});
   coordinator().channel->Close();
   // What the worker says meanwhile must not make its system throw away what it has been sent.
-  for (int i = 0; i < 100; ++i) worker().channel->Send(Level{RoundId(1)});
+  for (int i = 0; i < 100; ++i) worker().channel->Send(msg::Level{RoundId(1)});
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().closed && coordinator().closed; }));
   ASSERT_EQ(worker().received.size(), 9u);
-  EXPECT_EQ(worker().received.back(), ToWorker(Finish{"done", false}));
+  EXPECT_EQ(worker().received.back(), msg::ToWorker(msg::Finish{"done", false}));
   EXPECT_EQ(worker().closed->message, "the other end closed the connection");
   EXPECT_EQ(coordinator().closed->message, "closed here");
   EXPECT_TRUE(coordinator().received.empty()) << "nothing is received after Close";
 }
 
 TEST_P(ChannelTest, ADestroyedChannelStillSendsItsLastWords) {
-  coordinator().channel->Send(Refuse{"no"});
+  coordinator().channel->Send(msg::Refuse{"no"});
   coordinator().channel = nullptr;
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().closed.has_value(); }));
   ASSERT_EQ(worker().received.size(), 1u);
-  EXPECT_EQ(worker().received[0], ToWorker(Refuse{"no"}));
+  EXPECT_EQ(worker().received[0], msg::ToWorker(msg::Refuse{"no"}));
   EXPECT_FALSE(coordinator().closed) << "no callback after the end of the object";
 }
 
@@ -134,15 +134,15 @@ TEST_P(ChannelTest, ACallbackMayDestroyItsChannel) {
   }());
   ASSERT_TRUE(connected.ok());
   end.channel = *std::move(connected);
-  end.channel->Send(Hello{});
-  end.channel->Start({[&end, text = end.text](ToWorker) {
+  end.channel->Send(msg::Hello{});
+  end.channel->Start({[&end, text = end.text](msg::ToWorker) {
                         end.channel = nullptr;
                         end.called += text == end.text ? 1 : 100;
                       },
                       [&end](const Error&) { end.called += 1000; }, nullptr});
   ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == 3; }));
-  workers_[2]->channel->Send(FenceRound{});
-  workers_[2]->channel->Send(FenceRound{});
+  workers_[2]->channel->Send(msg::FenceRound{});
+  workers_[2]->channel->Send(msg::FenceRound{});
   ASSERT_TRUE(RunUntil(io_, [&] { return workers_[2]->closed.has_value(); }));
   EXPECT_EQ(end.called, 1);
 }
@@ -170,11 +170,11 @@ TEST(ChannelThreads, TwoLoopsTalk) {
     options.secret = SecretOf('s');
     auto server = ControlServer::Listen(
         io, options,
-        {[&](std::unique_ptr<WorkerChannel> made, Hello) {
+        {[&](std::unique_ptr<WorkerChannel> made, msg::Hello) {
            channel = std::move(made);
-           channel->Start({[&](FromWorker message) {
+           channel->Start({[&](msg::FromWorker message) {
                              ++got;
-                             channel->Send(FenceRound{std::get<Level>(message).round});
+                             channel->Send(msg::FenceRound{std::get<msg::Level>(message).round});
                            },
                            [&](const Error&) { closed = true; }, nullptr});
          },
@@ -193,10 +193,10 @@ TEST(ChannelThreads, TwoLoopsTalk) {
   ControlClient client(io, options, [&](auto connected) {
     ASSERT_TRUE(connected.ok()) << connected.error().message;
     channel = *std::move(connected);
-    channel->Send(Hello{});
-    for (std::uint64_t i = 0; i < kMessages; ++i) channel->Send(Level{RoundId(i)});
-    channel->Start({[&](ToWorker message) {
-                      EXPECT_EQ(message, ToWorker(FenceRound{RoundId(got)}));
+    channel->Send(msg::Hello{});
+    for (std::uint64_t i = 0; i < kMessages; ++i) channel->Send(msg::Level{RoundId(i)});
+    channel->Start({[&](msg::ToWorker message) {
+                      EXPECT_EQ(message, msg::ToWorker(msg::FenceRound{RoundId(got)}));
                       ++got;
                     },
                     [](const Error&) {}, nullptr});

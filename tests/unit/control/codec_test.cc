@@ -22,12 +22,12 @@ std::span<const std::byte> BytesOf(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-std::string ErrorOf(const ToWorker& message) {
+std::string ErrorOf(const msg::ToWorker& message) {
   const auto decoded = DecodeToWorker(BytesOf(Encode(message)));
   return decoded.ok() ? "" : decoded.error().message;
 }
 
-std::string ErrorOf(const FromWorker& message) {
+std::string ErrorOf(const msg::FromWorker& message) {
   const auto decoded = DecodeFromWorker(BytesOf(Encode(message)));
   return decoded.ok() ? "" : decoded.error().message;
 }
@@ -35,8 +35,8 @@ std::string ErrorOf(const FromWorker& message) {
 constexpr MemberId kZero{WorkerId(0), Incarnation(1)};
 constexpr MemberId kOne{WorkerId(1), Incarnation(1)};
 
-Commit SmallCommit() {
-  Commit commit;
+msg::Commit SmallCommit() {
+  msg::Commit commit;
   commit.steps = 1;
   commit.parts = {{kZero, PartIndex(0), 1.0f, 8}, {kZero, PartIndex(1), 1.0f, 8}};
   commit.owners = {0, {{kZero, 1}, {kOne, 2}}};
@@ -46,27 +46,27 @@ Commit SmallCommit() {
 
 TEST(Codec, EveryMessageRoundTrips) {
   std::set<std::size_t> seen;
-  for (std::size_t kind = 0; kind < std::variant_size_v<ToWorker>; ++kind) {
+  for (std::size_t kind = 0; kind < std::variant_size_v<msg::ToWorker>; ++kind) {
     ExpectHolds(fmt::format("to a worker, kind {}", kind), [&] {
-      const ToWorker message = AnyToWorker(kind);
+      const msg::ToWorker message = AnyToWorker(kind);
       seen.insert(message.index());
       const auto decoded = DecodeToWorker(BytesOf(Encode(message)));
       RC_ASSERT(decoded.ok());
       RC_ASSERT(*decoded == message);
     });
   }
-  EXPECT_EQ(seen.size(), std::variant_size_v<ToWorker>) << "the generator leaves some out";
+  EXPECT_EQ(seen.size(), std::variant_size_v<msg::ToWorker>) << "the generator leaves some out";
   seen.clear();
-  for (std::size_t kind = 0; kind < std::variant_size_v<FromWorker>; ++kind) {
+  for (std::size_t kind = 0; kind < std::variant_size_v<msg::FromWorker>; ++kind) {
     ExpectHolds(fmt::format("of a worker, kind {}", kind), [&] {
-      const FromWorker message = AnyFromWorker(kind);
+      const msg::FromWorker message = AnyFromWorker(kind);
       seen.insert(message.index());
       const auto decoded = DecodeFromWorker(BytesOf(Encode(message)));
       RC_ASSERT(decoded.ok());
       RC_ASSERT(*decoded == message);
     });
   }
-  EXPECT_EQ(seen.size(), std::variant_size_v<FromWorker>) << "the generator leaves some out";
+  EXPECT_EQ(seen.size(), std::variant_size_v<msg::FromWorker>) << "the generator leaves some out";
 }
 
 TEST(Codec, EmptyAndUnknownBytesAreNoMessage) {
@@ -78,7 +78,7 @@ TEST(Codec, EmptyAndUnknownBytesAreNoMessage) {
 
 TEST(Codec, OrderIsPartOfThePromise) {
   EXPECT_EQ(ErrorOf(SmallCommit()), "");
-  Commit commit = SmallCommit();
+  msg::Commit commit = SmallCommit();
   std::swap(commit.parts[0], commit.parts[1]);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("parts out of order"));
   commit = SmallCommit();
@@ -93,14 +93,15 @@ TEST(Codec, OrderIsPartOfThePromise) {
   Plan plan;
   plan.owners = SmallCommit().owners;
   plan.assignments = {{kOne, {}}, {kZero, {}}};
-  EXPECT_THAT(ErrorOf(Start{StateSource::kSeed, plan, 0}), HasSubstr("assignments out of order"));
+  EXPECT_THAT(ErrorOf(msg::Start{StateSource::kSeed, plan, 0}),
+              HasSubstr("assignments out of order"));
   plan.assignments.clear();
   plan.carries = true;
-  EXPECT_THAT(ErrorOf(Start{StateSource::kSeed, plan, 0}), HasSubstr("carried into"));
+  EXPECT_THAT(ErrorOf(msg::Start{StateSource::kSeed, plan, 0}), HasSubstr("carried into"));
 }
 
 TEST(Codec, WhatCannotBeIsRefused) {
-  Commit commit = SmallCommit();
+  msg::Commit commit = SmallCommit();
   commit.parts.clear();
   EXPECT_THAT(ErrorOf(commit), HasSubstr("a commit of nothing"));
   commit = SmallCommit();
@@ -112,11 +113,11 @@ TEST(Codec, WhatCannotBeIsRefused) {
   commit = SmallCommit();
   commit.parts[1].part = PartIndex(2);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("part that cannot be"));
-  EXPECT_THAT(ErrorOf(TakeSums{commit, kZero}), HasSubstr("part that cannot be"));
-  EXPECT_THAT(ErrorOf(Evaluate{1, RoundId(0), {5, 4}}), HasSubstr("ends before it begins"));
-  EXPECT_THAT(ErrorOf(Welcome{kZero, Term(1), "job", {}, ""}), HasSubstr("job key"));
-  EXPECT_THAT(ErrorOf(EvaluationResult{1, {0, 4}, 0, 5}), HasSubstr("more hits"));
-  EXPECT_THAT(ErrorOf(ToWorker(StateChunk{RoundId(0), 0, ~0ull, false, {std::byte{1}}})),
+  EXPECT_THAT(ErrorOf(msg::TakeSums{commit, kZero}), HasSubstr("part that cannot be"));
+  EXPECT_THAT(ErrorOf(msg::Evaluate{1, RoundId(0), {5, 4}}), HasSubstr("ends before it begins"));
+  EXPECT_THAT(ErrorOf(msg::Welcome{kZero, Term(1), "job", {}, ""}), HasSubstr("job key"));
+  EXPECT_THAT(ErrorOf(msg::EvaluationResult{1, {0, 4}, 0, 5}), HasSubstr("more hits"));
+  EXPECT_THAT(ErrorOf(msg::ToWorker(msg::StateChunk{RoundId(0), 0, ~0ull, false, {std::byte{1}}})),
               HasSubstr("beyond all tensors"));
   // A source of state that this build does not know: kind 5 (Start), field 1 with the value 9.
   EXPECT_THAT(DecodeToWorker(BytesOf(std::string("\x2a\x02\x08\x09"))).error().message,
@@ -124,24 +125,24 @@ TEST(Codec, WhatCannotBeIsRefused) {
 }
 
 TEST(Codec, CountsAndSizesAreBounded) {
-  EXPECT_EQ(ErrorOf(Assign{RoundId(0), std::vector<Unit>(kMaxUnits)}), "");
-  EXPECT_THAT(ErrorOf(Assign{RoundId(0), std::vector<Unit>(kMaxUnits + 1)}),
+  EXPECT_EQ(ErrorOf(msg::Assign{RoundId(0), std::vector<Unit>(kMaxUnits)}), "");
+  EXPECT_THAT(ErrorOf(msg::Assign{RoundId(0), std::vector<Unit>(kMaxUnits + 1)}),
               HasSubstr("too many units"));
-  Commit commit = SmallCommit();
+  msg::Commit commit = SmallCommit();
   commit.next = Plan{};
   commit.next->owners = commit.owners;
   commit.next->assignments = {{kZero, std::vector<Unit>(kMaxUnits)}, {kOne, {Unit{}}}};
   EXPECT_THAT(ErrorOf(commit), HasSubstr("too many units"));
-  Ready ready;
+  msg::Ready ready;
   ready.transports.resize(kMaxTransports + 1);
   EXPECT_THAT(ErrorOf(ready), HasSubstr("too many entries"));
   ready.transports = {{"ucx", std::string(kMaxAddressBytes + 1, 'a'), ""}};
   EXPECT_THAT(ErrorOf(ready), HasSubstr("address that is too long"));
-  EXPECT_THAT(ErrorOf(Welcome{kZero, Term(1), "job", std::vector<std::byte>(32),
-                              std::string(kMaxConfigBytes + 1, '#')}),
+  EXPECT_THAT(ErrorOf(msg::Welcome{kZero, Term(1), "job", std::vector<std::byte>(32),
+                                   std::string(kMaxConfigBytes + 1, '#')}),
               HasSubstr("config that is too long"));
-  EXPECT_THAT(ErrorOf(ToWorker(
-                  StateChunk{RoundId(0), 0, 0, false, std::vector<std::byte>(kMaxChunkBytes + 1)})),
+  EXPECT_THAT(ErrorOf(msg::ToWorker(msg::StateChunk{RoundId(0), 0, 0, false,
+                                                    std::vector<std::byte>(kMaxChunkBytes + 1)})),
               HasSubstr("too many bytes"));
 }
 
@@ -166,21 +167,21 @@ Plan CutPlan(std::uint32_t workers, std::uint32_t units_each, SampleRange range)
 
 Plan RoundTrip(const Plan& plan) {
   const auto decoded =
-      DecodeToWorker(BytesOf(Encode(ToWorker(Start{StateSource::kSeed, plan, 0}))));
+      DecodeToWorker(BytesOf(Encode(msg::ToWorker(msg::Start{StateSource::kSeed, plan, 0}))));
   EXPECT_TRUE(decoded.ok()) << (decoded.ok() ? "" : decoded.error().message);
-  return decoded.ok() ? std::get<Start>(*decoded).plan : Plan{};
+  return decoded.ok() ? std::get<msg::Start>(*decoded).plan : Plan{};
 }
 
 TEST(Codec, ListsOfAThousandTakeAFewBytes) {
   const Plan plan = CutPlan(1000, 4, {123456789, 123456789 + 64001});
   EXPECT_EQ(RoundTrip(plan), plan);
-  EXPECT_LT(Encode(ToWorker(Start{StateSource::kSeed, plan, 0})).size(), 100u);
+  EXPECT_LT(Encode(msg::ToWorker(msg::Start{StateSource::kSeed, plan, 0})).size(), 100u);
 
-  Receipts receipts{RoundId(7), 1, {}};
+  msg::Receipts receipts{RoundId(7), 1, {}};
   for (const MemberId& member : plan.members) receipts.parts.push_back({member, PartIndex(0)});
-  const std::string bytes = Encode(FromWorker(receipts));
+  const std::string bytes = Encode(msg::FromWorker(receipts));
   EXPECT_LT(bytes.size(), 30u);
-  EXPECT_EQ(std::get<Receipts>(*DecodeFromWorker(BytesOf(bytes))), receipts);
+  EXPECT_EQ(std::get<msg::Receipts>(*DecodeFromWorker(BytesOf(bytes))), receipts);
 }
 
 TEST(Codec, RunsEndWhereSomethingDiffers) {
@@ -200,11 +201,11 @@ TEST(Codec, RunsOfWhatCannotBeAreRefused) {
   // 5000 from worker 1 on; worker 2^32 - 2 and two more.
   const auto many = "\x08\x01\x10\x01\x18\x88\x27"sv;
   const auto beyond = "\x08\xfe\xff\xff\xff\x0f\x10\x01\x18\x03"sv;
-  Commit commit = SmallCommit();
+  msg::Commit commit = SmallCommit();
   const auto with_members = [&](std::string_view run) {
     // The members at the end of a commit that is good without them.
     commit.members.clear();
-    const std::string good = Encode(ToWorker(commit));
+    const std::string good = Encode(msg::ToWorker(commit));
     std::string body = good.substr(2);
     body += "\x3a";
     body += static_cast<char>(run.size());
@@ -221,7 +222,7 @@ TEST(Codec, RunsOfWhatCannotBeAreRefused) {
 }
 
 TEST(Codec, TensorsAddUpToTheParameters) {
-  Ready ready;
+  msg::Ready ready;
   ready.parameter_count = 12;
   EXPECT_EQ(ErrorOf(ready), "");
   ready.tensors = {{"w", {2, 5}}, {"b", {2}}};
@@ -239,21 +240,21 @@ TEST(Codec, TensorsAddUpToTheParameters) {
 // What a host or a device is called stands in logs and on terminals: it makes no line of its own
 // there and moves no cursor.
 TEST(Codec, TextsStayOnOneLine) {
-  Hello hello;
+  msg::Hello hello;
   hello.host = "node\n12:00:00.000 coordinator error the job has failed";
   hello.device =
       "\x1b[2Jcpu\x7f\r \xc2\x9b"
       "31m \xff";
   hello.version = "B\xc3\xa4r";
-  const auto decoded = DecodeFromWorker(BytesOf(Encode(FromWorker(hello))));
+  const auto decoded = DecodeFromWorker(BytesOf(Encode(msg::FromWorker(hello))));
   ASSERT_TRUE(decoded.ok());
-  const auto& got = std::get<Hello>(*decoded);
+  const auto& got = std::get<msg::Hello>(*decoded);
   EXPECT_EQ(got.host, "node?12:00:00.000 coordinator error the job has failed");
   EXPECT_EQ(got.device, "?[2Jcpu?? ?31m ?");
   EXPECT_EQ(got.version, hello.version);
-  const auto refused = DecodeToWorker(BytesOf(Encode(ToWorker(Refuse{"a\nb", false}))));
+  const auto refused = DecodeToWorker(BytesOf(Encode(msg::ToWorker(msg::Refuse{"a\nb", false}))));
   ASSERT_TRUE(refused.ok());
-  EXPECT_EQ(std::get<Refuse>(*refused).reason, "a?b");
+  EXPECT_EQ(std::get<msg::Refuse>(*refused).reason, "a?b");
 }
 
 long PeakKib() {
@@ -288,24 +289,24 @@ TEST(Codec, AMessageTakesAboutTheMemoryOfItsBytes) {
     EXPECT_FALSE(DecodeFromWorker(BytesOf(message)).ok());
     EXPECT_LT(PeakKib() - before, 8 << 10);
   }
-  Sealed sealed;
+  msg::Sealed sealed;
   sealed.units.resize(kMaxUnits);
   for (std::uint32_t i = 0; i < kMaxUnits; ++i) {
     sealed.units[i] = {{UnitIndex(i), {i + 1ull, i + 2ull}}, 1, std::int64_t{1} << 60};
   }
-  EXPECT_EQ(ErrorOf(FromWorker(sealed)), "") << "as large as they come";
+  EXPECT_EQ(ErrorOf(msg::FromWorker(sealed)), "") << "as large as they come";
 }
 
 TEST(Codec, LongReasonsAreCutNotRefused) {
   const auto decoded =
-      DecodeFromWorker(BytesOf(Encode(FromWorker(Leave{std::string(100000, 'x')}))));
+      DecodeFromWorker(BytesOf(Encode(msg::FromWorker(msg::Leave{std::string(100000, 'x')}))));
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(std::get<Leave>(*decoded).reason.size(), kMaxTextBytes);
+  EXPECT_EQ(std::get<msg::Leave>(*decoded).reason.size(), kMaxTextBytes);
 }
 
 TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  Commit commit = SmallCommit();
+  msg::Commit commit = SmallCommit();
   commit.scale = static_cast<float>(nan);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));
   commit = SmallCommit();
@@ -322,12 +323,13 @@ TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   commit = SmallCommit();
   commit.parts[0].weight = static_cast<float>(nan);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));
-  EXPECT_THAT(ErrorOf(Reached{1, {{kZero, true, "", false, "tcp", nan}}}), HasSubstr("no number"));
-  Sealed sealed;
+  EXPECT_THAT(ErrorOf(msg::Reached{1, {{kZero, true, "", false, "tcp", nan}}}),
+              HasSubstr("no number"));
+  msg::Sealed sealed;
   sealed.loss_sum = nan;
-  const auto decoded = DecodeFromWorker(BytesOf(Encode(FromWorker(sealed))));
+  const auto decoded = DecodeFromWorker(BytesOf(Encode(msg::FromWorker(sealed))));
   ASSERT_TRUE(decoded.ok());
-  EXPECT_TRUE(std::isnan(std::get<Sealed>(*decoded).loss_sum));
+  EXPECT_TRUE(std::isnan(std::get<msg::Sealed>(*decoded).loss_sum));
 }
 
 }  // namespace

@@ -54,15 +54,15 @@ struct End {
                     [this](const Error& why) { closed = why; }, [this] { ++drained; }});
   }
 };
-using CoordinatorEnd = End<WorkerChannel, FromWorker>;
-using WorkerEnd = End<CoordinatorChannel, ToWorker>;
+using CoordinatorEnd = End<WorkerChannel, msg::FromWorker>;
+using WorkerEnd = End<CoordinatorChannel, msg::ToWorker>;
 
 class ControlTest : public ::testing::Test {
  protected:
   void Listen(ControlServer::Options options = {}) {
     auto made = ControlServer::Listen(
         io_, std::move(options),
-        {[this](std::unique_ptr<WorkerChannel> channel, Hello hello) {
+        {[this](std::unique_ptr<WorkerChannel> channel, msg::Hello hello) {
            auto end = std::make_unique<CoordinatorEnd>();
            end->channel = std::move(channel);
            end->Start();
@@ -83,7 +83,8 @@ class ControlTest : public ::testing::Test {
     auto end = std::make_unique<WorkerEnd>();
     end->channel = *std::move(result);
     end->Start();
-    end->channel->Send(Hello{kProtocolVersion, "test", "host", 1, "cpu", std::nullopt, "boot"});
+    end->channel->Send(
+        msg::Hello{kProtocolVersion, "test", "host", 1, "cpu", std::nullopt, "boot"});
     return end;
   }
 
@@ -132,7 +133,7 @@ class ControlTest : public ::testing::Test {
   boost::asio::io_context io_;
   std::unique_ptr<ControlServer> server_;
   std::vector<std::unique_ptr<CoordinatorEnd>> workers_;
-  std::vector<Hello> hellos_;
+  std::vector<msg::Hello> hellos_;
   std::vector<Error> rejected_;
   std::unique_ptr<WorkerEnd> worker_;
 };

@@ -122,8 +122,8 @@ inline PeerInfo Any<PeerInfo>() {
 }
 
 template <>
-inline Commit Any<Commit>() {
-  Commit commit;
+inline msg::Commit Any<msg::Commit>() {
+  msg::Commit commit;
   commit.term = Any<Term>();
   commit.round = Any<RoundId>();
   commit.attempt = Any<Attempt>();
@@ -146,61 +146,62 @@ inline Commit Any<Commit>() {
 }
 
 template <>
-inline StateChunk Any<StateChunk>() {
+inline msg::StateChunk Any<msg::StateChunk>() {
   return {Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint64_t>() / 2, Any<bool>(),
           SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
 }
 
-inline ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<ToWorker> == 19);
+inline msg::ToWorker AnyToWorker(std::size_t kind) {
+  static_assert(std::variant_size_v<msg::ToWorker> == 19);
   switch (kind) {
     case 0:
-      return Welcome{Any<MemberId>(), Any<Term>(),          AnyText(),          SomeBytes(32),
-                     AnyText(),       Any<std::uint32_t>(), Any<std::int64_t>()};
+      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(),          SomeBytes(32),
+                          AnyText(),       Any<std::uint32_t>(), Any<std::int64_t>()};
     case 1:
-      return Refuse{AnyText(), Any<bool>()};
+      return msg::Refuse{AnyText(), Any<bool>()};
     case 2:
-      return Form{Any<std::uint32_t>(), AnyText(), Several(Any<PeerInfo>), Several(Any<PeerInfo>)};
+      return msg::Form{Any<std::uint32_t>(), AnyText(), Several(Any<PeerInfo>),
+                       Several(Any<PeerInfo>)};
     case 3:
-      return MemberLeft{Any<MemberId>(), AnyText()};
+      return msg::MemberLeft{Any<MemberId>(), AnyText()};
     case 4:
-      return Start{
+      return msg::Start{
           *rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint, StateSource::kPeers),
           Any<Plan>(), Any<std::uint64_t>()};
     case 5:
-      return Any<Commit>();
+      return Any<msg::Commit>();
     case 6:
-      return Revoke{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>()};
+      return msg::Revoke{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>()};
     case 7:
-      return Assign{Any<RoundId>(), Several(Any<Unit>), Any<std::uint32_t>()};
+      return msg::Assign{Any<RoundId>(), Several(Any<Unit>), Any<std::uint32_t>()};
     case 8:
-      return FenceRound{Any<RoundId>(), Any<std::uint32_t>()};
+      return msg::FenceRound{Any<RoundId>(), Any<std::uint32_t>()};
     case 9:
-      return NewOwners{Any<RoundId>(), Any<OwnerMap>()};
+      return msg::NewOwners{Any<RoundId>(), Any<OwnerMap>()};
     case 10:
-      return FenceAttempt{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>()};
+      return msg::FenceAttempt{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>()};
     case 11:
-      return TakeSums{Any<Commit>(), Any<MemberId>()};
+      return msg::TakeSums{Any<msg::Commit>(), Any<MemberId>()};
     case 12:
-      return CatchUp{Any<MemberId>(), Any<RoundId>(), Any<std::uint32_t>()};
+      return msg::CatchUp{Any<MemberId>(), Any<RoundId>(), Any<std::uint32_t>()};
     case 13:
-      return Evaluate{Any<std::uint32_t>(), Any<RoundId>(), Any<SampleRange>()};
+      return msg::Evaluate{Any<std::uint32_t>(), Any<RoundId>(), Any<SampleRange>()};
     case 14:
-      return Any<StateChunk>();
+      return Any<msg::StateChunk>();
     case 15:
-      return Finish{AnyText(), Any<bool>()};
+      return msg::Finish{AnyText(), Any<bool>()};
     case 16:
-      return SetSlowdown{AnyText()};
+      return msg::SetSlowdown{AnyText()};
     case 17:
-      return AskToLeave{AnyText()};
+      return msg::AskToLeave{AnyText()};
     default:
-      return Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
+      return msg::Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
   }
 }
 
 template <>
-inline Ready Any<Ready>() {
-  Ready ready;
+inline msg::Ready Any<msg::Ready>() {
+  msg::Ready ready;
   ready.transports = Several([] { return TransportOffer{AnyText(), AnyText(), AnyText()}; });
   ready.mapping_address = AnyText();
   ready.dataset_digest = AnyText();
@@ -221,26 +222,27 @@ inline Ready Any<Ready>() {
   return ready;
 }
 
-inline FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<FromWorker> == 21);
+inline msg::FromWorker AnyFromWorker(std::size_t kind) {
+  static_assert(std::variant_size_v<msg::FromWorker> == 21);
   switch (kind) {
     case 0: {
-      Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
-                  std::nullopt,         AnyText()};
+      msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
+                       std::nullopt,         AnyText()};
       if (Any<bool>()) hello.wanted = WorkerId(Any<std::uint32_t>());
       return hello;
     }
     case 1:
-      return Any<Ready>();
+      return Any<msg::Ready>();
     case 2:
-      return Reached{Any<std::uint32_t>(), Several([] {
-                       return PeerPath{Any<MemberId>(), Any<bool>(), AnyText(),
-                                       Any<bool>(),     AnyText(),   Any<double>()};
-                     })};
+      return msg::Reached{Any<std::uint32_t>(), Several([] {
+                            return PeerPath{Any<MemberId>(), Any<bool>(), AnyText(),
+                                            Any<bool>(),     AnyText(),   Any<double>()};
+                          })};
     case 3:
-      return Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<Attempt>()};
+      return msg::Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(),
+                           Any<Attempt>()};
     case 4:
-      return Sealed{
+      return msg::Sealed{
           Any<RoundId>(),
           Any<PartIndex>(),
           Any<std::uint64_t>(),
@@ -252,43 +254,43 @@ inline FromWorker AnyFromWorker(std::size_t kind) {
           Any<std::int64_t>(),
           Any<Attempt>()};
     case 5:
-      return Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
-                        return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
-                      })};
+      return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
+                             return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
+                           })};
     case 6:
-      return Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<bool>()};
+      return msg::Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<bool>()};
     case 7:
-      return Published{Any<RoundId>(), Any<Attempt>()};
+      return msg::Published{Any<RoundId>(), Any<Attempt>()};
     case 8:
-      return Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(), Any<std::uint64_t>(),
-                     Any<std::int64_t>()};
+      return msg::Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(),
+                          Any<std::uint64_t>(), Any<std::int64_t>()};
     case 9:
-      return HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
-                        Any<std::uint32_t>()};
+      return msg::HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
+                             Any<std::uint32_t>()};
     case 10:
-      return Behind{Any<RoundId>(), Any<bool>(), AnyText(), Any<std::uint32_t>()};
+      return msg::Behind{Any<RoundId>(), Any<bool>(), AnyText(), Any<std::uint32_t>()};
     case 11:
-      return Level{Any<RoundId>(), Any<std::uint32_t>()};
+      return msg::Level{Any<RoundId>(), Any<std::uint32_t>()};
     case 12:
-      return Unreachable{Any<MemberId>(), AnyText()};
+      return msg::Unreachable{Any<MemberId>(), AnyText()};
     case 13: {
       const SampleRange range = Any<SampleRange>();
-      return EvaluationResult{Any<std::uint32_t>(), range, Any<double>(), range.size() / 2};
+      return msg::EvaluationResult{Any<std::uint32_t>(), range, Any<double>(), range.size() / 2};
     }
     case 14:
-      return Any<StateChunk>();
+      return Any<msg::StateChunk>();
     case 15:
-      return Final{Any<RoundId>(), AnyText()};
+      return msg::Final{Any<RoundId>(), AnyText()};
     case 16:
-      return Leave{AnyText()};
+      return msg::Leave{AnyText()};
     case 17:
-      return Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
+      return msg::Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
     case 18:
-      return Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
+      return msg::Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
     case 19:
-      return CheckpointTaken{Any<std::uint64_t>()};
+      return msg::CheckpointTaken{Any<std::uint64_t>()};
     default:
-      return ReplicaDigest{
+      return msg::ReplicaDigest{
           Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), Any<std::uint64_t>()}};
   }
 }

@@ -17,7 +17,7 @@ class ServerTest : public ControlTest {
     options.listen = std::move(where);
     options.secret = std::move(secret);
     const auto server = ControlServer::Listen(
-        io_, std::move(options), {[](std::unique_ptr<WorkerChannel>, Hello) {}, nullptr});
+        io_, std::move(options), {[](std::unique_ptr<WorkerChannel>, msg::Hello) {}, nullptr});
     return server.ok() ? Error{ErrorCode::kInvalid, ""} : server.error();
   }
 
@@ -68,7 +68,8 @@ TEST_F(ServerTest, NamesAndIPv6Work) {
 
   ControlServer::Options v6;
   v6.listen = {"::1", 0};
-  auto server = ControlServer::Listen(io_, v6, {[](std::unique_ptr<WorkerChannel>, Hello) {}, {}});
+  auto server =
+      ControlServer::Listen(io_, v6, {[](std::unique_ptr<WorkerChannel>, msg::Hello) {}, {}});
   if (!server.ok()) GTEST_SKIP() << "no IPv6 here: " << server.error().message;
   options.coordinator = (*server)->address();
   EXPECT_TRUE(TryConnect(options).ok());
@@ -194,7 +195,7 @@ TEST_F(ServerTest, ARefusalArrivesWhateverWasSent) {
   }());
   for (int i = 0; i < 20; ++i) {
     auto plain = RawConnection();
-    std::string sent = FrameOf(Encode(FromWorker(Hello{})));
+    std::string sent = FrameOf(Encode(msg::FromWorker(msg::Hello{})));
     sent += std::string(100000, '\0');
     plain.non_blocking(true);
     boost::system::error_code ignored;
@@ -217,7 +218,7 @@ TEST_F(ServerTest, ManyWorkersAtOnceAllGetInThoughPlacesAreFew) {
     options.coordinator = server_->address();
     clients.push_back(std::make_unique<ControlClient>(io_, options, [&](auto got) {
       ASSERT_TRUE(got.ok());
-      (*got)->Send(Hello{});
+      (*got)->Send(msg::Hello{});
       channels.push_back(*std::move(got));
     }));
   }
@@ -228,7 +229,7 @@ TEST_F(ServerTest, ManyWorkersAtOnceAllGetInThoughPlacesAreFew) {
 TEST_F(ServerTest, TheFirstMessageIsHello) {
   Listen();
   auto socket = RawConnection();
-  boost::asio::write(socket, boost::asio::buffer(FrameOf(Encode(FromWorker(Level{})))));
+  boost::asio::write(socket, boost::asio::buffer(FrameOf(Encode(msg::FromWorker(msg::Level{})))));
   EXPECT_EQ(ReadToEnd(socket), "");
   ASSERT_TRUE(RunUntil(io_, [&] { return rejected_.size() == 1; }));
   EXPECT_EQ(rejected_[0].message, "the first message is not Hello");
@@ -249,18 +250,19 @@ TEST_F(ServerTest, AStrangersBytesAreRefusedEarly) {
 TEST_F(ServerTest, WhatFollowsTheHelloAtOnceIsNotLost) {
   Listen();
   auto socket = RawConnection();
-  boost::asio::write(socket, boost::asio::buffer(FrameOf(Encode(FromWorker(Hello{}))) +
-                                                 FrameOf(Encode(FromWorker(Level{RoundId(3)}))) +
-                                                 FrameOf(Encode(FromWorker(Level{RoundId(4)})))));
+  boost::asio::write(socket,
+                     boost::asio::buffer(FrameOf(Encode(msg::FromWorker(msg::Hello{}))) +
+                                         FrameOf(Encode(msg::FromWorker(msg::Level{RoundId(3)}))) +
+                                         FrameOf(Encode(msg::FromWorker(msg::Level{RoundId(4)})))));
   ASSERT_TRUE(
       RunUntil(io_, [&] { return workers_.size() == 1 && coordinator().received.size() == 2; }));
-  EXPECT_EQ(coordinator().received[1], FromWorker(Level{RoundId(4)}));
+  EXPECT_EQ(coordinator().received[1], msg::FromWorker(msg::Level{RoundId(4)}));
 }
 
 TEST_F(ServerTest, ChannelsOutliveTheServer) {
   ConnectPair();
   server_ = nullptr;
-  worker().channel->Send(Level{RoundId(3)});
+  worker().channel->Send(msg::Level{RoundId(3)});
   EXPECT_TRUE(RunUntil(io_, [&] { return coordinator().received.size() == 1; }));
 }
 
@@ -268,7 +270,7 @@ TEST_F(ServerTest, ACallbackMayDestroyTheServer) {
   std::unique_ptr<ControlServer> server;
   bool called = false;
   auto made = ControlServer::Listen(io_, {},
-                                    {[&](std::unique_ptr<WorkerChannel>, Hello) {
+                                    {[&](std::unique_ptr<WorkerChannel>, msg::Hello) {
                                        server = nullptr;
                                        called = true;
                                      },

@@ -54,11 +54,11 @@ TEST_F(TlsTest, AWorkerWithoutTheSecretIsTold) {
   WorkerEnd end;
   end.channel = *std::move(connected);
   end.Start();
-  end.channel->Send(Hello{});
+  end.channel->Send(msg::Hello{});
   ASSERT_TRUE(RunUntil(io_, [&] { return end.closed.has_value(); }));
   ASSERT_EQ(end.received.size(), 1u);
   EXPECT_EQ(end.received[0],
-            ToWorker(Refuse{"the coordinator has a --secret-file, the worker has none"}));
+            msg::ToWorker(msg::Refuse{"the coordinator has a --secret-file, the worker has none"}));
   ExpectRejected("the worker has none");
 }
 
@@ -165,7 +165,7 @@ TEST_F(TlsTest, NothingIsReadableOnTheWire) {
   options.secret = SecretOf('a');
   auto worker = Connect(options);
   ASSERT_TRUE(worker);
-  worker->channel->Send(Leave{"a reason in plain words"});
+  worker->channel->Send(msg::Leave{"a reason in plain words"});
   ASSERT_TRUE(
       RunUntil(io_, [&] { return workers_.size() == 1 && coordinator().received.size() == 1; }));
   worker->channel->Close();

@@ -66,7 +66,7 @@ class CheckpointStoreTest : public ::testing::Test {
   }
 
   const test::TempFolder folder_;
-  Ready ready_;
+  msg::Ready ready_;
   CheckpointStore store_;
 };
 

@@ -43,7 +43,7 @@ class LeftOutTest : public ::testing::Test {
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Seal(std::uint32_t worker, std::uint64_t round, double loss, std::uint32_t units = 4) {
-    Sealed sealed{RoundId(round), PartIndex(0), units, loss, {}, 0};
+    msg::Sealed sealed{RoundId(round), PartIndex(0), units, loss, {}, 0};
     for (std::uint32_t i = 0; i < units; ++i) {
       const std::uint32_t unit = 4 * worker + i;
       const std::uint64_t at = 8 * round + unit;
@@ -53,16 +53,16 @@ class LeftOutTest : public ::testing::Test {
     AdvanceRounds(rounds_.get(), &closed_);
   }
   void Apply(std::uint32_t worker, std::uint64_t round) {
-    ASSERT_TRUE(rounds_->On(At(worker), Applied{RoundId(round), Attempt(0), 0, 0, 0}).ok());
+    ASSERT_TRUE(rounds_->On(At(worker), msg::Applied{RoundId(round), Attempt(0), 0, 0, 0}).ok());
     AdvanceRounds(rounds_.get(), &closed_);
   }
   // The last one that was sent.
-  Commit LastCommit() {
-    Commit commit;
+  msg::Commit LastCommit() {
+    msg::Commit commit;
     for (const Action& action : actions_) {
       const auto* send = std::get_if<Send>(&action);
-      if (send != nullptr && std::holds_alternative<Commit>(*send->message)) {
-        commit = std::get<Commit>(*send->message);
+      if (send != nullptr && std::holds_alternative<msg::Commit>(*send->message)) {
+        commit = std::get<msg::Commit>(*send->message);
       }
     }
     return commit;
@@ -90,7 +90,7 @@ TEST_F(LeftOutTest, OrIsSkippedAndItsSamplesAreDropped) {
   Seal(0, 0, 1.0);
   Seal(1, 0, std::numeric_limits<double>::infinity());
   EXPECT_FALSE(job_->failure);
-  Commit commit = LastCommit();
+  msg::Commit commit = LastCommit();
   ASSERT_EQ(commit.parts.size(), 1u);
   EXPECT_EQ(commit.parts[0].member, At(0).id);
   EXPECT_EQ(commit.samples, 4u);
@@ -168,7 +168,8 @@ TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
   Seal(1, 0, 1.0);
   const std::vector<OwnerShare> owners = LastCommit().owners.owners;
   for (const OwnerShare& share : owners) {
-    ASSERT_TRUE(rounds_->On(At(share.owner.worker.value), Published{RoundId(0), Attempt(0)}).ok());
+    ASSERT_TRUE(
+        rounds_->On(At(share.owner.worker.value), msg::Published{RoundId(0), Attempt(0)}).ok());
   }
   job_->now += 3 * job_->timeout;
   AdvanceRounds(rounds_.get(), &closed_);

@@ -109,8 +109,8 @@ class RoundMovesTest : public ::testing::Test {
     }
     return messages;
   }
-  Sealed SealedOf(PartIndex part, std::uint64_t from, std::uint64_t to) {
-    Sealed sealed{RoundId(0), part, to - from, 0, {}, 0};
+  msg::Sealed SealedOf(PartIndex part, std::uint64_t from, std::uint64_t to) {
+    msg::Sealed sealed{RoundId(0), part, to - from, 0, {}, 0};
     for (std::uint64_t i = from; i < to; ++i) {
       sealed.units.push_back({{UnitIndex(static_cast<std::uint32_t>(i)), {i, i + 1}}, 0, 1});
     }
@@ -122,15 +122,16 @@ class RoundMovesTest : public ::testing::Test {
   std::uint32_t Move(std::uint32_t from, std::uint32_t to, std::uint32_t units) {
     proposals_.moves = {{WorkerId(from), WorkerId(to), units}};
     Advance();
-    const std::vector<Revoke> revokes = Sent<Revoke>(from);
+    const std::vector<msg::Revoke> revokes = Sent<msg::Revoke>(from);
     if (revokes.size() != 1) {
       ADD_FAILURE() << "not moved";
       return 0;
     }
     actions_.clear();
     EXPECT_TRUE(
-        rounds_->On(At(from), Revoked{RoundId(0), revokes[0].from, revokes[0].order, false}).ok());
-    const std::vector<Assign> assigns = Sent<Assign>(to);
+        rounds_->On(At(from), msg::Revoked{RoundId(0), revokes[0].from, revokes[0].order, false})
+            .ok());
+    const std::vector<msg::Assign> assigns = Sent<msg::Assign>(to);
     EXPECT_EQ(assigns.size(), 1u);
     return assigns.empty() ? 0 : assigns[0].order;
   }
@@ -159,43 +160,43 @@ TEST_F(RoundMovesTest, AWeightThatIsNoPositiveNumberClosesNothing) {
     for (const std::vector<float>& weights : {std::vector{1.0f, wrong}, std::vector{wrong, 1.0f}}) {
       weights_ = weights;
       Advance();
-      EXPECT_THAT(Sent<Commit>(0), SizeIs(0)) << wrong;
+      EXPECT_THAT(Sent<msg::Commit>(0), SizeIs(0)) << wrong;
       warned += warnings();
     }
   }
   EXPECT_EQ(warned, 1);  // once for a round
   weights_ = {0.25f, 1.5f};
   Advance();
-  ASSERT_THAT(Sent<Commit>(0), SizeIs(1));
-  EXPECT_EQ(Sent<Commit>(0)[0].parts[0].weight, 0.25f);
-  EXPECT_EQ(Sent<Commit>(0)[0].parts[1].weight, 1.5f);
+  ASSERT_THAT(Sent<msg::Commit>(0), SizeIs(1));
+  EXPECT_EQ(Sent<msg::Commit>(0)[0].parts[0].weight, 0.25f);
+  EXPECT_EQ(Sent<msg::Commit>(0)[0].parts[1].weight, 1.5f);
 }
 
 TEST_F(RoundMovesTest, UnitsMoveOnceTheirHolderHasGivenThemBack) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 2}};
   Advance();
-  ASSERT_THAT(Sent<Revoke>(0), SizeIs(1));
-  EXPECT_EQ(Sent<Revoke>(0)[0].from, 2u);
-  EXPECT_THAT(Sent<Assign>(1), SizeIs(0));
+  ASSERT_THAT(Sent<msg::Revoke>(0), SizeIs(1));
+  EXPECT_EQ(Sent<msg::Revoke>(0)[0].from, 2u);
+  EXPECT_THAT(Sent<msg::Assign>(1), SizeIs(0));
   // It had begun the third one.
   actions_.clear();
-  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3, 1, false}).ok());
-  ASSERT_THAT(Sent<Assign>(1), SizeIs(1));
-  EXPECT_THAT(Sent<Assign>(1)[0].units, ElementsAre(Unit{UnitIndex(3), {3, 4}}));
+  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
+  ASSERT_THAT(Sent<msg::Assign>(1), SizeIs(1));
+  EXPECT_THAT(Sent<msg::Assign>(1)[0].units, ElementsAre(Unit{UnitIndex(3), {3, 4}}));
   ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 3)).ok());
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   Advance();
-  EXPECT_THAT(Sent<Commit>(0), SizeIs(0));
+  EXPECT_THAT(Sent<msg::Commit>(0), SizeIs(0));
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
   Advance();
-  ASSERT_THAT(Sent<Commit>(0), SizeIs(1));
-  EXPECT_EQ(Sent<Commit>(0)[0].samples, 8u);
+  ASSERT_THAT(Sent<msg::Commit>(0), SizeIs(1));
+  EXPECT_EQ(Sent<msg::Commit>(0)[0].samples, 8u);
 }
 
 TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
-  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3, 1, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
   EXPECT_FALSE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
 }
 
@@ -204,26 +205,26 @@ TEST_F(RoundMovesTest, WhoDoesNotGiveBackInTimeIsFenced) {
   Advance();
   job_->now = rounds_->NextDeadline();
   Advance();
-  EXPECT_THAT(Sent<FenceRound>(0), SizeIs(1));
-  ASSERT_THAT(Sent<Assign>(1), SizeIs(1));
-  EXPECT_THAT(Sent<Assign>(1)[0].units, SizeIs(4));
+  EXPECT_THAT(Sent<msg::FenceRound>(0), SizeIs(1));
+  ASSERT_THAT(Sent<msg::Assign>(1), SizeIs(1));
+  EXPECT_THAT(Sent<msg::Assign>(1)[0].units, SizeIs(4));
   // What it says of the round counts for nothing, and is no crime: it may not know yet.
   EXPECT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
-  EXPECT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 2, 1, false}).ok());
+  EXPECT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 2, 1, false}).ok());
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 0, 4)).ok());
   Advance();
-  ASSERT_THAT(Sent<Commit>(1), SizeIs(1));
-  EXPECT_THAT(Sent<Commit>(1)[0].parts, SizeIs(2));
+  ASSERT_THAT(Sent<msg::Commit>(1), SizeIs(1));
+  EXPECT_THAT(Sent<msg::Commit>(1)[0].parts, SizeIs(2));
 }
 
 TEST_F(RoundMovesTest, FencedByTheRule) {
   proposals_.fence = {WorkerId(1)};
   Advance();
-  EXPECT_THAT(Sent<FenceRound>(1), SizeIs(1));
+  EXPECT_THAT(Sent<msg::FenceRound>(1), SizeIs(1));
   Advance();
-  ASSERT_THAT(Sent<Assign>(0), SizeIs(1));
-  EXPECT_THAT(Sent<Assign>(0)[0].units, SizeIs(4));
+  ASSERT_THAT(Sent<msg::Assign>(0), SizeIs(1));
+  EXPECT_THAT(Sent<msg::Assign>(0)[0].units, SizeIs(4));
 }
 
 TEST_F(RoundMovesTest, NonsenseIsNotCarriedOut) {
@@ -238,11 +239,11 @@ TEST_F(RoundMovesTest, NothingIsGivenBehindTheSecondPart) {
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
-  ASSERT_TRUE(rounds_->On(At(0), Revoked{RoundId(0), 3, 1, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
-  EXPECT_THAT(Sent<Revoke>(0), SizeIs(0));
+  EXPECT_THAT(Sent<msg::Revoke>(0), SizeIs(0));
 }
 
 TEST_F(RoundMovesTest, SeveralAssignsInARowGoToOneHelper) {
@@ -251,29 +252,29 @@ TEST_F(RoundMovesTest, SeveralAssignsInARowGoToOneHelper) {
   ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   Move(0, 1, 1);
   EXPECT_EQ(open().Share(WorkerId(1))->queue.size(), 7u);
-  Sealed rest = SealedOf(PartIndex(1), 1, 4);
+  msg::Sealed rest = SealedOf(PartIndex(1), 1, 4);
   std::reverse(rest.units.begin(), rest.units.end());
   ASSERT_TRUE(rounds_->On(At(1), rest).ok());
   ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 1)).ok());
   Advance();
-  ASSERT_THAT(Sent<Commit>(0), SizeIs(1));
-  EXPECT_EQ(Sent<Commit>(0)[0].samples, 8u);
+  ASSERT_THAT(Sent<msg::Commit>(0), SizeIs(1));
+  EXPECT_EQ(Sent<msg::Commit>(0)[0].samples, 8u);
 }
 
 TEST_F(RoundMovesTest, WhatComesTooLateIsRefusedAndGoesElsewhere) {
   const std::uint32_t first = Move(0, 1, 1);   // unit 3, to position 4
   const std::uint32_t second = Move(0, 1, 1);  // unit 2, to position 5
   // It took the first one as the last of its second part, and refuses the second one.
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 5, second, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   // Back to who has room: its former holder.
   Advance();
-  ASSERT_THAT(Sent<Assign>(0), SizeIs(1));
-  EXPECT_THAT(Sent<Assign>(0)[0].units, ElementsAre(Unit{UnitIndex(2), {2, 3}}));
-  EXPECT_THAT(Sent<Assign>(1), SizeIs(0));
+  ASSERT_THAT(Sent<msg::Assign>(0), SizeIs(1));
+  EXPECT_THAT(Sent<msg::Assign>(0)[0].units, ElementsAre(Unit{UnitIndex(2), {2, 3}}));
+  EXPECT_THAT(Sent<msg::Assign>(1), SizeIs(0));
   // Nothing is given to who has refused, and each refusal counts once.
   EXPECT_FALSE(open().Share(WorkerId(1))->HasRoom());
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 5, second, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   EXPECT_TRUE(open().unassigned().empty());
   EXPECT_NE(first, second);
@@ -284,12 +285,12 @@ TEST_F(RoundMovesTest, ARefusalIsOfItsAssignAloneAndBothEndsCountAlike) {
   const std::uint32_t second = Move(0, 1, 1);  // unit 2, to position 5
   // The worker cannot have refused the first one and know of the second: that begins where the
   // first one would have.
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 4, first, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, first, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue,
               ElementsAre(UnitIndex(4), UnitIndex(5), UnitIndex(6), UnitIndex(7), UnitIndex(2)));
   EXPECT_FALSE(
-      rounds_->On(At(1), Revoked{RoundId(0), 5, second, false}).ok());  // that is another one
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 4, second, false}).ok());
+      rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());  // that is another one
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(4));
 }
 
@@ -297,19 +298,19 @@ TEST_F(RoundMovesTest, AnAnswerIsToItsOrderOnly) {
   Move(0, 1, 1);
   proposals_.moves = {{WorkerId(1), WorkerId(0), 1}};
   Advance();
-  ASSERT_THAT(Sent<Revoke>(1), SizeIs(1));
-  const Revoke revoke = Sent<Revoke>(1)[0];
+  ASSERT_THAT(Sent<msg::Revoke>(1), SizeIs(1));
+  const msg::Revoke revoke = Sent<msg::Revoke>(1)[0];
   EXPECT_EQ(revoke.from, 4u);
   // An old answer, of the same round in an earlier plan.
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 0, 77, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 0, 77, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   // The Assign was refused before the Revoke was seen: the answer gives nothing more.
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 4, revoke.order - 1, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, revoke.order - 1, false}).ok());
   EXPECT_TRUE(open().Share(WorkerId(1))->revoke.has_value());
-  ASSERT_TRUE(rounds_->On(At(1), Revoked{RoundId(0), 4, revoke.order, false}).ok());
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, revoke.order, false}).ok());
   EXPECT_FALSE(open().Share(WorkerId(1))->revoke.has_value());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(4));
-  EXPECT_FALSE(rounds_->On(At(1), Revoked{RoundId(0), 0, 0, false}).ok() &&
+  EXPECT_FALSE(rounds_->On(At(1), msg::Revoked{RoundId(0), 0, 0, false}).ok() &&
                open().Share(WorkerId(1))->queue.size() < 4);  // the plan cannot be refused
 }
 

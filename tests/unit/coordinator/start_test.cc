@@ -44,8 +44,8 @@ TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {
   auto coordinator = std::move(*Coordinator::Make(start));
   Actions actions;
   coordinator->Step(Time{}, Connected{ConnectionId(1), "127.0.0.1"}, &actions);
-  coordinator->Step(Time{}, Received{ConnectionId(1), Hello{}}, &actions);
-  Ready ready;
+  coordinator->Step(Time{}, Received{ConnectionId(1), msg::Hello{}}, &actions);
+  msg::Ready ready;
   ready.transports = {{"tcp", "address", ""}};
   ready.train_samples = ready.parameter_count = 10;
   coordinator->Step(Time{}, Received{ConnectionId(1), ready}, &actions);
@@ -55,7 +55,7 @@ TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {
       if (const auto* set = std::get_if<SetTimer>(&action)) timer = set->at;
     }
     actions.clear();
-    coordinator->Step(timer, Received{ConnectionId(1), Pong{}}, &actions);
+    coordinator->Step(timer, Received{ConnectionId(1), msg::Pong{}}, &actions);
     if (!coordinator->finished()) coordinator->Step(timer, TimerFired{}, &actions);
   }
   ASSERT_TRUE(coordinator->finished());

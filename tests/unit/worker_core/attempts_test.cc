@@ -9,8 +9,8 @@ class AttemptsTest : public MachineTest {
  protected:
   explicit AttemptsTest(std::uint64_t bucket_floats = 4096) : MachineTest(bucket_floats) {}
 
-  static Commit CommitOf(std::uint64_t round, std::uint32_t attempt) {
-    Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
+  static msg::Commit CommitOf(std::uint64_t round, std::uint32_t attempt) {
+    msg::Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
     commit.attempt = Attempt(attempt);
     commit.owners = {1, {{kPeer, 1}}};
     commit.next->attempt = Attempt(attempt);
@@ -38,43 +38,43 @@ class AttemptsOfTwoBucketsTest : public AttemptsTest {
 TEST_F(AttemptsTest, AReplacedAttemptThatWasCopiedIsNotGoneOnWith) {
   Begin(0);
   Tell(CommitOf(0, 1));
-  Tell(CatchUp{kPeer, RoundId(1)});
+  Tell(msg::CatchUp{kPeer, RoundId(1)});
   Copy(0, 2, 0);
-  ASSERT_TRUE(Told<Level>());
+  ASSERT_TRUE(Told<msg::Level>());
   Tell(CommitOf(1, 0));
-  EXPECT_FALSE(Told<Behind>());
+  EXPECT_FALSE(Told<msg::Behind>());
   Tell(CommitOf(1, 1));
-  EXPECT_TRUE(Told<Behind>());
+  EXPECT_TRUE(Told<msg::Behind>());
 }
 
 TEST_F(AttemptsTest, TheAttemptThatWasCopiedIsNotDenied) {
   Begin(0);
   Tell(CommitOf(0, 0));
-  Tell(CatchUp{kPeer, RoundId(1)});
+  Tell(msg::CatchUp{kPeer, RoundId(1)});
   Copy(0, 2, 1);
-  ASSERT_TRUE(Told<Level>());
+  ASSERT_TRUE(Told<msg::Level>());
   Tell(CommitOf(1, 0));  // an old one, under way while the copy was made
   EXPECT_TRUE(All<action::StartWork>().empty());
   Tell(CommitOf(1, 1));
-  EXPECT_FALSE(Told<Behind>());
+  EXPECT_FALSE(Told<msg::Behind>());
   EXPECT_TRUE(machine_.view().level);
   EXPECT_EQ(All<action::StartWork>().size(), 1u);
 }
 
 TEST_F(AttemptsTest, SumsOfAnotherAttemptThanTheCopiedOnePutItBehind) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(1)});
+  Tell(msg::CatchUp{kPeer, RoundId(1)});
   Copy(0, 2, 0);
-  ASSERT_TRUE(Told<Level>());
-  Tell(TakeSums{CommitOf(1, 1), kPeer});
-  EXPECT_TRUE(Told<Behind>());
+  ASSERT_TRUE(Told<msg::Level>());
+  Tell(msg::TakeSums{CommitOf(1, 1), kPeer});
+  EXPECT_TRUE(Told<msg::Behind>());
 }
 
 TEST_F(AttemptsTest, WhoHasCopiedTheLastRoundCanWriteItsCheckpoint) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(1)});
+  Tell(msg::CatchUp{kPeer, RoundId(1)});
   Copy(0, 2, 0);
-  Commit commit = CommitOf(1, 0);
+  msg::Commit commit = CommitOf(1, 0);
   commit.checkpoint_writer = kSelf;
   Tell(commit);
   ASSERT_EQ(All<action::TakeSnapshot>().size(), 1u);
@@ -85,30 +85,30 @@ TEST_F(AttemptsTest, WhoHasCopiedTheLastRoundCanWriteItsCheckpoint) {
 
 TEST_F(AttemptsOfTwoBucketsTest, ABucketOfAReplacedAttemptIsCopiedAgain) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(0)});
+  Tell(msg::CatchUp{kPeer, RoundId(0)});
   Copy(0, 1, 0);
   Tell(CommitOf(0, 1));
   PeerSays(StateReady{1, 1, Attempt(1), ++tag_, 0, false});
   ASSERT_EQ(All<action::Fetch>().size(), 1u);
   Do(event::FetchDone{All<action::Fetch>()[0].fetch, FetchStatus::kOk});
-  EXPECT_FALSE(Told<Level>());
+  EXPECT_FALSE(Told<msg::Level>());
   Copy(0, 1, 1);
-  EXPECT_TRUE(Told<Level>());
+  EXPECT_TRUE(Told<msg::Level>());
 }
 
 TEST_F(AttemptsOfTwoBucketsTest, BucketsOfTwoAttemptsAreNotLevel) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(0)});
+  Tell(msg::CatchUp{kPeer, RoundId(0)});
   Copy(0, 1, 0);
   Copy(1, 1, 1);
-  EXPECT_FALSE(Told<Level>());
+  EXPECT_FALSE(Told<msg::Level>());
   Copy(0, 1, 1);
-  EXPECT_TRUE(Told<Level>());
+  EXPECT_TRUE(Told<msg::Level>());
 }
 
 TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorkedInAgain) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(0)});
+  Tell(msg::CatchUp{kPeer, RoundId(0)});
   Copy(0, 0, 0);
   Copy(1, 0, 0);
   Tell(CommitOf(0, 0));
@@ -122,9 +122,9 @@ TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorke
   const std::uint64_t op = All<action::Apply>()[0].op;
   Plan anew = MakePlan(0, 0);
   anew.attempt = Attempt(1);
-  Tell(Start{StateSource::kPeers, anew, 0});
+  Tell(msg::Start{StateSource::kPeers, anew, 0});
   Do(event::OpDone{op, false, 0, ""});
-  EXPECT_FALSE(Told<Level>());
+  EXPECT_FALSE(Told<msg::Level>());
   EXPECT_TRUE(Said<StateWant>());
 }
 
@@ -139,11 +139,11 @@ TEST_F(AttemptsTest, ACommitThatComesWhileAnAbandonedUpdateEndsIsFollowed) {
   PeerSays(sums, 4096);
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   const std::uint64_t op = All<action::Apply>()[0].op;
-  Tell(CatchUp{kPeer, RoundId(0)});
+  Tell(msg::CatchUp{kPeer, RoundId(0)});
   Tell(CommitOf(0, 0));  // of the round whose update is not to count
   Do(event::OpDone{op, false, 0, ""});
-  EXPECT_FALSE(Told<Level>());
-  EXPECT_FALSE(Told<Applied>());
+  EXPECT_FALSE(Told<msg::Level>());
+  EXPECT_FALSE(Told<msg::Applied>());
   EXPECT_TRUE(Said<StateWant>());
 }
 

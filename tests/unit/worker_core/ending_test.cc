@@ -6,8 +6,8 @@ namespace {
 
 class EndingTest : public MachineTest {
  protected:
-  static Commit LastCommit() {
-    Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+  static msg::Commit LastCommit() {
+    msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
     commit.owners = {1, {{kPeer, 1}}};
     commit.next.reset();
     return commit;
@@ -30,7 +30,7 @@ TEST_F(EndingTest, TheLastSumsAreTakenAndAppliedFirst) {
   Begin(1);
   const auto take = machine_.queue().TakeNext();  // left out of the last round, in its unit still
   Tell(LastCommit());
-  Tell(Finish{"done", false});
+  Tell(msg::Finish{"done", false});
   EXPECT_TRUE(All<action::DigestState>().empty());
   SumsCome();
   EXPECT_TRUE(All<action::Apply>().empty());
@@ -51,7 +51,7 @@ TEST_F(EndingTest, TheLastSumsAreTakenAndAppliedFirst) {
 TEST_F(EndingTest, SumsThatAreLostAreSaidToBe) {
   Begin(0);
   Tell(LastCommit());
-  Tell(Finish{"done", false});
+  Tell(msg::Finish{"done", false});
   EXPECT_TRUE(All<action::Exit>().empty());
   Do(event::PeerDown{kPeer, "reset"});
   const action::Exit exit = Exit();
@@ -63,7 +63,7 @@ TEST_F(EndingTest, SumsThatAreLostAreSaidToBe) {
 TEST_F(EndingTest, SumsAreNotWaitedForForEver) {
   Begin(0);
   Tell(LastCommit());
-  Tell(Finish{"done", false});
+  Tell(msg::Finish{"done", false});
   now_ += Config().finish_timeout;
   Do(event::TimerDue{});
   EXPECT_NE(Exit().not_final.find("sums of round 0"), std::string::npos);
@@ -72,21 +72,21 @@ TEST_F(EndingTest, SumsAreNotWaitedForForEver) {
 TEST_F(EndingTest, WhoIsBehindSaysSo) {
   Begin(0);
   Tell(MakeCommit(3, {{kPeer, PartIndex(0), 1, 4}}));
-  ASSERT_TRUE(Told<Behind>());
-  Tell(Finish{"done", false});
+  ASSERT_TRUE(Told<msg::Behind>());
+  Tell(msg::Finish{"done", false});
   EXPECT_NE(Exit().not_final.find("the commit of round 0 did not come"), std::string::npos);
 }
 
 TEST_F(EndingTest, WhoCatchesUpSaysSo) {
   Begin(0);
-  Tell(CatchUp{kPeer, RoundId(1)});
-  Tell(Finish{"done", false});
+  Tell(msg::CatchUp{kPeer, RoundId(1)});
+  Tell(msg::Finish{"done", false});
   EXPECT_NE(Exit().not_final.find("0 of 1 buckets"), std::string::npos);
 }
 
 TEST_F(EndingTest, AFailedJobHasNoLastParameters) {
   Begin(0);
-  Tell(Finish{"no quorum", true});
+  Tell(msg::Finish{"no quorum", true});
   EXPECT_TRUE(Exit().failed);
   EXPECT_EQ(Exit().not_final, "the job failed");
 }
@@ -101,7 +101,7 @@ TEST_F(EndingTest, WhoLeavesHasWhatItHas) {
 
 TEST_F(EndingTest, ARefusalIsTheReasonAndNotTheEndOfTheConnection) {
   Begin(0);
-  Tell(Refuse{"no place", false});
+  Tell(msg::Refuse{"no place", false});
   EXPECT_EQ(Exit().reason, "the coordinator refuses this worker: no place");
   Do(event::CoordinatorGone{"closed"});
   EXPECT_TRUE(All<action::Exit>().empty());

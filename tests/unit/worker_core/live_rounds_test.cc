@@ -31,7 +31,7 @@ class LiveRoundsTest : public ::testing::Test {
     rounds_.SetOwners(RoundId(round), kOwners);
   }
   void CommitRound(std::uint64_t round) {
-    Commit commit;
+    msg::Commit commit;
     commit.term = Term(1);
     commit.round = RoundId(round);
     commit.parts = {{kPeer, PartIndex(0), 1, 4}};

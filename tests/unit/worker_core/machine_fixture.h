@@ -36,7 +36,7 @@ class MachineTest : public ::testing::Test {
     actions_ = machine_.Step(now_, event);
     machine_.CheckInvariants();
   }
-  void Tell(ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
+  void Tell(msg::ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
   // `floats`: of zeroes, that ride along.
   void PeerSays(const PeerMessage& message, std::uint64_t floats = 0) {
     auto bytes = EncodePeerMessage(message);
@@ -82,8 +82,8 @@ class MachineTest : public ::testing::Test {
     if (units > 0) plan.assignments = {{kSelf, Units(units)}};
     return plan;
   }
-  static Commit MakeCommit(std::uint64_t round, std::vector<CommittedPart> parts) {
-    Commit commit;
+  static msg::Commit MakeCommit(std::uint64_t round, std::vector<CommittedPart> parts) {
+    msg::Commit commit;
     commit.term = Term(1);
     commit.round = RoundId(round);
     commit.parts = std::move(parts);
@@ -94,7 +94,7 @@ class MachineTest : public ::testing::Test {
   }
   void Begin(std::uint32_t units) {
     Do(event::PeerUp{kPeer, "test"});
-    Tell(Start{StateSource::kSeed, MakePlan(0, units), 0});
+    Tell(msg::Start{StateSource::kSeed, MakePlan(0, units), 0});
   }
   // The compute thread does one unit, and seals when it was the last.
   void Compute(std::uint32_t work) {

@@ -9,16 +9,16 @@ namespace {
 using StepMachineTest = MachineTest;
 
 TEST_F(StepMachineTest, FormationIsReportedWhenAllIsSettled) {
-  Form form;
+  msg::Form form;
   form.formation = 3;
   form.transport = "tcp";
   form.connect_to = {{kPeer, "address", "", "elsewhere"}};
   Tell(form);
   EXPECT_EQ(All<action::UseTransport>().size(), 1u);
   ASSERT_EQ(All<action::ConnectPeer>().size(), 1u);
-  EXPECT_FALSE(Told<Reached>());
+  EXPECT_FALSE(Told<msg::Reached>());
   Do(event::PeerUp{kPeer, "tcp"});
-  const auto reached = Told<Reached>();
+  const auto reached = Told<msg::Reached>();
   ASSERT_TRUE(reached);
   EXPECT_EQ(reached->formation, 3u);
   ASSERT_EQ(reached->peers.size(), 1u);
@@ -28,32 +28,32 @@ TEST_F(StepMachineTest, FormationIsReportedWhenAllIsSettled) {
 
 TEST_F(StepMachineTest, TwoFormationsAtATimeAreBothAnswered) {
   const MemberId other{WorkerId(2), Incarnation(1)};
-  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
-  Tell(Form{2, "tcp", {}, {{other, "b", "", ""}}});
+  Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  Tell(msg::Form{2, "tcp", {}, {{other, "b", "", ""}}});
   Do(event::PeerUp{kPeer, "tcp"});
-  ASSERT_TRUE(Told<Reached>());
-  EXPECT_EQ(Told<Reached>()->formation, 1u);
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_EQ(Told<msg::Reached>()->formation, 1u);
   Do(event::PeerUp{other, "tcp"});
-  ASSERT_TRUE(Told<Reached>());
-  EXPECT_EQ(Told<Reached>()->formation, 2u);
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_EQ(Told<msg::Reached>()->formation, 2u);
 }
 
 TEST_F(StepMachineTest, WhoDoesNotComeIsNotReached) {
-  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   ASSERT_EQ(All<action::SetTimer>().size(), 1u);
   now_ = All<action::SetTimer>()[0].at;
   Do(event::TimerDue{});
-  ASSERT_TRUE(Told<Reached>());
-  EXPECT_FALSE(Told<Reached>()->peers[0].reached);
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_FALSE(Told<msg::Reached>()->peers[0].reached);
 }
 
 TEST_F(StepMachineTest, WhoIsLostBeforeTheStartIsUnreachable) {
-  Tell(Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   Do(event::PeerUp{kPeer, "tcp"});
-  ASSERT_TRUE(Told<Reached>());
+  ASSERT_TRUE(Told<msg::Reached>());
   Do(event::PeerDown{kPeer, "connection reset"});
-  ASSERT_TRUE(Told<Unreachable>());
-  EXPECT_EQ(Told<Unreachable>()->peer, kPeer);
+  ASSERT_TRUE(Told<msg::Unreachable>());
+  EXPECT_EQ(Told<msg::Unreachable>()->peer, kPeer);
 }
 
 TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
@@ -62,9 +62,9 @@ TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
   ASSERT_EQ(All<action::StartWork>().size(), 1u);
   const auto work = All<action::StartWork>()[0];
   Compute(work.work);
-  EXPECT_EQ(Told<Progress>()->units_done, 1u);
+  EXPECT_EQ(Told<msg::Progress>()->units_done, 1u);
   Compute(work.work);
-  const auto sealed = Told<Sealed>();
+  const auto sealed = Told<msg::Sealed>();
   ASSERT_TRUE(sealed);
   EXPECT_EQ(sealed->samples, 8u);
   EXPECT_EQ(sealed->units.size(), 2u);
@@ -95,7 +95,7 @@ TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
     const double loss = by_loss ? std::numeric_limits<double>::infinity() : 1.0;
     Do(event::UnitDone{1, take.part, 4, loss, {take.unit, 0, 1}});
     Do(event::PartSealed{1, take.part, 2, by_loss});
-    const auto sealed = Told<Sealed>();
+    const auto sealed = Told<msg::Sealed>();
     ASSERT_TRUE(sealed);
     EXPECT_FALSE(std::isfinite(sealed->loss_sum));
     EXPECT_EQ(sealed->samples, 4u);
@@ -107,33 +107,33 @@ TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {
   Begin(4);
   const auto take = machine_.queue().TakeNext();
   ASSERT_EQ(take.position, 0u);
-  Tell(Revoke{RoundId(0), 0});
-  ASSERT_TRUE(Told<Revoked>());
-  EXPECT_EQ(Told<Revoked>()->from, 1u);
+  Tell(msg::Revoke{RoundId(0), 0});
+  ASSERT_TRUE(Told<msg::Revoked>());
+  EXPECT_EQ(Told<msg::Revoked>()->from, 1u);
 }
 
 TEST_F(StepMachineTest, AnAssignBehindTheSecondPartIsRefusedAsAWhole) {
   Begin(1);
   const Unit one{UnitIndex(7), {70, 74}};
   EXPECT_TRUE(machine_.queue().TakeNext().last);
-  Tell(Assign{RoundId(0), {one}, 3});
-  EXPECT_FALSE(Told<Revoked>());
+  Tell(msg::Assign{RoundId(0), {one}, 3});
+  EXPECT_FALSE(Told<msg::Revoked>());
   EXPECT_TRUE(machine_.queue().TakeNext().last);
-  Tell(Assign{RoundId(0), {one, one}, 4});
-  EXPECT_EQ(Told<Revoked>(), (Revoked{RoundId(0), 2, 4, false}));
-  Tell(Revoke{RoundId(0), 0, 5});
-  EXPECT_EQ(Told<Revoked>(), (Revoked{RoundId(0), 2, 5, false}));
+  Tell(msg::Assign{RoundId(0), {one, one}, 4});
+  EXPECT_EQ(Told<msg::Revoked>(), (msg::Revoked{RoundId(0), 2, 4, false}));
+  Tell(msg::Revoke{RoundId(0), 0, 5});
+  EXPECT_EQ(Told<msg::Revoked>(), (msg::Revoked{RoundId(0), 2, 5, false}));
 }
 
 TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
   const auto take = machine_.queue().TakeNext();
-  Tell(FenceRound{RoundId(0)});
+  Tell(msg::FenceRound{RoundId(0)});
   EXPECT_EQ(All<action::VoidWork>().size(), 1u);
   Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
   Do(event::PartSealed{work, take.part, 2});
-  EXPECT_FALSE(Told<Sealed>());
+  EXPECT_FALSE(Told<msg::Sealed>());
   EXPECT_FALSE(Said<PartReady>());
 }
 
@@ -145,8 +145,8 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   ASSERT_EQ(fetches.size(), 1u);
   EXPECT_EQ(fetches[0].to.range, (FloatRange{0, 2048}));
   Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
-  ASSERT_TRUE(Told<Receipts>());
-  EXPECT_EQ(Told<Receipts>()->parts, (std::vector<ReceivedPart>{{kPeer, PartIndex(0)}}));
+  ASSERT_TRUE(Told<msg::Receipts>());
+  EXPECT_EQ(Told<msg::Receipts>()->parts, (std::vector<ReceivedPart>{{kPeer, PartIndex(0)}}));
 
   Tell(MakeCommit(0, {{kSelf, PartIndex(0), 1, 4}, {kPeer, PartIndex(0), 1, 4}}));
   ASSERT_EQ(All<action::Reduce>().size(), 1u);
@@ -155,7 +155,7 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   EXPECT_EQ(reduce.inputs[0].source.buffer.kind, BufferKind::kContribution);
   EXPECT_EQ(reduce.inputs[1].source.buffer.kind, BufferKind::kStaging);
   Do(event::OpDone{reduce.op, false, 0, ""});
-  EXPECT_TRUE(Told<Published>());
+  EXPECT_TRUE(Told<msg::Published>());
   EXPECT_TRUE(Said<SumReady>());
 
   SumReady theirs;
@@ -169,8 +169,8 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   EXPECT_EQ(All<action::StartWork>().size(), 0u);
   Do(event::OpDone{All<action::Apply>()[0].op, false, 42, ""});
-  ASSERT_TRUE(Told<Applied>());
-  EXPECT_EQ(Told<Applied>()->digest, 42u);
+  ASSERT_TRUE(Told<msg::Applied>());
+  EXPECT_EQ(Told<msg::Applied>()->digest, 42u);
   ASSERT_EQ(All<action::StartWork>().size(), 1u);
   EXPECT_EQ(All<action::StartWork>()[0].round, RoundId(1));
 }
@@ -181,9 +181,9 @@ TEST_F(StepMachineTest, NoIsAPromise) {
   Tell(MakeCommit(0, {{kSelf, PartIndex(0), 1, 4}}));
   const auto reduce = All<action::Reduce>();
   ASSERT_EQ(reduce.size(), 1u);
-  Tell(FenceAttempt{Term(1), RoundId(0), Attempt(0)});
-  ASSERT_TRUE(Told<HoldAnswer>());
-  EXPECT_FALSE(Told<HoldAnswer>()->holds_all);
+  Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0)});
+  ASSERT_TRUE(Told<msg::HoldAnswer>());
+  EXPECT_FALSE(Told<msg::HoldAnswer>()->holds_all);
   Do(event::OpDone{reduce[0].op, false, 0, ""});
   SumReady theirs;
   theirs.term = Term(1);
@@ -197,54 +197,54 @@ TEST_F(StepMachineTest, NoIsAPromise) {
 TEST_F(StepMachineTest, ARoundThatBeginsOnceMoreHasItsFirstPartAgain) {
   Begin(1);
   Compute(All<action::StartWork>()[0].work);
-  ASSERT_TRUE(Told<Sealed>());
+  ASSERT_TRUE(Told<msg::Sealed>());
   Plan again = MakePlan(0, 0);
   again.attempt = Attempt(2);
   again.owners.version = 2;
-  Tell(Start{StateSource::kPeers, again, 0});
+  Tell(msg::Start{StateSource::kPeers, again, 0});
   const auto start = All<action::StartWork>();
   ASSERT_EQ(start.size(), 1u);
-  Tell(Assign{RoundId(0), Units(1), 1});
+  Tell(msg::Assign{RoundId(0), Units(1), 1});
   Compute(start[0].work);
-  ASSERT_TRUE(Told<Sealed>());
-  EXPECT_EQ(Told<Sealed>()->part, PartIndex(0));
-  EXPECT_EQ(Told<Sealed>()->plan, Attempt(2));
+  ASSERT_TRUE(Told<msg::Sealed>());
+  EXPECT_EQ(Told<msg::Sealed>()->part, PartIndex(0));
+  EXPECT_EQ(Told<msg::Sealed>()->plan, Attempt(2));
   // Of the plan before, and of this one.
   PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, Attempt(0), {}});
   EXPECT_TRUE(All<action::Fetch>().empty());
   PeerSays(PartReady{RoundId(0), PartIndex(0), 12, 1, 1, true, Attempt(2), {}});
   ASSERT_EQ(All<action::Fetch>().size(), 1u);
   Do(event::FetchDone{All<action::Fetch>()[0].fetch, FetchStatus::kOk});
-  ASSERT_TRUE(Told<Receipts>());
-  EXPECT_EQ(Told<Receipts>()->map_version, 2u);
+  ASSERT_TRUE(Told<msg::Receipts>());
+  EXPECT_EQ(Told<msg::Receipts>()->map_version, 2u);
 }
 
 // Round 0 is closed by the commit of round 1, of which the peer alone held the sums of both.
 TEST_F(StepMachineTest, SumsOfAClosedRoundThatAreLostPutItBehindWhileTheNextIsOpenAgain) {
   Begin(1);
   for (const std::uint64_t round : {0, 1}) {
-    Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
+    msg::Commit commit = MakeCommit(round, {{kPeer, PartIndex(0), 1, 4}});
     commit.owners = {1, {{kPeer, 1}}};
     Tell(commit);
   }
-  Tell(FenceAttempt{Term(1), RoundId(1), Attempt(0)});
-  ASSERT_TRUE(Told<HoldAnswer>());
-  EXPECT_FALSE(Told<HoldAnswer>()->holds_all);
+  Tell(msg::FenceAttempt{Term(1), RoundId(1), Attempt(0)});
+  ASSERT_TRUE(Told<msg::HoldAnswer>());
+  EXPECT_FALSE(Told<msg::HoldAnswer>()->holds_all);
   Plan again = MakePlan(1, 0);
   again.attempt = Attempt(2);
-  Tell(Start{StateSource::kPeers, again, 0});
-  EXPECT_FALSE(Told<Behind>());
-  Tell(MemberLeft{kPeer, "no message for 2.0 s"});
+  Tell(msg::Start{StateSource::kPeers, again, 0});
+  EXPECT_FALSE(Told<msg::Behind>());
+  Tell(msg::MemberLeft{kPeer, "no message for 2.0 s"});
   Do(event::PeerDown{kPeer, "it has left"});
-  ASSERT_TRUE(Told<Behind>());
-  EXPECT_FALSE(Told<Behind>()->has_any);
+  ASSERT_TRUE(Told<msg::Behind>());
+  EXPECT_FALSE(Told<msg::Behind>()->has_any);
 }
 
 TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
   const auto take = machine_.queue().TakeNext();
-  Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+  msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
   commit.owners = {1, {{kPeer, 1}}};
   Tell(commit);
   SumReady theirs;
@@ -302,19 +302,19 @@ TEST_F(StepMachineTest, EachChunkOfACheckpointIsAnsweredBehindItsStore) {
   Do(event::PeerUp{kPeer, "test"});
   std::uint64_t taken = 0;
   for (const std::uint64_t offset : {0u, 12u}) {
-    Tell(StateChunk{RoundId(4), 0, offset, false, std::vector<std::byte>(12)});
+    Tell(msg::StateChunk{RoundId(4), 0, offset, false, std::vector<std::byte>(12)});
     taken += 12;
     ASSERT_EQ(actions_.size(), 2u);
     EXPECT_TRUE(std::holds_alternative<action::StoreState>(actions_[0]));
-    ASSERT_TRUE(Told<CheckpointTaken>());
-    EXPECT_EQ(Told<CheckpointTaken>()->bytes, taken);
+    ASSERT_TRUE(Told<msg::CheckpointTaken>());
+    EXPECT_EQ(Told<msg::CheckpointTaken>()->bytes, taken);
   }
 }
 
 TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
   Do(event::PeerUp{kPeer, "test"});
-  Tell(Start{StateSource::kSeed, MakePlan(0, 0), 0});
-  Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+  Tell(msg::Start{StateSource::kSeed, MakePlan(0, 0), 0});
+  msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
   commit.owners = {1, {{kPeer, 1}}};
   commit.next->owners = commit.owners;
   commit.checkpoint_writer = kPeer;
@@ -332,7 +332,7 @@ TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
   ASSERT_EQ(All<action::DigestReplica>().size(), 1u);
   EXPECT_EQ(All<action::TakeSnapshot>().size(), 0u);
   Do(event::OpDone{All<action::DigestReplica>()[0].op, false, 0, "", {1, 2}});
-  EXPECT_EQ(Told<ReplicaDigest>(), (ReplicaDigest{RoundId(0), Attempt(0), {1, 2}}));
+  EXPECT_EQ(Told<msg::ReplicaDigest>(), (msg::ReplicaDigest{RoundId(0), Attempt(0), {1, 2}}));
   // Sent again for another writer: the digest is told again, and this one writes.
   commit.checkpoint_writer = kSelf;
   Tell(commit);
@@ -342,11 +342,11 @@ TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
 
 TEST_F(StepMachineTest, FinishReportsTheDigest) {
   Begin(0);
-  Tell(Finish{"done", false});
+  Tell(msg::Finish{"done", false});
   ASSERT_EQ(All<action::DigestState>().size(), 1u);
   Do(event::OpDone{All<action::DigestState>()[0].op, false, 0, "abc"});
-  ASSERT_TRUE(Told<Final>());
-  EXPECT_EQ(Told<Final>()->params_digest, "abc");
+  ASSERT_TRUE(Told<msg::Final>());
+  EXPECT_EQ(Told<msg::Final>()->params_digest, "abc");
   EXPECT_EQ(All<action::Exit>().size(), 1u);
 }
 

@@ -53,8 +53,8 @@ class Plane {
     setup.data_host = "127.0.0.1";
     setup.transports = {{"tcp", "tcp", {}}};
     if (with_ucx) setup.transports.insert(setup.transports.begin(), {"ucx", "ucx", {}});
-    setup.to_coordinator = [this](FromWorker message, std::function<void()>) {
-      if (auto* reached = std::get_if<Reached>(&message)) {
+    setup.to_coordinator = [this](msg::FromWorker message, std::function<void()>) {
+      if (auto* reached = std::get_if<msg::Reached>(&message)) {
         const std::lock_guard lock(mutex_);
         reached_ = std::move(*reached);
         changed_.notify_all();
@@ -80,7 +80,7 @@ class Plane {
   }
 
   // nullopt: no answer to the Form, for very long.
-  std::optional<Reached> WaitForReached() {
+  std::optional<msg::Reached> WaitForReached() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(90),
                       [this] { return reached_.has_value() || !unfit_.empty(); });
@@ -100,7 +100,7 @@ class Plane {
   ComputeQueue compute_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Reached> reached_;
+  std::optional<msg::Reached> reached_;
   std::string unfit_;
   std::unique_ptr<DataPlane> plane_;
 };
@@ -115,14 +115,14 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
 #else
   GTEST_SKIP() << "this build has one transport only";
 #endif
-  const Form to_early{
+  const msg::Form to_early{
       .formation = 1, .transport = "tcp", .connect_to = {late.InfoFor("tcp")}, .expect = {}};
   (*early).Post(event::FromCoordinator{to_early});
   const auto first = early.WaitForReached();
   ASSERT_TRUE(first && first->peers.size() == 1);
   EXPECT_TRUE(first->peers.front().reached) << first->peers.front().error;
 
-  const Form to_late{
+  const msg::Form to_late{
       .formation = 1, .transport = "tcp", .connect_to = {}, .expect = {early.InfoFor("tcp")}};
   (*late).Post(event::FromCoordinator{to_late});
   const auto second = late.WaitForReached();
@@ -133,10 +133,10 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
 
 // Two that reach each other over TCP; both have their Form.
 void Meet(Plane& one, Plane& other) {
-  (*one).Post(event::FromCoordinator{Form{
+  (*one).Post(event::FromCoordinator{msg::Form{
       .formation = 1, .transport = "tcp", .connect_to = {other.InfoFor("tcp")}, .expect = {}}});
-  (*other).Post(event::FromCoordinator{
-      Form{.formation = 1, .transport = "tcp", .connect_to = {}, .expect = {one.InfoFor("tcp")}}});
+  (*other).Post(event::FromCoordinator{msg::Form{
+      .formation = 1, .transport = "tcp", .connect_to = {}, .expect = {one.InfoFor("tcp")}}});
 }
 
 transport::paths::Facts AGpuAndAnRdmaPort() {

@@ -26,7 +26,7 @@ class Refusing {
     auto server =
         control::ControlServer::Listen(io_, {},
                                        {[this](std::unique_ptr<control::WorkerChannel> channel,
-                                               const Hello&) { Welcomed(std::move(channel)); },
+                                               const msg::Hello&) { Welcomed(std::move(channel)); },
                                         nullptr});
     EXPECT_TRUE(server.ok());
     server_ = *std::move(server);
@@ -48,12 +48,12 @@ class Refusing {
   void Welcomed(std::unique_ptr<control::WorkerChannel> channel) {
     channel_ = std::move(channel);
     channel_->Start({.on_message =
-                         [this](const FromWorker& message) {
-                           if (when_ready_ && std::holds_alternative<Ready>(message)) Refuse();
+                         [this](const msg::FromWorker& message) {
+                           if (when_ready_ && std::holds_alternative<msg::Ready>(message)) Refuse();
                          },
                      .on_closed = [this](const Error&) { ended_.set_value(); },
                      .on_drained = nullptr});
-    Welcome welcome;
+    msg::Welcome welcome;
     welcome.self = {WorkerId(0), Incarnation(1)};
     welcome.term = Term(1);
     welcome.job_id = "0123456789abcdef";
@@ -66,7 +66,7 @@ class Refusing {
     if (!when_ready_) Refuse();
   }
   void Refuse() {
-    channel_->Send(lockstep::Refuse{"its data are other data", false});
+    channel_->Send(msg::Refuse{"its data are other data", false});
     channel_->Close();
   }
 
