@@ -143,9 +143,10 @@ Status OptionTable::ReadCommandLine(std::span<const std::string> arguments) {
                  .options;
   } catch (const po::invalid_command_line_syntax& e) {
     const bool extra = e.kind() == po::invalid_syntax::extra_parameter;
-    return Invalid(e.get_option_name() + (extra ? ": takes no value" : ": needs a value"));
+    return Invalid(Printable(e.get_option_name()) +
+                   (extra ? ": takes no value" : ": needs a value"));
   } catch (const po::error& e) {
-    return Invalid(std::string("the command line: ") + e.what());
+    return Invalid("the command line: " + Printable(e.what()));
   }
   for (const po::option& item : parsed) {
     if (item.unregistered) {

@@ -124,6 +124,7 @@ TEST(Options, MistakesOnTheCommandLineNameOptionAndNearestOption) {
   EXPECT_EQ(error({"--workers=-1"}), "--workers = \"-1\": expected a whole number, 1 to 64");
   EXPECT_THAT(error({"job.ini"}), StartsWith("\"job.ini\": unexpected argument"));
   EXPECT_THAT(error({"--policy.name=a\nb"}), HasSubstr("control characters"));
+  EXPECT_EQ(error({"--set\n="}), "--set?: needs a value");
 }
 
 TEST(Options, NoCommandLineThrowsOrBreaksTheLine) {
