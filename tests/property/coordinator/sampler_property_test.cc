@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "coordinator/round/sampler.h"
+#include "tests/property_check.h"
 
 namespace lockstep::coordinator {
 namespace {

