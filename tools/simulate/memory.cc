@@ -10,6 +10,11 @@
 #include "base/random.h"
 
 namespace lockstep::simulate {
+namespace {
+
+constexpr float kSteepest = 16;  // of a sample's gradient
+
+}  // namespace
 
 State InitialState(const Layout& layout) {
   State state;
@@ -33,7 +38,10 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
     const std::size_t count = std::min(targets.size(), gradient->size() - first);
     float* sums = gradient->data() + first;
     const float* at = parameters.data() + first;
-    for (std::size_t i = 0; i < count; ++i) sums[i] += size * (at[i] - targets[i]);
+    // Bounded: where many stale contributions add up, the numbers stay numbers.
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] += size * std::clamp(at[i] - targets[i], -kSteepest, kSteepest);
+    }
   }
 }
 
