@@ -87,7 +87,8 @@ void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) {
     const bool pooled = buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState;
     LOCKSTEP_CHECK(!pooled || Taken(buffer), "I4: operation {} uses a buffer that is free", op);
   }
-  LOCKSTEP_CHECK(ops_.try_emplace(op, std::move(uses)).second, "operation {} began twice", op);
+  const bool is_new = ops_.try_emplace(op, std::move(uses)).second;
+  LOCKSTEP_CHECK(is_new, "operation {} began twice", op);
 }
 
 void Buffers::EndOp(std::uint64_t op) {
