@@ -87,8 +87,9 @@ void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) {
     const bool pooled = buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState;
     LOCKSTEP_CHECK(!pooled || Taken(buffer), "I4: operation {} uses a buffer that is free", op);
   }
-  const bool is_new = ops_.try_emplace(op, std::move(uses)).second;
+  const auto [at, is_new] = ops_.try_emplace(op);
   LOCKSTEP_CHECK(is_new, "operation {} began twice", op);
+  at->second = std::move(uses);
 }
 
 void Buffers::EndOp(std::uint64_t op) {
