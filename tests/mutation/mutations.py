@@ -108,7 +108,7 @@ MUTATIONS = [
         "(follows ? record.dropped : record.requeued)",
     ),
     Mutation(
-        "a checkpoint has the books from before its round",
+        "a checkpoint has the state from before its round",
         "coordinator/core/checkpointer.cc",
         "  current_->state.totals = job_->totals;\n  SaveIfPossible();\n",
         "  SaveIfPossible();\n",
