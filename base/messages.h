@@ -1,5 +1,5 @@
 // The control plane's messages as plain values: what coordinator and workers say to each other. The
-// pure machines speak these; transport/control/ turns them into Protocol Buffers and back.
+// pure cores speak these; transport/control/ turns them into Protocol Buffers and back.
 // docs/protocol.md tells when each is sent.
 #pragma once
 

@@ -1,6 +1,6 @@
 // What a straggler policy is: a closing rule (when does a round close, over which parts) and a work
 // rule (who computes what, and what moves within a round). Rules are pure: a view and the time in,
-// a verdict out. They propose; the round machine disposes: it carries out what keeps the invariants
+// a verdict out. They propose; the coordinator disposes: it carries out what keeps the invariants
 // and ignores the rest, so a wrong rule wastes time and never breaks a result. A rule object lives
 // as long as its job's policy and is called by one thread.
 #pragma once
@@ -102,7 +102,7 @@ class ClosingRule {
   virtual std::string_view name() const = 0;
   // Called after each event of the round.
   virtual ClosingVerdict Judge(const RoundView& view) = 0;
-  // Some workers of the round are lost and their units are in nobody's hands; `view` is without
+  // Some workers of the round are lost and their units are unassigned; `view` is without
   // them. True: the rule can close without that work, it goes back to the sampler. False: it is
   // given to others within the round.
   virtual bool CanDoWithout(const RoundView& view) = 0;

@@ -1,6 +1,6 @@
 // The workers of a measured coordinator: the simulator's modelled workers, each with a TCP
 // connection of its own, in one process and one thread. What they say is what real workers say
-// (units, parts and progress are the step machine's own); they compute nothing, and gradients are
+// (units, parts and progress are the worker core's own); they compute nothing, and gradients are
 // neither made nor moved.
 //
 // They answer at once, or, in rounds that are spaced, finish their units one after the other over a

@@ -1,4 +1,4 @@
-// What is real of a modelled worker: OwnWork, and as much of the step machine as it needs.
+// What is real of a modelled worker: OwnWork, and as much of the core as it needs.
 #pragma once
 
 #include <utility>

@@ -1,5 +1,5 @@
 // A worker of which only the compute side is real: its units, parts, progress and what it gives
-// back are the step machine's own OwnWork. Receipts and publication, which are N^2 messages a round
+// back are the core's own OwnWork. Receipts and publication, which are N^2 messages a round
 // when they are carried one by one, are computed out of the network's numbers, O(1) for each part.
 //
 // A part is delivered when its owners have pulled it: the contributor sends it once, and all

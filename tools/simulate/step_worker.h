@@ -1,4 +1,4 @@
-// A worker that is the real step machine; this is its shell. It carries fetches and messages to the
+// A worker that is the real core; this is its shell. It carries fetches and messages to the
 // other StepWorkers of its cluster, has operations and units take their time, and leaves what the
 // bytes are to its Numbers.
 #pragma once
