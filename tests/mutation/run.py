@@ -56,7 +56,8 @@ def prepare(scratch: pathlib.Path, log: pathlib.Path) -> None:
         else:
             old.unlink()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    # As of now, so that what an earlier run has changed is built again.
+    subprocess.run(["tar", "-x", "-m", "-C", str(source)], input=archive, check=True)
     # As the caller's own build is configured, so that a compiler cache is of use.
     cache = ROOT / "build/release/CMakeCache.txt"
     same = []
