@@ -61,6 +61,24 @@ TEST(Golden, TheEnd) {
   CompareWithFile(s.text(), "the_end");
 }
 
+TEST(Golden, TheCheckpointOfAContributor) {
+  Story s("A checkpoint is written by who contributed to its round, however quick another one is",
+          {.policy = "backup", .rounds = 2});
+  s.Begin();
+  s.Say("Worker 0 has the shortest units.");
+  s.Sealed(0, 1);
+  s.Sealed(1, 20);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Say("The last round does without it, so the checkpoint does, too.");
+  s.Sealed(2, 20);
+  s.Sealed(1, 20);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 1);
+  s.Upload(1, 1);
+  s.Saved(1);
+  CompareWithFile(s.text(), "checkpoint_of_a_contributor");
+}
+
 JobState Resumable() {
   JobState state;
   state.next_round = RoundId(7);

@@ -155,6 +155,34 @@ TEST(Golden, TakeSumsEndsAPromise) {
   CompareWithFile(s.text(), "promise_ended");
 }
 
+TEST(Golden, ASecondHolderIsLostWhileAnAnswerToTheFirstQuestionIsOwed) {
+  Story s("A holder is lost while an answer to the question before is owed: both are waited for",
+          {.workers = 4});
+  s.Begin();
+  s.Quiet(true);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2, 3});
+  s.Die(1);
+  for (std::uint32_t w : {0u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 2u, 3u}) s.Published(w);
+  s.Applied(0);
+  s.Hello(1, 1);
+  s.Ready(1);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Reached(w);
+  s.From(1, msg::Level{RoundId(1)});
+  s.Quiet(false);
+  s.Say("Worker 0 has applied round 1, and worker 1 has copied it from there when worker 0 dies.");
+  s.Die(0);
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), true, s.HoldOrder(2)});
+  s.Say("Worker 2 dies as well. Worker 3 is asked now, worker 1 was before.");
+  s.Die(2);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(1)});
+  s.Say("That was one of two; the other one has taken them in time.");
+  s.From(3, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), true, s.HoldOrder(3)});
+  s.Applied(3);
+  CompareWithFile(s.text(), "answers_of_two_questions");
+}
+
 TEST(Golden, ContributorLostBeforeTheOnlyOwnerHasReadIt) {
   Story s("A contributor is lost before the only owner has read its part, and the owner is alive",
           {});

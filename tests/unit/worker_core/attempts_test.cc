@@ -16,6 +16,15 @@ class AttemptsTest : public MachineTest {
     commit.next->attempt = Attempt(attempt);
     return commit;
   }
+  // The peer publishes round 0, of which it owns everything.
+  static SumReady AllSums() {
+    SumReady sums;
+    sums.term = Term(1);
+    sums.map_version = 1;
+    sums.generation = 1;
+    sums.inlined.ranges = {{0, 4096}};
+    return sums;
+  }
   // The peer has this bucket of its state copied, and the copy arrives.
   void Copy(std::uint32_t bucket, std::uint64_t version, std::uint32_t attempt) {
     const auto want = Said<StateWant>();
@@ -112,10 +121,7 @@ TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorke
   Copy(0, 0, 0);
   Copy(1, 0, 0);
   Tell(CommitOf(0, 0));
-  SumReady sums;
-  sums.term = Term(1);
-  sums.map_version = 1;
-  sums.generation = 1;
+  SumReady sums = AllSums();
   sums.inlined.ranges = {{0, 2048}, {2048, 2048}};
   PeerSays(sums, 4096);
   ASSERT_EQ(All<action::Apply>().size(), 1u);
@@ -131,12 +137,7 @@ TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorke
 TEST_F(AttemptsTest, ACommitThatComesWhileAnAbandonedUpdateEndsIsFollowed) {
   Begin(0);
   Tell(CommitOf(0, 0));
-  SumReady sums;
-  sums.term = Term(1);
-  sums.map_version = 1;
-  sums.generation = 1;
-  sums.inlined.ranges = {{0, 4096}};
-  PeerSays(sums, 4096);
+  PeerSays(AllSums(), 4096);
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   const std::uint64_t op = All<action::Apply>()[0].op;
   Tell(msg::CatchUp{kPeer, RoundId(0)});
@@ -145,6 +146,56 @@ TEST_F(AttemptsTest, ACommitThatComesWhileAnAbandonedUpdateEndsIsFollowed) {
   EXPECT_FALSE(Told<msg::Level>());
   EXPECT_FALSE(Told<msg::Applied>());
   EXPECT_TRUE(Said<StateWant>());
+}
+
+TEST_F(AttemptsTest, AnotherAttemptThanTheOneBeingAppliedPutsItBehind) {
+  Begin(0);
+  Tell(CommitOf(0, 0));
+  PeerSays(AllSums(), 4096);
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  const std::uint64_t op = All<action::Apply>()[0].op;
+  Tell(CommitOf(0, 1));
+  ASSERT_TRUE(Told<msg::Behind>());
+  EXPECT_FALSE(Told<msg::Behind>()->has_any);
+  Do(event::OpDone{op, false, 0, ""});  // what an update in its midst leaves is nobody's state
+  EXPECT_FALSE(Told<msg::Applied>());
+  EXPECT_FALSE(machine_.view().level);
+}
+
+TEST_F(AttemptsTest, AnotherAttemptThanTheOneBeingWorkedInPutsItBehind) {
+  Begin(0);
+  Tell(msg::CatchUp{kPeer, RoundId(0), 3});
+  Copy(0, 0, 0);
+  Tell(CommitOf(0, 0));
+  PeerSays(AllSums(), 4096);
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  const std::uint64_t op = All<action::Apply>()[0].op;
+  Tell(CommitOf(0, 1));
+  ASSERT_TRUE(Told<msg::Behind>());
+  EXPECT_EQ(Told<msg::Behind>()->order, 3u);
+  Do(event::OpDone{op, false, 0, ""});
+  EXPECT_FALSE(Told<msg::Level>());
+}
+
+// The example of catch_up.h: one bucket lacks a round that the other has.
+TEST_F(AttemptsOfTwoBucketsTest, BucketsOfTwoRoundsAreNotLevel) {
+  Begin(0);
+  Tell(msg::CatchUp{kPeer, RoundId(0)});
+  Copy(0, 1, 0);
+  Copy(1, 0, 0);
+  EXPECT_FALSE(Told<msg::Level>());
+  Tell(CommitOf(0, 0));
+  SumReady sums = AllSums();
+  sums.inlined.ranges = {{0, 2048}, {2048, 2048}};
+  PeerSays(sums, 4096);
+  ASSERT_EQ(All<action::Apply>().size(), 1u);
+  const action::Apply apply = All<action::Apply>()[0];
+  ASSERT_EQ(apply.slices.size(), 1u);
+  EXPECT_EQ(apply.slices[0].range, (FloatRange{2048, 2048}));
+  EXPECT_FALSE(Told<msg::Level>());
+  Do(event::OpDone{apply.op, false, 0, ""});
+  ASSERT_TRUE(Told<msg::Level>());
+  EXPECT_EQ(Told<msg::Level>()->round, RoundId(0));
 }
 
 }  // namespace
