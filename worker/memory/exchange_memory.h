@@ -36,6 +36,8 @@ class ExchangeMemory {
   // Zeroed, aligned to 64 bytes or better. kUnavailable where there is not so much left.
   virtual Result<std::byte*> Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* memory, std::size_t bytes) = 0;
+  // How many of these bytes take memory. Any thread, at any time.
+  virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 
   // --- operations
   virtual void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) = 0;

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -23,6 +25,22 @@ Result<std::byte*> HostMemory::Allocate(std::size_t bytes) {
 
 void HostMemory::Free(std::byte* memory, std::size_t bytes) {
   ::munmap(memory, std::max<std::size_t>(bytes, 1));
+}
+
+std::size_t HostMemory::Backed(const std::byte* memory, std::size_t bytes) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, 4096> resident;
+  std::size_t pages = 0;
+  for (std::size_t at = 0; at < bytes; at += resident.size() * page) {
+    const std::size_t some = std::min(resident.size() * page, bytes - at);
+    // It takes what it only looks at as a pointer to write to.
+    auto* from = const_cast<std::byte*>(memory + at);
+    if (::mincore(from, some, resident.data()) != 0) return bytes;
+    pages += static_cast<std::size_t>(std::count_if(
+        resident.begin(), resident.begin() + static_cast<std::ptrdiff_t>((some + page - 1) / page),
+        [](unsigned char is) { return (is & 1u) != 0; }));
+  }
+  return std::min(bytes, pages * page);
 }
 
 void HostMemory::WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {

@@ -287,6 +287,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::Slowdown& a) { setup_.slowdown(a.specs); }
   void Do(action::Exit& a) {
+    buffers_.NoteAccount();
+    spdlog::info(
+        "most memory of the exchange: {}",
+        worker::Describe(buffers_.peak(), core_->layout().parameter_count() * sizeof(float)));
     compute_.End({.reason = a.reason,
                   .failed = a.failed,
                   .left = a.left,

@@ -140,6 +140,50 @@ float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) 
   return reinterpret_cast<float*>(found->second.data());
 }
 
+MemoryAccount WorkerBuffers::Backed() {
+  MemoryAccount account;
+  if (arena_) {
+    for (std::size_t i = 0; i < arena_->blocks(); ++i) {
+      const std::span<std::byte> block = arena_->block(i);
+      (i < kContributionBuffers ? account.contributions : account.sums) +=
+          memory_->Backed(block.data(), block.size());
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [buffer, pages] : pages_) {
+    switch (buffer.kind) {
+      case BufferKind::kContribution:
+        account.contributions += pages.backed();
+        break;
+      case BufferKind::kSum:
+        account.sums += pages.backed();
+        break;
+      case BufferKind::kStaging:
+        account.staging += pages.backed();
+        break;
+      case BufferKind::kState:
+        account.state += pages.backed();
+        break;
+      case BufferKind::kStateOut:
+        account.copies += pages.backed();
+        break;
+    }
+  }
+  for (const auto& [which, pages] : snapshots_) account.snapshots += pages.backed();
+  return account;
+}
+
+void WorkerBuffers::NoteAccount() {
+  const MemoryAccount now = Backed();
+  const std::lock_guard lock(mutex_);
+  if (now.total() > peak_.total()) peak_ = now;
+}
+
+MemoryAccount WorkerBuffers::peak() {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
 Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transport,
                                                   const BufferId& buffer) {
   const auto found = regions_.find(buffer);

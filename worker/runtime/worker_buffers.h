@@ -24,6 +24,7 @@
 #include "worker/core/step_io.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/host_memory.h"
+#include "worker/runtime/memory_account.h"
 
 namespace lockstep::worker {
 
@@ -35,6 +36,7 @@ class Pages {
   Pages& operator=(Pages&& other) noexcept;
   ~Pages();
   std::byte* data() const { return data_; }
+  std::size_t backed() const { return memory_->Backed(data_, bytes_); }
 
  private:
   Pages(ExchangeMemory& memory, std::byte* data, std::size_t bytes)
@@ -67,6 +69,12 @@ class WorkerBuffers {
   // Floats in the buffer.
   std::uint64_t Size(const BufferId& buffer) const;
 
+  // What takes memory now, and what did when it was the most of all times that were noted. Memory
+  // grows until something is given back, so whoever does that notes it before. Any thread.
+  MemoryAccount Backed();
+  void NoteAccount();
+  MemoryAccount peak();
+
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
   // Made at its first use; tensor 0: the parameters. Any thread. kCheckpoint: the host's memory.
   float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
@@ -91,9 +99,10 @@ class WorkerBuffers {
   std::uint64_t state_out_floats_;
   std::optional<transport::Arena> arena_;
   std::map<BufferId, transport::RegionId> regions_;
-  std::mutex mutex_;  // guards the next two, which grow under the threads that look into them
+  std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;
   std::map<std::pair<action::SnapshotKind, std::uint32_t>, Pages> snapshots_;
+  MemoryAccount peak_;
 };
 
 }  // namespace lockstep::worker
