@@ -7,6 +7,7 @@ import pathlib
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -91,7 +92,8 @@ class Bench(unittest.TestCase):
         out, _ = self.run_bench("exchange", "-n", 4, "--bytes", "4096,1048576", "--rounds", 5)
         lines = out.splitlines()
         self.assertEqual(len(lines), 4, out)
-        self.assertIn("busbw GB/s", lines[1])
+        for heading in ("busbw GB/s", "deliver us", "update us", "copied", "peak"):
+            self.assertIn(heading, lines[1])
 
     def test_exchange_over_a_transport(self):
         out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 262144, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
@@ -99,12 +101,41 @@ class Bench(unittest.TestCase):
         report = json.loads(out)
         self.assertEqual((report["workers"], report["paths"]), (2, ["tcp"]))
         (row,) = report["rows"]
-        self.assertEqual(set(row), {"bytes", "median_us", "p95_us", "algbw_gb_per_s", "busbw_gb_per_s"})
+        self.assertEqual(set(row), {"bytes", "median_us", "p95_us", "algbw_gb_per_s", "busbw_gb_per_s", "phases_us", "copied_per_byte",
+                                    "peak_bytes"})
         self.assertEqual(row["bytes"], 262144)
         self.assertGreater(row["median_us"], 0)
         self.assertLessEqual(row["median_us"], row["p95_us"])
         self.assertAlmostEqual(row["algbw_gb_per_s"], 262144 / row["median_us"] / 1e3)
         self.assertAlmostEqual(row["busbw_gb_per_s"], row["algbw_gb_per_s"])  # 2 (n - 1) / n is 1 for two
+        self.assertEqual(list(row["phases_us"]), ["deliver", "commit", "reduce", "publish", "take", "update"])
+        self.assertGreater(row["phases_us"]["update"], 0)
+        # Each fetches half of the other's gradient and half of the sum.
+        self.assertAlmostEqual(row["copied_per_byte"], 1, places=2)
+        self.assertGreater(row["peak_bytes"], 4 * 262144)
+
+    def test_exchange_copies_nothing_where_memory_is_mapped(self):
+        sizes = {}
+        for optimizer in ("sgd", "adamw"):
+            out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 4 << 20, "--rounds", 3, "--optimizer", optimizer, "--json", "-")
+            report = json.loads(out)
+            self.assertEqual((report["optimizer"], report["paths"]), (optimizer, ["mapped"]))
+            self.assertLess(report["rows"][0]["copied_per_byte"], 0.01)
+            sizes[optimizer] = report["rows"][0]["peak_bytes"]
+        # Two more tensors, and their copies.
+        self.assertGreaterEqual(sizes["adamw"], sizes["sgd"] + 2 * (4 << 20))
+
+    def test_limits(self):
+        out, _ = self.run_bench("limits", "-n", 3, "--bytes", "4096,1048576", "--rounds", 4, "--json", "-")
+        report = json.loads(out)
+        self.assertEqual(report["workers"], 3)
+        self.assertEqual([row["bytes"] for row in report["rows"]], [4096, 1048576])
+        for row in report["rows"]:
+            self.assertEqual(set(row), {"bytes", "sum_us", "sum_step_us", "memcpy_us", "tcp_us"})
+            self.assertGreater(row["sum_step_us"], 0)
+            self.assertGreater(row["tcp_us"], 0)
+        out, _ = self.run_bench("limits", "-n", 2, "--bytes", 65536, "--rounds", 2)
+        self.assertIn("sum, step us", out.splitlines()[1])
 
     def test_exchange_on_a_device_that_is_not_there(self):
         out, err = self.run_bench("exchange", "-n", 2, "--device", "cuda:77", status=2)
@@ -125,6 +156,17 @@ class Bench(unittest.TestCase):
     def test_interrupted(self):
         self.interrupt("coordinator", "--workers", 4, "--rounds", 1000000)
         self.interrupt("exchange", "-n", 2, "--bytes", 4096, "--rounds", 1000000)
+        self.interrupt("limits", "-n", 2, "--bytes", 4194304, "--rounds", 1000)
+
+    def test_a_process_that_dies_ends_the_measurement_of_limits(self):
+        process = self.start("limits", "-n", 3, "--bytes", 4194304, "--rounds", 1000)
+        children = harness.wait_for("all children", lambda: process.poll() is not None or self.children(process, 3))
+        self.assertIsNone(process.poll())
+        os.kill(children[-1], signal.SIGKILL)  # the others wait for it
+        out, err = process.communicate(timeout=60 * harness.PATIENCE)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertEqual(err, "lockstep-bench: a measuring process has failed\n")
+        self.assertFalse([pid for pid in children if is_alive(pid)])
 
     def test_children_go_when_it_is_killed(self):
         process = self.start("exchange", "-n", 3, "--bytes", 4096, "--rounds", 1000000)
@@ -138,7 +180,9 @@ class Bench(unittest.TestCase):
         for arguments in ([], ["nothing"], ["coordinator", "--workers", "x"], ["coordinator", "--bytes", "4"],
                           ["coordinator", "--set", "policy.name=nobody", "--workers", "2"],
                           ["coordinator", "--workers", "2", "--rounds", "2", "--json", "/nowhere/at/all"],
-                          ["exchange", "--bytes", "3"], ["exchange", "--transport", "x"], ["exchange", "-n"]):
+                          ["exchange", "--bytes", "3"], ["exchange", "--transport", "x"], ["exchange", "-n"],
+                          ["exchange", "--optimizer", "sgdm"], ["limits", "-n", "1"], ["limits", "--bytes", "6"],
+                          ["limits", "-n", "2", "--bytes", "4096", "--json", "/nowhere/at/all"]):
             with self.subTest(arguments=arguments):
                 _, err = self.run_bench(*arguments, status=2)
                 self.assertRegex(err, r"^lockstep-bench: .*\n$")
@@ -152,6 +196,59 @@ class Bench(unittest.TestCase):
                                  text=True, check=False, preexec_fn=limit)
         self.assertEqual(process.returncode, 2, process.stderr)
         self.assertRegex(process.stderr, r"^lockstep-bench: --workers 1000: 1064 open files are needed and 64 allowed.*\n$")
+
+
+class Peers(unittest.TestCase):
+    """tools/bench-peers without the libraries that it compares with, which are not there for most."""
+
+    @staticmethod
+    def run_peers(*arguments, path=None):
+        return subprocess.run([sys.executable, pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench-peers", "--build-dir", harness.BIN.parent, *map(str, arguments)],
+                              env={**os.environ, **({"PATH": path} if path else {})}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=120 * harness.PATIENCE, check=False)
+
+    def test_ours_and_the_limits(self):
+        done = self.run_peers("-n", 2, "--bytes", "4096,262144", "--runs", 2, "--peers", "none", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual([(row["workers"], row["bytes"]) for row in report["rows"]], [(2, 4096), (2, 262144)])
+        self.assertEqual(report["notes"], [])
+        for row in report["rows"]:
+            for system in ("lockstep", "lockstep-tcp", "limit:sum", "limit:sum+step", "limit:memcpy", "limit:tcp"):
+                self.assertGreater(row["median_us"][system], 0, system)
+                self.assertEqual(len(report["samples_us"][f"{system} 2 {row['bytes']}"]), 2)
+            self.assertGreater(row["ratio"]["lockstep-tcp"], 0)
+        self.assertIn("deliver", report["ours"]["lockstep 2 4096"][0]["phases_us"])
+        self.assertEqual(len(report["machine"]["load_1min"]), len(report["machine"]["others_share_of_cpu"]))
+
+    def test_the_table(self):
+        done = self.run_peers("-n", 2, "--bytes", 4096, "--runs", 1, "--peers", "none", "--no-tcp")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        heading, row = done.stdout.splitlines()[:2]
+        self.assertEqual(heading.split()[:3], ["2", "processes", "lockstep"])
+        self.assertNotIn("lockstep-tcp", heading)
+        self.assertEqual(row.split()[:2], ["4", "KiB"])
+
+    def test_what_is_missing_is_said_in_a_line_and_left_out(self):
+        done = self.run_peers("-n", 2, "--bytes", 4096, "--runs", 1, "--json", "-", path="/nowhere")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("bench-peers: not measured: openmpi: OpenMPI is not installed (no mpirun): tools/install-deps peers\n", done.stderr)
+        report = json.loads(done.stdout)
+        self.assertLessEqual({"openmpi", "openmpi-tcp", "gloo"}, set(report["absent"]))
+        self.assertNotIn("openmpi", report["rows"][0]["median_us"])
+        self.assertGreater(report["rows"][0]["median_us"]["lockstep"], 0)
+
+    def test_mistakes_end_with_status_2(self):
+        for arguments, says in ((["-n", 1], "--workers 1: expected numbers"), (["--bytes", "4,x"], "--bytes 4,x"),
+                                (["--bytes", 6], "four bytes each"), (["--peers", "nccl"], "there is no 'nccl'"), (["--runs", 0], "at least 1"),
+                                (["--json", "/nowhere/at/all"], "--json /nowhere/at/all"),
+                                (["--build-dir", "/nowhere"], "lockstep-bench is not there"),
+                                (["--peers", "openmpi"], "--peers openmpi: OpenMPI is not installed")):
+            with self.subTest(arguments=arguments):
+                done = self.run_peers(*arguments, path="/nowhere")
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, r"^bench-peers: .*\n$")
+                self.assertIn(says, done.stderr)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench/exchange_phases.h"
 #include "tools/bench/exchange_worker.h"
 #include "tools/bench/report.h"
 #include "worker/compute/devices.h"
@@ -26,6 +28,9 @@ struct Row {
   double p95_us = 0;
   double algbw_gb_per_s = 0;
   double busbw_gb_per_s = 0;
+  std::array<double, kPhases.size()> phases_us = {};  // medians
+  double copied_per_byte = 0;
+  std::uint64_t peak_bytes = 0;  // of the worker whose buffers took most
 };
 
 struct Measured {
@@ -33,15 +38,20 @@ struct Measured {
   std::set<std::string> paths;
 };
 
+std::string OptimizerText(const std::string& rule) {
+  if (rule == "momentum") return "name = sgd\nmomentum = 0.9\n";
+  return fmt::format("name = {}\nmomentum = 0\n", rule);
+}
+
 Result<std::string> ConfigOf(const ExchangeBenchOptions& options) {
-  // A sample and a unit for each worker; the plainest update; no end of an epoch before the job's.
+  // A sample and a unit for each worker; no end of an epoch before the job's.
   const std::string text = fmt::format(
       "[job]\nrounds = {}\nglobal_batch = {}\nunits = {}\n"
-      "[optimizer]\nname = sgd\nmomentum = 0\n"
+      "[optimizer]\n{}"
       "[exchange]\ntransport = {}\nmapping = {}\n[liveness]\ntimeout = 60s\n"
       "[evaluation]\nevery_epochs = 0\n[checkpoint]\nevery_epochs = 0\n",
-      options.rounds + kWarmUp, options.workers, options.workers, options.transport,
-      options.mapping);
+      options.rounds + kWarmUp, options.workers, options.workers, OptimizerText(options.optimizer),
+      options.transport, options.mapping);
   auto config = ParseJobConfig(text, "lockstep-bench", options.settings);
   if (!config) return config.error();
   return ToIni(*config);
@@ -66,24 +76,38 @@ Status WaitForAll(std::vector<Child*> children, Signals& signals) {
   return {};
 }
 
-// From the last contribution that is sealed to the last worker that has the update, in
-// microseconds, for each round but the first ones.
-Result<std::vector<double>> TimesOf(const std::filesystem::path& rounds) {
-  std::vector<double> times;
-  std::ifstream in(rounds);
-  for (std::string text; std::getline(in, text);) {
-    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    const auto record = line.is_object() ? line.find("times") : line.end();
-    if (!line.is_object() || record == line.end() || !(*record)["applied"].is_number()) continue;
-    double sealed = 0;
-    for (const auto& [worker, at] : (*record)["ready"].items()) {
-      sealed = std::max(sealed, at.get<double>());
-    }
-    if (line["round"].get<std::uint64_t>() < kWarmUp) continue;
-    times.push_back(1e6 * ((*record)["applied"].get<double>() - sealed));
+std::filesystem::path ReportOf(const TempFolder& folder, std::uint32_t worker) {
+  return folder.path() / fmt::format("worker-{}.report", worker);
+}
+
+Result<Row> RowOf(const ExchangeBenchOptions& options, std::uint64_t bytes,
+                  const TempFolder& folder) {
+  std::vector<WorkerReport> reports;
+  for (std::uint32_t i = 0; i < options.workers; ++i) {
+    auto report = ReadWorkerReport(ReportOf(folder, i));
+    if (!report) return report.error();
+    reports.push_back(std::move(*report));
   }
-  if (times.empty()) return Error{ErrorCode::kClosed, "no round was applied by all workers"};
-  return times;
+  const std::vector<RoundPhases> rounds = PhasesOf(reports, kWarmUp);
+  if (rounds.empty()) return Error{ErrorCode::kClosed, "no round was applied by all workers"};
+  std::vector<double> totals;
+  for (const RoundPhases& round : rounds) totals.push_back(round.total_us);
+  Row row;
+  row.bytes = bytes;
+  row.median_us = Median(totals);
+  row.p95_us = Quantile(totals, 0.95);
+  row.algbw_gb_per_s = static_cast<double>(bytes) / row.median_us / 1e3;
+  row.busbw_gb_per_s = row.algbw_gb_per_s * 2 * (options.workers - 1) / options.workers;
+  for (std::size_t i = 0; i < kPhases.size(); ++i) {
+    std::vector<double> times;
+    for (const RoundPhases& round : rounds) times.push_back(round.phases_us[i]);
+    row.phases_us[i] = Median(std::move(times));
+  }
+  row.copied_per_byte = CopiedPerByte(reports, kWarmUp, bytes);
+  for (const WorkerReport& report : reports) {
+    row.peak_bytes = std::max(row.peak_bytes, report.peak_bytes);
+  }
+  return row;
 }
 
 std::set<std::string> PathsOf(const std::filesystem::path& summary) {
@@ -117,7 +141,7 @@ Result<Measured> Measure(const ExchangeBenchOptions& options, std::uint64_t byte
         Child::Start("lockstep-bench",
                      {kExchangeWorkerCommand, fmt::format("127.0.0.1:{}", coordinator->port),
                       std::to_string(bytes / sizeof(float)), std::to_string(samples),
-                      meeting.string(), options.device},
+                      meeting.string(), options.device, ReportOf(*folder, i).string()},
                      folder->path() / fmt::format("worker-{}.log", i));
     if (!child) return child.error();
     workers.push_back(std::move(*child));
@@ -126,16 +150,11 @@ Result<Measured> Measure(const ExchangeBenchOptions& options, std::uint64_t byte
   for (Child& worker : workers) all.push_back(&worker);
   if (Status ended = WaitForAll(std::move(all), signals); !ended) return ended.error();
 
-  auto times = TimesOf(folder->path() / "run" / "rounds.jsonl");
-  if (!times) return times.error();
+  auto row = RowOf(options, bytes, *folder);
+  if (!row) return row.error();
   Measured result;
+  result.row = *row;
   result.paths = PathsOf(folder->path() / "run" / "summary.json");
-  result.row.bytes = bytes;
-  result.row.median_us = Median(*times);
-  result.row.p95_us = Quantile(*times, 0.95);
-  result.row.algbw_gb_per_s = static_cast<double>(bytes) / result.row.median_us / 1e3;
-  result.row.busbw_gb_per_s =
-      result.row.algbw_gb_per_s * 2 * (options.workers - 1) / options.workers;
   return result;
 }
 
@@ -144,13 +163,21 @@ std::string Json(const ExchangeBenchOptions& options, const std::vector<Row>& ro
   nlohmann::ordered_json out;
   out["workers"] = options.workers;
   out["paths"] = paths;
+  out["optimizer"] = options.optimizer;
   out["rows"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
+    nlohmann::ordered_json phases;
+    for (std::size_t i = 0; i < kPhases.size(); ++i) {
+      phases[std::string(kPhases[i])] = row.phases_us[i];
+    }
     out["rows"].push_back({{"bytes", row.bytes},
                            {"median_us", row.median_us},
                            {"p95_us", row.p95_us},
                            {"algbw_gb_per_s", row.algbw_gb_per_s},
-                           {"busbw_gb_per_s", row.busbw_gb_per_s}});
+                           {"busbw_gb_per_s", row.busbw_gb_per_s},
+                           {"phases_us", phases},
+                           {"copied_per_byte", row.copied_per_byte},
+                           {"peak_bytes", row.peak_bytes}});
   }
   return out.dump(2) + "\n";
 }
@@ -158,10 +185,16 @@ std::string Json(const ExchangeBenchOptions& options, const std::vector<Row>& ro
 std::string TableOf(const std::vector<Row>& rows) {
   std::vector<std::vector<std::string>> cells = {
       {"bytes", "median us", "p95 us", "algbw GB/s", "busbw GB/s"}};
+  for (const std::string_view phase : kPhases) cells[0].push_back(fmt::format("{} us", phase));
+  cells[0].insert(cells[0].end(), {"copied", "peak"});
   for (const Row& row : rows) {
     cells.push_back({std::to_string(row.bytes), fmt::format("{:.0f}", row.median_us),
                      fmt::format("{:.0f}", row.p95_us), fmt::format("{:.3f}", row.algbw_gb_per_s),
                      fmt::format("{:.3f}", row.busbw_gb_per_s)});
+    for (const double us : row.phases_us) cells.back().push_back(fmt::format("{:.0f}", us));
+    cells.back().push_back(fmt::format("{:.2f}", row.copied_per_byte));
+    cells.back().push_back(fmt::format(
+        "{:.2f}", static_cast<double>(row.peak_bytes) / static_cast<double>(row.bytes)));
   }
   return Table(cells);
 }

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "base/check.h"
 #include "worker/compute/devices.h"
+#include "worker/runtime/memory_account.h"
 #include "worker/runtime/session.h"
 
 namespace lockstep::bench {
@@ -64,6 +66,43 @@ Meeting::~Meeting() {
 
 void Meeting::Wait() { ::pthread_barrier_wait(&shared_->barrier); }
 
+// One line for the memory and one for each round, of nanoseconds.
+Status Write(const WorkerReport& report, const std::filesystem::path& file) {
+  std::ofstream out(file);
+  out << report.peak_bytes << '\n';
+  for (const worker::RoundTimes& times : report.rounds) {
+    out << times.round.value;
+    for (const Time at : {times.sealed, times.delivered, times.committed, times.reduced,
+                          times.published, times.taken, times.applied}) {
+      out << ' ' << at.time_since_epoch().count();
+    }
+    out << ' ' << times.copied << '\n';
+  }
+  out.close();
+  if (out) return {};
+  return Error{ErrorCode::kIo, fmt::format("{}: {}", file.string(), std::strerror(errno))};
+}
+
+Result<WorkerReport> ReadWorkerReport(const std::filesystem::path& file) {
+  const Error broken{ErrorCode::kClosed, fmt::format("{}: not a worker's report", file.string())};
+  std::ifstream in(file);
+  WorkerReport report;
+  in >> report.peak_bytes;
+  for (worker::RoundTimes times; in >> times.round.value;) {
+    for (Time* at : {&times.sealed, &times.delivered, &times.committed, &times.reduced,
+                     &times.published, &times.taken, &times.applied}) {
+      std::int64_t ns = 0;
+      in >> ns;
+      *at = Time(Duration(ns));
+    }
+    in >> times.copied;
+    if (!in) return broken;
+    report.rounds.push_back(times);
+  }
+  if (!in.eof() || report.rounds.empty()) return broken;
+  return report;
+}
+
 Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   auto meeting = Meeting::Join(options.meeting);
   if (!meeting) return meeting.error();
@@ -72,6 +111,13 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   worker::SessionOptions session_options;
   session_options.coordinator = options.coordinator;
   session_options.device = options.device;
+  WorkerReport report;  // written by the data thread while the session lives
+  session_options.on_round = [&report](const worker::RoundTimes& times) {
+    report.rounds.push_back(times);
+  };
+  session_options.on_memory_peak = [&report](const worker::MemoryAccount& account) {
+    report.peak_bytes = account.total();
+  };
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) return session.error();
 
@@ -90,7 +136,8 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
     switch (work.kind) {
       case worker::Work::Kind::kEnd:
         if (work.failed) return Error{ErrorCode::kClosed, work.reason};
-        return {};
+        session->reset();
+        return Write(report, options.report);
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "worker/runtime/round_times.h"
 
 namespace lockstep::bench {
 
@@ -38,7 +40,16 @@ struct ExchangeWorkerOptions {
   std::uint64_t samples = 0;
   std::string meeting;  // its file
   std::string device = "cpu";
+  std::string report;  // a file: see WorkerReport
 };
+
+// What a worker of the measured job has found, in a file of its own when the job has ended.
+struct WorkerReport {
+  std::vector<worker::RoundTimes> rounds;
+  std::uint64_t peak_bytes = 0;  // of its buffers, backed by pages
+};
+Status Write(const WorkerReport& report, const std::filesystem::path& file);
+Result<WorkerReport> ReadWorkerReport(const std::filesystem::path& file);
 
 // Until the job ends.
 Status RunExchangeWorker(const ExchangeWorkerOptions& options);

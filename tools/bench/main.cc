@@ -10,6 +10,7 @@
 #include "tools/bench/coordinator_bench.h"
 #include "tools/bench/exchange_bench.h"
 #include "tools/bench/exchange_worker.h"
+#include "tools/bench/limits_bench.h"
 #include "tools/bench/options.h"
 #include "tools/bench/process.h"
 
@@ -42,12 +43,13 @@ int MainOfWorker(const std::vector<std::string>& arguments) {
   options.samples = std::strtoull(arguments[3].c_str(), nullptr, 10);
   options.meeting = arguments[4];
   options.device = arguments[5];
+  options.report = arguments[6];
   const Status ran = RunExchangeWorker(options);
   return ran.ok() ? 0 : Fail(ran.error());
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 6 && arguments[0] == kExchangeWorkerCommand) {
+  if (arguments.size() == 7 && arguments[0] == kExchangeWorkerCommand) {
     return MainOfWorker(arguments);
   }
   auto options = ParseBenchOptions(arguments);
@@ -57,9 +59,16 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   Signals signals;
-  const Status ran = options->kind == BenchOptions::Kind::kExchange
-                         ? RunExchangeBench(options->exchange, signals)
-                         : RunCoordinatorBench(options->coordinator, signals);
+  const Status ran = [&] {
+    switch (options->kind) {
+      case BenchOptions::Kind::kExchange:
+        return RunExchangeBench(options->exchange, signals);
+      case BenchOptions::Kind::kLimits:
+        return RunLimitsBench(options->limits, signals);
+      default:
+        return RunCoordinatorBench(options->coordinator, signals);
+    }
+  }();
   return ran.ok() ? 0 : Fail(ran.error());
 }
 

@@ -66,7 +66,44 @@ void DeclareExchange(OptionTable& table, ExchangeBenchOptions* options, Common* 
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}), "The job's exchange.mapping");
   table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
             "Whose memory the gradients lie in, of all workers");
+  table.Add("optimizer", &options->optimizer, Choice({"sgd", "momentum", "rmsprop", "adamw"}),
+            "The rule that updates the parameters; momentum: sgd with momentum 0.9");
   DeclareCommon(table, common);
+}
+
+void DeclareLimits(OptionTable& table, LimitsBenchOptions* options, Common* common) {
+  table.Group("The limits",
+              "what no exchange between processes of this machine can be faster than");
+  table.Add("workers", &options->workers, Count(2, 64), "How many processes; -n N is the same");
+  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 64),
+            "Size of the gradient; a row of the table for each");
+  table.Add("rounds", &options->rounds, Count(1, 1000000), "How often each is measured");
+  table.Add("json", common->json, Text("FILE", "a file, or - for standard output"),
+            "Where the rows go as JSON; with - in place of the table");
+  table.AddSwitch("help", &common->help, "Print this and end");
+}
+
+// -n N and -nN are --workers.
+std::vector<std::string> LongNames(std::span<const std::string> arguments) {
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  for (std::string& word : words) {
+    if (word == "-n") {
+      word = "--workers";
+    } else if (word.starts_with("-n") && word.size() > 2) {
+      word = "--workers=" + word.substr(2);
+    }
+  }
+  return words;
+}
+
+Status CheckBytes(const std::vector<std::uint32_t>& sizes) {
+  if (sizes.empty()) return Invalid("--bytes: wants at least one number");
+  for (const std::uint32_t bytes : sizes) {
+    if (bytes % sizeof(float) != 0) {
+      return Invalid(fmt::format("--bytes {}: floats have four bytes each", bytes));
+    }
+  }
+  return {};
 }
 
 std::string Usage() {
@@ -74,7 +111,8 @@ std::string Usage() {
       "lockstep-bench {}: measures parts of Lockstep on this machine\n\n"
       "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
-      "[--mapping auto|off] [--device cpu|cuda:0] [--json FILE|-]\n\n"
+      "[--mapping auto|off] [--device cpu|cuda:0] [--optimizer RULE] [--json FILE|-]\n"
+      "  lockstep-bench limits [-n N] [--bytes B,...] [--rounds R] [--json FILE|-]\n\n"
       "lockstep-bench COMMAND --help tells more\n",
       Version());
 }
@@ -111,26 +149,30 @@ Result<BenchOptions> ParseExchange(std::span<const std::string> arguments) {
   OptionTable table;
   DeclareExchange(table, &options, &common);
   const std::string defaults = table.Help();
-  std::vector<std::string> words(arguments.begin(), arguments.end());
-  for (std::string& word : words) {
-    if (word == "-n") {
-      word = "--workers";
-    } else if (word.starts_with("-n") && word.size() > 2) {
-      word = "--workers=" + word.substr(2);
-    }
-  }
-  if (Status read = table.ReadCommandLine(words); !read) return read.error();
+  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
   if (common.help) {
     all.kind = BenchOptions::Kind::kPrint;
     all.print = "lockstep-bench exchange\n\n" + defaults;
     return all;
   }
-  if (options.bytes.empty()) return Invalid("--bytes: wants at least one number");
-  for (const std::uint32_t bytes : options.bytes) {
-    if (bytes % sizeof(float) != 0) {
-      return Invalid(fmt::format("--bytes {}: floats have four bytes each", bytes));
-    }
+  if (Status fine = CheckBytes(options.bytes); !fine) return fine.error();
+  return all;
+}
+
+Result<BenchOptions> ParseLimits(std::span<const std::string> arguments) {
+  BenchOptions all;
+  all.kind = BenchOptions::Kind::kLimits;
+  Common common{&all.limits.json, nullptr};
+  OptionTable table;
+  DeclareLimits(table, &all.limits, &common);
+  const std::string defaults = table.Help();
+  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
+  if (common.help) {
+    all.kind = BenchOptions::Kind::kPrint;
+    all.print = "lockstep-bench limits\n\n" + defaults;
+    return all;
   }
+  if (Status fine = CheckBytes(all.limits.bytes); !fine) return fine.error();
   return all;
 }
 
@@ -138,7 +180,7 @@ Result<BenchOptions> ParseExchange(std::span<const std::string> arguments) {
 
 Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   BenchOptions options;
-  if (arguments.empty()) return Invalid("wants a command: coordinator or exchange");
+  if (arguments.empty()) return Invalid("wants a command: coordinator, exchange or limits");
   const std::string& command = arguments.front();
   if (command == "--help") {
     options.print = Usage();
@@ -150,7 +192,9 @@ Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   }
   if (command == "coordinator") return ParseCoordinator(arguments.subspan(1));
   if (command == "exchange") return ParseExchange(arguments.subspan(1));
-  return Invalid(fmt::format("'{}' is no command; there are coordinator and exchange", command));
+  if (command == "limits") return ParseLimits(arguments.subspan(1));
+  return Invalid(
+      fmt::format("'{}' is no command; there are coordinator, exchange and limits", command));
 }
 
 }  // namespace lockstep::bench

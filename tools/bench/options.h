@@ -26,20 +26,29 @@ struct ExchangeBenchOptions {
   std::string transport = "auto";
   std::string mapping = "auto";
   std::string device = "cpu";
+  std::string optimizer = "sgd";
   std::vector<Setting> settings;
   std::string json;  // as above
 };
 
+struct LimitsBenchOptions {
+  std::uint32_t workers = 4;
+  std::vector<std::uint32_t> bytes = {1048576, 104857600};
+  std::uint32_t rounds = 20;
+  std::string json;  // as above
+};
+
 // How the program starts itself as a worker; then coordinator, parameters, samples, meeting,
-// device.
+// device, report.
 inline constexpr const char* kExchangeWorkerCommand = "exchange-worker";
 
 struct BenchOptions {
-  enum class Kind : std::uint8_t { kPrint, kCoordinator, kExchange };
+  enum class Kind : std::uint8_t { kPrint, kCoordinator, kExchange, kLimits };
   Kind kind = Kind::kPrint;
   std::string print;  // --help or --version
   CoordinatorBenchOptions coordinator;
   ExchangeBenchOptions exchange;
+  LimitsBenchOptions limits;
 };
 
 // `arguments` without the program's name. Errors are kInvalid, one line.

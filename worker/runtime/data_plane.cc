@@ -52,6 +52,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                      [this](std::function<void()> task) {
                        reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
                      }}),
+        round_clock_(setup_.round_times),
         layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -112,7 +113,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
       if (const auto* form = std::get_if<msg::Form>(&of->message)) path_log_.NoteHosts(*form);
       if (std::holds_alternative<msg::Start>(of->message)) transports_.CloseOthers();
     }
-    Actions actions = core_->Step(MonotonicNow(), event);
+    const Time now = MonotonicNow();
+    round_clock_.Saw(now, event);
+    Actions actions = core_->Step(now, event);
+    for (const Action& action : actions) round_clock_.Saw(now, action);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
   }
 
@@ -288,6 +292,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::Slowdown& a) { setup_.slowdown(a.specs); }
   void Do(action::Exit& a) {
     buffers_.NoteAccount();
+    if (setup_.memory_peak) setup_.memory_peak(buffers_.peak());
     spdlog::info(
         "most memory of the exchange: {}",
         worker::Describe(buffers_.peak(), core_->layout().parameter_count() * sizeof(float)));
@@ -309,6 +314,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   TransportSet transports_;
   PathLog path_log_;
   PeerMapper mapper_;
+  RoundClock round_clock_;
   const Layout layout_;
   std::optional<StepMachine> core_;  // from Open on
   const std::uint32_t state_tensors_;

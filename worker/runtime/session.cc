@@ -350,6 +350,8 @@ class SessionImpl final : public Session {
       control_->Send(msg::Leave{reason});
     };
     setup.initialize = description_.initialize;
+    setup.round_times = options_.on_round;
+    setup.memory_peak = options_.on_memory_peak;
     setup.to_coordinator = [this](msg::FromWorker message, std::function<void()> sent) {
       control_->Send(std::move(message), Guarded(std::move(sent)));
     };

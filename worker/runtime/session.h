@@ -44,6 +44,8 @@
 namespace lockstep::worker {
 
 class ExchangeMemory;
+struct MemoryAccount;
+struct RoundTimes;
 
 struct SessionOptions {
   std::string coordinator;         // "HOST:PORT"
@@ -56,6 +58,10 @@ struct SessionOptions {
   std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
   std::vector<SlowdownSpec> slowdowns;           // those that speak of this worker hold, multiplied
   Duration connect_timeout = std::chrono::seconds(60);
+  // For who measures the exchange: each round that this worker has applied, and at the job's end
+  // the most memory that its buffers took. On the data thread, which waits for them.
+  std::function<void(const RoundTimes&)> on_round;
+  std::function<void(const MemoryAccount&)> on_memory_peak;
 };
 
 // What is trained, as far as the exchange must know it.

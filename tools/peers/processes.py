@@ -1,0 +1,116 @@
+"""What bench-peers starts and waits for, and how busy the machine is meanwhile."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+INTERRUPTED = 130
+
+
+def fail(message, status=1):
+    print(f"bench-peers: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+class Failed(Exception):
+    pass
+
+
+class Processes:
+    """Children that end with us; Ctrl-C ends them and the measurement."""
+
+    def __init__(self):
+        self.running = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def _stop(self, _number, _frame):
+        self.end()
+        print("bench-peers: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+    def end(self):
+        for child in self.running:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGTERM)
+        for child in self.running:
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        self.running = []
+
+    def run(self, commands, environment=None, timeout=600):
+        """Runs the commands beside each other; the output of the first one. The others' errors count as well."""
+        with tempfile.TemporaryFile("w+") as errors:
+            for i, command in enumerate(commands):
+                self.running.append(subprocess.Popen(
+                    [str(word) for word in command], env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL, stderr=errors, text=True, start_new_session=True))
+            children, status = list(self.running), 0
+            try:
+                out, _ = children[0].communicate(timeout=timeout)
+                for child in children:
+                    status = child.wait(timeout=60) or status
+            except subprocess.TimeoutExpired:
+                self.end()
+                raise Failed(f"{Path(str(commands[0][0])).name}: not finished after {timeout} s") from None
+            finally:
+                self.running = []
+            if status != 0:
+                errors.seek(0)
+                words = [line.strip() for line in errors if line.strip() and not set(line.strip()) <= {"-"}]
+                raise Failed(f"{Path(str(commands[0][0])).name}: {words[0] if words else f'status {status}'}")
+            return out
+
+
+class Machine:
+    """How busy it is with other things: all processor time of an interval less that of the children that ended in it."""
+
+    def __init__(self):
+        self.hertz = os.sysconf("SC_CLK_TCK")
+        self.cores = os.cpu_count()
+        self.loads, self.others = [], []
+
+    def _busy(self):
+        # user, nice, system, idle, iowait, irq, softirq, steal
+        fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return (sum(fields) - fields[3] - fields[4]) / self.hertz
+
+    @staticmethod
+    def _children():
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    def begin(self):
+        self.loads.append(os.getloadavg()[0])
+        self.at = (time.monotonic(), self._busy(), self._children())
+
+    def end(self):
+        seconds = time.monotonic() - self.at[0]
+        busy = self._busy() - self.at[1] - (self._children() - self.at[2])
+        self.others.append(max(0.0, busy / seconds / self.cores) if seconds > 0 else 0.0)
+
+    def told(self):
+        return {"cores": self.cores, "cpu": cpu_model(), "load_1min": [round(load, 2) for load in self.loads],
+                "others_share_of_cpu": [round(share, 3) for share in self.others]}
+
+
+def cpu_model():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def available_bytes():
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0
