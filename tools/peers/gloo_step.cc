@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "measure.h"
+#include "tools/peers/measure.h"
 
 namespace {
 

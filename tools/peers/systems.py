@@ -3,22 +3,24 @@
 import json
 import os
 import re
+import select
 import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from processes import Failed, fail
 
 SOURCES = Path(__file__).resolve().parent
+ROOT = SOURCES.parent.parent
 # Memory that is freed stays with the process, on huge pages: a fresh mapping for each call halves OpenMPI's speed at 100 MB.
 MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.hugetlb=1"
 # Bytes that a worker of ours has in its arena and outside of it, for each byte of gradient.
 COPIES = 12
+UCX_START_SECONDS = 10
 
 
 def rounds_for(size):
@@ -61,7 +63,7 @@ class Peer:
         newest = max(path.stat().st_mtime for path in (source, SOURCES / "measure.h"))
         if not target.exists() or target.stat().st_mtime < newest:
             self.build.mkdir(parents=True, exist_ok=True)
-            command = [compiler, "-std=c++17", "-O3", "-march=native", "-o", str(target), str(source), *libraries]
+            command = [compiler, "-std=c++17", "-O3", "-march=native", "-I", str(ROOT), "-o", str(target), str(source), *libraries]
             made = subprocess.run(command, capture_output=True, text=True, check=False)
             if made.returncode != 0:
                 fail(f"{source} does not compile: {next((l for l in made.stderr.splitlines() if 'error' in l), made.stderr[:200])}")
@@ -182,23 +184,22 @@ class Ours:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         environment = {**os.environ, "UCX_TLS": tls, "UCX_WARN_UNUSED_ENV_VARS": "n"}
-        server = subprocess.Popen(["ucx_perftest", "-p", str(port)], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL, start_new_session=True)
+        # On a terminal it says at once that it listens.
+        screen, terminal = os.openpty()
+        server = subprocess.Popen(["ucx_perftest", "-p", str(port)], env=environment, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal,
+                                  start_new_session=True)
+        os.close(terminal)
         self.processes.running.append(server)
         client = ["ucx_perftest", "127.0.0.1", "-p", str(port), "-t", "tag_bw", "-s", str(size), "-n", str(rounds_for(size)), "-w", "3", "-f"]
         try:
-            for _ in range(50):  # the server listens when its /proc entry says so
-                if any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
-                       for line in Path("/proc/net/tcp").read_text().splitlines()[1:]):
-                    break
-                if server.poll() is not None:
-                    return None
-                time.sleep(0.02)
+            if not select.select([screen], [], [], UCX_START_SECONDS)[0] or b"Waiting" not in os.read(screen, 4096):
+                return None
             done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        except subprocess.TimeoutExpired:
+        except (OSError, subprocess.TimeoutExpired):  # it ended before it said so; it hangs
             return None
         finally:
             self.processes.end()
+            os.close(screen)
         # The last line of numbers, behind "Final:" in newer releases: iterations, microseconds of an iteration (median, average, overall), ...
         lines = [line.removeprefix("Final:").split() for line in done.stdout.splitlines() if re.fullmatch(r"(Final:)?[\s\d.]+", line)]
         lines = [words for words in lines if len(words) >= 6]
