@@ -111,6 +111,14 @@ void Squares(benchmark::State& state) {
   Finish(state, bytes);
 }
 
+void Finite(benchmark::State& state, const ReduceKernels& kernels) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(kernels.all_finite(Memory(0), bytes / sizeof(float)));
+  }
+  Finish(state, bytes);
+}
+
 void Digest(benchmark::State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) benchmark::DoNotOptimize(DigestOf({Memory(0), bytes / sizeof(float)}));
@@ -126,6 +134,8 @@ void RegisterAll() {
       benchmark::RegisterBenchmark("pairwise", Pairwise)->Args({bytes, count});
     }
     for (const ReduceKernels& kernels : AvailableReduceKernels()) {
+      const std::string finite = std::string(kernels.name) + "/all_finite";
+      benchmark::RegisterBenchmark(finite.c_str(), Finite, kernels)->Arg(bytes);
       for (const bool streaming : {false, true}) {
         const std::string name = std::string(kernels.name) + (streaming ? "/streaming" : "/cached");
         benchmark::RegisterBenchmark(name.c_str(), Variant, kernels, streaming)->Args({bytes, 4});

@@ -153,6 +153,42 @@ LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain
   }
 }
 
+// A number's exponent is not all ones; with one added to the exponent's last bit, and the sign left
+// out, all ones carry into the sign's place. So a chunk is judged by one bit of an OR over it.
+template <std::size_t kBytes>
+LOCKSTEP_INLINE bool Finite(const float* data, std::size_t n) {
+  constexpr std::uint32_t kValue = 0x7fffffff;
+  constexpr std::uint32_t kLastOfExponent = 0x00800000;
+  constexpr std::size_t kLanes = kBytes / sizeof(std::uint32_t);
+  constexpr std::size_t kVectors = 4;
+  constexpr std::size_t kStep = kVectors * kLanes;
+  constexpr std::size_t kChunk = 4096;  // floats; how much is looked at in vain after a bad one
+  constexpr std::size_t kAhead = 2048 / sizeof(float);
+  using Bits = Vector<std::uint32_t, kBytes>;
+  using Loose = LooseVector<std::uint32_t, kBytes>;
+  std::size_t i = 0;
+  while (n - i >= kStep) {
+    const std::size_t end = i + std::min(kChunk, (n - i) / kStep * kStep);
+    Bits seen[kVectors] = {};
+    for (; i < end; i += kStep) {
+      for (std::size_t j = 0; j < kStep; j += kLine / sizeof(float)) {
+        __builtin_prefetch(data + std::min(i + j + kAhead, n - 1));
+      }
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const auto* x = reinterpret_cast<const Loose*>(data + i + v * kLanes);
+        seen[v] |= (*x & kValue) + kLastOfExponent;
+      }
+    }
+    const Bits all = (seen[0] | seen[1]) | (seen[2] | seen[3]);
+    std::uint32_t any = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) any |= all[lane];
+    if ((any & ~kValue) != 0) return false;
+  }
+  std::uint32_t rest = 0;
+  for (; i < n; ++i) rest |= (std::bit_cast<std::uint32_t>(data[i]) & kValue) + kLastOfExponent;
+  return (rest & ~kValue) == 0;
+}
+
 #define LOCKSTEP_VARIANT(name, bytes, ...)                                              \
   __VA_ARGS__ void Sum_##name(std::span<const Input> inputs, float* out, std::size_t n, \
                               bool streaming) {                                         \
@@ -162,7 +198,10 @@ LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain
                                   double* out) {                                        \
     Squares<bytes>(data, n, grain, out);                                                \
   }                                                                                     \
-  constexpr ReduceKernels kKernels_##name{#name, Sum_##name, Squares_##name};
+  __VA_ARGS__ bool Finite_##name(const float* data, std::size_t n) {                    \
+    return Finite<bytes>(data, n);                                                      \
+  }                                                                                     \
+  constexpr ReduceKernels kKernels_##name{#name, Sum_##name, Squares_##name, Finite_##name};
 
 #if defined(__x86_64__)
 LOCKSTEP_VARIANT(avx512f, 64, [[gnu::target("avx512f")]])
@@ -213,19 +252,7 @@ void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, do
 }
 
 bool AllFinite(const float* data, std::size_t n) {
-  constexpr std::uint32_t kSign = 0x80000000;
-  constexpr std::uint32_t kInfinity = 0x7f800000;
-  // In blocks of a fixed length, which are done in vectors.
-  constexpr std::size_t kBlock = 2048;
-  const auto is_number = [](float value) {
-    return (std::bit_cast<std::uint32_t>(value) & ~kSign) < kInfinity;
-  };
-  for (; n >= kBlock; data += kBlock, n -= kBlock) {
-    std::uint32_t wrong = 0;
-    for (std::size_t i = 0; i < kBlock; ++i) wrong |= is_number(data[i]) ? 0u : 1u;
-    if (wrong != 0) return false;
-  }
-  return std::all_of(data, data + n, is_number);
+  return AvailableReduceKernels().front().all_finite(data, n);
 }
 
 }  // namespace lockstep::worker

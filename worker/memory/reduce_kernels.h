@@ -15,6 +15,7 @@ struct ReduceKernels {
   // follows.
   void (*weighted_sum)(std::span<const Input> inputs, float* out, std::size_t n, bool streaming);
   void (*sum_of_squares)(const float* data, std::size_t n, std::size_t grain, double* out);
+  bool (*all_finite)(const float* data, std::size_t n);
 };
 
 // Those that this CPU can run, the fastest first; never empty.

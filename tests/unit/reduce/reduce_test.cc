@@ -206,18 +206,25 @@ TEST(SumOfSquares, Value) {
 }
 
 TEST(AllFinite, OneThatIsNotIsFoundWhereverItIs) {
-  for (const std::size_t n : {1, 7, 2048, 2049, 5000}) {
-    std::vector<float> values(n, std::numeric_limits<float>::max());
-    values[n / 2] = -std::numeric_limits<float>::denorm_min();
-    EXPECT_TRUE(AllFinite(values.data(), n));
-    for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
-      for (const float wrong :
-           {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-            std::numeric_limits<float>::quiet_NaN()}) {
-        const float was = std::exchange(values[at], wrong);
-        EXPECT_FALSE(AllFinite(values.data(), n)) << n << " values, at " << at;
-        values[at] = was;
+  using Limits = std::numeric_limits<float>;
+  for (const ReduceKernels& kernels : AvailableReduceKernels()) {
+    for (const std::size_t n : {1, 7, 63, 64, 2049, 4095, 4096, 4097, 4160, 9000}) {
+      // From an address that is no vector's.
+      std::vector<float> room(n + 1, Limits::max());
+      float* values = room.data() + 1;
+      values[n / 2] = -Limits::denorm_min();
+      values[n - 1] = -Limits::max();
+      EXPECT_TRUE(kernels.all_finite(values, n));
+      for (const std::size_t at : {std::size_t{0}, n / 2, n / 3, n - 1}) {
+        for (const float wrong : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(),
+                                  -Limits::quiet_NaN(), Limits::signaling_NaN()}) {
+          const float was = std::exchange(values[at], wrong);
+          EXPECT_FALSE(kernels.all_finite(values, n))
+              << kernels.name << ", " << n << " values, at " << at;
+          values[at] = was;
+        }
       }
+      EXPECT_TRUE(kernels.all_finite(values, n));
     }
   }
   EXPECT_TRUE(AllFinite(nullptr, 0));
