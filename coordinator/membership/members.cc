@@ -26,6 +26,31 @@ void ClockOffset::Add(Time sent, Time received, std::int64_t worker_ns) {
   worker_minus_ours = Duration(worker_ns) - (sent.time_since_epoch() + way / 2);
 }
 
+// Doubled up to a bound, so that a machine that has been mended owns again one day.
+std::uint32_t OwnerTrial::Length() const {
+  constexpr std::uint32_t kMostDoublings = 6;
+  return failures_ == 0 ? 0 : 1u << std::min(failures_ - 1, kMostDoublings);
+}
+
+void OwnerTrial::Fail(RoundId round) {
+  ++failures_;
+  left_ = Length();
+  counted_ = round;
+  published_ = 0;
+}
+
+// A round counts once, in however many attempts.
+void OwnerTrial::OnContributed(RoundId round) {
+  if (left_ == 0 || round <= counted_) return;
+  counted_ = round;
+  --left_;
+}
+
+void OwnerTrial::OnPublished() {
+  if (on() || failures_ == 0) return;
+  if (++published_ >= Length()) *this = {};
+}
+
 Members::Members(std::uint32_t slots)
     : members_(slots),
       last_incarnation_(slots),

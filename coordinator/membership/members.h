@@ -50,6 +50,30 @@ struct ResponseDelay {
   void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
 };
 
+// What a member has shown as an owner. One that held up a round which others did not owns nothing
+// until it has contributed to a later one, so that it is known to be alive: to twice as many each
+// further time, because contributing says nothing about publishing, and each failure costs all
+// members the patience with it. What it failed is forgotten once it has published as many rounds as
+// it was last kept from owning.
+//
+// Invariants: on trial only with a failure that is not forgotten; published_ counts only off trial.
+class OwnerTrial {
+ public:
+  void Fail(RoundId round);
+  void OnContributed(RoundId round);
+  void OnPublished();
+  bool on() const { return left_ > 0; }
+  std::uint32_t failures() const { return failures_; }  // that are not forgotten
+
+ private:
+  std::uint32_t Length() const;
+
+  std::uint32_t failures_ = 0;
+  std::uint32_t left_ = 0;       // rounds to contribute to
+  RoundId counted_;              // the last one that was: it failed in it, or contributed to it
+  std::uint32_t published_ = 0;  // rounds since the trial ended
+};
+
 // A slot, and who has it. kLost: nobody, and what stands here is of its last holder. With the next
 // one all is new but the counts at the end, which are the slot's, for the summary.
 struct Member {
@@ -72,8 +96,7 @@ struct Member {
   bool told_to_leave = false;
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
-  // Was silent as an owner in this round; owns again once it has contributed to a later one.
-  std::optional<RoundId> owner_on_trial;
+  OwnerTrial owner_trial;
 
   UnitTimes unit_times;
   ResponseDelay response;

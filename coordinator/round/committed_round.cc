@@ -103,7 +103,7 @@ bool CommittedRound::HasLost(const MemberId& id) const {
 // --- what members say
 
 // Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
-Status CommittedRound::On(const Member& from, const msg::Published& message) {
+Status CommittedRound::On(Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
   const auto& owners = commit_.owners.owners;
@@ -117,6 +117,7 @@ Status CommittedRound::On(const Member& from, const msg::Published& message) {
   moved_at_ = job_->now;
   LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners publish than there are", round());
   --unpublished_;
+  from.owner_trial.OnPublished();
   return {};
 }
 
@@ -291,8 +292,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
 }
 
 // An owner that is silent is blamed; owners that live and are late get more time twice, then others
-// do it if that helps: who fails as an owner is on trial, and owns nothing until it has contributed
-// to a later round.
+// do it if that helps: who fails as an owner is on trial (OwnerTrial).
 void CommittedRound::CheckPublication() {
   if (job_->now < PublicationDeadline()) return;
   LOCKSTEP_CHECK(unpublished_ > 0, "round {} is published", round());
@@ -325,7 +325,7 @@ void CommittedRound::CheckPublication() {
     const WorkerId worker = share.owner.worker;
     if (SlotOf(share.owner).published) continue;
     if (!late && !Contains(missing, worker)) continue;
-    job_->members.at(worker).owner_on_trial = round();
+    job_->members.at(worker).owner_trial.Fail(round());
     if (late) first = worker;
   }
   BeginFailover(fmt::format("worker {} did not publish its sums in time", first));

@@ -78,7 +78,7 @@ class CommittedRound {
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(const Member& from, const msg::Published& message);
+  Status On(Member& from, const msg::Published& message);
   // True when the member has it now and had not before.
   Result<bool> On(Member& from, const msg::Applied& message);
   Status On(const Member& from, const msg::HoldAnswer& message);

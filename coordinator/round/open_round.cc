@@ -522,7 +522,7 @@ std::vector<WorkerId> OpenRound::BlameForReceipts(Time pinged_at) const {
 // The owners that are left keep what can be kept: who has receipts already need not fetch anew.
 // Only when none of them is usable others are taken.
 void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why) {
-  for (const WorkerId worker : silent) job_->members.at(worker).owner_on_trial = round();
+  for (const WorkerId worker : silent) job_->members.at(worker).owner_trial.Fail(round());
   const auto usable = [&](const MemberId& id) {
     return std::find(silent.begin(), silent.end(), id.worker) == silent.end();
   };

@@ -121,9 +121,12 @@ OwnerMap OwnerWeights::Choose(std::uint32_t version, std::span<const MemberId> c
     const Slot& slot = slots_[id.worker.value];
     return slot.slow_link && slot.incarnation == id.incarnation;
   };
-  // The worst first: over a broken edge nothing comes at all.
+  // The worst first: over a broken edge nothing comes at all, and from who failed again and again
+  // as an owner nothing came.
   const auto faults = [&](const MemberId& id) {
-    return members.BrokenEdges(id.worker) * 4 + (members.at(id.worker).owner_on_trial ? 2 : 0) +
+    const OwnerTrial& trial = members.at(id.worker).owner_trial;
+    const std::uint32_t repeated = trial.failures() > 1 ? trial.failures() - 1 : 0;
+    return members.BrokenEdges(id.worker) * 4 + (trial.on() ? 2 + 8 * repeated : 0) +
            (slow_link(id) ? 1 : 0);
   };
   std::uint32_t fewest = ~0u;

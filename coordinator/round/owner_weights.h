@@ -47,8 +47,9 @@ class OwnerWeights {
   // changed.
   std::vector<OwnerChange> OnRoundDelivered(std::span<const LinkResponse> responses);
 
-  // Of `candidates` (ascending, at least one) those that are not on trial, have no broken edge
-  // to anybody and no slow link; if none is left, those with the fewest faults. Never empty.
+  // Of `candidates` (ascending, at least one) those that are not on trial (OwnerTrial), have no
+  // broken edge to anybody and no slow link; if none is left, those with the fewest faults. Never
+  // empty.
   OwnerMap Choose(std::uint32_t version, std::span<const MemberId> candidates,
                   const Members& members) const;
 

@@ -439,7 +439,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     Member& contributor = job_->members.at(part.member.worker);
     if (contributor.id != part.member) continue;
     contributor.contributed = commit.round;
-    if (contributor.owner_on_trial < commit.round) contributor.owner_on_trial.reset();
+    contributor.owner_trial.OnContributed(commit.round);
   }
   if (first) {
     LOCKSTEP_CHECK(!committed_ || committed_->closed(), "round {} is committed before {} is closed",

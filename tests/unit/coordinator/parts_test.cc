@@ -238,10 +238,62 @@ TEST(OwnerWeights, WhoHasABrokenEdgeOrIsOnTrialDoesNotOwn) {
   Members members = ThreeLive();
   OwnerWeights weights(3);
   const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
-  members.at(WorkerId(0)).owner_on_trial = RoundId(3);
+  members.at(WorkerId(0)).owner_trial.Fail(RoundId(3));
   EXPECT_EQ(weights.Choose(0, ids, members), MapOf({1, 2}));
   members.AddBrokenEdge(WorkerId(1), WorkerId(0));
   EXPECT_EQ(weights.Choose(0, ids, members), MapOf({2}));
+}
+
+// Where all are on trial, those who have failed least often own.
+TEST(OwnerWeights, WhoFailedAgainAndAgainOwnsAfterTheOthers) {
+  Members members = ThreeLive();
+  OwnerWeights weights(3);
+  const std::vector<MemberId> ids = {Id(0), Id(1), Id(2)};
+  for (std::uint32_t i : {0u, 1u, 2u}) members.at(WorkerId(i)).owner_trial.Fail(RoundId(3));
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 1, 2}));
+  members.at(WorkerId(1)).owner_trial.Fail(RoundId(4));
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 2}));
+  members.AddBrokenEdge(WorkerId(0), WorkerId(2));
+  EXPECT_EQ(weights.Choose(0, ids, members), MapOf({0, 2}));
+}
+
+// How many rounds it contributes to until it owns again.
+std::uint64_t RoundsOnTrial(OwnerTrial* trial, RoundId failed) {
+  trial->Fail(failed);
+  std::uint64_t rounds = 0;
+  while (trial->on()) trial->OnContributed(RoundId(failed.value + ++rounds));
+  return rounds;
+}
+
+TEST(OwnerTrial, TakesTwiceAsLongEachTimeUpToABound) {
+  OwnerTrial trial;
+  RoundId round(10);
+  for (std::uint64_t length : {1, 2, 4, 8, 16, 32, 64, 64}) {
+    EXPECT_EQ(RoundsOnTrial(&trial, round), length);
+    round.value += 1000;
+  }
+}
+
+TEST(OwnerTrial, ARoundCountsOnceInHoweverManyAttempts) {
+  OwnerTrial trial;
+  trial.Fail(RoundId(5));
+  trial.Fail(RoundId(5));
+  for (int attempt = 0; attempt < 3; ++attempt) trial.OnContributed(RoundId(5));
+  for (int attempt = 0; attempt < 3; ++attempt) trial.OnContributed(RoundId(6));
+  EXPECT_TRUE(trial.on());
+  trial.OnContributed(RoundId(7));
+  EXPECT_FALSE(trial.on());
+}
+
+TEST(OwnerTrial, WhatItFailedIsForgottenOnceItHasPublishedAsLong) {
+  OwnerTrial trial;
+  EXPECT_EQ(RoundsOnTrial(&trial, RoundId(1)), 1u);
+  EXPECT_EQ(RoundsOnTrial(&trial, RoundId(10)), 2u);
+  trial.OnPublished();
+  EXPECT_EQ(RoundsOnTrial(&trial, RoundId(20)), 4u);
+  for (int i = 0; i < 4; ++i) trial.OnPublished();
+  EXPECT_EQ(trial.failures(), 0u);
+  EXPECT_EQ(RoundsOnTrial(&trial, RoundId(30)), 1u);
 }
 
 TEST(OwnerWeights, EdgesToWhoTakesNoPartAreNoFault) {
