@@ -65,6 +65,8 @@ class Bounds {
   // --- silence: each sign that a thing gets on begins the bound anew
   // Nobody has published or applied the last round any more.
   Duration LastRound() const { return OfBulk(1); }
+  // Nobody publishes or applies a round any more, or answers who holds it, though all are heard.
+  Duration Stuck() const { return OfBulk(6); }
   // A live member has not applied a closed round, nor finished a unit.
   Duration Following() const { return OfBulk(3); }
   // The writer of a checkpoint has sent no piece.

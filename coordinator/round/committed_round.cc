@@ -12,6 +12,7 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kUnits = 10;  // that may pass, as without a finished unit
+constexpr std::uint32_t kHopelessAttempts = 3;
 
 template <class Range, class Value, class Projection = std::identity>
 bool Contains(const Range& range, const Value& value, Projection projection = {}) {
@@ -226,16 +227,38 @@ Time CommittedRound::PublicationDeadline() const {
   return std::max(published_from_ + patience_, *pinged_at_ + patience_ / 2);
 }
 
-// When those who have not applied the round, while others have, are late.
-Time CommittedRound::LateFrom(bool last) const {
-  if (last || !first_applied_at_) return kNever;
-  // The first of them tells how long it takes at least; the others share its links.
-  Duration patience = std::max(ApplyPatience(), 2 * (*first_applied_at_ - committed_at_));
-  // A unit that is under way is finished first.
+// A unit that is under way is finished before the round is applied.
+Duration CommittedRound::UnitPatience() const {
+  Duration patience{};
   for (const Member& member : job_->members.all()) {
     if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);
   }
-  return std::max(*first_applied_at_, moved_at_) + patience;
+  return patience;
+}
+
+// When nothing has happened for so long that neither units nor links can be why.
+Time CommittedRound::HopelessFrom() const {
+  return moved_at_ + std::max({job_->bounds.Stuck(), ApplyPatience(), UnitPatience()});
+}
+
+// So that who lacks the round can copy it.
+bool CommittedRound::IsAppliedByLive() const {
+  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+    return member.live() && member.next > round();
+  });
+}
+
+// When those who have not applied the round are late: others have, or all could have.
+Time CommittedRound::LateFrom(bool last) const {
+  const bool applied = IsAppliedByLive();
+  if (last && applied) return moved_at_ + ApplyPatience();
+  if (!last && first_applied_at_ && (applied || phase_ == Phase::kPublishing)) {
+    // The first of them tells how long it takes at least; the others share its links.
+    return std::max(*first_applied_at_, moved_at_) +
+           std::max({ApplyPatience(), 2 * (*first_applied_at_ - committed_at_), UnitPatience()});
+  }
+  // Until all sums are there it is the owners that are waited for.
+  return unpublished_ == 0 || phase_ == Phase::kFromHolders ? HopelessFrom() : kNever;
 }
 
 // Without a member that has to apply the round there is nothing to wait for.
@@ -253,12 +276,10 @@ Time CommittedRound::NextDeadline(bool last) const {
   if (to_apply_ == 0) return kNever;
   Time next = kNever;
   if (unpublished_ > 0 && phase_ == Phase::kPublishing) next = PublicationDeadline();
-  if (last) next = std::min(next, moved_at_ + ApplyPatience());
   return std::min(next, LateFrom(last));
 }
 
-// Slow members are not waited for without end (I6). In the last round they are evicted, since no
-// later commit will tell them that they are late; before, they are put behind and catch up.
+// Slow members are not waited for without end (I6).
 CommittedRound::Outcome CommittedRound::Check(bool last) {
   switch (phase_) {
     case Phase::kClosed:
@@ -273,26 +294,63 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
       break;
   }
   if (to_apply_ == 0) return Outcome::kApplied;
-  if (last && job_->now >= moved_at_ + ApplyPatience()) {
-    for (Member& member : job_->members.all()) {
-      if (MustApply(member)) job_->Evict(member, "it did not apply the last round in time");
-    }
-    return Outcome::kGoesOn;
-  }
   if (job_->now >= LateFrom(last)) {
-    for (Member& member : job_->members.all()) {
-      if (!MustApply(member)) continue;
-      job_->PutBehind(
-          member, fmt::format("it has not applied round {}, which others have, in time", round()));
-    }
+    GiveUpOnLate(last);
     return Outcome::kGoesOn;
   }
   if (unpublished_ > 0 && phase_ == Phase::kPublishing) CheckPublication();
   return Outcome::kGoesOn;
 }
 
+// Where somebody has the round, who is late copies it; but in the last round no later commit would
+// tell it that it is late. Where nobody has it, nothing that is known of is missing, and still it
+// goes no further: whoever turns out to hold the sums helps the others, or another attempt is made.
+// Holders that do not even apply what they hold are of no use.
+void CommittedRound::GiveUpOnLate(bool last) {
+  if (IsAppliedByLive()) {
+    for (Member& member : job_->members.all()) {
+      if (!MustApply(member)) continue;
+      if (last) {
+        job_->Evict(member, "it did not apply the last round in time");
+      } else {
+        job_->PutBehind(
+            member,
+            fmt::format("it has not applied round {}, which others have, in time", round()));
+      }
+    }
+    return;
+  }
+  if (phase_ == Phase::kPublishing && TryOnceMore()) {
+    return BeginFailover("nobody has applied it, though all sums are published");
+  }
+  EvictStuck("applied");
+}
+
+// Whether a further attempt may help: so many came to nothing though everybody lived. Without a
+// bound they could go on for ever (I6).
+bool CommittedRound::TryOnceMore() { return hopeless_attempts_++ < kHopelessAttempts; }
+
+// Nothing moves, and nothing else is left to try. While others take the sums from holders only
+// those are out, and the others go on.
+void CommittedRound::EvictStuck(const char* what) {
+  for (Member& member : job_->members.all()) {
+    if (!MustApply(member) || (!holders_.empty() && !Contains(holders_, member.id))) continue;
+    job_->Evict(member, fmt::format("nobody has {} round {} for {:.1f} s", what, round(),
+                                    Seconds(job_->now - moved_at_)));
+  }
+}
+
+bool CommittedRound::OthersCouldOwn() const {
+  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+    return member.live() && std::ranges::binary_search(commit_.members, member.id) &&
+           !Contains(commit_.owners.owners, member.id, &OwnerShare::owner);
+  });
+}
+
 // An owner that is silent is blamed; owners that live and are late get more time twice, then others
-// do it if that helps: who fails as an owner is on trial (OwnerTrial).
+// do it if that helps: who fails as an owner is on trial (OwnerTrial). Where not one of them has
+// published it is slow for all, for a while; then others try, and where there are none no attempt
+// would come to an end.
 void CommittedRound::CheckPublication() {
   if (job_->now < PublicationDeadline()) return;
   LOCKSTEP_CHECK(unpublished_ > 0, "round {} is published", round());
@@ -314,7 +372,10 @@ void CommittedRound::CheckPublication() {
   const bool late = missing.empty();
   const bool without = std::ranges::any_of(
       commit_.parts, [&](const CommittedPart& part) { return HasLost(part.member); });
-  if (late && (++extensions_ < 3 || (published == 0 && !without))) {
+  const bool none = late && published == 0 && !without;
+  const bool hopeless = none && job_->now >= HopelessFrom();
+  if (hopeless && (!OthersCouldOwn() || !TryOnceMore())) return EvictStuck("published sums of");
+  if (late && (++extensions_ < 3 || (none && !hopeless))) {
     pinged_at_.reset();
     published_from_ = job_->now;
     patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
@@ -342,6 +403,7 @@ void CommittedRound::BeginFailover(const std::string& why) {
   if (TakeFromHolders()) return;
   AskWhoHolds();
   Enter(Phase::kFencing);
+  fenced_at_ = job_->now;
   fence_until_ = job_->now + job_->bounds.Answer();
 }
 
@@ -426,6 +488,7 @@ bool CommittedRound::TakeFromHolders() {
   }
   Enter(holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
   if (!holders_.empty()) {
+    moved_at_ = job_->now;
     job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
               commit_.attempt, holders_.front().worker);
   }
@@ -495,8 +558,9 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
-  if (answered == 0 && answers_missing_ > 0) {
-    // Nobody is there to go on with; liveness will say who is lost.
+  if (answered == 0 && answers_missing_ > 0 && job_->now < fenced_at_ + job_->bounds.Stuck()) {
+    // Nobody is there to go on with; liveness will say who is lost. Who is heard and does not
+    // answer in all that time never will.
     fence_until_ = job_->now + job_->bounds.Answer();
     return Outcome::kGoesOn;
   }

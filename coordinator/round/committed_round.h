@@ -22,7 +22,7 @@
 //       that is past the round rules a further attempt out.
 //   I3  the parts of the commit ascend by worker, then part.
 //   I6  each phase but stalled has a deadline: NextDeadline is never kNever while a member has to
-//       apply the round and no later round is open.
+//       apply the round. Also when all have published and nobody applies, or no owner publishes.
 #pragma once
 
 #include <cstdint>
@@ -149,6 +149,13 @@ class CommittedRound {
   std::uint32_t RecountToApply() const;
   // How long nobody may publish or apply the round.
   Duration ApplyPatience() const;
+  Duration UnitPatience() const;
+  Time HopelessFrom() const;
+  bool IsAppliedByLive() const;
+  bool OthersCouldOwn() const;
+  bool TryOnceMore();
+  void GiveUpOnLate(bool last);
+  void EvictStuck(const char* what);
   Time LateFrom(bool last) const;
   Time PublicationDeadline() const;
   void CheckPublication();
@@ -172,15 +179,16 @@ class CommittedRound {
   // Who has been out since the first commit: even if it is live again, it has lost what it had of
   // this round, and knows of no parts of it.
   std::vector<MemberId> been_out_;
+  std::uint32_t hopeless_attempts_ = 0;  // that nobody published or applied though all lived
 
   // --- of the present attempt
   msg::Commit commit_;  // as it was sent
   Phase phase_ = Phase::kPublishing;
   std::vector<Slot> slots_;
   Time committed_at_;
-  Time moved_at_;                         // somebody has published or applied it
-  std::uint32_t to_apply_ = 0;            // live members of the commit that have not
-  std::optional<Time> applied_at_;        // by the last of them
+  Time moved_at_;                   // somebody has published or applied it, or is found to hold it
+  std::uint32_t to_apply_ = 0;      // live members of the commit that have not
+  std::optional<Time> applied_at_;  // by the last of them
   std::optional<Time> first_applied_at_;  // by the first one
   std::uint32_t unpublished_ = 0;         // owners that have not, and are not out
   // The deadline for publication counts from here; at half of the patience those who are missing
@@ -191,7 +199,8 @@ class CommittedRound {
   std::uint32_t extensions_ = 0;
 
   std::string failover_reason_;
-  Time fence_until_;                   // kFencing: answers are awaited until then
+  Time fenced_at_;                     // kFencing: since then
+  Time fence_until_;                   // and answers are awaited until then
   std::uint32_t answers_missing_ = 0;  // slots whose answer is kWaiting
   std::vector<MemberId> holders_;      // kFromHolders: the others take the sums from these
 };

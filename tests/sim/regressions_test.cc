@@ -83,7 +83,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"AReductionThreadThatHangsHoldsUpTheRound",
              "--faults --seed 8 --workers 3 --policy.name=full "
              "--fault hang-reduction@0.1s:1,for=100s",
-             false, 60}),
+             false, 60},
+        // Nobody could own instead of them.
+        Case{"AllReductionThreadsHang",
+             "--faults --seed 8 --workers 3 --policy.name=full "
+             "--fault hang-reduction@0.1s:0,for=100s --fault hang-reduction@0.1s:1,for=100s "
+             "--fault hang-reduction@0.1s:2,for=100s",
+             true, 60}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -36,6 +36,7 @@ TEST(Bounds, OfBulkAreTheTimeoutsOrTenTimesWhatARoundTakes) {
   EXPECT_EQ(bounds.Following(), seconds(30));
   EXPECT_EQ(bounds.Upload(), seconds(30));
   EXPECT_EQ(bounds.Copy(), seconds(60));
+  EXPECT_EQ(bounds.Stuck(), seconds(60));
   for (int i = 0; i < 5; ++i) bounds.NoteApplication(milliseconds(50));
   EXPECT_EQ(bounds.LastRound(), seconds(10));
   for (int i = 0; i < 9; ++i) bounds.NoteApplication(seconds(12));
@@ -43,6 +44,7 @@ TEST(Bounds, OfBulkAreTheTimeoutsOrTenTimesWhatARoundTakes) {
   EXPECT_EQ(bounds.Following(), seconds(120));
   EXPECT_EQ(bounds.Upload(), seconds(120));
   EXPECT_EQ(bounds.Copy(), seconds(120));
+  EXPECT_EQ(bounds.Stuck(), seconds(120));
 }
 
 // A job of one round: 1.4 GB over 125 MB/s take 22.4 s at best.
