@@ -1,6 +1,8 @@
 """The memory of a worker where its parameters dominate: what docs/operations.md says, held to what each worker says at its end, and that
 to what the kernel says while it lives."""
 
+import os
+import pathlib
 import re
 import threading
 import unittest
@@ -12,7 +14,9 @@ LARGE = {"model.widths": "4072,4072", "optimizer.lr": 0.001, "job.global_batch":
          "data.synthetic_test": 16, "job.rounds": 12, "policy.name": "full+none", "optimizer.momentum": 0.9}
 WORKERS = 4
 S = 1  # tensors of the optimizer's state
-OTHER_MIB = 48
+# What is no buffer of the exchange, each measured: program, libraries and heap 9 MiB; data and activations of this model 10; and for
+# who writes a checkpoint messages on their way, up to 12.
+OTHER_MIB = 32
 ACCOUNT = re.compile(r"most memory of the exchange: ([0-9.]+) MiB, ([0-9.]+) times the parameters: (.*)")
 
 
@@ -25,8 +29,25 @@ def account(log):
     return kinds
 
 
+def own_kib(pid):
+    """What is not the arenas': program, heap and buffers that nobody maps."""
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
+        return sum(int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_File:")))
+
+
+def arenas(pid):
+    """{inode: KiB that are allocated} of the arenas that the process holds."""
+    found = {}
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        if "lockstep-arena" in os.readlink(fd):
+            status = os.stat(fd)
+            found[status.st_ino] = status.st_blocks / 2
+    return found
+
+
 class Machine:
-    """The most that all workers together have taken of the machine: own pages, and each arena's once, whoever maps it."""
+    """The most that all workers together have taken of the machine: own pages, and each arena's once, whoever maps it. (Not what the
+    kernel calls a process's share of an arena: workers end while one after the other is looked at, and the shares of the others grow.)"""
 
     def __init__(self, job):
         self.job = job
@@ -38,13 +59,16 @@ class Machine:
     def watch(self):
         while not self.stop.wait(0.05):
             kib = 0
+            shared = {}
             for name, process in list(self.job.processes.items()):
+                if "worker" not in name:
+                    continue
                 try:
-                    with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as rollup:
-                        kib += int(next(line for line in rollup if line.startswith("Pss:")).split()[1]) if "worker" in name else 0
-                except (OSError, StopIteration):
+                    kib += own_kib(process.pid)
+                    shared.update(arenas(process.pid))
+                except OSError:
                     pass  # it has ended
-            self.mib = max(self.mib, kib / 1024)
+            self.mib = max(self.mib, (kib + sum(shared.values())) / 1024)
 
     def end(self):
         self.stop.set()
@@ -79,7 +103,9 @@ class Memory(ClusterTest):
             self.check(one, state=1 + S, contributions=5, sums=4, staging=0, snapshots=2 + S, copies=0)
 
     def test_over_a_network(self):
-        staging = 2 * (WORKERS - 1) / WORKERS
+        # Of each other one what this worker has owned: a share in N, or on a busy machine, where one of them is slow and owns less or
+        # nothing, in N - 1.
+        staging = 2
         for one in self.accounts(exchange__mapping="off", exchange__transport="tcp"):
             self.check(one, state=1 + S, contributions=2, sums=3, staging=staging, snapshots=2 + S, copies=0)
 

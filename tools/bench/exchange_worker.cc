@@ -111,7 +111,8 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   worker::SessionOptions session_options;
   session_options.coordinator = options.coordinator;
   session_options.device = options.device;
-  WorkerReport report;  // written by the data thread while the session lives
+  // Its rounds are written by the data thread while the session lives.
+  WorkerReport report;
   session_options.on_round = [&report](const worker::RoundTimes& times) {
     report.rounds.push_back(times);
   };

@@ -291,11 +291,6 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::Slowdown& a) { setup_.slowdown(a.specs); }
   void Do(action::Exit& a) {
-    buffers_.NoteAccount();
-    if (setup_.memory_peak) setup_.memory_peak(buffers_.peak());
-    spdlog::info(
-        "most memory of the exchange: {}",
-        worker::Describe(buffers_.peak(), core_->layout().parameter_count() * sizeof(float)));
     compute_.End({.reason = a.reason,
                   .failed = a.failed,
                   .left = a.left,

@@ -25,7 +25,6 @@
 #include "worker/core/step_machine.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/compute_queue.h"
-#include "worker/runtime/memory_account.h"
 #include "worker/runtime/round_times.h"
 #include "worker/runtime/worker_buffers.h"
 
@@ -48,8 +47,7 @@ class DataPlane {
     std::function<void(msg::FromWorker, std::function<void()> sent)> to_coordinator;
     std::function<void(const std::string& specs)> slowdown;
     std::function<void(const std::string& reason)> unfit;
-    RoundClock::Report round_times;                         // null: nobody measures
-    std::function<void(const MemoryAccount&)> memory_peak;  // once, at the end; may be null
+    RoundClock::Report round_times;  // null: nobody measures
   };
 
   // Starts what transports there are; kUnavailable when there is none at all.

@@ -20,7 +20,8 @@ struct MemoryAccount {
   }
 };
 
-// One line: the total, and each kind as a multiple of `parameter_bytes`.
+// One line: the total, and each kind as a multiple of `parameter_bytes` where these are 1 MiB or
+// more.
 std::string Describe(const MemoryAccount& account, std::uint64_t parameter_bytes);
 
 }  // namespace lockstep::worker

@@ -252,6 +252,7 @@ class SessionImpl final : public Session {
         case ComputeQueue::Pick::Kind::kEvaluate:
           return EvaluationWork(pick.chunk);
         case ComputeQueue::Pick::Kind::kEnd: {
+          if (buffers_ && !ended_) TellMemory();
           ended_ = true;
           Work work;
           work.kind = Work::Kind::kEnd;
@@ -351,7 +352,6 @@ class SessionImpl final : public Session {
     };
     setup.initialize = description_.initialize;
     setup.round_times = options_.on_round;
-    setup.memory_peak = options_.on_memory_peak;
     setup.to_coordinator = [this](msg::FromWorker message, std::function<void()> sent) {
       control_->Send(std::move(message), Guarded(std::move(sent)));
     };
@@ -373,6 +373,14 @@ class SessionImpl final : public Session {
     if (!specs) return specs.error();
     pacer_->SetSlowdowns(*std::move(specs));
     return {};
+  }
+
+  // Before whoever trains tells why the job has ended for it: that is the last line.
+  void TellMemory() {
+    buffers_->NoteAccount();
+    if (options_.on_memory_peak) options_.on_memory_peak(buffers_->peak());
+    spdlog::info("most memory of the exchange: {}",
+                 Describe(buffers_->peak(), description_.parameter_count * sizeof(float)));
   }
 
   // The inbox is locked.

@@ -58,8 +58,8 @@ struct SessionOptions {
   std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
   std::vector<SlowdownSpec> slowdowns;           // those that speak of this worker hold, multiplied
   Duration connect_timeout = std::chrono::seconds(60);
-  // For who measures the exchange: each round that this worker has applied, and at the job's end
-  // the most memory that its buffers took. On the data thread, which waits for them.
+  // For who measures the exchange. Each round that this worker has applied, on the data thread,
+  // which waits for it; and the most memory that its buffers took, in Next, at the job's end.
   std::function<void(const RoundTimes&)> on_round;
   std::function<void(const MemoryAccount&)> on_memory_peak;
 };
