@@ -33,6 +33,10 @@ TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 
+// An operation that reads and writes no more than this is done at once, on the data thread: to hand
+// it over and hear back would take two wake-ups of a thread, which cost more.
+constexpr std::uint64_t kAtOnceBytes = 256u << 10;
+
 class DataPlaneImpl final : public DataPlane, public TransportUser {
  public:
   DataPlaneImpl(Setup setup, const Layout& layout, WorkerBuffers& buffers,
@@ -236,10 +240,23 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::VoidWork&) { compute_.VoidWork(); }
   void Do(action::EvaluateChunk& a) { compute_.Evaluate(a); }
 
+  // Operations are done in the order of the core, so at once only where none is under way. What
+  // comes of one is an event like others, behind this one's actions.
   template <class Operation>
   void PostOperation(Operation& operation) {
+    if (operations_under_way_ == 0 && memory_.on_host() &&
+        operations_.Bytes(operation) <= kAtOnceBytes) {
+      Post(operations_.Run(operation));
+      return;
+    }
+    ++operations_under_way_;
     reduction_->Post([this, operation = std::move(operation)] {
-      EndIfDeviceFails([&] { Post(operations_.Run(operation)); });
+      EndIfDeviceFails([&] {
+        transports_.Run([this, done = operations_.Run(operation)] {
+          --operations_under_way_;
+          Handle(done);
+        });
+      });
     });
   }
   void Do(action::Reduce& a) { PostOperation(a); }
@@ -317,6 +334,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
   std::uint64_t timer_ = 0;
+  std::uint64_t operations_under_way_ = 0;  // on the reduction thread, or not heard of yet
 };
 
 }  // namespace

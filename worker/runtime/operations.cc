@@ -51,6 +51,36 @@ std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
   return open;
 }
 
+std::uint64_t Operations::Bytes(const action::Reduce& reduce) const {
+  std::uint64_t floats = 0;
+  for (const Slice& slice : reduce.slices) floats += slice.range.count;
+  return floats * (reduce.inputs.size() + 1) * sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::CopySums& copy) const {
+  std::uint64_t floats = 0;
+  for (const action::SourceRange& from : copy.from) floats += from.range.count;
+  return 2 * floats * sizeof(float);
+}
+// The sums, and the parameters and state twice.
+std::uint64_t Operations::Bytes(const action::Apply& apply) const {
+  std::uint64_t floats = 0;
+  for (const action::SourceRange& slice : apply.slices) floats += slice.range.count;
+  return floats * (3 + 2 * std::uint64_t{state_tensors_}) * sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::CopyState& copy) const {
+  return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.bucket(copy.bucket).count *
+         sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::TakeSnapshot&) const {
+  return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::DigestState&) const {
+  return layout_.parameter_count() * sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::DigestReplica&) const {
+  return (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
+}
+
 event::OpDone Operations::Run(const action::Reduce& reduce) {
   event::OpDone done;
   done.op = reduce.op;

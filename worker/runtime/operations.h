@@ -1,5 +1,5 @@
-// What the reduction thread does: sums, updates, copies and digests, as the core asks for
-// them.
+// What the reduction thread does, and the data thread where it is little: sums, updates, copies and
+// digests, as the core asks for them.
 #pragma once
 
 #include <map>
@@ -41,7 +41,17 @@ class Operations {
         optimizer_(optimizer),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
-  // The reduction thread. The parameters and the optimizer's state are written by Apply only.
+  // How much the operation reads and writes.
+  std::uint64_t Bytes(const action::Reduce& reduce) const;
+  std::uint64_t Bytes(const action::CopySums& copy) const;
+  std::uint64_t Bytes(const action::Apply& apply) const;
+  std::uint64_t Bytes(const action::CopyState& copy) const;
+  std::uint64_t Bytes(const action::TakeSnapshot& take) const;
+  std::uint64_t Bytes(const action::DigestState& digest) const;
+  std::uint64_t Bytes(const action::DigestReplica& digest) const;
+
+  // One thread at a time, in the order of the core. The parameters and the optimizer's state are
+  // written by Apply only.
   event::OpDone Run(const action::Reduce& reduce);
   event::OpDone Run(const action::CopySums& copy);
   event::OpDone Run(const action::Apply& apply);
