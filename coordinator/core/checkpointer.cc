@@ -189,6 +189,7 @@ void Checkpointer::SaveIfPossible() {
               "worker {}: its state after round {} differs from the majority's, it catches up",
               id.worker, checkpoint.round);
     job_->PutBehind(*member, "its state differs from the majority's");
+    member->outvoted = true;
   }
   if (checkpoint.digest.Digest() != *confirmed) {
     return NotKept("it is not what a majority of the members has");

@@ -244,16 +244,21 @@ void Coordinator::TakeOut() {
   }
 }
 
-// The last live member may be gone while one that copied from it is level already and its message
-// on the way: then the job has lost nothing.
+// The last live member may be gone while one that copied from it is level already, or one that was
+// put behind for its silence has applied the round, and its message is on the way: then the job has
+// lost nothing.
 bool Coordinator::AwaitsLevel() {
   if (job_.phase != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
     nobody_live_since_.reset();
     return false;
   }
+  if (joining_.BelieveBehind()) {
+    nobody_live_since_.reset();
+    return false;
+  }
   if (!nobody_live_since_) nobody_live_since_ = job_.now;
-  if (joining_.MayBecomeLevel() && job_.now < *nobody_live_since_ + job_.bounds.Answer())
-    return true;
+  const bool hope = joining_.MayBecomeLevel() || joining_.MayBeBelieved();
+  if (hope && job_.now < *nobody_live_since_ + job_.bounds.Answer()) return true;
   job_.Fail(
       "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
   return false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/check.h"
 #include "coordinator/membership/admission.h"
 
 namespace lockstep::coordinator {
@@ -89,6 +90,8 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
 
 void Joining::MakeLive(Member& member, RoundId next) {
   member.next = next;
+  member.outvoted = false;
+  member.applied_behind.reset();
   member.last_progress = job_->now;
   job_->members.SetState(member, MemberState::kLive, job_->now);
   rounds_->OnLevel();
@@ -145,6 +148,7 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   copying.values = 0;
   copying.failed = false;
   ++copying.tries;
+  member.applied_behind.reset();  // it copies over that
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
   }
@@ -164,6 +168,38 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
 
 bool Joining::MayBecomeLevel() const {
   return std::ranges::any_of(copying_, [](const auto& entry) { return !entry.second.failed; });
+}
+
+// Who is behind for its silence alone has whole parameters, until it is told to copy others over
+// them; in doubt is only whether they are those of everybody. With nobody live left no other
+// attempt of the round can have been applied by anybody who counts, so they are, when they contain
+// the one that is committed (I1). What it held of the open round was given away.
+bool Joining::BelieveBehind() {
+  const CommittedRound* committed = rounds_->committed();
+  if (committed == nullptr || committed->closed()) return false;
+  LOCKSTEP_CHECK(job_->members.CountLive() == 0,
+                 "I1: one that is behind is believed before others");
+  const std::pair truth(committed->round(), committed->commit().attempt);
+  bool any = false;
+  for (Member& member : job_->members.all()) {
+    if (!member.connected() || member.state != MemberState::kBehind) continue;
+    if (member.outvoted || member.applied_behind != truth) continue;
+    job_->Log(LogLevel::kWarning, "worker {} was behind and is the one that has applied round {}",
+              member.id.worker, truth.first);
+    MakeLive(member, truth.first.Next());
+    any = true;
+  }
+  if (any) rounds_->PlanOpenAnew();
+  return any;
+}
+
+bool Joining::MayBeBelieved() const {
+  const CommittedRound* committed = rounds_->committed();
+  if (committed == nullptr || committed->closed()) return false;
+  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+    return member.connected() && member.state == MemberState::kBehind && !member.outvoted &&
+           std::ranges::binary_search(committed->commit().members, member.id);
+  });
 }
 
 bool Joining::IsCutOff(const Member& member) const {

@@ -38,6 +38,10 @@ class Joining {
   void OnOut(const MemberId& member);
   // Somebody was told to copy and has not said how that ended: it may be level by now.
   bool MayBecomeLevel() const;
+  // Nobody is live, and somebody behind may have what the others had: true when it is live again.
+  bool BelieveBehind();
+  // One that is behind may still say so.
+  bool MayBeBelieved() const;
   // Its deadlines are long: that it is called at each of liveness' periods will do.
   void Advance();
 

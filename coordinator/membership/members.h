@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -97,6 +98,9 @@ struct Member {
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   OwnerTrial owner_trial;
+  bool outvoted = false;  // behind because its parameters differ from the majority's
+  // What it said it has applied while it was behind; see Joining::BelieveBehind.
+  std::optional<std::pair<RoundId, Attempt>> applied_behind;
 
   UnitTimes unit_times;
   ResponseDelay response;

@@ -87,6 +87,8 @@ class OpenRound {
   std::vector<AttemptRecord> TakeAttempts(const std::string& verdict);
   RoundWork TakeWork() { return std::move(work_); }
 
+  // It begins once more.
+  void PlanAnew(std::uint32_t owners_version);
   void CheckInvariants() const;
 
  private:
@@ -104,7 +106,6 @@ class OpenRound {
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
   void PlaceUnassigned();
   void SpreadUnassigned(const std::vector<Member*>& takers);
-  void PlanAnew(std::uint32_t owners_version);
 
   // --- closing
   std::optional<policies::ClosingVerdict> AskPolicy(Time may_close_from);

@@ -110,7 +110,10 @@ Status Pipeline::On(Member& from, const msg::Published& message) {
 // had applied the attempt that was given up has parameters that nobody else will have (I1).
 Status Pipeline::On(Member& from, const msg::Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (!from.live()) return {};
+  if (!from.live()) {
+    if (from.state == MemberState::kBehind) from.applied_behind = {message.round, message.attempt};
+    return {};
+  }
   if (open_ && message.round == open_->round()) {
     if (message.attempt >= open_->attempt()) return Violation("applied a round that is open");
     // It was catching up when the attempt was given up, so it was not asked.
@@ -148,6 +151,7 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
               "worker {}: its parameters after round {} differ from the majority's, it catches up",
               id.worker, message.round);
     job_->PutBehind(*member, "its parameters differ from the majority's");
+    member->outvoted = true;
   }
 }
 
@@ -187,6 +191,10 @@ void Pipeline::OnOut(const MemberId& member, const std::string& why) {
 
 void Pipeline::OnLevel() {
   if (committed_ && !committed_->closed()) committed_->CountToApply();
+}
+
+void Pipeline::PlanOpenAnew() {
+  if (open_) open_->PlanAnew(open_->work().owners().version + 1);
 }
 
 // --- what can be done now

@@ -88,6 +88,8 @@ class Pipeline {
   // The member takes no part any more: gone, or behind. It is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);
   void OnLevel();  // a member has become live
+  // Nothing of the open round is left, and who is live now may think that it has units of it.
+  void PlanOpenAnew();
 
   // Does all that can be done now within the rounds. Says what is to be done about them; when that
   // is done it is asked again.

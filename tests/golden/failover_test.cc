@@ -112,6 +112,52 @@ TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
   CompareWithFile(s.text(), "copied_round_stands");
 }
 
+TEST(Golden, WhoWasPutBehindHasAppliedTheRound) {
+  Story s("Who was put behind for its silence is the last one left and has applied the round",
+          {.min_workers = 2});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Say("Worker 0 dies. Worker 1 has not got all sums, and worker 2 does not answer.");
+  s.Die(0);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(1)});
+  s.Wait(2.6);
+  s.Say("Before it is heard, worker 1 dies as well.");
+  s.Die(1);
+  s.Applied(2);
+  s.Say("Worker 1 comes back: the round stands, and the one after it is computed anew.");
+  s.Hello(1, 1);
+  s.Ready(1);
+  for (std::uint32_t w : {1u, 2u}) s.Reached(w);
+  s.From(1, msg::Level{RoundId(1), s.CopyOrder(1)});
+  for (std::uint32_t w : {1u, 2u}) {
+    s.From(w, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), w == 2, s.HoldOrder(w)});
+  }
+  s.Sealed(2);
+  CompareWithFile(s.text(), "behind_and_believed");
+}
+
+// Nor is one that has applied an attempt that was replaced.
+TEST(Golden, WhoWasOutvotedIsNotBelieved) {
+  Story s("Who was put behind because its parameters differ is not believed, even as the last one",
+          {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+  s.Applied(0);
+  s.Applied(2, 0xe);
+  const msg::Applied last{RoundId(0), Attempt(0), 0, 0xd, 0};
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Say("The last one tells that worker 2 differs, which goes on with the next round meanwhile.");
+  s.From(1, last);
+  s.Die(0);
+  s.Die(1);
+  s.Applied(2);
+  CompareWithFile(s.text(), "outvoted_and_last");
+}
+
 TEST(Golden, SilentOwnerAfterTheCommit) {
   Story s("An owner is stopped after the commit: it is not waited for, and catches up later", {});
   s.Begin();
