@@ -12,6 +12,7 @@
 #include "transport/mapping/ordering.h"
 #include "worker/compute/compute.h"
 #include "worker/runtime/open_ports.h"
+#include "worker/runtime/operation_order.h"
 #include "worker/runtime/operations.h"
 #include "worker/runtime/path_log.h"
 #include "worker/runtime/peer_mapper.h"
@@ -33,9 +34,8 @@ TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 
-// An operation that reads and writes no more than this is done at once, on the data thread: to hand
-// it over and hear back would take two wake-ups of a thread, which cost more.
-constexpr std::uint64_t kAtOnceBytes = 256u << 10;
+// An operation that touches no more than this takes the data thread less time than two wake-ups.
+constexpr std::uint64_t kSmallBytes = 256u << 10;
 
 class DataPlaneImpl final : public DataPlane, public TransportUser {
  public:
@@ -52,10 +52,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                    .host_id = setup_.core.host_id}),
         mapper_(setup_.core.self, setup_.job_key, setup_.timeouts.map, memory_, arenas_,
                 {.core = [this](std::function<void()> task) { transports_.Run(std::move(task)); },
-                 .reduction =
-                     [this](std::function<void()> task) {
-                       reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
-                     }}),
+                 .reduction = OnReduction()}),
+        order_({.own = [this](std::function<void()> task) { transports_.Run(std::move(task)); },
+                .other = OnReduction()},
+               [this](const event::OpDone& done) { Handle(done); }),
         round_clock_(setup_.round_times),
         layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
@@ -139,6 +139,12 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     } catch (const DeviceError& error) {
       compute_.End({.reason = error.what(), .failed = true});
     }
+  }
+
+  std::function<void(std::function<void()>)> OnReduction() {
+    return [this](std::function<void()> task) {
+      reduction_->Post([this, task = std::move(task)] { EndIfDeviceFails(task); });
+    };
   }
 
   void CarryOut(Actions actions, std::size_t from) {
@@ -240,24 +246,11 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::VoidWork&) { compute_.VoidWork(); }
   void Do(action::EvaluateChunk& a) { compute_.Evaluate(a); }
 
-  // Operations are done in the order of the core, so at once only where none is under way. What
-  // comes of one is an event like others, behind this one's actions.
   template <class Operation>
   void PostOperation(Operation& operation) {
-    if (operations_under_way_ == 0 && memory_.on_host() &&
-        operations_.Bytes(operation) <= kAtOnceBytes) {
-      Post(operations_.Run(operation));
-      return;
-    }
-    ++operations_under_way_;
-    reduction_->Post([this, operation = std::move(operation)] {
-      EndIfDeviceFails([&] {
-        transports_.Run([this, done = operations_.Run(operation)] {
-          --operations_under_way_;
-          Handle(done);
-        });
-      });
-    });
+    const bool small = memory_.on_host() && operations_.Bytes(operation) <= kSmallBytes;
+    order_.Do(small,
+              [this, operation = std::move(operation)] { return operations_.Run(operation); });
   }
   void Do(action::Reduce& a) { PostOperation(a); }
   void Do(action::CopySums& a) { PostOperation(a); }
@@ -326,6 +319,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   TransportSet transports_;
   PathLog path_log_;
   PeerMapper mapper_;
+  OperationOrder order_;
   RoundClock round_clock_;
   const Layout layout_;
   std::optional<StepMachine> core_;  // from Open on
@@ -334,7 +328,6 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
   std::uint64_t timer_ = 0;
-  std::uint64_t operations_under_way_ = 0;  // on the reduction thread, or not heard of yet
 };
 
 }  // namespace

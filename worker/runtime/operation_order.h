@@ -1,0 +1,45 @@
+// Operations one at a time, in the order in which they are asked for: on another thread, or, where
+// one is small and none is under way, at once on the thread that asks, since handing it over and
+// hearing back takes two wake-ups.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "worker/core/step_io.h"
+
+namespace lockstep::worker {
+
+class OperationOrder {
+ public:
+  using Run = std::function<void(std::function<void()>)>;
+  struct Threads {
+    Run own;    // later, on the thread that asks; any thread calls it
+    Run other;  // on the other thread
+  };
+  // `heard`: what came of an operation; on the thread that asks, never within Do.
+  OperationOrder(Threads threads, std::function<void(const event::OpDone&)> heard)
+      : threads_(std::move(threads)), heard_(std::move(heard)) {}
+
+  void Do(bool small, std::function<event::OpDone()> operation) {
+    const bool at_once = small && under_way_ == 0;
+    ++under_way_;
+    if (at_once) return Report(operation());
+    threads_.other([this, operation = std::move(operation)] { Report(operation()); });
+  }
+
+ private:
+  void Report(event::OpDone done) {
+    threads_.own([this, done = std::move(done)] {
+      --under_way_;
+      heard_(done);
+    });
+  }
+
+  const Threads threads_;
+  const std::function<void(const event::OpDone&)> heard_;
+  std::uint64_t under_way_ = 0;  // asked for and not heard of; of the thread that asks
+};
+
+}  // namespace lockstep::worker
