@@ -553,6 +553,7 @@ void Core::OnApplied(const event::OpDone& done) {
   const msg::Commit& commit = sums->commit();
   next_ = round.Next();
   newest_ = Newest{round, attempt, commit.checkpoint_writer};
+  own_.OnApplied(round);
   context_.Tell(msg::Applied{
       round, attempt, static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
       done.digest, context_.now.time_since_epoch().count()});

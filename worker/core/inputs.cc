@@ -90,17 +90,19 @@ Inputs::Entry* Inputs::FindOf(WorkerId worker, const std::function<bool(const In
 }
 
 // A worker announces at most two parts for each of the two rounds that are not closed, so four
-// buffers do; which one is no more than a habit, because carried work keeps the buffer that it lies
-// in.
+// buffers do. The same one round after round as far as it goes, so that two of them are never
+// touched; carried work keeps the buffer that it lies in.
 Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
-  const auto usual = static_cast<std::uint32_t>(2 * (ready.round.value % 2)) + ready.part.value;
-  // Who announces for a round has seen the commit of the one before; what is older is closed.
+  const auto usual = static_cast<std::uint32_t>(ready.part.value);
+  // Who announces for a round has applied the one before, if it had a part in that. It holds the
+  // attempt then, so no other is made (OwnWork::OnApplied).
   const auto free = [&](const Key& key) {
     const auto at = inputs_.find(key);
     if (at == inputs_.end()) return true;
     const Input& input = at->second;
     const PartReady& old = input.ready;
     return input.member != peer || old.round.value + 1 < ready.round.value ||
+           (old.round < ready.round && old.part == ready.part) ||
            (old.round == ready.round && (old.part == ready.part || old.plan < ready.plan)) ||
            (old.round > ready.round && old.tag < ready.tag);  // that round is open again
   };

@@ -29,6 +29,8 @@ namespace lockstep::worker {
 //
 // One worker has at most two parts in each of the two rounds that are not closed (the open one and
 // the provisional one), hence four staging buffers for each, whatever the number of rounds (I7).
+// Two of them do as a rule, one for each part: who announces a part of the open round has the one
+// before in its parameters, so that no attempt will ever ask for its part in that.
 class Inputs {
  public:
   Inputs(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
@@ -60,8 +62,7 @@ class Inputs {
  private:
   struct Key {
     WorkerId worker;
-    // Of the staging buffer: 2 * (round % 2) + part of the round in which it was announced first,
-    // or any that is free where work carried on lies there.
+    // Of the staging buffer: the part's, or any that is free where work carried on lies there.
     std::uint32_t index = 0;
     auto operator<=>(const Key&) const = default;
   };

@@ -33,7 +33,7 @@ void OwnWork::OnPlan(const Plan& plan) {
   rounds_.At(plan.round).given = std::move(given);
 }
 
-// What is sealed stays until the round is closed: another attempt at it sums the same parts.
+// What is sealed stays while the round may have another attempt, which sums the same parts.
 void OwnWork::OnCommit(const msg::Commit& commit) {
   if (!commit.next || !commit.next->carries) {
     Stop(commit.round.Next());  // what an attempt before had carried on is void as well
@@ -43,6 +43,12 @@ void OwnWork::OnCommit(const msg::Commit& commit) {
   // The rounds before are closed: no attempt at them will be made.
   for (Contribution& c : contributions_) {
     if (c.round < commit.round) c.dropped = true;
+  }
+}
+
+void OwnWork::OnApplied(RoundId round) {
+  for (Contribution& c : contributions_) {
+    if (c.round <= round) c.dropped = true;
   }
 }
 

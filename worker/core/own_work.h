@@ -25,8 +25,9 @@ namespace lockstep::worker {
 // sealed. It is in one of these places at a time, so it counts at most once (I2).
 //
 // The life of a part: open while units are added, sealed with the last one of them, told to the
-// coordinator and announced to the owners, kept until its round is closed. Two parts are all that a
-// worker has in a round: whatever is given to it after the first seal goes into the second.
+// coordinator and announced to the owners, kept until its round is applied here, or closed. Two
+// parts are all that a worker has in a round: whatever is given to it after the first seal goes
+// into the second.
 //
 // Threads: all of this runs on the data thread; the compute thread touches the queue alone, and the
 // buffers that StartWork names.
@@ -51,6 +52,10 @@ class OwnWork {
   // before it is needed. Unless the next round carries its work on, and this worker is in no part
   // of the commit: then what it has belongs to the next round.
   void OnCommit(const msg::Commit& commit);
+  // The round is in the parameters, out of all sums of an attempt. While this worker lives it is
+  // the holder of that attempt, and no other one is made; if it goes, so do its parts, which no
+  // other attempt takes then. So nobody will ask for them again.
+  void OnApplied(RoundId round);
   void OnUnitDone(const event::UnitDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -109,8 +114,8 @@ class OwnWork {
     bool sealed = false;
   };
   // One part, in a buffer of its own. It is written by the compute thread until it is sealed, then
-  // read by owners until its round is closed. It keeps its buffer while it is dropped and the
-  // compute thread may still be adding to it.
+  // read by owners until its round is applied here, or closed. It keeps its buffer while it is
+  // dropped and the compute thread may still be adding to it.
   struct Contribution {
     std::uint32_t work = 0;
     RoundId round;

@@ -28,9 +28,11 @@ namespace lockstep::worker {
 // --- memory
 // -----------------------------------------------------------------------------------------------
 
-// Contributions: two parts of the open round and of the one before it, and a spare one while a
-// served send pins one of them. Sums: the open round, the provisional one, two closed ones (sums
-// are kept for one round after theirs is closed, and a late worker takes them in order).
+// Contributions: two parts of the open round and of the one before it (which go when that is
+// applied), and a spare one while a served send pins one of them. Sums: the open round, the
+// provisional one, two closed ones (sums are kept for one round after theirs is closed, and a late
+// worker takes them in order). Always the first that is free is taken, so that the others are never
+// touched unless they are needed.
 inline constexpr std::uint32_t kContributionBuffers = 5;
 inline constexpr std::uint32_t kSumBuffers = 4;
 inline constexpr std::uint32_t kStateOutBuffers = 2;
@@ -38,7 +40,7 @@ inline constexpr std::uint32_t kStateOutBuffers = 2;
 enum class BufferKind : std::uint8_t {
   kContribution,  // index < kContributionBuffers; parameter_count floats; peers may map it
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
-  kStaging,       // pieces of one contributor: index < 4, usually 2 * (round % 2) + part;
+  kStaging,       // pieces of one contributor: index < 4, usually the part;
                   // parameter_count floats, of which only the slices that this worker owns are
                   // ever touched
   kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
