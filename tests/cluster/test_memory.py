@@ -100,14 +100,16 @@ class Memory(ClusterTest):
 
     def test_mapped(self):
         for one in self.accounts():
-            self.check(one, state=1 + S, contributions=5, sums=4, staging=0, snapshots=2 + S, copies=0)
+            # Of the sums what a worker has owned of three rounds, or four where one is late. Which share that is depends on how busy the
+            # machine is: one in N - 1 where one of them is slow and owns nothing.
+            self.check(one, state=1 + S, contributions=1, sums=4 / (WORKERS - 1), staging=0, snapshots=1 + S, copies=0)
 
     def test_over_a_network(self):
         # Of each other one what this worker has owned: a share in N, or on a busy machine, where one of them is slow and owns less or
         # nothing, in N - 1.
-        staging = 2
+        staging = 1
         for one in self.accounts(exchange__mapping="off", exchange__transport="tcp"):
-            self.check(one, state=1 + S, contributions=2, sums=3, staging=staging, snapshots=2 + S, copies=0)
+            self.check(one, state=1 + S, contributions=1, sums=3, staging=staging, snapshots=1 + S, copies=0)
 
 
 if __name__ == "__main__":

@@ -31,25 +31,21 @@ Result<UniqueFd> MakeFile() {
   return fd;
 }
 
-// The kernel would fill the machine's memory before it says no, and then kill for it; so ask first.
-// A size beyond RLIMIT_FSIZE would not be an error but a signal.
-Status CheckSize(std::uint64_t bytes) {
+// A size beyond RLIMIT_FSIZE would not be an error but a signal; what there is no memory for, a
+// process that is killed, in the middle of the job.
+Status CheckSize(std::uint64_t bytes, std::uint64_t needed) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("an arena of {} bytes is over the limit of {} bytes on file sizes",
                              bytes, limit.rlim_cur)};
   }
-  return CheckMemory(bytes, "an arena");
+  return CheckMemory(needed, "an arena");
 }
 
 // In steps, as a signal makes the kernel take back the whole of an interrupted one.
 Status Allocate(int fd, std::uint64_t bytes) {
   constexpr std::uint64_t kStep = 64u << 20;
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    return SystemError(ErrorCode::kUnavailable,
-                       fmt::format("cannot size an arena to {} bytes", bytes), errno);
-  }
   for (std::uint64_t at = 0; at < bytes;) {
     const std::uint64_t step = std::min(kStep, bytes - at);
     const int failed = posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(step));
@@ -63,18 +59,26 @@ Status Allocate(int fd, std::uint64_t bytes) {
   return {};
 }
 
+Status Size(int fd, std::uint64_t bytes) {
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    return SystemError(ErrorCode::kUnavailable,
+                       fmt::format("cannot size an arena to {} bytes", bytes), errno);
+  }
+  return TouchingAHoleMayFail() ? Allocate(fd, bytes) : Status{};
+}
+
 }  // namespace
 
 Result<Arena> Arena::Create(std::span<const BlockSpec> specs, DeviceSharing* device) {
   auto layout = PlanLayout(specs, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
                            device ? BlocksIn::kDeviceMemory : BlocksIn::kHostMemory);
   if (!layout) return layout.error();
-  if (Status fits = CheckSize(layout->total_bytes); !fits) return fits.error();
+  std::uint64_t needed = layout->total_bytes;
+  for (const BlockSpec& spec : specs) needed -= spec.spare && device == nullptr ? spec.bytes : 0;
+  if (Status fits = CheckSize(layout->total_bytes, needed); !fits) return fits.error();
   auto fd = MakeFile();
   if (!fd) return fd.error();
-  if (Status allocated = Allocate(fd->get(), layout->total_bytes); !allocated) {
-    return allocated.error();
-  }
+  if (Status sized = Size(fd->get(), layout->total_bytes); !sized) return sized.error();
   auto mapping = Mapping::Map(fd->get(), layout->total_bytes, PROT_READ | PROT_WRITE);
   if (!mapping) return mapping.error();
   // FUTURE_WRITE leaves the mapping just made as the only way to write: a descriptor opened

@@ -4,10 +4,12 @@
 // Its blocks lie in a device's memory when the owner computes there, for the peers' devices to
 // read; the rest is as follows in both cases.
 //
-// It is a memory file of fixed size. All its pages are allocated at creation, so that too little
-// memory is an error there and never a SIGBUS later; it is sealed against shrinking and growing,
-// and against any writer but the mapping that this object holds. Peers that have it mapped
-// (peer_arena.h) keep it alive, whatever becomes of the owner.
+// It is a memory file of fixed size. A page takes memory once it is written, and from then on: what
+// is never used costs nothing. Too little memory for what is not spare is an error at creation, and
+// where the kernel grants no page beyond what it has (vm.overcommit_memory = 2), so that writing
+// one could be a SIGBUS, all are allocated there. It is sealed against shrinking and growing, and
+// against any writer but the mapping that this object holds; that seal also forbids to give pages
+// back. Peers that have it mapped (peer_arena.h) keep it alive, whatever becomes of the owner.
 //
 // Each block has a generation that says what lies in it. The owner writes so:
 //

@@ -59,6 +59,7 @@ struct BlockSpec {
   std::string name;
   std::uint64_t bytes = 0;
   bool page_aligned = false;  // else aligned to kBlockAlignment
+  bool spare = false;         // perhaps never written: there need not be memory for it
 };
 
 // Where a block lies.

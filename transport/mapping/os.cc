@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 
 namespace lockstep::transport {
@@ -14,7 +15,7 @@ UniqueFd::~UniqueFd() {
 }
 
 Result<Mapping> Mapping::Map(int fd, std::size_t bytes, int protection) {
-  void* base = mmap(nullptr, bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+  void* base = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     return SystemError(ErrorCode::kUnavailable, fmt::format("cannot map {} bytes", bytes), errno);
   }
@@ -23,6 +24,12 @@ Result<Mapping> Mapping::Map(int fd, std::size_t bytes, int protection) {
 
 Mapping::~Mapping() {
   if (base_ != nullptr) munmap(base_, bytes_);
+}
+
+bool TouchingAHoleMayFail() {
+  std::ifstream in("/proc/sys/vm/overcommit_memory");
+  int mode = 0;
+  return in >> mode && mode == 2;
 }
 
 Error SystemError(ErrorCode code, const std::string& what, int error_number) {

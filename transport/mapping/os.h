@@ -30,8 +30,7 @@ class UniqueFd {
 // A shared mapping of a whole file, unmapped at the end.
 class Mapping {
  public:
-  // `protection` as of mmap(2). Page tables are filled at once, so that no later round pays for the
-  // faults.
+  // `protection` as of mmap(2). A page that the file lacks comes to be where it is touched.
   static Result<Mapping> Map(int fd, std::size_t bytes, int protection);
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -50,6 +49,10 @@ class Mapping {
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+// A page of a memory file that is touched first may be one that the kernel does not grant, and that
+// is a SIGBUS: vm.overcommit_memory is 2. Else such a page is as any other memory.
+bool TouchingAHoleMayFail();
 
 // "what: No such file or directory", from errno or an error number like it.
 Error SystemError(ErrorCode code, const std::string& what, int error_number);

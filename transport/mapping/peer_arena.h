@@ -33,8 +33,8 @@ namespace lockstep::transport {
 class PeerArena {
  public:
   // Maps what somebody sent. Nothing about `fd` is believed: it must be a memory file that can
-  // neither shrink, nor grow, nor be written through a new mapping, be allocated in full, and hold
-  // an arena with this nonce. kInvalid otherwise.
+  // neither shrink, nor grow, nor be written through a new mapping, be allocated in full where the
+  // kernel may not grant a page later, and hold an arena with this nonce. kInvalid otherwise.
   static Result<PeerArena> FromFd(const UniqueFd& fd, const ArenaNonce& nonce);
   // The same of an arena whose blocks lie in the memory of a device of `device`'s kind.
   // kUnavailable where that cannot be mapped. `device` outlives what is returned.

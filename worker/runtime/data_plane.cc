@@ -286,6 +286,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                            buffers_.snapshot(a.tensor, action::SnapshotKind::kCheckpoint)) +
                        a.offset;
     chunk.bytes.assign(from, from + a.bytes);
+    if (a.offset + a.bytes == layout_.parameter_count() * sizeof(float)) {
+      buffers_.DropSnapshot(a.tensor, action::SnapshotKind::kCheckpoint);
+    }
     setup_.to_coordinator(std::move(chunk), [this] { Post(event::ChunkUploaded{}); });
   }
 

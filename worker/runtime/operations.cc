@@ -179,6 +179,7 @@ event::OpDone Operations::Run(const action::Apply& apply) {
                               .learning_rate = apply.learning_rate,
                               .fraction = apply.fraction,
                               .steps = apply.steps};
+  ++updates_;
   float* parameters = buffers_.parameters();
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
@@ -212,7 +213,8 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
   const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    float* to = buffers_.snapshot(t, take.kind);
+    float* to = buffers_.BeginSnapshot(t, take.kind, updates_);
+    if (to == nullptr) continue;
     const float* from = buffers_.At({BufferKind::kState, t, {}});
     if (checkpoint) {
       memory_.ToHost(to, from, layout_.parameter_count() * sizeof(float));
@@ -221,6 +223,7 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
     }
   }
   memory_.Finish();
+  if (checkpoint) buffers_.NoteAccount();
   event::OpDone done;
   done.op = take.op;
   return done;

@@ -81,6 +81,7 @@ class Operations {
   const PeerArenas& arenas_;
   const Optimizer& optimizer_;
   const std::uint32_t state_tensors_;
+  std::uint64_t updates_ = 0;  // how often Apply has changed the state
 };
 
 }  // namespace lockstep::worker

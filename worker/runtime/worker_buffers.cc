@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "base/free_memory.h"
@@ -57,10 +58,10 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
   if (buffers->memory().on_host()) {
-    // What no job does without: outside an arena a page is taken when it is touched, and of the
-    // shared buffers not all need be. Those of this round and of the one before it are.
-    std::uint64_t floats = 2 * (buffers->Size({BufferKind::kContribution, 0, {}}) +
-                                buffers->Size({BufferKind::kSum, 0, {}}));
+    // What no job does without: a page is taken when it is touched, and of the shared buffers not
+    // all need be. Those of this round and of the one before it are.
+    std::uint64_t floats = 0;
+    for (const BufferId& id : shared) floats += id.index < 2 ? buffers->Size(id) : 0;
     for (const BufferId& id : own) floats += buffers->Size(id);
     const std::uint64_t bytes = floats * sizeof(float);
     const Status fits =
@@ -73,7 +74,8 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     for (const BufferId& id : shared) {
       specs.push_back({.name = BlockName(id),
                        .bytes = buffers->Size(id) * sizeof(float),
-                       .page_aligned = true});
+                       .page_aligned = true,
+                       .spare = id.index >= 2});
     }
     auto made = transport::Arena::Create(specs, buffers->memory().sharing());
     if (!made) return made.error();
@@ -129,15 +131,36 @@ float* WorkerBuffers::At(const BufferId& buffer) {
   return reinterpret_cast<float*>(found->second.data());
 }
 
-float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) {
-  const auto key = std::pair(kind, tensor);
+float* WorkerBuffers::BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind,
+                                    std::uint64_t update) {
+  ExchangeMemory& memory = kind == action::SnapshotKind::kCheckpoint ? host_ : *memory_;
   const std::lock_guard lock(mutex_);
-  auto found = snapshots_.find(key);
-  if (found == snapshots_.end()) {
-    ExchangeMemory& memory = kind == action::SnapshotKind::kCheckpoint ? host_ : *memory_;
-    found = snapshots_.emplace(key, TakeParameters(memory)).first;
+  Snapshot& snapshot = snapshots_[{kind, tensor}];
+  snapshot.update = update;
+  if (kind != action::SnapshotKind::kCompute && memory_->on_host()) {
+    const auto other = snapshots_.find({kind == action::SnapshotKind::kCheckpoint
+                                            ? action::SnapshotKind::kEvaluation
+                                            : action::SnapshotKind::kCheckpoint,
+                                        tensor});
+    if (other != snapshots_.end() && other->second.update == update) {
+      snapshot.pages = other->second.pages;
+      return nullptr;
+    }
   }
-  return reinterpret_cast<float*>(found->second.data());
+  if (snapshot.pages == nullptr || snapshot.pages.use_count() > 1) {
+    snapshot.pages = std::make_shared<Pages>(TakeParameters(memory));
+  }
+  return reinterpret_cast<float*>(snapshot.pages->data());
+}
+
+const float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind kind) {
+  const std::lock_guard lock(mutex_);
+  return reinterpret_cast<const float*>(snapshots_.at({kind, tensor}).pages->data());
+}
+
+void WorkerBuffers::DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind) {
+  const std::lock_guard lock(mutex_);
+  snapshots_.erase({kind, tensor});
 }
 
 MemoryAccount WorkerBuffers::Backed() {
@@ -169,7 +192,9 @@ MemoryAccount WorkerBuffers::Backed() {
         break;
     }
   }
-  for (const auto& [which, pages] : snapshots_) account.snapshots += pages.backed();
+  std::set<const Pages*> snapshots;
+  for (const auto& [which, snapshot] : snapshots_) snapshots.insert(snapshot.pages.get());
+  for (const Pages* pages : snapshots) account.snapshots += pages->backed();
   return account;
 }
 

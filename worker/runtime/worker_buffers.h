@@ -3,9 +3,9 @@
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
-// when peers map it. Staging is made when the first piece of a contributor comes, so never for one
-// that is mapped; on the host it takes memory where it is written: the slices that this worker
-// owns.
+// when peers map it; a page of them takes memory once it was written. Staging is made when the
+// first piece of a contributor comes, so never for one that is mapped; on the host it takes memory
+// where it is written: the slices that this worker owns.
 #pragma once
 
 #include <cstddef>
@@ -70,14 +70,22 @@ class WorkerBuffers {
   std::uint64_t Size(const BufferId& buffer) const;
 
   // What takes memory now, and what did when it was the most of all times that were noted. Memory
-  // grows until something is given back, so whoever does that notes it before. Any thread.
+  // grows, but for snapshots that are dropped, so it is noted when those have been taken, and at
+  // the end. Any thread.
   MemoryAccount Backed();
   void NoteAccount();
   MemoryAccount peak();
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
-  // Made at its first use; tensor 0: the parameters. Any thread. kCheckpoint: the host's memory.
-  float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
+  // Snapshots of tensors, 0: the parameters. kCheckpoint: in the host's memory. Any thread, but not
+  // two for the same one.
+  //
+  // Where the tensor as it is after `update` is to be copied to; null: there is nothing to do,
+  // because the other kind has that very copy, which is now both's. (kCompute is never shared.)
+  float* BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind, std::uint64_t update);
+  const float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
+  // Nobody reads it any more.
+  void DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind);
 
   // The buffer as a region of `transport`, registered at its first use. The transport's data
   // thread.
@@ -101,7 +109,11 @@ class WorkerBuffers {
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;
-  std::map<std::pair<action::SnapshotKind, std::uint32_t>, Pages> snapshots_;
+  struct Snapshot {
+    std::shared_ptr<Pages> pages;  // perhaps another kind's as well
+    std::uint64_t update = 0;
+  };
+  std::map<std::pair<action::SnapshotKind, std::uint32_t>, Snapshot> snapshots_;
   MemoryAccount peak_;
 };
 

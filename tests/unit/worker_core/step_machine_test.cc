@@ -139,6 +139,7 @@ TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
 
 TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   Begin(1);
+  const auto buffers = All<action::StartWork>()[0].parts;
   Compute(All<action::StartWork>()[0].work);
   PeerSays(PartReady{RoundId(0), PartIndex(0), 11, 0, 1, true, Attempt(0), {}});
   auto fetches = All<action::Fetch>();
@@ -173,6 +174,12 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   EXPECT_EQ(Told<msg::Applied>()->digest, 42u);
   ASSERT_EQ(All<action::StartWork>().size(), 1u);
   EXPECT_EQ(All<action::StartWork>()[0].round, RoundId(1));
+  // Nobody needs what was contributed to a round that is applied, neither here nor there.
+  EXPECT_EQ(All<action::StartWork>()[0].parts, buffers);
+  PeerSays(PartReady{RoundId(1), PartIndex(0), 12, 0, 1, true, Attempt(0), {}});
+  fetches = All<action::Fetch>();
+  ASSERT_EQ(fetches.size(), 1u);
+  EXPECT_EQ(fetches[0].to.buffer, reduce.inputs[1].source.buffer);
 }
 
 TEST_F(StepMachineTest, NoIsAPromise) {
