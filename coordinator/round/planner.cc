@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "coordinator/round/link_responses.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -178,7 +179,7 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
 // Links are judged by rounds, not by messages: an owner behind a slow link delays the contributions
 // of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
-  std::vector<LinkResponse> responses = work.Responses(job_->now);
+  std::vector<LinkResponse> responses = LinkResponses(work, job_->now);
   for (LinkResponse& response : responses) {
     response.control = job_->members.at(response.member.worker).response.mean;
   }

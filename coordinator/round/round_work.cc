@@ -19,19 +19,15 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
       index_(members.slots(), -1) {
   std::size_t units = 0;
   for (const Assignment& assignment : plan_.assignments) units += assignment.units.size();
-  units_.reserve(units);
-  holder_.reserve(units);
-  unit_sealed_.reserve(units);
-  for (const Assignment& assignment : plan_.assignments) {
-    for (const Unit& unit : assignment.units) AddUnit(unit.index, unit.range);
-  }
+  units_.Reserve(units);
   shares_.reserve(plan_.assignments.size());
   views_.reserve(plan_.assignments.size());
   for (const Assignment& assignment : plan_.assignments) {
     WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker), now)];
     for (const Unit& unit : assignment.units) {
+      units_.Add(unit.index, unit.range);
+      units_.Hold(unit.index, assignment.member.worker);
       share.queue.push_back(unit.index);
-      holder_[unit.index.value] = assignment.member.worker.value;
     }
     if (!share.queue.empty()) {
       share.given.push_back({0, static_cast<std::uint32_t>(share.queue.size())});
@@ -41,20 +37,6 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
   }
   planned_workers_ = with_units_;
   CountReceiptsAnew(members, now);
-}
-
-// Numbers of units are dense but for relaxed rounds: there the numbers of work that is carried on
-// stay, and new units fill the gaps.
-void RoundWork::AddUnit(UnitIndex unit, SampleRange range) {
-  if (unit.value >= units_.size()) {
-    units_.resize(unit.value + 1);
-    holder_.resize(unit.value + 1, -1);
-    unit_sealed_.resize(unit.value + 1, false);
-  }
-  LOCKSTEP_CHECK(range.size() > 0 && units_[unit.value].size() == 0,
-                 "I2: the number of unit {} is taken, or it has no samples", unit);
-  units_[unit.value] = range;
-  samples_ += range.size();
 }
 
 // The parts that were sealed in the round before have to be delivered anew: the owners of this
@@ -71,8 +53,8 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
     WorkerShare& share = shares_[at];
     share = from;
     for (const UnitIndex unit : share.queue) {
-      AddUnit(unit, before.RangeOf(unit));
-      holder_[unit.value] = worker.value;
+      units_.Add(unit, before.RangeOf(unit));
+      units_.Hold(unit, worker);
     }
     policies::WorkerView& view = views_[at];
     view = *before.WorkerViewOf(worker);
@@ -81,7 +63,7 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
     view.level = member.next >= plan_.round;
     for (SealedPart& part : share.parts) {
       if (part.is_void) continue;
-      for (const UnitTiming& timing : part.units) unit_sealed_[timing.unit.index.value] = true;
+      for (const UnitTiming& timing : part.units) units_.SealHeld(timing.unit.index);
       part.delivered_at.reset();
       part.ready_at = now;  // to be delivered
       ++undelivered_;
@@ -152,17 +134,6 @@ WorkerShare* RoundWork::Find(const MemberId& member) {
   return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
 }
 
-// What the round leaves to others: the units that are not in its commit, merged to ranges.
-std::vector<SampleRange> RoundWork::RangesLess(const IntervalSet& counted) const {
-  IntervalSet left;
-  for (const SampleRange& unit : units_) {
-    if (unit.size() > 0 && !counted.Intersects(unit)) {
-      LOCKSTEP_CHECK(left.Add(unit), "a range is in two units");
-    }
-  }
-  return left.Ranges();
-}
-
 std::vector<UnitIndex> RoundWork::UnitsOf(const std::vector<WorkerId>& workers) const {
   std::vector<UnitIndex> units;
   for (const WorkerId worker : workers) {
@@ -211,19 +182,16 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   if (sealed.units.empty()) return Violation("sealed a part without units");
   SealedPart part;
   for (const UnitTiming& timing : sealed.units) {
-    const std::uint32_t unit = timing.unit.index.value;
-    if (unit >= units_.size() || timing.unit.range != units_[unit] ||
-        holder_[unit] != from.id.worker.value || unit_sealed_[unit]) {
-      for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
-      return Violation(
-          fmt::format("sealed unit {} of round {}, which it does not hold", unit, plan_.round));
+    if (!units_.Seal(timing.unit, from.id.worker)) {
+      for (const UnitTiming& undo : part.units) units_.Unseal(undo.unit.index);
+      return Violation(fmt::format("sealed unit {} of round {}, which it does not hold",
+                                   timing.unit.index.value, plan_.round));
     }
-    unit_sealed_[unit] = true;
-    part.samples += units_[unit].size();
+    part.samples += timing.unit.range.size();
     part.units.push_back(timing);
   }
   if (part.samples != sealed.samples) {
-    for (const UnitTiming& undo : part.units) unit_sealed_[undo.unit.index.value] = false;
+    for (const UnitTiming& undo : part.units) units_.Unseal(undo.unit.index);
     return Violation(fmt::format("sealed {} samples in units of {}", sealed.samples, part.samples));
   }
   part.loss_sum = sealed.loss_sum;
@@ -260,8 +228,7 @@ void RoundWork::Skip(WorkerId worker, PartIndex index) {
 // An exact round (the last of its epoch) closes only when it counts this many, so that the epoch is
 // whole but for what was dropped (I2).
 std::uint64_t RoundWork::SamplesWanted() const {
-  std::uint64_t wanted = samples_;
-  for (const UnassignedUnit& orphan : left_out_) wanted -= RangeOf(orphan.unit).size();
+  std::uint64_t wanted = units_.samples() - units_.SamplesLeftOut();
   for (const Skipped& part : skipped_) wanted -= part.range.size();
   return wanted;
 }
@@ -378,22 +345,19 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
       view.units_taken = std::max(view.units_taken, revoked.from);
     }
   } else {
-    std::size_t begin = 0;
-    auto given = share->given.begin();
-    for (; given != share->given.end() && given->order != revoked.order; ++given) {
-      begin += given->units;
+    const auto refused = share->PositionsOf(revoked.order);
+    if (!refused) return GivenBack{};
+    if (refused->first != first) {
+      return Violation(
+          fmt::format("refused units at position {} that are at {}", first, refused->first));
     }
-    if (given == share->given.end() || given->order == 0) return GivenBack{};
-    if (begin != first) {
-      return Violation(fmt::format("refused units at position {} that are at {}", first, begin));
-    }
-    last = first + given->units;
+    last = refused->second;
   }
   for (std::size_t i = first; i < last; ++i) {
-    if (unit_sealed_[share->queue[i].value]) return Violation("gave back a unit it has sealed");
+    if (units_.sealed(share->queue[i])) return Violation("gave back a unit it has sealed");
   }
-  for (std::size_t i = first; i < last; ++i) holder_[share->queue[i].value] = -1;
   back.units = share->Cut(first, last);
+  for (const UnitIndex unit : back.units) units_.Release(unit);
   if (answer) {
     share->revoke.reset();
     LOCKSTEP_CHECK(pending_revokes_ > 0, "round {}: an answer to no revoke", round());
@@ -404,26 +368,6 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
   }
   RenewView(*share, started_);
   return back;
-}
-
-// Orders whose units are all gone are forgotten, so that a later refusal of them is stale.
-std::vector<UnitIndex> WorkerShare::Cut(std::size_t first, std::size_t last) {
-  LOCKSTEP_CHECK(first <= last && last <= queue.size(), "units {} to {} of {}", first, last,
-                 queue.size());
-  const auto from = queue.begin() + static_cast<std::ptrdiff_t>(first);
-  const auto to = queue.begin() + static_cast<std::ptrdiff_t>(last);
-  std::vector<UnitIndex> units(from, to);
-  queue.erase(from, to);
-  std::size_t begin = 0;
-  for (GivenUnits& part : given) {
-    const std::size_t end = begin + part.units;
-    const std::size_t cut_from = std::clamp(first, begin, end);
-    const std::size_t cut_to = std::clamp(last, begin, end);
-    part.units -= static_cast<std::uint32_t>(cut_to - cut_from);
-    begin = end;
-  }
-  std::erase_if(given, [](const GivenUnits& part) { return part.units == 0; });
-  return units;
 }
 
 void RoundWork::SetOwners(OwnerMap map, const Members& members, Time now) {
@@ -441,7 +385,7 @@ void RoundWork::CountReceiptsAnew(const Members& members, Time now) {
   for (WorkerShare& share : shares_) UpdateDelivered(&share, now);
 }
 
-// The one place where a unit gets a holder after the plan, and so the one that keeps I2.
+// A taker that was not in the round is from now on.
 void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
                      std::uint32_t order, const Members& members, Time now) {
   if (index_[to.id.worker.value] < 0) {
@@ -450,50 +394,34 @@ void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
   }
   const auto at = static_cast<std::size_t>(index_[to.id.worker.value]);
   WorkerShare& share = shares_[at];
-  LOCKSTEP_CHECK(share.member == to.id && share.HasRoom() && !views_[at].fenced,
-                 "worker {} cannot take units", to.id.worker);
-  LOCKSTEP_CHECK(!units.empty() && (share.given.empty() || share.given.back().order < order),
-                 "worker {}: order {} gives nothing or is older than the last one", to.id.worker,
-                 order);
+  LOCKSTEP_CHECK(share.member == to.id && !views_[at].fenced,
+                 "I2: worker {} is fenced or another incarnation, and is given units",
+                 to.id.worker);
+  std::vector<UnitIndex> numbers;
+  numbers.reserve(units.size());
   for (const UnassignedUnit& given : units) {
-    const UnitIndex unit = given.unit;
-    LOCKSTEP_CHECK(holder_[unit.value] == -1 && !unit_sealed_[unit.value],
-                   "I2: unit {} is given away while worker {} has it", unit, holder_[unit.value]);
-    holder_[unit.value] = to.id.worker.value;
-    share.queue.push_back(unit);
-    if (given.from != to.id.worker) moved_.push_back({given.from, to.id.worker, RangeOf(unit)});
+    units_.Hold(given.unit, to.id.worker);
+    numbers.push_back(given.unit);
+    if (given.from != to.id.worker) {
+      moved_.push_back({given.from, to.id.worker, RangeOf(given.unit)});
+    }
   }
-  share.given.push_back({order, static_cast<std::uint32_t>(units.size())});
+  share.Append(order, numbers);
   RenewView(share, now);
 }
 
-std::vector<UnassignedUnit> RoundWork::TakeUnassigned() { return std::exchange(unassigned_, {}); }
-
-void RoundWork::LeaveUnassignedOut() {
-  left_out_.insert(left_out_.end(), unassigned_.begin(), unassigned_.end());
-  unassigned_.clear();
-}
-
-// The numbers of its parts stay used up: what it has sent under them may still be under way to
-// owners, and must not be taken for what it computes later.
+// Its contribution is void: what it skipped is computed again as well, by others.
 void RoundWork::Unassign(WorkerShare* share) {
   std::erase_if(skipped_, [&](const Skipped& part) { return part.worker == share->member.worker; });
   for (const UnitIndex unit : share->queue) {
-    holder_[unit.value] = -1;
-    unit_sealed_[unit.value] = false;
-    unassigned_.push_back({unit, share->member.worker});
+    units_.Release(unit);
+    units_.Unassign({unit, share->member.worker});
   }
-  for (SealedPart& part : share->parts) {
-    if (!part.is_void && !part.delivered_at) --undelivered_;
-    part = SealedPart{};
-    part.is_void = true;
-  }
-  share->queue.clear();
-  share->given.clear();
-  share->sealed_units = 0;
-  share->refused = false;
   if (share->revoke) --pending_revokes_;
-  share->revoke.reset();
+  const std::uint32_t waited = share->Void();
+  LOCKSTEP_CHECK(waited <= undelivered_, "round {}: {} parts are void and {} were waited for",
+                 round(), waited, undelivered_);
+  undelivered_ -= waited;
   DropAnsweredRevokes();
   RenewView(*share, started_);
 }
@@ -547,9 +475,7 @@ void RoundWork::Unfence(WorkerId worker, Time now) {
 // Without this a round of which everything was left out could never close: there would be no part
 // to commit, and nobody would have anything to do.
 void RoundWork::TakeBackLeftOut() {
-  if (with_units_ > 0 || pending_revokes_ > 0) return;
-  unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
-  left_out_.clear();
+  if (with_units_ == 0 && pending_revokes_ == 0) units_.TakeBackLeftOut();
 }
 
 // The round's units stay the same ones, their samples are out already. The attempt of the plan is
@@ -568,11 +494,9 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
     view.base = plan_.round;
     Unfence(share.member.worker, now);
   }
-  unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
-  left_out_.clear();
-  const auto units = static_cast<std::size_t>(
-      std::ranges::count_if(units_, [](const SampleRange& range) { return range.size() > 0; }));
-  LOCKSTEP_CHECK(unassigned_.size() == units, "I2: a unit of round {} is lost", plan_.round);
+  units_.TakeBackLeftOut();
+  LOCKSTEP_CHECK(units_.unassigned().size() == units_.count(), "I2: a unit of round {} is lost",
+                 plan_.round);
   last_sealed_.reset();
   moved_.clear();
   started_ = now;
@@ -640,7 +564,7 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
   view.takes_units = share.HasRoom() && !view.fenced;
   view.revoking = share.revoke.has_value();
   view.samples_given = 0;
-  for (const UnitIndex unit : share.queue) view.samples_given += units_[unit.value].size();
+  for (const UnitIndex unit : share.queue) view.samples_given += RangeOf(unit).size();
   view.parts.clear();
   bool all_delivered = share.sealed_units == share.queue.size();
   for (std::size_t i = 0; i < share.parts.size(); ++i) {
@@ -675,54 +599,6 @@ void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time n
   }
 }
 
-// An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
-// slow contributors say nothing about the owner. A contributor that is still not delivered counts
-// with the time that has passed, so that who never answers does not look quick.
-std::vector<LinkResponse> RoundWork::Responses(Time now) const {
-  const PartIndex first(0);
-  std::vector<LinkResponse> responses;
-  std::vector<std::size_t> at(index_.size(), index_.size());  // in `responses`, by slot
-  std::vector<WorkerId> missing;
-  std::size_t sealed = 0;
-  for (const WorkerShare& share : shares_) {
-    const SealedPart* part = Part(share.member.worker, first);
-    if (part == nullptr) continue;
-    ++sealed;
-    if (!part->delivered_at) missing.push_back(share.member.worker);
-    at[share.member.worker.value] = responses.size();
-    responses.push_back({.member = share.member,
-                         .receipts = std::nullopt,
-                         .delivery = part->delivered_at.value_or(now) - part->ready_at,
-                         .delivered = part->delivered_at.has_value()});
-  }
-  for (const OwnerShare& share : plan_.owners.owners) {
-    const WorkerId owner = share.owner.worker;
-    std::vector<Duration> late = receipts_late_[owner.value];
-    for (const WorkerId contributor : missing) {
-      if (delivery_.Lacks(owner, contributor, first)) {
-        late.push_back(now - Part(contributor, first)->ready_at);
-      }
-    }
-    // The others are mapped with it: received when ready, which is sooner than all of `late`.
-    const std::size_t all = std::max(late.size(), sealed - (Part(owner, first) != nullptr ? 1 : 0));
-    if (all == 0) continue;
-    const std::size_t at_once = all - late.size();
-    Duration response_time{};
-    if (const std::size_t quartile = (all - 1) / 4; quartile >= at_once) {
-      const auto place = late.begin() + static_cast<std::ptrdiff_t>(quartile - at_once);
-      std::nth_element(late.begin(), place, late.end());
-      response_time = *place;
-    }
-    std::size_t& response = at[owner.value];
-    if (response == at.size()) {
-      response = responses.size();
-      responses.push_back({.member = share.owner, .receipts = {}, .delivery = {}});
-    }
-    responses[response].receipts = response_time;
-  }
-  return responses;
-}
-
 // Costs O(1): the views are kept up to date by each change.
 policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) const {
   policies::RoundView view;
@@ -736,7 +612,7 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   view.with_units = with_units_;
   view.finished = finished_;
   view.pending_revokes = pending_revokes_;
-  view.samples_planned = samples_;
+  view.samples_planned = units_.samples();
   view.workers = views_;
   return view;
 }
@@ -760,7 +636,7 @@ void RoundWork::ViewIfDelivered(Time now, std::uint32_t configured_workers,
 // By recount, from the shares alone: with it a test sees the step in which an account goes wrong,
 // not the round in which a sum is.
 void RoundWork::CheckInvariants() const {
-  std::vector<std::uint32_t> places(units_.size());
+  UnitTable::Recount units(units_);
   std::uint32_t with_units = 0;
   std::uint32_t finished = 0;
   std::uint32_t undelivered = 0;
@@ -775,32 +651,13 @@ void RoundWork::CheckInvariants() const {
                    "round {}: the shares are not ascending by worker", round());
     std::uint32_t sealed = 0;
     for (const UnitIndex unit : share.queue) {
-      ++places[unit.value];
-      sealed += unit_sealed_[unit.value] ? 1 : 0;
-      LOCKSTEP_CHECK(holder_[unit.value] == worker.value,
-                     "I2: unit {} is in the queue of worker {}"
-                     " and held by {}",
-                     unit, worker, holder_[unit.value]);
+      units.InQueueOf(worker, unit);
+      sealed += units_.sealed(unit) ? 1 : 0;
     }
     LOCKSTEP_CHECK(sealed == share.sealed_units, "round {}: worker {} has sealed {} units, not {}",
                    round(), worker, sealed, share.sealed_units);
-    std::size_t given = 0;
-    for (std::size_t g = 0; g < share.given.size(); ++g) {
-      given += share.given[g].units;
-      LOCKSTEP_CHECK(g == 0 || share.given[g - 1].order < share.given[g].order,
-                     "round {}: the orders of worker {} do not ascend", round(), worker);
-    }
-    LOCKSTEP_CHECK(given == share.queue.size(), "round {}: worker {} was given {} units and has {}",
-                   round(), worker, given, share.queue.size());
-    LOCKSTEP_CHECK(share.parts.size() <= kMaxParts, "I7: worker {} has {} parts", worker,
-                   share.parts.size());
-    for (const SealedPart& part : share.parts) {
-      LOCKSTEP_CHECK(part.is_void == part.units.empty(),
-                     "round {}: a part of worker {} is void and"
-                     " has units, or neither",
-                     round(), worker);
-      undelivered += !part.is_void && !part.delivered_at ? 1 : 0;
-    }
+    share.CheckInvariants();
+    undelivered += share.undelivered();
     LOCKSTEP_CHECK(view.units_done <= view.units_taken && view.units_taken <= view.units_given &&
                        view.units_given == share.queue.size(),
                    "round {}: worker {} has done {} units, taken {}, was given {} of {}", round(),
@@ -819,19 +676,7 @@ void RoundWork::CheckInvariants() const {
                  undelivered_, pending_revokes_);
   LOCKSTEP_CHECK(asked_.empty() == (revokes == 0), "round {}: a revoke without a deadline",
                  round());
-  for (const std::vector<UnassignedUnit>* units : {&unassigned_, &left_out_}) {
-    for (const UnassignedUnit& unassigned : *units) {
-      ++places[unassigned.unit.value];
-      LOCKSTEP_CHECK(holder_[unassigned.unit.value] == -1,
-                     "I2: unit {} is unassigned and held by "
-                     "worker {}",
-                     unassigned.unit, holder_[unassigned.unit.value]);
-    }
-  }
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    LOCKSTEP_CHECK(places[unit] == (units_[unit].size() > 0 ? 1u : 0u),
-                   "I2: unit {} of round {} is in {} places", unit, round(), places[unit]);
-  }
+  units.AtEnd();
   for (const OwnerShare& owner : plan_.owners.owners) {
     LOCKSTEP_CHECK(delivery_.IsOwner(owner.owner.worker),
                    "round {}: receipts of owner {} are not"

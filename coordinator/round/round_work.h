@@ -9,14 +9,15 @@
 //
 // Invariants:
 //   I2  each unit is at each time with exactly one of: one share's queue, the unassigned ones, the
-//       ones that are left out. It changes hands only through Give, which wants it unassigned.
-//       What is skipped stays in its share's queue: nobody computes it again.
+//       ones that are left out (UnitTable). What is skipped stays in its share's queue: nobody
+//       computes it again.
 //   -   an order (Revoke, Assign, FenceRound) has a number above all earlier ones; an answer to any
 //       but the one that is awaited is stale and changes nothing.
 //   -   the running counts (with units, finished, undelivered, pending revokes) are what a recount
 //       of the shares gives; CheckInvariants recounts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -32,70 +33,11 @@
 #include "coordinator/membership/members.h"
 #include "coordinator/record/records.h"
 #include "coordinator/round/delivery.h"
-#include "coordinator/round/owner_weights.h"
+#include "coordinator/round/unit_table.h"
+#include "coordinator/round/worker_share.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
-
-// Invariant: a void part has no units and is never delivered; its number stays used up, so that
-// what the worker sent under it is not taken for a later part.
-struct SealedPart {
-  bool is_void = false;  // its worker was fenced since, or it is not finite
-  std::uint64_t samples = 0;
-  double loss_sum = 0;
-  std::vector<UnitTiming> units;
-  ClockOffset clock;  // of the worker, for its units' times
-  Time ready_at;
-  std::optional<Time> delivered_at;  // under the present owner map
-};
-
-// A revoke that waits for its answer. While it does nothing is given to its worker, so that both
-// ends count the same queue positions.
-struct PendingRevoke {
-  struct Taker {
-    MemberId member;
-    std::uint32_t units = 0;
-  };
-  std::vector<Taker> takers;  // none: the round does without the units
-  std::uint32_t from = 0;     // position
-  std::uint32_t order = 0;
-  Time asked;
-};
-
-// Units that came to a member by one order, one behind the other in its queue.
-struct GivenUnits {
-  std::uint32_t order = 0;  // 0: the plan
-  std::uint32_t units = 0;  // > 0
-};
-
-// What one member has to do with the round.
-// Invariants: `given` adds up to `queue` and its orders ascend; of the queue's units exactly
-// `sealed_units` are sealed; there are at most kMaxParts parts, and behind the last one nothing is
-// appended.
-struct WorkerShare {
-  MemberId member;
-  std::vector<UnitIndex> queue;    // what it was given, less what it gave back
-  std::vector<GivenUnits> given;   // the queue, by order
-  std::vector<SealedPart> parts;   // sealed, at most kMaxParts
-  std::uint32_t sealed_units = 0;  // of the queue
-  std::uint32_t fence_order = 0;
-  bool fence_answered = false;  // fenced, and it has said that it holds nothing any more
-  bool refused = false;         // an Assign: both of its parts are being sealed
-  Attempt plan;                 // Plan::attempt of the round in which it was given its work
-  std::optional<PendingRevoke> revoke;
-
-  // Takes positions [first, last) out of the queue.
-  std::vector<UnitIndex> Cut(std::size_t first, std::size_t last);
-  // Behind the second part nothing can be appended. Whether the worker has begun to seal it is not
-  // known here: what comes too late is refused, and goes elsewhere.
-  bool HasRoom() const { return parts.size() < kMaxParts && !refused && !revoke; }
-};
-
-// A unit that nobody has, and who had it.
-struct UnassignedUnit {
-  UnitIndex unit;
-  WorkerId from;
-};
 
 class RoundWork {
  public:
@@ -129,10 +71,10 @@ class RoundWork {
             const Members& members, Time now);
   void BeginRevoke(WorkerId worker, PendingRevoke revoke);
   void ExtendRevoke(WorkerId worker, Time now);  // as if it were asked only now
-  void AddUnassigned(UnassignedUnit unit) { unassigned_.push_back(unit); }
-  void AddLeftOut(UnassignedUnit unit) { left_out_.push_back(unit); }
-  std::vector<UnassignedUnit> TakeUnassigned();
-  void LeaveUnassignedOut();
+  void AddUnassigned(UnassignedUnit unit) { units_.Unassign(unit); }
+  void AddLeftOut(UnassignedUnit unit) { units_.LeaveOut(unit); }
+  std::vector<UnassignedUnit> TakeUnassigned() { return units_.TakeUnassigned(); }
+  void LeaveUnassignedOut() { units_.LeaveUnassignedOut(); }
   // Its contribution is void; all units it held are unassigned. It is out of the round.
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.
@@ -164,7 +106,7 @@ class RoundWork {
   const Plan& plan() const { return plan_; }
   const OwnerMap& owners() const { return plan_.owners; }
   const Delivery& delivery() const { return delivery_; }
-  const std::vector<UnassignedUnit>& unassigned() const { return unassigned_; }
+  const std::vector<UnassignedUnit>& unassigned() const { return units_.unassigned(); }
   std::optional<Time> last_sealed() const { return last_sealed_; }
   std::uint32_t undelivered() const { return undelivered_; }
   std::uint32_t pending_revokes() const { return pending_revokes_; }
@@ -180,17 +122,24 @@ class RoundWork {
   };
   void ViewIfDelivered(Time now, std::uint32_t configured_workers, Hypothetical* out) const;
 
-  // Of all that have sealed a part or own; `control` is left open.
-  std::vector<LinkResponse> Responses(Time now) const;
+  // Of an owner: how long after the first part of each contributor that is not mapped with it was
+  // ready its receipt came.
+  const std::vector<Duration>& ReceiptDelays(WorkerId owner) const {
+    return receipts_late_[owner.value];
+  }
 
   const WorkerShare* Share(WorkerId worker) const;
   const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
   const SealedPart* Part(WorkerId worker, PartIndex part) const;  // null: none, or a void one
-  std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
+  // What the round leaves to others: the units that are not in its commit, merged to ranges.
+  std::vector<SampleRange> RangesLess(const IntervalSet& counted) const {
+    return units_.RangesLess(counted);
+  }
   // Of all units that the workers have, and their numbers.
   std::vector<SampleRange> RangesOf(const std::vector<WorkerId>& workers) const;
   std::vector<UnitIndex> UnitsOf(const std::vector<WorkerId>& workers) const;
-  SampleRange RangeOf(UnitIndex unit) const { return units_[unit.value]; }
+  SampleRange RangeOf(UnitIndex unit) const { return units_.RangeOf(unit); }
+  std::size_t slots() const { return index_.size(); }
   const std::vector<policies::WorkerView>& workers() const { return views_; }
   const std::vector<WorkerShare>& shares() const { return shares_; }
   // Of parts that are not finite: the round does without them, and nobody computes them again.
@@ -207,7 +156,6 @@ class RoundWork {
   WorkerShare* Find(const MemberId& member);     // null: not in the round, or fenced
   WorkerShare* FindAny(const MemberId& member);  // null: not in the round
   std::size_t AddWorker(const Member& member, Time now);
-  void AddUnit(UnitIndex unit, SampleRange range);
   policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
     return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   }
@@ -226,14 +174,9 @@ class RoundWork {
   Plan plan_;
   bool exact_;  // the last one of its epoch
   Time started_;
-  std::uint64_t samples_ = 0;
   Delivery delivery_;  // under plan_.owners
 
-  std::vector<SampleRange> units_;          // by UnitIndex; empty: there is no such unit
-  std::vector<std::int64_t> holder_;        // by UnitIndex: slot, or -1
-  std::vector<bool> unit_sealed_;           // by UnitIndex
-  std::vector<UnassignedUnit> unassigned_;  // to be given to somebody
-  std::vector<UnassignedUnit> left_out_;    // the round does without them
+  UnitTable units_;
   std::vector<Skipped> skipped_;
   std::vector<MoveRecord> moved_;
   std::vector<WorkerShare> shares_;          // parallel to views_
@@ -242,9 +185,7 @@ class RoundWork {
   // When who was asked, ascending. The first one waits for its answer; of the others some may not,
   // or may have been given more time.
   std::deque<std::pair<Time, WorkerId>> asked_;
-  // By slot: of each owner, how long after the first part of each contributor that is not mapped
-  // with it was ready its receipt came.
-  std::vector<std::vector<Duration>> receipts_late_;
+  std::vector<std::vector<Duration>> receipts_late_;  // by slot; see ReceiptDelays
   std::optional<Time> last_sealed_;
   std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes_ = 0;  // that wait for their answer

@@ -1,0 +1,120 @@
+#include "coordinator/round/unit_table.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+
+void UnitTable::Reserve(std::size_t units) { units_.reserve(units); }
+
+// Numbers of units are dense but for relaxed rounds: there the numbers of work that is carried on
+// stay, and new units fill the gaps.
+void UnitTable::Add(UnitIndex unit, SampleRange range) {
+  if (unit.value >= units_.size()) units_.resize(unit.value + 1);
+  LOCKSTEP_CHECK(range.size() > 0 && units_[unit.value].range.size() == 0,
+                 "I2: the number of unit {} is taken, or it has no samples", unit);
+  units_[unit.value].range = range;
+  ++count_;
+  samples_ += range.size();
+}
+
+void UnitTable::CheckIsWithNobody(UnitIndex unit) const {
+  LOCKSTEP_CHECK(units_[unit.value].holder == kNobody && !units_[unit.value].sealed,
+                 "I2: unit {} is given away while worker {} has it", unit,
+                 units_[unit.value].holder);
+}
+
+void UnitTable::Hold(UnitIndex unit, WorkerId worker) {
+  CheckIsWithNobody(unit);
+  units_[unit.value].holder = worker.value;
+}
+
+void UnitTable::Release(UnitIndex unit) {
+  LOCKSTEP_CHECK(units_[unit.value].holder != kNobody, "I2: unit {} is taken from nobody", unit);
+  units_[unit.value].holder = kNobody;
+  units_[unit.value].sealed = false;
+}
+
+void UnitTable::Unassign(UnassignedUnit unit) {
+  CheckIsWithNobody(unit.unit);
+  unassigned_.push_back(unit);
+}
+
+void UnitTable::LeaveOut(UnassignedUnit unit) {
+  CheckIsWithNobody(unit.unit);
+  left_out_.push_back(unit);
+}
+
+std::vector<UnassignedUnit> UnitTable::TakeUnassigned() { return std::exchange(unassigned_, {}); }
+
+void UnitTable::LeaveUnassignedOut() {
+  left_out_.insert(left_out_.end(), unassigned_.begin(), unassigned_.end());
+  unassigned_.clear();
+}
+
+void UnitTable::TakeBackLeftOut() {
+  unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
+  left_out_.clear();
+}
+
+bool UnitTable::Seal(const Unit& unit, WorkerId by) {
+  if (unit.index.value >= units_.size()) return false;
+  Entry& entry = units_[unit.index.value];
+  if (unit.range != entry.range || entry.holder != by.value || entry.sealed) return false;
+  entry.sealed = true;
+  return true;
+}
+
+void UnitTable::Unseal(UnitIndex unit) {
+  LOCKSTEP_CHECK(units_[unit.value].sealed, "I2: unit {} is not sealed", unit);
+  units_[unit.value].sealed = false;
+}
+
+void UnitTable::SealHeld(UnitIndex unit) {
+  LOCKSTEP_CHECK(units_[unit.value].holder != kNobody && !units_[unit.value].sealed,
+                 "I2: unit {} is sealed by nobody, or twice", unit);
+  units_[unit.value].sealed = true;
+}
+
+std::uint64_t UnitTable::SamplesLeftOut() const {
+  std::uint64_t samples = 0;
+  for (const UnassignedUnit& unit : left_out_) samples += RangeOf(unit.unit).size();
+  return samples;
+}
+
+std::vector<SampleRange> UnitTable::RangesLess(const IntervalSet& counted) const {
+  IntervalSet left;
+  for (const Entry& unit : units_) {
+    if (unit.range.size() > 0 && !counted.Intersects(unit.range)) {
+      LOCKSTEP_CHECK(left.Add(unit.range), "I2: a range is in two units");
+    }
+  }
+  return left.Ranges();
+}
+
+UnitTable::Recount::Recount(const UnitTable& table) : table_(table), places_(table.units_.size()) {
+  for (const std::vector<UnassignedUnit>* units : {&table.unassigned_, &table.left_out_}) {
+    for (const UnassignedUnit& unassigned : *units) {
+      ++places_[unassigned.unit.value];
+      table.CheckIsWithNobody(unassigned.unit);
+    }
+  }
+}
+
+void UnitTable::Recount::InQueueOf(WorkerId worker, UnitIndex unit) {
+  ++places_[unit.value];
+  LOCKSTEP_CHECK(table_.units_[unit.value].holder == worker.value,
+                 "I2: unit {} is in the queue of worker {} and held by {}", unit, worker,
+                 table_.units_[unit.value].holder);
+}
+
+void UnitTable::Recount::AtEnd() {
+  for (std::size_t unit = 0; unit < places_.size(); ++unit) {
+    const bool exists = table_.units_[unit].range.size() > 0;
+    LOCKSTEP_CHECK(places_[unit] == (exists ? 1u : 0u), "I2: unit {} is in {} places", unit,
+                   places_[unit]);
+  }
+}
+
+}  // namespace lockstep::coordinator
