@@ -12,8 +12,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// FP32 values, little-endian.
-// A state with values that are no numbers is of no use to whoever resumes from it.
+// FP32 values, little-endian: all bits of the exponent say infinite or no number. A state with such
+// values is of no use to whoever resumes from it.
 bool AllFinite(std::span<const std::byte> bytes) {
   constexpr std::uint32_t kExponent = 0x7F800000;
   bool finite = true;
@@ -130,6 +130,7 @@ Status Checkpointer::On(Member& from, msg::StateChunk message) {
     return wrong("streams its state out of order");
   }
   if (message.bytes.size() % sizeof(float) != 0) return wrong("streams a part of a number");
+  // Counted here and not by the file's writer, so that a wrong stream never reaches the disk.
   checkpoint.offset += message.bytes.size();
   const bool end = checkpoint.tensor == job_->state_tensors && checkpoint.offset == tensor_bytes;
   if (message.last != end) return wrong("streams less or more state than there is");
@@ -150,6 +151,7 @@ Status Checkpointer::On(Member& from, const msg::ReplicaDigest& message) {
       !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
     return {};
   }
+  // Said twice, after the commit was sent again, it is the same state and one vote.
   current_->votes[from.id] = message.digest;
   current_->last_piece = job_->now;
   SaveIfPossible();
@@ -176,6 +178,8 @@ std::optional<Digest128> Checkpointer::Confirmed() {
 void Checkpointer::SaveIfPossible() {
   Current& checkpoint = *current_;
   if (!checkpoint.closed || !checkpoint.complete || checkpoint.saving) return;
+  LOCKSTEP_CHECK(closed_ && *closed_ >= checkpoint.round,
+                 "a checkpoint of round {}, which is not closed", checkpoint.round);
   LOCKSTEP_CHECK(checkpoint.votes.size() <= checkpoint.voters.size(),
                  "{} members of {} confirm a checkpoint", checkpoint.votes.size(),
                  checkpoint.voters.size());
@@ -269,6 +273,7 @@ void Checkpointer::Tick() {
   owed_ = true;
 }
 
+// What was handed on of it is of no use any more, and the shell removes it.
 void Checkpointer::Drop() {
   LOCKSTEP_CHECK(current_, "no checkpoint to drop");
   if (current_->any) job_->out->push_back(DropCheckpoint{current_->round});

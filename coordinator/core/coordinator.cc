@@ -153,12 +153,15 @@ void Coordinator::AdvanceAll() {
     streams_.Tick();
   }
   do {
+    // Who is out is out for all parts before any of them decides something.
     TakeOut();
     if (job_.phase == Phase::kFinished) return;
     if (!job_.failure && AwaitsLevel()) return;
     if (job_.failure) return ending_.Finish(JobOutcome::kFailed, *job_.failure);
     if (formation_.Advance()) BeginTraining();
     if (job_.phase == Phase::kTraining && !rounds_.begun()) StartRounds();
+    // A link that is being made again may make an eviction needless, so it is looked at before the
+    // rounds judge who reaches whom; newcomers come in at what the rounds have decided.
     relinking_.Advance();
     AdvanceRounds();
     joining_.Advance();
@@ -190,6 +193,7 @@ void Coordinator::AdvanceRounds() {
       case Decision::Kind::kClose:
         CloseRound();
         break;
+      // Whatever is planned behind it is planned anew with it; then the rounds are asked again.
       case Decision::Kind::kNextAttempt:
         Commit(rounds_.DraftNextAttempt());
         break;
@@ -208,6 +212,8 @@ void Coordinator::AdvanceRounds() {
 void Coordinator::Commit(CommitDraft draft) {
   msg::Commit& commit = draft.commit;
   LOCKSTEP_CHECK(!commit.next, "round {} was planned before its policy was known", commit.round);
+  // Both ride on the commit: a member must know before it applies the round that its state after it
+  // is wanted, since with the next one that is gone.
   commit.evaluation =
       evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
   commit.checkpoint_writer =
@@ -216,6 +222,8 @@ void Coordinator::Commit(CommitDraft draft) {
   rounds_.MakeCommit(std::move(draft));
 }
 
+// What waited for this round to be a fact hears of it after the shell does: its record comes before
+// any file that is about it.
 void Coordinator::CloseRound() {
   const std::shared_ptr<const RoundRecord> record = rounds_.CloseCommitted();
   LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
@@ -225,7 +233,9 @@ void Coordinator::CloseRound() {
   NoteClosed(*record);
 }
 
-// First those that stay connected and only have lost their place in the rounds.
+// First those that stay connected and only have lost their place in the rounds. Taking one out may
+// put out others, who are added behind; nobody is taken out twice, since who leaves is not found
+// any more.
 void Coordinator::TakeOut() {
   while (!job_.behind.empty()) {
     const Leaving behind = std::move(job_.behind.front());
@@ -281,6 +291,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
   job_.members.Free(member, job_.now);
   streams_.OnOut(leaving.member);
+  // Nobody has heard of one that was not let in.
   if (state != MemberState::kJoining && state != MemberState::kReady) {
     std::vector<MemberId> others;
     for (const Member& other : job_.members.all()) {
@@ -289,6 +300,8 @@ void Coordinator::TakeOut(const Leaving& leaving) {
     job_.Send(others, msg::MemberLeft{leaving.member, leaving.reason});
     formation_.OnOut(leaving.member);
   }
+  // Those first who know its connections, then the rounds, which may begin a fail-over over it,
+  // then those that only want its work done by somebody else.
   joining_.OnOut(leaving.member);
   relinking_.OnOut(leaving.member);
   rounds_.OnOut(leaving.member, leaving.reason);
@@ -323,6 +336,8 @@ void Coordinator::StartRounds() {
   if (count == 0) return job_.Fail("all workers left before the first round");
   const std::uint32_t units = UnitsPerRound(job_.start);
   const std::uint32_t batch = job_.start.config.job.global_batch;
+  // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
+  // so that rounds.jsonl is one sequence over all runs.
   if (job_.start.resume) {
     const JobState& state = *job_.start.resume;
     joining_.OnBegin(state.next_round, StateSource::kCheckpoint);
@@ -434,6 +449,7 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
                              job_.policy.name, made->name)};
   }
   std::string text = made->name;
+  // Of two requests between two rounds the later one counts.
   next_policy_ = std::move(*made);
   if (!rounds_.begun()) {
     ExchangePolicy();
@@ -532,6 +548,8 @@ JobStatus Coordinator::Status(Time now) const {
   status.emulation = {job_.emulation.unit_seconds, slowdowns_.InForce()};
   status.transport = job_.transport;
   status.totals = job_.totals;
+  // The round that is computed is what people watch; between the last commit and the end it is the
+  // one that is applied.
   const RoundWork* open = rounds_.open() == nullptr ? nullptr : &rounds_.open()->work();
   if (open != nullptr) {
     status.epoch = open->epoch();

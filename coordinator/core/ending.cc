@@ -27,6 +27,7 @@ void Ending::Advance() {
   if (!finishing_) {
     if (!anybody || outcome_ != JobOutcome::kCompleted) evaluation_->GiveUp("the job ends");
     if (!anybody) checkpointer_->GiveUp();
+    // Both have deadlines of their own, and give up by themselves.
     if (evaluation_->running()) return;
     const CommittedRound* last = rounds_->committed();
     if (last != nullptr && anybody && !checkpointer_->IsDecided(last->round())) {
@@ -36,6 +37,7 @@ void Ending::Advance() {
     if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
     SayFinish();
   }
+  // Who does not say its digest in time has no vote; that alone is no difference.
   for (const Member& member : job_->members.all()) {
     if (member.live() && !digests_.contains(member.id) && job_->now < deadline_) return;
   }
@@ -139,6 +141,8 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   result.transport = job_->transport;
   result.checkpoint_round = job_->saved_round;
   result.paths = job_->members.Paths();
+  // Of each slot, over all who have had it: a machine that comes back under another incarnation is
+  // one straggler. Its kind is what it has cost most by.
   for (const Member& member : job_->members.all()) {
     const double compute = Seconds(member.blocked_by_compute);
     const double link = Seconds(member.blocked_by_link);

@@ -7,10 +7,15 @@
 namespace lockstep::coordinator {
 namespace {
 
+// So many that the quick members take more of the test set than the slow ones, without anybody
+// knowing beforehand who is quick.
 constexpr std::uint64_t kChunksPerMember = 4;
 
 }  // namespace
 
+// The commit carries the id, because each member takes its snapshot of the parameters when it
+// applies that very round. One at a time: one that is due while another one runs is left out, since
+// people want a curve, not each of its points.
 std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last) {
   // A further attempt at the round it belongs to. Results for the one before may be under way, of
   // a member that had applied it and was lost: under another id nobody takes them for this one's.
@@ -124,6 +129,8 @@ void Evaluation::OnClosed(RoundId round) {
 void Evaluation::RecordIfPossible() {
   const Current& evaluation = *current_;
   if (evaluation.left > 0 || !evaluation.closed) return;
+  LOCKSTEP_CHECK(evaluation.correct <= job_->test_samples, "{} samples of {} are right",
+                 evaluation.correct, job_->test_samples);
   const auto samples = static_cast<double>(job_->test_samples);
   last_ = EvaluationRecord{evaluation.round, evaluation.epoch, job_->test_samples,
                            evaluation.loss_sum / samples,
@@ -142,6 +149,7 @@ void Evaluation::OnOut(const MemberId& member) {
   GiveToIdle();
 }
 
+// Nobody else says that a chunk has been out for too long.
 void Evaluation::Tick() {
   if (current_) GiveToIdle();
 }

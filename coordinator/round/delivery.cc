@@ -16,7 +16,11 @@ void Delivery::SetOwners(const OwnerMap& map, const Members& members) {
   LOCKSTEP_CHECK(!map.owners.empty(), "owner map {} has no owners", map.version);
   owners_.Clear();
   receipts_.Clear();
-  for (const OwnerShare& share : map.owners) owners_.Set(0, share.owner.worker.value);
+  for (const OwnerShare& share : map.owners) {
+    LOCKSTEP_CHECK(share.owner.worker.value < slots_, "I7: owner {} of {} slots",
+                   share.owner.worker, slots_);
+    owners_.Set(0, share.owner.worker.value);
+  }
   for (std::uint32_t c = 0; c < slots_; ++c) CountMissing(c, members);
 }
 
@@ -35,6 +39,7 @@ void Delivery::CountMissing(std::uint32_t contributor, const Members& members) {
   }
 }
 
+// Receipts of the incarnation that had the slot before are void. Other contributors keep theirs.
 void Delivery::AddContributor(WorkerId contributor, const Members& members) {
   LOCKSTEP_CHECK(contributor.value < slots_, "I7: contributor {} of {}", contributor, slots_);
   for (std::uint32_t owner = 0; owner < slots_; ++owner) {
@@ -54,6 +59,7 @@ bool Delivery::AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part) 
   return --missing_[key] == 0;
 }
 
+// For blame and for people; whether a part is delivered is asked without a pass over the owners.
 std::vector<WorkerId> Delivery::Missing(WorkerId contributor, PartIndex part) const {
   std::vector<WorkerId> owners;
   for (std::uint32_t o = 0; o < slots_; ++o) {

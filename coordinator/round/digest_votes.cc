@@ -6,9 +6,11 @@
 
 namespace lockstep::coordinator {
 
-// A vote for another slice is a vote for another value.
-// Without a strict majority among all who will vote nobody is believed, but that is said only when
-// all have: the ones that are missing may still make one.
+// A vote for another slice is a vote for another value: members that are a round apart without
+// knowing it would otherwise seem to agree. Of rounds before the two latest nothing is counted any
+// more; whoever speaks of them lags, and is found by that. Without a strict majority among all who
+// will vote nobody is believed, but that is said only when all have: the ones that are missing may
+// still make one.
 DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std::uint32_t slice,
                                       std::uint64_t digest, std::uint32_t voters) {
   auto found = std::find_if(rounds_.begin(), rounds_.end(),
@@ -51,6 +53,8 @@ DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std
   return outcome;
 }
 
+// For the record. A round that nobody has voted on has no digest, which is not an error: it may
+// have been closed before anybody said so.
 std::optional<DigestRecord> DigestVotes::Leading(RoundId round) const {
   for (const Round& r : rounds_) {
     if (r.round == round && !r.votes.empty()) return r.leading;

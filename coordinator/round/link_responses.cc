@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <optional>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 
 // An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
@@ -19,6 +21,8 @@ std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
   for (const WorkerShare& share : work.shares()) {
     const SealedPart* part = work.Part(share.member.worker, first);
     if (part == nullptr) continue;
+    LOCKSTEP_CHECK(part->delivered_at.value_or(now) >= part->ready_at,
+                   "a part of worker {} was delivered before it was ready", share.member.worker);
     ++sealed;
     if (!part->delivered_at) missing.push_back(share.member.worker);
     at[share.member.worker.value] = responses.size();

@@ -49,6 +49,9 @@ OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
 void OpenRound::PlanAnew(std::uint32_t owners_version) {
   work_.PlanAnew(planner_->ChooseOwners(round(), owners_version), job_->members.Exchanging(),
                  job_->members, job_->now);
+  LOCKSTEP_CHECK(work_.undelivered() == 0,
+                 "round {}: {} parts of a plan that is void are waited for", round(),
+                 work_.undelivered());
   look_again_ = kNever;
   owners_stale_ = false;
   ResetReceiptWatch();
@@ -86,6 +89,7 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
     NoteNotFinite(from, message);
   }
   from.last_progress = job_->now;
+  // By the worker's own clock at both ends: how long a message was on its way is no unit's time.
   for (const UnitTiming& timing : message.units) {
     if (timing.end_ns > timing.start_ns) {
       from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
@@ -115,6 +119,7 @@ void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
   }
 }
 
+// Receipts are of a round, not of a plan: their map version tells which owner map they are for.
 Status OpenRound::On(const Member& from, const msg::Receipts& message) {
   if (message.round != round()) return {};
   return work_.OnReceipts(from.id, message, job_->now);
@@ -150,7 +155,9 @@ void OpenRound::OnOut(const MemberId& member) {
 // --- work that moves: each unit is with one worker at a time, and is given again only when its
 // holder has given it back, was fenced, or is out
 
-// What a work rule proposes is done as far as it can be.
+// What a work rule proposes is done as far as it can be: a move from or to somebody who is not
+// there, who is fenced or who is asked already is dropped without a word, since the rule judges a
+// view that may be older than what was decided in the same step. It will see, and propose again.
 void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
   for (const WorkerId worker : verdict.fence) {
     if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
@@ -164,6 +171,7 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
     const WorkerShare* from = work_.Share(first.from);
     const policies::WorkerView* view = work_.WorkerViewOf(first.from);
     if (from == nullptr || view->fenced || from->revoke) continue;
+    // What is begun is never asked for: the answer would be less, and the takers named in vain.
     const std::uint32_t movable = view->units_given - view->units_taken;
     PendingRevoke revoke{{}, 0, 0, job_->now};
     std::uint32_t units = 0;
@@ -190,6 +198,8 @@ void OpenRound::RevokeNotBegun() {
   if (work_.exact()) return;
   for (const policies::WorkerView& view : work_.workers()) {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
+    LOCKSTEP_CHECK(view.units_taken < view.units_given, "I2: worker {} has begun {} units of {}",
+                   view.member.worker, view.units_taken, view.units_given);
     job_->Send(job_->members.at(view.member.worker),
                msg::Revoke{round(), view.units_taken, ++job_->orders});
     work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders, job_->now});
@@ -209,6 +219,7 @@ void OpenRound::HandOn(WorkerId from, const RoundWork::GivenBack& back) {
     }
     GiveTo(*member, moved);
   }
+  // Takers that are gone, or full by now, leave theirs to whoever can take them.
   for (; next != back.units.end(); ++next) {
     if (back.left_out) {
       work_.AddLeftOut({*next, from});
@@ -302,6 +313,7 @@ void OpenRound::PlaceUnassigned() {
                (!work_.WorkerViewOf(member.id.worker)->fenced || !share->fence_answered));
     }
   }
+  // Those that lag by a round would hold it up; better than nobody.
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return;
   if (level.empty() && !without && view.with_units == 0) {
@@ -342,6 +354,7 @@ void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
       if (!usual) usual = std::max(job_->members.MedianUnitTime(), Duration(1));
       unit_time = *usual;
     }
+    // What it still has to do counts, too: the quickest one is not the one with the least left.
     const policies::WorkerView* view = work_.WorkerViewOf(takers[i]->id.worker);
     const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
     all.push_back({unit_time * (left + 1), unit_time, i});
@@ -426,10 +439,14 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
     if (work_.relaxed() && job_->members.at(parts[i].worker).next < round()) return false;
     samples += part->samples;
   }
+  LOCKSTEP_CHECK(samples <= work_.SamplesWanted() || work_.relaxed(),
+                 "I2: round {} would count {} samples of {}", round(), samples,
+                 work_.SamplesWanted());
   if (work_.exact() && samples < work_.SamplesWanted()) return false;
   return job_->HasQuorum();
 }
 
+// I6: what others owe has a time here; what nobody owes is looked at with the next event.
 Time OpenRound::NextDeadline() const {
   Time next = std::min(look_again_, receipts_.Next(work_));
   if (const auto oldest = work_.OldestRevoke()) {
@@ -475,7 +492,8 @@ void OpenRound::CheckReceipts() {
   const Time pinged_at = *receipts_.pinged_at;
   receipts_.pinged_at.reset();
   receipts_.from = job_->now;
-  // Is it receipts that the round waits for? Otherwise nobody is to blame for them yet.
+  // Is it receipts that the round waits for? Otherwise nobody is to blame for them yet. The policy
+  // is asked as if all were there; what it says then is thrown away.
   RoundWork::Hypothetical delivered;
   work_.ViewIfDelivered(job_->now, job_->start.workers, &delivered);
   if (!work_.unassigned().empty() || !job_->policy.closing->Judge(delivered.view).close) return;
@@ -515,6 +533,8 @@ std::vector<WorkerId> OpenRound::BlameForReceipts(Time pinged_at) const {
     if (!job_->HeardSince(owner, pinged_at)) silent.push_back(owner);
     if (2 * misses[owner.value] > parts) slow.push_back(owner);
   }
+  // Silence explains the misses of all that wait for it, so nobody else is blamed beside it. When
+  // most owners are slow it is the contributors, or the links.
   if (!silent.empty()) return silent;
   return 2 * slow.size() <= work_.owners().owners.size() ? slow : std::vector<WorkerId>{};
 }
@@ -541,6 +561,8 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   }
   owners_stale_ = candidates.empty();  // until somebody comes
   if (owners_stale_) return;
+  // All receipts are void with it, and are sent again under the new version: an owner that stays
+  // has its pieces and only says so.
   OwnerMap map = planner_->ChooseOwners(round(), work_.owners().version + 1, candidates);
   LOCKSTEP_CHECK(std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
                  "round {}: a silent owner owns again", round());
@@ -550,6 +572,7 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   job_->Send(job_->members.Exchanging(), msg::NewOwners{round(), std::move(map)});
 }
 
+// Before the commit an owner costs nothing but a map, so any broken edge to one is reason enough.
 void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why) {
   const bool whole = std::ranges::all_of(work_.owners().owners, [&](const OwnerShare& share) {
     return broken[share.owner.worker.value] == 0;
@@ -557,6 +580,8 @@ void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const st
   if (!whole) ReplaceOwners({}, why);
 }
 
+// Who is out takes its share along; only owners may stay for a while, until somebody can take their
+// place.
 void OpenRound::CheckInvariants() const {
   work_.CheckInvariants();
   LOCKSTEP_CHECK(!work_.owners().owners.empty(), "round {}: nobody owns anything", round());

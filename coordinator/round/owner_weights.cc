@@ -48,6 +48,8 @@ void OwnerWeights::OnRoundPublished(std::span<const MemberId> owners,
   const Duration median = Median({took.begin(), took.end()});
   for (std::size_t i = 0; i < owners.size(); ++i) {
     Slot& slot = SlotOf(owners[i]);
+    // Smoothed, so that one pause does not make a slow owner; the rounds in a row are counted of
+    // the mean, not of the single time.
     slot.mean = slot.mean == Duration{} ? took[i] : slot.mean + (took[i] - slot.mean) / 8;
     const bool slow = slot.mean > 2 * median + kNoise;
     const bool quick = slot.mean < median + median / 2 + kNoise;
@@ -58,6 +60,8 @@ void OwnerWeights::OnRoundPublished(std::span<const MemberId> owners,
   }
 }
 
+// What is usual is the median of this very round, of receipts and of control messages apart: a
+// round with large contributions is late for all, and then nobody is slow.
 std::vector<OwnerChange> OwnerWeights::OnRoundDelivered(std::span<const LinkResponse> responses) {
   std::vector<Duration> receipts;
   std::vector<Duration> controls;
@@ -97,6 +101,8 @@ bool OwnerWeights::TurnsSlow(const LinkResponse& response, Duration usual_receip
     --slot->late_rounds;
   }
   if (slot->late_rounds < kLateRounds) return false;
+  // Out of what it took while the link carried an owner's traffic: half of that is the mark for
+  // being quick again.
   slot->delivery_when_slow = slot->delivery;
   ++slot->times_slow;
   return true;
@@ -114,6 +120,9 @@ bool OwnerWeights::TurnsQuick(const LinkResponse& response, Duration usual_contr
   return slot->prompt_rounds >= kPromptRounds << std::min(slot->times_slow - 1, kMostDoublings);
 }
 
+// All those with the fewest faults own, not the best one: the more owners, the less each one sums
+// and sends. A map in which all are halved is the same as one in which nobody is, and is written as
+// that, so that the weights of a map mean something among each other only.
 OwnerMap OwnerWeights::Choose(std::uint32_t version, std::span<const MemberId> candidates,
                               const Members& members) const {
   LOCKSTEP_CHECK(!candidates.empty(), "nobody can own anything");

@@ -19,7 +19,8 @@ Pipeline::Pipeline(Job* job) : job_(job), planner_(job) {}
 // The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
                      StateSource source) {
-  LOCKSTEP_CHECK(!begun(), "the rounds begin twice");
+  LOCKSTEP_CHECK(!begun() && job_->members.CountLive() > 0,
+                 "the rounds begin twice, or for nobody");
   sampler_ = std::move(sampler);
   updates_ = updates;
   never_committed_ = first_round;
@@ -321,6 +322,7 @@ bool Pipeline::IsLastRound(RoundId round) const {
   return stopping_ || (rounds > 0 && round.value + 1 >= rounds);
 }
 
+// Without a number of rounds or epochs a job is one epoch.
 bool Pipeline::IsLast(RoundId round, const Sampler& after) const {
   const JobSection& job = job_->start.config.job;
   if (IsLastRound(round)) return true;
@@ -366,6 +368,7 @@ CommitDraft Pipeline::DraftNextAttempt() {
   msg::Commit& commit = draft.commit;
   commit.attempt = commit.attempt.Next();
   commit.next.reset();
+  // Parts that are gone are computed again as samples of a later round: they were not settled.
   std::erase_if(commit.parts,
                 [this](const CommittedPart& part) { return committed_->HasLost(part.member); });
   commit.owners = planner_.ChooseOwners(commit.round, commit.owners.version + 1,
@@ -389,10 +392,12 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
     }
   }
   LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
+  // I2: the gradient is divided by the samples that are really in it, in one place for all.
   commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
   SetSteps(work, draft);
   // What is skipped is not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);
+  // Of the whole commit at once, so that an overlap of any two parts is found here (I2).
   draft->after.Settle(draft->settled);
   draft->epoch_ended = draft->after.epoch() != commit.epoch;
   draft->last = IsLast(commit.round, draft->after);
@@ -422,7 +427,8 @@ void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
   commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;
 }
 
-// Whose work is in no part of the commit.
+// Whose work is in no part of the commit: in a relaxed round nobody waits for it, and it counts in
+// the next one.
 std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const msg::Commit& commit) {
   std::vector<WorkerId> carried;
   for (const WorkerShare& share : work.shares()) {
@@ -492,6 +498,8 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   LOCKSTEP_CHECK(commit.update == updates_, "update {} is committed as {}", updates_,
                  commit.update);
   never_committed_ = std::max(never_committed_, commit.round.Next());
+  // Actions are carried out when the step is over: nobody sees this before the account below is
+  // made.
   job_->Send(commit.members, commit);
   if (next) {
     open_.emplace(job_, &planner_, std::move(*next));
@@ -506,6 +514,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
 std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
   LOCKSTEP_CHECK(committed_, "no round is committed that could be closed");
   committed_->Close();
+  // Without an open round nothing was planned behind it, so it was the last one.
   if (!open_) done_ = true;
   // What was left out comes again, in this run or in the one that resumes it.
   const bool follows = stopping_ || committed_->commit().next.has_value();
@@ -522,6 +531,8 @@ std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
 void Pipeline::OpenAgain() {
   CheckMayTryAgain();
   const RoundId round = committed_->round();
+  LOCKSTEP_CHECK(updates_ == committed_->commit().update, "update {} is taken back out of {}",
+                 committed_->commit().update, updates_);
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again", round);
   votes_.Forget(round);
   const msg::Commit& commit = committed_->commit();
@@ -536,6 +547,7 @@ void Pipeline::OpenAgain() {
   std::vector<AttemptRecord> attempts = committed_->TakeAttempts();
   RoundWork work = committed_->TakeWork();
   committed_.reset();
+  // What they had is unassigned in the round that is open again.
   for (const WorkerId worker : gone) work.Remove(worker);
   open_.emplace(job_, &planner_, std::move(work), std::move(attempts), owners_version);
 }
@@ -547,6 +559,7 @@ void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
   job_->Send(job_->members.Exchanging(), committed_->commit());
 }
 
+// Not at once: what is computed already is worth more than the time it takes to commit it.
 void Pipeline::StopSoon(Time until) {
   stopping_ = true;
   stop_at_ = until;
@@ -589,6 +602,8 @@ void Pipeline::CheckMayTryAgain() const {
   }
 }
 
+// While somebody is to be taken out, the rounds still count on it: what is recounted over the
+// members is looked at afterwards.
 void Pipeline::CheckInvariants() const {
   CheckSequence();
   if (!begun()) return;

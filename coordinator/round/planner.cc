@@ -9,7 +9,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Those that have contributed to one of the two rounds before this one.
+// Those that have contributed to one of the two rounds before this one. Not only the last one: a
+// rule that leaves one out each round would otherwise never rely on whom it left out.
 bool ContributedLately(const Member& member, RoundId round) {
   return member.contributed && member.contributed->value + 2 >= round.value;
 }
@@ -37,6 +38,7 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   return level.empty() ? live : level;
 }
 
+// The work rule proposes; whatever it says, each unit is shared out once (I2).
 std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& members,
                                                std::uint32_t units) {
   LOCKSTEP_CHECK(!members.empty(), "{} units are shared out among nobody", units);
@@ -85,6 +87,10 @@ PlannedUnits Planner::PlanUnits(const std::optional<CarriedWork>& carried, std::
   return planned;
 }
 
+// In this order: who may compute, what there is to compute, who gets how much of it, and who owns.
+// Ownership does not follow the units: who has none this time may still sum for the others. A round
+// that is planned once more gets a version above the one before, so that neither its plan nor its
+// owner map is taken for the older one.
 PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint64_t updates,
                                 const std::optional<CarriedWork>& carried, Sampler* sampler) {
   if (newest_ && round <= *newest_) version = std::max(version, newest_version_ + 1);
@@ -134,6 +140,8 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
     plan.assignments.push_back(
         {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
   }
+  LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
+                 "I3: the plan of round {} is not ascending by worker", round);
   plan.owners = ChooseOwners(round, version, Responsive(EligibleFor(round, false)));
   plan.attempt = Attempt(version);
   plan.relaxed = job_->policy.relaxed;

@@ -44,6 +44,8 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
 // ready from now on, and their delivery counts from now.
 void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& workers,
                       const Members& members, Time now) {
+  LOCKSTEP_CHECK(plan_.relaxed && before.relaxed(), "I2: work of round {} goes on in round {}",
+                 before.round(), round());
   for (const WorkerId worker : workers) {
     const WorkerShare& from = *before.Share(worker);
     const Member& member = members.at(worker);
@@ -88,6 +90,8 @@ bool RoundWork::Concerns(const MemberId& member, RoundId said, Attempt said_plan
 // Shares and views stay ascending by worker: the record, the order of summation and the policies
 // rely on it. Adding behind all others, the usual case, costs no renumbering.
 std::size_t RoundWork::AddWorker(const Member& member, Time now) {
+  LOCKSTEP_CHECK(index_[member.id.worker.value] < 0, "round {}: worker {} has a share already",
+                 round(), member.id.worker);
   const auto place = std::lower_bound(
       views_.begin(), views_.end(), member.id,
       [](const policies::WorkerView& view, const MemberId& id) { return view.member < id; });
@@ -134,6 +138,7 @@ WorkerShare* RoundWork::Find(const MemberId& member) {
   return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
 }
 
+// All that is in their queues, sealed or not, in the order in which it was given.
 std::vector<UnitIndex> RoundWork::UnitsOf(const std::vector<WorkerId>& workers) const {
   std::vector<UnitIndex> units;
   for (const WorkerId worker : workers) {
@@ -159,6 +164,7 @@ const policies::WorkerView* RoundWork::WorkerViewOf(WorkerId worker) const {
   return at < 0 ? nullptr : &views_[static_cast<std::size_t>(at)];
 }
 
+// A void part is none: it has a number and nothing else.
 const SealedPart* RoundWork::Part(WorkerId worker, PartIndex part) const {
   const WorkerShare* share = Share(worker);
   if (share == nullptr || part.value >= share->parts.size()) return nullptr;
@@ -197,6 +203,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   part.loss_sum = sealed.loss_sum;
   part.clock = from.clock;
   part.ready_at = now;
+  // A sealed part is the surest sign of progress; reports of it may be behind, or never come.
   share->sealed_units += static_cast<std::uint32_t>(part.units.size());
   policies::WorkerView& view = WorkerViewAt(*share);
   if (share->sealed_units > view.units_done) {
@@ -247,6 +254,8 @@ Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress
   view.units_done = done;
   view.units_taken =
       std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
+  LOCKSTEP_CHECK(view.units_done <= view.units_taken, "worker {} has done {} units and begun {}",
+                 from.worker, view.units_done, view.units_taken);
   return {};
 }
 
@@ -309,15 +318,21 @@ void RoundWork::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   LOCKSTEP_CHECK(!share.revoke && revoke.from <= share.queue.size(),
                  "worker {} is asked twice for units, or for some that it does not have", worker);
+  LOCKSTEP_CHECK(asked_.empty() || asked_.back().first <= revoke.asked,
+                 "round {}: the times of revokes do not ascend", round());
   asked_.emplace_back(revoke.asked, worker);
   share.revoke = std::move(revoke);
   ++pending_revokes_;
   RenewView(share, started_);
 }
 
+// The question of before stays in the deque, as a stale entry that is dropped when it is the
+// oldest.
 void RoundWork::ExtendRevoke(WorkerId worker, Time now) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   if (!share.revoke) return;
+  LOCKSTEP_CHECK(share.revoke->asked <= now, "round {}: worker {} was asked in the future", round(),
+                 worker);
   share.revoke->asked = now;
   asked_.emplace_back(now, worker);
   DropAnsweredRevokes();
@@ -370,6 +385,8 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
   return back;
 }
 
+// Each map of a round has a version above the one before: receipts and sums say which one they are
+// for, and that is all that tells two maps apart.
 void RoundWork::SetOwners(OwnerMap map, const Members& members, Time now) {
   LOCKSTEP_CHECK(map.version > plan_.owners.version, "round {}: owner map {} after {}", plan_.round,
                  map.version, plan_.owners.version);
@@ -399,6 +416,7 @@ void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
                  to.id.worker);
   std::vector<UnitIndex> numbers;
   numbers.reserve(units.size());
+  // For the record a unit has moved when another one computes it, by whatever way it came back.
   for (const UnassignedUnit& given : units) {
     units_.Hold(given.unit, to.id.worker);
     numbers.push_back(given.unit);
@@ -450,12 +468,15 @@ void RoundWork::Fence(WorkerId worker, std::uint32_t order) {
   RenewView(share, started_);
 }
 
+// Only the answer to the latest fence says that nothing of before is under way any more: behind one
+// to an earlier fence there may be parts of what it was given in between.
 void RoundWork::NoteFenceAnswer(const MemberId& from, std::uint32_t order) {
   WorkerShare* share = FindAny(from);
   if (share == nullptr || !WorkerViewAt(*share).fenced || share->fence_order != order) return;
   share->fence_answered = true;
 }
 
+// Both of its parts may be used up by what was void: then it waits for the next round.
 bool RoundWork::CanBeginAnew(WorkerId worker) const {
   const WorkerShare* share = Share(worker);
   return share != nullptr && share->fence_answered && share->HasRoom();
@@ -464,6 +485,8 @@ bool RoundWork::CanBeginAnew(WorkerId worker) const {
 // It begins with nothing done; the part numbers that its void contribution took stay taken.
 void RoundWork::Unfence(WorkerId worker, Time now) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
+  LOCKSTEP_CHECK(share.queue.empty() && !share.revoke, "I2: worker {} begins anew with {} units",
+                 worker, share.queue.size());
   share.fence_answered = false;
   policies::WorkerView& view = WorkerViewAt(share);
   view.fenced = false;
@@ -497,6 +520,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
   units_.TakeBackLeftOut();
   LOCKSTEP_CHECK(units_.unassigned().size() == units_.count(), "I2: a unit of round {} is lost",
                  plan_.round);
+  // The record tells of the work that counts; what was done under the old plan does not.
   last_sealed_.reset();
   moved_.clear();
   started_ = now;
@@ -559,6 +583,7 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
     finished_ -= view.finished_at ? 1 : 0;
   }
   view.units_given = static_cast<std::uint32_t>(share.queue.size());
+  // Progress that was reported may speak of units that have been given back since.
   view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
   view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
   view.takes_units = share.HasRoom() && !view.fenced;
@@ -589,6 +614,8 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
 // the round's beginning too (the last round's sums are taken and applied), so it counts only where
 // nothing else is known.
 void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
+  LOCKSTEP_CHECK(units > 0 && now >= view->progressed_at, "worker {} makes progress by {} units",
+                 view->member.worker, units);
   const Duration sample = std::max((now - view->progressed_at) / units, Duration(1));
   const bool first = view->pace == Duration{};
   view->progressed_at = now;
@@ -601,6 +628,9 @@ void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time n
 
 // Costs O(1): the views are kept up to date by each change.
 policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) const {
+  LOCKSTEP_CHECK(finished_ <= with_units_ && with_units_ <= views_.size(),
+                 "round {}: {} of {} with units have finished, of {}", round(), finished_,
+                 with_units_, views_.size());
   policies::RoundView view;
   view.round = plan_.round;
   view.epoch = plan_.epoch;

@@ -15,6 +15,8 @@ Sampler::Sampler(std::uint64_t epoch_samples, std::uint64_t samples, std::uint32
   unit_samples_ = (samples + units - 1) / units;
 }
 
+// Out of a checkpoint, which is of closed rounds: whatever it does not name as uncounted has been
+// counted, and nothing is out.
 Sampler::Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units)
     : Sampler(state.epoch_samples, samples, units) {
   epoch_ = state.epoch;
@@ -50,6 +52,8 @@ void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
   }
 }
 
+// Never less than what is asked for while the epoch has more, so rounds are of one size up to the
+// last one.
 PlannedUnits Sampler::PlanRound() {
   LOCKSTEP_CHECK(out_.empty(), "a round is out already");
   PlannedUnits plan = PlanMore(round_samples_);
@@ -102,7 +106,8 @@ void Sampler::Settle(const std::vector<SampleRange>& counted,
   }
   while (!out_.empty()) {
     SampleRange range = out_.TakeFront(out_.positions());
-    // What lies between the settled ranges goes back.
+    // What lies between the settled ranges goes back: it was planned and is in no commit, as when
+    // its worker was left out or lost.
     std::uint64_t at = range.from;
     for (const SampleRange& done : settled.Within(range)) {
       LOCKSTEP_CHECK(pool_.Add({at, done.from}), "a position was given back twice");

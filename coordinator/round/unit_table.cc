@@ -19,7 +19,10 @@ void UnitTable::Add(UnitIndex unit, SampleRange range) {
   samples_ += range.size();
 }
 
+// A sealed unit counts for whoever sealed it: to compute it once more would count it twice.
 void UnitTable::CheckIsWithNobody(UnitIndex unit) const {
+  LOCKSTEP_CHECK(unit.value < units_.size() && units_[unit.value].range.size() > 0,
+                 "I2: there is no unit {}", unit);
   LOCKSTEP_CHECK(units_[unit.value].holder == kNobody && !units_[unit.value].sealed,
                  "I2: unit {} is given away while worker {} has it", unit,
                  units_[unit.value].holder);
@@ -58,6 +61,8 @@ void UnitTable::TakeBackLeftOut() {
   left_out_.clear();
 }
 
+// What a worker says is believed only where it is true of this table: its message may be wrong, or
+// older than a revoke that it has not seen.
 bool UnitTable::Seal(const Unit& unit, WorkerId by) {
   if (unit.index.value >= units_.size()) return false;
   Entry& entry = units_[unit.index.value];
@@ -66,6 +71,7 @@ bool UnitTable::Seal(const Unit& unit, WorkerId by) {
   return true;
 }
 
+// A message is taken whole or not at all: the first units of a wrong one were sealed already.
 void UnitTable::Unseal(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].sealed, "I2: unit {} is not sealed", unit);
   units_[unit.value].sealed = false;
@@ -83,6 +89,7 @@ std::uint64_t UnitTable::SamplesLeftOut() const {
   return samples;
 }
 
+// A unit counts whole or not at all, so one that is touched by what is counted is in it.
 std::vector<SampleRange> UnitTable::RangesLess(const IntervalSet& counted) const {
   IntervalSet left;
   for (const Entry& unit : units_) {
@@ -93,6 +100,7 @@ std::vector<SampleRange> UnitTable::RangesLess(const IntervalSet& counted) const
   return left.Ranges();
 }
 
+// Where a unit may be besides a worker's queue.
 UnitTable::Recount::Recount(const UnitTable& table) : table_(table), places_(table.units_.size()) {
   for (const std::vector<UnassignedUnit>* units : {&table.unassigned_, &table.left_out_}) {
     for (const UnassignedUnit& unassigned : *units) {

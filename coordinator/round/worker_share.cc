@@ -6,6 +6,8 @@
 
 namespace lockstep::coordinator {
 
+// Both ends count positions in this queue: it grows at its end only, and by orders that the worker
+// hears in the same sequence.
 void WorkerShare::Append(std::uint32_t order, const std::vector<UnitIndex>& units) {
   LOCKSTEP_CHECK(!units.empty() && HasRoom(), "worker {} cannot take units", member.worker);
   LOCKSTEP_CHECK(given.empty() || given.back().order < order,
