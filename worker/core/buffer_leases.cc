@@ -53,10 +53,12 @@ std::optional<BufferId> Buffers::Take(BufferKind kind) {
   return std::nullopt;
 }
 
+// Free to be taken once nothing uses it any more; until then Take passes it by.
 void Buffers::Release(const BufferId& buffer) {
   LOCKSTEP_CHECK(taken_.erase(buffer) == 1, "released a buffer that was not taken");
 }
 
+// Of a pool only: staging and state change under whoever reads them.
 std::uint64_t Buffers::Serve(const MemberId& peer, const BufferId& buffer) {
   LOCKSTEP_CHECK(buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState,
                  "I4: {} is served out of a buffer that is not for sending", Name(peer));
@@ -76,12 +78,15 @@ void Buffers::Unserve(std::uint64_t cookie) {
   if (!more) closing_.erase(peer);
 }
 
+// Several pieces land in one buffer; it is in use until the last of them has, or never will.
 void Buffers::EndFetch(const BufferId& into) {
   const auto at = fetches_.find(into);
   LOCKSTEP_CHECK(at != fetches_.end(), "a fetch ended that had not begun");
   if (--at->second == 0) fetches_.erase(at);
 }
 
+// Held until the operation has ended, also when its result is wanted no longer: its thread reads
+// and writes whatever is decided here.
 void Buffers::BeginOp(std::uint64_t op, std::vector<BufferId> uses) {
   for (const BufferId& buffer : uses) {
     const bool pooled = buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState;

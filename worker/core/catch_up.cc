@@ -15,6 +15,8 @@ bool OfState(const Want& want) {
 
 }  // namespace
 
+// The buckets are copied in place, so what was there is gone with the first one: who begins cannot
+// go back to what it had.
 void CatchUpJob::Begin(const msg::CatchUp& order) {
   Abandon();
   active_ = true;
@@ -41,6 +43,8 @@ bool CatchUpJob::AnyAt(RoundId round) const {
   return std::ranges::any_of(versions_, [&](const auto& version) { return IsAt(version, round); });
 }
 
+// The donor may give a later version than it was asked for; until it has said which, any round from
+// the one that was asked for on may be needed.
 bool CatchUpJob::NeededByCopy(RoundId round) const {
   return copy_ && copy_->version <= round.value;
 }
@@ -55,6 +59,7 @@ void CatchUpJob::Advance(Attempt attempt) {
   next_ = next_.Next();
 }
 
+// An update that did not go through leaves a bucket in no state that anybody else has (I1).
 void CatchUpJob::Lose(RoundId round) {
   for (auto& version : versions_) {
     if (IsAt(version, round)) version.reset();
@@ -76,6 +81,7 @@ void CatchUpJob::LoseOlder(RoundId round, Attempt attempt) {
 // All buckets at one version and, of the round before it, at one attempt: then they are the
 // parameters that everybody has after that round (I1).
 std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
+  LOCKSTEP_CHECK(active_, "a worker that copies nothing asks whether it is level");
   const auto& first = versions_.front();
   if (!first || first->value == 0 || first->value < next_.value) return std::nullopt;
   const RoundId next(first->value);
@@ -142,6 +148,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
   context_.Say(donor_, StateTaken{*copy_->tag});
   copy_.reset();
+  // In all, not since the last time: what was lost and copied again is no progress.
   std::uint64_t values = 0;
   for (std::uint32_t b = 0; b < versions_.size(); ++b) {
     if (versions_[b]) values += context_.layout.bucket(b).count;
@@ -149,6 +156,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   context_.Tell(msg::Copied{order_, values});
 }
 
+// What has been copied stays: the coordinator names another donor, or this one comes back.
 void CatchUpJob::OnPeerDown(const MemberId& peer) {
   if (peer == donor_) Abandon();
 }

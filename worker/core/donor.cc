@@ -14,6 +14,7 @@ Status Donor::OnStateWant(const MemberId& joiner, const StateWant& want) {
   return {};
 }
 
+// By its tag: word of an older copy must not free the buffer of the present one.
 void Donor::OnStateTaken(const MemberId& joiner, const StateTaken& taken) {
   const auto at = requests_.find(joiner);
   if (at != requests_.end() && at->second.tag == taken.tag) Erase(joiner);
@@ -48,6 +49,7 @@ void Donor::Update(std::optional<RoundId> next, Attempt attempt) {
       continue;
     }
     ++it;
+    // It waits for the round: a copy from before it would lack sums that the joiner cannot get.
     if (next->value < request.want.min_version) continue;
     request.out = buffers_.Take(BufferKind::kStateOut);
     if (!request.out) return;
@@ -67,6 +69,7 @@ std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const PieceN
   if (at == requests_.end() || !at->second.ready || at->second.tag != piece.attempt) {
     return std::nullopt;
   }
+  LOCKSTEP_CHECK(at->second.out, "I4: {}'s copy is ready and lies nowhere", Name(joiner));
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
   const std::uint64_t floats =
       (1 + context_.config.state_tensors) * context_.layout.largest_bucket();
@@ -74,6 +77,7 @@ std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const PieceN
   return BufferRange{*at->second.out, range};
 }
 
+// Bytes that are on their way still hold the buffer (I4): given back is not yet free.
 void Donor::Erase(const MemberId& joiner) {
   const auto at = requests_.find(joiner);
   if (at == requests_.end()) return;

@@ -91,6 +91,8 @@ void Fetcher::Pump() {
         continue;
       }
       ++next;
+      LOCKSTEP_CHECK(wants.front().peer == peer, "a fetch from {} is in the queue of {}",
+                     Name(wants.front().peer), Name(peer));
       const std::uint64_t id = next_fetch_++;
       context_.Emit(action::Fetch{id, peer, wants.front().piece, wants.front().to});
       buffers_.BeginFetch(wants.front().to.buffer);
@@ -101,6 +103,7 @@ void Fetcher::Pump() {
   }
 }
 
+// For people; what decides looks at one peer's queue.
 std::size_t Fetcher::queued() const {
   std::size_t queued = 0;
   for (const auto& [peer, queue] : queues_) {

@@ -12,6 +12,8 @@ void Heartbeat::OnUp(const MemberId& peer) {
   peers_[peer] = Peer{context_.now, false, context_.now};
 }
 
+// Whatever comes counts, a piece as well as a message. Only who has been heard once is judged:
+// before that it is the formation that waits for it.
 void Heartbeat::OnHeard(const MemberId& peer) {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return;
@@ -19,6 +21,7 @@ void Heartbeat::OnHeard(const MemberId& peer) {
   at->second.heard = context_.now;
 }
 
+// Whoever hears enough of this worker anyway is not told more.
 void Heartbeat::OnSaid(const MemberId& peer) {
   const auto at = peers_.find(peer);
   if (at != peers_.end()) at->second.said = context_.now;

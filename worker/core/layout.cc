@@ -86,6 +86,7 @@ std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) con
   }
   std::vector<Slice> shard;
   if (self == n) return shard;
+  LOCKSTEP_CHECK(total > 0, "I1: the owners of map {} have no weight", map.version);
   for (std::uint32_t b = 0; b < bucket_count(); ++b) {
     // The order of the owners turns from bucket to bucket, so that what rounding favours (who gets
     // a bucket of few grains) is spread.
@@ -105,6 +106,7 @@ std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) con
   return shard;
 }
 
+// Equal ones and a rest, so that the window of fetches is a bound in bytes (I7).
 std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes) {
   const std::uint64_t most = std::max<std::uint64_t>(1, piece_bytes / sizeof(float));
   std::vector<FloatRange> pieces;

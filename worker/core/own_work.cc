@@ -24,6 +24,7 @@ void OwnWork::OnPlan(const Plan& plan) {
   Forget(plan.round);
   GivenUnits given;
   given.epoch = plan.epoch;
+  // Which parameters it is computed with; carried over, the round changes and this does not.
   given.base = plan.round;
   given.relaxed = plan.relaxed;
   given.local_rate = plan.local_rate;
@@ -66,6 +67,7 @@ bool OwnWork::CarryOver(const msg::Commit& commit) {
     return true;
   }
   if (!WorksOn(commit.round) || !work_->relaxed || queue_.size() == 0) return false;
+  // The compute thread is not told: it adds to the same buffers under the same id of work.
   work_->round = next;
   DropGiven(commit.round);
   for (Contribution& c : contributions_) {
@@ -102,6 +104,7 @@ void OwnWork::OnFence(const msg::FenceRound& fence) {
 // (I2).
 void OwnWork::OnRevoke(const msg::Revoke& revoke) {
   if (GivenUnits* given = Given(revoke.round)) {
+    // Nothing of it has begun, so all that is asked for comes back.
     std::vector<Unit>& units = given->units;
     units.resize(std::min<std::size_t>(units.size(), revoke.from));
     context_.Tell(
@@ -116,6 +119,7 @@ void OwnWork::OnRevoke(const msg::Revoke& revoke) {
 void OwnWork::OnAssign(const msg::Assign& assign) {
   if (Round* known = rounds_.Find(assign.round); known != nullptr && known->given) {
     GivenUnits& given = *known->given;
+    // The coordinator has heard the answer to its fence: this is the new beginning.
     given.fenced = false;
     if (given.first_part.value >= kMaxParts ||
         given.units.size() + assign.units.size() > queue_.capacity()) {
@@ -159,6 +163,7 @@ void OwnWork::BeginIfPossible(RoundId level, bool committed) {
     if (given->units.empty()) return;
     if (!copied_ || copy_for_ != given->base) {
       if (work_) queue_.MakeVoid();  // nothing is computed while the copy changes
+      // Relaxed work reads parameters while later rounds are applied, so it reads a copy.
       copy_for_ = given->base;
       copied_ = false;
       copy_op_ = context_.NewOp();
@@ -181,6 +186,7 @@ void OwnWork::BeginIfPossible(RoundId level, bool committed) {
 
 void OwnWork::Begin(RoundId round, const GivenUnits& given,
                     const std::array<BufferId, kMaxParts>& parts) {
+  LOCKSTEP_CHECK(parts[0] != parts[1], "I4: two parts of round {} in one buffer", round);
   LOCKSTEP_CHECK(!Busy(), "I4: work on round {} begins under a unit of round {}", round,
                  work_->round);
   LOCKSTEP_CHECK(!given.relaxed || copied_, "work of round {} begins without its copy", round);
@@ -226,6 +232,8 @@ void OwnWork::OnUnitDone(const event::UnitDone& done) {
   LOCKSTEP_CHECK(work_->units_done <= queue_.taken(), "more units done than taken");
   Contribution* c = Find(done.work, done.part);
   if (work_->is_void || c == nullptr) return;
+  LOCKSTEP_CHECK(!c->sealed, "I2: a unit of round {} ends behind the seal of part {}", c->round,
+                 c->part);
   c->samples += done.samples;
   c->loss_sum += done.loss_sum;
   c->units.push_back(done.timing);
@@ -252,6 +260,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   Contribution* c = Find(sealed.work, sealed.part);
   if (c == nullptr || c->dropped) return;
   LOCKSTEP_CHECK(!c->sealed, "I2: part {} of round {} was sealed twice", c->part, c->round);
+  LOCKSTEP_CHECK(!c->units.empty(), "I2: part {} of round {} is sealed without units", c->part,
+                 c->round);
   c->buckets = context_.layout.bucket_count();
   c->sealed = true;
   c->all_told.reset();
@@ -322,6 +332,7 @@ void OwnWork::Update() {
     for (const OwnerShare& share : map->owners) {
       if (share.owner != context_.config.self) all = Announce(c, share.owner) && all;
     }
+    // So that nothing is looked through once all owners know all; a peer that goes resets it.
     if (all) c.all_told = map->version;
   }
 }
@@ -382,6 +393,7 @@ bool OwnWork::Computing() const {
   return work_ && !work_->is_void && (Busy() || queue_.taken() != queue_.size());
 }
 
+// For this worker's own shard: what it computed itself is read where it lies.
 std::optional<BufferId> OwnWork::Sealed(RoundId round, PartIndex part) const {
   for (const Contribution& c : contributions_) {
     if (c.round == round && c.part == part && c.sealed && !c.dropped) return c.buffer;

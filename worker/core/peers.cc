@@ -104,6 +104,7 @@ Time Peers::next_timer() const {
   return next;
 }
 
+// I6: a formation ends, if with nothing better then with who was not reached.
 void Peers::OnTimer() {
   std::set<MemberId> late;
   for (const auto& [number, forming] : forming_) {
@@ -127,6 +128,8 @@ void Peers::ForgetGone(const std::function<bool(const MemberId&)>& still_read) {
   std::vector<MemberId> gone;
   for (const auto& [id, peer] : peers_) {
     if (!peer.gone) continue;
+    LOCKSTEP_CHECK(!peer.gone_since || committed_, "{} is gone since a round before the first",
+                   Name(id));
     const bool old = !peer.gone_since || committed_->value >= peer.gone_since->value + 2;
     if (old && !still_read(id)) {
       gone.push_back(id);
@@ -186,6 +189,8 @@ void Peers::NoteIfReached(const MemberId& id) {
   Note(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
 }
 
+// Also of one that was reached before: the coordinator is told by Unreachable then, and a formation
+// that has its answer keeps it.
 void Peers::NoteUnreached(const MemberId& id, std::string error) {
   Note(id, {id, false, std::move(error), false, "", 0});
 }
@@ -215,7 +220,9 @@ void Peers::ReportComplete() {
   }
 }
 
+// Its mapping goes with it, so nothing may read there any more; see ForgetGone.
 void Peers::Forget(const MemberId& id) {
+  LOCKSTEP_CHECK(peers_.contains(id), "{} is forgotten twice", Name(id));
   const Peer& peer = peers_[id];
   if (peer.asked_to_map) context_.Emit(action::UnmapPeer{id});
   peers_.erase(id);
