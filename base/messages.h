@@ -51,9 +51,24 @@ struct OwnerMap {
   bool operator==(const OwnerMap&) const = default;
 };
 
+// Consecutive units of a member's queue that it computes together, as one batch, are a run: it
+// takes them at once, so none of them can be given back until it is done.
+struct RunLimit {
+  std::uint32_t units = 0;  // of a run at most; 0: all that there are
+  bool guided = false;      // and no more than half of what is left (guided self-scheduling)
+  bool operator==(const RunLimit&) const = default;
+};
+
+// How many of the `left` units of its queue a member takes next.
+inline std::uint32_t NextRun(std::uint32_t left, const RunLimit& limit) {
+  const std::uint32_t units = limit.guided ? left - left / 2 : left;
+  return limit.units > 0 && limit.units < units ? limit.units : units;
+}
+
 struct Assignment {
   MemberId member;
   std::vector<Unit> units;  // in the order of computation
+  RunLimit runs = {};
   bool operator==(const Assignment&) const = default;
 };
 
@@ -383,6 +398,8 @@ struct Sealed {
   std::vector<UnitTiming> units;
   std::int64_t sealed_ns = 0;
   Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
+  // How many of `units`, in their order, each run had; empty: it is not said.
+  std::vector<std::uint64_t> runs = {};
   bool operator==(const Sealed&) const = default;
 };
 

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
       (*session)->EvaluationDone(0, 0);  // this job has no test samples
       continue;
     }
-    // One unit: add the gradient sum of its samples to work.gradient.
+    // A run of units: add the gradient sum of its samples to work.gradient.
     UnitResult result;
     for (std::uint32_t sample : work.samples) {
       float error = -Target(sample);

@@ -11,6 +11,7 @@
 
 #include "policies/forecast.h"
 #include "policies/full.h"
+#include "policies/runs.h"
 #include "policies/waiting.h"
 #include "policies/work_none.h"
 
@@ -274,6 +275,7 @@ Policy MakeAuto(const FlexrrOptions& flexrr, const BalanceOptions& balance) {
   policy.name = "auto";
   policy.closing = std::make_unique<AutoClosing>(mind);
   policy.work = std::make_unique<AutoWork>(flexrr, balance, mind);
+  policy.runs = MakeGuidedRuns();
   return policy;
 }
 

@@ -20,7 +20,7 @@ constexpr Duration kShortestWait = std::chrono::milliseconds(2);
 constexpr int kLooks = 64;
 constexpr int kWaits = 16;
 
-// Nobody is stuck within so many of its usual unit times, or such a time.
+// Nobody is stuck in a unit within so many of its usual unit times, or such a time.
 constexpr int kStuckUnits = 3;
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
 
@@ -176,7 +176,7 @@ class Flexrr final : public WorkRule {
   // All but what is begun, and of a worker with nothing new for long also what its report does not
   // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
   static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
-    const bool overdue = now - worker.progressed_at > 2 * unit_time;
+    const bool overdue = now - worker.progressed_at > (InHand(worker) + 1) * unit_time;
     return worker.units_given -
            (overdue ? std::max(worker.units_taken, worker.units_done) : Begun(worker));
   }
@@ -243,7 +243,8 @@ class Flexrr final : public WorkRule {
       const WorkerView& worker = view.workers[i];
       const Duration again = usual * ((worker.units_given + free - 1) / free) + delivery;
       const Duration due =
-          std::max(Computed(worker) ? 4 * delivery + usual : kStuckUnits * sights_[i].unit_time,
+          std::max(Computed(worker) ? 4 * delivery + usual
+                                    : (InHand(worker) + kStuckUnits - 1) * sights_[i].unit_time,
                    kShortestStuck);
       const Time from = worker.parts.empty()
                             ? worker.progressed_at

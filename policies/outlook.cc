@@ -9,7 +9,8 @@ double Progressed(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return 1;
   double done = worker.units_done;
   if (unit_time > Duration{}) {
-    done += std::min(Seconds(now - worker.progressed_at) / Seconds(unit_time), 0.9);
+    done +=
+        std::min(Seconds(now - worker.progressed_at) / Seconds(unit_time), InHand(worker) - 0.1);
   }
   return done / worker.units_given;
 }

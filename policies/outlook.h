@@ -16,30 +16,39 @@ inline Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
   return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
 }
 
-// Units done, of those it holds, as a share from 0 to 1; the one under way counts as far as its
+// Units done, of those it holds, as a share from 0 to 1; the run under way counts as far as its
 // time goes.
 double Progressed(const WorkerView& worker, Time now, Duration unit_time);
 
 // The median of UnitTimeOf over the workers of which something is known; zero when of none.
 Duration MedianUnitTime(const RoundView& view);
 
-// Units that cannot be moved any more: a worker with units left is in one of them, whatever its
+// Units that cannot be moved any more: a worker with units left is in a run of them, whatever its
 // last report said.
 inline std::uint32_t Begun(const WorkerView& worker) {
-  return std::min(worker.units_given, std::max(worker.units_taken, worker.units_done + 1));
+  if (worker.units_taken > worker.units_done) return worker.units_taken;
+  const std::uint32_t left = worker.units_given - std::min(worker.units_given, worker.units_done);
+  return worker.units_given - left + NextRun(left, worker.runs);
+}
+
+// Units of the run that it is in; at least one while it has units left.
+inline std::uint32_t InHand(const WorkerView& worker) {
+  return Begun(worker) - std::min(Begun(worker), worker.units_done);
 }
 
 // Everything it holds is computed; perhaps not delivered.
 inline bool Computed(const WorkerView& worker) { return worker.units_done >= worker.units_given; }
 
-// When it will have computed all units it holds. A unit that takes longer than usual is expected to
+// When it will have computed all units it holds. A run that takes longer than usual is expected to
 // need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
 inline Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return worker.finished_at.value_or(now);
   const std::uint32_t left = worker.units_given - worker.units_done;
+  const std::uint32_t in_hand = InHand(worker);
   const Duration spent = now - worker.progressed_at;
-  const Duration rest = spent > unit_time ? spent - unit_time : unit_time - spent;
-  return now + rest + unit_time * (left - 1);
+  const Duration usual = unit_time * in_hand;
+  const Duration rest = spent > usual ? spent - usual : usual - spent;
+  return now + rest + unit_time * (left - in_hand);
 }
 
 }  // namespace lockstep::policies

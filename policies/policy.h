@@ -54,6 +54,15 @@ struct WorkerView {
   // is known yet.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
+  // How it takes its units in this round, by the plan; who was given none there takes all.
+  RunLimit runs;
+  // Of its sealed units: how long they took, and in how many runs.
+  Duration computed{};
+  std::uint32_t units_timed = 0;
+  std::uint32_t runs_timed = 0;
+  // Recent history: what a run takes beside its units, in unit times; none while runs of one length
+  // are all that is known.
+  std::optional<double> run_cost;
 };
 
 struct RoundView {
@@ -141,10 +150,24 @@ class WorkRule {
   virtual void OnCommitted(const RoundView& view) { (void)view; }
 };
 
+// How many units each worker computes together.
+class RunRule {
+ public:
+  virtual ~RunRule() = default;
+  // As many limits as members; `shares`: the units of each.
+  virtual std::vector<RunLimit> Runs(std::span<const WorkerView> members,
+                                     std::span<const std::uint32_t> shares) = 0;
+  virtual void OnCommitted(const RoundView& view) { (void)view; }
+};
+
 struct Policy {
   std::string name;  // as configured: "backup+none"
   std::unique_ptr<ClosingRule> closing;
   std::unique_ptr<WorkRule> work;
+  // Null: each worker's share is one run, as is right where no unit moves or is taken back within a
+  // round. The plan alone then says what is computed together, so the same plans give the same
+  // bits.
+  std::unique_ptr<RunRule> runs = {};
   // Rounds are relaxed: contributions that a round closes without go on in the next one.
   bool relaxed = false;
   // A round is some steps of each worker on its own, then the average of the parameters.

@@ -16,6 +16,7 @@
 #include "policies/flexrr.h"
 #include "policies/full.h"
 #include "policies/partial.h"
+#include "policies/runs.h"
 #include "policies/work_none.h"
 
 namespace lockstep::policies {
@@ -23,11 +24,13 @@ namespace {
 
 struct ClosingEntry {
   std::string_view name;
+  bool takes_back;  // units that are not begun, so runs are short where that is likely
   Result<std::unique_ptr<ClosingRule>> (*make)(const PolicySection&, std::uint32_t workers);
 };
 
 struct WorkEntry {
   std::string_view name;
+  bool moves;  // units within a round
   std::unique_ptr<WorkRule> (*make)(const PolicySection&);
 };
 
@@ -110,11 +113,13 @@ Result<Policy> MakePluginPolicy(const PolicySection& section, std::uint32_t work
   return plugin(section, workers);
 }
 
-constexpr std::array kClosing = {
-    ClosingEntry{"full", MakeFullRule}, ClosingEntry{"backup", MakeBackupRule},
-    ClosingEntry{"deadline", MakeDeadlineRule}, ClosingEntry{"partial", MakePartialRule}};
-constexpr std::array kWork = {WorkEntry{"none", MakeNoneRule}, WorkEntry{"flexrr", MakeFlexrrRule},
-                              WorkEntry{"balance", MakeBalanceRule}};
+constexpr std::array kClosing = {ClosingEntry{"full", false, MakeFullRule},
+                                 ClosingEntry{"backup", false, MakeBackupRule},
+                                 ClosingEntry{"deadline", false, MakeDeadlineRule},
+                                 ClosingEntry{"partial", true, MakePartialRule}};
+constexpr std::array kWork = {WorkEntry{"none", false, MakeNoneRule},
+                              WorkEntry{"flexrr", true, MakeFlexrrRule},
+                              WorkEntry{"balance", false, MakeBalanceRule}};
 constexpr std::array kWhole = {PolicyEntry{"auto", MakeAutoPolicy},
                                PolicyEntry{"async", MakeAsyncPolicy},
                                PolicyEntry{"plugin", MakePluginPolicy}};
@@ -207,6 +212,7 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, P
   policy.local = local;
   policy.closing = std::move(*rule);
   policy.work = work->make(section);
+  if (closing->takes_back || work->moves) policy.runs = MakeGuidedRuns();
   return policy;
 }
 

@@ -43,7 +43,7 @@ JobDescription Describe(const JobConfig& config, const Model& model, const Datas
   return job;
 }
 
-// Runs the units on a device.
+// Computes runs of units on a device.
 class Trainer {
  public:
   Trainer(Session& session, const Dataset& dataset, Compute& compute, Model& model,
@@ -58,14 +58,14 @@ class Trainer {
   // Null where the model writes the session's own memory.
   StagedModel* staged() { return staged_ ? &*staged_ : nullptr; }
 
-  // kUnavailable: the machine has no room for a unit of so many samples.
-  Status TrainUnit(const Work& work) {
+  // kUnavailable: the machine has no room for a run of so many samples.
+  Status TrainRun(const Work& work) {
     if (Status room = batches_.Reserve(work.samples.size()); !room) return room;
-    const Batch& batch = batches_.Train(work.epoch.value, work.range.from, work.samples);
-    const TrainResult result =
-        staged_ ? TrainStaged(work, batch)
-                : model_.TrainUnit(work.parameters.data(), work.gradient.data(), batch,
-                                   work.last ? &final_blocks_ : nullptr, session_.Cancelled());
+    const Batch& batch = batches_.Train(work.epoch.value, work.ranges, work.samples);
+    const TrainResult result = staged_
+                                   ? TrainStaged(work, batch)
+                                   : model_.TrainUnit(work.parameters.data(), work.gradient.data(),
+                                                      batch, &final_blocks_, session_.Cancelled());
     session_.Done({.samples = result.samples, .loss_sum = result.loss_sum});
     return {};
   }
@@ -84,19 +84,18 @@ class Trainer {
   }
 
  private:
-  // While the device computes this unit, the samples of the next one are prepared.
+  // While the device computes this run, the samples of the next one are prepared.
   TrainResult TrainStaged(const Work& work, const Batch& batch) {
     return staged_->TrainUnit(
         {.parameters = work.parameters,
          .version = work.parameters_version,
          .gradient = work.gradient,
          .first = work.first,
-         .last = work.last},
+         .last = [this] { return session_.EndsPart(); }},
         batch, [this](std::uint32_t block) { session_.BlockFinal(block); },
         [&] {
           if (work.next_samples.empty()) return;
-          model_.Prefetch(
-              batches_.Prepare(work.epoch.value, work.next_range.from, work.next_samples));
+          model_.Prefetch(batches_.Prepare(work.epoch.value, work.next_ranges, work.next_samples));
         },
         session_.Cancelled());
   }
@@ -163,7 +162,7 @@ Status TrainJob(Compute& compute, Session& session, Came* came) {
       return {};
     }
     const Status done =
-        work.kind == Work::Kind::kTrain ? trainer.TrainUnit(work) : trainer.Evaluate(work);
+        work.kind == Work::Kind::kTrain ? trainer.TrainRun(work) : trainer.Evaluate(work);
     if (!done) return done;
   }
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "policies/outlook.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -61,9 +63,10 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
   if (view == nullptr || view->units_done >= view->units_given || member.next < open.round())
     return;
   const Duration unit_time = std::max(member.unit_times.mean, usual);
-  const Duration patience = unit_time == Duration{}
-                                ? kUnitTimes * job_->timeout
-                                : std::max(job_->timeout, kUnitTimes * unit_time);
+  const Duration patience =
+      unit_time == Duration{}
+          ? kUnitTimes * job_->timeout
+          : std::max(job_->timeout, kUnitTimes * unit_time * policies::InHand(*view));
   const Duration idle = job_->now - std::max(member.last_progress, open.started());
   if (idle >= patience) {
     job_->Evict(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));

@@ -17,6 +17,39 @@ void UnitTimes::Add(Duration unit) {
   deviation += (std::chrono::abs(error) - deviation) / 4;
 }
 
+// The unit times in runs of r units are b + a / r: a line over 1 / r, fitted by least squares. All
+// runs weigh the same, since what disturbs a unit's time does so in proportion to it.
+void RunCost::Add(std::span<const Run> runs) {
+  constexpr double kWeight = 1.0 / 8;
+  constexpr double kLeastUnit = 0.05;  // of a run's unit times: the cost is all but never all
+  double count = 0;
+  double x_mean = 0;
+  double y_mean = 0;
+  double least = 0;
+  for (const Run& run : runs) {
+    if (run.units == 0) continue;
+    const auto units = static_cast<double>(run.units);
+    const double unit = Seconds(run.took) / units;
+    ++count;
+    x_mean += (1 / units - x_mean) / count;
+    y_mean += (unit - y_mean) / count;
+    least = count == 1 ? unit : std::min(least, unit);
+  }
+  double xx = 0;
+  double xy = 0;
+  for (const Run& run : runs) {
+    if (run.units == 0) continue;
+    const auto units = static_cast<double>(run.units);
+    xx += (1 / units - x_mean) * (1 / units - x_mean);
+    xy += (1 / units - x_mean) * (Seconds(run.took) / units - y_mean);
+  }
+  if (xx == 0 || least <= 0) return;
+  const double cost = std::max(xy / xx, 0.0);
+  const double unit = std::max(y_mean - cost * x_mean, kLeastUnit * least);
+  const double in_units = cost / unit;
+  in_units_ = in_units_ ? *in_units_ + (in_units - *in_units_) * kWeight : in_units;
+}
+
 void ClockOffset::Add(Time sent, Time received, std::int64_t worker_ns) {
   const Duration way = received - sent;
   // Clocks drift: an old short way is worth less each time.

@@ -28,6 +28,22 @@ struct UnitTimes {
   void Add(Duration unit);
 };
 
+// What a run takes beside its units, in unit times: what makes a short run's units longer than a
+// long one's. Exponentially weighted.
+class RunCost {
+ public:
+  struct Run {
+    std::uint64_t units = 0;
+    Duration took{};
+  };
+  // The runs of a part. Those of one length tell nothing.
+  void Add(std::span<const Run> runs);
+  std::optional<double> in_units() const { return in_units_; }
+
+ private:
+  std::optional<double> in_units_;
+};
+
 // Offset of a worker's monotonic clock, from the ping with the shortest way among the recent ones.
 struct ClockOffset {
   Duration shortest = Duration::max();
@@ -103,6 +119,8 @@ struct Member {
   std::optional<std::pair<RoundId, Attempt>> applied_behind;
 
   UnitTimes unit_times;
+  RunCost run_cost;
+  std::uint32_t longest_run = 1;  // units, by its last plan
   ResponseDelay response;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;

@@ -227,11 +227,13 @@ Time CommittedRound::PublicationDeadline() const {
   return std::max(published_from_ + patience_, *pinged_at_ + patience_ / 2);
 }
 
-// A unit that is under way is finished before the round is applied.
+// A run that is under way is finished before the round is applied.
 Duration CommittedRound::UnitPatience() const {
   Duration patience{};
   for (const Member& member : job_->members.all()) {
-    if (MustApply(member)) patience = std::max(patience, kUnits * member.unit_times.mean);
+    if (MustApply(member)) {
+      patience = std::max(patience, (kUnits + member.longest_run - 1) * member.unit_times.mean);
+    }
   }
   return patience;
 }

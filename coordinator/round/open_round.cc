@@ -95,8 +95,22 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
       from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
     }
   }
+  NoteRuns(message, &from.run_cost);
   work_.SyncHistory(from);
   return {};
+}
+
+void OpenRound::NoteRuns(const msg::Sealed& sealed, RunCost* cost) {
+  std::vector<RunCost::Run> runs;
+  auto unit = sealed.units.begin();
+  for (const std::uint64_t units : sealed.runs) {
+    RunCost::Run run{units, {}};
+    for (std::uint64_t i = 0; i < units && unit != sealed.units.end(); ++i, ++unit) {
+      run.took += Duration(unit->end_ns) - Duration(unit->start_ns);
+    }
+    runs.push_back(run);
+  }
+  cost->Add(runs);
 }
 
 // Summed up, one value that is no number makes all parameters such, with no way back. A worker
@@ -404,6 +418,7 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
   LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
                  job_->members.CountLive(), round());
   job_->policy.work->OnCommitted(View());
+  if (job_->policy.runs) job_->policy.runs->OnCommitted(View());
   job_->policy.closing->OnCommitted(View());
   planner_->NoteResponses(work_);
   return closing;

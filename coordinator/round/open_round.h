@@ -93,6 +93,7 @@ class OpenRound {
 
  private:
   policies::RoundView View() const { return work_.View(job_->now, job_->start.workers); }
+  static void NoteRuns(const msg::Sealed& sealed, RunCost* cost);
   void NoteNotFinite(const Member& from, const msg::Sealed& message);
 
   // --- work that moves

@@ -38,10 +38,7 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   return level.empty() ? live : level;
 }
 
-// The work rule proposes; whatever it says, each unit is shared out once (I2).
-std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& members,
-                                               std::uint32_t units) {
-  LOCKSTEP_CHECK(!members.empty(), "{} units are shared out among nobody", units);
+std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& members) const {
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
@@ -49,8 +46,16 @@ std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& memb
     views[i].last_heard = member.last_heard;
     views[i].unit_time_mean = member.unit_times.mean;
     views[i].unit_time_deviation = member.unit_times.deviation;
+    views[i].run_cost = member.run_cost.in_units();
   }
-  std::vector<std::uint32_t> shares = job_->policy.work->Share(views, units);
+  return views;
+}
+
+// The work rule proposes; whatever it says, each unit is shared out once (I2).
+std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<policies::WorkerView>& members,
+                                               std::uint32_t units) {
+  LOCKSTEP_CHECK(!members.empty(), "{} units are shared out among nobody", units);
+  std::vector<std::uint32_t> shares = job_->policy.work->Share(members, units);
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   if (shares.size() == members.size() && sum == units) return shares;
   // A policy proposes; what cannot be is not done, and said.
@@ -60,6 +65,16 @@ std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<MemberId>& memb
   shares.assign(count, units / count);
   for (std::uint32_t i = 0; i < units % count; ++i) ++shares[i];
   return shares;
+}
+
+// A local step is of whole units, so its units are computed one by one.
+std::vector<RunLimit> Planner::LimitRuns(const std::vector<policies::WorkerView>& members,
+                                         const std::vector<std::uint32_t>& shares) {
+  if (job_->policy.local) return std::vector(members.size(), RunLimit{.units = 1});
+  std::vector<RunLimit> limits;
+  if (job_->policy.runs) limits = job_->policy.runs->Runs(members, shares);
+  limits.resize(members.size());
+  return limits;
 }
 
 // A whole round's, or of a relaxed round what the idle ones compute.
@@ -106,8 +121,13 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),
                  "round {} is planned for nobody", round);
   const auto units = static_cast<std::uint32_t>(planned.units.size());
-  const std::vector<std::uint32_t> shares =
-      eligible.empty() ? std::vector<std::uint32_t>() : ShareUnits(eligible, units);
+  std::vector<std::uint32_t> shares;
+  std::vector<RunLimit> runs;
+  if (!eligible.empty()) {
+    const std::vector<policies::WorkerView> views = ViewsOf(eligible);
+    shares = ShareUnits(views, units);
+    runs = LimitRuns(views, shares);
+  }
 
   // Given-back units come first, and go to those that can be trusted with them.
   std::vector<std::size_t> order(eligible.size());
@@ -138,7 +158,8 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
                    "worker {} computes round {} and takes no part", eligible[i].worker, round);
     const auto begin = planned.units.begin() + static_cast<std::ptrdiff_t>(first[i]);
     plan.assignments.push_back(
-        {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}});
+        {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}, runs[i]});
+    job_->members.at(eligible[i].worker).longest_run = NextRun(shares[i], runs[i]);
   }
   LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
                  "I3: the plan of round {} is not ascending by worker", round);

@@ -63,7 +63,11 @@ class Planner {
 
  private:
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
-  std::vector<std::uint32_t> ShareUnits(const std::vector<MemberId>& members, std::uint32_t units);
+  std::vector<policies::WorkerView> ViewsOf(const std::vector<MemberId>& members) const;
+  std::vector<std::uint32_t> ShareUnits(const std::vector<policies::WorkerView>& members,
+                                        std::uint32_t units);
+  std::vector<RunLimit> LimitRuns(const std::vector<policies::WorkerView>& members,
+                                  const std::vector<std::uint32_t>& shares);
   static PlannedUnits PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
                                 Sampler* sampler);
   void NoteMap(RoundId round, std::uint32_t version);

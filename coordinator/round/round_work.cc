@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -32,6 +33,7 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
     if (!share.queue.empty()) {
       share.given.push_back({0, static_cast<std::uint32_t>(share.queue.size())});
     }
+    WorkerViewAt(share).runs = assignment.runs;
     RenewView(share, now);
     WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
   }
@@ -102,6 +104,7 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   view.last_heard = member.last_heard;
   view.unit_time_mean = member.unit_times.mean;
   view.unit_time_deviation = member.unit_times.deviation;
+  view.run_cost = member.run_cost.in_units();
   view.base = plan_.round;
   view.level = member.next >= plan_.round;
   views_.insert(place, std::move(view));
@@ -186,6 +189,10 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
                                  plan_.round, share->parts.size()));
   }
   if (sealed.units.empty()) return Violation("sealed a part without units");
+  if (!sealed.runs.empty() && std::accumulate(sealed.runs.begin(), sealed.runs.end(),
+                                              std::uint64_t{0}) != sealed.units.size()) {
+    return Violation("sealed runs that are not those of its units");
+  }
   SealedPart part;
   for (const UnitTiming& timing : sealed.units) {
     if (!units_.Seal(timing.unit, from.id.worker)) {
@@ -208,6 +215,13 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   policies::WorkerView& view = WorkerViewAt(*share);
   if (share->sealed_units > view.units_done) {
     NotePace(&view, share->sealed_units - view.units_done, now);
+  }
+  if (!sealed.runs.empty()) {
+    for (const UnitTiming& timing : part.units) {
+      view.computed += Duration(timing.end_ns) - Duration(timing.start_ns);
+    }
+    view.units_timed += static_cast<std::uint32_t>(part.units.size());
+    view.runs_timed += static_cast<std::uint32_t>(sealed.runs.size());
   }
   share->parts.push_back(std::move(part));
   ++undelivered_;
@@ -538,6 +552,7 @@ void RoundWork::SyncHistory(const Member& member) {
   view.last_heard = member.last_heard;
   view.unit_time_mean = member.unit_times.mean;
   view.unit_time_deviation = member.unit_times.deviation;
+  view.run_cost = member.run_cost.in_units();
 }
 
 // A worker begins with a round when it has applied the one before; its pace counts from there.
@@ -610,7 +625,8 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
   }
 }
 
-// A third of what is new: a single slow unit does not make a slow worker. What comes first holds
+// A third of what is new, and more of it the more units it is: a single slow unit does not make a
+// slow worker. What comes first holds
 // the round's beginning too (the last round's sums are taken and applied), so it counts only where
 // nothing else is known.
 void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
@@ -622,7 +638,7 @@ void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time n
   if (first) {
     view->pace = view->unit_time_mean > Duration{} ? view->unit_time_mean : sample;
   } else {
-    view->pace += (sample - view->pace) / 3;
+    view->pace += (sample - view->pace) * units / (units + 2);
   }
 }
 

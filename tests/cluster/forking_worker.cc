@@ -60,6 +60,6 @@ int main(int argc, char** argv) {
     // By now every connection of the job is there.
     if (!forked) StartChild(std::string(argv[2]) == "spawn");
     forked = true;
-    (*session)->Done({.samples = work.range.size(), .loss_sum = 0});
+    (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});
   }
 }

@@ -56,7 +56,7 @@ class GpuModel : public testing::TestWithParam<Case> {
                         .version = 1,
                         .gradient = gradient,
                         .first = i == 0,
-                        .last = last},
+                        .last = [last] { return last; }},
                        units[i], [&](std::uint32_t block) { final_blocks.push_back(block); },
                        [&] {
                          if (i + 1 < units.size()) (*model)->Prefetch(units[i + 1]);

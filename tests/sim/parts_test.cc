@@ -9,6 +9,7 @@
 
 #include "policies/registry.h"
 #include "tools/simulate/compute_model.h"
+#include "tools/simulate/computed_run.h"
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/event_queue.h"
 #include "tools/simulate/fault.h"
@@ -138,12 +139,34 @@ TEST(ModelCompute, SlowdownsHoldFromTheirBeginningToTheirEnd) {
   RandomStream random(1);
   const auto at = [&](std::uint32_t worker, int s) {
     return compute.UnitTime(WorkerId(worker), kStart + std::chrono::seconds(s), RoundId(0),
-                            Unit{UnitIndex(0), {0, 8}}, random);
+                            Unit{UnitIndex(0), {0, 8}}, 1, random);
   };
   EXPECT_EQ(at(1, 9), std::chrono::milliseconds(10));
   EXPECT_EQ(at(1, 10), std::chrono::milliseconds(40));
   EXPECT_EQ(at(1, 15), std::chrono::milliseconds(10));
   EXPECT_EQ(at(0, 10), std::chrono::milliseconds(10));
+}
+
+TEST(ModelCompute, ARunCostsOnceWhatIsBesideItsUnits) {
+  UnitTimeOptions options;
+  options.unit_time = std::chrono::milliseconds(10);
+  options.run_time = std::chrono::milliseconds(6);
+  ModelCompute compute(options, 1, kStart, 2);
+  worker::UnitQueue queue(8);
+  std::vector<Unit> units;
+  for (std::uint32_t i = 0; i < 4; ++i) units.push_back({UnitIndex(i), {i, i + 1}});
+  queue.Reset(1, units, {}, {.units = 3});
+  RandomStream random(1);
+  const auto took = [&](Time* at) {
+    const ComputedRun run(queue, queue.TakeNext(), WorkerId(0), RoundId(0), *at, &compute, random);
+    const Duration length = run.end() - *at;
+    EXPECT_EQ(run.Timings(run.end()).back().end_ns, run.end().time_since_epoch().count());
+    *at = run.end();
+    return length;
+  };
+  Time at = kStart;
+  EXPECT_EQ(took(&at), std::chrono::milliseconds(36));
+  EXPECT_EQ(took(&at), std::chrono::milliseconds(16));
 }
 
 TEST(ModelCompute, AVoidUnitHoldsTheWorkerThroughItsStall) {
@@ -157,7 +180,7 @@ TEST(ModelCompute, AVoidUnitHoldsTheWorkerThroughItsStall) {
     options.slowdowns = {*spec};
     ModelCompute compute(options, 1, kStart, 1);
     RandomStream random(1);
-    compute.UnitTime(WorkerId(0), kStart, RoundId(0), unit, random);
+    compute.UnitTime(WorkerId(0), kStart, RoundId(0), unit, 1, random);
     return *compute.LetsGo(WorkerId(0), RoundId(0), unit, kStart, kStart + milliseconds(15)) -
            kStart;
   };

@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault crash@5.319945s:1"},
         Case{"OnlyOneThatHasCopiedTheRoundIsLeft",
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
-             "--fault stop@0.248693s:2,for=5s --fault crash@0.748663s:0"},
+             "--fault stop@0.282800s:0,for=5s --fault crash@0.748663s:2"},
         Case{"TheDonorIsLostWhenItsCopyIsWholeAndNobodyKnows",
              "--faults --seed 8606 --fault control-in@0.048887s:1,for=0.484040s "
              "--fault crash@0.274242s:0 --fault slow-control@0.629284s:0,for=0.005307s "

@@ -145,7 +145,7 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it stays as it is.
         meeting->Wait();
-        (*session)->Done({.samples = work.range.size(), .loss_sum = 0});
+        (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});
         break;
     }
   }

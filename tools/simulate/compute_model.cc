@@ -18,7 +18,8 @@ double LogNormal(double sigma, RandomStream& random) {
 
 }  // namespace
 
-Duration EvenCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&, RandomStream& random) {
+Duration EvenCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&, std::uint32_t,
+                               RandomStream& random) {
   const Duration time =
       unit_time_ / 2 + Duration(random.NextBelow(static_cast<std::uint64_t>(unit_time_.count())));
   if (!slow_.contains(worker.value)) return time;
@@ -36,9 +37,9 @@ ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time sta
 }
 
 Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
-                                RandomStream& random) {
-  const double seconds = Seconds(options_.unit_time) * worker_factor_[worker.value] *
-                         LogNormal(options_.spread, random);
+                                std::uint32_t run, RandomStream& random) {
+  const double seconds = (Seconds(options_.unit_time) + Seconds(options_.run_time) / run) *
+                         worker_factor_[worker.value] * LogNormal(options_.spread, random);
   const Duration nominal = std::max(FromSeconds(seconds), Duration(1000));
   nominal_[worker.value] = nominal;
   return slowdowns_.Lengthen(worker, round, unit.index.value, now - start_, nominal);

@@ -18,9 +18,10 @@ namespace lockstep::simulate {
 class ComputeModel {
  public:
   virtual ~ComputeModel() = default;
-  // Of a unit of this round that the worker begins now. `random`: of the worker's process.
+  // Of a unit of this round that the worker begins now, in a run of so many. `random`: of the
+  // worker's process.
   virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
-                            RandomStream& random) = 0;
+                            std::uint32_t run, RandomStream& random) = 0;
   // When the worker turns away from its unit, which it began then and which has become void now;
   // nothing where it runs on to its end.
   virtual std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
@@ -35,7 +36,7 @@ class EvenCompute final : public ComputeModel {
  public:
   EvenCompute(Duration unit_time, std::set<std::uint32_t> slow, double slow_factor)
       : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
                     RandomStream& random) override;
   std::optional<Time> LetsGo(WorkerId, RoundId, const Unit&, Time, Time) const override {
     return std::nullopt;
@@ -53,6 +54,8 @@ struct UnitTimeOptions {
   double spread = 0;
   // The same of the workers' own speeds, drawn once for each.
   double worker_spread = 0;
+  // What a run takes beside its units, whatever their number.
+  Duration run_time{};
   std::vector<SlowdownSpec> slowdowns;
 };
 
@@ -62,7 +65,7 @@ class ModelCompute final : public ComputeModel {
  public:
   // `start`: what the slow-downs' times count from.
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
                     RandomStream& random) override;
   // As one that is paced: at once, or when a stall that is in force has ended.
   std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,

@@ -50,40 +50,38 @@ void ModelledWorker::CarryOut(worker::Action& action) {
       Settle();
     });
   } else if (std::holds_alternative<action::VoidWork>(action)) {
-    if (!in_unit_ || take_.kind != UnitQueue::TakeKind::kUnit) return;
-    const auto at = exchange_->compute->LetsGo(self_.worker, work_->round, take_.unit,
-                                               unit_started_, host_->now());
-    if (at) host_->At(*at, [this, unit = unit_] { EndUnit(unit); });
+    if (!run_) return;
+    const auto at = run_->LetsGo(host_->now());
+    if (at) host_->At(*at, [this, take = takes_] { EndTake(take); });
   }
 }
 
 void ModelledWorker::Compute() {
-  if (in_unit_ || !work_) return;
+  if (computing_ || !work_) return;
   take_ = machine_->own.queue().TakeNext();
   if (take_.kind == UnitQueue::TakeKind::kNone) return;
-  in_unit_ = true;
-  unit_started_ = host_->now();
-  const std::uint64_t unit = ++unit_;
-  const Duration takes =
-      take_.kind == UnitQueue::TakeKind::kSeal
-          ? Duration{}
-          : exchange_->compute->UnitTime(self_.worker, host_->now(), work_->round, take_.unit,
-                                         host_->random());
-  host_->After(takes, [this, unit] { EndUnit(unit); });
+  computing_ = true;
+  if (take_.kind == UnitQueue::TakeKind::kRun) {
+    run_.emplace(machine_->own.queue(), take_, self_.worker, work_->round, host_->now(),
+                 exchange_->compute, host_->random());
+  }
+  host_->At(run_ ? run_->end() : host_->now(), [this, take = ++takes_] { EndTake(take); });
 }
 
-// Ends it, perhaps before its time because it is void; the later call finds another unit.
-void ModelledWorker::EndUnit(std::uint64_t unit) {
-  if (!in_unit_ || unit != unit_) return;
+// Ends it, perhaps before its time because it is void; the later call finds another one.
+void ModelledWorker::EndTake(std::uint64_t number) {
+  if (!computing_ || number != takes_) return;
   machine_->context.now = host_->now();
   const UnitQueue::Take take = take_;
-  if (take.kind == UnitQueue::TakeKind::kUnit) {
-    machine_->own.OnUnitDone({take.work, take.part, take.unit.range.size(), 0,
-                              UnitTiming{take.unit, unit_started_.time_since_epoch().count(),
-                                         host_->now().time_since_epoch().count()}});
+  bool seal = take.kind == UnitQueue::TakeKind::kSeal;
+  if (run_) {
+    seal = machine_->own.queue().BeginSeal();
+    machine_->own.OnRunDone(
+        {take.work, take.part, run_->samples(), 0, run_->Timings(host_->now())});
+    run_.reset();
   }
-  in_unit_ = false;
-  if (take.last || take.kind == UnitQueue::TakeKind::kSeal) Seal(take);
+  computing_ = false;
+  if (seal) Seal(take);
   Compute();
   Settle();
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/simulate/computed_run.h"
 #include "tools/simulate/modelled_exchange.h"
 #include "tools/simulate/simulation.h"
 #include "worker/core/own_work.h"
@@ -96,7 +97,7 @@ class ModelledWorker final : public WorkerModel {
   void Settle();
   void CarryOut(worker::Action& action);
   void Compute();
-  void EndUnit(std::uint64_t unit);
+  void EndTake(std::uint64_t number);
   void Seal(const worker::UnitQueue::Take& take);
 
   WorkerHost* host_;
@@ -116,10 +117,10 @@ class ModelledWorker final : public WorkerModel {
   std::uint32_t copies_ = 0;  // the last order to catch up
 
   std::optional<worker::action::StartWork> work_;
-  bool in_unit_ = false;
-  std::uint64_t unit_ = 0;  // counts them
+  bool computing_ = false;   // what take_ says
+  std::uint64_t takes_ = 0;  // counts them
   worker::UnitQueue::Take take_;
-  Time unit_started_;
+  std::optional<ComputedRun> run_;  // where that is a run
   Time timer_ = kNever;
 };
 

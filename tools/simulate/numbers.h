@@ -37,9 +37,10 @@ class Numbers {
   virtual void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
                               std::span<std::byte> bytes) = 0;
   virtual void StartWork(const worker::action::StartWork& work) = 0;
-  // The compute thread: it reads the parameters now, and adds the unit when it is through.
-  virtual void BeginUnit() = 0;
-  virtual void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) = 0;
+  // The compute thread: it reads the parameters now, and adds the run when it is through.
+  virtual void BeginRun() = 0;
+  virtual void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
+                         bool is_void) = 0;
   virtual void Seal(const worker::UnitQueue::Take& take) = 0;
 
   // Operations; each sets in `done` what it has to tell.
@@ -72,8 +73,8 @@ class NoNumbers final : public Numbers {
   void StoreState(std::uint32_t, std::uint64_t, std::span<const std::byte>) override {}
   void ReadCheckpoint(std::uint32_t, std::uint64_t, std::span<std::byte>) override {}
   void StartWork(const worker::action::StartWork&) override {}
-  void BeginUnit() override {}
-  void FinishUnit(const worker::UnitQueue::Take&, bool) override {}
+  void BeginRun() override {}
+  void FinishRun(const worker::UnitQueue::Take&, std::span<const Unit>, bool) override {}
   void Seal(const worker::UnitQueue::Take&) override {}
   void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}
   void Run(const worker::action::CopySums&, worker::event::OpDone*) override {}

@@ -81,6 +81,7 @@ OptionType<Seeds> SeedsOption() {
 // What the table holds in the units of the command line.
 struct Raw {
   double unit_time_s = 0;
+  double run_time_s = 0;
   double latency_s = 50e-6;
   std::uint64_t bandwidth = 1'250'000'000;
   std::uint64_t memory_bandwidth = 10'000'000'000;
@@ -119,6 +120,8 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Group("The model", "how long things take");
   table.Add("unit-time", &raw->unit_time_s, DurationSeconds(0, 3600),
             "A unit's computation; 0s: emulate.unit_time, or 20ms where that is 0s too");
+  table.Add("run-time", &raw->run_time_s, DurationSeconds(0, 3600),
+            "What computing units together takes beside the units, whatever their number");
   table.Add("unit-spread", &options->unit.spread, Number(0, 10),
             "Spread of the units' times: standard deviation of their logarithm");
   table.Add("worker-spread", &options->unit.worker_spread, Number(0, 10),
@@ -246,6 +249,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   double unit_time = raw.unit_time_s > 0 ? raw.unit_time_s : options.job.emulate.unit_time_s;
   if (unit_time == 0) unit_time = 0.02;
   options.unit.unit_time = FromSeconds(unit_time);
+  options.unit.run_time = FromSeconds(raw.run_time_s);
   options.unit.slowdowns = options.slowdowns;
   options.network.latency = FromSeconds(raw.latency_s);
   options.network.bytes_per_second = static_cast<double>(raw.bandwidth);

@@ -52,15 +52,16 @@ void RealNumbers::StartWork(const action::StartWork& work) {
   part_begun_ = {};
 }
 
-void RealNumbers::FinishUnit(const worker::UnitQueue::Take& take, bool is_void) {
+void RealNumbers::FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
+                            bool is_void) {
   auto& gradient = memory_->At(work_.parts[take.part.value]);
   if (!part_begun_[take.part.value]) gradient.assign(gradient.size(), 0.0f);
   part_begun_[take.part.value] = true;
   if (is_void) return;
-  if (!SameBits(unit_parameters_, Computed().parameters)) {
-    truth_->Complain(self_, "the parameters changed under a unit");
+  if (!SameBits(run_parameters_, Computed().parameters)) {
+    truth_->Complain(self_, "the parameters changed under a run");
   }
-  AddGradient(take.unit.range, unit_parameters_, &gradient);
+  for (const Unit& unit : units) AddGradient(unit.range, run_parameters_, &gradient);
 }
 
 void RealNumbers::Seal(const worker::UnitQueue::Take& take) {

@@ -45,8 +45,9 @@ class RealNumbers final : public Numbers {
   void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
                       std::span<std::byte> bytes) override;
   void StartWork(const worker::action::StartWork& work) override;
-  void BeginUnit() override { unit_parameters_ = Computed().parameters; }
-  void FinishUnit(const worker::UnitQueue::Take& take, bool is_void) override;
+  void BeginRun() override { run_parameters_ = Computed().parameters; }
+  void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
+                 bool is_void) override;
   void Seal(const worker::UnitQueue::Take& take) override;
 
   void Run(const worker::action::Reduce& a, worker::event::OpDone* done) override;
@@ -79,7 +80,7 @@ class RealNumbers final : public Numbers {
   std::array<bool, kMaxParts> part_begun_{};
   State copy_;
   State checkpoint_;
-  std::vector<float> unit_parameters_;  // at its beginning
+  std::vector<float> run_parameters_;  // at its beginning
 };
 
 }  // namespace lockstep::simulate

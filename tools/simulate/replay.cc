@@ -306,7 +306,7 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
 }
 
 Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, const Unit& unit,
-                                 RandomStream& random) {
+                                 std::uint32_t, RandomStream& random) {
   double seconds = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
   if (per_sample_) seconds *= static_cast<double>(unit.range.size()) / run_->unit_samples;
   return std::max(FromSeconds(seconds), Duration(1000));

@@ -96,7 +96,7 @@ class ReplayCompute final : public ComputeModel {
   // `per_sample`: a shorter unit takes less time; else all take the same.
   ReplayCompute(const RunTimes* run, Time start, bool per_sample)
       : run_(run), start_(start), per_sample_(per_sample) {}
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
                     RandomStream& random) override;
 
  private:

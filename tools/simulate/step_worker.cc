@@ -350,7 +350,7 @@ void StepWorker::Do(const action::CopySums& a) {
 }
 
 void StepWorker::Do(const action::Apply& a) {
-  LOCKSTEP_CHECK(!in_unit_ || work_->on_copy, "the parameters change under a unit");
+  LOCKSTEP_CHECK(!in_run_ || work_->on_copy, "the parameters change under a unit");
   Queue(a, 3 * FloatsOf(a.slices));
 }
 
@@ -358,7 +358,7 @@ void StepWorker::Do(const action::CopyState& a) {
   Queue(a, 2 * cluster_->layout.bucket(a.bucket).count);
 }
 void StepWorker::Do(const action::TakeSnapshot& a) {
-  LOCKSTEP_CHECK(a.kind != action::SnapshotKind::kCompute || !in_unit_,
+  LOCKSTEP_CHECK(a.kind != action::SnapshotKind::kCompute || !in_run_,
                  "the copy changes under a unit");
   Queue(a, cluster_->layout.parameter_count());
 }
@@ -412,68 +412,65 @@ void StepWorker::Do(const action::Log& a) {
 // --- the compute thread
 
 void StepWorker::Do(const action::StartWork& a) {
-  LOCKSTEP_CHECK(!in_unit_, "new work within a unit");
+  LOCKSTEP_CHECK(!in_run_, "new work within a run");
   work_ = a;
   numbers_->StartWork(a);
   Compute();
 }
 
 void StepWorker::Compute() {
-  if (in_unit_ || !work_) return;
+  if (in_run_ || !work_) return;
   const UnitQueue::Take take = machine_->queue().TakeNext();
   if (take.kind == UnitQueue::TakeKind::kNone) return;
-  in_unit_ = true;
+  in_run_ = true;
   if (take.kind == UnitQueue::TakeKind::kSeal) {
     host_->After(Shortly(), [this, take] {
-      in_unit_ = false;
+      in_run_ = false;
       Seal(take);
       Compute();
     });
     return;
   }
-  numbers_->BeginUnit();
-  const Duration time = cluster_->compute->UnitTime(self_.worker, host_->now(), work_->round,
-                                                    take.unit, host_->random());
+  numbers_->BeginRun();
   computing_ = take;
-  unit_start_ns_ = host_->now().time_since_epoch().count();
-  host_->After(time, [this, unit = ++unit_] { EndUnit(unit); });
+  run_.emplace(machine_->queue(), take, self_.worker, work_->round, host_->now(), cluster_->compute,
+               host_->random());
+  host_->At(run_->end(), [this, run = ++runs_] { EndRun(run); });
 }
 
 void StepWorker::Do(const action::VoidWork&) {
-  if (!computing_) return;
-  const auto at = cluster_->compute->LetsGo(self_.worker, work_->round, computing_->unit,
-                                            Time(Duration(unit_start_ns_)), host_->now());
-  if (at) host_->At(*at, [this, unit = unit_] { EndUnit(unit); });
+  if (!run_) return;
+  const auto at = run_->LetsGo(host_->now());
+  if (at) host_->At(*at, [this, run = runs_] { EndRun(run); });
 }
 
-// Perhaps before its time; the later call finds another unit.
-void StepWorker::EndUnit(std::uint64_t unit) {
-  if (!computing_ || unit != unit_) return;
+// Perhaps before its time; the later call finds another run.
+void StepWorker::EndRun(std::uint64_t run) {
+  if (!run_ || run != runs_) return;
   if (host_->true_now() < compute_hangs_until_) {
-    host_->AtTrue(compute_hangs_until_, [this, unit] { EndUnit(unit); });
+    host_->AtTrue(compute_hangs_until_, [this, run] { EndRun(run); });
     return;
   }
-  const UnitQueue::Take take = *computing_;
-  computing_.reset();
-  FinishUnit(take, unit_start_ns_);
+  const ComputedRun ended = *run_;
+  run_.reset();
+  FinishRun(computing_, ended);
 }
 
-void StepWorker::FinishUnit(const UnitQueue::Take& take, std::int64_t start_ns) {
-  numbers_->FinishUnit(take, machine_->queue().IsVoid());
+void StepWorker::FinishRun(const UnitQueue::Take& take, const ComputedRun& run) {
+  numbers_->FinishRun(take, run.units(), machine_->queue().IsVoid());
   const std::uint32_t work = work_->work;
-  if (take.last) {
+  const bool last = machine_->queue().BeginSeal();
+  if (last) {
     const auto buckets = cluster_->layout.bucket_count();
     for (std::uint32_t b = 1; b < buckets; b += 1 + buckets / 3) {
       Handle(event::BucketsFinal{work, take.part, b});
     }
   }
   // Its last use of the parameters is over, so they may change in the next step.
-  in_unit_ = take.last;
-  const std::int64_t end = host_->now().time_since_epoch().count();
-  Handle(event::UnitDone{work, take.part, take.unit.range.size(), 0.0,
-                         UnitTiming{take.unit, start_ns, end}});
-  if (take.last) {
-    in_unit_ = false;
+  in_run_ = last;
+  Handle(event::RunDone{work, take.part, run.samples(), 0.0, run.Timings(host_->now())});
+  if (last) {
+    in_run_ = false;
     Seal(take);
   }
   Compute();

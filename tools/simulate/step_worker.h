@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tools/simulate/compute_model.h"
+#include "tools/simulate/computed_run.h"
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/numbers.h"
 #include "tools/simulate/simulation.h"
@@ -144,8 +145,8 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::Log& a);
 
   void Compute();
-  void EndUnit(std::uint64_t unit);
-  void FinishUnit(const worker::UnitQueue::Take& take, std::int64_t start_ns);
+  void EndRun(std::uint64_t run);
+  void FinishRun(const worker::UnitQueue::Take& take, const ComputedRun& run);
   void Seal(const worker::UnitQueue::Take& take);
   // The reduction thread: one operation after the other, each a pass over so many bytes.
   template <class Operation>
@@ -171,10 +172,10 @@ class StepWorker final : public WorkerModel {
   Time reduction_hangs_until_;
   Time compute_hangs_until_;
   std::optional<worker::action::StartWork> work_;
-  bool in_unit_ = false;    // or seals
-  std::uint64_t unit_ = 0;  // counts them
-  std::optional<worker::UnitQueue::Take> computing_;
-  std::int64_t unit_start_ns_ = 0;
+  bool in_run_ = false;     // or seals
+  std::uint64_t runs_ = 0;  // counts them
+  worker::UnitQueue::Take computing_;
+  std::optional<ComputedRun> run_;  // until it has ended; of computing_
   std::uint64_t timer_ = 0;
   bool in_step_ = false;
   bool dead_ = false;

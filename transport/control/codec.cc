@@ -47,7 +47,9 @@ void Validate(const PartRun& m, Checks& checks) {
 
 void Fields(auto& f, Of<ReceivedRun> auto& m) { f(m.members, m.part); }
 
-void Fields(auto& f, Of<AssignmentRun> auto& m) { f(m.members, m.units); }
+void Fields(auto& f, Of<AssignmentRun> auto& m) {
+  f(m.members, m.units, m.runs.units, m.runs.guided);
+}
 
 void Fields(auto& f, Of<UnitRun> auto& m) { f(m.first, m.count, m.range.from, m.range.to); }
 void Validate(const UnitRun& m, Checks& checks) {
@@ -206,7 +208,8 @@ void Validate(const UnitTiming& m, Checks& checks) {
 }
 
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
-  f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan);
+  f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan,
+    m.runs);
 }
 
 void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }

@@ -14,7 +14,8 @@ PartRun RunOf(const CommittedPart& part) {
 }
 ReceivedRun RunOf(const ReceivedPart& part) { return {{part.member, 1}, part.part}; }
 AssignmentRun RunOf(const Assignment& assignment) {
-  return {{assignment.member, 1}, static_cast<std::uint32_t>(assignment.units.size())};
+  return {
+      {assignment.member, 1}, static_cast<std::uint32_t>(assignment.units.size()), assignment.runs};
 }
 
 MemberId ItemOf(const MemberRun&, const MemberId& id) { return id; }
@@ -193,7 +194,7 @@ std::vector<Assignment> FromRuns(const AssignmentRuns& runs, Checks& checks) {
         checks.Require(there, "assignments without their units");
         const auto begin = next;
         if (there) next += static_cast<std::ptrdiff_t>(run.units);
-        return Assignment{id, {begin, next}};
+        return Assignment{id, {begin, next}, run.runs};
       });
   checks.Require(next == units.end(), "units that nobody has");
   RequireOrder(assignments, checks, "assignments out of order",

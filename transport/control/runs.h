@@ -42,6 +42,7 @@ struct ReceivedRun {
 struct AssignmentRun {
   MemberRun members;
   std::uint32_t units = 0;  // of each
+  RunLimit runs;
   bool operator==(const AssignmentRun&) const = default;
 };
 

@@ -28,7 +28,10 @@ void OwnWork::OnPlan(const Plan& plan) {
   given.base = plan.round;
   given.relaxed = plan.relaxed;
   given.local_rate = plan.local_rate;
-  if (mine != plan.assignments.end()) given.units = mine->units;
+  if (mine != plan.assignments.end()) {
+    given.units = mine->units;
+    given.runs = mine->runs;
+  }
   LOCKSTEP_CHECK(given.units.size() <= queue_.capacity(), "I7: {} units in a plan of at most {}",
                  given.units.size(), queue_.capacity());
   rounds_.At(plan.round).given = std::move(given);
@@ -88,9 +91,13 @@ void OwnWork::OnFence(const msg::FenceRound& fence) {
     again = *given;
     again->units.clear();
   } else if (work_ && work_->round == round) {
-    again =
-        GivenUnits{work_->epoch,     {}, PartIndex(work_->parts_told), work_->base, work_->relaxed,
-                   work_->local_rate};
+    again = GivenUnits{.epoch = work_->epoch,
+                       .units = {},
+                       .first_part = PartIndex(work_->parts_told),
+                       .base = work_->base,
+                       .relaxed = work_->relaxed,
+                       .local_rate = work_->local_rate,
+                       .runs = work_->runs};
   }
   Forget(round);
   if (!again) return;
@@ -200,6 +207,7 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
                .base = given.base,
                .relaxed = given.relaxed,
                .local_rate = given.local_rate,
+               .runs = given.runs,
                .parts_sealed = given.first_part.value,
                .parts_told = given.first_part.value};
   for (std::uint8_t p = 0; p < kMaxParts; ++p) {
@@ -212,7 +220,7 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
     context_.Emit(action::OpenBlock{c.buffer, c.tag});
     contributions_.push_back(std::move(c));
   }
-  queue_.Reset(work_->id, given.units, given.first_part);
+  queue_.Reset(work_->id, given.units, given.first_part, given.runs);
   context_.Emit(
       action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed, work_->local_rate});
   progress_due_ = context_.now + context_.config.progress_interval;
@@ -225,10 +233,10 @@ bool OwnWork::OnOpDone(const event::OpDone& done) {
   return true;
 }
 
-// Also a unit of void work is reported, so that Busy ends; it is not counted.
-void OwnWork::OnUnitDone(const event::UnitDone& done) {
+// Also a run of void work is reported, so that Busy ends; it is not counted.
+void OwnWork::OnRunDone(const event::RunDone& done) {
   if (!work_ || done.work != work_->id) return;
-  ++work_->units_done;
+  work_->units_done += static_cast<std::uint32_t>(done.units.size());
   LOCKSTEP_CHECK(work_->units_done <= queue_.taken(), "more units done than taken");
   Contribution* c = Find(done.work, done.part);
   if (work_->is_void || c == nullptr) return;
@@ -236,7 +244,8 @@ void OwnWork::OnUnitDone(const event::UnitDone& done) {
                  c->part);
   c->samples += done.samples;
   c->loss_sum += done.loss_sum;
-  c->units.push_back(done.timing);
+  c->units.insert(c->units.end(), done.units.begin(), done.units.end());
+  c->runs.push_back(done.units.size());
   TellProgress();
 }
 
@@ -269,7 +278,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
-                            sealed.sealed_ns, *rounds_.PlanOf(c->round)});
+                            sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs)});
 }
 
 // What it was told went to a connection that is no more.

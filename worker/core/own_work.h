@@ -56,7 +56,7 @@ class OwnWork {
   // the holder of that attempt, and no other one is made; if it goes, so do its parts, which no
   // other attempt takes then. So nobody will ask for them again.
   void OnApplied(RoundId round);
-  void OnUnitDone(const event::UnitDone& done);
+  void OnRunDone(const event::RunDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
   void OnPeerDown(const MemberId& peer);
@@ -90,7 +90,7 @@ class OwnWork {
   void CheckInvariants() const;
 
  private:
-  // What the compute thread was given last. The queue's counts run ahead of these, by the unit that
+  // What the compute thread was given last. The queue's counts run ahead of these, by the run that
   // is being computed and the part that is being sealed; where they are equal the thread holds
   // nothing (Busy).
   struct Work {
@@ -100,6 +100,7 @@ class OwnWork {
     RoundId base;  // the round in which it was given
     bool relaxed = false;
     float local_rate = 0;
+    RunLimit runs;
     std::uint32_t units_done = 0;
     std::uint32_t parts_sealed = 0;  // or used up before
     std::uint8_t parts_told = 0;     // the coordinator knows of them
@@ -128,6 +129,7 @@ class OwnWork {
     std::uint64_t samples = 0;
     double loss_sum = 0;  // of a contribution that is not finite: not a number
     std::vector<UnitTiming> units;
+    std::vector<std::uint64_t> runs;  // of how many of them each
     std::map<MemberId, Told> told;
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };

@@ -119,15 +119,15 @@ struct Served {
   std::uint64_t cookie = 0;
 };
 
-// The compute thread reports each unit that it took with one UnitDone, after its last use of the
-// parameters, also when it left the unit off because the queue was void; and each part that it was
-// told to seal with one PartSealed, after its last write. `work` is that of action::StartWork.
-struct UnitDone {
+// The compute thread reports each run that it took with one RunDone, after its last use of the
+// parameters, also when it left the run off because the queue was void; and each part that it has
+// begun to seal with one PartSealed, after its last write. `work` is that of action::StartWork.
+struct RunDone {
   std::uint32_t work = 0;
   PartIndex part;
   std::uint64_t samples = 0;
   double loss_sum = 0;
-  UnitTiming timing;
+  std::vector<UnitTiming> units;
 };
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.
 struct BucketsFinal {
@@ -177,7 +177,7 @@ struct TimerDue {
 using Event =
     std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
-                 event::UnitDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
+                 event::RunDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
                  event::OpDone, event::ChunkUploaded, event::LeaveAsked, event::CoordinatorGone,
                  event::TimerDue>;
 
@@ -240,7 +240,7 @@ struct OpenBlock {
 
 // For the compute thread: the queue was filled for this round; part p of the contribution goes to
 // `parts[p]`, whose old content means nothing. UnitQueue::TakeNext hands out the units, perhaps a
-// moment before this action is carried out: a unit waits until the StartWork of its `work` was.
+// moment before this action is carried out: a run waits until the StartWork of its `work` was.
 struct StartWork {
   std::uint32_t work = 0;
   RoundId round;

@@ -80,7 +80,8 @@ class StepMachine {
   // with its cookie. To be asked between steps, when the actions of the last have been carried out.
   Serve OnPieceAsked(const MemberId& peer, const PieceName& piece);
 
-  // The units of the open round. The compute thread may call TakeNext and IsVoid, nothing else.
+  // The units of the open round. The compute thread may call what the queue lists for it, and
+  // nothing else.
   UnitQueue& queue();
   const Layout& layout() const;
 

@@ -3,9 +3,13 @@
 // is answered at once also in the middle of a slow unit, and each unit is either computed or given
 // back, never both.
 //
-// Parts. Units are added into the gradient sum of the current part. The take that finds the last
-// unit of the queue begins to seal the part: from then on units that are appended belong to the
-// next part, and behind the last part nothing can be appended.
+// Runs. A take is of consecutive units, computed together as one batch: as many as the limit of the
+// queue's runs lets it (NextRun).
+//
+// Parts. Units are added into the gradient sum of the current part. Who computes the last units of
+// the queue begins to seal the part as late as it can: until then units that are appended belong to
+// the part that is open, from then on to the next one, and behind the last part nothing can be
+// appended.
 #pragma once
 
 #include <algorithm>
@@ -31,16 +35,15 @@ class UnitQueue {
  public:
   enum class TakeKind : std::uint8_t {
     kNone,  // nothing to do now: the queue is empty and sealed as far as it goes, or void
-    kUnit,  // compute `unit` and add it to `part`; when `last`, seal the part with it
+    kRun,   // compute the units at `position`, `count` of them, and add them to `part`
     kSeal,  // seal `part` as it is: what would have been its last units was revoked
   };
   struct Take {
     TakeKind kind = TakeKind::kNone;
-    bool last = false;
     std::uint32_t work = 0;  // as given to Reset
     PartIndex part;
     std::uint32_t position = 0;
-    Unit unit;
+    std::uint32_t count = 0;
   };
 
   // Positions, from 0, of at most `capacity` units given to this worker in a round.
@@ -58,35 +61,55 @@ class UnitQueue {
       take.part = PartIndex(static_cast<std::uint8_t>(s.part));
       if (s.is_void) return take;
       if (s.head < s.tail) {
-        take.kind = TakeKind::kUnit;
+        take.kind = TakeKind::kRun;
         take.position = s.head;
-        take.last = s.head + 1 == s.tail;
-        ++s.head;
+        take.count = NextRun(s.tail - s.head, runs_);
+        s.head += take.count;
         s.begun = true;
       } else if (s.begun) {
         take.kind = TakeKind::kSeal;
+        ++s.part;
+        s.begun = false;
       } else {
         return take;
       }
-      if (take.last || take.kind == TakeKind::kSeal) {
-        ++s.part;
-        s.begun = false;
-      }
       if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
-        if (take.kind == TakeKind::kUnit) take.unit = slots_[take.position].Load();
         take.work = work_;
         return take;
       }
     }
   }
 
-  // The unit that the next take gives as things stand: a hint, for who wants to prepare it. It may
-  // be taken back, and even be a mixture of two, when units are taken back and given meanwhile.
-  std::optional<Unit> PeekNext() const {
+  // A unit that was taken, of the present work.
+  Unit UnitAt(std::uint32_t position) const { return slots_[position].Load(); }
+
+  // While a run is in hand, at most until it succeeds: true where nothing is behind the run. Then
+  // the part is being sealed, and the run is its last one.
+  bool BeginSeal() {
+    std::uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      State s = Unpack(word);
+      if (s.is_void || s.head != s.tail) return false;
+      LOCKSTEP_CHECK(s.begun, "I2: a part without units is sealed");
+      ++s.part;
+      s.begun = false;
+      if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+        return true;
+      }
+    }
+  }
+
+  // The units that the next take gives as things stand: a hint, for who wants to prepare them. They
+  // may be taken back, and even be mixtures of two, when units are taken back and given meanwhile.
+  std::vector<Unit> PeekNext() const {
+    std::vector<Unit> units;
     const State s = Unpack(word_.load(std::memory_order_acquire));
-    if (s.is_void || s.head >= s.tail) return std::nullopt;
-    return slots_[s.head].Load();
+    if (s.is_void) return units;
+    const std::uint32_t end = s.head + NextRun(s.tail - s.head, runs_);
+    for (std::uint32_t i = s.head; i < end; ++i) units.push_back(slots_[i].Load());
+    return units;
   }
 
   // True once the work was made void: a unit that is being computed may be left off.
@@ -95,11 +118,13 @@ class UnitQueue {
   // --- data thread ---
   // Only while the compute thread has finished all it took. `first_part`: the parts before it are
   // used up.
-  void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {}) {
+  void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {},
+             const RunLimit& runs = {}) {
     LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
     LOCKSTEP_CHECK(first_part.value <= kMaxParts, "a queue begins at part {}", first_part);
     std::copy(units.begin(), units.end(), slots_.get());
     work_ = work;
+    runs_ = runs;
     State s;
     s.tail = static_cast<std::uint32_t>(units.size());
     s.part = first_part.value;
@@ -200,7 +225,9 @@ class UnitQueue {
 
   const std::uint32_t capacity_;
   std::unique_ptr<Slot[]> slots_;
-  std::uint32_t work_ = 0;  // written and read as slots_ are, but for PeekNext
+  // Written and read as slots_ are: by Reset, and between two of them by the compute thread.
+  std::uint32_t work_ = 0;
+  RunLimit runs_;
   std::atomic<std::uint64_t> word_{0};
 };
 

@@ -19,12 +19,18 @@ struct ImageShape {
 
 // Host memory; grows to the largest batch and is used again.
 struct Batch {
-  // Set by the caller before Dataset::FillBatch. Sample i is at position first_position + i of the
-  // epoch's order. All random draws for it (augmentation, dropout) depend on (seed, epoch,
-  // position) alone: not on the worker, nor on the batch.
+  // Set by the caller before Dataset::FillBatch. Sample i is at position positions[i] of the
+  // epoch's order, or, where that is empty, at first_position + i. All random draws for it
+  // (augmentation, dropout) depend on (seed, epoch, position) alone: not on the worker, nor on the
+  // batch.
   std::uint64_t seed = 0;
   std::uint32_t epoch = 0;
   std::uint64_t first_position = 0;
+  std::vector<std::uint64_t> positions;
+
+  std::uint64_t PositionOf(std::size_t sample) const {
+    return positions.empty() ? first_position + sample : positions[sample];
+  }
 
   // Filled by Dataset::FillBatch.
   std::size_t samples = 0;
@@ -37,7 +43,7 @@ enum class DrawPurpose : std::uint64_t { kDropout = 0x64726F70, kAugmentation = 
 
 inline RandomStream SampleStream(const Batch& batch, DrawPurpose purpose, std::size_t sample) {
   return RandomStream(batch.seed, static_cast<std::uint64_t>(purpose) << 32 | batch.epoch,
-                      batch.first_position + sample);
+                      batch.PositionOf(sample));
 }
 
 }  // namespace lockstep::worker

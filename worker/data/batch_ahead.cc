@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -25,22 +26,23 @@ Status BatchAhead::Reserve(std::size_t samples) {
   return {};
 }
 
-const Batch& BatchAhead::Train(std::uint32_t epoch, std::uint64_t first_position,
+const Batch& BatchAhead::Train(std::uint32_t epoch, std::span<const SampleRange> ranges,
                                std::span<const std::uint32_t> indices) {
   // Which samples stand at these positions follows from the epoch.
   if (std::exchange(prepared_, false) && ahead_.epoch == epoch &&
-      ahead_.first_position == first_position && ahead_.samples == indices.size()) {
+      std::ranges::equal(prepared_ranges_, ranges)) {
     std::swap(current_, ahead_);
   } else {
-    Fill(epoch, first_position, indices, current_);
+    Fill(epoch, ranges, indices, current_);
   }
   return current_;
 }
 
-const Batch& BatchAhead::Prepare(std::uint32_t epoch, std::uint64_t first_position,
+const Batch& BatchAhead::Prepare(std::uint32_t epoch, std::span<const SampleRange> ranges,
                                  std::span<const std::uint32_t> indices) {
-  Fill(epoch, first_position, indices, ahead_);
+  Fill(epoch, ranges, indices, ahead_);
   prepared_ = true;
+  prepared_ranges_.assign(ranges.begin(), ranges.end());
   return ahead_;
 }
 
@@ -49,10 +51,15 @@ const Batch& BatchAhead::Test(std::span<const std::uint32_t> indices) {
   return current_;
 }
 
-void BatchAhead::Fill(std::uint32_t epoch, std::uint64_t first_position,
+void BatchAhead::Fill(std::uint32_t epoch, std::span<const SampleRange> ranges,
                       std::span<const std::uint32_t> indices, Batch& batch) {
   batch.epoch = epoch;
-  batch.first_position = first_position;
+  batch.first_position = ranges.empty() ? 0 : ranges.front().from;
+  batch.positions.clear();
+  for (const SampleRange& range : ranges) {
+    if (ranges.size() == 1) break;
+    for (std::uint64_t at = range.from; at < range.to; ++at) batch.positions.push_back(at);
+  }
   dataset_.FillBatch(Split::kTrain, indices, batch);
 }
 

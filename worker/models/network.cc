@@ -134,10 +134,12 @@ class Network final : public Model {
     std::uint64_t seed = 0;
     std::uint32_t epoch = 0;
     std::uint64_t first_position = 0;
+    std::vector<std::uint64_t> positions;
     std::size_t samples = 0;
     bool operator==(const BatchKey&) const = default;
     static BatchKey Of(const Batch& batch) {
-      return {batch.inputs.data(), batch.seed, batch.epoch, batch.first_position, batch.samples};
+      return {batch.inputs.data(),  batch.seed,      batch.epoch,
+              batch.first_position, batch.positions, batch.samples};
     }
   };
   struct Ahead {

@@ -8,18 +8,18 @@ namespace lockstep::worker {
 // it.
 class StagedModel::Downloads final : public BackwardObserver {
  public:
-  // `on_final` null: not the last unit, the sum stays where it is.
-  Downloads(StagedModel& staged, std::span<float> gradient,
-            const std::function<void(std::uint32_t)>* on_final,
+  Downloads(StagedModel& staged, const Unit& unit,
+            const std::function<void(std::uint32_t)>& on_final,
             const std::function<void()>& meanwhile)
-      : staged_(staged), gradient_(gradient), on_final_(on_final), meanwhile_(meanwhile) {}
+      : staged_(staged), unit_(unit), on_final_(on_final), meanwhile_(meanwhile) {}
   // What was cancelled on the way: nothing may arrive later.
   ~Downloads() override {
     for (; next_ < under_way_.size(); ++next_) staged_.link_.Wait(under_way_[next_].ticket);
   }
 
   void BlockFinal(std::uint32_t block) override {
-    if (on_final_ == nullptr) return;
+    if (!last_) Decide();
+    if (!*last_) return;  // the sum stays where it is
     if (staged_.exchange_ == ExchangeOn::kDevice) {
       under_way_.push_back({block, staged_.link_.Mark()});
       return;
@@ -27,14 +27,14 @@ class StagedModel::Downloads final : public BackwardObserver {
     const ParameterBlock& range = staged_.model_.blocks()[block];
     under_way_.push_back(
         {block, staged_.link_.Download(staged_.gradient_.get() + range.offset,
-                                       gradient_.subspan(range.offset, range.count))});
+                                       unit_.gradient.subspan(range.offset, range.count))});
   }
   void AllAsked() override {
     if (meanwhile_) meanwhile_();
     while (next_ < under_way_.size()) {
       const UnderWay& download = under_way_[next_++];
       staged_.link_.Wait(download.ticket);
-      (*on_final_)(download.block);
+      on_final_(download.block);
     }
   }
 
@@ -43,12 +43,18 @@ class StagedModel::Downloads final : public BackwardObserver {
     std::uint32_t block;
     HostLink::Ticket ticket;
   };
+  void Decide() {
+    last_ = unit_.last();
+    if (*last_ && staged_.exchange_ == ExchangeOn::kHost) staged_.link_.Pin(unit_.gradient);
+  }
+
   StagedModel& staged_;
-  const std::span<float> gradient_;
-  const std::function<void(std::uint32_t)>* on_final_;
+  const Unit& unit_;
+  const std::function<void(std::uint32_t)>& on_final_;
   const std::function<void()>& meanwhile_;
   std::vector<UnderWay> under_way_;
   std::size_t next_ = 0;
+  std::optional<bool> last_;  // once it is known
 };
 
 StagedModel::StagedModel(Compute& compute, Model& model, ExchangeOn exchange)
@@ -82,8 +88,7 @@ TrainResult StagedModel::TrainUnit(const Unit& unit, const Batch& batch,
   }
   const float* parameters = Bring(training_, unit.parameters, unit.version);
   if (unit.first) link_.Zero(gradient_.get(), model_.parameter_count());
-  if (unit.last) link_.Pin(unit.gradient);
-  Downloads downloads(*this, unit.gradient, unit.last ? &on_final : nullptr, meanwhile);
+  Downloads downloads(*this, unit, on_final, meanwhile);
   return model_.TrainUnit(parameters, gradient_.get(), batch, &downloads, cancelled);
 }
 
@@ -92,7 +97,7 @@ TrainResult StagedModel::TrainInPlace(const Unit& unit, const Batch& batch,
                                       const std::function<void()>& meanwhile,
                                       const std::atomic<bool>& cancelled) {
   if (unit.first) link_.Zero(unit.gradient.data(), model_.parameter_count());
-  Downloads marks(*this, unit.gradient, unit.last ? &on_final : nullptr, meanwhile);
+  Downloads marks(*this, unit, on_final, meanwhile);
   const TrainResult result =
       model_.TrainUnit(unit.parameters.data(), unit.gradient.data(), batch, &marks, cancelled);
   // Also of a unit that was called off.

@@ -1,7 +1,7 @@
 // A model on a device with memory of its own. Where the exchange works there too, the model reads
 // and writes the exchange's memory. For an exchange that works on the host's, the parameters are
 // brought to the device when they have changed; gradient sums stay on the device over the units of
-// a contribution and are brought to the host block by block while the last unit's backward pass
+// a contribution and are brought to the host block by block while the last run's backward pass
 // goes on.
 #pragma once
 
@@ -29,18 +29,20 @@ class StagedModel {
   struct Unit {
     std::span<const float> parameters;
     std::uint32_t version = 0;  // the same version, the same parameters
-    std::span<float> gradient;  // complete after the last unit; on the host not written before
+    std::span<float> gradient;  // complete after the last run; on the host not written before
     bool first = false;         // the sum begins at zero
-    bool last = false;
+    // Asked once, when the backward pass of the run's last samples begins to finish blocks: whether
+    // the sum is complete with it.
+    std::function<bool()> last;
   };
-  // As Model::TrainUnit. In the last unit `on_final` hears of each block, in finish order, once its
+  // As Model::TrainUnit. In the last run `on_final` hears of each block, in finish order, once its
   // sum is in `unit.gradient`. `meanwhile` is called once while the device is at work. When it
   // returns, nothing reads `unit.parameters` or writes `unit.gradient` any more.
   TrainResult TrainUnit(const Unit& unit, const Batch& batch,
                         const std::function<void(std::uint32_t block)>& on_final,
                         const std::function<void()>& meanwhile, const std::atomic<bool>& cancelled);
 
-  // Brings the sum to the host although its last unit was not known to be the last. Only where the
+  // Brings the sum to the host although its last run was not known to be the last. Only where the
   // exchange works on the host's memory.
   void Collect(std::span<float> gradient);
 

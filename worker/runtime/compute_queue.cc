@@ -54,7 +54,7 @@ ComputeQueue::Pick ComputeQueue::Next() {
       return pick;
     }
     if (look_) {
-      // Before the take: a VoidWork that is meant for the unit comes after it.
+      // Before the take: a VoidWork that is meant for the run comes after it.
       cancelled_.store(false, std::memory_order_relaxed);
       pick.take = queue_->TakeNext();
       // The queue can be filled anew before this thread learns where the sums of the new work go.
@@ -63,8 +63,10 @@ ComputeQueue::Pick ComputeQueue::Next() {
         if (ended_) continue;
         pick.work = work_;
         pick.kind =
-            pick.take.kind == UnitQueue::TakeKind::kUnit ? Pick::Kind::kUnit : Pick::Kind::kSeal;
-        if (pick.kind == Pick::Kind::kUnit) pick.next = queue_->PeekNext();
+            pick.take.kind == UnitQueue::TakeKind::kRun ? Pick::Kind::kRun : Pick::Kind::kSeal;
+        for (std::uint32_t i = 0; i < pick.take.count; ++i) {
+          pick.units.push_back(queue_->UnitAt(pick.take.position + i));
+        }
         return pick;
       }
       look_ = false;

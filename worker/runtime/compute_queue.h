@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "worker/core/step_io.h"
 #include "worker/core/unit_queue.h"
@@ -27,11 +28,11 @@ struct Ending {
 class ComputeQueue {
  public:
   struct Pick {
-    enum class Kind : std::uint8_t { kUnit, kSeal, kEvaluate, kEnd };
+    enum class Kind : std::uint8_t { kRun, kSeal, kEvaluate, kEnd };
     Kind kind = Kind::kEnd;
-    action::StartWork work;       // kUnit, kSeal
-    UnitQueue::Take take;         // kUnit, kSeal
-    std::optional<Unit> next;     // kUnit: UnitQueue::PeekNext
+    action::StartWork work;       // kRun, kSeal
+    UnitQueue::Take take;         // kRun, kSeal
+    std::vector<Unit> units;      // kRun
     action::EvaluateChunk chunk;  // kEvaluate
     Ending ending;                // kEnd
   };
@@ -51,7 +52,10 @@ class ComputeQueue {
 
   // --- compute thread ---
   Pick Next();  // blocks
-  // True once the unit in hand cannot count any more.
+  // As the queue has them, while a run is in hand.
+  std::vector<Unit> PeekNext() const { return queue_->PeekNext(); }
+  bool BeginSeal() { return queue_->BeginSeal(); }
+  // True once the run in hand cannot count any more.
   const std::atomic<bool>& cancelled() const { return cancelled_; }
   // True once there is nothing more to do at all.
   const std::atomic<bool>& ended() const { return ended_; }

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 namespace {
 
@@ -24,10 +26,11 @@ void Pacer::SetSlowdowns(std::vector<SlowdownSpec> slowdowns) {
   wake_.notify_all();
 }
 
-Time Pacer::Begin(RoundId round, std::uint32_t unit, Time now) {
+Time Pacer::Begin(RoundId round, std::span<const Unit> units, Time now) {
+  LOCKSTEP_CHECK(!units.empty(), "round {}: a run of no unit", round);
   if (round != round_) credit_ = Duration::zero();
   round_ = round;
-  unit_ = unit;
+  units_.assign(units.begin(), units.end());
   turned_to_ = now;
   begun_ = now - std::exchange(credit_, Duration::zero());
   std::lock_guard lock(mutex_);
@@ -35,16 +38,47 @@ Time Pacer::Begin(RoundId round, std::uint32_t unit, Time now) {
   return begun_;
 }
 
-Time Pacer::Deadline(Duration computed) const {
-  const Duration nominal = std::max(computed, unit_floor_);
-  return begun_ + model_.Lengthen(self_, round_, unit_, begun_ - job_start_, nominal);
+template <class Visit>
+void Pacer::ForEachUnit(Visit visit) const {
+  const auto count = static_cast<Duration::rep>(units_.size());
+  Time begin = begun_;
+  for (Duration::rep i = 0; i < count; ++i) {
+    const Unit& unit = units_[static_cast<std::size_t>(i)];
+    const Duration computed = computed_ * (i + 1) / count - computed_ * i / count;
+    const Duration nominal = std::max(computed, unit_floor_);
+    const Time end =
+        begin + model_.Lengthen(self_, round_, unit.index.value, begin - job_start_, nominal);
+    visit(unit, begin, nominal, end);
+    begin = end;
+  }
 }
 
-Time Pacer::StallEnd(Duration computed, Time cancelled_at) const {
-  const Duration nominal = std::max(computed, unit_floor_);
-  const Time stalled_until =
-      begun_ + model_.Stall(self_, round_, unit_, begun_ - job_start_, nominal);
+Time Pacer::Deadline() const {
+  Time deadline = begun_;
+  ForEachUnit([&](const Unit&, Time, Duration, Time end) { deadline = end; });
+  return deadline;
+}
+
+// The unit that was under way when the run became void.
+Time Pacer::StallEnd(Time cancelled_at) const {
+  Time stalled_until = begun_;
+  ForEachUnit([&](const Unit& unit, Time begin, Duration nominal, Time) {
+    if (begin > cancelled_at) return;
+    stalled_until =
+        begin + model_.Stall(self_, round_, unit.index.value, begin - job_start_, nominal);
+  });
   return job_start_ + model_.PauseEnd(self_, std::max(stalled_until, cancelled_at) - job_start_);
+}
+
+std::vector<UnitTiming> Pacer::Split(Time ended) const {
+  std::vector<UnitTiming> timings;
+  std::lock_guard lock(mutex_);
+  ForEachUnit([&](const Unit& unit, Time begin, Duration, Time end) {
+    timings.push_back({unit, std::min(begin, ended).time_since_epoch().count(),
+                       std::min(end, ended).time_since_epoch().count()});
+  });
+  timings.back().end_ns = ended.time_since_epoch().count();
+  return timings;
 }
 
 Time Pacer::Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& ended) {
@@ -53,14 +87,13 @@ Time Pacer::Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& en
   };
   std::unique_lock lock(mutex_);
   const Time done = MonotonicNow();
-  const Duration computed = done - turned_to_;
+  computed_ = done - turned_to_;
   std::optional<Time> cancelled_at;
   Time now = done;
   for (;;) {
     if (!cancelled_at && is(cancelled)) cancelled_at = now;
-    const Time deadline = Deadline(computed);  // a slow-down may have come or gone
-    const Time until =
-        cancelled_at ? std::min(deadline, StallEnd(computed, *cancelled_at)) : deadline;
+    const Time deadline = Deadline();  // a slow-down may have come or gone
+    const Time until = cancelled_at ? std::min(deadline, StallEnd(*cancelled_at)) : deadline;
     if (is(ended) || now >= until) {
       if (cancelled_at || is(ended) || deadline <= done) return now;
       const Duration most = std::min(kMostLate, (deadline - begun_) / 2);

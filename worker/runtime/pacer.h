@@ -1,10 +1,11 @@
-// Makes units take longer than they did: to emulate an accelerator on a small machine
+// Makes runs of units take longer than they did: to emulate an accelerator on a small machine
 // (`emulate.unit_time`, a floor of time for each unit) and to slow a worker down on purpose
-// (`--slowdown`). The time is spent asleep, as a CPU sleeps while a GPU works.
+// (`--slowdown`). The time is spent asleep, as a CPU sleeps while a GPU works. A run lasts as long
+// as its units one after the other, each with an equal part of the time that computing took.
 //
-// The emulated accelerator does not notice that the host woke late: where a unit ended with a sleep
-// from which the thread woke a little late, the next unit of the round counts as begun as much
-// earlier. So lateness does not add up over a round. A unit whose computing alone took longer than
+// The emulated accelerator does not notice that the host woke late: where a run ended with a sleep
+// from which the thread woke a little late, the next run of the round counts as begun as much
+// earlier. So lateness does not add up over a round. A run whose computing alone took longer than
 // it should is not made up for: the floor is one of each unit.
 #pragma once
 
@@ -12,9 +13,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/messages.h"
 #include "base/slowdown.h"
 #include "base/time.h"
 
@@ -27,26 +30,33 @@ class Pacer {
   Pacer(Duration unit_floor, Time job_start, WorkerId self, std::uint32_t workers)
       : unit_floor_(unit_floor), job_start_(job_start), self_(self), workers_(workers) {}
 
-  // Replaces the slow-downs, also for the unit that is under way. Any thread.
+  // Replaces the slow-downs, also for the run that is under way. Any thread.
   void SetSlowdowns(std::vector<SlowdownSpec> slowdowns);
 
   // --- the compute thread
-  // A unit begins; `now` is when the thread turned to it. Returns when it counts as begun.
-  Time Begin(RoundId round, std::uint32_t unit, Time now);
-  // Whether the unit that has begun may be made longer.
+  // A run of these units begins; `now` is when the thread turned to it. Returns when it counts as
+  // begun.
+  Time Begin(RoundId round, std::span<const Unit> units, Time now);
+  // Whether the run that has begun may be made longer.
   bool Active() const { return active_; }
-  // The unit's computing is done. Returns when the unit has lasted as long as it has to: when it
+  // The run's computing is done. Returns when the run has lasted as long as it has to: when it
   // counts as ended. With `cancelled` it ends before, but not before a stall that is in force has
   // ended (SlowdownModel::Stall, pauses): a machine that stands still does so whatever becomes of
-  // the unit. With `ended` it ends at once.
+  // the run. With `ended` it ends at once.
   Time Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& ended);
+  // After that: when each unit of the run was done, as far as can be said. Slow-downs speak of
+  // units; what was computed is split evenly.
+  std::vector<UnitTiming> Split(Time ended) const;
 
   // Makes a Pace that is under way look at its flags. Any thread, after a flag was set.
   void Wake();
 
  private:
-  Time Deadline(Duration computed) const;
-  Time StallEnd(Duration computed, Time cancelled_at) const;
+  // Calls visit(unit, begin, its length without slow-downs, end) for one unit after the other.
+  template <class Visit>
+  void ForEachUnit(Visit visit) const;
+  Time Deadline() const;
+  Time StallEnd(Time cancelled_at) const;
 
   const Duration unit_floor_;
   const Time job_start_;
@@ -60,9 +70,10 @@ class Pacer {
 
   // The compute thread's own.
   RoundId round_;
-  std::uint32_t unit_ = 0;
-  Time turned_to_;  // by the thread
-  Time begun_;      // what counts
+  std::vector<Unit> units_;
+  Duration computed_{};  // of the whole run
+  Time turned_to_;       // by the thread
+  Time begun_;           // what counts
   bool active_ = false;
   Duration credit_{};  // how late the last sleep of this round ended
 };

@@ -65,7 +65,7 @@ class FinalBuckets {
 
   const Layout& layout() const { return *layout_; }
 
-  void BeginUnit() {
+  void BeginRun() {
     blocks_final_ = 0;
     floats_final_ = 0;
     buckets_final_ = 0;
@@ -88,7 +88,7 @@ class FinalBuckets {
   const std::vector<std::uint32_t> finish_order_;
   std::optional<Layout> layout_;
   std::vector<std::uint64_t> ends_;  // of each bucket, in floats, in the order of becoming final
-  std::size_t blocks_final_ = 0;     // of the unit in hand
+  std::size_t blocks_final_ = 0;     // of the run in hand
   std::uint64_t floats_final_ = 0;
   std::uint32_t buckets_final_ = 0;  // as was told
 };
@@ -107,6 +107,39 @@ class SampleOrder {
  private:
   std::optional<Epoch> epoch_;
   std::vector<std::uint32_t> order_;
+};
+
+// A run's samples: by positions in the epoch's order, and which they are.
+class RunSamples {
+ public:
+  void Take(std::span<const Unit> units, std::span<const std::uint32_t> order) {
+    ranges_.clear();
+    for (const Unit& unit : units) {
+      if (!ranges_.empty() && ranges_.back().to == unit.range.from) {
+        ranges_.back().to = unit.range.to;
+      } else {
+        ranges_.push_back(unit.range);
+      }
+    }
+    samples_ = {};
+    if (ranges_.size() == 1) {
+      samples_ = order.subspan(ranges_[0].from, ranges_[0].size());
+      return;
+    }
+    gathered_.clear();
+    for (const SampleRange& range : ranges_) {
+      const auto part = order.subspan(range.from, range.size());
+      gathered_.insert(gathered_.end(), part.begin(), part.end());
+    }
+    samples_ = gathered_;
+  }
+  std::span<const SampleRange> ranges() const { return ranges_; }
+  std::span<const std::uint32_t> samples() const { return samples_; }
+
+ private:
+  std::vector<SampleRange> ranges_;
+  std::vector<std::uint32_t> gathered_;  // where there are several ranges
+  std::span<const std::uint32_t> samples_;
 };
 
 // Joins, builds what the exchange needs out of the job's config and the description, and stands
@@ -240,13 +273,10 @@ class SessionImpl final : public Session {
     for (;;) {
       auto pick = compute_.Next();
       switch (pick.kind) {
-        case ComputeQueue::Pick::Kind::kUnit:
+        case ComputeQueue::Pick::Kind::kRun:
           return TrainWork(std::move(pick));
         case ComputeQueue::Pick::Kind::kSeal:
-          if (description_.collect) {
-            description_.collect({buffers_->At(pick.work.parts[pick.take.part.value]),
-                                  description_.parameter_count});
-          }
+          Collect(buffers_->At(pick.work.parts[pick.take.part.value]));
           Seal(pick.take.work, pick.take.part);
           break;
         case ComputeQueue::Pick::Kind::kEvaluate:
@@ -272,9 +302,14 @@ class SessionImpl final : public Session {
     }
   }
 
+  // A run that is paced is not done when its arithmetic is, so neither are its buckets.
+  bool EndsPart() override {
+    if (!ends_part_ && !local_steps_ && !pacer_->Active()) ends_part_ = compute_.BeginSeal();
+    return ends_part_;
+  }
+
   void BlockFinal(std::uint32_t block) override {
-    // A unit that is paced is not done when its arithmetic is, so neither are its buckets.
-    if (!take_.last || local_steps_ || pacer_->Active()) return;
+    if (!EndsPart()) return;
     if (const auto buckets = buckets_->BlockFinal(block)) {
       plane_->Post(
           event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = *buckets});
@@ -282,19 +317,21 @@ class SessionImpl final : public Session {
   }
 
   void Done(const UnitResult& result) override {
-    LOCKSTEP_CHECK(in_unit_, "Done without a unit");
-    in_unit_ = false;
+    LOCKSTEP_CHECK(in_run_, "Done without a run");
+    in_run_ = false;
     if (local_steps_ && !compute_.cancelled().load()) local_steps_->UnitDone(result.samples);
-    const std::int64_t end =
-        pacer_->Pace(compute_.cancelled(), compute_.ended()).time_since_epoch().count();
-    plane_->Post(event::UnitDone{.work = take_.work,
-                                 .part = take_.part,
-                                 .samples = result.samples,
-                                 .loss_sum = result.loss_sum,
-                                 .timing = {.unit = take_.unit,
-                                            .start_ns = unit_started_.time_since_epoch().count(),
-                                            .end_ns = end}});
-    if (take_.last) Seal(take_.work, take_.part);
+    const Time ended = pacer_->Pace(compute_.cancelled(), compute_.ended());
+    // Before the run is reported: then either the core sees that this thread has something in hand.
+    if (!ends_part_ && compute_.BeginSeal()) {
+      ends_part_ = true;
+      Collect(contribution_);
+    }
+    plane_->Post(event::RunDone{.work = take_.work,
+                                .part = take_.part,
+                                .samples = result.samples,
+                                .loss_sum = result.loss_sum,
+                                .units = pacer_->Split(ended)});
+    if (ends_part_) Seal(take_.work, take_.part);
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
@@ -395,11 +432,18 @@ class SessionImpl final : public Session {
     }
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
-  Work TrainWork(ComputeQueue::Pick pick) {
+
+  void Collect(float* contribution) {
+    if (!description_.collect) return;
+    description_.collect({contribution, description_.parameter_count});
+  }
+
+  Work TrainWork(const ComputeQueue::Pick& pick) {
     take_ = pick.take;
-    in_unit_ = true;
-    unit_started_ = pacer_->Begin(pick.work.round, take_.unit.index.value, MonotonicNow());
-    buckets_->BeginUnit();
+    in_run_ = true;
+    ends_part_ = false;
+    pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
+    buckets_->BeginRun();
     float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
     const std::uint64_t count = description_.parameter_count;
     const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
@@ -412,23 +456,22 @@ class SessionImpl final : public Session {
     }
     const Epoch epoch = pick.work.epoch;
     const auto& order = order_.Of(epoch, config_.job.seed, description_.train_samples);
-    const SampleRange& range = take_.unit.range;
-    LOCKSTEP_CHECK(range.from <= range.to && range.to <= order.size(),
-                   "a unit [{}, {}) of {} samples", range.from, range.to, order.size());
+    for (const Unit& unit : pick.units) {
+      LOCKSTEP_CHECK(unit.range.from <= unit.range.to && unit.range.to <= order.size(),
+                     "a unit [{}, {}) of {} samples", unit.range.from, unit.range.to, order.size());
+    }
+    run_.Take(pick.units, order);
     Work work;
     work.kind = Work::Kind::kTrain;
     work.round = pick.work.round;
     work.epoch = epoch;
-    work.range = range;
-    work.samples = std::span(order).subspan(range.from, range.size());
+    work.ranges = run_.ranges();
+    work.samples = run_.samples();
+    work.units = take_.count;
     work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
                                          : buffers_->parameters(),
                        count};
-    if (pick.next && pick.next->range.from < pick.next->range.to &&
-        pick.next->range.to <= order.size() && pick.next->range.size() <= 2 * range.size()) {
-      work.next_range = pick.next->range;
-      work.next_samples = std::span(order).subspan(pick.next->range.from, pick.next->range.size());
-    }
+    if (description_.collect || description_.memory) PeekNext(order, &work);
     // What a work is computed with changes between two works only: while this thread is in no unit.
     work.parameters_version = take_.work;
     work.gradient = {gradient, count};
@@ -437,8 +480,21 @@ class SessionImpl final : public Session {
       work.parameters = local_steps_->parameters();
       work.gradient = local_steps_->gradient();
     }
-    work.last = take_.last;
     return work;
+  }
+
+  // What it shows may be a mixture of units that were never there.
+  void PeekNext(std::span<const std::uint32_t> order, Work* work) {
+    const std::vector<Unit> units = compute_.PeekNext();
+    std::uint64_t samples = 0;
+    for (const Unit& unit : units) {
+      if (unit.range.from >= unit.range.to || unit.range.to > order.size()) return;
+      samples += unit.range.size();
+    }
+    if (samples == 0 || samples > 2 * work->samples.size()) return;
+    next_run_.Take(units, order);
+    work->next_ranges = next_run_.ranges();
+    work->next_samples = next_run_.samples();
   }
 
   Work EvaluationWork(const action::EvaluateChunk& chunk) {
@@ -482,12 +538,14 @@ class SessionImpl final : public Session {
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
   std::optional<LocalSteps> local_steps_;
-  // The unit in hand while in_unit_, from Next to Done; else the last one.
+  // The run in hand while in_run_, from Next to Done; else the last one.
   UnitQueue::Take take_;
-  bool in_unit_ = false;
-  Time unit_started_;
-  // Of the last unit: which part of which work it added to, and where that is. Another one's first
-  // unit begins its sum at zero.
+  bool in_run_ = false;
+  bool ends_part_ = false;  // its part is being sealed, with it
+  RunSamples run_;
+  RunSamples next_run_;
+  // Of the last run: which part of which work it added to, and where that is. Another one's first
+  // run begins its sum at zero.
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
   float* contribution_ = nullptr;
   action::EvaluateChunk chunk_;  // that is being evaluated, or was last

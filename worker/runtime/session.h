@@ -76,9 +76,9 @@ struct JobDescription {
   // Called once for a job that starts from its seed; must give the same values on every worker.
   std::function<void(std::span<float>)> initialize;
   // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
-  // Work::gradient only in the last unit of a contribution. Called by Next, with that memory, when
-  // what would have been the last unit was taken back after the sum was begun. With it the memory
-  // is not zeroed beforehand.
+  // Work::gradient only where EndsPart says so. Called by Next or Done, with that memory, when a
+  // contribution ends otherwise: what would have been its last units was taken back after the sum
+  // was begun, or the run was paced. With it the memory is not zeroed beforehand.
   std::function<void(std::span<float>)> collect;
   // Optional, for a trainer that computes in the memory of a device: where the gradients, the
   // parameters and the optimizer's state are to be. Work::parameters and Work::gradient then lie
@@ -95,16 +95,20 @@ struct Work {
   enum class Kind : std::uint8_t { kTrain, kEvaluate, kEnd };
   Kind kind = Kind::kEnd;
 
-  // kTrain: one unit. kEvaluate: positions are test-set indices.
   RoundId round;
   Epoch epoch;
+  // kEvaluate: of the test set.
   SampleRange range;
-  // kTrain: indices of the unit's samples in the training set, in order (range.size() of them).
-  // Valid until Done.
+  // kTrain: a run of units, to be computed together: positions in the epoch's order of samples, and
+  // the indices of those samples in the training set, in that order. Draws for a sample (dropout,
+  // augmentation) depend on its position alone. `units`: how many they are. Valid until Done.
+  std::span<const SampleRange> ranges;
   std::span<const std::uint32_t> samples;
-  // kTrain: what the next unit is likely to be, none or of the same epoch; a hint for who prepares
-  // samples while a device is at work. Valid as `samples`.
-  SampleRange next_range;
+  std::uint32_t units = 0;
+  // kTrain: what the next run is likely to be, none or of the same epoch; a hint for who prepares
+  // samples while a device is at work (JobDescription has `collect` or `memory`). Valid as
+  // `samples`.
+  std::span<const SampleRange> next_ranges;
   std::span<const std::uint32_t> next_samples;
   // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
   // EvaluationDone. At kEnd see final_parameters.
@@ -115,9 +119,6 @@ struct Work {
   std::span<float> gradient;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
-  // kTrain: the last unit of this contribution: report blocks as their gradients become final
-  // (BlockFinal).
-  bool last = false;
 
   // kEnd: why, and whether the job failed.
   std::string reason;
@@ -132,6 +133,7 @@ struct Work {
   std::string not_final = {};
 };
 
+// Of a run.
 struct UnitResult {
   std::uint64_t samples = 0;
   double loss_sum = 0;
@@ -151,17 +153,22 @@ class Session {
   // ready.
   virtual Status Begin(JobDescription description) = 0;
 
-  // Blocks until there is a unit, a range to evaluate, or the end.
+  // Blocks until there is a run of units, a range to evaluate, or the end.
   virtual Work Next() = 0;
-  // In the last unit, after the gradient of a block (index into JobDescription::blocks) will not
-  // change any more. Optional: what was not reported counts as final at Done.
+  // Whether the run in hand is the last of its contribution, decided as late as can be, because
+  // work that is given to this worker until then still belongs to it. To be asked when the first
+  // block's gradient is about to become final. Once true it stays true until Done.
+  virtual bool EndsPart() = 0;
+  // The gradient of a block (index into JobDescription::blocks) does not change any more in this
+  // run; does nothing where the run is not the last of its contribution (EndsPart). Optional: what
+  // was not reported counts as final at Done.
   virtual void BlockFinal(std::uint32_t block) = 0;
-  // The unit is done, or was broken off because Cancelled() turned true. Paces the unit where the
+  // The run is done, or was broken off because Cancelled() turned true. Paces the run where the
   // job emulates unit times or this worker is slowed down.
   virtual void Done(const UnitResult& result) = 0;
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
 
-  // True once the result of the current unit cannot count any more; a compute loop may look at it
+  // True once the result of the current run cannot count any more; a compute loop may look at it
   // between layers.
   virtual const std::atomic<bool>& Cancelled() const = 0;
 

@@ -172,10 +172,17 @@ class Shell {
     if (!work_) return;
     const auto take = machine_.queue().TakeNext();
     if (take.kind == worker::UnitQueue::TakeKind::kNone) return;
-    if (take.kind == worker::UnitQueue::TakeKind::kUnit) {
-      Do(event::UnitDone{take.work, take.part, take.unit.range.size(), 1.0, {take.unit, 0, 1}});
+    bool seal = take.kind == worker::UnitQueue::TakeKind::kSeal;
+    if (take.kind == worker::UnitQueue::TakeKind::kRun) {
+      event::RunDone done{take.work, take.part, 0, 1.0, {}};
+      for (std::uint32_t i = 0; i < take.count; ++i) {
+        done.units.push_back({machine_.queue().UnitAt(take.position + i), 0, 1});
+        done.samples += done.units.back().unit.range.size();
+      }
+      seal = machine_.queue().BeginSeal();
+      Do(done);
     }
-    if (take.last || take.kind == worker::UnitQueue::TakeKind::kSeal) {
+    if (seal) {
       Do(event::PartSealed{take.work, take.part, 2});
     }
   }

@@ -71,7 +71,7 @@ Time Conversation::FixedNetwork::Arrival(Time now, std::uint32_t from, std::uint
 }
 
 Duration Conversation::FixedCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&,
-                                              RandomStream&) {
+                                              std::uint32_t, RandomStream&) {
   const auto factor = factors.find(worker.value);
   return std::chrono::milliseconds(10) * (factor == factors.end() ? 1 : factor->second);
 }

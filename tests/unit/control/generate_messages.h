@@ -111,7 +111,8 @@ inline Plan Any<Plan>() {
             Any<bool>() ? 0.125f : 0.0f,
             Any<Attempt>()};
   for (const MemberId& member : SomeMembers()) {
-    plan.assignments.push_back({member, Several(Any<Unit>)});
+    plan.assignments.push_back(
+        {member, Several(Any<Unit>), {.units = Any<std::uint32_t>(), .guided = Any<bool>()}});
   }
   return plan;
 }
@@ -252,7 +253,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
             return UnitTiming{Any<Unit>(), start, end};
           }),
           Any<std::int64_t>(),
-          Any<Attempt>()};
+          Any<Attempt>(),
+          Several([] { return Any<std::uint64_t>(); })};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

@@ -161,7 +161,7 @@ class StagedModelTest : public testing::Test {
             .version = version,
             .gradient = gradient_,
             .first = first,
-            .last = last};
+            .last = [last] { return last; }};
   }
   TrainResult Train(const StagedModel::Unit& unit, const Batch& batch) {
     return staged_->TrainUnit(

@@ -22,6 +22,7 @@ class RoundModel {
       worker.member = {WorkerId(i), Incarnation(1)};
       worker.units_given = worker.units_planned = units_each;
       worker.takes_units = true;
+      worker.runs = {.units = 1};
       worker.progressed_at = at;
       workers_.push_back(worker);
       times_.push_back(unit_time);

@@ -17,6 +17,12 @@ std::vector<SlowdownSpec> Specs(const std::string& text) {
   return *specs;
 }
 
+std::vector<Unit> RunOf(std::uint32_t first, std::uint32_t count) {
+  std::vector<Unit> units;
+  for (std::uint32_t i = first; i < first + count; ++i) units.push_back({UnitIndex(i), {i, i + 1}});
+  return units;
+}
+
 const std::atomic<bool> kNot{false};
 const std::atomic<bool> kYes{true};
 
@@ -27,7 +33,7 @@ constexpr Duration kUnwoken = 20s;
 TEST(Pacer, WithoutFloorAndSlowdownItDoesNothing) {
   Pacer pacer(0ms, MonotonicNow(), WorkerId(0), 1);
   const Time now = MonotonicNow();
-  EXPECT_EQ(pacer.Begin(RoundId(0), 0, now), now);
+  EXPECT_EQ(pacer.Begin(RoundId(0), RunOf(0, 1), now), now);
   EXPECT_FALSE(pacer.Active());
   const Time ended = pacer.Pace(kNot, kNot);
   EXPECT_LE(ended, MonotonicNow());
@@ -36,7 +42,7 @@ TEST(Pacer, WithoutFloorAndSlowdownItDoesNothing) {
 TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
   Pacer pacer(3ms, MonotonicNow(), WorkerId(0), 1);
   Time turned = MonotonicNow();
-  Time begun = pacer.Begin(RoundId(4), 0, turned);
+  Time begun = pacer.Begin(RoundId(4), RunOf(0, 1), turned);
   EXPECT_EQ(begun, turned);
   EXPECT_TRUE(pacer.Active());
   Duration late{};
@@ -44,7 +50,7 @@ TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
     const Time ended = pacer.Pace(kNot, kNot);
     EXPECT_GE(ended - begun, 3ms);
     turned = MonotonicNow();
-    begun = pacer.Begin(RoundId(4), unit, turned);
+    begun = pacer.Begin(RoundId(4), RunOf(unit, 1), turned);
     EXPECT_GE(begun, ended) << "units do not overlap";
     EXPECT_GE(turned, begun);
     late += turned - begun;
@@ -52,14 +58,53 @@ TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
   EXPECT_GT(late, 0ns) << "no sleep ends to the nanosecond: the next unit began as much earlier";
   pacer.Pace(kNot, kNot);
   turned = MonotonicNow();
-  EXPECT_EQ(pacer.Begin(RoundId(5), 0, turned), turned) << "a new round begins with nothing";
+  EXPECT_EQ(pacer.Begin(RoundId(5), RunOf(0, 1), turned), turned)
+      << "a new round begins with nothing";
+}
+
+TEST(Pacer, ARunLastsAsLongAsItsUnitsOneAfterTheOther) {
+  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  pacer.SetSlowdowns(Specs("pattern=slow-worker,p=0.5,factor=9"));
+  const std::vector<Unit> run = RunOf(0, 16);
+  Time begun = pacer.Begin(RoundId(0), run, MonotonicNow());
+  const Time ended = pacer.Pace(kNot, kNot);
+  const std::vector<UnitTiming> units = pacer.Split(ended);
+  ASSERT_EQ(units.size(), run.size());
+  const SlowdownModel model(Specs("pattern=slow-worker,p=0.5,factor=9"), 1);
+  std::int64_t at = begun.time_since_epoch().count();
+  Duration together{};
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    EXPECT_EQ(units[i].unit, run[i]);
+    EXPECT_EQ(units[i].start_ns, at);
+    at = units[i].end_ns;
+    const Duration alone = model.Lengthen(WorkerId(0), RoundId(0), run[i].index.value, {}, 1ms);
+    together += alone;
+    if (i + 1 < units.size()) {
+      EXPECT_EQ(Duration(units[i].end_ns - units[i].start_ns), alone);
+    }
+  }
+  EXPECT_EQ(at, ended.time_since_epoch().count());
+  EXPECT_GE(ended - begun, together);
+}
+
+TEST(Pacer, WhatComputingTookIsSplitEvenly) {
+  Pacer pacer(0ms, MonotonicNow(), WorkerId(0), 1);
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 4), MonotonicNow() - 8ms);
+  const Time ended = pacer.Pace(kNot, kNot);
+  const std::vector<UnitTiming> units = pacer.Split(ended);
+  ASSERT_EQ(units.size(), 4u);
+  EXPECT_EQ(units[0].start_ns, begun.time_since_epoch().count());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(static_cast<double>(units[i].end_ns - units[i].start_ns),
+                static_cast<double>((ended - begun).count()) / 4, 2);
+  }
 }
 
 TEST(Pacer, SlowdownsCountFromTheJobsStart) {
   Pacer pacer(1ms, MonotonicNow() - 100s, WorkerId(2), 4);
   pacer.SetSlowdowns(
       Specs("worker=2,factor=8,from=90s\nworker=1,factor=20000\nfactor=20000,from=1h"));
-  const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   const Duration took = pacer.Pace(kNot, kNot) - begun;
   EXPECT_GE(took, 8ms);
   EXPECT_LT(took, kUnwoken) << "what is for another worker or later does not act";
@@ -68,7 +113,7 @@ TEST(Pacer, SlowdownsCountFromTheJobsStart) {
 TEST(Pacer, AClearedSlowdownLetsGoOfTheUnitUnderWay) {
   Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("factor=20000"));
-  const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] { pacer.SetSlowdowns({}); });
   EXPECT_LT(pacer.Pace(kNot, kNot) - begun, kUnwoken);
   other.join();
@@ -77,7 +122,7 @@ TEST(Pacer, AClearedSlowdownLetsGoOfTheUnitUnderWay) {
 TEST(Pacer, CancellingEndsASleep) {
   Pacer pacer(kUnwoken, MonotonicNow(), WorkerId(0), 1);
   std::atomic<bool> cancelled{false};
-  const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] {
     cancelled = true;
     pacer.Wake();
@@ -93,7 +138,7 @@ TEST(Pacer, AVoidUnitHoldsTheWorkerThroughItsStall) {
     const Time start = MonotonicNow();
     Pacer pacer(1ms, start, WorkerId(0), 1);
     pacer.SetSlowdowns(Specs(std::string(stall) + "\nfactor=20000"));
-    const Time begun = pacer.Begin(RoundId(0), 0, start);
+    const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), start);
     const Duration took = pacer.Pace(kYes, kNot) - begun;
     EXPECT_GE(took, 40ms);
     EXPECT_LT(took, kUnwoken) << "what is only slow ends";
@@ -103,7 +148,7 @@ TEST(Pacer, AVoidUnitHoldsTheWorkerThroughItsStall) {
 TEST(Pacer, AClearedSlowdownLetsGoOfAStall) {
   Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("pattern=slow-worker,p=1,delay=20s"));
-  const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] { pacer.SetSlowdowns({}); });
   EXPECT_LT(pacer.Pace(kYes, kNot) - begun, kUnwoken) << "the slow-down is taken away";
   other.join();
@@ -113,7 +158,7 @@ TEST(Pacer, TheEndOfTheJobEndsAStall) {
   Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("pattern=pause,every=3h,length=20s,worker=0"));
   std::atomic<bool> ended{false};
-  const Time begun = pacer.Begin(RoundId(0), 0, MonotonicNow());
+  const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] {
     ended = true;
     pacer.Wake();

@@ -28,7 +28,7 @@ class EndingTest : public MachineTest {
 
 TEST_F(EndingTest, TheLastSumsAreTakenAndAppliedFirst) {
   Begin(1);
-  const auto take = machine_.queue().TakeNext();  // left out of the last round, in its unit still
+  const auto run = TakeRun();  // left out of the last round, in its run still
   Tell(LastCommit());
   Tell(msg::Finish{"done", false});
   EXPECT_TRUE(All<action::DigestState>().empty());
@@ -36,8 +36,8 @@ TEST_F(EndingTest, TheLastSumsAreTakenAndAppliedFirst) {
   EXPECT_TRUE(All<action::Apply>().empty());
   Do(event::CoordinatorGone{"closed"});  // it need not wait
   EXPECT_TRUE(All<action::Exit>().empty());
-  Do(event::UnitDone{1, take.part, 4, 1.0, {take.unit, 0, 1}});
-  Do(event::PartSealed{1, take.part, 2});
+  Do(Done(1, run));
+  Do(event::PartSealed{1, run.part, 2});
   ASSERT_EQ(All<action::Apply>().size(), 1u);
   Do(event::OpDone{All<action::Apply>()[0].op, false, 7, ""});
   ASSERT_EQ(All<action::DigestState>().size(), 1u);

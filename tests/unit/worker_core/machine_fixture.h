@@ -79,7 +79,7 @@ class MachineTest : public ::testing::Test {
     plan.round = RoundId(round);
     plan.owners = {1, {{kSelf, 1}, {kPeer, 1}}};
     plan.members = {kSelf, kPeer};
-    if (units > 0) plan.assignments = {{kSelf, Units(units)}};
+    if (units > 0) plan.assignments = {{kSelf, Units(units), {.units = 1}}};
     return plan;
   }
   static msg::Commit MakeCommit(std::uint64_t round, std::vector<CommittedPart> parts) {
@@ -96,12 +96,28 @@ class MachineTest : public ::testing::Test {
     Do(event::PeerUp{kPeer, "test"});
     Tell(msg::Start{StateSource::kSeed, MakePlan(0, units), 0});
   }
-  // The compute thread does one unit, and seals when it was the last.
+  // The compute thread takes a run and, where nothing is behind it, begins to seal its part.
+  struct Run : UnitQueue::Take {
+    std::vector<UnitTiming> units;
+    bool last = false;
+  };
+  Run TakeRun() {
+    Run run{{machine_.queue().TakeNext()}, {}};
+    EXPECT_EQ(run.kind, UnitQueue::TakeKind::kRun);
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      run.units.push_back({machine_.queue().UnitAt(run.position + i), 0, 1});
+    }
+    run.last = machine_.queue().BeginSeal();
+    return run;
+  }
+  static event::RunDone Done(std::uint32_t work, const Run& run, double loss = 1.0) {
+    return {work, run.part, 4 * run.units.size(), loss, run.units};
+  }
+  // The compute thread does a run, and seals when it was the last.
   void Compute(std::uint32_t work) {
-    const auto take = machine_.queue().TakeNext();
-    ASSERT_EQ(take.kind, UnitQueue::TakeKind::kUnit);
-    Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
-    if (take.last) Do(event::PartSealed{work, take.part, 2});
+    const Run run = TakeRun();
+    Do(Done(work, run));
+    if (run.last) Do(event::PartSealed{work, run.part, 2});
   }
 
   Time now_{std::chrono::seconds(1)};

@@ -91,10 +91,10 @@ TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
     MachineConfig config = Config();
     machine_ = StepMachine(config, Layout({{0, 4096}}, 4 * 4096));
     Begin(1);
-    const auto take = machine_.queue().TakeNext();
+    const auto run = TakeRun();
     const double loss = by_loss ? std::numeric_limits<double>::infinity() : 1.0;
-    Do(event::UnitDone{1, take.part, 4, loss, {take.unit, 0, 1}});
-    Do(event::PartSealed{1, take.part, 2, by_loss});
+    Do(Done(1, run, loss));
+    Do(event::PartSealed{1, run.part, 2, by_loss});
     const auto sealed = Told<msg::Sealed>();
     ASSERT_TRUE(sealed);
     EXPECT_FALSE(std::isfinite(sealed->loss_sum));
@@ -103,10 +103,10 @@ TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
   }
 }
 
-TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {
+TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfARun) {
   Begin(4);
-  const auto take = machine_.queue().TakeNext();
-  ASSERT_EQ(take.position, 0u);
+  const auto run = TakeRun();
+  ASSERT_EQ(run.position, 0u);
   Tell(msg::Revoke{RoundId(0), 0});
   ASSERT_TRUE(Told<msg::Revoked>());
   EXPECT_EQ(Told<msg::Revoked>()->from, 1u);
@@ -115,10 +115,10 @@ TEST_F(StepMachineTest, RevokeIsAnsweredInTheMiddleOfAUnit) {
 TEST_F(StepMachineTest, AnAssignBehindTheSecondPartIsRefusedAsAWhole) {
   Begin(1);
   const Unit one{UnitIndex(7), {70, 74}};
-  EXPECT_TRUE(machine_.queue().TakeNext().last);
+  EXPECT_TRUE(TakeRun().last);
   Tell(msg::Assign{RoundId(0), {one}, 3});
   EXPECT_FALSE(Told<msg::Revoked>());
-  EXPECT_TRUE(machine_.queue().TakeNext().last);
+  EXPECT_TRUE(TakeRun().last);
   Tell(msg::Assign{RoundId(0), {one, one}, 4});
   EXPECT_EQ(Told<msg::Revoked>(), (msg::Revoked{RoundId(0), 2, 4, false}));
   Tell(msg::Revoke{RoundId(0), 0, 5});
@@ -128,11 +128,11 @@ TEST_F(StepMachineTest, AnAssignBehindTheSecondPartIsRefusedAsAWhole) {
 TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
-  const auto take = machine_.queue().TakeNext();
+  const auto run = TakeRun();
   Tell(msg::FenceRound{RoundId(0)});
   EXPECT_EQ(All<action::VoidWork>().size(), 1u);
-  Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
-  Do(event::PartSealed{work, take.part, 2});
+  Do(Done(work, run));
+  Do(event::PartSealed{work, run.part, 2});
   EXPECT_FALSE(Told<msg::Sealed>());
   EXPECT_FALSE(Said<PartReady>());
 }
@@ -247,10 +247,10 @@ TEST_F(StepMachineTest, SumsOfAClosedRoundThatAreLostPutItBehindWhileTheNextIsOp
   EXPECT_FALSE(Told<msg::Behind>()->has_any);
 }
 
-TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
+TEST_F(StepMachineTest, AnUpdateWaitsForTheRunUnderWay) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
-  const auto take = machine_.queue().TakeNext();
+  const auto run = TakeRun();
   msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
   commit.owners = {1, {{kPeer, 1}}};
   Tell(commit);
@@ -263,8 +263,8 @@ TEST_F(StepMachineTest, AnUpdateWaitsForTheUnitUnderWay) {
     Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }
   EXPECT_TRUE(All<action::Apply>().empty());
-  Do(event::UnitDone{work, take.part, 4, 1.0, {take.unit, 0, 1}});
-  Do(event::PartSealed{work, take.part, 2});
+  Do(Done(work, run));
+  Do(event::PartSealed{work, run.part, 2});
   EXPECT_EQ(All<action::Apply>().size(), 1u);
 }
 

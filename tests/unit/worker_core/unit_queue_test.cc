@@ -17,30 +17,35 @@ std::vector<Unit> Units(std::uint32_t first, std::uint32_t count) {
   return units;
 }
 
-TEST(UnitQueue, TheLastUnitSealsItsPart) {
+constexpr RunLimit kOneByOne = {.units = 1};
+
+TEST(UnitQueue, WhatIsBehindARunIsOfItsPart) {
   UnitQueue queue(16);
-  queue.Reset(5, Units(0, 2));
+  queue.Reset(5, Units(0, 2), {}, kOneByOne);
   auto take = queue.TakeNext();
   EXPECT_EQ(take.work, 5u);
-  EXPECT_FALSE(take.last);
-  EXPECT_EQ(queue.Append(Units(2, 1)), PartIndex(0));
-  EXPECT_FALSE(queue.TakeNext().last);
+  EXPECT_FALSE(queue.BeginSeal());  // a unit is behind it
+  queue.TakeNext();
+  EXPECT_EQ(queue.Append(Units(2, 1)), PartIndex(0)) << "its last run is not done";
+  EXPECT_FALSE(queue.BeginSeal());
   take = queue.TakeNext();
-  EXPECT_TRUE(take.last);
   EXPECT_EQ(take.part, PartIndex(0));
+  EXPECT_TRUE(queue.BeginSeal());
   EXPECT_EQ(queue.seals_begun(), 1u);
   EXPECT_EQ(queue.TakeNext().kind, Kind::kNone);
 
   EXPECT_EQ(queue.Append(Units(3, 2)), PartIndex(1));
   EXPECT_EQ(queue.TakeNext().part, PartIndex(1));
-  EXPECT_TRUE(queue.TakeNext().last);
+  queue.TakeNext();
+  EXPECT_TRUE(queue.BeginSeal());
   EXPECT_EQ(queue.Append(Units(5, 1)), std::nullopt);
 }
 
 TEST(UnitQueue, WhatWasToBeLastMayBeRevoked) {
   UnitQueue queue(16);
-  queue.Reset(1, Units(0, 4));
-  EXPECT_EQ(queue.TakeNext().kind, Kind::kUnit);
+  queue.Reset(1, Units(0, 4), {}, kOneByOne);
+  EXPECT_EQ(queue.TakeNext().kind, Kind::kRun);
+  EXPECT_FALSE(queue.BeginSeal());
   EXPECT_EQ(queue.RevokeFrom(0), 1u);  // one is begun
   EXPECT_EQ(queue.TakeNext().kind, Kind::kSeal);
   EXPECT_EQ(queue.TakeNext().kind, Kind::kNone);
@@ -55,18 +60,54 @@ TEST(UnitQueue, NothingIsSealedThatHasNoUnit) {
   EXPECT_EQ(queue.Append(Units(0, 1)), PartIndex(0));
 }
 
+// The sizes of the runs that are taken until the queue is empty.
+std::vector<std::uint32_t> Runs(UnitQueue& queue) {
+  std::vector<std::uint32_t> runs;
+  for (;;) {
+    const auto take = queue.TakeNext();
+    if (take.kind != Kind::kRun) return runs;
+    runs.push_back(take.count);
+  }
+}
+
+TEST(UnitQueue, RunsAreAsLongAsTheirLimit) {
+  using Sizes = std::vector<std::uint32_t>;
+  UnitQueue queue(16);
+  queue.Reset(1, Units(0, 16));
+  EXPECT_EQ(Runs(queue), (Sizes{16}));
+  queue.Reset(2, Units(0, 16), {}, {.units = 6});
+  EXPECT_EQ(Runs(queue), (Sizes{6, 6, 4}));
+  queue.Reset(3, Units(0, 16), {}, {.guided = true});
+  EXPECT_EQ(Runs(queue), (Sizes{8, 4, 2, 1, 1}));
+  queue.Reset(4, Units(0, 16), {}, {.units = 3, .guided = true});
+  EXPECT_EQ(Runs(queue), (Sizes{3, 3, 3, 3, 2, 1, 1}));
+}
+
+TEST(UnitQueue, ARevokeTakesWhatIsBehindTheRun) {
+  UnitQueue queue(16);
+  queue.Reset(1, Units(0, 10), {}, {.units = 4});
+  const auto take = queue.TakeNext();
+  EXPECT_EQ(take.position, 0u);
+  EXPECT_EQ(take.count, 4u);
+  EXPECT_EQ(queue.taken(), 4u);
+  EXPECT_EQ(queue.RevokeFrom(1), 4u);
+  EXPECT_EQ(queue.UnitAt(3), Units(3, 1).front());
+  EXPECT_TRUE(queue.BeginSeal());
+}
+
 TEST(UnitQueue, PeekNextShowsWhatTheNextTakeGives) {
   UnitQueue queue(16);
-  EXPECT_EQ(queue.PeekNext(), std::nullopt);
-  queue.Reset(1, Units(0, 3));
+  const std::vector<Unit> none;
+  EXPECT_EQ(queue.PeekNext(), none);
+  queue.Reset(1, Units(0, 5), {}, {.units = 2});
   queue.TakeNext();
-  EXPECT_EQ(queue.PeekNext(), Units(1, 1).front());
-  EXPECT_EQ(queue.RevokeFrom(0), 1u);
-  EXPECT_EQ(queue.PeekNext(), std::nullopt);
+  EXPECT_EQ(queue.PeekNext(), Units(2, 2));
+  EXPECT_EQ(queue.RevokeFrom(0), 2u);
+  EXPECT_EQ(queue.PeekNext(), none);
   queue.Append(Units(7, 1));
-  EXPECT_EQ(queue.PeekNext(), Units(7, 1).front());
+  EXPECT_EQ(queue.PeekNext(), Units(7, 1));
   queue.MakeVoid();
-  EXPECT_EQ(queue.PeekNext(), std::nullopt);
+  EXPECT_EQ(queue.PeekNext(), none);
 }
 
 TEST(UnitQueue, VoidAndFull) {
@@ -87,14 +128,18 @@ TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
   constexpr std::uint32_t kUnits = 400;
   for (std::uint64_t round = 0; round < 300; ++round) {
     UnitQueue queue(kUnits);
-    queue.Reset(static_cast<std::uint32_t>(round), Units(0, 20));
+    queue.Reset(static_cast<std::uint32_t>(round), Units(0, 20), {},
+                {.units = static_cast<std::uint32_t>(round % 4), .guided = round % 3 == 0});
     std::atomic<bool> stop{false};
-    std::vector<UnitQueue::Take> taken;
+    std::vector<Unit> taken;
     std::thread compute([&] {
       for (bool last_look = false;;) {
         const UnitQueue::Take take = queue.TakeNext();
         queue.PeekNext();  // whatever it shows, it may look
-        if (take.kind == Kind::kUnit) taken.push_back(take);
+        for (std::uint32_t i = 0; i < take.count; ++i) {
+          taken.push_back(queue.UnitAt(take.position + i));
+        }
+        if (take.kind == Kind::kRun) queue.BeginSeal();
         if (take.kind != Kind::kNone) continue;
         if (last_look) return;
         last_look = stop.load();
@@ -129,8 +174,7 @@ TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
     compute.join();
     ASSERT_EQ(taken.size(), given.size());
     for (std::size_t i = 0; i < taken.size(); ++i) {
-      ASSERT_EQ(taken[i].position, i);
-      ASSERT_EQ(taken[i].unit.index.value, given[i]);
+      ASSERT_EQ(taken[i].index.value, given[i]);
     }
     ASSERT_EQ(given.size() + back.size(), next);
   }

@@ -1,0 +1,43 @@
+// A run of units while it is computed: its units one after the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "tools/simulate/compute_model.h"
+#include "worker/core/unit_queue.h"
+
+namespace lockstep::simulate {
+
+class ComputedRun {
+ public:
+  // The run that was taken begins now.
+  ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue::Take& take, WorkerId worker,
+              RoundId round, Time now, ComputeModel* compute, RandomStream& random);
+
+  Time end() const { return ends_.back(); }
+  const std::vector<Unit>& units() const { return units_; }
+  std::uint64_t samples() const;
+  // When the worker turns away from it, when it becomes void now.
+  std::optional<Time> LetsGo(Time now) const;
+  // Of its units when it ends now, perhaps before its time.
+  std::vector<UnitTiming> Timings(Time now) const;
+
+ private:
+  Time Began(std::size_t unit) const { return unit == 0 ? began_ : ends_[unit - 1]; }
+
+  WorkerId worker_;
+  RoundId round_;
+  const ComputeModel* compute_;
+  Time began_;
+  std::vector<Unit> units_;  // at least one
+  std::vector<Time> ends_;   // of each
+};
+
+}  // namespace lockstep::simulate
