@@ -24,7 +24,7 @@ namespace {
 
 struct ClosingEntry {
   std::string_view name;
-  bool takes_back;  // units that are not begun, so runs are short where that is likely
+  bool leaves_out;  // workers or units, so runs are short where that is likely
   Result<std::unique_ptr<ClosingRule>> (*make)(const PolicySection&, std::uint32_t workers);
 };
 
@@ -114,8 +114,8 @@ Result<Policy> MakePluginPolicy(const PolicySection& section, std::uint32_t work
 }
 
 constexpr std::array kClosing = {ClosingEntry{"full", false, MakeFullRule},
-                                 ClosingEntry{"backup", false, MakeBackupRule},
-                                 ClosingEntry{"deadline", false, MakeDeadlineRule},
+                                 ClosingEntry{"backup", true, MakeBackupRule},
+                                 ClosingEntry{"deadline", true, MakeDeadlineRule},
                                  ClosingEntry{"partial", true, MakePartialRule}};
 constexpr std::array kWork = {WorkEntry{"none", false, MakeNoneRule},
                               WorkEntry{"flexrr", true, MakeFlexrrRule},
@@ -212,7 +212,7 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, P
   policy.local = local;
   policy.closing = std::move(*rule);
   policy.work = work->make(section);
-  if (closing->takes_back || work->moves) policy.runs = MakeGuidedRuns();
+  if (closing->leaves_out || work->moves) policy.runs = MakeGuidedRuns();
   return policy;
 }
 

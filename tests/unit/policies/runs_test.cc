@@ -148,17 +148,17 @@ TEST(GuidedRuns, ANewHolderOfASlotBeginsAnew) {
   EXPECT_EQ(rule->Runs(views, shares)[1], RunLimit{});
 }
 
-TEST(GuidedRuns, AreForPoliciesThatMoveUnitsOrTakeThemBack) {
+TEST(GuidedRuns, AreForPoliciesThatMoveUnitsOrLeaveThemOut) {
   PolicySection section;
   const auto guided = [&section](const std::string& name) {
     section.name = name;
     auto policy = MakePolicy(section, 4, nullptr);
     return policy.ok() && policy->runs != nullptr;
   };
-  for (const char* name : {"flexrr", "backup+flexrr", "partial", "auto"}) {
+  for (const char* name : {"flexrr", "backup", "deadline+balance", "partial", "auto"}) {
     EXPECT_TRUE(guided(name)) << name;
   }
-  for (const char* name : {"full", "backup", "deadline+balance", "local", "async"}) {
+  for (const char* name : {"full", "full+balance", "local", "async"}) {
     EXPECT_FALSE(guided(name)) << name;
   }
 }
