@@ -84,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 8 --workers 3 --policy.name=full "
              "--fault hang-reduction@0.1s:1,for=100s",
              false, 60},
-        Case{"WhoIsBehindHasAppliedTheRoundAndIsTheLastOne", "--faults --seed 17996 --policy.name=full"},
+        Case{"WhoIsBehindHasAppliedTheRoundAndIsTheLastOne",
+             "--faults --seed 17996 --policy.name=full"},
         // Nobody could own instead of them.
         Case{"AllReductionThreadsHang",
              "--faults --seed 8 --workers 3 --policy.name=full "

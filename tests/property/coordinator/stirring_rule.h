@@ -53,6 +53,26 @@ class StirringRule final : public policies::WorkRule {
   bool fences_;
 };
 
+// Mostly single units, so that there is something to stir.
+class StirredRuns final : public policies::RunRule {
+ public:
+  explicit StirredRuns(std::uint64_t seed) : random_(seed, 78) {}
+
+  std::vector<RunLimit> Runs(std::span<const policies::WorkerView> members,
+                             std::span<const std::uint32_t>) override {
+    std::vector<RunLimit> limits(members.size(), RunLimit{.units = 1});
+    for (RunLimit& limit : limits) {
+      if (random_.NextBelow(4) > 0) continue;
+      limit = {.units = static_cast<std::uint32_t>(random_.NextBelow(4)),
+               .guided = random_.NextBelow(2) == 0};
+    }
+    return limits;
+  }
+
+ private:
+  RandomStream random_;
+};
+
 // Its name is `plugin`; these are how the next one is made.
 struct Stirring {
   std::uint64_t seed = 0;
@@ -68,6 +88,7 @@ inline Result<policies::Policy> MakeStirring(const PolicySection&, std::uint32_t
   policy.name = "stirring";
   policy.closing = policies::MakeFull();
   policy.work = std::make_unique<StirringRule>(Stirring::Next().seed, Stirring::Next().fences);
+  policy.runs = std::make_unique<StirredRuns>(Stirring::Next().seed);
   return policy;
 }
 
