@@ -280,6 +280,19 @@ struct FenceAttempt {
   bool operator==(const FenceAttempt&) const = default;
 };
 
+// `owner` has not published its shard of this attempt, and others have: `by` stands in for it,
+// which is to say that it makes the same sums out of the same parts and publishes them too. Sent to
+// all members; whoever lacks the shard takes it from whichever of the two has it first. Nothing
+// that was said before is taken back.
+struct Hedge {
+  Term term;
+  RoundId round;
+  Attempt attempt;
+  MemberId owner;
+  MemberId by;
+  bool operator==(const Hedge&) const = default;
+};
+
 // The truth of commit.round is commit.attempt: fetch all shards from `holder` (or use your own). It
 // ends what was promised of this attempt before.
 struct TakeSums {
@@ -344,8 +357,8 @@ struct Ping {
 };
 
 using ToWorker = std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign,
-                              FenceRound, NewOwners, FenceAttempt, TakeSums, CatchUp, Evaluate,
-                              StateChunk, Finish, SetSlowdown, AskToLeave, Ping>;
+                              FenceRound, NewOwners, FenceAttempt, Hedge, TakeSums, CatchUp,
+                              Evaluate, StateChunk, Finish, SetSlowdown, AskToLeave, Ping>;
 
 // --- worker -> coordinator
 // -------------------------------------------------------------------------------------------
@@ -427,6 +440,7 @@ struct Revoked {
 struct Published {
   RoundId round;
   Attempt attempt;
+  std::optional<WorkerId> stands_in_for = std::nullopt;  // the shard is this owner's (Hedge)
   bool operator==(const Published&) const = default;
 };
 

@@ -6,7 +6,8 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kTimesUsual = 10;
-constexpr Duration kLeast = std::chrono::milliseconds(250);
+constexpr int kTimesUsualToHedge = 4;
+constexpr Duration kLeastToHedge = std::chrono::milliseconds(2);
 // SHA-256 on one slow core.
 constexpr double kDigestBytesPerSecond = 100e6;
 
@@ -22,11 +23,17 @@ void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_s
 
 // Ten times the usual lets a slow round pass; the cap keeps a fail-over well inside of the
 // time-out, but never below twice the usual, or a job with large sums would fail over for ever.
-Duration Bounds::OfOwner(const RecentLatency& latency) const {
+Duration Bounds::OfOwner(const RecentLatency& latency, Duration least) const {
   if (const auto usual = latency.Median()) {
-    return std::max(kLeast, std::min(kTimesUsual * *usual, std::max(timeout_ / 2, 2 * *usual)));
+    return std::max(least, std::min(kTimesUsual * *usual, std::max(timeout_ / 2, 2 * *usual)));
   }
-  return std::max({kLeast, timeout_ / 4, 2 * exchange_.value_or(Duration{})});
+  return std::max({kLeastPublication, timeout_ / 4, 2 * exchange_.value_or(Duration{})});
+}
+
+std::optional<Duration> Bounds::Hedge() const {
+  const auto usual = publication_.Median();
+  if (!usual) return std::nullopt;
+  return std::min(kTimesUsualToHedge * *usual + kLeastToHedge, Publication());
 }
 
 Duration Bounds::OfBulk(int timeouts) const {

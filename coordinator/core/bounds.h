@@ -57,10 +57,17 @@ class Bounds {
 
   // --- of an owner: ten times what is usual, at most half of the time-out, and never less than
   // twice what is usual
-  Duration Receipts() const { return OfOwner(receipts_); }
-  Duration Publication() const { return OfOwner(publication_); }
+  Duration Receipts() const { return OfOwner(receipts_, kLeastReceipts); }
+  Duration Publication() const { return OfOwner(publication_, kLeastPublication); }
   // To a Revoke or a FenceAttempt: it waits behind the bulk on the worker's link.
   Duration Answer() const { return Publication(); }
+
+  // From the last publication until all have applied the round, before an owner that is silent is
+  // blamed for it.
+  Duration Serving() const { return OfOwner(application_, kLeastPublication); }
+  // Of an owner, until another one stands in for it: soon, because it costs little to be wrong.
+  // Nothing while it is not known what is usual.
+  std::optional<Duration> Hedge() const;
 
   // --- silence: each sign that a thing gets on begins the bound anew
   // Nobody has published or applied the last round any more.
@@ -81,7 +88,12 @@ class Bounds {
   Duration FinalDigest(std::uint64_t parameter_bytes) const;
 
  private:
-  Duration OfOwner(const RecentLatency& latency) const;
+  // Who is wrongly taken to be silent before the commit costs the others its slices once more;
+  // after it, another attempt.
+  static constexpr Duration kLeastReceipts = std::chrono::milliseconds(25);
+  static constexpr Duration kLeastPublication = std::chrono::milliseconds(250);
+
+  Duration OfOwner(const RecentLatency& latency, Duration least) const;
   Duration OfBulk(int timeouts) const;
 
   const Duration timeout_;

@@ -40,6 +40,7 @@ void CommittedRound::BeginAttempt(msg::Commit commit) {
   patience_ = job_->bounds.Publication();
   pinged_at_.reset();
   extensions_ = 0;
+  stand_ins_.clear();
   answers_missing_ = 0;
   holders_.clear();
   phase_ = Phase::kPublishing;
@@ -107,19 +108,31 @@ bool CommittedRound::HasLost(const MemberId& id) const {
 Status CommittedRound::On(Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
+  if (message.stands_in_for) return OnStoodIn(from, *message.stands_in_for);
   const auto& owners = commit_.owners.owners;
   const auto owner = std::ranges::lower_bound(owners, from.id, {}, &OwnerShare::owner);
   if (owner == owners.end() || owner->owner != from.id)
     return Violation("published sums it does not own");
-  std::optional<Duration>& took = SlotOf(from.id).published;
-  if (took) return {};
-  took = job_->now - committed_at_;
-  job_->bounds.NotePublication(*took);
-  moved_at_ = job_->now;
-  LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners publish than there are", round());
-  --unpublished_;
-  from.owner_trial.OnPublished();
+  std::optional<Duration>& slot = SlotOf(from.id).published;
+  if (slot && *slot != Duration::max()) return {};
+  const Duration took = job_->now - committed_at_;
+  if (!slot) from.owner_trial.OnPublished();
+  NotePublished(slot, took);
+  job_->bounds.NotePublication(took);
   return {};
+}
+
+void CommittedRound::NotePublished(std::optional<Duration>& slot, Duration took) {
+  if (!slot) {
+    LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners publish than there are", round());
+    moved_at_ = job_->now;
+    if (--unpublished_ == 0) {
+      pinged_at_.reset();
+      published_from_ = job_->now;
+      patience_ = job_->bounds.Serving();
+    }
+  }
+  slot = took;
 }
 
 void CommittedRound::PublicationTimes(std::vector<MemberId>* owners,
@@ -192,6 +205,10 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   slot.answer = Answer::kUnasked;
   CountToApply();
   const bool owned = Contains(commit_.owners.owners, member, &OwnerShare::owner);
+  // Its shard can be had elsewhere.
+  const bool stood_in = std::ranges::any_of(stand_ins_, [&](const StandIn& stand_in) {
+    return stand_in.owner == member && stand_in.published && !Contains(been_out_, stand_in.by);
+  });
   if (owned && !slot.published) {
     slot.published = Duration::max();
     LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners are out than there are", round());
@@ -201,7 +218,7 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
     holders_.clear();
     Enter(Phase::kPublishing);
     BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
-  } else if (owned && holders_.empty()) {
+  } else if (owned && !stood_in && holders_.empty()) {
     BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
   } else if (commit_.attempt.value > 0 && unpublished_ > 0 && holders_.empty()) {
     // Unlike those of the first attempt, the new owners may not have had its pieces yet.
@@ -222,7 +239,7 @@ Duration CommittedRound::ApplyPatience() const {
 
 // At half of the deadline those concerned are asked for a sign of life. However late that look was:
 // who was asked has the other half of the time to answer.
-Time CommittedRound::PublicationDeadline() const {
+Time CommittedRound::OwnersDeadline() const {
   if (!pinged_at_) return published_from_ + patience_ / 2;
   return std::max(published_from_ + patience_, *pinged_at_ + patience_ / 2);
 }
@@ -276,9 +293,8 @@ Time CommittedRound::NextDeadline(bool last) const {
       break;
   }
   if (to_apply_ == 0) return kNever;
-  Time next = kNever;
-  if (unpublished_ > 0 && phase_ == Phase::kPublishing) next = PublicationDeadline();
-  return std::min(next, LateFrom(last));
+  const Time owners = phase_ == Phase::kPublishing ? OwnersDeadline() : kNever;
+  return std::min({owners, HedgeFrom(), LateFrom(last)});
 }
 
 // Slow members are not waited for without end (I6).
@@ -300,7 +316,10 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
     GiveUpOnLate(last);
     return Outcome::kGoesOn;
   }
-  if (unpublished_ > 0 && phase_ == Phase::kPublishing) CheckPublication();
+  if (job_->now >= HedgeFrom()) Hedge();
+  if (phase_ == Phase::kPublishing && job_->now >= OwnersDeadline()) {
+    unpublished_ > 0 ? CheckPublication() : CheckServing();
+  }
   return Outcome::kGoesOn;
 }
 
@@ -354,7 +373,6 @@ bool CommittedRound::OthersCouldOwn() const {
 // published it is slow for all, for a while; then others try, and where there are none no attempt
 // would come to an end.
 void CommittedRound::CheckPublication() {
-  if (job_->now < PublicationDeadline()) return;
   LOCKSTEP_CHECK(unpublished_ > 0, "round {} is published", round());
   std::vector<WorkerId> missing;
   std::size_t published = 0;
@@ -377,12 +395,7 @@ void CommittedRound::CheckPublication() {
   const bool none = late && published == 0 && !without;
   const bool hopeless = none && job_->now >= HopelessFrom();
   if (hopeless && (!OthersCouldOwn() || !TryOnceMore())) return EvictStuck("published sums of");
-  if (late && (++extensions_ < 3 || (none && !hopeless))) {
-    pinged_at_.reset();
-    published_from_ = job_->now;
-    patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
-    return;
-  }
+  if (late && (++extensions_ < 3 || (none && !hopeless))) return GiveOwnersMoreTime();
   WorkerId first = late ? WorkerId(0) : missing.front();
   for (const OwnerShare& share : commit_.owners.owners) {
     const WorkerId worker = share.owner.worker;
@@ -392,6 +405,106 @@ void CommittedRound::CheckPublication() {
     if (late) first = worker;
   }
   BeginFailover(fmt::format("worker {} did not publish its sums in time", first));
+}
+
+void CommittedRound::GiveOwnersMoreTime() {
+  pinged_at_.reset();
+  published_from_ = job_->now;
+  patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
+}
+
+// Nothing was heard of it since the ping.
+bool CommittedRound::Silent(const MemberId& id) const {
+  const Member* member = job_->members.Find(id);
+  return member != nullptr && member->live() && !job_->HeardSince(id.worker, *pinged_at_);
+}
+
+// An owner that stops right after it has published serves nobody, and who waits for its bytes does
+// so for as long as a connection may be silent. It is not waited for here: whoever has the sums by
+// now gives them to the others, or another attempt is made without it.
+void CommittedRound::CheckServing() {
+  LOCKSTEP_CHECK(unpublished_ == 0, "round {} is not published", round());
+  if (!pinged_at_) {
+    pinged_at_ = job_->now;
+    for (const Member& member : job_->members.all()) {
+      const bool owns = Contains(commit_.owners.owners, member.id, &OwnerShare::owner);
+      if (member.live() && (owns || MustApply(member))) job_->Ping(member.id.worker);
+    }
+    return;
+  }
+  const bool lacked = std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+    return MustApply(member) && !Silent(member.id);
+  });
+  std::optional<WorkerId> silent;
+  for (const OwnerShare& share : commit_.owners.owners) {
+    if (!lacked || !Silent(share.owner)) continue;
+    job_->members.at(share.owner.worker).owner_trial.Fail(round());
+    silent = silent.value_or(share.owner.worker);
+  }
+  GiveOwnersMoreTime();
+  if (!silent) return;
+  BeginFailover(fmt::format("worker {}, an owner, is silent, and not all have its sums", *silent));
+}
+
+// --- standing in
+
+// Which bits the sums have is fixed by the commit, whoever makes them. So nobody need be fenced for
+// another one to make an owner's shard as well, and to be wrong about the owner costs a reduction
+// and no more: it is tried long before the owner is blamed, as soon as others show how long it
+// takes. After: J. Dean, L. Barroso, "The Tail at Scale", CACM 56 (2013), hedged requests.
+Time CommittedRound::HedgeFrom() const {
+  const auto patience = job_->bounds.Hedge();
+  if (phase_ != Phase::kPublishing || unpublished_ == 0 || !patience) return kNever;
+  const bool wanted = std::ranges::any_of(
+      commit_.owners.owners, [&](const OwnerShare& share) { return WantsStandIn(share.owner); });
+  return wanted && ChooseStandIn() ? committed_at_ + *patience : kNever;
+}
+
+bool CommittedRound::WantsStandIn(const MemberId& owner) const {
+  return !SlotOf(owner).published && !Contains(stand_ins_, owner, &StandIn::owner);
+}
+
+// The one that published first, of those that reach everybody and do not stand in for another.
+std::optional<MemberId> CommittedRound::ChooseStandIn() const {
+  std::optional<MemberId> first;
+  for (const auto& [id, weight] : commit_.owners.owners) {
+    const Member* member = job_->members.Find(id);
+    const std::optional<Duration>& published = SlotOf(id).published;
+    if (member == nullptr || !member->live() || !published || *published == Duration::max() ||
+        job_->members.BrokenEdges(id.worker) > 0 || Contains(stand_ins_, id, &StandIn::by)) {
+      continue;
+    }
+    if (!first || *published < *SlotOf(*first).published) first = id;
+  }
+  return first;
+}
+
+void CommittedRound::Hedge() {
+  for (const auto& [owner, weight] : commit_.owners.owners) {
+    if (!WantsStandIn(owner)) continue;
+    const std::optional<MemberId> by = ChooseStandIn();
+    if (!by) return;
+    stand_ins_.push_back({owner, *by});
+    job_->Log(LogLevel::kDebug, "round {} attempt {}: worker {} stands in for worker {}", round(),
+              commit_.attempt, by->worker, owner.worker);
+    std::vector<MemberId> to;
+    for (const MemberId& id : commit_.members) {
+      const Member* member = job_->members.Find(id);
+      if (member != nullptr && member->exchanging()) to.push_back(id);
+    }
+    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, owner, *by});
+  }
+}
+
+Status CommittedRound::OnStoodIn(const Member& from, WorkerId owner) {
+  const auto stand_in = std::ranges::find(stand_ins_, from.id, &StandIn::by);
+  if (stand_in == stand_ins_.end() || stand_in->owner.worker != owner) {
+    return Violation("published sums for an owner that it does not stand in for");
+  }
+  stand_in->published = true;
+  std::optional<Duration>& slot = SlotOf(stand_in->owner).published;
+  if (!slot) NotePublished(slot, Duration::max());
+  return {};
 }
 
 // --- the fail-over
@@ -596,6 +709,12 @@ void CommittedRound::Close() {
   LOCKSTEP_CHECK(!closed() && !failing_over(), "round {} is closed in phase {}", round(),
                  static_cast<int>(phase_));
   phase_ = Phase::kClosed;
+  for (const StandIn& stand_in : stand_ins_) {
+    Member* owner = job_->members.Find(stand_in.owner);
+    if (owner != nullptr && SlotOf(owner->id).published == Duration::max()) {
+      owner->owner_trial.Fail(round());
+    }
+  }
 }
 
 void CommittedRound::CheckInvariants(bool settled) const {

@@ -1,7 +1,8 @@
 // A round from its commit until it is closed: its sums are published and applied, or, when owners
 // are silent or lost, carried through by a fail-over.
 //
-// Decides: who is late with publishing or applying; whether somebody holds all sums of the attempt.
+// Decides: who is late with publishing or applying; who stands in for an owner that has not
+// published; whether somebody holds all sums of the attempt.
 // If so that is the truth and the others take the sums from there; if nobody does, once everybody
 // has promised not to apply it any more, another attempt is needed.
 //
@@ -137,7 +138,8 @@ class CommittedRound {
   // counts it; `applied` is of the incarnation that holds the slot now.
   struct Slot {
     bool applied = false;                // said so
-    std::optional<Duration> published;   // owners: after this long; max: it is out
+    std::optional<Duration> published;   // owners: after this long; max: it is out, or another one
+                                         // published its shard
     Answer answer = Answer::kUnasked;    // does it hold all sums?
     std::uint32_t order = 0;             // of the last question
     std::optional<MemberId> takes_from;  // it was told to, from there
@@ -157,8 +159,19 @@ class CommittedRound {
   void GiveUpOnLate(bool last);
   void EvictStuck(const char* what);
   Time LateFrom(bool last) const;
-  Time PublicationDeadline() const;
+  Time OwnersDeadline() const;
+  bool Silent(const MemberId& id) const;
+  void GiveOwnersMoreTime();
+
+  // --- standing in
+  Time HedgeFrom() const;
+  bool WantsStandIn(const MemberId& owner) const;
+  std::optional<MemberId> ChooseStandIn() const;
+  void Hedge();
+  Status OnStoodIn(const Member& from, WorkerId owner);
+  void NotePublished(std::optional<Duration>& slot, Duration took);
   void CheckPublication();
+  void CheckServing();
 
   // --- the fail-over
   void BeginFailover(const std::string& why);
@@ -197,6 +210,13 @@ class CommittedRound {
   Duration patience_{};
   std::optional<Time> pinged_at_;
   std::uint32_t extensions_ = 0;
+  // At most one for each owner, and nobody stands in twice.
+  struct StandIn {
+    MemberId owner;
+    MemberId by;
+    bool published = false;
+  };
+  std::vector<StandIn> stand_ins_;
 
   std::string failover_reason_;
   Time fenced_at_;                     // kFencing: since then

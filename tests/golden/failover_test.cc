@@ -182,6 +182,57 @@ TEST(Golden, SilentOwnerAfterTheCommit) {
   CompareWithFile(s.text(), "silent_owner_after_commit");
 }
 
+TEST(Golden, AnOwnerIsStoodInFor) {
+  Story s(
+      "An owner does not publish while others have: one of these stands in for it, and nobody is "
+      "asked or fenced",
+      {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Wait(0.02);
+  s.Say("Worker 0 was first; it makes the sums of worker 2 as well.");
+  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  for (std::uint32_t w : {0u, 1u}) s.Applied(w);
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.Say("What worker 2 publishes late is no breach; before round 0 is closed nor a fault.");
+  s.Published(2);
+  s.Applied(2);
+  s.Sealed(2);
+  CompareWithFile(s.text(), "owner_stood_in_for");
+}
+
+TEST(Golden, AnOwnerThatIsStoodInForIsLost) {
+  Story s("An owner is lost whose sums another one has published: nobody has to be asked", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Wait(0.02);
+  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  s.Die(2);
+  for (std::uint32_t w : {0u, 1u}) s.Applied(w);
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  CompareWithFile(s.text(), "owner_stood_in_for_and_lost");
+}
+
+TEST(Golden, WhoStandsInIsLost) {
+  Story s("Who stands in for an owner is lost before anybody has all sums: all are asked", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Published(0);
+  s.Published(1);
+  s.Wait(0.02);
+  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  s.Die(0);
+  s.Published(2);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.AllPublishAndApply({1, 2});
+  CompareWithFile(s.text(), "who_stands_in_is_lost");
+}
+
 TEST(Golden, TakeSumsEndsAPromise) {
   Story s("Who has promised not to apply is told to: should its holder go, it is asked anew", {});
   s.Begin();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "base/check.h"
 #include "tools/simulate/describe.h"
 
@@ -80,8 +82,8 @@ void Story::Note(const Action& action) {
   } else if (const auto* timer = std::get_if<SetTimer>(&action)) {
     timer_ = timer->at;
   } else if (const auto* log = std::get_if<LogLine>(&action)) {
-    const char* level = log->level == LogLevel::kInfo ? "info" : "warning";
-    line(fmt::format("log {}: {}", level, log->text));
+    constexpr std::array kLevels = {"debug", "info", "warning", "warning"};
+    line(fmt::format("log {}: {}", kLevels.at(static_cast<std::size_t>(log->level)), log->text));
   } else if (const auto* closed = std::get_if<RoundClosed>(&action)) {
     line(Describe(*closed->record));
   } else if (const auto* done = std::get_if<EvaluationDone>(&action)) {

@@ -64,9 +64,9 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 16 --workers 3 --policy.name=full --fault crash@0.050500s:1 "
              "--fault stop@0.282800s:0,for=5s --fault crash@0.748663s:2"},
         Case{"TheDonorIsLostWhenItsCopyIsWholeAndNobodyKnows",
-             "--faults --seed 8606 --fault control-in@0.048887s:1,for=0.484040s "
-             "--fault crash@0.274242s:0 --fault slow-control@0.629284s:0,for=0.005307s "
-             "--fault crash@0.664667s:1 --fault resume@2.403375s,for=0.053494s"},
+             "--faults --seed 8606 --fault crash@0.274242s:0 "
+             "--fault slow-control@0.717332s:0,for=0.005s --fault crash@0.717932s:1 "
+             "--fault resume@2.403375s,for=0.053494s"},
         Case{"ALinkBreaksBetweenReachedAndTheFirstRound",
              "--faults --seed 11861 --fault one-way@1.168185s:0-4,for=2.936952s "
              "--fault resume@3.025101s,for=0.111057s --fault cut-link@3.859304s:4-1"},

@@ -125,6 +125,10 @@ struct ToWorkerWords {
   std::string operator()(const msg::FenceAttempt& m) const {
     return fmt::format("FenceAttempt {} of round {}: do you hold all sums?", m.attempt, m.round);
   }
+  std::string operator()(const msg::Hedge& m) const {
+    return fmt::format("Hedge of round {} attempt {}: {} stands in for {}", m.round, m.attempt,
+                       m.by.worker, m.owner.worker);
+  }
   std::string operator()(const msg::TakeSums& m) const {
     return fmt::format("TakeSums of round {} attempt {} from {}", m.commit.round, m.commit.attempt,
                        m.holder.worker);
@@ -193,7 +197,8 @@ struct FromWorkerWords {
     return fmt::format("Revoked round {} from position {}, order {}", m.round, m.from, m.order);
   }
   std::string operator()(const msg::Published& m) const {
-    return fmt::format("Published round {} attempt {}", m.round, m.attempt);
+    return fmt::format("Published round {} attempt {}{}", m.round, m.attempt,
+                       m.stands_in_for ? fmt::format(" for {}", *m.stands_in_for) : "");
   }
   std::string operator()(const msg::Applied& m) const {
     return fmt::format("Applied round {} attempt {}, digest {:x}", m.round, m.attempt, m.digest);

@@ -191,6 +191,7 @@ class Run {
     if (const auto* take = std::get_if<msg::TakeSums>(&message)) truth_.OnCommit(take->commit);
     if (std::holds_alternative<msg::TakeSums>(message)) cluster_.counts["take sums"]++;
     if (std::holds_alternative<msg::FenceAttempt>(message)) cluster_.counts["fence"]++;
+    if (std::holds_alternative<msg::Hedge>(message)) cluster_.counts["hedge"]++;
     if (std::holds_alternative<msg::CatchUp>(message)) cluster_.counts["catch up"]++;
     if (std::holds_alternative<msg::NewOwners>(message)) cluster_.counts["new owners"]++;
     checker_.OnSend(send);

@@ -82,7 +82,9 @@ ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
   sums.round = commit.round;
   sums.attempt = commit.attempt;
   sums.parts = commit.parts.size();
-  sums.missing = commit.owners.owners.size();
+  sums.owners = commit.owners.owners;
+  sums.published.resize(workers_.size());
+  sums.missing = sums.owners.size();
   for (const OwnerShare& share : commit.owners.owners) sums.weights += share.weight;
   publications_.push_back(std::move(sums));
   return publications_.back();

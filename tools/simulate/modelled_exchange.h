@@ -36,9 +36,11 @@ class ModelledExchange {
     Attempt attempt;
     std::size_t parts = 0;
     std::uint64_t weights = 0;  // of all owners
-    std::size_t missing = 0;    // owners
-    Time last;                  // the last one's publication
-    Time sent;                  // and when all have sent their shards to everybody
+    std::vector<OwnerShare> owners;
+    std::vector<bool> published;  // by owner's slot: by itself or by who stands in for it
+    std::size_t missing = 0;      // owners whose shard is not published
+    Time last;                    // the last one's publication
+    Time sent;                    // and when all have sent their shards to everybody
     std::vector<std::pair<ModelledWorker*, MemberId>> waiting;
   };
 

@@ -36,22 +36,30 @@ void ModelledWorker::LookForLoss(RoundId latest) {
 
 void ModelledWorker::Publish(const msg::Commit& m) {
   ModelledExchange::Publication& sums = exchange_->Of(m);
-  const OwnerShare* share = FindOwner(m.owners, self_);
-  if (share == nullptr) return;
-  host_->After(exchange_->ReduceTime(sums, share->weight),
-               [this, round = m.round, attempt = m.attempt, weight = share->weight] {
-                 auto* done = exchange_->FindPublication(round, attempt);
-                 if (done == nullptr || done->missing == 0) return;
-                 host_->Send(msg::Published{round, attempt});
-                 const Time now = host_->now();
-                 done->last = std::max(done->last, now);
-                 done->sent = std::max(done->sent,
-                                       now + exchange_->SendTime(*done, weight, host_->machine()));
-                 if (--done->missing > 0) return;
-                 for (const auto& [worker, id] : std::exchange(done->waiting, {})) {
-                   if (exchange_->Find(id) == worker) worker->OnPublished();
-                 }
-               });
+  if (const OwnerShare* share = FindOwner(m.owners, self_)) MakeSums(sums, *share);
+}
+
+// By the owner, or by who stands in for it; the first of the two counts.
+void ModelledWorker::MakeSums(const ModelledExchange::Publication& sums, const OwnerShare& share) {
+  host_->After(
+      exchange_->ReduceTime(sums, share.weight), [this, round = sums.round, attempt = sums.attempt,
+                                                  owner = share.owner, weight = share.weight] {
+        auto* done = exchange_->FindPublication(round, attempt);
+        if (done == nullptr || done->missing == 0) return;
+        msg::Published published{round, attempt};
+        if (owner != self_) published.stands_in_for = owner.worker;
+        host_->Send(published);
+        if (done->published[owner.worker.value]) return;
+        done->published[owner.worker.value] = true;
+        const Time now = host_->now();
+        done->last = std::max(done->last, now);
+        done->sent =
+            std::max(done->sent, now + exchange_->SendTime(*done, weight, host_->machine()));
+        if (--done->missing > 0) return;
+        for (const auto& [worker, id] : std::exchange(done->waiting, {})) {
+          if (exchange_->Find(id) == worker) worker->OnPublished();
+        }
+      });
 }
 
 void ModelledWorker::OnPublished() {
@@ -109,6 +117,14 @@ void ModelledWorker::TakePartInCheckpoint(const Committed& committed) {
   if (committed.checkpoint_writer != self_) return;
   const auto bytes = std::as_bytes(std::span(state));
   host_->Send(msg::StateChunk{committed.round, 0, 0, true, {bytes.begin(), bytes.end()}});
+}
+
+void ModelledWorker::On(const msg::Hedge& m) {
+  const auto* sums = exchange_->FindPublication(m.round, m.attempt);
+  const Committed* committed = FindCommitted(m.round);
+  if (m.by != self_ || sums == nullptr || committed == nullptr || committed->refused) return;
+  const auto share = std::ranges::find(sums->owners, m.owner, &OwnerShare::owner);
+  if (share != sums->owners.end()) MakeSums(*sums, *share);
 }
 
 void ModelledWorker::On(const msg::FenceAttempt& m) {

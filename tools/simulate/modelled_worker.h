@@ -70,6 +70,7 @@ class ModelledWorker final : public WorkerModel {
   void On(const msg::FenceRound& m);
   void On(const msg::NewOwners& m);
   void On(const msg::FenceAttempt& m);
+  void On(const msg::Hedge& m);
   void On(const msg::TakeSums& m);
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);
@@ -87,6 +88,7 @@ class ModelledWorker final : public WorkerModel {
   Committed* FindCommitted(RoundId round);
   void Remember(const msg::Commit& commit);
   void Publish(const msg::Commit& commit);
+  void MakeSums(const ModelledExchange::Publication& sums, const OwnerShare& share);
   void LookForLoss(RoundId latest);
   void TryApply();
   void OnApplied(RoundId round, Attempt attempt);

@@ -127,6 +127,8 @@ void Fields(auto& f, Of<msg::NewOwners> auto& m) { f(m.round, m.owners); }
 
 void Fields(auto& f, Of<msg::FenceAttempt> auto& m) { f(m.term, m.round, m.attempt, m.order); }
 
+void Fields(auto& f, Of<msg::Hedge> auto& m) { f(m.term, m.round, m.attempt, m.owner, m.by); }
+
 void Fields(auto& f, Of<msg::TakeSums> auto& m) { f(m.commit, m.holder); }
 
 void Fields(auto& f, Of<msg::CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
@@ -147,8 +149,8 @@ void Fields(auto& f, Of<msg::AskToLeave> auto& m) { f(Text(m.reason)); }
 void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 
 // Of each kind in ToWorker.
-constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9, 10,
-                                         11, 12, 13, 14, 15, 16, 17, 19, 18};
+constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                         11, 20, 12, 13, 14, 15, 16, 17, 19, 18};
 static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 
 // --- of a worker
@@ -216,7 +218,7 @@ void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.pa
 
 void Fields(auto& f, Of<msg::Revoked> auto& m) { f(m.round, m.from, m.order, m.fenced); }
 
-void Fields(auto& f, Of<msg::Published> auto& m) { f(m.round, m.attempt); }
+void Fields(auto& f, Of<msg::Published> auto& m) { f(m.round, m.attempt, m.stands_in_for); }
 
 void Fields(auto& f, Of<msg::Applied> auto& m) {
   f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns);

@@ -101,6 +101,7 @@ void Core::On(const event::PeerDown& e) {
     inputs_.OnDropped(want);
     sums_.OnDropped(want);
   }
+  sums_.OnPeerDown(e.peer);
   own_.OnPeerDown(e.peer);
   donor_.OnPeerDown(e.peer);
   catch_up_.OnPeerDown(e.peer);
@@ -280,6 +281,11 @@ void Core::On(const msg::NewOwners& m) {
   if (known == nullptr || known->version >= m.owners.version) return;
   rounds_.SetOwners(m.round, m.owners);
   inputs_.OnMapChanged();
+}
+
+// For who stands in there is more to be fetched of what was announced.
+void Core::On(const msg::Hedge& m) {
+  if (sums_.OnHedge(m)) inputs_.OnMapChanged();
 }
 
 // The answer to "who holds it?": this attempt stands, everybody takes from a holder what is

@@ -108,6 +108,7 @@ class Core {
   void On(const msg::FenceRound& m) { own_.OnFence(m); }
   void On(const msg::NewOwners& m);
   void On(const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); }
+  void On(const msg::Hedge& m);
   void On(const msg::TakeSums& m);
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);

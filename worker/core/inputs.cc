@@ -255,12 +255,18 @@ void Inputs::Update() {
 // decides when.
 void Inputs::FetchMissing(const Key& key, Input& input) {
   if (input.gone || !peers_.Up(input.member)) return;
+  const RoundId round = input.ready.round;
+  FetchMissing(key, input, rounds_.Shard(round, context_.config.self));
+  if (const RoundSums* sums = rounds_.SumsOf(round)) FetchMissing(key, input, sums->stood_in_for());
+}
+
+void Inputs::FetchMissing(const Key& key, Input& input, std::span<const Slice> slices) {
   PieceName name;
   name.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
   name.attempt = input.ready.tag;
   name.round = input.ready.round.value;
   name.part = input.ready.part.value;
-  for (const Slice& slice : rounds_.Shard(input.ready.round, context_.config.self)) {
+  for (const Slice& slice : slices) {
     if (slice.bucket >= input.ready.buckets) continue;
     for (const FloatRange& lacking : input.have.Missing(slice.range)) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
@@ -279,14 +285,18 @@ bool Inputs::Wanted(const Input& input) const {
 }
 
 bool Inputs::HasShard(const Input& input) {
-  const auto& shard = rounds_.Shard(input.ready.round, context_.config.self);
-  return std::all_of(shard.begin(), shard.end(),
-                     [&](const Slice& slice) { return input.have.Covers(slice.range); });
+  return Has(input, rounds_.Shard(input.ready.round, context_.config.self));
+}
+
+bool Inputs::Has(const Input& input, std::span<const Slice> slices) {
+  return std::ranges::all_of(slices,
+                             [&](const Slice& slice) { return input.have.Covers(slice.range); });
 }
 
 // In place if its worker is mapped, whose generation is checked after the pass (I4); else the
-// staging buffer, once the whole shard is in it.
-std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part) {
+// staging buffer, once all of the slices are in it.
+std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, PartIndex part,
+                                       std::span<const Slice> slices) {
   const Entry* found = FindOf(member.worker, [&](const Input& input) {
     return input.member == member && input.ready.round == round && input.ready.part == part &&
            input.ready.sealed && input.ready.plan == rounds_.PlanOf(round);
@@ -296,7 +306,7 @@ std::optional<Source> Inputs::Complete(RoundId round, const MemberId& member, Pa
   if (peers_.Mapped(member)) {
     return Source{{BufferKind::kContribution, input.ready.buffer, {}}, member, input.ready.tag};
   }
-  if (!HasShard(input)) return std::nullopt;
+  if (!Has(input, slices)) return std::nullopt;
   return Source{Staging(key), std::nullopt, 0};
 }
 

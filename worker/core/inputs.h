@@ -54,8 +54,10 @@ class Inputs {
   // Fetches what is missing and tells the coordinator what is complete: one Receipts a round.
   void Update();
 
-  // Where this worker's shard of a part can be read; none while it is not complete.
-  std::optional<Source> Complete(RoundId round, const MemberId& member, PartIndex part);
+  // Where these slices of a part can be read; none while they are not complete. Fetched are those
+  // of the own shard, and of the shards of owners that this worker stands in for.
+  std::optional<Source> Complete(RoundId round, const MemberId& member, PartIndex part,
+                                 std::span<const Slice> slices);
 
   void CheckInvariants() const;
 
@@ -91,10 +93,12 @@ class Inputs {
   Status CheckPlausible(const PartReady& ready) const;
   bool Wanted(const Input& input) const;
   bool HasShard(const Input& input);
+  static bool Has(const Input& input, std::span<const Slice> slices);
   void DropClosed(RoundId committed);
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);
   void FetchMissing(const Key& key, Input& input);
+  void FetchMissing(const Key& key, Input& input, std::span<const Slice> slices);
   // To be looked at in the next Update. What nothing has happened to is not: in a job of a thousand
   // workers most steps concern one of them.
   void Mark(const Key& key, Input& input);

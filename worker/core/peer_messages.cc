@@ -26,6 +26,11 @@ class Writer {
       Put(value.value);
     }
   }
+  template <class T>
+  void Put(const std::optional<T>& value) {
+    Put(value.has_value());
+    if (value) Put(*value);
+  }
   void Put(const InlineRanges& inlined) {
     LOCKSTEP_CHECK(inlined.ranges.size() <= kMaxInlineRanges,
                    "I7: {} ranges ride along, which no peer takes", inlined.ranges.size());
@@ -68,6 +73,12 @@ class Reader {
     } else {
       Get(value.value);
     }
+  }
+  template <class T>
+  void Get(std::optional<T>& value) {
+    bool there = false;
+    Get(there);
+    if (there) Get(value.emplace());
   }
   void Get(InlineRanges& inlined) {
     std::uint32_t count = 0;
@@ -113,7 +124,8 @@ void Fields(Message& m, Visitor&& v) {
   if constexpr (std::is_same_v<M, PartReady>) {
     v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.plan, m.inlined);
   } else if constexpr (std::is_same_v<M, SumReady>) {
-    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.gone, m.inlined);
+    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.gone, m.stands_in_for,
+      m.inlined);
   } else if constexpr (std::is_same_v<M, SumWant>) {
     v(m.term, m.round, m.attempt);
   } else if constexpr (std::is_same_v<M, MapState>) {

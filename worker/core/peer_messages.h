@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -51,8 +52,9 @@ struct PartReady {
   bool operator==(const PartReady&) const = default;
 };
 
-// From an owner to all members: its shard of this attempt may be fetched or read. From a holder, as
-// the answer to SumWant: all shards may be fetched.
+// From an owner to all members: its shard of this attempt may be fetched or read. From who stands
+// in for an owner: that one's shard. From a holder, as the answer to SumWant: all shards may be
+// fetched.
 struct SumReady {
   Term term;
   RoundId round;
@@ -61,6 +63,7 @@ struct SumReady {
   std::uint32_t buffer = 0;  // index among the sum buffers, for who maps them
   std::uint32_t generation = 0;
   bool gone = false;  // answer to SumWant: they cannot be had here
+  std::optional<WorkerId> stands_in_for;
   InlineRanges inlined;
   bool operator==(const SumReady&) const = default;
 };

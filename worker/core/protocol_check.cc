@@ -86,6 +86,14 @@ Status ProtocolCheck::Check(const msg::FenceAttempt& m) const {
   return CheckRound(m.round);
 }
 
+Status ProtocolCheck::Check(const msg::Hedge& m) const {
+  if (m.term != config_.term) {
+    return Broken("it hedges an attempt of term {}, and this one is {}", m.term, config_.term);
+  }
+  if (m.owner == m.by) return Broken("it lets worker {} stand in for itself", m.by.worker);
+  return CheckRound(m.round);
+}
+
 Status ProtocolCheck::Check(const msg::TakeSums& m) const { return Check(m.commit); }
 
 // The donor may be unknown, or gone by now: that is not the coordinator's fault.

@@ -41,6 +41,7 @@ class ProtocolCheck {
   Status Check(const msg::Assign& m) const;
   Status Check(const msg::NewOwners& m) const;
   Status Check(const msg::FenceAttempt& m) const;
+  Status Check(const msg::Hedge& m) const;
   Status Check(const msg::TakeSums& m) const;
   Status Check(const msg::CatchUp& m) const;
   Status Check(const msg::Evaluate& m) const;

@@ -1,6 +1,7 @@
 #include "worker/core/round_sums.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -23,16 +24,27 @@ bool InOrder(const CommittedPart& a, const CommittedPart& b) {
 
 void HeardSums::Store(const MemberId& owner, const SumReady& ready,
                       std::span<const std::byte> floats) {
-  auto& slot = heard_[owner][ready.round.value % kSumBuffers];
+  auto& slot = heard_[owner][ready.stands_in_for ? 1 : 0][ready.round.value % kSumBuffers];
   const auto when = [](const SumReady& said) { return std::pair(said.round, said.attempt); };
   if (slot && when(slot->ready) > when(ready)) return;
   slot = Heard{ready, {floats.begin(), floats.end()}};
 }
 
 const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const msg::Commit& commit) const {
-  const auto at = heard_.find(owner);
+  return Find(owner, 0, commit);
+}
+
+const HeardSums::Heard* HeardSums::FindStandIn(const MemberId& by, WorkerId owner,
+                                               const msg::Commit& commit) const {
+  const Heard* heard = Find(by, 1, commit);
+  return heard != nullptr && heard->ready.stands_in_for == owner ? heard : nullptr;
+}
+
+const HeardSums::Heard* HeardSums::Find(const MemberId& from, std::size_t kind,
+                                        const msg::Commit& commit) const {
+  const auto at = heard_.find(from);
   if (at == heard_.end()) return nullptr;
-  const auto& heard = at->second[commit.round.value % kSumBuffers];
+  const auto& heard = at->second[kind][commit.round.value % kSumBuffers];
   const bool of_it = heard && heard->ready.round == commit.round &&
                      heard->ready.attempt == commit.attempt &&
                      heard->ready.map_version == commit.owners.version;
@@ -40,13 +52,14 @@ const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const msg::Commit
 }
 
 void HeardSums::ForgetBefore(RoundId round) {
-  for (auto& [owner, rounds] : heard_) {
-    for (auto& heard : rounds) {
+  for (auto& [owner, kinds] : heard_) {
+    for (auto& heard : kinds | std::views::join) {
       if (heard && heard->ready.round < round) heard.reset();
     }
   }
   std::erase_if(heard_, [](const auto& entry) {
-    return std::ranges::none_of(entry.second, [](const auto& h) { return h.has_value(); });
+    return std::ranges::none_of(entry.second | std::views::join,
+                                [](const auto& h) { return h.has_value(); });
   });
 }
 
@@ -75,7 +88,7 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
     }
     shards_.push_back(std::move(shard));
   }
-  if (OwnShard() != nullptr) own_ = Own::kWaiting;
+  if (Shard* own = ShardOf(context_.config.self)) own->making = Making::kWaiting;
 }
 
 RoundSums::~RoundSums() {
@@ -98,9 +111,9 @@ bool RoundSums::Commits(const MemberId& member, PartIndex part) const {
   return at != commit_.parts.end() && at->member == member && at->part == part;
 }
 
-RoundSums::Shard* RoundSums::OwnShard() {
-  const auto own = std::ranges::find(shards_, context_.config.self, &Shard::owner);
-  return own == shards_.end() ? nullptr : &*own;
+RoundSums::Shard* RoundSums::ShardOf(const MemberId& owner) {
+  const auto shard = std::ranges::find(shards_, owner, &Shard::owner);
+  return shard == shards_.end() ? nullptr : &*shard;
 }
 
 // Once held, always held, but for mapped shards that were found torn: so the answer is kept, and
@@ -140,32 +153,38 @@ void RoundSums::Update() {
       if (!Held(shard)) Absorb(shard);
     }
   }
-  TryReduce();
+  for (Shard& shard : shards_) TryReduce(shard);
   if (asked_to_hold_) TryAnswerHold();
 }
 
-// --- the own shard
+// --- the shards that are made here
+
+// Where the part's gradients can be read.
+std::optional<Source> RoundSums::SourceOf(const CommittedPart& part, const Shard& shard) const {
+  if (part.member != context_.config.self) {
+    return inputs_.Complete(commit_.round, part.member, part.part, shard.slices);
+  }
+  const auto own = own_work_.Sealed(commit_.round, part.part);
+  if (!own) return std::nullopt;
+  return Source{*own, std::nullopt, 0};
+}
 
 // A sum is a function of the commit: the parts in its order, with its weights, however they are
 // reached. So the reduction waits until all of them are here.
-void RoundSums::TryReduce() {
-  if (own_ != Own::kWaiting) return;
-  const Shard& shard = *OwnShard();
+void RoundSums::TryReduce(Shard& shard) {
+  if (shard.making != Making::kWaiting) return;
   if (shard.slices.empty()) {
-    Publish();
+    Publish(shard);
+    return;
+  }
+  if (shard.requested || Held(shard)) {
+    shard.making = Making::kVoid;  // the other one that makes it was quicker
     return;
   }
   action::Reduce reduce;
   std::vector<BufferId> uses;
   for (const CommittedPart& part : commit_.parts) {
-    std::optional<Source> source;
-    if (part.member == context_.config.self) {
-      if (const auto own = own_work_.Sealed(commit_.round, part.part)) {
-        source = Source{*own, std::nullopt, 0};
-      }
-    } else {
-      source = inputs_.Complete(commit_.round, part.member, part.part);
-    }
+    const std::optional<Source> source = SourceOf(part, shard);
     if (!source) return;
     if (!source->peer) uses.push_back(source->buffer);
     reduce.inputs.push_back({*source, part.weight});
@@ -180,25 +199,26 @@ void RoundSums::TryReduce() {
   reduce.norms = context_.config.clip > 0;
   for (const FloatRange& range : shard.ranges) {
     LOCKSTEP_CHECK(!have_.Intersects(range) && !asked_.Intersects(range),
-                   "I1: the own shard of round {} has come from elsewhere", commit_.round);
+                   "I1: a shard of round {} is made that has come from elsewhere", commit_.round);
   }
   buffers_.BeginOp(reduce.op, std::move(uses));
-  reduce_op_ = reduce.op;
-  own_ = Own::kReducing;
+  shard.reduce_op = reduce.op;
+  shard.making = Making::kReducing;
   context_.Emit(std::move(reduce));
 }
 
 bool RoundSums::OnOpDone(const event::OpDone& done) {
-  if (reduce_op_ == done.op) {
-    reduce_op_.reset();
+  const auto made = std::ranges::find(shards_, std::optional(done.op), &Shard::reduce_op);
+  if (made != shards_.end()) {
+    made->reduce_op.reset();
     if (done.torn) {
       // A contributor has gone on, so this attempt is history; the coordinator will say so.
-      own_ = Own::kVoid;
+      made->making = Making::kVoid;
       context_.Log(fmt::format("round {}: an input changed under the reduction", commit_.round));
       return true;
     }
-    for (const FloatRange& range : OwnShard()->ranges) have_.Merge(range);
-    Publish();
+    for (const FloatRange& range : made->ranges) have_.Merge(range);
+    Publish(*made);
     return true;
   }
   if (copy_op_ != done.op) return false;
@@ -218,13 +238,15 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
 }
 
 // Said to those who are up; who comes later is told then (OnPeerUp).
-void RoundSums::Publish() {
-  LOCKSTEP_CHECK(own_ == Own::kWaiting || own_ == Own::kReducing,
-                 "I1: the own shard of round {} is published twice", commit_.round);
-  LOCKSTEP_CHECK(Held(*OwnShard()), "round {} is published without its sums", commit_.round);
-  own_ = Own::kPublished;
-  context_.Tell(msg::Published{commit_.round, commit_.attempt});
-  for (const MemberId& member : commit_.members) SaySumReady(member);
+void RoundSums::Publish(Shard& shard) {
+  LOCKSTEP_CHECK(shard.making == Making::kWaiting || shard.making == Making::kReducing,
+                 "I1: a shard of round {} is published twice", commit_.round);
+  LOCKSTEP_CHECK(Held(shard), "round {} is published without its sums", commit_.round);
+  shard.making = Making::kPublished;
+  msg::Published published{commit_.round, commit_.attempt};
+  if (shard.owner != context_.config.self) published.stands_in_for = shard.owner.worker;
+  context_.Tell(published);
+  for (const MemberId& member : commit_.members) SaySumReady(member, shard);
 }
 
 SumReady RoundSums::Announcement() const {
@@ -239,12 +261,13 @@ SumReady RoundSums::Announcement() const {
 }
 
 // A small shard rides along; a peer that maps reads it in place and needs no bytes.
-void RoundSums::SaySumReady(const MemberId& to) {
+void RoundSums::SaySumReady(const MemberId& to, const Shard& shard) {
   if (to == context_.config.self || !peers_.Up(to) || !buffer_) return;
   SumReady ready = Announcement();
+  if (shard.owner != context_.config.self) ready.stands_in_for = shard.owner.worker;
   std::vector<BufferRange> payload;
   if (!peers_.Mapped(to)) {
-    ready.inlined.ranges = OwnShard()->ranges;
+    ready.inlined.ranges = shard.ranges;
     if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
         ready.inlined.ranges.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
@@ -257,10 +280,18 @@ void RoundSums::SaySumReady(const MemberId& to) {
 // --- the other shards
 
 void RoundSums::OnPeerUp(const MemberId& peer) {
-  for (Shard& shard : shards_) shard.requested = false;
+  for (Shard& shard : shards_) shard.requested.reset();
   if (holder_ && holder_->member == peer) holder_->state = Holder::State::kToAsk;
-  if (own_ == Own::kPublished && std::ranges::find(commit_.members, peer) != commit_.members.end())
-    SaySumReady(peer);
+  if (!std::ranges::binary_search(commit_.members, peer)) return;
+  for (const Shard& shard : shards_) {
+    if (shard.making == Making::kPublished) SaySumReady(peer, shard);
+  }
+}
+
+void RoundSums::OnPeerDown(const MemberId& peer) {
+  for (Shard& shard : shards_) {
+    if (shard.requested == peer) shard.requested.reset();
+  }
 }
 
 // With a holder only the holder's word counts: it was named because owners are gone or silent, and
@@ -275,7 +306,11 @@ Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) 
     return false;
   }
   if (ready.gone) return false;
-  if (of_it && std::ranges::find(shards_, peer, &Shard::owner) == shards_.end()) {
+  // Who stands in for whom is the coordinator's to say, and may be heard later than this.
+  const auto owner = [&](const Shard& shard) {
+    return ready.stands_in_for ? shard.owner.worker == *ready.stands_in_for : shard.owner == peer;
+  };
+  if (of_it && std::ranges::none_of(shards_, owner)) {
     return Error{
         ErrorCode::kInvalid,
         fmt::format("it published sums of round {}, of which it owns nothing", ready.round)};
@@ -283,29 +318,52 @@ Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) 
   return true;
 }
 
-// Gets one shard on its way, once its owner, or the holder, says that it is there: read in place
-// where mapped, else what rode along, else fetched.
+// With a holder nobody stands in any more: all is taken from there.
+bool RoundSums::OnHedge(const MemberId& owner, const MemberId& by) {
+  Shard* shard = ShardOf(owner);
+  if (shard == nullptr || shard->stand_in || holder_) return false;
+  shard->stand_in = by;
+  if (by != context_.config.self || shard->requested || Held(*shard)) return false;
+  shard->making = Making::kWaiting;
+  stood_in_for_.insert(stood_in_for_.end(), shard->slices.begin(), shard->slices.end());
+  return true;
+}
+
+// The owner, or who stands in for it, whoever says so first; null while neither has. What an owner
+// said that is gone by now is of no use, unless its memory is still mapped.
+const HeardSums::Heard* RoundSums::WhereReady(const Shard& shard, MemberId& from) const {
+  from = shard.owner;
+  const HeardSums::Heard* heard = heard_.Find(from, commit_);
+  if (!shard.stand_in || (heard != nullptr && (peers_.Up(from) || peers_.Mapped(from)))) {
+    return heard;
+  }
+  from = *shard.stand_in;
+  return heard_.FindStandIn(from, shard.owner.worker, commit_);
+}
+
+// Gets one shard on its way, once its owner, who stands in for it, or the holder says that it is
+// there: read in place where mapped, else what rode along, else fetched.
 void RoundSums::Absorb(Shard& shard) {
-  if (shard.requested || gone_) return;
-  // The own shard is reduced here, unless that cannot be done any more.
-  const bool own = shard.owner == context_.config.self;
-  if (own && (own_ == Own::kReducing || !holder_)) return;
+  if (shard.requested || gone_ || shard.making == Making::kReducing) return;
+  // The own shard is made here, unless that cannot be done any more.
+  if (shard.owner == context_.config.self && !shard.stand_in && !holder_) return;
   if (holder_) {
     if (holder_->state != Holder::State::kReady || !peers_.Up(holder_->member) || !TakeBuffer())
       return;
     FetchMissing(shard, holder_->member);
     return;
   }
-  const HeardSums::Heard* heard = heard_.Find(shard.owner, commit_);
-  if (heard == nullptr) return;
-  if (peers_.Mapped(shard.owner)) {
+  MemberId from;
+  const HeardSums::Heard* heard = WhereReady(shard, from);
+  if (heard == nullptr || from == context_.config.self) return;
+  if (peers_.Mapped(from)) {
     shard.mapped =
-        Source{{BufferKind::kSum, heard->ready.buffer, {}}, shard.owner, heard->ready.generation};
+        Source{{BufferKind::kSum, heard->ready.buffer, {}}, from, heard->ready.generation};
     return;
   }
   if (!TakeBuffer()) return;
-  if (StoreInlined(shard, *heard) || !peers_.Up(shard.owner)) return;
-  FetchMissing(shard, shard.owner);
+  if (StoreInlined(shard, *heard) || !peers_.Up(from)) return;
+  FetchMissing(shard, from);
 }
 
 // The floats that rode along count only if they are the shard's very ranges: an owner cuts the same
@@ -329,7 +387,7 @@ bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) 
 // bits (I1).
 void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
   LOCKSTEP_CHECK(from != context_.config.self, "round {}: sums fetched from itself", commit_.round);
-  shard.requested = true;
+  shard.requested = from;
   PieceName name;
   name.kind = kSumKind;
   name.attempt = commit_.attempt.value;
@@ -355,7 +413,7 @@ void RoundSums::OnFetchDone(const Fetcher::Done& done) {
   if (done.ok) {
     have_.Merge(done.want.to.range);
   } else if (done.cancelled) {
-    for (Shard& shard : shards_) shard.requested = false;
+    for (Shard& shard : shards_) shard.requested.reset();
   } else if (done.status == FetchStatus::kGone) {
     gone_ = fmt::format("{} has its sums no longer", Name(done.want.peer));
   }
@@ -423,8 +481,10 @@ void RoundSums::OnTakeSums(const MemberId& holder) {
   if (holder == context_.config.self) return;
   holder_ = Holder{holder};
   // From now on the holder is asked for all that is missing, the own shard too.
-  if (own_ == Own::kWaiting) own_ = Own::kVoid;
-  for (Shard& shard : shards_) shard.requested = false;
+  for (Shard& shard : shards_) {
+    if (shard.making == Making::kWaiting) shard.making = Making::kVoid;
+    shard.requested.reset();
+  }
   const auto dropped = fetcher_.Cancel([&](const Want& want) {
     return want.piece.kind == kSumKind && want.piece.round == commit_.round.value &&
            want.peer != holder;
@@ -503,7 +563,8 @@ std::optional<std::string> RoundSums::Lost() const {
   if (gone_) return *gone_;
   if (fenced_) return std::string("its attempt was fenced");
   for (const Shard& shard : shards_) {
-    const MemberId& from = holder_ ? holder_->member : shard.owner;
+    MemberId from = holder_ ? holder_->member : shard.owner;
+    if (!holder_ && shard.stand_in && !peers_.Up(from)) from = *shard.stand_in;
     if (!Held(shard) && from != context_.config.self && !peers_.Up(from)) {
       return fmt::format("{} is lost, which has its sums", Name(from));
     }
@@ -520,15 +581,11 @@ bool RoundSums::Reads(const MemberId& peer) const {
 
 // Names every shard that is waited for, and why it may never come: the first thing that is read
 // when a job stands still.
-// What keeps the own shard from being reduced.
-std::string RoundSums::PartsMissing() const {
+// What keeps a shard from being reduced.
+std::string RoundSums::PartsMissing(const Shard& shard) const {
   std::string text;
   for (const CommittedPart& part : commit_.parts) {
-    if (part.member == context_.config.self
-            ? own_work_.Sealed(commit_.round, part.part).has_value()
-            : inputs_.Complete(commit_.round, part.member, part.part).has_value()) {
-      continue;
-    }
+    if (SourceOf(part, shard)) continue;
     text += fmt::format("{}part {} of {}", text.empty() ? " (lacks " : ", ", part.part,
                         Name(part.member));
   }
@@ -542,7 +599,11 @@ std::string RoundSums::Missing() const {
     text += text.empty()
                 ? fmt::format("sums of round {} attempt {} from ", commit_.round, commit_.attempt)
                 : std::string(", ");
-    text += shard.owner == context_.config.self ? "itself" + PartsMissing() : Name(shard.owner);
+    text += shard.owner == context_.config.self ? "itself" : Name(shard.owner);
+    if (shard.stand_in) {
+      text += " or " + (shard.stand_in == context_.config.self ? "itself" : Name(*shard.stand_in));
+    }
+    if (shard.making == Making::kWaiting) text += PartsMissing(shard);
     if (shard.requested) text += " (asked for)";
   }
   if (holder_) text += fmt::format(", held by {}", Name(holder_->member));
@@ -562,15 +623,21 @@ std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
 void RoundSums::CheckInvariants() const {
   const RoundId round = commit_.round;
   LOCKSTEP_CHECK(!(applied_ && fenced_), "I1: round {} was applied and promised not to be", round);
-  LOCKSTEP_CHECK(reduce_op_.has_value() == (own_ == Own::kReducing),
-                 "round {}: a reduction that nobody waits for", round);
+  bool reduces = false;
+  for (const Shard& shard : shards_) {
+    LOCKSTEP_CHECK(shard.reduce_op.has_value() == (shard.making == Making::kReducing),
+                   "round {}: a reduction that nobody waits for", round);
+    LOCKSTEP_CHECK(shard.making == Making::kNone || shard.owner == context_.config.self ||
+                       shard.stand_in == context_.config.self,
+                   "round {}: {}'s shard is made here", round, Name(shard.owner));
+    LOCKSTEP_CHECK(!holder_ || shard.making != Making::kWaiting,
+                   "I1: round {} has a holder and a shard is made", round);
+    reduces = reduces || shard.reduce_op.has_value();
+  }
   LOCKSTEP_CHECK(buffer_ || (have_.empty() && asked_.empty()), "round {}: sums in no buffer",
                  round);
-  LOCKSTEP_CHECK(buffer_ || (!reduce_op_ && !copy_op_), "round {}: an operation on no buffer",
-                 round);
+  LOCKSTEP_CHECK(buffer_ || (!reduces && !copy_op_), "round {}: an operation on no buffer", round);
   LOCKSTEP_CHECK(!buffer_ || buffers_.Taken(*buffer_), "round {}: its buffer is not taken", round);
-  LOCKSTEP_CHECK(!holder_ || own_ != Own::kWaiting,
-                 "I1: round {} has a holder and reduces its own shard", round);
   LOCKSTEP_CHECK(!holder_ || holder_->member != context_.config.self,
                  "round {}: this worker is to fetch from itself", round);
   LOCKSTEP_CHECK(!applied_ || all_held_, "I1: round {} was applied without all shards", round);

@@ -1,9 +1,10 @@
 // The sums of one round, as one attempt at it makes them, on one worker: the own shard is reduced
-// and published, the other shards are taken from their owners, and what may be said about all of
-// them when something fails is decided here.
+// and published, the other shards are taken from their owners or from who stands in for them, and
+// what may be said about all of them when something fails is decided here.
 //
 // In: the commit, what owners say (HeardSums), fetches and operations that end, orders of the
-// coordinator to fence the attempt or to take everything from a holder. Out: reductions, fetches,
+// coordinator to stand in for an owner, to fence the attempt or to take everything from a holder.
+// Out: reductions, fetches,
 // Published, SumReady, HoldAnswer, and the update of the parameters.
 //
 // Another attempt is another object. Its end gives up its fetches and gives back its buffer, so no
@@ -27,6 +28,8 @@ namespace lockstep::worker {
 
 // What owners said last, also of rounds whose commit is still to come: one for each owner and each
 // round that could still be taken (I7), so one that is ahead by more overwrites what is history.
+// Apart from these, and as many, what they said of the shard of another owner that they stand in
+// for.
 class HeardSums {
  public:
   struct Heard {
@@ -36,10 +39,15 @@ class HeardSums {
   void Store(const MemberId& owner, const SumReady& ready, std::span<const std::byte> floats);
   // What this owner said of the commit's attempt, under the commit's map.
   const Heard* Find(const MemberId& owner, const msg::Commit& commit) const;
+  // What `by`, which stands in for this owner, said of it.
+  const Heard* FindStandIn(const MemberId& by, WorkerId owner, const msg::Commit& commit) const;
   void ForgetBefore(RoundId round);
 
  private:
-  std::map<MemberId, std::array<std::optional<Heard>, kSumBuffers>> heard_;
+  // [0]: of its own shard; [1]: of that which it stands in for.
+  using OfMember = std::array<std::array<std::optional<Heard>, kSumBuffers>, 2>;
+  const Heard* Find(const MemberId& from, std::size_t kind, const msg::Commit& commit) const;
+  std::map<MemberId, OfMember> heard_;
 };
 
 // What the sums work with; all of it outlives them.
@@ -56,11 +64,15 @@ struct SumsContext {
 // commit are here, and published; the other shards come, each from its owner; all held, it may be
 // applied, and stays, for those who are late, until two later rounds are committed.
 //
-// When an owner falls silent the coordinator asks everybody: do you hold all shards? "Yes" means
-// "and others can fetch them from me", "no" is a promise not to apply them, which is what makes it
-// safe to sum the round again, over other parts or by other owners (I1: one result, wherever it is
-// applied). If somebody said yes, this attempt stands: everybody takes what is missing from that
-// holder, and the promises end.
+// When an owner is silent while others have published, one of these stands in for it: it makes the
+// same sums once more, out of the same parts, and everybody takes them from whichever of the two is
+// first. Which bits come out is fixed by the commit (I1), so nobody has to be asked or fenced.
+//
+// Where that cannot be done, as parts are gone with the owner, the coordinator asks everybody: do
+// you hold all shards? "Yes" means "and others can fetch them from me", "no" is a promise not to
+// apply them, which is what makes it safe to sum the round again, over other parts or by other
+// owners (I1: one result, wherever it is applied). If somebody said yes, this attempt stands:
+// everybody takes what is missing from that holder, and the promises end.
 class RoundSums {
  public:
   RoundSums(const SumsContext& with, const HeardSums& heard, const msg::Commit& commit);
@@ -77,6 +89,10 @@ class RoundSums {
   // Takes buffers, reduces, fetches, answers what can be answered by now.
   void Update();
 
+  // True when this worker stands in for the owner from here on.
+  [[nodiscard]] bool OnHedge(const MemberId& owner, const MemberId& by);
+  // The slices of those that it stands in for: they are to be had of each part.
+  std::span<const Slice> stood_in_for() const { return stood_in_for_; }
   void OnTakeSums(const MemberId& holder);
   void OnFenceAttempt(const msg::FenceAttempt& fence);
   // The peer publishes its shard, or, as the holder that was asked, all of them. An error: the peer
@@ -87,6 +103,8 @@ class RoundSums {
   void OnFetchDone(const Fetcher::Done& done);
   void OnDropped(const Want& want);
   void OnPeerUp(const MemberId& peer);
+  // What was asked of it may be had elsewhere.
+  void OnPeerDown(const MemberId& peer);
   // True when the operation was of these sums.
   bool OnOpDone(const event::OpDone& done);
 
@@ -112,22 +130,25 @@ class RoundSums {
   void CheckInvariants() const;
 
  private:
-  std::string PartsMissing() const;
-  // The own shard. It is reduced at most once, and never again once a holder was named.
-  enum class Own : std::uint8_t {
-    kNothing,    // this worker owns nothing
+  // Of a shard that is made here. It is reduced at most once, and never again once a holder was
+  // named.
+  enum class Making : std::uint8_t {
+    kNone,       // another one's, and this worker does not stand in for it
     kWaiting,    // for the parts of the commit, and for a buffer
     kReducing,   // an operation is under way
     kPublished,  // it is in the buffer, and the members were told
-    kVoid,       // it comes from a holder, or cannot be made: an input changed
+    kVoid,       // it comes from elsewhere, or cannot be made: an input changed
   };
   struct Shard {
     MemberId owner;
+    std::optional<MemberId> stand_in;  // who makes it as well
     std::vector<Slice> slices;
     std::vector<FloatRange> ranges;  // of the slices, and of their norms when clipping
-    bool requested = false;
-    std::optional<Source> mapped;  // read in place, out of the owner's memory
-    mutable bool held = false;     // found to be in the own buffer, once
+    Making making = Making::kNone;
+    std::optional<std::uint64_t> reduce_op;  // while it is kReducing
+    std::optional<MemberId> requested;       // from there
+    std::optional<Source> mapped;            // read in place, out of the owner's memory
+    mutable bool held = false;               // found to be in the own buffer, once
   };
   // A member that holds everything, where what is missing is taken from. It is asked first, because
   // it may have to copy what it reads out of others' memories before anybody can fetch it.
@@ -140,10 +161,13 @@ class RoundSums {
   bool Held(const Shard& shard) const;
   bool HoldsAll() const;
   bool TakeBuffer();
-  void TryReduce();
-  void Publish();
+  std::string PartsMissing(const Shard& shard) const;
+  std::optional<Source> SourceOf(const CommittedPart& part, const Shard& shard) const;
+  void TryReduce(Shard& shard);
+  void Publish(Shard& shard);
   SumReady Announcement() const;
-  void SaySumReady(const MemberId& to);
+  void SaySumReady(const MemberId& to, const Shard& shard);
+  const HeardSums::Heard* WhereReady(const Shard& shard, MemberId& from) const;
   void Absorb(Shard& shard);
   bool StoreInlined(const Shard& shard, const HeardSums::Heard& heard);
   void FetchMissing(Shard& shard, const MemberId& from);
@@ -152,7 +176,7 @@ class RoundSums {
   bool Localize();
   void TryAnswerHold();
   void TryServeAll();
-  Shard* OwnShard();
+  Shard* ShardOf(const MemberId& owner);
 
   Context& context_;
   Buffers& buffers_;
@@ -165,12 +189,11 @@ class RoundSums {
   msg::Commit commit_;
   std::vector<Shard> shards_;  // one for each owner, in the map's order
   std::optional<BufferId> buffer_;
-  const std::uint32_t generation_;  // of the buffer, once it is taken
-  FloatSet have_;                   // in the buffer; never less, but for what is fetched anew
-  FloatSet asked_;                  // fetches of it are queued or under way
-  Own own_ = Own::kNothing;
-  std::optional<std::uint64_t> reduce_op_;  // while own_ is kReducing
-  std::optional<std::uint64_t> copy_op_;    // of mapped shards, before holding them is promised
+  const std::uint32_t generation_;        // of the buffer, once it is taken
+  FloatSet have_;                         // in the buffer; never less, but for what is fetched anew
+  FloatSet asked_;                        // fetches of it are queued or under way
+  std::vector<Slice> stood_in_for_;       // of all shards that it stands in for
+  std::optional<std::uint64_t> copy_op_;  // of mapped shards, before holding them is promised
   std::optional<msg::FenceAttempt> asked_to_hold_;
   std::optional<Holder> holder_;
   std::set<MemberId> wanted_by_;  // others were told to fetch everything here

@@ -40,6 +40,12 @@ void Sums::OnFenceAttempt(const msg::FenceAttempt& fence) {
   }
 }
 
+// Of an attempt that is not known, or not any more, it is no business of this worker.
+bool Sums::OnHedge(const msg::Hedge& hedge) {
+  RoundSums* sums = Find(hedge.round, hedge.attempt);
+  return sums != nullptr && sums->OnHedge(hedge.owner, hedge.by);
+}
+
 Status Sums::OnSumReady(const MemberId& peer, const SumReady& ready,
                         std::span<const std::byte> floats) {
   if (ready.buffer >= kSumBuffers || ready.generation == 0) {
@@ -84,6 +90,12 @@ void Sums::OnDropped(const Want& want) {
 void Sums::OnPeerUp(const MemberId& peer) {
   for (auto& [id, round] : rounds_.all()) {
     if (round.sums != nullptr) round.sums->OnPeerUp(peer);
+  }
+}
+
+void Sums::OnPeerDown(const MemberId& peer) {
+  for (auto& [id, round] : rounds_.all()) {
+    if (round.sums != nullptr) round.sums->OnPeerDown(peer);
   }
 }
 

@@ -26,12 +26,15 @@ class Sums {
   // The commit is known already.
   void OnTakeSums(const msg::TakeSums& take);
   void OnFenceAttempt(const msg::FenceAttempt& fence);
+  // True when this worker stands in for the owner: slices of other shards are wanted by now.
+  bool OnHedge(const msg::Hedge& hedge);
   // An error: the peer said what cannot be.
   Status OnSumReady(const MemberId& peer, const SumReady& ready, std::span<const std::byte> floats);
   void OnSumWant(const MemberId& peer, const SumWant& want);
   void OnFetchDone(const Fetcher::Done& done);
   void OnDropped(const Want& want);
   void OnPeerUp(const MemberId& peer);
+  void OnPeerDown(const MemberId& peer);
   // True when the operation was of the sums.
   bool OnOpDone(const event::OpDone& done);
   // Nothing that was said of the rounds before it is needed.

@@ -30,6 +30,31 @@ TEST(Conversation, AnOwnerIsLostAndNobodyHoldsItsSums) {
   CompareWithFile(c.text(), "sums_lost");
 }
 
+TEST(Conversation, AnOwnerIsStoppedAndAnotherOneStandsIn) {
+  Conversation c(
+      "An owner is stopped after the commit: another one makes its sums, as all parts are "
+      "mapped, and the round goes on",
+      {.workers = 3, .policy = "backup", .mapped = true, .rounds = 1000, .units = 3});
+  c.Until("Commit 0");
+  c.Stop(2, 1s);
+  c.Until("Commit 1");
+  CompareWithFile(c.text(), "stood_in_for");
+}
+
+TEST(Conversation, AnOwnerStopsRightAfterItHasPublished) {
+  Conversation c(
+      "An owner stops when it has said that its sums are there, and gives them to nobody",
+      {.workers = 3, .policy = "backup", .rounds = 1000, .units = 3});
+  c.Say("Ten rounds go by, so that it is known how long a round takes.");
+  c.Quiet(true);
+  c.Until("round 9 closed");
+  c.Quiet(false);
+  c.Until("2 -> coordinator: Published");
+  c.Stop(2, 1900ms);
+  c.Until("1 -> coordinator: Applied");
+  CompareWithFile(c.text(), "published_and_stopped");
+}
+
 TEST(Conversation, ASilentLinkHoldsUpOneRound) {
   Conversation c("What one worker sends the other is held up for a moment", {});
   c.Until("Commit 0");

@@ -93,7 +93,8 @@ class Liar final : public WorkerModel {
       case 6:
         return msg::Revoked{Round(), Small(), Small(), Small() % 2 == 0};
       case 7:
-        return msg::Published{Round(), Attempt(Small())};
+        return msg::Published{Round(), Attempt(Small()),
+                              Below(2) == 0 ? std::optional(WorkerId(Small())) : std::nullopt};
       case 8:
         return msg::Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
       case 9:

@@ -153,7 +153,7 @@ inline msg::StateChunk Any<msg::StateChunk>() {
 }
 
 inline msg::ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::ToWorker> == 19);
+  static_assert(std::variant_size_v<msg::ToWorker> == 20);
   switch (kind) {
     case 0:
       return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(),          SomeBytes(32),
@@ -195,6 +195,9 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
       return msg::SetSlowdown{AnyText()};
     case 17:
       return msg::AskToLeave{AnyText()};
+    case 18:
+      return msg::Hedge{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<MemberId>(),
+                        Any<MemberId>()};
     default:
       return msg::Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
   }
@@ -262,7 +265,9 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 6:
       return msg::Revoked{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(), Any<bool>()};
     case 7:
-      return msg::Published{Any<RoundId>(), Any<Attempt>()};
+      return msg::Published{
+          Any<RoundId>(), Any<Attempt>(),
+          Any<bool>() ? std::optional(WorkerId(Any<std::uint32_t>())) : std::nullopt};
     case 8:
       return msg::Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(),
                           Any<std::uint64_t>(), Any<std::int64_t>()};

@@ -23,6 +23,19 @@ TEST(Bounds, OfAnOwnerFollowTheMedian) {
   EXPECT_EQ(Bounds(milliseconds(100)).Publication(), milliseconds(250));
 }
 
+// To be wrong about who is silent costs little before the commit, and less where one stands in.
+TEST(Bounds, AreShorterWhereItCostsLittleToBeWrong) {
+  Bounds bounds(seconds(10));
+  EXPECT_FALSE(bounds.Hedge());
+  bounds.NotePublication(milliseconds(5));
+  EXPECT_EQ(bounds.Hedge(), milliseconds(22));
+  for (int i = 0; i < 9; ++i) bounds.NotePublication(seconds(3));
+  EXPECT_EQ(bounds.Hedge(), seconds(6));  // not after the owner is blamed
+  EXPECT_EQ(bounds.Publication(), seconds(6));
+  bounds.NoteReceipts(milliseconds(1));
+  EXPECT_EQ(bounds.Receipts(), milliseconds(25));
+}
+
 // Where each round takes longer than the time-out, its owners do not become suspects for that.
 TEST(Bounds, OfAnOwnerAreNeverLessThanTwiceWhatIsUsual) {
   Bounds bounds(seconds(10));
