@@ -59,6 +59,7 @@ class GuidedRuns final : public RunRule {
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
       if (worker.units_planned == 0) continue;
+      State(worker).silent = worker.units_timed == 0 && (worker.fenced || !worker.finished_at);
       if (worker.units_timed > 0) {
         State(worker).unit_seconds =
             Seconds(worker.computed) / (worker.units_timed + cost * worker.runs_timed);
@@ -98,6 +99,7 @@ class GuidedRuns final : public RunRule {
     double unit_seconds = 0;  // of a unit without its part of the run's cost; 0: not known
     double late = 0;
     std::uint32_t rounds = 0;
+    bool silent = false;  // the last round has closed without anything of it
   };
 
   Known& State(const WorkerView& worker) {
@@ -130,16 +132,16 @@ class GuidedRuns final : public RunRule {
     return std::max(units / most - 2, 0.0) + std::log2(std::min(2 * most, units)) + 1;
   }
 
-  // Short ones where it is not known what a run costs; after the first round of two lengths at
-  // least, so that it will be.
+  // Short ones where it is not known what a run costs, but of two lengths, so that it will be.
   // `quota`: units that it computes in a round
   // in which nobody waits; `usual`: that a worker does. What a slow one loses by its runs' costs is
   // a part of the little that it does; others do it instead.
   RunLimit Limit(const WorkerView& worker, double quota, double usual,
                  const std::optional<double>& cost) {
+    // Of whom nothing is known, or has come: a unit, so that something will.
+    if (rounds_ == 0 || State(worker).silent) return {1, true};
     if (!cost) {
-      const double shortest = rounds_ == 0 ? 1.0 : 2.0;
-      const double most = std::max(shortest, std::round(kFractions.back() * quota));
+      const double most = std::max(2.0, std::round(kFractions.back() * quota));
       return {static_cast<std::uint32_t>(most), true};
     }
     const double late = State(worker).late + surprise_;

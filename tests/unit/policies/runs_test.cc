@@ -66,6 +66,8 @@ class Job {
 
 TEST(GuidedRuns, ShortOnesUntilItIsKnownWhatARunCosts) {
   Job job(4, 64, 10);
+  EXPECT_EQ(job.Limits(), std::vector<RunLimit>(4, {1, true})) << "nothing is known of anybody";
+  job.Round();
   EXPECT_EQ(job.Limits(), std::vector<RunLimit>(4, {8, true}));
 }
 
@@ -80,6 +82,7 @@ TEST(GuidedRuns, FewUnitsTellWhatARunCostsToo) {
 
 TEST(GuidedRuns, AllAtOnceWhereARunCostsSomethingAndNobodyIsSlow) {
   Job job(4, 64, 2);
+  job.Round();
   job.Round();
   EXPECT_EQ(job.Limits(), std::vector<RunLimit>(4, RunLimit{}));
   for (int i = 0; i < 10; ++i) job.Round();
@@ -125,6 +128,27 @@ TEST(GuidedRuns, ShortOnesForAllWhereSlownessComesAsASurprise) {
       EXPECT_EQ(job.Limits()[1], RunLimit{}) << "runs cost more than surprises";
     }
   }
+}
+
+// It is slow, and what it is given as one run never comes.
+TEST(GuidedRuns, SingleUnitsForWhomARoundHasClosedWithout) {
+  const std::unique_ptr<RunRule> rule = MakeGuidedRuns();
+  std::vector<WorkerView> views(2);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    views[i].member.worker = WorkerId(i);
+    views[i].units_planned = 16;
+  }
+  views[0].units_timed = 16;
+  views[0].runs_timed = 1;
+  views[0].computed = 16ms;
+  views[0].run_cost = 3.0;
+  views[0].finished_at = Time(1s);
+  RoundView round;
+  round.workers = views;
+  for (int i = 0; i < 3; ++i) rule->OnCommitted(round);
+  const std::vector<std::uint32_t> shares = {16, 16};
+  EXPECT_EQ(rule->Runs(views, shares)[0], RunLimit{});
+  EXPECT_EQ(rule->Runs(views, shares)[1], (RunLimit{1, true}));
 }
 
 TEST(GuidedRuns, ANewHolderOfASlotBeginsAnew) {
