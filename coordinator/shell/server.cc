@@ -98,13 +98,14 @@ class ServerImpl final : public Server {
  private:
   struct Peer {
     std::unique_ptr<control::WorkerChannel> channel;
-    Time told_heard;  // what the core knows of
+    std::optional<msg::Ping> asked;  // by the core, and not answered
+    std::uint64_t ping = 0;          // of the channel, that was sent for it
   };
 
   void OnWorker(std::unique_ptr<control::WorkerChannel> made, msg::Hello hello) {
     const ConnectionId id(++last_id_);
     control::WorkerChannel* channel = made.get();
-    channels_.emplace(id, Peer{std::move(made), MonotonicNow()});
+    channels_.emplace(id, Peer{std::move(made), std::nullopt, 0});
     const std::string remote = channel->remote();
     channel->Start({.on_message =
                         [this, id](msg::FromWorker message) {
@@ -117,7 +118,8 @@ class ServerImpl final : public Server {
                           if (!ours) Deliver(Disconnected{id, error.message});
                           if (finished_ && channels_.empty()) io_.stop();
                         },
-                    .on_drained = nullptr});
+                    .on_drained = nullptr,
+                    .on_pong = [this, id](std::uint64_t ping) { OnPong(id, ping); }});
     Deliver(Connected{id, remote});
     Deliver(Received{id, std::move(hello)});
   }
@@ -134,8 +136,7 @@ class ServerImpl final : public Server {
   void Send(ConnectionId to, const std::shared_ptr<const msg::ToWorker>& message) {
     const auto found = channels_.find(to);
     if (found == channels_.end()) return;
-    if (const auto* ping = std::get_if<msg::Ping>(message.get()))
-      return AnswerPing(to, found->second, *ping);
+    if (const auto* ping = std::get_if<msg::Ping>(message.get())) return Ask(found->second, *ping);
     // Encoded once for all who get the same message.
     if (message != last_message_) {
       last_frame_ = control::MakeFrame(*message);
@@ -144,19 +145,28 @@ class ServerImpl final : public Server {
     found->second.channel->Send(last_frame_);
   }
 
-  // Heartbeats are the channel's own: what the core asks with a Ping is answered out of what the
-  // channel has heard, as if its fastest answer had come just now. Without any the core hears that
-  // the worker is there, and nothing of its clock.
-  void AnswerPing(ConnectionId id, Peer& peer, const msg::Ping& ping) {
-    if (peer.channel->last_heard() <= peer.told_heard) return;
-    peer.told_heard = peer.channel->last_heard();
-    msg::Pong pong{.sequence = ping.sequence, .ping_sent_ns = ping.sent_ns, .answered_ns = 0};
+  // The core asks in order to tell who is silent from who has nothing to say. So what was heard
+  // before it asked is no answer: the worker itself is asked, besides the channel's own heartbeats.
+  void Ask(Peer& peer, const msg::Ping& ping) {
+    peer.asked = ping;
+    peer.ping = peer.channel->Ping();
+  }
+
+  // Told with the clock of the fastest of the recent answers, as if that had come just now.
+  void OnPong(ConnectionId id, std::uint64_t sequence) {
+    const auto found = channels_.find(id);
+    if (found == channels_.end()) return;
+    Peer& peer = found->second;
+    if (!peer.asked || sequence < peer.ping) return;
+    msg::Pong pong{
+        .sequence = peer.asked->sequence, .ping_sent_ns = peer.asked->sent_ns, .answered_ns = 0};
+    peer.asked.reset();
     if (const auto clock = peer.channel->clock()) {
       const Duration now = MonotonicNow().time_since_epoch();
       pong.ping_sent_ns = (now - clock->rtt).count();
       pong.answered_ns = (now - clock->rtt / 2 + clock->offset).count();
     }
-    asio::post(io_, [this, id, pong] { Deliver(Received{id, pong}); });
+    Deliver(Received{id, pong});
   }
 
   void Close(ConnectionId connection, const std::string& reason) {

@@ -23,7 +23,9 @@ void StartChild(bool spawn) {
     if (::posix_spawn(&child, program, nullptr, nullptr, arguments, nullptr) != 0) ::_exit(3);
   } else {
     child = ::fork();
-    for (; child == 0;) ::pause();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
   }
   std::printf("child %d\n", static_cast<int>(child));
   std::fflush(stdout);

@@ -305,7 +305,7 @@ msg::Sealed Story::Seal(std::uint32_t slot, std::int64_t unit_ms, std::size_t un
   return sealed;
 }
 
-void Story::Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors) {
+void Story::Receipts(std::uint32_t owner, const std::vector<std::uint32_t>& contributors) {
   msg::Receipts receipts;
   receipts.round = state_[owner].round;
   receipts.map_version = state_[owner].map_version;
@@ -341,7 +341,7 @@ void Story::Begin() {
   Reached(options_.workers - 1);
 }
 
-void Story::AllPublishAndApply(std::vector<std::uint32_t> workers) {
+void Story::AllPublishAndApply(const std::vector<std::uint32_t>& workers) {
   for (const std::uint32_t worker : workers) Published(worker);
   for (const std::uint32_t worker : workers) Applied(worker);
 }

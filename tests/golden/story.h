@@ -54,7 +54,7 @@ class Story {
   // The same, to be said later.
   msg::Sealed Seal(std::uint32_t worker, std::int64_t unit_ms = 0,
                    std::size_t units = ~std::size_t{0});
-  void Receipts(std::uint32_t owner, std::vector<std::uint32_t> contributors);
+  void Receipts(std::uint32_t owner, const std::vector<std::uint32_t>& contributors);
   void Published(std::uint32_t worker);
   void Applied(std::uint32_t worker, std::uint64_t digest = 0xd);
   void NotReached(std::uint32_t worker);  // nobody that it was told to
@@ -63,7 +63,7 @@ class Story {
   void Pong(std::uint32_t worker);
   // All of them.
   void Begin();  // until training
-  void AllPublishAndApply(std::vector<std::uint32_t> workers);
+  void AllPublishAndApply(const std::vector<std::uint32_t>& workers);
 
   bool IsConnected(std::uint32_t worker) const {
     const auto found = state_.find(worker);

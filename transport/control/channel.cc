@@ -52,6 +52,11 @@ void Channel<Out, In>::SetTimeout(Duration timeout) {
 }
 
 template <class Out, class In>
+std::uint64_t Channel<Out, In>::Ping() {
+  return impl_->Ping();
+}
+
+template <class Out, class In>
 Time Channel<Out, In>::last_heard() const {
   return impl_->heartbeat().last_heard();
 }

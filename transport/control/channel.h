@@ -59,6 +59,9 @@ class Channel {
     std::function<void(const Error&)> on_closed;
     // May be empty. All that was queued has been handed to the operating system.
     std::function<void()> on_drained;
+    // May be empty; the coordinator's end only. The other end has answered this ping, and with it
+    // all before.
+    std::function<void(std::uint64_t sequence)> on_pong = nullptr;
   };
 
   // As Close, but no callback comes any more. What is queued goes out while the io_context runs.
@@ -84,6 +87,9 @@ class Channel {
 
   // When any byte came last.
   Time last_heard() const;
+  // The coordinator's end only: asks for a sign of life at once, whatever was heard before. Returns
+  // the number that on_pong will name.
+  std::uint64_t Ping();
   // The coordinator's end only; nothing before the first answer.
   std::optional<ClockEstimate> clock() const;
 

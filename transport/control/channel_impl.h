@@ -18,6 +18,12 @@ class Channel<Out, In>::Impl final : public ChannelCore {
     Begin();
   }
 
+  std::uint64_t Ping() {
+    const msg::Ping ping = heartbeat_.PingNow(MonotonicNow());
+    if constexpr (kPings) Send(MakeFrame(Out(ping)));
+    return ping.sequence;
+  }
+
  private:
   static constexpr bool kPings = std::is_same_v<Out, msg::ToWorker>;
 
@@ -26,7 +32,10 @@ class Channel<Out, In>::Impl final : public ChannelCore {
       Result<In> message = DecodeFromWorker(bytes);
       if (!message) return message.error();
       if (const auto* pong = std::get_if<msg::Pong>(&*message)) {
-        heartbeat_.OnPong(*pong, MonotonicNow());
+        const bool ours = heartbeat_.OnPong(*pong, MonotonicNow());
+        if (const auto handler = handler_; ours && handler && handler->on_pong) {
+          handler->on_pong(pong->sequence);
+        }
         return {};
       }
       return Deliver(*std::move(message));

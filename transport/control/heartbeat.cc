@@ -35,20 +35,25 @@ Heartbeat::Verdict Heartbeat::Tick(Time now, bool unread) {
 
 std::optional<msg::Ping> Heartbeat::PingDue(Time now) {
   if (now < next_ping_) return std::nullopt;
+  return PingNow(now);
+}
+
+msg::Ping Heartbeat::PingNow(Time now) {
   next_ping_ = now + timeout_ / kPingsPerTimeout;
   return msg::Ping{++sent_, now.time_since_epoch().count()};
 }
 
-void Heartbeat::OnPong(const msg::Pong& pong, Time now) {
+bool Heartbeat::OnPong(const msg::Pong& pong, Time now) {
   const Time sent{Duration(pong.ping_sent_ns)};
   if (pong.sequence == 0 || pong.sequence > sent_ || sent > now || pong.ping_sent_ns < 0 ||
       pong.answered_ns < 0) {
-    return;  // not an answer to a ping of ours
+    return false;
   }
   const Duration rtt = now - sent;
   samples_.push_back({rtt, Time(Duration(pong.answered_ns)) - (sent + rtt / 2)});
   if (samples_.size() > kSamples) samples_.pop_front();
   clock_ = *std::ranges::min_element(samples_, {}, &ClockEstimate::rtt);
+  return true;
 }
 
 }  // namespace lockstep::transport::control

@@ -35,7 +35,10 @@ class Heartbeat {
   // The next ping, when one is due: every quarter of the time-out, whatever else is said, and at
   // once after such a gap.
   std::optional<msg::Ping> PingDue(Time now);
-  void OnPong(const msg::Pong& pong, Time now);
+  // One at once, because somebody wants to know.
+  msg::Ping PingNow(Time now);
+  // False: it answers no ping of ours.
+  bool OnPong(const msg::Pong& pong, Time now);
 
   Time last_heard() const { return last_heard_; }
   // Of the fastest answer among the recent ones.

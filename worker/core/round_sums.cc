@@ -1,7 +1,6 @@
 #include "worker/core/round_sums.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -53,13 +52,16 @@ const HeardSums::Heard* HeardSums::Find(const MemberId& from, std::size_t kind,
 
 void HeardSums::ForgetBefore(RoundId round) {
   for (auto& [owner, kinds] : heard_) {
-    for (auto& heard : kinds | std::views::join) {
-      if (heard && heard->ready.round < round) heard.reset();
+    for (auto& rounds : kinds) {
+      for (auto& heard : rounds) {
+        if (heard && heard->ready.round < round) heard.reset();
+      }
     }
   }
   std::erase_if(heard_, [](const auto& entry) {
-    return std::ranges::none_of(entry.second | std::views::join,
-                                [](const auto& h) { return h.has_value(); });
+    return std::ranges::none_of(entry.second, [](const auto& rounds) {
+      return std::ranges::any_of(rounds, [](const auto& heard) { return heard.has_value(); });
+    });
   });
 }
 

@@ -274,7 +274,7 @@ class SessionImpl final : public Session {
       auto pick = compute_.Next();
       switch (pick.kind) {
         case ComputeQueue::Pick::Kind::kRun:
-          return TrainWork(std::move(pick));
+          return TrainWork(pick);
         case ComputeQueue::Pick::Kind::kSeal:
           Collect(buffers_->At(pick.work.parts[pick.take.part.value]));
           Seal(pick.take.work, pick.take.part);

@@ -358,7 +358,7 @@ Plan MakePlan(std::uint64_t round) {
 template <std::size_t... I>
 std::vector<std::string> OneOfEach(std::index_sequence<I...>) {
   std::vector<std::string> messages;
-  const auto add = [&messages](msg::ToWorker message) {
+  const auto add = [&messages](const msg::ToWorker& message) {
     const std::string bytes = control::Encode(message);
     if (control::DecodeToWorker(std::as_bytes(std::span(bytes)))) messages.push_back(bytes);
   };

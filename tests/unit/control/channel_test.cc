@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <future>
 #include <thread>
 
@@ -60,6 +61,18 @@ TEST_P(ChannelTest, LargeMessagesBothWaysAtOnce) {
   EXPECT_EQ(worker().received[4], msg::ToWorker(chunk));
   EXPECT_EQ(coordinator().received[4], msg::FromWorker(chunk));
   ASSERT_TRUE(RunUntil(io_, [&] { return worker().channel->queued_bytes() == 0; }));
+}
+
+// Whatever was heard before: the other end itself answers.
+TEST_P(ChannelTest, APingIsAnsweredByTheOtherEnd) {
+  worker().channel->Send(msg::Level{RoundId(1)});
+  ASSERT_TRUE(RunUntil(io_, [&] { return !coordinator().received.empty(); }));
+  const std::uint64_t ping = coordinator().channel->Ping();
+  EXPECT_TRUE(std::ranges::find(coordinator().pongs, ping) == coordinator().pongs.end());
+  ASSERT_TRUE(RunUntil(io_, [&] {
+    return std::ranges::find(coordinator().pongs, ping) != coordinator().pongs.end();
+  }));
+  EXPECT_TRUE(coordinator().channel->clock());
 }
 
 TEST_P(ChannelTest, DrainedComesWhenTheQueueIsEmpty) {

@@ -48,10 +48,12 @@ struct End {
   std::vector<In> received;
   std::optional<Error> closed;
   int drained = 0;
+  std::vector<std::uint64_t> pongs;
 
   void Start() {
     channel->Start({[this](In message) { received.push_back(std::move(message)); },
-                    [this](const Error& why) { closed = why; }, [this] { ++drained; }});
+                    [this](const Error& why) { closed = why; }, [this] { ++drained; },
+                    [this](std::uint64_t ping) { pongs.push_back(ping); }});
   }
 };
 using CoordinatorEnd = End<WorkerChannel, msg::FromWorker>;

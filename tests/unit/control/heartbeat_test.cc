@@ -63,6 +63,18 @@ TEST(Heartbeat, ALoopThatIsAlwaysABitLateStillSeesDeath) {
   EXPECT_LE(ticks, 6);
 }
 
+// Whoever wants to know need not wait for the next of its own; and only what was sent is answered.
+TEST(Heartbeat, PingsWhenItIsAsked) {
+  Heartbeat heartbeat(10s, kStart);
+  const auto first = heartbeat.PingDue(kStart);
+  ASSERT_TRUE(first);
+  const msg::Ping asked = heartbeat.PingNow(kStart + 10ms);
+  EXPECT_GT(asked.sequence, first->sequence);
+  EXPECT_FALSE(heartbeat.PingDue(kStart + 2s));
+  EXPECT_TRUE(heartbeat.OnPong({asked.sequence, asked.sent_ns, 0}, kStart + 11ms));
+  EXPECT_FALSE(heartbeat.OnPong({asked.sequence + 1, asked.sent_ns, 0}, kStart + 11ms));
+}
+
 TEST(Heartbeat, DrippingIsNotLiving) {
   Heartbeat heartbeat(kTimeout, kStart);
   Time now = kStart;

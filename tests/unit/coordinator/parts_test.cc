@@ -29,7 +29,7 @@ Members ThreeLive() {
   return members;
 }
 
-OwnerMap MapOf(std::vector<std::uint32_t> owners, std::uint32_t version = 0) {
+OwnerMap MapOf(const std::vector<std::uint32_t>& owners, std::uint32_t version = 0) {
   OwnerMap map{version, {}};
   for (const std::uint32_t owner : owners) map.owners.push_back({Id(owner), 1});
   return map;
