@@ -17,7 +17,7 @@ struct JobSection {
   std::uint32_t epochs = 0;  // one of epochs and rounds ends the job; with neither: 1 epoch
   std::uint64_t rounds = 0;
   std::uint32_t global_batch = 256;  // samples in a round
-  std::uint32_t units = 0;           // units in a round; 0: 4 for each worker, at most one a sample
+  std::uint32_t units = 0;           // units in a round; 0: auto
   std::uint32_t min_workers =
       0;  // 0: the number of --workers less what the policy can spare (at least 1)
   double join_timeout_s = 60;  // how long to wait for --workers to join
@@ -36,6 +36,7 @@ struct ModelSection {
 struct DataSection {
   std::string format = "idx";
   std::string path;
+  std::string digest;  // that the data of all workers must have; empty: that of the majority
   std::uint32_t synthetic_train = 8192;
   std::uint32_t synthetic_test = 2048;
   std::uint32_t synthetic_features = 64;

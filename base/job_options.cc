@@ -45,16 +45,20 @@ OptionType<std::string> PolicyName() {
   return type;
 }
 
-OptionType<std::uint32_t> CountOrAuto(std::uint32_t most) {
+// The word auto stands for `value`, which may be a number that can be written as well.
+OptionType<std::uint32_t> CountOrAuto(std::uint32_t most, std::uint32_t value) {
   OptionType<std::uint32_t> type = Count(0, most);
   type.placeholder = std::string("N|auto");
   type.form += " or auto";
-  type.parse = [count = type.parse](std::string_view text) -> Result<std::uint32_t> {
-    if (text == "auto") return PolicySection::kAuto;
-    return count(text);
+  type.parse = [count = type.parse, form = type.form,
+                value](std::string_view text) -> Result<std::uint32_t> {
+    if (text == "auto") return value;
+    auto number = count(text);
+    if (!number) return Invalid("expected " + form);
+    return number;
   };
-  type.format = [count = type.format](const std::uint32_t& value) {
-    return value == PolicySection::kAuto ? std::string("auto") : count(value);
+  type.format = [count = type.format, value](const std::uint32_t& number) {
+    return number == value ? std::string("auto") : count(number);
   };
   return type;
 }
@@ -70,9 +74,12 @@ void DeclareJob(OptionTable& table, JobSection* job) {
   table.Add("job.rounds", &job->rounds, WideCount(0, kMost64),
             "Rounds after which the job ends; 0: job.epochs says");
   table.Add("job.global_batch", &job->global_batch, Count(1, kMostSamples), "Samples in a round");
-  table.Add("job.units", &job->units, Count(0, kMostUnits),
-            "Units that a round's samples are cut into, the smallest work that moves between "
-            "workers; 0: 4 for each worker, at most one for each sample");
+  table.Add(
+      "job.units", &job->units, CountOrAuto(kMostUnits, 0),
+      "Units that a round's samples are cut into, the smallest work that moves between "
+      "workers; auto: at most one for each sample, as many as the policy has use for: 64 for "
+      "each worker, up to 4096 in all, where single units move, are left out or are shared out "
+      "by speed, else 4");
   table.Add("job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
             "With fewer live workers the job waits; 0: --workers less those that the policy can "
             "spare, at least 1");
@@ -103,6 +110,9 @@ void DeclareData(OptionTable& table, DataSection* data) {
             "binary batches; synthetic: made from the seed, no files");
   table.Add("data.path", &data->path, Text("DIR", "a folder"),
             "Folder with the dataset's files; each worker may overrule it");
+  table.Add("data.digest", &data->digest, Text("DIGEST", "a digest as in summary.json"),
+            "Digest that the data of all workers must have, as an earlier job's summary.json says "
+            "it (dataset_digest); empty: the one that most of the workers have");
   table.Add("data.synthetic_train", &data->synthetic_train, Count(1, kMostSamples),
             "Training samples of the synthetic dataset");
   table.Add("data.synthetic_test", &data->synthetic_test, Count(1, kMostSamples),
@@ -170,7 +180,8 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
             "Shared library with the policy of the name plugin (policies/plugin.h)");
   table.Group("[backup]", "of the closing rule backup");
-  table.Add("backup.workers", &policy->backup_workers, CountOrAuto(kMaxWorkers),
+  table.Add("backup.workers", &policy->backup_workers,
+            CountOrAuto(kMaxWorkers, PolicySection::kAuto),
             "How many workers a round does without: with --workers 8 and 1 here it closes over "
             "the first 7; auto: chosen in the course of the job from when contributions arrive");
   table.Group("[deadline]", "of the closing rule deadline");
@@ -202,7 +213,8 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("balance.hysteresis", &policy->balance_hysteresis, Number(0, 1),
             "Shares stay until others would make a round shorter by more than this share of it");
   table.Group("[async]", "of the policy async");
-  table.Add("async.staleness", &policy->async_staleness, CountOrAuto(kMostStaleness),
+  table.Add("async.staleness", &policy->async_staleness,
+            CountOrAuto(kMostStaleness, PolicySection::kAuto),
             "A contribution is in a commit at most so many commits after its work was given out, "
             "else the job waits for it; 0: synchronous; auto: 4 for each of --workers");
   table.Add("async.damping", &policy->async_damping, TrueOrFalse(),
@@ -252,7 +264,8 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
 void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Group("[emulate]", "make a small machine behave like a larger one");
   table.Add("emulate.unit_time", &config->emulate.unit_time_s, DurationSeconds(0, 3600),
-            "Computing a unit takes at least this long, the rest is spent asleep; 0s: off");
+            "Computing a unit takes at least this long, the rest is spent asleep; with job.units = "
+            "auto a quarter of an equal share does, and others in proportion; 0s: off");
   table.Group("[liveness]", "when a worker counts as lost");
   table.Add("liveness.timeout", &config->liveness.timeout_s, DurationSeconds(0.1, 3600),
             "The one time-out: who is silent for so long is lost; all others are derived from it");

@@ -371,6 +371,8 @@ struct Hello {
   std::string device;              // "cpu", "cuda:0"
   std::optional<WorkerId> wanted;  // a slot it had before
   std::string host_id;             // boot id
+  // What the training program says of the job, INI text; empty: nothing, as the built-in trainer.
+  std::string settings = {};
   bool operator==(const Hello&) const = default;
 };
 
@@ -385,6 +387,8 @@ struct Ready {
   std::vector<TensorInfo> tensors;       // empty, or together parameter_count values
   std::vector<std::string> state_names;  // of the optimizer's tensors
   std::string slowdowns;                 // its --slowdown, one SPEC in each line
+  // Of the parameters that it would begin with, hex; empty: they come from the seed.
+  std::string initial_digest = {};
   bool operator==(const Ready&) const = default;
 };
 
@@ -394,7 +398,7 @@ struct Reached {
   bool operator==(const Reached&) const = default;
 };
 
-// Sent when a unit is done, and by itself at an interval while a unit is long.
+// Sent when a run is done, and by itself at an interval while a run is long.
 struct Progress {
   RoundId round;
   std::uint32_t units_done = 0;  // of this round

@@ -69,9 +69,13 @@ std::string TextAskedFor(std::span<const std::string> arguments, const OptionTab
   return "";
 }
 
-Status CheckCoordinator(const CoordinatorOptions& options) {
+Status CheckRequired(const CoordinatorOptions& options) {
   if (options.workers == 0) return Invalid("--workers: required, as --workers 4");
   if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
+  return {};
+}
+
+Status CheckCoordinator(const CoordinatorOptions& options) {
   if (options.job.job.min_workers > options.workers) {
     return Invalid(fmt::format("job.min_workers = {} is more than --workers {}",
                                options.job.job.min_workers, options.workers));
@@ -129,7 +133,8 @@ OptionType<SlowdownSpec> SlowdownOption() {
   return type;
 }
 
-Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments) {
+Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments,
+                                                   const std::string* settings) {
   CoordinatorOptions options;
   Common common;
   OptionTable table;
@@ -149,6 +154,9 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
             "Address of the status page and of tools/ctl; without it there is none");
   table.AddSwitch("resume", &options.resume,
                   "Go on from the newest checkpoint of the run directory");
+  table.AddSwitch("config-from-workers", &options.config_from_workers,
+                  "What neither --config nor the command line says of the job is what the workers' "
+                  "training program says; for programs with a Session of their own");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
   DeclareJobOptions(table, &options.job);
 
@@ -161,6 +169,22 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   if (file.empty() && options.resume) file = options.run_dir + "/config.ini";
   if (!file.empty()) {
     if (Status read = table.ReadFile(file); !read) return read.error();
+  }
+  // What the workers' program said of the job when it began stands there, and nowhere else.
+  if (options.config_from_workers && options.resume && !options.config_file.empty()) {
+    if (Status read = table.ReadFile(options.run_dir + "/config.ini"); !read) return read.error();
+  }
+  if (Status checked = CheckRequired(options); !checked) return checked.error();
+  if (options.config_from_workers && !options.resume) {
+    if (settings == nullptr) return options;
+    const std::string plugin = options.job.policy.plugin;
+    if (Status read = table.ReadText(*settings, "the workers' program"); !read) return read.error();
+    // Whoever joins first would run code of its choice here.
+    if (options.job.policy.plugin != plugin) {
+      return Invalid(
+          "policy.plugin: the coordinator loads what its own config or command line names, and "
+          "nothing that the workers' program does");
+    }
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = CheckCoordinator(options); !checked) return checked.error();

@@ -31,6 +31,8 @@ struct CoordinatorOptions {
   std::string run_dir;
   std::optional<HostPort> http;
   bool resume = false;
+  // What the training programs say of the job holds where config and command line say nothing.
+  bool config_from_workers = false;
   std::string secret_file;
   std::string log_level = "info";
   // Config file and command line together, checked. With --resume and no --config the file is the
@@ -57,7 +59,10 @@ struct WorkerOptions {
 
 // `arguments` without the program's name (see Arguments). Errors are kInvalid, one line; programs
 // print it and end with status 2.
-Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments);
+// `settings`: of the workers, for --config-from-workers, INI text; null: not known yet, so what
+// they may change is not checked.
+Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments,
+                                                   const std::string* settings = nullptr);
 Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments);
 
 }  // namespace lockstep

@@ -11,6 +11,8 @@
 
 #include "policies/forecast.h"
 #include "policies/full.h"
+#include "policies/lasting.h"
+#include "policies/outlook.h"
 #include "policies/runs.h"
 #include "policies/waiting.h"
 #include "policies/work_none.h"
@@ -18,12 +20,11 @@
 namespace lockstep::policies {
 namespace {
 
-constexpr double kApart = 1.25;             // times the median unit time
-constexpr std::uint32_t kLasting = 8;       // rounds in a row
 constexpr double kMemory = 1.0 / 32;        // weight of a round in the running shares
 constexpr double kOften = 0.05;             // of the rounds, to be worth a word
 constexpr std::uint32_t kEnoughRounds = 4;  // to know what time is worth
 constexpr double kMostLeftOut = 0.5;        // of a round's samples
+constexpr double kMargin = 0.02;            // estimates of times are no more exact
 // Weighing costs passes over the workers, so with more of them it is done less often: when the
 // round is by (workers, at most kManyWorkers) / kLooks older.
 constexpr std::int64_t kLooks = 4096;
@@ -31,8 +32,6 @@ constexpr std::int64_t kManyWorkers = 128;
 
 // What the two rules of the policy share.
 struct Mind {
-  // How many rounds in a row the worker's mean unit time was apart, by slot.
-  std::vector<std::uint32_t> apart;
   bool uneven = false;
   bool balanced = false;         // the shares of the round
   double rounds_with_moves = 0;  // running shares of the rounds
@@ -134,9 +133,13 @@ class AutoWork final : public WorkRule {
 
   std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
                                    std::uint32_t units) override {
+    lasting_.OnPlanned(members);
     std::vector<std::uint32_t> equal = equal_->Share(members, units);
-    mind_->balanced = mind_->uneven && !BetterWithoutSlow(members, equal);
-    return mind_->balanced ? balance_->Share(members, units) : equal;
+    mind_->balanced = false;
+    if (!mind_->uneven) return equal;
+    std::vector<std::uint32_t> by_speed = balance_->Share(members, units);
+    mind_->balanced = !BetterWithoutSlow(members, equal, by_speed);
+    return mind_->balanced ? by_speed : equal;
   }
 
   WorkVerdict Judge(const RoundView& view) override {
@@ -152,28 +155,34 @@ class AutoWork final : public WorkRule {
     mind_->moved = false;
     flexrr_->OnCommitted(view);
     if (!view.exact) NoteRate(view);
-    NoteSpeeds(view);
+    lasting_.OnCommitted(view);
+    mind_->uneven = lasting_.uneven();
   }
 
  private:
   // With few units for each worker a slow one may be worth less than the unit more that others get:
   // then all have equal shares, and the round will close without it.
   bool BetterWithoutSlow(std::span<const WorkerView> members,
-                         const std::vector<std::uint32_t>& equal) {
+                         const std::vector<std::uint32_t>& equal,
+                         const std::vector<std::uint32_t>& by_speed) {
+    const double cost = MedianRunCost(members).value_or(0);
     const Time start{};
     std::vector<Prospect> prospects;
+    std::vector<Duration> unit_times;
     double samples = 0;
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Duration unit_time = members[i].unit_time_mean;
       if (unit_time == Duration{} || equal[i] == 0) return false;
-      const Time begun = start + unit_time;
-      prospects.push_back(
-          {begun, begun, unit_time, equal[i] - 1, true, equal[i] * mind_->samples_per_unit});
+      unit_times.push_back(unit_time);
+      const Time end = start + LongestShare({&unit_times.back(), 1}, cost, {&equal[i], 1});
+      prospects.push_back({end, end, unit_time, 0, false, equal[i] * mind_->samples_per_unit});
       samples += prospects.back().samples;
     }
     const std::vector<bool>& out =
         forecast_.LeftOut(prospects, start, mind_->Rate(), samples * kMostLeftOut);
-    return std::find(out.begin(), out.end(), true) != out.end();
+    if (std::find(out.begin(), out.end(), true) == out.end()) return false;
+    const Duration saved = start + LongestShare(unit_times, cost, by_speed) - forecast_.end();
+    return mind_->Rate() * Seconds(saved) * (1 - kMargin) > forecast_.lost();
   }
 
   void NoteRate(const RoundView& view) {
@@ -192,35 +201,10 @@ class AutoWork final : public WorkRule {
     mind_->seconds += (Seconds(view.now - view.started) - mind_->seconds) * weight;
   }
 
-  void NoteSpeeds(const RoundView& view) {
-    std::vector<Duration> means;
-    for (const WorkerView& worker : view.workers) {
-      if (worker.unit_time_mean > Duration{}) means.push_back(worker.unit_time_mean);
-    }
-    if (means.size() < 2) return;
-    const auto middle = means.begin() + static_cast<std::ptrdiff_t>((means.size() - 1) / 2);
-    std::nth_element(means.begin(), middle, means.end());
-    const double median = Seconds(*middle);
-    bool lasting = false;
-    bool any = false;
-    for (const WorkerView& worker : view.workers) {
-      const std::uint32_t slot = worker.member.worker.value;
-      if (mind_->apart.size() <= slot) mind_->apart.resize(slot + 1, 0);
-      const double mean = Seconds(worker.unit_time_mean);
-      // Wide spread is a worker that is slow at times, not for good.
-      const bool apart = mean > 0 && Seconds(worker.unit_time_deviation) < mean / 2 &&
-                         (mean > median * kApart || mean < median / kApart);
-      mind_->apart[slot] = apart ? mind_->apart[slot] + 1 : 0;
-      lasting = lasting || mind_->apart[slot] >= kLasting;
-      any = any || apart;
-    }
-    // Once on, it stays until nobody is apart.
-    mind_->uneven = lasting || (mind_->uneven && any);
-  }
-
   const std::shared_ptr<Mind> mind_;
   Judgement judgement_;
   Forecast forecast_;
+  LastingDifference lasting_;
   const std::unique_ptr<WorkRule> equal_;
   const std::unique_ptr<WorkRule> balance_;
   const std::unique_ptr<WorkRule> flexrr_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "policies/outlook.h"
 #include "policies/work_none.h"
 
 namespace lockstep::policies {
@@ -14,6 +15,10 @@ namespace {
 
 // A worker without units is not measured. After so many rounds it gets one unit again.
 constexpr std::uint32_t kProbeEvery = 64;
+
+Duration ShareTime(Duration unit_time, double run_cost, std::uint32_t units) {
+  return unit_time * units + FromSeconds(Seconds(unit_time) * run_cost);
+}
 
 class Balance final : public WorkRule {
  public:
@@ -29,7 +34,8 @@ class Balance final : public WorkRule {
     if (std::find(unit_times.begin(), unit_times.end(), Duration{}) != unit_times.end()) {
       shares = equal_->Share(members, units);  // until all are measured
     } else {
-      shares = SharesBySpeed(unit_times, units);
+      run_cost_ = MedianRunCost(members).value_or(0);
+      shares = SharesBySpeed(unit_times, run_cost_, units);
       const bool same_members =
           units == units_ &&
           std::equal(members.begin(), members.end(), members_.begin(), members_.end(),
@@ -47,19 +53,10 @@ class Balance final : public WorkRule {
   WorkVerdict Judge(const RoundView&) override { return {}; }
 
  private:
-  static Duration Longest(std::span<const Duration> unit_times,
-                          std::span<const std::uint32_t> shares) {
-    Duration longest{};
-    for (std::size_t i = 0; i < shares.size(); ++i) {
-      longest = std::max(longest, unit_times[i] * shares[i]);
-    }
-    return longest;
-  }
-
   bool Worthwhile(std::span<const Duration> unit_times,
                   std::span<const std::uint32_t> shares) const {
-    return Seconds(Longest(unit_times, shares)) <
-           Seconds(Longest(unit_times, shares_)) * (1 - options_.hysteresis);
+    return Seconds(LongestShare(unit_times, run_cost_, shares)) <
+           Seconds(LongestShare(unit_times, run_cost_, shares_)) * (1 - options_.hysteresis);
   }
 
   // From the largest share.
@@ -81,6 +78,7 @@ class Balance final : public WorkRule {
   const std::unique_ptr<WorkRule> equal_;
   std::vector<MemberId> members_;  // of the last plan
   std::uint32_t units_ = 0;
+  double run_cost_ = 0;
   std::vector<std::uint32_t> shares_;
   std::uint32_t rounds_without_ = 0;
 };
@@ -88,11 +86,13 @@ class Balance final : public WorkRule {
 }  // namespace
 
 // Each unit goes to who would be done with it first; that is optimal for units of one size.
-std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times,
+std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times, double run_cost,
                                          std::uint32_t units) {
   using Load = std::pair<Duration, std::size_t>;  // when it would be done with one more
   std::vector<Load> heap;
-  for (std::size_t i = 0; i < unit_times.size(); ++i) heap.emplace_back(unit_times[i], i);
+  for (std::size_t i = 0; i < unit_times.size(); ++i) {
+    heap.emplace_back(ShareTime(unit_times[i], run_cost, 1), i);
+  }
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads(std::greater<>(),
                                                                      std::move(heap));
   std::vector<std::uint32_t> shares(unit_times.size(), 0);
@@ -103,6 +103,15 @@ std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times,
     loads.emplace(end + unit_times[worker], worker);
   }
   return shares;
+}
+
+Duration LongestShare(std::span<const Duration> unit_times, double run_cost,
+                      std::span<const std::uint32_t> shares) {
+  Duration longest{};
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] > 0) longest = std::max(longest, ShareTime(unit_times[i], run_cost, shares[i]));
+  }
+  return longest;
 }
 
 std::unique_ptr<WorkRule> MakeBalance(const BalanceOptions& options) {

@@ -17,8 +17,13 @@ struct BalanceOptions {
 
 std::unique_ptr<WorkRule> MakeBalance(const BalanceOptions& options);
 
-// As many numbers as `unit_times`, their sum is `units`: the largest quotient of a share and its
-// worker's speed is as small as whole units allow. All unit times are above zero.
-std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times, std::uint32_t units);
+// As many numbers as `unit_times`, their sum is `units`: the longest time that a share takes is as
+// short as whole units allow. All unit times are above zero; `run_cost`: of a share, beside its
+// units, in its worker's unit times.
+std::vector<std::uint32_t> SharesBySpeed(std::span<const Duration> unit_times, double run_cost,
+                                         std::uint32_t units);
+// What the longest of the shares takes.
+Duration LongestShare(std::span<const Duration> unit_times, double run_cost,
+                      std::span<const std::uint32_t> shares);
 
 }  // namespace lockstep::policies

@@ -2,18 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <optional>
 
-#include "policies/arrivals.h"
 #include "policies/waiting.h"
 
 namespace lockstep::policies {
 namespace {
 
-class Deadline final : public ClosingRule {
+class Deadline final : public ArrivalRule {
  public:
-  explicit Deadline(const DeadlineOptions& options)
-      : options_(options), arrivals_(options.window) {}
+  explicit Deadline(const ArrivalOptions& options) : ArrivalRule(options, /*full_work=*/false) {}
 
   std::string_view name() const override { return "deadline"; }
 
@@ -25,14 +23,13 @@ class Deadline final : public ClosingRule {
       verdict.reason = fmt::format("all {} workers with units finished", view.with_units);
       return verdict;
     }
-    const std::uint32_t least = std::min(options_.min_contributors, view.with_units);
-    if (deadline_ && !view.exact && view.with_units > 0) {
-      const Time until = view.started + *deadline_;
-      if (view.now >= until && view.finished >= std::max(least, 1u)) {
+    if (deadline() && !view.exact && view.with_units > 0) {
+      const Time until = view.started + *deadline();
+      if (view.now >= until && view.finished >= least()) {
         verdict.close = true;
         verdict.parts = AllDelivered(view);
         verdict.reason = fmt::format("the deadline of {:.1f} ms passed with {} of {} workers",
-                                     Seconds(*deadline_) * 1e3, view.finished, view.with_units);
+                                     Seconds(*deadline()) * 1e3, view.finished, view.with_units);
         return verdict;
       }
       if (view.now < until) verdict.look_again = until;
@@ -40,29 +37,11 @@ class Deadline final : public ClosingRule {
     if (view.explain) verdict.reason = WaitingFor(view);
     return verdict;
   }
-
-  std::uint32_t Spare() const override {
-    return options_.workers - std::min(options_.workers, options_.min_contributors);
-  }
-
-  bool CanDoWithout(const RoundView& view) override {
-    return !view.exact && view.with_units >= std::max(options_.min_contributors, 1u);
-  }
-
-  void OnCommitted(const RoundView& view) override {
-    if (!view.exact) arrivals_.Add(view, false);
-    deadline_ = arrivals_.Deadline(options_.k);
-  }
-
- private:
-  const DeadlineOptions options_;
-  Arrivals arrivals_;
-  std::optional<Duration> deadline_;
 };
 
 }  // namespace
 
-std::unique_ptr<ClosingRule> MakeDeadline(const DeadlineOptions& options) {
+std::unique_ptr<ClosingRule> MakeDeadline(const ArrivalOptions& options) {
   return std::make_unique<Deadline>(options);
 }
 

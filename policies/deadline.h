@@ -3,20 +3,12 @@
 // its units come again.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
-#include "policies/policy.h"
+#include "policies/arrival_rule.h"
 
 namespace lockstep::policies {
 
-struct DeadlineOptions {
-  double k = 4;
-  std::uint32_t min_contributors = 1;
-  std::uint32_t workers = 1;  // of the job
-  std::uint32_t window = 20;  // rounds
-};
-
-std::unique_ptr<ClosingRule> MakeDeadline(const DeadlineOptions& options);
+std::unique_ptr<ClosingRule> MakeDeadline(const ArrivalOptions& options);
 
 }  // namespace lockstep::policies

@@ -49,9 +49,10 @@ class Flexrr final : public WorkRule {
 
   WorkVerdict Judge(const RoundView& view) override {
     WorkVerdict verdict;
-    if (view.with_units < 2 || view.round != round_ || view.started != started_) {
+    const bool alone = view.with_units + view.idle < 2;
+    if (alone || view.round != round_ || view.started != started_) {
       BeginRound(view);
-      if (view.with_units < 2) return verdict;
+      if (alone) return verdict;
     }
     // A look costs a pass over all workers, so it is taken when time has gone by, when a worker has
     // become free, or when one has answered.
@@ -101,6 +102,9 @@ class Flexrr final : public WorkRule {
         if (usual == Duration{}) return false;
       }
       sight.end = std::max(ExpectedEnd(worker, view.now, sight.unit_time), view.now);
+      if (Begun(worker) >= worker.units_given) {
+        sight.start_cost = RunTime(worker, 0, sight.unit_time);
+      }
       sight.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
       sight.idle = sight.can_help && Computed(worker);
       sight.movable =
@@ -147,9 +151,10 @@ class Flexrr final : public WorkRule {
       if (!helper) break;
       Sight& quick = sights_[*helper];
       // Half a unit more: among equals the last unit would go to and fro.
-      const Time done = quick.end + quick.unit_time * 3 / 2;
+      const Time done = quick.end + quick.start_cost + quick.unit_time * 3 / 2;
       if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
-      quick.end += quick.unit_time;
+      quick.end += quick.start_cost + quick.unit_time;
+      quick.start_cost = {};
       helpers_.GaveOne(*helper);
       slow.end -= slow.unit_time;
       const WorkerId to = view.workers[*helper].member.worker;
@@ -176,7 +181,8 @@ class Flexrr final : public WorkRule {
   // All but what is begun, and of a worker with nothing new for long also what its report does not
   // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
   static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
-    const bool overdue = now - worker.progressed_at > (InHand(worker) + 1) * unit_time;
+    const bool overdue =
+        now - worker.progressed_at > RunTime(worker, InHand(worker) + 1, unit_time);
     return worker.units_given -
            (overdue ? std::max(worker.units_taken, worker.units_done) : Begun(worker));
   }
@@ -219,11 +225,14 @@ class Flexrr final : public WorkRule {
   // and then they are: never more than twice the time of the better choice.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
     // Where many are late it is not them; and who computes again what a fence took must not be
-    // next.
-    const std::size_t most = std::max<std::size_t>(view.workers.size() / 4, 1);
-    if (view.with_units - view.finished > most) return;
-    std::uint32_t free = 0;
+    // next. But an exact round closes over all of its units: there it goes on as long as somebody
+    // is free.
+    const std::size_t few = std::max<std::size_t>(view.workers.size() / 4, 1);
+    if (!view.exact && view.with_units - view.finished > few) return;
+    std::uint32_t free = view.idle;
     std::uint32_t fenced = 0;
+    std::uint32_t units_late = 0;
+    Time delivered = view.started;  // when the owners had a part last
     std::vector<std::size_t> late;
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
@@ -232,23 +241,30 @@ class Flexrr final : public WorkRule {
       if (worker.fenced || worker.units_given == 0) continue;
       if (worker.finished_at) {
         free += sights_[i].can_help ? 1 : 0;
+        delivered = std::max(delivered, *worker.finished_at);
       } else {
         late.push_back(i);
+        units_late += worker.units_given;
       }
     }
-    if (free == 0 || late.empty() || late.size() + fenced > most) return;
+    const bool many = late.size() + fenced > few;
+    if (free == 0 || late.empty() || (many && !view.exact)) return;
     const Duration usual = MedianUnitTime(view);
     const Duration delivery = Delivery(view);
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
-      const Duration again = usual * ((worker.units_given + free - 1) / free) + delivery;
+      const std::uint32_t units = many ? units_late : worker.units_given;
+      const Duration again = RunTime(worker, (units + free - 1) / free, usual) + delivery;
       const Duration due =
-          std::max(Computed(worker) ? 4 * delivery + usual
-                                    : (InHand(worker) + kStuckUnits - 1) * sights_[i].unit_time,
+          std::max(Computed(worker)
+                       ? 4 * delivery + usual
+                       : RunTime(worker, InHand(worker) + kStuckUnits - 1, sights_[i].unit_time),
                    kShortestStuck);
       const Time from = worker.parts.empty()
                             ? worker.progressed_at
                             : std::max(worker.progressed_at, worker.parts.back().ready_at);
+      // It may be an owner that is late with them all.
+      if (many && Computed(worker) && delivered <= from) continue;
       const Time until = from + due + again;
       if (view.now < until) {
         verdict->look_again = std::min(verdict->look_again, until);

@@ -51,7 +51,8 @@ void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Dura
         // What it was asked to give back will move, too.
         prospect.movable = worker.revoking ? worker.units_given - Begun(worker) : sight.movable;
         prospect.begun_end = prospect.helps_from =
-            std::max(view.now, sight.end - sight.unit_time * prospect.movable) + delivery;
+            std::max(view.now, sight.end - QueueTime(worker, prospect.movable, sight.unit_time)) +
+            delivery;
       }
     }
     prospects->push_back(prospect);

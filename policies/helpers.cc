@@ -37,7 +37,7 @@ Helpers::Group& Helpers::GroupOf(std::size_t worker) {
     const Sight& sight = (*sights_)[i];
     if (!sight.can_help) continue;
     group.any_idle = group.any_idle || sight.idle;
-    group.soonest = std::min(group.soonest, sight.end + sight.unit_time);
+    group.soonest = std::min(group.soonest, sight.end + sight.start_cost + sight.unit_time);
   }
   if (group.any_idle) return group;
   for (std::size_t i = first; i < last; ++i) {
@@ -59,7 +59,9 @@ std::vector<Helpers::Entry>& Helpers::HeapOf(std::size_t worker) {
   const auto [first, last] = Members(worker);
   for (std::size_t i = first; i < last; ++i) {
     const Sight& sight = (*sights_)[i];
-    if (sight.can_help) group.heap.push_back({sight.end + sight.unit_time, i});
+    if (sight.can_help) {
+      group.heap.push_back({sight.end + sight.start_cost + sight.unit_time, i});
+    }
   }
   std::make_heap(group.heap.begin(), group.heap.end());
   return group.heap;

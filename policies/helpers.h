@@ -20,6 +20,8 @@ struct Sight {
   std::uint32_t movable = 0;
   bool can_help = false;
   bool idle = false;  // can help, and has computed all that it holds
+  // Of a run, before the first unit that it is given: where none waits already.
+  Duration start_cost{};
 };
 
 // Helpers help the workers of their own group: neighbours by worker id. Workers are named by their

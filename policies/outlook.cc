@@ -1,16 +1,43 @@
 #include "policies/outlook.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 namespace lockstep::policies {
+
+std::optional<double> MedianRunCost(std::span<const WorkerView> workers) {
+  std::vector<double> costs;
+  for (const WorkerView& worker : workers) {
+    if (worker.run_cost) costs.push_back(*worker.run_cost);
+  }
+  if (costs.empty()) return std::nullopt;
+  const auto middle = costs.begin() + static_cast<std::ptrdiff_t>((costs.size() - 1) / 2);
+  std::nth_element(costs.begin(), middle, costs.end());
+  return std::max(*middle, 0.0);
+}
+
+// Guided runs are of at most the limit until twice that is left, then of a half of what is left.
+Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_time) {
+  const Duration computed = unit_time * units;
+  if (units == 0 || RunCostOf(worker) == 0) return computed;
+  const std::uint32_t most = worker.runs.units == 0 ? units : worker.runs.units;
+  std::uint32_t runs = (units + most - 1) / most;
+  if (worker.runs.guided) {
+    const std::uint32_t tail = std::min(2 * most, units);
+    runs = (units - tail + most - 1) / most + static_cast<std::uint32_t>(std::bit_width(tail));
+  }
+  return computed + FromSeconds(Seconds(unit_time) * RunCostOf(worker) * runs);
+}
 
 double Progressed(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return 1;
   double done = worker.units_done;
   if (unit_time > Duration{}) {
-    done +=
-        std::min(Seconds(now - worker.progressed_at) / Seconds(unit_time), InHand(worker) - 0.1);
+    const double in_hand = InHand(worker);
+    const double part =
+        Seconds(now - worker.progressed_at) / Seconds(RunTime(worker, InHand(worker), unit_time));
+    done += std::min(part * in_hand, in_hand - 0.1);
   }
   return done / worker.units_given;
 }

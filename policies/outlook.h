@@ -3,14 +3,35 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "base/time.h"
 #include "policies/policy.h"
 
 namespace lockstep::policies {
 
-// Time that one of its units takes now: the pace of this round, else what is known of it from
-// earlier rounds, else `otherwise`.
+// What one of its runs takes beside its units, in unit times; 0 where that is not known.
+inline double RunCostOf(const WorkerView& worker) {
+  return std::max(worker.run_cost.value_or(0), 0.0);
+}
+
+// The median over the workers of which it is known, and not below zero; what a run costs is much
+// the same for all, and one by itself is all noise.
+std::optional<double> MedianRunCost(std::span<const WorkerView> workers);
+
+// What the units of one of its runs take, and the run itself.
+inline Duration RunTime(const WorkerView& worker, std::uint32_t units, Duration unit_time) {
+  const Duration cost =
+      worker.run_cost ? FromSeconds(Seconds(unit_time) * RunCostOf(worker)) : Duration{};
+  return unit_time * units + cost;
+}
+
+// What so many units of its queue take, in as many runs as it computes them in.
+Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_time);
+
+// Time that one of its units takes now beside its run's cost: the pace of this round, else what is
+// known of it from earlier rounds, else `otherwise`.
 inline Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
   if (worker.pace > Duration{}) return worker.pace;
   return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
@@ -46,9 +67,9 @@ inline Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) 
   const std::uint32_t left = worker.units_given - worker.units_done;
   const std::uint32_t in_hand = InHand(worker);
   const Duration spent = now - worker.progressed_at;
-  const Duration usual = unit_time * in_hand;
+  const Duration usual = RunTime(worker, in_hand, unit_time);
   const Duration rest = spent > usual ? spent - usual : usual - spent;
-  return now + rest + unit_time * (left - in_hand);
+  return now + rest + QueueTime(worker, left - in_hand, unit_time);
 }
 
 }  // namespace lockstep::policies

@@ -2,18 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <optional>
 
-#include "policies/arrivals.h"
 #include "policies/outlook.h"
 #include "policies/waiting.h"
 
 namespace lockstep::policies {
 namespace {
 
-class Partial final : public ClosingRule {
+class Partial final : public ArrivalRule {
  public:
-  explicit Partial(const PartialOptions& options) : options_(options), arrivals_(options.window) {}
+  explicit Partial(const ArrivalOptions& options) : ArrivalRule(options, /*full_work=*/true) {}
 
   std::string_view name() const override { return "partial"; }
 
@@ -32,23 +31,12 @@ class Partial final : public ClosingRule {
                            : fmt::format("all {} workers with units finished", view.with_units);
       return verdict;
     }
-    if (deadline_ && !view.exact) JudgeLate(view, &verdict);
+    if (deadline() && !view.exact) JudgeLate(view, &verdict);
     if (!verdict.close && view.explain) verdict.reason = WaitingFor(view);
     return verdict;
   }
 
-  std::uint32_t Spare() const override {
-    return options_.workers - std::min(options_.workers, options_.min_contributors);
-  }
-
-  bool CanDoWithout(const RoundView& view) override {
-    return !view.exact && view.with_units >= std::max(options_.min_contributors, 1u);
-  }
-
-  void OnCommitted(const RoundView& view) override {
-    if (!view.exact) arrivals_.Add(view, true);
-    deadline_ = arrivals_.Deadline(options_.k);
-  }
+  bool CutsUnits() const override { return true; }
 
  private:
   static void Close(const RoundView& view, ClosingVerdict* verdict) {
@@ -59,32 +47,29 @@ class Partial final : public ClosingRule {
   // After the cut everybody still has the unit it is in. Who takes more than two of the usual ones
   // and a quarter of the round for it is left out.
   void JudgeLate(const RoundView& view, ClosingVerdict* verdict) {
-    const Time until = view.started + *deadline_;
+    const Time until = view.started + *deadline();
     if (view.now < until) {
       verdict->look_again = until;
       return;
     }
     if (!cut_at_) {
       cut_at_ = view.now;
-      patience_ = MedianUnitTime(view) * 2 + *deadline_ / 4;
+      patience_ = MedianUnitTime(view) * 2 + *deadline() / 4;
       verdict->cut = true;
-      verdict->reason = fmt::format("the deadline of {:.1f} ms", Seconds(*deadline_) * 1e3);
+      verdict->reason = fmt::format("the deadline of {:.1f} ms", Seconds(*deadline()) * 1e3);
     }
     const Time end = *cut_at_ + patience_;
     if (view.now < end) {
       verdict->look_again = end;
       return;
     }
-    if (view.finished < std::max(options_.min_contributors, 1u)) return;
+    if (view.finished < least()) return;
     Close(view, verdict);
     verdict->reason =
         fmt::format("{} of {} workers gave what they had after {:.1f} ms", view.finished,
                     view.with_units, Seconds(*cut_at_ - view.started) * 1e3);
   }
 
-  const PartialOptions options_;
-  Arrivals arrivals_;
-  std::optional<Duration> deadline_;
   RoundId round_{~0ull};
   Time started_;
   std::optional<Time> cut_at_;
@@ -93,7 +78,7 @@ class Partial final : public ClosingRule {
 
 }  // namespace
 
-std::unique_ptr<ClosingRule> MakePartial(const PartialOptions& options) {
+std::unique_ptr<ClosingRule> MakePartial(const ArrivalOptions& options) {
   return std::make_unique<Partial>(options);
 }
 

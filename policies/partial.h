@@ -5,20 +5,12 @@
 // comes again in a later round of the epoch.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
-#include "policies/policy.h"
+#include "policies/arrival_rule.h"
 
 namespace lockstep::policies {
 
-struct PartialOptions {
-  double k = 4;
-  std::uint32_t min_contributors = 1;
-  std::uint32_t workers = 1;  // of the job
-  std::uint32_t window = 20;  // rounds
-};
-
-std::unique_ptr<ClosingRule> MakePartial(const PartialOptions& options);
+std::unique_ptr<ClosingRule> MakePartial(const ArrivalOptions& options);
 
 }  // namespace lockstep::policies

@@ -4,8 +4,8 @@
 //
 //   LOCKSTEP_POLICY_PLUGIN(section, workers) { return lockstep::policies::Policy{...}; }
 //
-// once; examples/plugin/ is a complete one. It runs in the coordinator's process and in the
-// simulator, on one thread. It must be pure, as any policy.
+// once; examples/policy_plugin.cc is a complete one. It runs in the coordinator's process and in
+// the simulator, on one thread. It must be pure, as any policy.
 #pragma once
 
 #include <cstdint>

@@ -87,6 +87,8 @@ struct RoundView {
   std::uint64_t samples_planned = 0;
   std::span<const WorkerView>
       workers;  // members that had units at the start or were given some, by ascending worker id
+  // In an exact round: other live members that could be given units of it at once.
+  std::uint32_t idle = 0;
 };
 
 struct PartChoice {
@@ -118,6 +120,8 @@ class ClosingRule {
   // How many of the configured workers the rule can spare for a whole job; the default of
   // job.min_workers follows.
   virtual std::uint32_t Spare() const { return 0; }
+  // Whether it leaves out single units, so that a round is better cut into many.
+  virtual bool CutsUnits() const { return false; }
   // Called once for each committed round, with the view at its commit.
   virtual void OnCommitted(const RoundView& view) { (void)view; }
 };
@@ -147,6 +151,8 @@ class WorkRule {
                                            std::uint32_t units) = 0;
   // Called after each event of the round, before the closing rule.
   virtual WorkVerdict Judge(const RoundView& view) = 0;
+  // Whether units move or are shared out by speed, so that a round is better cut into many.
+  virtual bool PlacesUnits() const { return true; }
   virtual void OnCommitted(const RoundView& view) { (void)view; }
 };
 

@@ -13,8 +13,10 @@
 #include "policies/backup_auto.h"
 #include "policies/balance.h"
 #include "policies/deadline.h"
+#include "policies/epoch_end.h"
 #include "policies/flexrr.h"
 #include "policies/full.h"
+#include "policies/lasting.h"
 #include "policies/partial.h"
 #include "policies/runs.h"
 #include "policies/work_none.h"
@@ -88,7 +90,7 @@ FlexrrOptions FlexrrOf(const PolicySection& section) {
 }
 
 std::unique_ptr<WorkRule> MakeFlexrrRule(const PolicySection& section) {
-  return MakeFlexrr(FlexrrOf(section), MakeWorkNone());
+  return MakeFlexrr(FlexrrOf(section), MakeLastingShares({section.balance_hysteresis}));
 }
 
 std::unique_ptr<WorkRule> MakeBalanceRule(const PolicySection& section) {
@@ -212,6 +214,9 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers, P
   policy.local = local;
   policy.closing = std::move(*rule);
   policy.work = work->make(section);
+  if (closing->leaves_out && !work->moves && !local) {
+    policy.work = MakeEpochEnd(FlexrrOf(section), std::move(policy.work));
+  }
   if (closing->leaves_out || work->moves) policy.runs = MakeGuidedRuns();
   return policy;
 }

@@ -9,12 +9,17 @@
 #include <vector>
 
 #include "base/check.h"
+#include "policies/outlook.h"
 
 namespace lockstep::policies {
 namespace {
 
 // Of what a worker computes in a round, the longest first; the first is all of it at once.
-constexpr std::array kFractions = {1.0, 1.0 / 2, 1.0 / 4, 1.0 / 8};
+constexpr std::array kFractions = {1.0, 1.0 / 2, 1.0 / 4, 1.0 / 8, 1.0 / 16, 1.0 / 32};
+// Of a round: that much is anybody late at times, so where runs cost next to nothing they are
+// short.
+constexpr double kLeastLate = 0.02;
+constexpr double kUnknown = 1.0 / 8;  // where it is not known what a run costs
 constexpr double kMemory = 1.0 / 16;  // weight of a round in the running mean of surprises
 constexpr double kRecent = 1.0 / 2;   // and in that of a worker's lateness
 
@@ -25,7 +30,7 @@ class GuidedRuns final : public RunRule {
     LOCKSTEP_CHECK(members.size() == shares.size(), "{} shares of {} members", shares.size(),
                    members.size());
     std::vector<RunLimit> limits;
-    const std::optional<double> cost = RunCost(members);
+    const std::optional<double> cost = MedianRunCost(members);
     double rate = 0;  // units a second of all
     std::uint64_t units = 0;
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -47,7 +52,7 @@ class GuidedRuns final : public RunRule {
 
   void OnCommitted(const RoundView& view) override {
     ++rounds_;
-    const double cost = RunCost(view.workers).value_or(0);
+    const double cost = MedianRunCost(view.workers).value_or(0);
     // A worker's share as one run, in seconds.
     struct Whole {
       std::size_t worker;
@@ -114,18 +119,6 @@ class GuidedRuns final : public RunRule {
     return seconds > 0 ? seconds : Seconds(worker.unit_time_mean);
   }
 
-  // Beside its units, in unit times: the median of the workers'.
-  static std::optional<double> RunCost(std::span<const WorkerView> workers) {
-    std::vector<double> costs;
-    for (const WorkerView& worker : workers) {
-      if (worker.run_cost) costs.push_back(*worker.run_cost);
-    }
-    if (costs.empty()) return std::nullopt;
-    const auto middle = costs.begin() + static_cast<std::ptrdiff_t>((costs.size() - 1) / 2);
-    std::nth_element(costs.begin(), middle, costs.end());
-    return *middle;
-  }
-
   // Of so many units in guided runs of at most `most`: full ones until two of them are left, then
   // halves.
   static double CountRuns(double units, double most) {
@@ -141,10 +134,10 @@ class GuidedRuns final : public RunRule {
     // Of whom nothing is known, or has come: a unit, so that something will.
     if (rounds_ == 0 || State(worker).silent) return {1, true};
     if (!cost) {
-      const double most = std::max(2.0, std::round(kFractions.back() * quota));
+      const double most = std::max(2.0, std::round(kUnknown * quota));
       return {static_cast<std::uint32_t>(most), true};
     }
-    const double late = State(worker).late + surprise_;
+    const double late = std::max(State(worker).late + surprise_, kLeastLate);
     RunLimit best;
     double least = 0;
     for (const double fraction : kFractions) {

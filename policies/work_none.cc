@@ -20,6 +20,7 @@ class WorkNone final : public WorkRule {
   }
 
   WorkVerdict Judge(const RoundView&) override { return {}; }
+  bool PlacesUnits() const override { return false; }
 };
 
 }  // namespace

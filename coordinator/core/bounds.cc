@@ -13,6 +13,8 @@ constexpr double kDigestBytesPerSecond = 100e6;
 
 }  // namespace
 
+// The slowest path, as a round waits for the last of its members. Where nothing was measured
+// nothing is assumed, and the first rounds have what the time-out alone gives them.
 void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_second) {
   exchange_.reset();
   if (slowest_bytes_per_second <= 0) return;
@@ -30,21 +32,27 @@ Duration Bounds::OfOwner(const RecentLatency& latency, Duration least) const {
   return std::max({kLeastPublication, timeout_ / 4, 2 * exchange_.value_or(Duration{})});
 }
 
+// Well before an owner is blamed, so that the second one has a chance to be in time; late enough
+// that it seldom makes what nobody needs.
 std::optional<Duration> Bounds::Hedge() const {
   const auto usual = publication_.Median();
   if (!usual) return std::nullopt;
   return std::min(kTimesUsualToHedge * *usual + kLeastToHedge, Publication());
 }
 
+// Whatever moves bulk shares the links with rounds, so what a whole round lately took is the
+// measure of all of it.
 Duration Bounds::OfBulk(int timeouts) const {
   const Duration usual = application_.Median().value_or(exchange_.value_or(Duration{}));
   return std::max(timeouts * timeout_, kTimesUsual * usual);
 }
 
+// Evaluation has the time that training leaves, so a chunk may well take as long as a time-out.
 Duration Bounds::EvaluationChunk() const {
   return std::max(timeout_, kTimesUsual * evaluation_.Median().value_or(Duration{}));
 }
 
+// It is taken once, so there is nothing usual to go by, but the size.
 Duration Bounds::FinalDigest(std::uint64_t parameter_bytes) const {
   return std::max(timeout_,
                   FromSeconds(static_cast<double>(parameter_bytes) / kDigestBytesPerSecond));

@@ -14,25 +14,35 @@
 
 namespace lockstep::coordinator {
 
-// The median of the latest samples: robust against the very stalls that bounds are for.
+// The median of the latest samples: robust against the very stalls that bounds are for. It is asked
+// for several times with each message, so it is kept at hand.
 class RecentLatency {
  public:
   void Add(Duration sample) {
     LOCKSTEP_CHECK(sample >= Duration{}, "something took less than no time");
+    if (count_ == samples_.size()) {
+      auto* const oldest = std::lower_bound(sorted_.begin(), End(), samples_[next_]);
+      std::move(oldest + 1, End(), oldest);
+      --count_;
+    }
+    auto* const at = std::upper_bound(sorted_.begin(), End(), sample);
+    std::move_backward(at, End(), End() + 1);
+    *at = sample;
+    ++count_;
     samples_[next_] = sample;
     next_ = (next_ + 1) % samples_.size();
-    count_ = std::min(count_ + 1, samples_.size());
   }
   std::optional<Duration> Median() const {
     if (count_ == 0) return std::nullopt;
-    auto sorted = samples_;
-    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(count_ / 2);
-    std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(count_));
-    return *middle;
+    return sorted_[count_ / 2];
   }
 
  private:
-  std::array<Duration, 63> samples_{};
+  Duration* End() { return sorted_.data() + count_; }
+
+  // Invariant: the first `count_` of `sorted_` are those of `samples_`, ascending.
+  std::array<Duration, 63> samples_{};  // as they came
+  std::array<Duration, 63> sorted_{};
   std::size_t next_ = 0;
   std::size_t count_ = 0;
 };
@@ -72,6 +82,9 @@ class Bounds {
   // --- silence: each sign that a thing gets on begins the bound anew
   // Nobody has published or applied the last round any more.
   Duration LastRound() const { return OfBulk(1); }
+  // Nobody is live, and one that may have the parameters has not said so. There is nothing left to
+  // lose by waiting, and its answer may be on a slow way.
+  Duration Survivor() const { return OfBulk(1); }
   // Nobody publishes or applies a round any more, or answers who holds it, though all are heard.
   Duration Stuck() const { return OfBulk(6); }
   // A live member has not applied a closed round, nor finished a unit.

@@ -86,6 +86,7 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
   LOCKSTEP_CHECK(std::ranges::binary_search(checkpoint.voters, *writer),
                  "worker {} writes a checkpoint and has no vote", writer->worker);
   checkpoint.last_piece = job_->now;
+  // What describes the state is noted with the commit; the totals follow when the round is closed.
   checkpoint.closed = closed_ == commit.round;
   checkpoint.state.totals = job_->totals;
   checkpoint.state.next_round = commit.round.Next();
@@ -192,8 +193,7 @@ void Checkpointer::SaveIfPossible() {
     job_->Log(LogLevel::kWarning,
               "worker {}: its state after round {} differs from the majority's, it catches up",
               id.worker, checkpoint.round);
-    job_->PutBehind(*member, "its state differs from the majority's");
-    member->outvoted = true;
+    job_->PutInDoubt(*member, "its state differs from the majority's");
   }
   if (checkpoint.digest.Digest() != *confirmed) {
     return NotKept("it is not what a majority of the members has");
@@ -278,6 +278,21 @@ void Checkpointer::Drop() {
   LOCKSTEP_CHECK(current_, "no checkpoint to drop");
   if (current_->any) job_->out->push_back(DropCheckpoint{current_->round});
   current_.reset();
+}
+
+void Checkpointer::CheckInvariants() const {
+  LOCKSTEP_CHECK(distrusted_.size() <= job_->members.slots(), "I7: {} writers are distrusted",
+                 distrusted_.size());
+  if (!current_) return;
+  LOCKSTEP_CHECK(
+      current_->offset <= job_->parameter_bytes() && current_->tensor <= job_->state_tensors,
+      "a checkpoint of more than its tensors");
+  LOCKSTEP_CHECK(!current_->saving || (current_->closed && current_->complete),
+                 "the checkpoint after round {} is saved before it is one", current_->round);
+  for (const auto& [id, digest] : current_->votes) {
+    LOCKSTEP_CHECK(std::ranges::binary_search(current_->voters, id),
+                   "I1: worker {} confirms a checkpoint and was not there", id.worker);
+  }
 }
 
 // The job ends without it: no piece of it stays in the run directory.

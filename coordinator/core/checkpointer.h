@@ -47,6 +47,8 @@ class Checkpointer {
   bool running() const { return current_.has_value(); }
   void GiveUp();
 
+  void CheckInvariants() const;
+
  private:
   // Invariants: `digest` and `finite` are of the bytes that were handed on, in order, up to
   // (tensor, offset); votes are only of voters; saving only when closed, complete and confirmed. A
@@ -82,7 +84,10 @@ class Checkpointer {
   // been there is none. At most one for each slot.
   std::set<MemberId> distrusted_;
   std::optional<Current> current_;
+  // The newest one. A round's last commit may be sent again when it is closed, with a new writer.
   std::optional<RoundId> closed_;
+  // The newest checkpoint of which it is known whether it is on disk, and what is wrong with it.
+  // The job's end waits for that of its last round.
   std::optional<RoundId> decided_;
   std::string decided_error_;
 };

@@ -15,6 +15,7 @@ bool Job::HasQuorum() {
   return enough;
 }
 
+// Names those that are missing: it is what somebody has to start.
 std::string Job::QuorumText() const {
   std::string missing;
   for (const Member& member : members.all()) {
@@ -34,6 +35,13 @@ double Job::ScheduledRate(double position) const {
   const std::uint64_t total =
       config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
   return LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
+}
+
+std::string OtherProtocol(const msg::Hello& hello) {
+  if (hello.protocol == kProtocolVersion) return {};
+  return fmt::format(
+      "this coordinator speaks version {} of the protocol, the worker (version {}) speaks {}",
+      kProtocolVersion, hello.version, hello.protocol);
 }
 
 }  // namespace lockstep::coordinator

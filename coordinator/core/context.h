@@ -69,6 +69,7 @@ struct Job {
   std::uint32_t state_tensors = 0;
   std::vector<TensorInfo> tensors;
   std::vector<std::string> state_names;
+  std::string initial_digest;
   std::string agreed_by;  // for people: "2 of 3 workers", "the checkpoint"
   // Of closed rounds only: what a resumed job goes on with (I2).
   Totals totals;
@@ -127,12 +128,18 @@ struct Job {
     Evict(member, reason);
     leaving.back().disconnected = true;
   }
-  // Its parameters are in doubt: it is not live from now on, and catches up when it is heard.
+  // It is not live from now on, and catches up when it is heard. What it was last known to have it
+  // still has, unless it is in doubt.
   void PutBehind(Member& member, std::string reason) {
     if (member.state == MemberState::kBehind || !member.connected()) return;
     LOCKSTEP_CHECK(behind.size() < members.slots(), "I7: {} members are put behind", behind.size());
     members.SetState(member, MemberState::kBehind, now);
     behind.push_back({member.id, std::move(reason)});
+  }
+  // Its parameters are not, or may not be, those that everybody has.
+  void PutInDoubt(Member& member, std::string reason) {
+    PutBehind(member, std::move(reason));
+    member.in_doubt = member.state == MemberState::kBehind;
   }
   void Ping(const Member& member) {
     Send(member, msg::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
@@ -158,5 +165,8 @@ struct Job {
     if (!failure) failure = std::move(reason);
   }
 };
+
+// Why nobody who says this Hello can be in any job of this coordinator; empty: it can.
+std::string OtherProtocol(const msg::Hello& hello);
 
 }  // namespace lockstep::coordinator

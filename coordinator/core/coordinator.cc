@@ -27,16 +27,6 @@ constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr std::size_t kMemberStates = 7;
 
-// Four for each worker, where nothing is configured: enough that moving one is a fine correction.
-std::uint32_t UnitsPerRound(const StartParameters& start) {
-  const JobSection& job = start.config.job;
-  const PolicySection& policy = start.config.policy;
-  const std::uint64_t each = policy.local() ? std::max(4u, policy.local_steps) : 4;
-  const auto units = static_cast<std::uint32_t>(
-      job.units > 0 ? job.units : std::min<std::uint64_t>(each * start.workers, job.global_batch));
-  return std::min(units, job.global_batch);
-}
-
 }  // namespace
 
 // All that a config can be wrong about is said here, before anybody connects.
@@ -69,6 +59,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
                       state.next_round, state.sampler.epoch));
     }
   }
+  // A job that says nothing begins with all but those that its closing rule can do without, so that
+  // no round has to be closed over fewer than it was meant for.
   const std::uint32_t spare = std::min(policy->closing->Spare(), parameters.workers - 1);
   const std::uint32_t min_workers =
       job.min_workers > 0 ? job.min_workers : parameters.workers - spare;
@@ -200,6 +192,7 @@ void Coordinator::AdvanceRounds() {
       case Decision::Kind::kOpenAgain:
         rounds_.OpenAgain();
         break;
+      // The open round was abandoned, so its committed one has become the last.
       case Decision::Kind::kSendAgain:
         ending_.SendLastAgain();
         break;
@@ -256,7 +249,8 @@ void Coordinator::TakeOut() {
 
 // The last live member may be gone while one that copied from it is level already, or one that was
 // put behind for its silence has applied the round, and its message is on the way: then the job has
-// lost nothing.
+// lost nothing. If all that is left is somebody who has the rounds before, only the last one is
+// lost, and that is computed again.
 bool Coordinator::AwaitsLevel() {
   if (job_.phase != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
     nobody_live_since_.reset();
@@ -267,8 +261,13 @@ bool Coordinator::AwaitsLevel() {
     return false;
   }
   if (!nobody_live_since_) nobody_live_since_ = job_.now;
+  joining_.AskBehind();
   const bool hope = joining_.MayBecomeLevel() || joining_.MayBeBelieved();
-  if (hope && job_.now < *nobody_live_since_ + job_.bounds.Answer()) return true;
+  if (hope && job_.now < *nobody_live_since_ + job_.bounds.Survivor()) return true;
+  if (joining_.BelieveBefore()) {
+    nobody_live_since_.reset();
+    return false;
+  }
   job_.Fail(
       "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
   return false;
@@ -323,8 +322,8 @@ void Coordinator::BeginTraining() {
   StartRounds();
 }
 
-// With a checkpoint: once all have it.
-// All that were formed are live from now on, and have the same parameters.
+// With a checkpoint: once all have it. All that were formed are live from now on, and have the same
+// parameters.
 void Coordinator::StartRounds() {
   if (rounds_.begun() || streams_.busy()) return;
   std::uint32_t count = 0;
@@ -334,7 +333,7 @@ void Coordinator::StartRounds() {
     ++count;
   }
   if (count == 0) return job_.Fail("all workers left before the first round");
-  const std::uint32_t units = UnitsPerRound(job_.start);
+  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy);
   const std::uint32_t batch = job_.start.config.job.global_batch;
   // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
   // so that rounds.jsonl is one sequence over all runs.
@@ -382,6 +381,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           if (lockstep::Status status = on(admission_)(m); !status) return status;
           return from.leaving ? lockstep::Status() : slowdowns_.OnReady(from, m.slowdowns);
         } else if constexpr (std::is_same_v<M, msg::Reached>) {
+          // Each counts for itself who reaches whom: newcomers, links made again, a job that forms.
           if (lockstep::Status status = on(joining_)(m); !status) return status;
           if (lockstep::Status status = on(relinking_)(m); !status) return status;
           return on(formation_)(m);
@@ -393,6 +393,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           return on(relinking_)(m);
         } else if constexpr (std::is_same_v<M, msg::Applied>) {
+          // Said again, or of a round that it has not followed, it has no snapshot to evaluate.
           const RoundId before = from.next;
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);
@@ -431,6 +432,7 @@ void Coordinator::On(const StopRequested& event) {
   if (job_.phase == Phase::kTraining) rounds_.StopSoon(job_.now + job_.timeout / 2);
 }
 
+// In the same step: whoever asked waits for it.
 void Coordinator::Reply(const Result<std::string>& outcome) {
   job_.out->push_back(outcome.ok() ? Answer{true, *outcome}
                                    : Answer{false, outcome.error().message});
@@ -492,6 +494,7 @@ void Coordinator::EndIfShort() {
       job_.members.CountLive(), job_.min_workers, missing, job_.start.config.job.join_timeout_s));
 }
 
+// The time that those who are missing have to come.
 Time Coordinator::ShortUntil() const {
   return short_since_ ? *short_since_ + FromSeconds(job_.start.config.job.join_timeout_s) : kNever;
 }
@@ -516,7 +519,7 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
 Time Coordinator::NextDeadline() const {
   if (job_.now < reading_until_) return reading_until_;
   if (nobody_live_since_) {
-    return std::min(liveness_.NextDeadline(), *nobody_live_since_ + job_.bounds.Answer());
+    return std::min(liveness_.NextDeadline(), *nobody_live_since_ + job_.bounds.Survivor());
   }
   return std::min({liveness_.NextDeadline(), formation_.NextDeadline(), rounds_.NextDeadline(),
                    ending_.NextDeadline(), ShortUntil()});
@@ -586,9 +589,8 @@ JobStatus Coordinator::Status(Time now) const {
   return status;
 }
 
-// The members' table against a recount, the queues against their bounds, then the rounds. Parts
-// with a state of their own that nothing else repeats (evaluation, checkpoint) check it where they
-// change it.
+// The members' table against a recount, the queues against their bounds, then the parts that keep
+// an account: rounds, evaluation, checkpoints.
 void Coordinator::CheckInvariants() const {
   if (finished()) return;
   std::array<std::uint32_t, kMemberStates> counts{};
@@ -611,13 +613,15 @@ void Coordinator::CheckInvariants() const {
   LOCKSTEP_CHECK(job_.min_workers >= 1 && job_.min_workers <= job_.start.workers,
                  "I5: a quorum of {} among {} workers", job_.min_workers, job_.start.workers);
   rounds_.CheckInvariants();
+  evaluation_.CheckInvariants();
+  checkpointer_.CheckInvariants();
 }
 
 // I7: computed from the config alone, so that an operator knows them before the first worker comes.
 std::vector<std::string> Coordinator::Bounds() const {
   const std::uint64_t workers = job_.start.workers;
   const std::uint64_t batch = job_.start.config.job.global_batch;
-  const std::uint64_t units = UnitsPerRound(job_.start);
+  const std::uint64_t units = MostUnits(job_.start);
   return {
       fmt::format("members: {} slots (--workers)", workers),
       fmt::format("connections without a Hello: {} (2 * workers + 16)", admission_.Bound()),

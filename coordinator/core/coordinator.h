@@ -64,7 +64,7 @@ class Coordinator {
   std::vector<std::string> Bounds() const;
 
  private:
-  // Of the last closed round, for the status.
+  // Of the last closed round, for the status: nothing that decides looks at it.
   struct LastClosed {
     double commit = 0;
     double samples_per_second = 0;  // weighted mean
@@ -113,6 +113,8 @@ class Coordinator {
   Result<std::string> RequestPolicy(const std::string& name);
   void ExchangePolicy();
 
+  // In the order in which they may rely on each other: a part is handed those before it and never
+  // hears of those behind it. What concerns several of them is decided here.
   Job job_;
   Admission admission_;
   Formation formation_;
@@ -131,6 +133,7 @@ class Coordinator {
   std::optional<policies::Policy> next_policy_;
   std::optional<Time> short_since_;        // see EndIfShort
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel
+  // Somebody wants an end, or the disk is full: the open round is to be the last one.
   bool stopping_ = false;
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time

@@ -35,7 +35,8 @@ void Ending::Advance() {
       if (!checkpointer_->IsDecided(last->round())) return;  // else there is none
     }
     if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
-    SayFinish();
+    deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
+    SayFinish(reason_, /*failed=*/false);
   }
   // Who does not say its digest in time has no vote; that alone is no difference.
   for (const Member& member : job_->members.all()) {
@@ -47,6 +48,7 @@ void Ending::Advance() {
     return Finish(JobOutcome::kFailed,
                   "the members' final parameters differ and no majority agrees");
   }
+  // A job that ends without its last checkpoint has lost what it was run for, if that was asked.
   const CommittedRound* last = rounds_->committed();
   if (last != nullptr && checkpointer_->IsDecided(last->round()) &&
       !checkpointer_->decided_error().empty()) {
@@ -76,15 +78,14 @@ bool Ending::OthersCatchUp() const {
 }
 
 // From now on nobody computes anything but the digest of what it has.
-void Ending::SayFinish() {
-  LOCKSTEP_CHECK(begun_ && !finishing_, "all are told to finish twice");
+void Ending::SayFinish(const std::string& reason, bool failed) {
+  LOCKSTEP_CHECK(!finishing_, "all are told to finish twice");
   finishing_ = true;
-  deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
   std::vector<MemberId> all;
   for (const Member& member : job_->members.all()) {
     if (member.connected()) all.push_back(member.id);
   }
-  job_->Send(all, msg::Finish{reason_, false});
+  job_->Send(all, msg::Finish{reason, failed});
 }
 
 // Of another round than the last one a digest says nothing; its sender was still behind.
@@ -100,6 +101,8 @@ Status Ending::On(Member& from, const msg::Final& message) {
 bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
   std::map<std::string, std::size_t> votes;
   for (const auto& [id, value] : digests_) ++votes[value];
+  LOCKSTEP_CHECK(digests_.size() <= job_->members.slots(), "I7: {} final digests of {} slots",
+                 digests_.size(), job_->members.slots());
   for (const auto& [value, count] : votes) {
     if (2 * count > digests_.size()) *digest = value;
   }
@@ -114,13 +117,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   if (job_->phase == Phase::kFinished) return;
   evaluation_->GiveUp("the job ends");
   checkpointer_->GiveUp();
-  if (!finishing_) {
-    std::vector<MemberId> all;
-    for (const Member& member : job_->members.all()) {
-      if (member.connected()) all.push_back(member.id);
-    }
-    job_->Send(all, msg::Finish{reason, outcome == JobOutcome::kFailed});
-  }
+  if (!finishing_) SayFinish(reason, outcome == JobOutcome::kFailed);
   JobResult result;
   result.outcome = outcome;
   result.reason = reason;
@@ -133,6 +130,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     result.test_accuracy = evaluated->accuracy;
     result.test_loss = evaluated->loss;
   }
+  result.dataset_digest = job_->dataset_digest;
   Agree(&result.params_digest, &result.digest_differs);
   for (const WorkerId worker : result.digest_differs) {
     job_->Log(LogLevel::kWarning, "the final parameters of worker {} differ from the majority's",
@@ -155,6 +153,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
                                                        : "compute";
     result.stragglers.push_back({member.id.worker, sum, avoided, kind});
   }
+  // The worst first, since it is read from the top.
   std::stable_sort(result.stragglers.begin(), result.stragglers.end(),
                    [](const StragglerRecord& a, const StragglerRecord& b) {
                      return a.held_up_seconds + a.would_have_held_up_seconds >

@@ -40,7 +40,7 @@ class Ending {
   void Finish(JobOutcome outcome, const std::string& reason);
 
  private:
-  void SayFinish();
+  void SayFinish(const std::string& reason, bool failed);
   // Somebody who was left behind is copying what the job ended with.
   bool OthersCatchUp() const;
   bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
@@ -49,13 +49,14 @@ class Ending {
   Pipeline* rounds_;
   Evaluation* evaluation_;
   Checkpointer* checkpointer_;
+  // What the job will have come to if nothing goes wrong by then.
   JobOutcome outcome_ = JobOutcome::kCompleted;
   std::string reason_;
   bool begun_ = false;
   bool finishing_ = false;  // Finish is sent
   Time deadline_;
   Time copied_by_ = kNever;  // who has not copied the last parameters by then ends without
-  std::map<MemberId, std::string> digests_;
+  std::map<MemberId, std::string> digests_;  // of the parameters after the last round
 };
 
 }  // namespace lockstep::coordinator

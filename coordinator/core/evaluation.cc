@@ -73,6 +73,7 @@ void Evaluation::Give(Member& member) {
   if (evaluation.next < evaluation.chunks.size()) {
     chunk = &evaluation.chunks[evaluation.next++];
   } else {
+    // To another one than has it: that one was silent with it.
     for (Chunk& candidate : evaluation.chunks) {
       const bool stuck =
           !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now;
@@ -101,6 +102,7 @@ Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
       message.correct > message.range.size()) {
     return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   }
+  // One that was given out twice counts once, whoever was first: the snapshots are the same (I1).
   if (!chunk->done) {
     chunk->done = true;
     if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now - chunk->given);
@@ -160,6 +162,25 @@ void Evaluation::GiveToIdle() {
     Member* member = job_->members.Find(id);
     if (member != nullptr && !Busy(id)) Give(*member);
   }
+}
+
+void Evaluation::CheckInvariants() const {
+  if (!current_) return;
+  std::size_t left = 0;
+  std::uint64_t end = 0;
+  for (const Chunk& chunk : current_->chunks) {
+    LOCKSTEP_CHECK(chunk.range.from == end && chunk.range.size() > 0,
+                   "samples [{}, {}) of the test set follow on {}", chunk.range.from,
+                   chunk.range.to, end);
+    end = chunk.range.to;
+    left += chunk.done ? 0 : 1;
+  }
+  LOCKSTEP_CHECK(end == job_->test_samples, "{} samples of {} are evaluated", end,
+                 job_->test_samples);
+  LOCKSTEP_CHECK(left == current_->left, "{} chunks are to be evaluated, not {}", left,
+                 current_->left);
+  LOCKSTEP_CHECK(current_->chunks.size() <= kChunksPerMember * job_->members.slots(),
+                 "I7: {} chunks of the test set", current_->chunks.size());
 }
 
 // Said, because a number that people wait for does not come.

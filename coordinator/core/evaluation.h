@@ -35,6 +35,8 @@ class Evaluation {
   bool running() const { return current_.has_value(); }
   const std::optional<EvaluationRecord>& last() const { return last_; }
 
+  void CheckInvariants() const;
+
  private:
   // Invariant: counted once, when the first result for it comes.
   struct Chunk {
@@ -63,7 +65,7 @@ class Evaluation {
   bool Busy(const MemberId& member) const;
 
   Job* job_;
-  std::uint32_t ids_ = 0;
+  std::uint32_t ids_ = 0;  // never given twice: a late result names what it is of
   std::optional<Current> current_;
   std::optional<EvaluationRecord> last_;
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/ini.h"
+#include "coordinator/http/live_page.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -70,11 +71,34 @@ HttpAnswer HttpRequests::Answer(Time now, const HttpRequest& request) {
     return Change(now, request);
   }
   const bool has_nonces = proof_ && target == "/nonce";
-  if (target != "/status" && target != "/" && !has_nonces)
-    return HttpError(404, "try /status, /slowdown, /policy, /drain");
+  const std::string path = target.substr(0, target.find('?'));
+  const bool is_known = target == "/" || target == "/status" || target == "/metrics" ||
+                        path == "/rounds" || has_nonces;
+  if (!is_known)
+    return HttpError(404, "try /, /status, /rounds, /metrics, /slowdown, /policy, /drain");
   if (request.method != "GET") return HttpError(405, "GET it");
+  if (target == "/") {
+    return {200, std::string(LivePage()), "text/html; charset=utf-8",
+            std::string(LivePageSecurityPolicy())};
+  }
+  if (target == "/metrics")
+    return {200, handlers_.metrics(), "text/plain; version=0.0.4; charset=utf-8"};
+  if (path == "/rounds") return Rounds(target.substr(path.size()));
   if (has_nonces) return {200, Dump({{"nonce", proof_->Nonce(now)}})};
   return {200, handlers_.status()};
+}
+
+// "?after=17", or nothing.
+HttpAnswer HttpRequests::Rounds(const std::string& query) const {
+  constexpr std::string_view kAfter = "?after=";
+  std::int64_t after = -1;
+  if (!query.empty()) {
+    const std::string number = query.starts_with(kAfter) ? query.substr(kAfter.size()) : "";
+    const auto [end, failed] = std::from_chars(number.data(), number.data() + number.size(), after);
+    if (number.empty() || failed != std::errc() || end != number.data() + number.size())
+      return HttpError(400, "/rounds?after=ROUND, a whole number");
+  }
+  return {200, handlers_.rounds(after)};
 }
 
 HttpAnswer HttpRequests::Change(Time now, const HttpRequest& request) {

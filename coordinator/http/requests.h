@@ -1,7 +1,9 @@
-// What the HTTP interface answers: GET /status, GET /nonce, and the changes POST /slowdown, POST
-// /policy and POST /drain. No sockets. docs/operations.md describes it for users.
+// What the HTTP interface answers: GET / (the live page), /status, /rounds, /metrics and /nonce,
+// and the changes POST /slowdown, POST /policy and POST /drain. No sockets. docs/operations.md
+// describes it for users.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -26,13 +28,18 @@ struct HttpRequest {
 
 struct HttpAnswer {
   unsigned status = 200;
-  std::string body;  // JSON
+  std::string body;
+  std::string type = "application/json";
+  std::string security_policy = {};  // of a page
 };
 
 class HttpRequests {
  public:
   struct Handlers {
-    std::function<std::string()> status;                  // JSON
+    std::function<std::string()> status;   // JSON
+    std::function<std::string()> metrics;  // coordinator/record/metrics.h
+    // JSON: closed rounds after that one; coordinator/record/recent_rounds.h.
+    std::function<std::string(std::int64_t after)> rounds;
     std::function<Result<std::string>(Event event)> ask;  // a change
   };
   // With `proof` every change has to prove the secret. `host_names`: of this host, beside
@@ -47,6 +54,7 @@ class HttpRequests {
   HttpAnswer Answer(Time now, const HttpRequest& request);
 
  private:
+  HttpAnswer Rounds(const std::string& query) const;
   HttpAnswer Change(Time now, const HttpRequest& request);
   bool IsOurName(const std::string& host) const;
 

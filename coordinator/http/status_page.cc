@@ -108,8 +108,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     answered_ = true;
     response_.version(11);
     response_.result(answer.status);
-    response_.set(http::field::content_type, "application/json");
+    response_.set(http::field::content_type, answer.type);
     response_.set(http::field::cache_control, "no-store");
+    response_.set("X-Content-Type-Options", "nosniff");
+    if (!answer.security_policy.empty())
+      response_.set("Content-Security-Policy", answer.security_policy);
     response_.keep_alive(false);
     response_.body() = std::move(answer.body);
     response_.prepare_payload();

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 #include <vector>
+
+#include "base/ini.h"
 
 namespace lockstep::coordinator {
 
@@ -21,6 +24,12 @@ PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool map
 }
 
 namespace {
+
+// What they begin with matters where they begin: once the first round is committed, who joins gets
+// the job's own (Joining).
+bool BeginsAlike(const Job& job, const msg::Ready& a, const std::string& initial_digest) {
+  return job.start.resume.has_value() || a.initial_digest == initial_digest;
+}
 
 std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.dataset_digest != job.dataset_digest) {
@@ -50,6 +59,9 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
     return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
                        job.agreed_by, name(job.tensors));
   }
+  if (!job.agreed && !BeginsAlike(job, ready, job.initial_digest)) {
+    return BeginsOtherwise(job, worker);
+  }
   if (ready.state_names != job.state_names) {
     return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
                        InWords(ready.state_names), job.agreed_by, InWords(job.state_names));
@@ -67,6 +79,13 @@ bool SameData(const msg::Ready& a, const msg::Ready& b) {
 
 }  // namespace
 
+std::string BeginsOtherwise(const Job& job, WorkerId worker) {
+  return fmt::format(
+      "worker {} begins with other parameters than {}: let all draw them from one seed or read "
+      "them from one file",
+      worker, job.agreed_by);
+}
+
 bool AgreeOnData(Job* job) {
   if (job->agreed) return true;
   std::vector<std::vector<Member*>> camps;  // each of one mind
@@ -75,7 +94,8 @@ bool AgreeOnData(Job* job) {
     if (!member.connected() || member.state != MemberState::kReady) continue;
     ++ready;
     const auto same = std::ranges::find_if(camps, [&](const std::vector<Member*>& camp) {
-      return SameData(camp.front()->ready, member.ready);
+      return SameData(camp.front()->ready, member.ready) &&
+             BeginsAlike(*job, member.ready, camp.front()->ready.initial_digest);
     });
     if (same == camps.end()) {
       camps.push_back({&member});
@@ -93,6 +113,7 @@ bool AgreeOnData(Job* job) {
   job->state_tensors = theirs.state_tensors;
   job->tensors = theirs.tensors;
   job->state_names = theirs.state_names;
+  job->initial_digest = theirs.initial_digest;
   job->agreed_by = fmt::format("{} of {} workers", largest->size(), ready);
   const bool majority = 2 * largest->size() > ready;
   for (const std::vector<Member*>& camp : camps) {
@@ -127,23 +148,42 @@ void Admission::Refuse(ConnectionId connection, std::string reason, bool try_aga
   job_->out->push_back(Close{connection, std::move(reason)});
 }
 
+std::string Admission::OtherSettings(const msg::Hello& hello) const {
+  if (hello.settings.empty() || settings_.empty() || hello.settings == settings_) return {};
+  std::istringstream theirs(hello.settings);
+  std::istringstream ours(settings_);
+  std::string says = "nothing more";
+  std::string said = "nothing more";
+  for (std::string a, b;;) {
+    const bool more = static_cast<bool>(std::getline(theirs, a));
+    const bool also = static_cast<bool>(std::getline(ours, b));
+    if (!more && !also) break;
+    if (more == also && a == b) continue;
+    if (more) says = Quoted(a);
+    if (also) said = Quoted(b);
+    break;
+  }
+  return fmt::format("its program says {} of the job where that of the first worker said {}", says,
+                     said);
+}
+
 void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message) {
   const msg::Hello* hello = std::get_if<msg::Hello>(&message);
   if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
-  if (hello->protocol != kProtocolVersion) {
-    return Refuse(connection, fmt::format("this coordinator speaks version {} of the protocol, the "
-                                          "worker (version {}) speaks {}",
-                                          kProtocolVersion, hello->version, hello->protocol));
-  }
+  if (std::string other = OtherProtocol(*hello); !other.empty())
+    return Refuse(connection, std::move(other));
   if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) {
     return Refuse(connection, "the job is ending", true);
   }
+  if (std::string difference = OtherSettings(*hello); !difference.empty())
+    return Refuse(connection, std::move(difference));
   Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now);
   if (member == nullptr) {
     return Refuse(connection,
                   fmt::format("all {} workers of the job are there", job_->start.workers), true);
   }
   member->hello = *hello;
+  if (settings_.empty()) settings_ = hello->settings;
   member->address = strangers_[connection].address;
   strangers_.erase(connection);
   job_->Log(LogLevel::kInfo, "worker {} (incarnation {}) joins from {}, host {}, pid {}, {}",
@@ -162,6 +202,14 @@ Status Admission::On(Member& from, const msg::Ready& message) {
   }
   if (message.train_samples == 0 || message.parameter_count == 0) {
     job_->Evict(from, "it has no training samples or no parameters", true);
+    return {};
+  }
+  const std::string& wanted = job_->start.config.data.digest;
+  if (!wanted.empty() && message.dataset_digest != wanted) {
+    job_->Evict(from,
+                fmt::format("the data of worker {} have the digest {}, data.digest is {}",
+                            from.id.worker, message.dataset_digest, wanted),
+                true);
     return {};
   }
   if (job_->agreed) {

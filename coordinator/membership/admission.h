@@ -18,7 +18,7 @@ namespace lockstep::coordinator {
 
 class Admission {
  public:
-  explicit Admission(Job* job) : job_(job) {}
+  explicit Admission(Job* job) : job_(job), settings_(job->start.program_settings) {}
 
   void OnConnected(ConnectionId connection, std::string address);
   bool Waits(ConnectionId connection) const { return strangers_.contains(connection); }
@@ -37,8 +37,12 @@ class Admission {
     Time since;
   };
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
+  // How the settings of this worker's program differ from the others'; empty: they do not.
+  std::string OtherSettings(const msg::Hello& hello) const;
 
   Job* job_;
+  // That the job is made of, or of the first worker whose program has any.
+  std::string settings_;
   LogLimit refusals_{20, std::chrono::seconds(10)};
   // Connections that have not said Hello, at most Bound(): a further one is closed at once. None of
   // them is a member's.
@@ -49,6 +53,9 @@ class Admission {
 // are ready has, so that no single one decides about the others. Who differs is sent away; without
 // a majority the job fails. True: all that are ready agree.
 bool AgreeOnData(Job* job);
+
+// What is said to who begins with other parameters than the job.
+std::string BeginsOtherwise(const Job& job, WorkerId worker);
 
 // Null: the worker does not have it.
 const TransportOffer* OfferOf(const msg::Ready& ready, std::string_view transport);

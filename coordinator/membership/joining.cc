@@ -90,8 +90,7 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
 
 void Joining::MakeLive(Member& member, RoundId next) {
   member.next = next;
-  member.outvoted = false;
-  member.applied_behind.reset();
+  member.ForgetBehind();
   member.last_progress = job_->now;
   job_->members.SetState(member, MemberState::kLive, job_->now);
   rounds_->OnLevel();
@@ -101,6 +100,11 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   if (*at == first_round_) {
+    // It would begin with parameters of its own; from the next round on it gets the job's.
+    if (source_ == StateSource::kSeed && member.ready.initial_digest != job_->initial_digest) {
+      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker), true);
+      return false;
+    }
     if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {
       if (!newcomer.streaming) streams_->Begin(member);
       newcomer.streaming = true;
@@ -148,7 +152,7 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   copying.values = 0;
   copying.failed = false;
   ++copying.tries;
-  member.applied_behind.reset();  // it copies over that
+  member.ForgetBehind();  // it copies over that
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
   }
@@ -183,13 +187,55 @@ bool Joining::BelieveBehind() {
   bool any = false;
   for (Member& member : job_->members.all()) {
     if (!member.connected() || member.state != MemberState::kBehind) continue;
-    if (member.outvoted || member.applied_behind != truth) continue;
+    if (member.in_doubt || member.applied_behind != truth) continue;
     job_->Log(LogLevel::kWarning, "worker {} was behind and is the one that has applied round {}",
               member.id.worker, truth.first);
     MakeLive(member, truth.first.Next());
     any = true;
   }
-  if (any) rounds_->PlanOpenAnew();
+  if (any) rounds_->OnBelieved();
+  return any;
+}
+
+// It is behind for its silence alone, and all closed rounds are in its parameters; of the committed
+// one, by what it has said so far, no attempt.
+bool Joining::MayBeBefore(const Member& member, RoundId committed) {
+  return member.connected() && member.state == MemberState::kBehind && !member.in_doubt &&
+         member.next == committed && !member.applied_behind;
+}
+
+// What it says in answer comes after what it says of the attempts that it knew. Of those before the
+// last one it has promised the same when they were given up.
+void Joining::AskBehind() {
+  const CommittedRound* committed = rounds_->committed();
+  if (committed == nullptr || committed->closed()) return;
+  for (Member& member : job_->members.all()) {
+    if (!MayBeBefore(member, committed->round()) || member.fence_order != 0) continue;
+    const bool told = member.told && member.told->first == committed->round();
+    member.fence_order = ++job_->orders;
+    job_->Send(member, msg::FenceAttempt{job_->start.term, committed->round(),
+                                         told ? member.told->second : committed->commit().attempt,
+                                         member.fence_order});
+  }
+}
+
+// Nobody who counts has the committed round, and those who have all before it have promised that
+// they do not apply the attempt that they know: so it can be given up, and computed again (I1).
+bool Joining::BelieveBefore() {
+  const CommittedRound* committed = rounds_->committed();
+  if (committed == nullptr || committed->closed()) return false;
+  LOCKSTEP_CHECK(job_->members.CountLive() == 0,
+                 "I1: one that is behind is believed before others");
+  const RoundId round = committed->round();
+  bool any = false;
+  for (Member& member : job_->members.all()) {
+    if (!MayBeBefore(member, round) || !member.denied) continue;
+    job_->Log(LogLevel::kWarning, "worker {} was behind and has the parameters before round {}",
+              member.id.worker, round);
+    MakeLive(member, round);
+    any = true;
+  }
+  if (any) rounds_->GiveUpCommitted("nobody is left who has it");
   return any;
 }
 
@@ -197,8 +243,10 @@ bool Joining::MayBeBelieved() const {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
   return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-    return member.connected() && member.state == MemberState::kBehind && !member.outvoted &&
-           std::ranges::binary_search(committed->commit().members, member.id);
+    if (!member.connected() || member.state != MemberState::kBehind) return false;
+    return !member.in_doubt && !member.denied &&
+           (std::ranges::binary_search(committed->commit().members, member.id) ||
+            MayBeBefore(member, committed->round()));
   });
 }
 
@@ -224,7 +272,7 @@ Status Joining::On(Member& from, const msg::Behind& message) {
     case MemberState::kLive:
       if (before_that) return {};
       job_->Log(LogLevel::kWarning, "worker {} is behind: {}", from.id.worker, message.reason);
-      job_->PutBehind(from, message.reason);
+      job_->PutInDoubt(from, message.reason);
       return {};
     case MemberState::kCatchingUp: {
       if (before_that) return {};
@@ -236,6 +284,7 @@ Status Joining::On(Member& from, const msg::Behind& message) {
       return {};
     }
     case MemberState::kBehind:
+      from.in_doubt = from.in_doubt || !before_that;
       return {};
     default:
       return Error{ErrorCode::kInvalid, "is behind before it has begun"};
@@ -269,7 +318,7 @@ Status Joining::On(Member& from, const msg::Level& message) {
   }
   copying_.erase(copying);
   if (next > rounds_->first_uncommitted()) {
-    job_->PutBehind(from, fmt::format("round {}, which it has, is open again", message.round));
+    job_->PutInDoubt(from, fmt::format("round {}, which it has, is open again", message.round));
     return {};
   }
   MakeLive(from, next);

@@ -40,7 +40,13 @@ class Joining {
   bool MayBecomeLevel() const;
   // Nobody is live, and somebody behind may have what the others had: true when it is live again.
   bool BelieveBehind();
-  // One that is behind may still say so.
+  // Nobody is live: who is behind, and may have all closed rounds, is asked whether it can promise
+  // not to apply the committed one. Once each.
+  void AskBehind();
+  // Nobody has what the others had, and somebody behind has promised that: true when it is live
+  // again, and the committed round is to be computed again.
+  bool BelieveBefore();
+  // One that is behind may still say what it has.
   bool MayBeBelieved() const;
   // Its deadlines are long: that it is called at each of liveness' periods will do.
   void Advance();
@@ -78,6 +84,7 @@ class Joining {
   // There are some who have the parameters, and it reaches none of them.
   bool IsCutOff(const Member& member) const;
   void MakeLive(Member& member, RoundId next);
+  static bool MayBeBefore(const Member& member, RoundId committed);
 
   Job* job_;
   Pipeline* rounds_;

@@ -66,7 +66,8 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
   const Duration patience =
       unit_time == Duration{}
           ? kUnitTimes * job_->timeout
-          : std::max(job_->timeout, kUnitTimes * unit_time * policies::InHand(*view));
+          : std::max(job_->timeout,
+                     kUnitTimes * policies::RunTime(*view, policies::InHand(*view), unit_time));
   const Duration idle = job_->now - std::max(member.last_progress, open.started());
   if (idle >= patience) {
     job_->Evict(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));

@@ -1,6 +1,8 @@
 #include "coordinator/membership/members.h"
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "base/check.h"
 
@@ -17,37 +19,63 @@ void UnitTimes::Add(Duration unit) {
   deviation += (std::chrono::abs(error) - deviation) / 4;
 }
 
-// The unit times in runs of r units are b + a / r: a line over 1 / r, fitted by least squares. All
-// runs weigh the same, since what disturbs a unit's time does so in proportion to it.
+// In a part whose units take b beside their runs, those of a run of r take y = b (1 + c x), x = 1 /
+// r, and c is asked for. By least squares y - mean y = b c (x - mean x), where b = mean y / (1 + c
+// mean x), so c = xy / (xx - mean x * xy), in which the sums of parts are added up: a worker may be
+// slower from part to part, which makes all of a part slower. Parts weigh by how much their runs
+// differ in length; where they hardly do, noise is all that is seen.
+//
+// Of runs of one length their median counts for all of them: a thread that has to wait for its
+// processor makes a few runs many times as long.
 void RunCost::Add(std::span<const Run> runs) {
-  constexpr double kWeight = 1.0 / 8;
-  constexpr double kLeastUnit = 0.05;  // of a run's unit times: the cost is all but never all
-  double count = 0;
+  constexpr double kEnough = 32;  // about as many parts of runs of all lengths
+  struct Length {
+    double units;  // of all its runs
+    double x;
+    double unit_seconds;
+  };
+  std::map<std::uint64_t, std::vector<double>> by_length;
+  for (const Run& run : runs) {
+    if (run.units == 0) continue;
+    by_length[run.units].push_back(Seconds(run.took) / static_cast<double>(run.units));
+  }
+  std::vector<Length> lengths;
+  double units = 0;
   double x_mean = 0;
   double y_mean = 0;
-  double least = 0;
-  for (const Run& run : runs) {
-    if (run.units == 0) continue;
-    const auto units = static_cast<double>(run.units);
-    const double unit = Seconds(run.took) / units;
-    ++count;
-    x_mean += (1 / units - x_mean) / count;
-    y_mean += (unit - y_mean) / count;
-    least = count == 1 ? unit : std::min(least, unit);
+  for (auto& [of_run, unit_seconds] : by_length) {
+    const auto middle = unit_seconds.begin() + (std::ssize(unit_seconds) - 1) / 2;
+    std::nth_element(unit_seconds.begin(), middle, unit_seconds.end());
+    const auto count = static_cast<double>(unit_seconds.size());
+    const auto length = static_cast<double>(of_run);
+    lengths.push_back({count * length, 1 / length, *middle});
+    units += count * length;
+    x_mean += count;
+    y_mean += count * length * *middle;
   }
+  if (y_mean <= 0) return;
+  x_mean /= units;
+  y_mean /= units;
   double xx = 0;
   double xy = 0;
-  for (const Run& run : runs) {
-    if (run.units == 0) continue;
-    const auto units = static_cast<double>(run.units);
-    xx += (1 / units - x_mean) * (1 / units - x_mean);
-    xy += (1 / units - x_mean) * (Seconds(run.took) / units - y_mean);
+  for (const Length& length : lengths) {
+    xx += length.units * (length.x - x_mean) * (length.x - x_mean);
+    xy += length.units * (length.x - x_mean) * (length.unit_seconds / y_mean - 1);
   }
-  if (xx == 0 || least <= 0) return;
-  const double cost = std::max(xy / xx, 0.0);
-  const double unit = std::max(y_mean - cost * x_mean, kLeastUnit * least);
-  const double in_units = cost / unit;
-  in_units_ = in_units_ ? *in_units_ + (in_units - *in_units_) * kWeight : in_units;
+  const double kept = xx_ + xx <= kEnough ? 1 : xx < kEnough ? (kEnough - xx) / xx_ : 0;
+  xx_ = xx_ * kept + xx;
+  xy_ = xy_ * kept + xy;
+  mean_xy_ = mean_xy_ * kept + x_mean * xy;
+}
+
+std::optional<double> RunCost::in_units() const {
+  constexpr double kTellsNothing = 1e-3;
+  constexpr double kLeastUnit = 0.05;  // of the time: the cost is all but never all
+  // As if that much had shown that runs cost nothing: a few units that were slow by themselves must
+  // not make the others look as if they took no time.
+  constexpr double kDoubt = 0.1;
+  if (xx_ < kTellsNothing) return std::nullopt;
+  return xy_ / (std::max(xx_ - mean_xy_, kLeastUnit * xx_) + kDoubt);
 }
 
 void ClockOffset::Add(Time sent, Time received, std::int64_t worker_ns) {
@@ -141,6 +169,8 @@ void Members::Free(Member& member, Time now) {
 void Members::SetState(Member& member, MemberState state, Time now) {
   --counts_[static_cast<std::size_t>(member.state)];
   ++counts_[static_cast<std::size_t>(state)];
+  // What it does not apply it copies, whenever it comes to that.
+  if (state != MemberState::kLive) member.unfinished_run.reset();
   member.state = state;
   member.since = now;
 }
@@ -173,6 +203,18 @@ std::vector<ConnectionId> Members::Connections(std::span<const MemberId> of) con
     if (member.id == id && member.connected()) connections.push_back(member.connection);
   }
   return connections;
+}
+
+void Members::NoteUsualRunCost() {
+  std::vector<double> costs;
+  for (const Member& member : members_) {
+    const std::optional<double> own = member.run_cost.in_units();
+    if (member.connected() && own) costs.push_back(*own);
+  }
+  if (costs.empty()) return;
+  const auto middle = costs.begin() + (std::ssize(costs) - 1) / 2;
+  std::nth_element(costs.begin(), middle, costs.end());
+  for (Member& member : members_) member.usual_run_cost = *middle;
 }
 
 void Members::SetPath(WorkerId from, const PeerPath& path) {

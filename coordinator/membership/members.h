@@ -25,11 +25,12 @@ namespace lockstep::coordinator {
 struct UnitTimes {
   Duration mean{};
   Duration deviation{};
+  bool beside_cost = false;  // what a run costs was known, and is not in them
   void Add(Duration unit);
 };
 
 // What a run takes beside its units, in unit times: what makes a short run's units longer than a
-// long one's. Exponentially weighted.
+// long one's. What was learned long ago counts less and less, as new parts tell more.
 class RunCost {
  public:
   struct Run {
@@ -38,10 +39,23 @@ class RunCost {
   };
   // The runs of a part. Those of one length tell nothing.
   void Add(std::span<const Run> runs);
-  std::optional<double> in_units() const { return in_units_; }
+  // Below zero where noise says so.
+  std::optional<double> in_units() const;
 
  private:
-  std::optional<double> in_units_;
+  // Sums over units, of deviations from the means of their part: x is 1 / the units of the unit's
+  // run, y its time over the part's mean.
+  double xx_ = 0;
+  double xy_ = 0;
+  double mean_xy_ = 0;  // xy times the part's mean of x
+};
+
+// A run that a worker was in when the round went on without it. It ends the run before it applies
+// the round, and that is all that is ever heard of how long the run took.
+struct UnfinishedRun {
+  RoundId round;
+  Time since;
+  std::uint32_t units = 0;
 };
 
 // Offset of a worker's monotonic clock, from the ping with the shortest way among the recent ones.
@@ -114,13 +128,25 @@ struct Member {
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   OwnerTrial owner_trial;
-  bool outvoted = false;  // behind because its parameters differ from the majority's
-  // What it said it has applied while it was behind; see Joining::BelieveBehind.
-  std::optional<std::pair<RoundId, Attempt>> applied_behind;
+  // The last commit that it was sent.
+  std::optional<std::pair<RoundId, Attempt>> told;
+
+  // --- while it is behind, for Joining::BelieveBehind and BelieveBefore
+  bool in_doubt = false;  // its parameters are not those of everybody after `next` - 1
+  std::optional<std::pair<RoundId, Attempt>> applied_behind;  // what it said since
+  std::uint32_t fence_order = 0;  // of the question whether it holds what it was told; 0: none
+  bool denied = false;            // its answer: no, and it will not apply it
+  void ForgetBehind() {
+    in_doubt = denied = false;
+    applied_behind.reset();
+    fence_order = 0;
+  }
 
   UnitTimes unit_times;
-  RunCost run_cost;
-  std::uint32_t longest_run = 1;  // units, by its last plan
+  RunCost run_cost;                      // by its own runs
+  std::optional<double> usual_run_cost;  // the median of all that know theirs, at the last plan
+  std::uint32_t longest_run = 1;         // units, by its last plan
+  std::optional<UnfinishedRun> unfinished_run;
   ResponseDelay response;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
@@ -128,6 +154,13 @@ struct Member {
   Duration blocked_by_link{};
   Duration blocked_by_loss{};
   Duration would_have_blocked{};
+
+  // What a run costs, in unit times, is much the same for all. Who computes all it has as one run
+  // never learns its own; were that nothing, its units would seem slower the fewer it is given.
+  std::optional<double> RunCostInUnits() const {
+    const std::optional<double> own = run_cost.in_units();
+    return own ? own : usual_run_cost;
+  }
 
   bool live() const { return state == MemberState::kLive && !leaving; }
   // Takes part in exchanges: applies the sums.
@@ -155,6 +188,9 @@ class Members {
   std::span<Member> all() { return members_; }
   std::span<const Member> all() const { return members_; }
   std::uint32_t slots() const { return static_cast<std::uint32_t>(members_.size()); }
+
+  // Of what a run costs, the median of all members that know it becomes what is usual.
+  void NoteUsualRunCost();
 
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
   std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }

@@ -6,6 +6,46 @@
 #include "base/check.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// Dividing a run's time evenly leaves as much.
+constexpr std::int64_t kSameTimeNs = 1;
+
+// Goes on where `last` ends, and took as long as `unit`, its last one.
+bool ContinuesEvenly(const UnitTiming& next, const UnitTiming& unit) {
+  const std::int64_t longer = (next.end_ns - next.start_ns) - (unit.end_ns - unit.start_ns);
+  return next.unit.range.from == unit.unit.range.to && next.start_ns == unit.end_ns &&
+         longer >= -kSameTimeNs && longer <= kSameTimeNs;
+}
+
+// A round of fine units has hundreds, of which it is mostly known only when their run was computed.
+void RecordUnits(const Job& job, WorkerId worker, const SealedPart& part, RoundRecord* record) {
+  const auto since_start = [&](std::int64_t worker_ns) {
+    return job.SinceStart(part.clock.ToOurs(worker_ns) - job.stopped);
+  };
+  std::size_t run = 0;
+  std::uint64_t left = 0;  // of the run
+  const UnitTiming* before = nullptr;
+  for (const UnitTiming& timing : part.units) {
+    const bool begins = left == 0;
+    if (begins) left = run < part.runs.size() ? part.runs[run++] : 1;
+    if (!begins && ContinuesEvenly(timing, *before)) {
+      UnitRecord& same = record->units.back();
+      same.range.to = timing.unit.range.to;
+      same.end = since_start(timing.end_ns);
+      ++same.units;
+    } else {
+      record->units.push_back({worker, timing.unit.range, since_start(timing.start_ns),
+                               since_start(timing.end_ns), 1,
+                               part.runs.empty() ? 1 : part.runs[run - 1]});
+    }
+    --left;
+    before = &timing;
+  }
+}
+
+}  // namespace
+
 RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
                        std::optional<DigestRecord> digest, bool follows) {
   const msg::Commit& commit = round.commit();
@@ -37,10 +77,8 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     for (const UnitTiming& timing : sealed.units) {
       LOCKSTEP_CHECK(ranges.Add(timing.unit.range) && counted.Add(timing.unit.range),
                      "a sample counts twice in round {}", commit.round);
-      record.units.push_back({worker, timing.unit.range,
-                              job.SinceStart(sealed.clock.ToOurs(timing.start_ns) - job.stopped),
-                              job.SinceStart(sealed.clock.ToOurs(timing.end_ns) - job.stopped)});
     }
+    RecordUnits(job, worker, sealed, &record);
     std::optional<std::uint64_t> staleness;
     if (work.relaxed()) {
       staleness = commit.round.value - work.WorkerViewOf(worker)->base.value;

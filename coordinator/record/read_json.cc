@@ -14,6 +14,7 @@ using Json = nlohmann::json;
 // Beyond these no job comes; within them nobody's arithmetic overflows.
 constexpr std::uint64_t kMaxPosition = std::uint64_t{1} << 40;
 constexpr double kMaxSeconds = 1e9;
+constexpr std::uint64_t kMostUnits = 65536;
 
 SampleRange RangeOf(const Json& json) {
   if (!json.is_array() || json.size() != 2) throw JsonRangeError("a range is not [from, to]");
@@ -33,6 +34,14 @@ std::vector<SampleRange> RangesOf(const Json& json) {
 
 WorkerId WorkerOf(const Json& json) {
   return WorkerId(CountFrom<std::uint32_t>(json, "a worker", kMaxWorkers - 1));
+}
+
+// 1 where it is not said.
+std::uint64_t UnitsOf(const Json& json, const char* key) {
+  if (!json.contains(key)) return 1;
+  const auto units = CountFrom<std::uint64_t>(json.at(key), "a number of units", kMostUnits);
+  if (units == 0) throw JsonRangeError("an entry is of no unit");
+  return units;
 }
 
 double TimeOf(const Json& json) { return NumberFrom<double>(json, "a time", kMaxSeconds); }
@@ -63,7 +72,13 @@ void ReadWork(const Json& line, RoundRecord* record) {
   }
   for (const Json& unit : line.at("units")) {
     record->units.push_back({WorkerOf(unit.at("worker")), RangeOf(unit.at("range")),
-                             TimeOf(unit.at("start")), TimeOf(unit.at("end"))});
+                             TimeOf(unit.at("start")), TimeOf(unit.at("end")),
+                             UnitsOf(unit, "units"), UnitsOf(unit, "run")});
+    const UnitRecord& read = record->units.back();
+    if (read.units > read.run || read.units > read.range.size()) {
+      throw JsonRangeError(fmt::format("{} units of a run of {} have {} samples", read.units,
+                                       read.run, read.range.size()));
+    }
   }
   for (const Json& worker : line.at("excluded")) record->excluded.push_back(WorkerOf(worker));
   for (const Json& worker : line.value("carried", Json::array())) {

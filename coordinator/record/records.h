@@ -30,11 +30,16 @@ struct ContributorRecord {
   std::optional<std::uint64_t> staleness = std::nullopt;
 };
 
+// Units that were computed together and one after the other, in equal times: of units that are
+// computed as one batch more is not known.
 struct UnitRecord {
   WorkerId worker;
   SampleRange range;
   double start = 0;
   double end = 0;
+  // How many units these are, and how many the run had that they are of: units <= run.
+  std::uint64_t units = 1;
+  std::uint64_t run = 1;
 };
 
 // Contributions of a worker that were not finite; in RoundRecord::dropped, too.
@@ -143,6 +148,7 @@ struct JobResult {
   std::optional<double> train_loss;  // of the last closed round
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
+  std::string dataset_digest;               // empty when the workers had not agreed on one
   std::string params_digest;                // empty when nobody reported one
   std::vector<WorkerId> digest_differs;     // whose final parameters were outvoted
   std::optional<RoundId> checkpoint_round;  // the newest checkpoint is that after this round

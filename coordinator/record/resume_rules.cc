@@ -115,6 +115,13 @@ Status CheckResume(const JobState& state, const JobConfig& config) {
         fmt::format("--resume: {} = {}, but the checkpoint was made with {}: {}", key, value,
                     before, made_of_seed ? "the synthetic data are made out of it" : bound.why)};
   }
+  if (!config.data.digest.empty() && config.data.digest != state.dataset_digest) {
+    return Error{
+        ErrorCode::kInvalid,
+        fmt::format("--resume: data.digest = {}, but the checkpoint was made with the data "
+                    "of digest {}",
+                    config.data.digest, state.dataset_digest)};
+  }
   return {};
 }
 

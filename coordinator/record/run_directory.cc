@@ -194,9 +194,7 @@ Status RunDirectory::Append(Lines& lines, std::string line) {
   return {};
 }
 
-Status RunDirectory::AppendRound(const RoundRecord& record) {
-  return Append(rounds_, RoundLine(record));
-}
+Status RunDirectory::AppendRound(const std::string& line) { return Append(rounds_, line); }
 
 Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
   return Append(evaluations_, EvaluationLine(record));

@@ -51,8 +51,8 @@ class RunDirectory {
   Status CutBack(const Kept& kept);
 
   // A line is there as a whole or not at all. After an error no more lines of that file are taken:
-  // it has no gaps.
-  Status AppendRound(const RoundRecord& record);
+  // it has no gaps. `line`: RoundLine of a record.
+  Status AppendRound(const std::string& line);
   // To be called on any thread, once: brings what was appended so far to the disk. A checkpoint
   // that a resume finds must not know of rounds whose lines a stop of the machine has taken, or
   // that were never written.

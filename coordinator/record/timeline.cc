@@ -73,10 +73,10 @@ void TimelineWriter::Add(const RoundRecord& record) {
     NameTrack(track);
     event.clear();
     fmt::format_to(std::back_inserter(event),
-                   R"({{"name":"unit of round {}","ph":"X","pid":1,"tid":{},"ts":{},"dur":{},)"
+                   R"({{"name":"{} of round {}","ph":"X","pid":1,"tid":{},"ts":{},"dur":{},)"
                    R"("args":{{"range":[{},{}]}}}})",
-                   record.round, track, Micros(unit.start), Micros(unit.end) - Micros(unit.start),
-                   unit.range.from, unit.range.to);
+                   unit.units == 1 ? "unit" : "units", record.round, track, Micros(unit.start),
+                   Micros(unit.end) - Micros(unit.start), unit.range.from, unit.range.to);
     Write({event.data(), event.size()});
   }
   for (const auto& [worker, at] : record.ready) {

@@ -112,6 +112,14 @@ void WriteWork(const RoundRecord& record, LineWriter& out) {
     out.Time(unit.start);
     out.Raw(",\"end\":");
     out.Time(unit.end);
+    if (unit.units > 1) {
+      out.Raw(",\"units\":");
+      out.Number(unit.units);
+    }
+    if (unit.run > 1) {
+      out.Raw(",\"run\":");
+      out.Number(unit.run);
+    }
     out.Raw("}");
   });
   out.Raw(",\"excluded\":");
@@ -225,6 +233,8 @@ std::string SummaryText(const JobResult& result) {
   out["train_loss"] = OrNull(result.train_loss);
   out["test_accuracy"] = OrNull(result.test_accuracy);
   out["test_loss"] = OrNull(result.test_loss);
+  out["dataset_digest"] =
+      result.dataset_digest.empty() ? Json(nullptr) : Json(result.dataset_digest);
   out["params_digest"] = result.params_digest.empty() ? Json(nullptr) : Json(result.params_digest);
   out["checkpoint_round"] =
       result.checkpoint_round ? Json(result.checkpoint_round->value) : Json(nullptr);

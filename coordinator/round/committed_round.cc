@@ -12,6 +12,7 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kUnits = 10;  // that may pass, as without a finished unit
+// So many further attempts are made at a round of which nothing comes though everybody lives.
 constexpr std::uint32_t kHopelessAttempts = 3;
 
 template <class Range, class Value, class Projection = std::identity>
@@ -33,14 +34,10 @@ void CommittedRound::BeginAttempt(msg::Commit commit) {
                  "round {}: attempt {} has no reason", commit.round, commit.attempt);
   commit_ = std::move(commit);
   slots_.assign(job_->members.slots(), {});
-  committed_at_ = moved_at_ = published_from_ = job_->now;
+  committed_at_ = moved_at_ = job_->now;
   applied_at_.reset();
   first_applied_at_.reset();
-  unpublished_ = static_cast<std::uint32_t>(commit_.owners.owners.size());
-  patience_ = job_->bounds.Publication();
-  pinged_at_.reset();
-  extensions_ = 0;
-  stand_ins_.clear();
+  publication_ = Publication(job_, commit_);
   answers_missing_ = 0;
   holders_.clear();
   phase_ = Phase::kPublishing;
@@ -83,15 +80,21 @@ bool CommittedRound::MustApply(const Member& member) const {
   return std::ranges::binary_search(commit_.members, member.id);
 }
 
-std::uint32_t CommittedRound::RecountToApply() const {
-  std::uint32_t count = 0;
-  for (const Member& member : job_->members.all()) count += MustApply(member) ? 1 : 0;
-  return count;
+// A pass over the members, so only when one comes or goes.
+CommittedRound::LiveCounts CommittedRound::Recount() const {
+  LiveCounts counts;
+  for (const Member& member : job_->members.all()) {
+    counts.to_apply += MustApply(member) ? 1 : 0;
+    counts.past += member.live() && member.next > round() ? 1 : 0;
+  }
+  return counts;
 }
 
-// Recounted whenever somebody becomes live or is not any more; Applied counts down.
+// Recounted whenever somebody becomes live or is not any more; Applied counts on.
 void CommittedRound::CountToApply() {
-  to_apply_ = RecountToApply();
+  const LiveCounts counts = Recount();
+  to_apply_ = counts.to_apply;
+  past_ = counts.past;
   if (to_apply_ == 0 && !applied_at_) applied_at_ = job_->now;
 }
 
@@ -108,41 +111,15 @@ bool CommittedRound::HasLost(const MemberId& id) const {
 Status CommittedRound::On(Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
-  if (message.stands_in_for) return OnStoodIn(from, *message.stands_in_for);
-  const auto& owners = commit_.owners.owners;
-  const auto owner = std::ranges::lower_bound(owners, from.id, {}, &OwnerShare::owner);
-  if (owner == owners.end() || owner->owner != from.id)
-    return Violation("published sums it does not own");
-  std::optional<Duration>& slot = SlotOf(from.id).published;
-  if (slot && *slot != Duration::max()) return {};
-  const Duration took = job_->now - committed_at_;
-  if (!slot) from.owner_trial.OnPublished();
-  NotePublished(slot, took);
-  job_->bounds.NotePublication(took);
+  const Result<Publication::Heard> heard = publication_.On(from.id, message);
+  if (!heard.ok()) return heard.error();
+  const bool first = *heard == Publication::Heard::kFirst;
+  if (first) moved_at_ = job_->now;
+  // What a stand-in takes says nothing about owners.
+  if (message.stands_in_for || *heard == Publication::Heard::kKnown) return {};
+  if (first) from.owner_trial.OnPublished();
+  job_->bounds.NotePublication(job_->now - committed_at_);
   return {};
-}
-
-void CommittedRound::NotePublished(std::optional<Duration>& slot, Duration took) {
-  if (!slot) {
-    LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners publish than there are", round());
-    moved_at_ = job_->now;
-    if (--unpublished_ == 0) {
-      pinged_at_.reset();
-      published_from_ = job_->now;
-      patience_ = job_->bounds.Serving();
-    }
-  }
-  slot = took;
-}
-
-void CommittedRound::PublicationTimes(std::vector<MemberId>* owners,
-                                      std::vector<Duration>* took) const {
-  for (const OwnerShare& share : commit_.owners.owners) {
-    const std::optional<Duration>& after = SlotOf(share.owner).published;
-    if (!after || *after == Duration::max()) continue;  // it is out
-    owners->push_back(share.owner);
-    took->push_back(*after);
-  }
 }
 
 // Whoever has applied this attempt holds its sums, which ends a fail-over at once. Whoever has
@@ -152,8 +129,8 @@ Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
   Slot& slot = SlotOf(from.id);
   if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
   if (message.attempt < commit_.attempt) {
-    job_->PutBehind(from, fmt::format("it has applied attempt {} at round {}, which was replaced",
-                                      message.attempt, message.round));
+    job_->PutInDoubt(from, fmt::format("it has applied attempt {} at round {}, which was replaced",
+                                       message.attempt, message.round));
     return false;
   }
   if (slot.answer == Answer::kNo) {
@@ -169,6 +146,7 @@ Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
     job_->bounds.NoteApplication(job_->now - committed_at_);
   }
   from.next = message.round.Next();
+  ++past_;
   if (phase_ == Phase::kFencing) TakeFromHolders();
   return true;
 }
@@ -204,23 +182,19 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   }
   slot.answer = Answer::kUnasked;
   CountToApply();
-  const bool owned = Contains(commit_.owners.owners, member, &OwnerShare::owner);
+  const bool owned = publication_.Owns(member);
   // Its shard can be had elsewhere.
-  const bool stood_in = std::ranges::any_of(stand_ins_, [&](const StandIn& stand_in) {
-    return stand_in.owner == member && stand_in.published && !Contains(been_out_, stand_in.by);
-  });
-  if (owned && !slot.published) {
-    slot.published = Duration::max();
-    LOCKSTEP_CHECK(unpublished_ > 0, "round {}: more owners are out than there are", round());
-    --unpublished_;
-  }
+  const Publication::StandIn* stand_in = publication_.StandInFor(member);
+  const bool stood_in =
+      stand_in != nullptr && stand_in->published && !Contains(been_out_, stand_in->by);
+  publication_.OnOut(member);
   if (Contains(holders_, member)) {
     holders_.clear();
     Enter(Phase::kPublishing);
     BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
   } else if (owned && !stood_in && holders_.empty()) {
     BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
-  } else if (commit_.attempt.value > 0 && unpublished_ > 0 && holders_.empty()) {
+  } else if (commit_.attempt.value > 0 && !publication_.complete() && holders_.empty()) {
     // Unlike those of the first attempt, the new owners may not have had its pieces yet.
     if (Contains(commit_.parts, member, &CommittedPart::member)) {
       BeginFailover(fmt::format("worker {}, a contributor, is out: {}", worker, why));
@@ -237,13 +211,6 @@ Duration CommittedRound::ApplyPatience() const {
   return std::max(job_->bounds.LastRound(), 2 * delivery_);
 }
 
-// At half of the deadline those concerned are asked for a sign of life. However late that look was:
-// who was asked has the other half of the time to answer.
-Time CommittedRound::OwnersDeadline() const {
-  if (!pinged_at_) return published_from_ + patience_ / 2;
-  return std::max(published_from_ + patience_, *pinged_at_ + patience_ / 2);
-}
-
 // A run that is under way is finished before the round is applied.
 Duration CommittedRound::UnitPatience() const {
   Duration patience{};
@@ -256,28 +223,29 @@ Duration CommittedRound::UnitPatience() const {
 }
 
 // When nothing has happened for so long that neither units nor links can be why.
-Time CommittedRound::HopelessFrom() const {
-  return moved_at_ + std::max({job_->bounds.Stuck(), ApplyPatience(), UnitPatience()});
+Time CommittedRound::HopelessFrom(Duration runs) const {
+  return moved_at_ + std::max({job_->bounds.Stuck(), ApplyPatience(), runs});
 }
 
-// So that who lacks the round can copy it.
-bool CommittedRound::IsAppliedByLive() const {
-  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-    return member.live() && member.next > round();
-  });
-}
-
-// When those who have not applied the round are late: others have, or all could have.
-Time CommittedRound::LateFrom(bool last) const {
-  const bool applied = IsAppliedByLive();
+// When those who have not applied the round are late: others have, or all could have. `runs`: how
+// long they may be in runs that they cannot leave.
+Time CommittedRound::LateFrom(bool last, Duration runs) const {
+  const bool applied = past_ > 0;  // who lacks the round can copy it
   if (last && applied) return moved_at_ + ApplyPatience();
   if (!last && first_applied_at_ && (applied || phase_ == Phase::kPublishing)) {
     // The first of them tells how long it takes at least; the others share its links.
     return std::max(*first_applied_at_, moved_at_) +
-           std::max({ApplyPatience(), 2 * (*first_applied_at_ - committed_at_), UnitPatience()});
+           std::max({ApplyPatience(), 2 * (*first_applied_at_ - committed_at_), runs});
   }
   // Until all sums are there it is the owners that are waited for.
-  return unpublished_ == 0 || phase_ == Phase::kFromHolders ? HopelessFrom() : kNever;
+  return publication_.complete() || phase_ == Phase::kFromHolders ? HopelessFrom(runs) : kNever;
+}
+
+// To look at everybody's runs costs a pass, so that is left until nothing else keeps them from
+// being late.
+Time CommittedRound::LookAtLate(bool last) const {
+  const Time soonest = LateFrom(last, {});
+  return soonest > job_->now ? soonest : LateFrom(last, UnitPatience());
 }
 
 // Without a member that has to apply the round there is nothing to wait for.
@@ -293,8 +261,8 @@ Time CommittedRound::NextDeadline(bool last) const {
       break;
   }
   if (to_apply_ == 0) return kNever;
-  const Time owners = phase_ == Phase::kPublishing ? OwnersDeadline() : kNever;
-  return std::min({owners, HedgeFrom(), LateFrom(last)});
+  if (phase_ == Phase::kFromHolders) return LookAtLate(last);
+  return std::min({publication_.Deadline(), publication_.StandInFrom(), LookAtLate(last)});
 }
 
 // Slow members are not waited for without end (I6).
@@ -312,14 +280,13 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
       break;
   }
   if (to_apply_ == 0) return Outcome::kApplied;
-  if (job_->now >= LateFrom(last)) {
+  if (job_->now >= LookAtLate(last)) {
     GiveUpOnLate(last);
     return Outcome::kGoesOn;
   }
-  if (job_->now >= HedgeFrom()) Hedge();
-  if (phase_ == Phase::kPublishing && job_->now >= OwnersDeadline()) {
-    unpublished_ > 0 ? CheckPublication() : CheckServing();
-  }
+  if (phase_ != Phase::kPublishing) return Outcome::kGoesOn;
+  if (job_->now >= publication_.StandInFrom()) OrderStandIns();
+  if (job_->now >= publication_.Deadline()) JudgeOwners();
   return Outcome::kGoesOn;
 }
 
@@ -328,7 +295,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
 // goes no further: whoever turns out to hold the sums helps the others, or another attempt is made.
 // Holders that do not even apply what they hold are of no use.
 void CommittedRound::GiveUpOnLate(bool last) {
-  if (IsAppliedByLive()) {
+  if (Recount().past > 0) {  // also without those who are on their way out
     for (Member& member : job_->members.all()) {
       if (!MustApply(member)) continue;
       if (last) {
@@ -364,147 +331,44 @@ void CommittedRound::EvictStuck(const char* what) {
 bool CommittedRound::OthersCouldOwn() const {
   return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
     return member.live() && std::ranges::binary_search(commit_.members, member.id) &&
-           !Contains(commit_.owners.owners, member.id, &OwnerShare::owner);
+           !publication_.Owns(member.id);
   });
 }
 
-// An owner that is silent is blamed; owners that live and are late get more time twice, then others
-// do it if that helps: who fails as an owner is on trial (OwnerTrial). Where not one of them has
-// published it is slow for all, for a while; then others try, and where there are none no attempt
-// would come to an end.
-void CommittedRound::CheckPublication() {
-  LOCKSTEP_CHECK(unpublished_ > 0, "round {} is published", round());
-  std::vector<WorkerId> missing;
-  std::size_t published = 0;
-  for (const OwnerShare& share : commit_.owners.owners) {
-    const bool done = SlotOf(share.owner).published.has_value();
-    published += done ? 1 : 0;
-    if (!done) missing.push_back(share.owner.worker);
-  }
-  if (!pinged_at_) {
-    pinged_at_ = job_->now;
-    for (const WorkerId worker : missing) job_->Ping(worker);
-    return;
-  }
-  std::erase_if(missing, [&](WorkerId worker) { return job_->HeardSince(worker, *pinged_at_); });
-  // Alive and late is given more time, then others do it, if there are others that could; or if a
-  // contributor is out, from which nobody can get what was not read in time.
-  const bool late = missing.empty();
-  const bool without = std::ranges::any_of(
-      commit_.parts, [&](const CommittedPart& part) { return HasLost(part.member); });
-  const bool none = late && published == 0 && !without;
-  const bool hopeless = none && job_->now >= HopelessFrom();
-  if (hopeless && (!OthersCouldOwn() || !TryOnceMore())) return EvictStuck("published sums of");
-  if (late && (++extensions_ < 3 || (none && !hopeless))) return GiveOwnersMoreTime();
-  WorkerId first = late ? WorkerId(0) : missing.front();
-  for (const OwnerShare& share : commit_.owners.owners) {
-    const WorkerId worker = share.owner.worker;
-    if (SlotOf(share.owner).published) continue;
-    if (!late && !Contains(missing, worker)) continue;
-    job_->members.at(worker).owner_trial.Fail(round());
-    if (late) first = worker;
-  }
-  BeginFailover(fmt::format("worker {} did not publish its sums in time", first));
-}
-
-void CommittedRound::GiveOwnersMoreTime() {
-  pinged_at_.reset();
-  published_from_ = job_->now;
-  patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
-}
-
-// Nothing was heard of it since the ping.
-bool CommittedRound::Silent(const MemberId& id) const {
-  const Member* member = job_->members.Find(id);
-  return member != nullptr && member->live() && !job_->HeardSince(id.worker, *pinged_at_);
-}
-
-// An owner that stops right after it has published serves nobody, and who waits for its bytes does
-// so for as long as a connection may be silent. It is not waited for here: whoever has the sums by
-// now gives them to the others, or another attempt is made without it.
-void CommittedRound::CheckServing() {
-  LOCKSTEP_CHECK(unpublished_ == 0, "round {} is not published", round());
-  if (!pinged_at_) {
-    pinged_at_ = job_->now;
-    for (const Member& member : job_->members.all()) {
-      const bool owns = Contains(commit_.owners.owners, member.id, &OwnerShare::owner);
-      if (member.live() && (owns || MustApply(member))) job_->Ping(member.id.worker);
-    }
-    return;
-  }
-  const bool lacked = std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-    return MustApply(member) && !Silent(member.id);
-  });
-  std::optional<WorkerId> silent;
-  for (const OwnerShare& share : commit_.owners.owners) {
-    if (!lacked || !Silent(share.owner)) continue;
-    job_->members.at(share.owner.worker).owner_trial.Fail(round());
-    silent = silent.value_or(share.owner.worker);
-  }
-  GiveOwnersMoreTime();
-  if (!silent) return;
-  BeginFailover(fmt::format("worker {}, an owner, is silent, and not all have its sums", *silent));
-}
-
-// --- standing in
-
-// Which bits the sums have is fixed by the commit, whoever makes them. So nobody need be fenced for
-// another one to make an owner's shard as well, and to be wrong about the owner costs a reduction
-// and no more: it is tried long before the owner is blamed, as soon as others show how long it
-// takes. After: J. Dean, L. Barroso, "The Tail at Scale", CACM 56 (2013), hedged requests.
-Time CommittedRound::HedgeFrom() const {
-  const auto patience = job_->bounds.Hedge();
-  if (phase_ != Phase::kPublishing || unpublished_ == 0 || !patience) return kNever;
-  const bool wanted = std::ranges::any_of(
-      commit_.owners.owners, [&](const OwnerShare& share) { return WantsStandIn(share.owner); });
-  return wanted && ChooseStandIn() ? committed_at_ + *patience : kNever;
-}
-
-bool CommittedRound::WantsStandIn(const MemberId& owner) const {
-  return !SlotOf(owner).published && !Contains(stand_ins_, owner, &StandIn::owner);
-}
-
-// The one that published first, of those that reach everybody and do not stand in for another.
-std::optional<MemberId> CommittedRound::ChooseStandIn() const {
-  std::optional<MemberId> first;
-  for (const auto& [id, weight] : commit_.owners.owners) {
-    const Member* member = job_->members.Find(id);
-    const std::optional<Duration>& published = SlotOf(id).published;
-    if (member == nullptr || !member->live() || !published || *published == Duration::max() ||
-        job_->members.BrokenEdges(id.worker) > 0 || Contains(stand_ins_, id, &StandIn::by)) {
-      continue;
-    }
-    if (!first || *published < *SlotOf(*first).published) first = id;
-  }
-  return first;
-}
-
-void CommittedRound::Hedge() {
-  for (const auto& [owner, weight] : commit_.owners.owners) {
-    if (!WantsStandIn(owner)) continue;
-    const std::optional<MemberId> by = ChooseStandIn();
-    if (!by) return;
-    stand_ins_.push_back({owner, *by});
+// Everybody hears of it: who stands in has more to fetch, and the others take the sums from
+// whichever of the two is first.
+void CommittedRound::OrderStandIns() {
+  for (const auto& [owner, by] : publication_.TakeOrders()) {
     job_->Log(LogLevel::kDebug, "round {} attempt {}: worker {} stands in for worker {}", round(),
-              commit_.attempt, by->worker, owner.worker);
+              commit_.attempt, by.worker, owner.worker);
     std::vector<MemberId> to;
     for (const MemberId& id : commit_.members) {
       const Member* member = job_->members.Find(id);
       if (member != nullptr && member->exchanging()) to.push_back(id);
     }
-    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, owner, *by});
+    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, owner, by});
   }
 }
 
-Status CommittedRound::OnStoodIn(const Member& from, WorkerId owner) {
-  const auto stand_in = std::ranges::find(stand_ins_, from.id, &StandIn::by);
-  if (stand_in == stand_ins_.end() || stand_in->owner.worker != owner) {
-    return Violation("published sums for an owner that it does not stand in for");
+// What is known of the round goes in, and what comes out is done: Publication itself says nothing
+// to anybody.
+void CommittedRound::JudgeOwners() {
+  Publication::Round view;
+  for (const Member& member : job_->members.all()) {
+    if (MustApply(member)) view.lacking.push_back(member.id);
   }
-  stand_in->published = true;
-  std::optional<Duration>& slot = SlotOf(stand_in->owner).published;
-  if (!slot) NotePublished(slot, Duration::max());
-  return {};
+  view.part_lost = std::ranges::any_of(
+      commit_.parts, [&](const CommittedPart& part) { return HasLost(part.member); });
+  view.hopeless_from = HopelessFrom(UnitPatience());
+  view.may_try_again = hopeless_attempts_ < kHopelessAttempts && OthersCouldOwn();
+  const Publication::Decision decision = publication_.OnDeadline(view);
+  for (const WorkerId worker : decision.ping) job_->Ping(worker);
+  for (const WorkerId worker : decision.blamed) {
+    job_->members.at(worker).owner_trial.Fail(round());
+  }
+  if (decision.stuck) return EvictStuck("published sums of");
+  if (decision.hopeless) ++hopeless_attempts_;
+  if (!decision.fail_over.empty()) BeginFailover(decision.fail_over);
 }
 
 // --- the fail-over
@@ -546,7 +410,7 @@ bool CommittedRound::AskWhoHolds() {
 }
 
 // Who is known to hold all sums of the attempt.
-// Also who applied it: an owner's sums are kept until the round is closed and one round longer.
+// Also who applied it: an owner's sums are kept until the round is closed and two rounds longer.
 std::vector<MemberId> CommittedRound::Holders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {
@@ -610,6 +474,8 @@ bool CommittedRound::TakeFromHolders() {
   return true;
 }
 
+// After the commit another owner costs another attempt, so only an edge matters over which somebody
+// still has to fetch.
 void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
                                       const std::vector<std::uint32_t>& broken) {
   if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
@@ -666,6 +532,23 @@ bool CommittedRound::IsInParameters() {
   return true;
 }
 
+// Without this the round would stay stalled, and who came would join at it: past it by what it
+// copied, and without the plan of the round that is open.
+void CommittedRound::OnBelieved() {
+  if (!failing_over()) return;
+  const bool stands = IsInParameters();
+  LOCKSTEP_CHECK(stands, "I1: nobody is past round {}, which somebody is believed to have",
+                 round());
+}
+
+void CommittedRound::GiveUp(const std::string& why) {
+  LOCKSTEP_CHECK(!closed() && holders_.empty() && answers_missing_ == 0,
+                 "round {} is given up while somebody may hold it", round());
+  failover_reason_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  Enter(Phase::kStalled);
+}
+
 // All have answered, or the time is over. A member that did not answer might hold the sums and
 // apply them: it is put behind, so that it copies whatever becomes the truth. If not even one
 // answered, it may well be the coordinator that is cut off, and nothing is decided.
@@ -709,14 +592,14 @@ void CommittedRound::Close() {
   LOCKSTEP_CHECK(!closed() && !failing_over(), "round {} is closed in phase {}", round(),
                  static_cast<int>(phase_));
   phase_ = Phase::kClosed;
-  for (const StandIn& stand_in : stand_ins_) {
-    Member* owner = job_->members.Find(stand_in.owner);
-    if (owner != nullptr && SlotOf(owner->id).published == Duration::max()) {
-      owner->owner_trial.Fail(round());
-    }
+  for (const MemberId& id : publication_.Replaced()) {
+    Member* owner = job_->members.Find(id);
+    if (owner != nullptr) owner->owner_trial.Fail(round());
   }
 }
 
+// The phase against the fields, the counts against the slots, and that nobody has applied
+// what it has promised not to apply (I1).
 void CommittedRound::CheckInvariants(bool settled) const {
   LOCKSTEP_CHECK(closed() || (phase_ == Phase::kFromHolders) == !holders_.empty(),
                  "round {}: {} holders in phase {}", round(), holders_.size(),
@@ -735,15 +618,12 @@ void CommittedRound::CheckInvariants(bool settled) const {
   }
   LOCKSTEP_CHECK(waiting == answers_missing_, "round {}: {} answers are awaited, {} are counted",
                  round(), waiting, answers_missing_);
-  std::uint32_t unpublished = 0;
-  for (const OwnerShare& share : commit_.owners.owners) {
-    unpublished += SlotOf(share.owner).published ? 0 : 1;
-  }
-  LOCKSTEP_CHECK(unpublished == unpublished_, "round {}: {} owners have not published, not {}",
-                 round(), unpublished, unpublished_);
+  publication_.CheckInvariants();
   if (!settled) return;
-  LOCKSTEP_CHECK(RecountToApply() == to_apply_, "round {}: {} members are to apply it, not {}",
-                 round(), RecountToApply(), to_apply_);
+  const LiveCounts counts = Recount();
+  LOCKSTEP_CHECK(counts.to_apply == to_apply_ && counts.past == past_,
+                 "round {}: {} members are to apply it, not {}, and {} are past it, not {}",
+                 round(), counts.to_apply, to_apply_, counts.past, past_);
   for (const MemberId& holder : holders_) {
     const Member* member = job_->members.Find(holder);
     LOCKSTEP_CHECK(member != nullptr && member->live(),

@@ -1,8 +1,8 @@
 // A round from its commit until it is closed: its sums are published and applied, or, when owners
 // are silent or lost, carried through by a fail-over.
 //
-// Decides: who is late with publishing or applying; who stands in for an owner that has not
-// published; whether somebody holds all sums of the attempt.
+// Decides: who is late with applying; whether somebody holds all sums of the attempt. Who is late
+// with publishing them, and who stands in for it, is decided in publication.h.
 // If so that is the truth and the others take the sums from there; if nobody does, once everybody
 // has promised not to apply it any more, another attempt is needed.
 //
@@ -37,6 +37,7 @@
 #include "base/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/record/records.h"
+#include "coordinator/round/publication.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
 
@@ -45,7 +46,7 @@ namespace lockstep::coordinator {
 class CommittedRound {
  public:
   enum class Phase : std::uint8_t {
-    // Owners publish, members apply. Has a deadline for publication.
+    // Owners publish, members apply. Has the publication's deadline.
     kPublishing,
     // Those who may hold the sums were asked whether they do; answers are awaited.
     kFencing,
@@ -88,6 +89,10 @@ class CommittedRound {
   void OnOut(const MemberId& member, const std::string& why);
   // A member is live now, or is not any more.
   void CountToApply();
+  // A live member is past the round that was not: its attempt stands.
+  void OnBelieved();
+  // All who took part are out, and nobody who is live has it: there is nobody to ask.
+  void GiveUp(const std::string& why);
   // Two do not reach each other. `broken`: how many broken edges each of `members` has, by slot.
   void AvoidBrokenEdges(const std::vector<MemberId>& members,
                         const std::vector<std::uint32_t>& broken);
@@ -117,12 +122,14 @@ class CommittedRound {
   const RoundWork& work() const { return work_; }
   const Sampler& before() const { return before_; }
   const History& history() const { return history_; }
-  Time committed_at() const { return committed_at_; }             // the present attempt
+  Time committed_at() const { return committed_at_; }  // the present attempt
+  // What the first member took from the commit to having applied it.
+  std::optional<Duration> first_application() const {
+    return first_applied_at_ ? std::optional(*first_applied_at_ - committed_at_) : std::nullopt;
+  }
   std::optional<Time> applied_at() const { return applied_at_; }  // by the last who had to
   std::uint32_t to_apply() const { return to_apply_; }
-  bool published() const { return unpublished_ == 0; }
-  // The owners that have published, and how long they took.
-  void PublicationTimes(std::vector<MemberId>* owners, std::vector<Duration>* took) const;
+  const Publication& publication() const { return publication_; }
   // Why sums are asked for; for people.
   const std::string& failover_reason() const { return failover_reason_; }
   // Parts of it cannot be fetched any more.
@@ -138,8 +145,6 @@ class CommittedRound {
   // counts it; `applied` is of the incarnation that holds the slot now.
   struct Slot {
     bool applied = false;                // said so
-    std::optional<Duration> published;   // owners: after this long; max: it is out, or another one
-                                         // published its shard
     Answer answer = Answer::kUnasked;    // does it hold all sums?
     std::uint32_t order = 0;             // of the last question
     std::optional<MemberId> takes_from;  // it was told to, from there
@@ -148,30 +153,23 @@ class CommittedRound {
   const Slot& SlotOf(const MemberId& id) const { return slots_[id.worker.value]; }
 
   bool MustApply(const Member& member) const;
-  std::uint32_t RecountToApply() const;
+  struct LiveCounts {
+    std::uint32_t to_apply = 0;
+    std::uint32_t past = 0;
+  };
+  LiveCounts Recount() const;
   // How long nobody may publish or apply the round.
   Duration ApplyPatience() const;
   Duration UnitPatience() const;
-  Time HopelessFrom() const;
-  bool IsAppliedByLive() const;
+  Time HopelessFrom(Duration runs) const;
   bool OthersCouldOwn() const;
   bool TryOnceMore();
   void GiveUpOnLate(bool last);
   void EvictStuck(const char* what);
-  Time LateFrom(bool last) const;
-  Time OwnersDeadline() const;
-  bool Silent(const MemberId& id) const;
-  void GiveOwnersMoreTime();
-
-  // --- standing in
-  Time HedgeFrom() const;
-  bool WantsStandIn(const MemberId& owner) const;
-  std::optional<MemberId> ChooseStandIn() const;
-  void Hedge();
-  Status OnStoodIn(const Member& from, WorkerId owner);
-  void NotePublished(std::optional<Duration>& slot, Duration took);
-  void CheckPublication();
-  void CheckServing();
+  Time LateFrom(bool last, Duration runs) const;
+  Time LookAtLate(bool last) const;
+  void OrderStandIns();
+  void JudgeOwners();
 
   // --- the fail-over
   void BeginFailover(const std::string& why);
@@ -201,22 +199,10 @@ class CommittedRound {
   Time committed_at_;
   Time moved_at_;                   // somebody has published or applied it, or is found to hold it
   std::uint32_t to_apply_ = 0;      // live members of the commit that have not
+  std::uint32_t past_ = 0;          // live members that have the round in their parameters
   std::optional<Time> applied_at_;  // by the last of them
   std::optional<Time> first_applied_at_;  // by the first one
-  std::uint32_t unpublished_ = 0;         // owners that have not, and are not out
-  // The deadline for publication counts from here; at half of the patience those who are missing
-  // are asked for a sign of life.
-  Time published_from_;
-  Duration patience_{};
-  std::optional<Time> pinged_at_;
-  std::uint32_t extensions_ = 0;
-  // At most one for each owner, and nobody stands in twice.
-  struct StandIn {
-    MemberId owner;
-    MemberId by;
-    bool published = false;
-  };
-  std::vector<StandIn> stand_ins_;
+  Publication publication_;
 
   std::string failover_reason_;
   Time fenced_at_;                     // kFencing: since then

@@ -4,6 +4,7 @@
 
 namespace lockstep::coordinator {
 
+// All of it at once, for the largest round there can be: no event allocates.
 Delivery::Delivery(std::uint32_t slots)
     : slots_(slots),
       owners_(1, slots),

@@ -37,8 +37,9 @@ class Delivery {
   bool IsOwner(WorkerId worker) const { return owners_.Test(0, worker.value); }
 
  private:
-  // Invariant: missing_[c, p] is the number of owners that need the part and have no receipt of it,
-  // so that delivered means 0 without a look at the matrices.
+  // Invariants: missing_[c, p] is the number of owners that need the part and have no receipt of
+  // it, so that delivered means 0 without a look at the matrices; no owner needs its own part, nor
+  // one of a contributor whose arena it has mapped.
   static std::size_t Key(WorkerId contributor, PartIndex part) {
     return std::size_t{contributor.value} * kMaxParts + part.value;
   }

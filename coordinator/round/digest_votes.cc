@@ -62,8 +62,25 @@ std::optional<DigestRecord> DigestVotes::Leading(RoundId round) const {
   return std::nullopt;
 }
 
+// The same round again has another result, so what was said of it says nothing any more.
 void DigestVotes::Forget(RoundId round) {
   std::erase_if(rounds_, [round](const Round& r) { return r.round == round; });
+}
+
+void DigestVotes::CheckInvariants() const {
+  LOCKSTEP_CHECK(rounds_.size() <= 2, "I7: votes on {} rounds", rounds_.size());
+  for (std::size_t i = 0; i < rounds_.size(); ++i) {
+    const Round& round = rounds_[i];
+    LOCKSTEP_CHECK(i == 0 || rounds_[i - 1].round < round.round,
+                   "votes on round {} come behind those on round {}", round.round,
+                   rounds_[i - 1].round);
+    const auto agreeing = std::ranges::count_if(round.votes, [&](const Vote& vote) {
+      return vote.slice == round.leading.slice && vote.digest == round.leading.value;
+    });
+    LOCKSTEP_CHECK(agreeing == static_cast<std::ptrdiff_t>(round.leading.agreeing),
+                   "I1: {} agree on round {}, and {} are counted", agreeing, round.round,
+                   round.leading.agreeing);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -27,13 +27,17 @@ class DigestVotes {
   std::optional<DigestRecord> Leading(RoundId round) const;
   void Forget(RoundId round);  // a new attempt: what was said before is void
 
+  void CheckInvariants() const;
+
  private:
+  // The slice belongs to the value: each round has another one.
   struct Vote {
     MemberId member;
     std::uint32_t slice;
     std::uint64_t digest;
   };
-  // Invariant: `leading` is the vote with the most in favour so far, and how many those are.
+  // Invariants: `leading` is the vote with the most in favour so far, and how many those are; a
+  // member is in `votes` once, since it applies an attempt once.
   struct Round {
     RoundId round;
     std::vector<Vote> votes;

@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "policies/outlook.h"
 
 namespace lockstep::coordinator {
 namespace {
 
+// For people.
 std::string Names(const std::vector<WorkerId>& workers) {
   std::string names;
   for (const WorkerId worker : workers)
@@ -28,16 +30,22 @@ std::string Names(const std::vector<WorkerId>& workers) {
 OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
     : job_(job),
       planner_(planner),
-      work_(std::move(planned.plan), planned.exact, job->members, job->now) {
+      work_(std::move(planned.plan), planned.exact, job->members, job->now),
+      stopped_before_(job->stopped),
+      receipts_(job) {
   for (const Assignment& assignment : work_.plan().assignments) {
     job_->members.at(assignment.member.worker).last_progress = job_->now;
   }
-  ResetReceiptWatch();
 }
 
 OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
                      std::vector<AttemptRecord> attempts, std::uint32_t owners_version)
-    : job_(job), planner_(planner), work_(std::move(work)), attempts_(std::move(attempts)) {
+    : job_(job),
+      planner_(planner),
+      work_(std::move(work)),
+      stopped_before_(job->stopped),
+      attempts_(std::move(attempts)),
+      receipts_(job) {
   LOCKSTEP_CHECK(!attempts_.empty(), "round {} is open again and was never tried", round());
   for (const Member& member : job_->members.all()) NoteApplied(member);
   PlanAnew(owners_version + 1);
@@ -52,9 +60,10 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
   LOCKSTEP_CHECK(work_.undelivered() == 0,
                  "round {}: {} parts of a plan that is void are waited for", round(),
                  work_.undelivered());
+  // Whatever a rule waited for is gone with the plan; it is asked about the new one.
   look_again_ = kNever;
   owners_stale_ = false;
-  ResetReceiptWatch();
+  receipts_.Reset();
   job_->Send(work_.plan().members,
              msg::Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
 }
@@ -84,22 +93,58 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
-  if (Status status = work_.OnSealed(from, message, job_->now); !status) return status;
-  if (!std::isfinite(message.loss_sum) && work_.Part(from.id.worker, message.part) != nullptr) {
-    NoteNotFinite(from, message);
+  msg::Sealed sealed = message;
+  BoundTimes(from.id.worker, &sealed.units);
+  if (Status status = work_.OnSealed(from, sealed, job_->now); !status) return status;
+  if (!std::isfinite(sealed.loss_sum) && work_.Part(from.id.worker, sealed.part) != nullptr) {
+    NoteNotFinite(from, sealed);
   }
   from.last_progress = job_->now;
-  // By the worker's own clock at both ends: how long a message was on its way is no unit's time.
-  for (const UnitTiming& timing : message.units) {
-    if (timing.end_ns > timing.start_ns) {
-      from.unit_times.Add(Duration(timing.end_ns) - Duration(timing.start_ns));
-    }
-  }
-  NoteRuns(message, &from.run_cost);
+  NoteRuns(sealed, &from.run_cost);
+  NoteUnits(sealed, &from);
   work_.SyncHistory(from);
   return {};
 }
 
+// A worker's word counts as far as it can be true: its units were computed one after the other,
+// since it was given the first, by our clock. How long its units take says how long it is waited
+// for (Liveness, flexrr): with times of its own choice it could stop and never be found out (I6).
+void OpenRound::BoundTimes(WorkerId worker, std::vector<UnitTiming>* units) const {
+  const WorkerShare* share = work_.Share(worker);
+  const Time since = share == nullptr ? work_.started() : share->since;
+  std::int64_t left = (job_->now - since + job_->stopped - stopped_before_).count();
+  LOCKSTEP_CHECK(left >= 0, "round {}: worker {} is given its units in the future", round(),
+                 worker);
+  for (UnitTiming& unit : *units) {
+    const std::int64_t took = std::min(unit.end_ns - unit.start_ns, left);
+    unit.end_ns = unit.start_ns + took;
+    left -= took;
+  }
+}
+
+// By the worker's own clock at both ends: how long a message was on its way is no unit's time. Nor
+// is what its run has cost: the units of short runs would seem slower than those of long ones.
+void OpenRound::NoteUnits(const msg::Sealed& sealed, Member* from) {
+  const std::optional<double> known = from->RunCostInUnits();
+  const double cost = std::max(known.value_or(0), 0.0);
+  auto run = sealed.runs.begin();
+  std::uint64_t left = 0;  // of the run
+  double share = 1;        // of a unit's time that is its own
+  for (const UnitTiming& timing : sealed.units) {
+    if (left == 0 && run != sealed.runs.end()) {
+      left = *run++;
+      share = 1 / (1 + cost / static_cast<double>(left));
+    }
+    left -= left > 0 ? 1 : 0;
+    if (timing.end_ns <= timing.start_ns) continue;
+    const Duration took = Duration(timing.end_ns) - Duration(timing.start_ns);
+    // Times of before hold the cost of their runs: the longer the shorter the run was.
+    if (known && !from->unit_times.beside_cost) from->unit_times = {.beside_cost = true};
+    from->unit_times.Add(cost > 0 ? FromSeconds(Seconds(took) * share) : took);
+  }
+}
+
+// Out of runs of different lengths it is learnt what a run costs beside its units.
 void OpenRound::NoteRuns(const msg::Sealed& sealed, RunCost* cost) {
   std::vector<RunCost::Run> runs;
   auto unit = sealed.units.begin();
@@ -111,6 +156,15 @@ void OpenRound::NoteRuns(const msg::Sealed& sealed, RunCost* cost) {
     runs.push_back(run);
   }
   cost->Add(runs);
+}
+
+// Were it forgotten, a worker that is always fenced or left out would keep the times of its better
+// days, and get a share by them, for ever.
+void OpenRound::NoteUnfinished(const policies::WorkerView& view) {
+  Member& member = job_->members.at(view.member.worker);
+  // Not level: it is still in a run of an earlier round.
+  if (member.id != view.member || !view.level || policies::Computed(view)) return;
+  member.unfinished_run = UnfinishedRun{round(), view.progressed_at, policies::InHand(view)};
 }
 
 // Summed up, one value that is no number makes all parameters such, with no way back. A worker
@@ -209,6 +263,7 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
 
 // Everybody is asked for all that is not begun, and nobody gets it: the round does without.
 void OpenRound::RevokeNotBegun() {
+  // An exact round needs all of them: without, it could not close.
   if (work_.exact()) return;
   for (const policies::WorkerView& view : work_.workers()) {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
@@ -261,6 +316,7 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
     return;
   }
   job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", round(), worker, why);
+  NoteUnfinished(*view);
   const std::uint32_t order = ++job_->orders;
   job_->Send(job_->members.at(worker), msg::FenceRound{round(), order});
   work_.Fence(worker, order);
@@ -387,6 +443,18 @@ void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
 
 // --- closing
 
+// An exact round cannot do without who is stuck, so its rule is to know of all who could take over.
+// It may have fewer units than there are members.
+policies::RoundView OpenRound::View() const {
+  policies::RoundView view = work_.View(job_->now, job_->start.workers);
+  if (!view.exact) return view;
+  for (const Member& member : job_->members.all()) {
+    const bool idle = member.next >= round() && work_.Share(member.id.worker) == nullptr;
+    view.idle += idle && CanTake(member) ? 1 : 0;
+  }
+  return view;
+}
+
 // In this order: what changes the round by itself comes before the policy sees it, so that its
 // verdict is about the round as it will stay.
 std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
@@ -417,6 +485,8 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
   }
   LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
                  job_->members.CountLive(), round());
+  for (const policies::WorkerView& worker : view.workers) NoteUnfinished(worker);
+  // Rules learn from rounds that were committed, never from what was only seen.
   job_->policy.work->OnCommitted(View());
   if (job_->policy.runs) job_->policy.runs->OnCommitted(View());
   job_->policy.closing->OnCommitted(View());
@@ -436,6 +506,7 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
     const SealedPart* part = parts[i].worker.value < job_->members.slots()
                                  ? work_.Part(parts[i].worker, parts[i].part)
                                  : nullptr;
+    // A rule may err; what cannot be summed as it says is not summed in another way.
     const bool twice =
         i > 0 && parts[i].worker == parts[i - 1].worker && parts[i].part == parts[i - 1].part;
     if (part == nullptr || !part->delivered_at || twice) return false;
@@ -483,83 +554,22 @@ std::string OpenRound::Waiting() const {
 
 // --- owners that do not send receipts lose their slices, and edges that are broken are avoided
 
-Time ReceiptWatch::Next(const RoundWork& work) const {
-  if (work.undelivered() == 0 || !work.last_sealed()) return kNever;
-  const Time begin = std::max(*work.last_sealed(), from);
-  if (!pinged_at) return begin + patience / 2;
-  return std::max(begin + patience, *pinged_at + patience / 2);
-}
-
-// With a new map everybody begins anew, with the patience that lately was enough.
-void OpenRound::ResetReceiptWatch() {
-  receipts_ = {job_->now, job_->bounds.Receipts(), std::nullopt};
-}
-
-// Slow is not lost: nobody is evicted for late receipts. A silent owner's slices go to others,
-// which fetch what they lack; and if all are late the links are slow, and everybody gets more time.
+// A silent owner's slices go to others, which fetch what they lack.
 void OpenRound::CheckReceipts() {
-  if (receipts_.Next(work_) > job_->now) return;
-  if (!receipts_.pinged_at) {
-    receipts_.pinged_at = job_->now;
-    for (const OwnerShare& share : work_.owners().owners) job_->Ping(share.owner.worker);
-    if (receipts_.Next(work_) > job_->now) return;
-  }
-  const Time pinged_at = *receipts_.pinged_at;
-  receipts_.pinged_at.reset();
-  receipts_.from = job_->now;
-  // Is it receipts that the round waits for? Otherwise nobody is to blame for them yet. The policy
-  // is asked as if all were there; what it says then is thrown away.
-  RoundWork::Hypothetical delivered;
-  work_.ViewIfDelivered(job_->now, job_->start.workers, &delivered);
-  if (!work_.unassigned().empty() || !job_->policy.closing->Judge(delivered.view).close) return;
-  const std::vector<WorkerId> silent = BlameForReceipts(pinged_at);
-  if (silent.empty() || silent.size() == work_.owners().owners.size()) {
-    // It is slow for everybody.
-    receipts_.patience =
-        std::min(receipts_.patience * 2, std::max(job_->timeout, job_->bounds.Receipts()));
-    return;
-  }
-  ReplaceOwners(silent, fmt::format("no receipts from worker {}", Names(silent)));
-}
-
-// A receipt takes two: it is the owner's fault when it is silent, or when it misses most of what
-// others have; not when the contributor is the silent one.
-std::vector<WorkerId> OpenRound::BlameForReceipts(Time pinged_at) const {
-  std::vector<std::uint32_t> misses(job_->members.slots());
-  std::uint32_t parts = 0;
-  for (const WorkerShare& share : work_.shares()) {
-    const WorkerId contributor = share.member.worker;
-    const bool reachable = job_->HeardSince(contributor, pinged_at);
-    for (std::size_t i = 0; i < share.parts.size(); ++i) {
-      if (share.parts[i].is_void) continue;
-      parts += reachable ? 1 : 0;
-      if (share.parts[i].delivered_at) continue;
-      const PartIndex part(static_cast<std::uint8_t>(i));
-      for (const WorkerId owner : work_.delivery().Missing(contributor, part)) {
-        if (reachable || !job_->HeardSince(owner, pinged_at)) ++misses[owner.value];
-      }
-    }
-  }
-  std::vector<WorkerId> silent;
-  std::vector<WorkerId> slow;
-  for (const OwnerShare& share : work_.owners().owners) {
-    const WorkerId owner = share.owner.worker;
-    if (misses[owner.value] == 0) continue;
-    if (!job_->HeardSince(owner, pinged_at)) silent.push_back(owner);
-    if (2 * misses[owner.value] > parts) slow.push_back(owner);
-  }
-  // Silence explains the misses of all that wait for it, so nobody else is blamed beside it. When
-  // most owners are slow it is the contributors, or the links.
-  if (!silent.empty()) return silent;
-  return 2 * slow.size() <= work_.owners().owners.size() ? slow : std::vector<WorkerId>{};
+  const ReceiptWatch::Decision decision = receipts_.Look(work_);
+  for (const WorkerId worker : decision.ping) job_->Ping(worker);
+  if (decision.blamed.empty()) return;
+  ReplaceOwners(decision.blamed, fmt::format("no receipts from worker {}", Names(decision.blamed)));
 }
 
 // The owners that are left keep what can be kept: who has receipts already need not fetch anew.
 // Only when none of them is usable others are taken.
-void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why) {
+void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why,
+                              const std::vector<WorkerId>& avoided) {
   for (const WorkerId worker : silent) job_->members.at(worker).owner_trial.Fail(round());
   const auto usable = [&](const MemberId& id) {
-    return std::find(silent.begin(), silent.end(), id.worker) == silent.end();
+    return std::ranges::find(silent, id.worker) == silent.end() &&
+           std::ranges::find(avoided, id.worker) == avoided.end();
   };
   std::vector<MemberId> candidates;
   for (const OwnerShare& share : work_.owners().owners) {
@@ -583,22 +593,30 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
                  "round {}: a silent owner owns again", round());
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
   work_.SetOwners(map, job_->members, job_->now);
-  ResetReceiptWatch();
+  receipts_.Reset();
   job_->Send(job_->members.Exchanging(), msg::NewOwners{round(), std::move(map)});
 }
 
-// Before the commit an owner costs nothing but a map, so any broken edge to one is reason enough.
+// Before the commit an owner costs nothing but a map, so any broken edge to one is reason enough,
+// where somebody has none. Nobody with one owns again: the same map would be made at each event,
+// for as long as the edge is broken (I6).
 void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why) {
   const bool whole = std::ranges::all_of(work_.owners().owners, [&](const OwnerShare& share) {
     return broken[share.owner.worker.value] == 0;
   });
-  if (!whole) ReplaceOwners({}, why);
+  if (whole) return;
+  std::vector<WorkerId> avoided;
+  for (std::uint32_t slot = 0; slot < broken.size(); ++slot) {
+    if (broken[slot] > 0) avoided.emplace_back(slot);
+  }
+  ReplaceOwners({}, why, avoided);
 }
 
 // Who is out takes its share along; only owners may stay for a while, until somebody can take their
 // place.
 void OpenRound::CheckInvariants() const {
   work_.CheckInvariants();
+  receipts_.CheckInvariants();
   LOCKSTEP_CHECK(!work_.owners().owners.empty(), "round {}: nobody owns anything", round());
   for (const WorkerShare& share : work_.shares()) {
     const Member* member = job_->members.Find(share.member);

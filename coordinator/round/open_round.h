@@ -30,21 +30,11 @@
 #include "coordinator/core/context.h"
 #include "coordinator/record/records.h"
 #include "coordinator/round/planner.h"
+#include "coordinator/round/receipt_watch.h"
 #include "coordinator/round/round_work.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
-
-// When receipts are late. The deadline runs from the last part that was sealed: only then can
-// receipts be all that is missing. At half of it those concerned are asked for a sign of life.
-// However late that look was: who was asked has the other half of the time to answer.
-struct ReceiptWatch {
-  Time from;            // not before this, whatever was sealed before
-  Duration patience{};  // grows while it is slow for everybody
-  std::optional<Time> pinged_at;
-
-  Time Next(const RoundWork& work) const;
-};
 
 class OpenRound {
  public:
@@ -92,8 +82,11 @@ class OpenRound {
   void CheckInvariants() const;
 
  private:
-  policies::RoundView View() const { return work_.View(job_->now, job_->start.workers); }
+  policies::RoundView View() const;
+  void BoundTimes(WorkerId worker, std::vector<UnitTiming>* units) const;
   static void NoteRuns(const msg::Sealed& sealed, RunCost* cost);
+  static void NoteUnits(const msg::Sealed& sealed, Member* from);
+  void NoteUnfinished(const policies::WorkerView& view);
   void NoteNotFinite(const Member& from, const msg::Sealed& message);
 
   // --- work that moves
@@ -113,14 +106,15 @@ class OpenRound {
   bool CanCommit(policies::ClosingVerdict* verdict);
 
   // --- owners that do not send receipts
-  void ResetReceiptWatch();
   void CheckReceipts();
-  std::vector<WorkerId> BlameForReceipts(Time pinged_at) const;
-  void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why);
+  // `silent` are blamed; `avoided` cannot be taken either, for no fault of theirs.
+  void ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why,
+                     const std::vector<WorkerId>& avoided = {});
 
   Job* job_;
   Planner* planner_;
   RoundWork work_;
+  const Duration stopped_before_;        // Job::stopped when this round was opened
   std::vector<AttemptRecord> attempts_;  // earlier ones, when the round is open again
   ReceiptWatch receipts_;
   bool owners_stale_ = false;         // an owner is out, and nobody could take its place yet

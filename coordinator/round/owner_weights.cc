@@ -120,6 +120,18 @@ bool OwnerWeights::TurnsQuick(const LinkResponse& response, Duration usual_contr
   return slot->prompt_rounds >= kPromptRounds << std::min(slot->times_slow - 1, kMostDoublings);
 }
 
+void OwnerWeights::CheckInvariants() const {
+  for (const Slot& slot : slots_) {
+    LOCKSTEP_CHECK(slot.slow_rounds == 0 || slot.quick_rounds == 0,
+                   "an owner is slow in {} rounds and quick in {}, in a row", slot.slow_rounds,
+                   slot.quick_rounds);
+    LOCKSTEP_CHECK(slot.slow_link ? slot.late_rounds == 0 : slot.prompt_rounds == 0,
+                   "a link is late in {} rounds and prompt in {}", slot.late_rounds,
+                   slot.prompt_rounds);
+    LOCKSTEP_CHECK(!slot.slow_link || slot.times_slow > 0, "a link is slow that never became it");
+  }
+}
+
 // All those with the fewest faults own, not the best one: the more owners, the less each one sums
 // and sends. A map in which all are halved is the same as one in which nobody is, and is written as
 // that, so that the weights of a map mean something among each other only.

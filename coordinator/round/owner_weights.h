@@ -29,6 +29,7 @@ struct LinkResponse {
   Duration control{};  // see ResponseDelay
 };
 
+// For the log: why a map has changed is what people look for in it.
 struct OwnerChange {
   WorkerId worker;
   bool owns = false;
@@ -52,6 +53,8 @@ class OwnerWeights {
   // empty.
   OwnerMap Choose(std::uint32_t version, std::span<const MemberId> candidates,
                   const Members& members) const;
+
+  void CheckInvariants() const;
 
  private:
   // Of one incarnation: another one that takes the slot begins anew. Invariants: slow_rounds or

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -48,6 +49,7 @@ std::optional<RoundId> Pipeline::JoinAt() const {
   return open_->round();
 }
 
+// Of the round that JoinAt names.
 const Plan& Pipeline::JoinPlan() const {
   return failing_over() ? committed_->work().plan() : open_->work().plan();
 }
@@ -71,6 +73,8 @@ CommittedRound* Pipeline::CommittedAt(RoundId round) {
                                                                              : nullptr;
 }
 
+// What concerns the open round is stale when none is, and when its sender has been put out of the
+// rounds since it was said.
 Status Pipeline::On(Member& from, const msg::Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->On(from, message) : Status();
@@ -91,19 +95,11 @@ Status Pipeline::On(Member& from, const msg::Revoked& message) {
   return from.live() && open_ ? open_->On(from, message) : Status();
 }
 
-// Owners' times are noted once all have published, so that they compare among each other.
 Status Pipeline::On(Member& from, const msg::Published& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || round == nullptr) return {};
-  const bool before = round->published();
-  if (Status status = round->On(from, message); !status) return status;
-  if (before || !round->published()) return {};
-  std::vector<MemberId> owners;
-  std::vector<Duration> took;
-  round->PublicationTimes(&owners, &took);
-  planner_.NotePublished(owners, took);
-  return {};
+  return round->On(from, message);
 }
 
 // Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
@@ -118,23 +114,38 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
   if (open_ && message.round == open_->round()) {
     if (message.attempt >= open_->attempt()) return Violation("applied a round that is open");
     // It was catching up when the attempt was given up, so it was not asked.
-    job_->PutBehind(from,
-                    fmt::format("it has applied round {}, which is open again", open_->round()));
+    job_->PutInDoubt(from,
+                     fmt::format("it has applied round {}, which is open again", open_->round()));
     return {};
   }
   if (CommittedRound* round = CommittedAt(message.round)) {
     const Result<bool> news = round->On(from, message);
     if (!news) return news.error();
     if (!*news) return {};
+    usual_application_ = round->first_application().value_or(usual_application_);
   } else if (from.next > message.round) {
     return {};
   }
   from.next = message.round.Next();
+  NoteUnfinishedRun(&from, message.round);
   if (open_) open_->NoteApplied(from);
   from.last_progress = job_->now;
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);
   return {};
+}
+
+// It has ended the run that it was in, and applied the round, which takes others as long as the
+// first of them took. A run is worth a few units only: how long it took is not known exactly.
+void Pipeline::NoteUnfinishedRun(Member* from, RoundId applied) const {
+  constexpr std::uint32_t kMostUnits = 4;
+  if (!from->unfinished_run || applied < from->unfinished_run->round) return;
+  const UnfinishedRun run = *from->unfinished_run;
+  from->unfinished_run.reset();
+  const double units = run.units + std::max(from->RunCostInUnits().value_or(0), 0.0);
+  const Duration unit = FromSeconds(Seconds(job_->now - run.since - usual_application_) / units);
+  if (unit <= from->unit_times.mean) return;  // late, and no slower than it is known to be
+  for (std::uint32_t i = 0; i < std::min(run.units, kMostUnits); ++i) from->unit_times.Add(unit);
 }
 
 // I1, watched: a digest of a slice of the parameters after each round.
@@ -151,8 +162,7 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
     job_->Log(LogLevel::kWarning,
               "worker {}: its parameters after round {} differ from the majority's, it catches up",
               id.worker, message.round);
-    job_->PutBehind(*member, "its parameters differ from the majority's");
-    member->outvoted = true;
+    job_->PutInDoubt(*member, "its parameters differ from the majority's");
   }
 }
 
@@ -161,6 +171,13 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
 Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders) return Violation("answered what it was not asked");
+  if (from.state == MemberState::kBehind && from.fence_order != 0 &&
+      message.order == from.fence_order) {
+    const bool asked =
+        message.term == job_->start.term && committed_ && message.round == committed_->round();
+    from.denied = asked && !message.holds_all;
+    return {};
+  }
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || message.term != job_->start.term || round == nullptr) return {};
   return round->On(from, message);
@@ -190,12 +207,22 @@ void Pipeline::OnOut(const MemberId& member, const std::string& why) {
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
 }
 
+// It is waited for from now on, unless it has the committed round already.
 void Pipeline::OnLevel() {
   if (committed_ && !committed_->closed()) committed_->CountToApply();
 }
 
-void Pipeline::PlanOpenAnew() {
+// The committed round stands, whoever was asked for its sums: who comes now copies what is after
+// it, and hears the plan of the round behind it. Whatever was computed for that is void, and its
+// samples stay out.
+void Pipeline::OnBelieved() {
+  if (committed_) committed_->OnBelieved();
   if (open_) open_->PlanAnew(open_->work().owners().version + 1);
+}
+
+void Pipeline::GiveUpCommitted(const std::string& why) {
+  LOCKSTEP_CHECK(committed_, "no round is committed that could be given up");
+  committed_->GiveUp(why);
 }
 
 // --- what can be done now
@@ -241,9 +268,11 @@ Decision Pipeline::CheckCommitted() {
 // its samples go back. The committed round becomes the last one; everybody is told by its commit,
 // sent again without a next plan.
 Decision Pipeline::Abandon() {
-  job_->Log(LogLevel::kInfo, "round {} is abandoned", open_->round());
+  const RoundId round = open_->round();
+  job_->Log(LogLevel::kInfo, "round {} is abandoned", round);
   open_.reset();
   if (!committed_) {
+    abandoned_ = round;
     done_ = true;
     return {};
   }
@@ -371,8 +400,15 @@ CommitDraft Pipeline::DraftNextAttempt() {
   // Parts that are gone are computed again as samples of a later round: they were not settled.
   std::erase_if(commit.parts,
                 [this](const CommittedPart& part) { return committed_->HasLost(part.member); });
-  commit.owners = planner_.ChooseOwners(commit.round, commit.owners.version + 1,
-                                        planner_.EligibleFor(commit.round.Next(), false));
+  std::vector<MemberId> candidates = planner_.EligibleFor(commit.round.Next(), false);
+  // An owner that somebody cannot reach would end this attempt at once, as it did the one before,
+  // for as long as the edge is broken (I6).
+  std::vector<MemberId> reached;
+  std::ranges::copy_if(candidates, std::back_inserter(reached), [this](const MemberId& id) {
+    return job_->members.BrokenEdges(id.worker) == 0;
+  });
+  if (!reached.empty()) candidates = std::move(reached);
+  commit.owners = planner_.ChooseOwners(commit.round, commit.owners.version + 1, candidates);
   job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", commit.round, commit.attempt,
             commit.parts.size());
   CompleteDraft(committed_->work(), &draft);
@@ -488,6 +524,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     sampler_ = committed_->before();
     sampler_->Settle(draft.settled, work.RangesOf(carried_workers));
   }
+  // Also who is catching up: it applies to what it copies as soon as it can.
   commit.members = job_->members.Exchanging();
   std::optional<PlannedRound> next;
   if (!draft.last) {
@@ -501,6 +538,9 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   // Actions are carried out when the step is over: nobody sees this before the account below is
   // made.
   job_->Send(commit.members, commit);
+  for (const MemberId& id : commit.members) {
+    job_->members.at(id.worker).told = {commit.round, commit.attempt};
+  }
   if (next) {
     open_.emplace(job_, &planner_, std::move(*next));
     if (carried) open_->Carry(*carried);
@@ -514,6 +554,12 @@ void Pipeline::MakeCommit(CommitDraft draft) {
 std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
   LOCKSTEP_CHECK(committed_, "no round is committed that could be closed");
   committed_->Close();
+  // Not sooner: whom another one has stood in for publishes all the same, later than all others,
+  // and would pass for quick by not being there.
+  if (committed_->publication().complete()) {
+    const auto [owners, took] = committed_->publication().Times();
+    planner_.NotePublished(owners, took);
+  }
   // Without an open round nothing was planned behind it, so it was the last one.
   if (!open_) done_ = true;
   // What was left out comes again, in this run or in the one that resumes it.
@@ -556,7 +602,12 @@ void Pipeline::OpenAgain() {
 void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
   LOCKSTEP_CHECK(committed_ && !open_, "only the last commit is sent again");
   committed_->SetCheckpointWriter(checkpoint_writer);
-  job_->Send(job_->members.Exchanging(), committed_->commit());
+  const msg::Commit& commit = committed_->commit();
+  const std::vector<MemberId> to = job_->members.Exchanging();
+  job_->Send(to, commit);
+  for (const MemberId& id : to) {
+    job_->members.at(id.worker).told = {commit.round, commit.attempt};
+  }
 }
 
 // Not at once: what is computed already is worth more than the time it takes to commit it.
@@ -613,6 +664,10 @@ void Pipeline::CheckInvariants() const {
                    "I1: worker {} has the parameters before round {}, and {} is not committed",
                    member.id.worker, member.next, first_uncommitted());
   }
+  planner_.CheckInvariants();
+  votes_.CheckInvariants();
+  LOCKSTEP_CHECK(!committed_ || updates_ == committed_->commit().update,
+                 "update {} is committed, and {} were made", committed_->commit().update, updates_);
   if (open_ && settled) open_->CheckInvariants();
   if (committed_) committed_->CheckInvariants(settled);
 }

@@ -5,6 +5,7 @@
 //   planner.h          who computes what, who owns
 //   open_round.h       the round that is computed
 //   committed_round.h  the round that is published and applied, or failed over
+//   publication.h      which owners have published an attempt, and who stands in for which
 //
 // In: what workers say, who is out, the time. Out: from Decide what is to be done next about a
 // round. The pipeline never calls out: the coordinator carries a decision out, because others have
@@ -88,8 +89,12 @@ class Pipeline {
   // The member takes no part any more: gone, or behind. It is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);
   void OnLevel();  // a member has become live
-  // Nothing of the open round is left, and who is live now may think that it has units of it.
-  void PlanOpenAnew();
+  // Somebody who is live now has the committed round in its parameters, and nobody else does. Of
+  // the open round nothing is left, though it may think that it has units of it.
+  void OnBelieved();
+  // Nobody who is live has the committed round, or can get it: it is computed again, by who is live
+  // now.
+  void GiveUpCommitted(const std::string& why);
 
   // Does all that can be done now within the rounds. Says what is to be done about them; when that
   // is done it is asked again.
@@ -116,7 +121,7 @@ class Pipeline {
   const Plan& JoinPlan() const;
   // The first round that nobody can have applied.
   RoundId first_uncommitted() const {
-    return open_ ? open_->round() : committed_ ? committed_->round().Next() : RoundId(0);
+    return open_ ? open_->round() : committed_ ? committed_->round().Next() : abandoned_;
   }
   // The first round that was never committed: of one that is open again, members may speak for a
   // while as of one that is committed, and of the round after it as of an open one.
@@ -143,6 +148,7 @@ class Pipeline {
   Status CheckRound(RoundId round) const;
   CommittedRound* CommittedAt(RoundId round);  // null: another one, or it is closed
   bool failing_over() const { return committed_ && committed_->failing_over(); }
+  void NoteUnfinishedRun(Member* from, RoundId applied) const;
   void Vote(const Member& from, const msg::Applied& message);
   void AvoidBrokenEdges();
   Decision CheckCommitted();
@@ -160,13 +166,15 @@ class Pipeline {
   std::optional<Sampler> sampler_;
   std::optional<OpenRound> open_;
   std::optional<CommittedRound> committed_;
-  DigestVotes votes_;          // of the two latest rounds
-  std::uint64_t updates_ = 0;  // committed
+  DigestVotes votes_;             // of the two latest rounds
+  std::uint64_t updates_ = 0;     // committed
+  Duration usual_application_{};  // from the last commit to the first who had applied it
   RoundId never_committed_;
 
   bool stopping_ = false;
   Time stop_at_ = kNever;
   bool done_ = false;
+  RoundId abandoned_;  // the job stopped in it, and no round is committed: the first, or one again
 };
 
 }  // namespace lockstep::coordinator

@@ -1,10 +1,11 @@
 #include "coordinator/round/planner.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
-#include "coordinator/round/link_responses.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -15,7 +16,90 @@ bool ContributedLately(const Member& member, RoundId round) {
   return member.contributed && member.contributed->value + 2 >= round.value;
 }
 
+// How the links of all that have sealed a part or own did in this round; `control` is left open.
+// An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
+// slow contributors say nothing about the owner. A contributor that is still not delivered counts
+// with the time that has passed, so that who never answers does not look quick.
+std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
+  const PartIndex first(0);
+  std::vector<LinkResponse> responses;
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::vector<std::size_t> at(work.slots(), kNone);  // in `responses`, by slot
+  std::vector<WorkerId> missing;
+  std::size_t sealed = 0;
+  for (const WorkerShare& share : work.shares()) {
+    const SealedPart* part = work.Part(share.member.worker, first);
+    if (part == nullptr) continue;
+    LOCKSTEP_CHECK(part->delivered_at.value_or(now) >= part->ready_at,
+                   "a part of worker {} was delivered before it was ready", share.member.worker);
+    ++sealed;
+    if (!part->delivered_at) missing.push_back(share.member.worker);
+    at[share.member.worker.value] = responses.size();
+    responses.push_back({.member = share.member,
+                         .receipts = std::nullopt,
+                         .delivery = part->delivered_at.value_or(now) - part->ready_at,
+                         .delivered = part->delivered_at.has_value()});
+  }
+  for (const OwnerShare& share : work.owners().owners) {
+    const WorkerId owner = share.owner.worker;
+    std::vector<Duration> late = work.ReceiptDelays(owner);
+    for (const WorkerId contributor : missing) {
+      if (work.delivery().Lacks(owner, contributor, first)) {
+        late.push_back(now - work.Part(contributor, first)->ready_at);
+      }
+    }
+    // The others are mapped with it: received when ready, which is sooner than all of `late`.
+    const std::size_t all =
+        std::max(late.size(), sealed - (work.Part(owner, first) != nullptr ? 1 : 0));
+    if (all == 0) continue;
+    const std::size_t at_once = all - late.size();
+    Duration response_time{};
+    if (const std::size_t quartile = (all - 1) / 4; quartile >= at_once) {
+      const auto place = late.begin() + static_cast<std::ptrdiff_t>(quartile - at_once);
+      std::nth_element(late.begin(), place, late.end());
+      response_time = *place;
+    }
+    std::size_t& response = at[owner.value];
+    if (response == kNone) {
+      response = responses.size();
+      responses.push_back({.member = share.owner, .receipts = {}, .delivery = {}});
+    }
+    responses[response].receipts = response_time;
+  }
+  return responses;
+}
+
+// Each worker's. So fine that a unit of a worker that is several times slower is still short beside
+// a round; else enough that losing or giving back one is a small matter.
+constexpr std::uint64_t kFineUnits = 64;
+constexpr std::uint64_t kCoarseUnits = 4;
+// Of a round: each is an entry of its record.
+constexpr std::uint64_t kMostFineUnits = 4096;
+
+std::uint32_t CountUnits(const StartParameters& start, bool fine) {
+  const JobSection& job = start.config.job;
+  const PolicySection& policy = start.config.policy;
+  const std::uint64_t coarse =
+      start.workers *
+      (policy.local() ? std::max<std::uint64_t>(kCoarseUnits, policy.local_steps) : kCoarseUnits);
+  std::uint64_t units = job.units;
+  if (units == 0) {
+    units = fine ? std::max(std::min(kFineUnits * start.workers, kMostFineUnits), coarse) : coarse;
+  }
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
+}
+
 }  // namespace
+
+// Where shares are equal and whole workers are all that is left out, few will do.
+std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy) {
+  const bool fine = policy.work->PlacesUnits() || policy.closing->CutsUnits();
+  return CountUnits(start, fine && !policy.local);
+}
+
+std::uint32_t MostUnits(const StartParameters& start) {
+  return CountUnits(start, !start.config.policy.local());
+}
 
 // Who lags by more than a round would be waited for. In the last round of an epoch, which closes
 // over all of its units, only who has lately shown that it contributes is relied on (I2).
@@ -38,15 +122,13 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   return level.empty() ? live : level;
 }
 
+// Nobody has a share yet: what a rule knows of them is what earlier rounds have shown.
 std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& members) const {
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
     views[i].member = member.id;
-    views[i].last_heard = member.last_heard;
-    views[i].unit_time_mean = member.unit_times.mean;
-    views[i].unit_time_deviation = member.unit_times.deviation;
-    views[i].run_cost = member.run_cost.in_units();
+    CopyHistory(member, &views[i]);
   }
   return views;
 }
@@ -116,6 +198,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
       return std::ranges::binary_search(*carried->workers, id.worker);
     });
   }
+  sampler->SetUnits(UnitsPerRound(job_->start, job_->policy));
   const PlannedUnits planned = PlanUnits(carried, eligible.size(), sampler);
   if (!carried) eligible = EligibleFor(round, planned.exact);
   LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),
@@ -124,6 +207,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   std::vector<std::uint32_t> shares;
   std::vector<RunLimit> runs;
   if (!eligible.empty()) {
+    job_->members.NoteUsualRunCost();
     const std::vector<policies::WorkerView> views = ViewsOf(eligible);
     shares = ShareUnits(views, units);
     runs = LimitRuns(views, shares);
@@ -159,6 +243,8 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
     const auto begin = planned.units.begin() + static_cast<std::ptrdiff_t>(first[i]);
     plan.assignments.push_back(
         {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}, runs[i]});
+    // A worker finishes the run that it is in before it applies a round, so it is waited for as
+    // long as this one may take (CommittedRound::UnitPatience).
     job_->members.at(eligible[i].worker).longest_run = NextRun(shares[i], runs[i]);
   }
   LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
@@ -189,6 +275,7 @@ OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version) {
   return ChooseOwners(round, version, EligibleFor(round, false));
 }
 
+// Each choice is noted, so that no later map of the round can have its version.
 OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
                                std::span<const MemberId> candidates) {
   NoteMap(round, version);
@@ -209,6 +296,8 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
 // of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
   std::vector<LinkResponse> responses = LinkResponses(work, job_->now);
+  // How late a member's control messages are tells its link from its owner's work: they carry no
+  // bulk, and wait behind what does.
   for (LinkResponse& response : responses) {
     response.control = job_->members.at(response.member.worker).response.mean;
   }

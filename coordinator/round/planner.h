@@ -33,6 +33,12 @@ struct CarriedWork {
   const std::vector<WorkerId>* workers = nullptr;  // ascending
 };
 
+// Into how many units a round's samples are cut; where none are configured, as many as the policy
+// has use for.
+std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy);
+// Under any policy that the job may change to.
+std::uint32_t MostUnits(const StartParameters& start);
+
 class Planner {
  public:
   explicit Planner(Job* job) : job_(job), weights_(job->members.slots()) {}
@@ -60,6 +66,8 @@ class Planner {
   }
   // Of a round that is about to be committed.
   void NoteResponses(const RoundWork& work);
+
+  void CheckInvariants() const { weights_.CheckInvariants(); }
 
  private:
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;

@@ -8,8 +8,18 @@
 
 #include "base/check.h"
 #include "coordinator/core/context.h"
+#include "policies/outlook.h"
 
 namespace lockstep::coordinator {
+
+// Copies, so that a policy sees plain values and nobody asks the table of members in a verdict.
+void CopyHistory(const Member& member, policies::WorkerView* view) {
+  view->last_heard = member.last_heard;
+  view->unit_time_mean = member.unit_times.mean;
+  view->unit_time_deviation = member.unit_times.deviation;
+  view->run_cost = member.RunCostInUnits();
+}
+
 // The units are those of the plan; who has which is the plan's assignment. Views are made with the
 // shares, so that a policy may be asked about a round of which nothing has been heard.
 RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
@@ -37,6 +47,7 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
     RenewView(share, now);
     WorkerViewAt(share).units_planned = static_cast<std::uint32_t>(share.queue.size());
   }
+  // A rule that counts on a number of workers counts on those that the plan gave units.
   planned_workers_ = with_units_;
   CountReceiptsAnew(members, now);
 }
@@ -101,15 +112,13 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   policies::WorkerView view;
   view.member = member.id;
   view.progressed_at = now;
-  view.last_heard = member.last_heard;
-  view.unit_time_mean = member.unit_times.mean;
-  view.unit_time_deviation = member.unit_times.deviation;
-  view.run_cost = member.run_cost.in_units();
+  CopyHistory(member, &view);
   view.base = plan_.round;
   view.level = member.next >= plan_.round;
   views_.insert(place, std::move(view));
   WorkerShare share;
   share.member = member.id;
+  share.since = now;
   share.plan = plan_.attempt;
   shares_.insert(shares_.begin() + at, std::move(share));
   if (static_cast<std::size_t>(at) + 1 == views_.size()) {
@@ -120,6 +129,7 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   return static_cast<std::size_t>(at);
 }
 
+// After one has come before others, or gone.
 void RoundWork::Reindex() {
   std::fill(index_.begin(), index_.end(), -1);
   for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -127,6 +137,7 @@ void RoundWork::Reindex() {
   }
 }
 
+// Another incarnation in the slot has nothing to do with this one's share.
 WorkerShare* RoundWork::FindAny(const MemberId& member) {
   if (member.worker.value >= index_.size()) return nullptr;
   const std::int64_t at = index_[member.worker.value];
@@ -157,6 +168,7 @@ std::vector<SampleRange> RoundWork::RangesOf(const std::vector<WorkerId>& worker
   return ranges;
 }
 
+// Of whoever holds the slot in this round.
 const WorkerShare* RoundWork::Share(WorkerId worker) const {
   const std::int64_t at = index_[worker.value];
   return at < 0 ? nullptr : &shares_[static_cast<std::size_t>(at)];
@@ -189,8 +201,11 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
                                  plan_.round, share->parts.size()));
   }
   if (sealed.units.empty()) return Violation("sealed a part without units");
-  if (!sealed.runs.empty() && std::accumulate(sealed.runs.begin(), sealed.runs.end(),
-                                              std::uint64_t{0}) != sealed.units.size()) {
+  const bool no_runs = std::ranges::any_of(
+      sealed.runs, [&](std::uint64_t units) { return units == 0 || units > sealed.units.size(); });
+  if (no_runs ||
+      (!sealed.runs.empty() && std::accumulate(sealed.runs.begin(), sealed.runs.end(),
+                                               std::uint64_t{0}) != sealed.units.size())) {
     return Violation("sealed runs that are not those of its units");
   }
   SealedPart part;
@@ -207,6 +222,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
     for (const UnitTiming& undo : part.units) units_.Unseal(undo.unit.index);
     return Violation(fmt::format("sealed {} samples in units of {}", sealed.samples, part.samples));
   }
+  part.runs = sealed.runs;
   part.loss_sum = sealed.loss_sum;
   part.clock = from.clock;
   part.ready_at = now;
@@ -319,6 +335,7 @@ void RoundWork::DropAnsweredRevokes() {
   }
 }
 
+// A pass over the shares, but only when the oldest one is due.
 std::vector<WorkerId> RoundWork::RevokesBefore(Time t) const {
   std::vector<WorkerId> workers;
   for (const WorkerShare& share : shares_) {
@@ -526,6 +543,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
   for (WorkerShare& share : shares_) {
     Unassign(&share);
     share.parts.clear();
+    share.since = now;
     share.plan = plan_.attempt;
     policies::WorkerView& view = WorkerViewAt(share);
     view.base = plan_.round;
@@ -544,15 +562,9 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
 // --- the round as policies see it, renewed with each change so that judging costs no pass over the
 // workers
 
-// Copies, so that a policy sees plain values and nobody asks the table of members in a verdict.
 void RoundWork::SyncHistory(const Member& member) {
   const std::int64_t at = index_[member.id.worker.value];
-  if (at < 0) return;
-  policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
-  view.last_heard = member.last_heard;
-  view.unit_time_mean = member.unit_times.mean;
-  view.unit_time_deviation = member.unit_times.deviation;
-  view.run_cost = member.run_cost.in_units();
+  if (at >= 0) CopyHistory(member, &views_[static_cast<std::size_t>(at)]);
 }
 
 // A worker begins with a round when it has applied the one before; its pace counts from there.
@@ -626,13 +638,15 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
 }
 
 // A third of what is new, and more of it the more units it is: a single slow unit does not make a
-// slow worker. What comes first holds
-// the round's beginning too (the last round's sums are taken and applied), so it counts only where
-// nothing else is known.
+// slow worker. What comes first holds the round's beginning too (the last round's sums are taken
+// and applied), so it counts only where nothing else is known.
 void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
   LOCKSTEP_CHECK(units > 0 && now >= view->progressed_at, "worker {} makes progress by {} units",
                  view->member.worker, units);
-  const Duration sample = std::max((now - view->progressed_at) / units, Duration(1));
+  // Beside the cost of the run that they were.
+  const double run = units + policies::RunCostOf(*view);
+  const Duration sample =
+      std::max(FromSeconds(Seconds(now - view->progressed_at) / run), Duration(1));
   const bool first = view->pace == Duration{};
   view->progressed_at = now;
   if (first) {

@@ -39,6 +39,9 @@
 
 namespace lockstep::coordinator {
 
+// What is known of a member from the rounds before.
+void CopyHistory(const Member& member, policies::WorkerView* view);
+
 class RoundWork {
  public:
   RoundWork(Plan plan, bool exact, const Members& members, Time now);
@@ -187,6 +190,7 @@ class RoundWork {
   std::deque<std::pair<Time, WorkerId>> asked_;
   std::vector<std::vector<Duration>> receipts_late_;  // by slot; see ReceiptDelays
   std::optional<Time> last_sealed_;
+  // Counted along with each change of a share, so that judging a round costs no pass over them.
   std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes_ = 0;  // that wait for their answer
   std::uint32_t planned_workers_ = 0;

@@ -6,13 +6,18 @@
 
 namespace lockstep::coordinator {
 
-// No unit is larger than an equal share of a full round; those of fragments may be smaller.
 Sampler::Sampler(std::uint64_t epoch_samples, std::uint64_t samples, std::uint32_t units)
     : epoch_samples_(epoch_samples), round_samples_(samples) {
-  LOCKSTEP_CHECK(epoch_samples > 0 && samples > 0 && units > 0 && units <= samples,
-                 "a sampler of {} samples, {} in a round in {} units", epoch_samples, samples,
-                 units);
-  unit_samples_ = (samples + units - 1) / units;
+  LOCKSTEP_CHECK(epoch_samples > 0 && samples > 0, "a sampler of {} samples, {} in a round",
+                 epoch_samples, samples);
+  SetUnits(units);
+}
+
+// No unit is larger than an equal share of a full round; those of fragments may be smaller.
+void Sampler::SetUnits(std::uint32_t units) {
+  LOCKSTEP_CHECK(units > 0 && units <= round_samples_, "{} samples of a round in {} units",
+                 round_samples_, units);
+  unit_samples_ = (round_samples_ + units - 1) / units;
 }
 
 // Out of a checkpoint, which is of closed rounds: whatever it does not name as uncounted has been

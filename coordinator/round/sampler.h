@@ -39,6 +39,9 @@ class Sampler {
   // Continues at a saved state between two rounds.
   Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units);
 
+  // Of the rounds that are planned from now on.
+  void SetUnits(std::uint32_t units);
+
   PlannedUnits PlanRound();
   // At most `samples`, while other positions may be out. No units when all that is left is out.
   PlannedUnits PlanMore(std::uint64_t samples);

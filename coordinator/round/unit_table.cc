@@ -28,11 +28,13 @@ void UnitTable::CheckIsWithNobody(UnitIndex unit) const {
                  units_[unit.value].holder);
 }
 
+// From here until Release nobody else can get it: the one place that keeps I2 while work moves.
 void UnitTable::Hold(UnitIndex unit, WorkerId worker) {
   CheckIsWithNobody(unit);
   units_[unit.value].holder = worker.value;
 }
 
+// Also a sealed one, when the contribution that it is in is void: then it is computed again.
 void UnitTable::Release(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].holder != kNobody, "I2: unit {} is taken from nobody", unit);
   units_[unit.value].holder = kNobody;
@@ -51,11 +53,13 @@ void UnitTable::LeaveOut(UnassignedUnit unit) {
 
 std::vector<UnassignedUnit> UnitTable::TakeUnassigned() { return std::exchange(unassigned_, {}); }
 
+// They are of the round as before, and go back to the sampler when it is committed.
 void UnitTable::LeaveUnassignedOut() {
   left_out_.insert(left_out_.end(), unassigned_.begin(), unassigned_.end());
   unassigned_.clear();
 }
 
+// As long as the round is open nothing of it is given up for good.
 void UnitTable::TakeBackLeftOut() {
   unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
   left_out_.clear();
@@ -77,6 +81,7 @@ void UnitTable::Unseal(UnitIndex unit) {
   units_[unit.value].sealed = false;
 }
 
+// Of work that is carried on: what was sealed in the round before stays it.
 void UnitTable::SealHeld(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].holder != kNobody && !units_[unit.value].sealed,
                  "I2: unit {} is sealed by nobody, or twice", unit);
@@ -117,6 +122,7 @@ void UnitTable::Recount::InQueueOf(WorkerId worker, UnitIndex unit) {
                  table_.units_[unit.value].holder);
 }
 
+// Exactly one: no unit is lost, and none is with two.
 void UnitTable::Recount::AtEnd() {
   for (std::size_t unit = 0; unit < places_.size(); ++unit) {
     const bool exists = table_.units_[unit].range.size() > 0;

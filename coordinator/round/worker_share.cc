@@ -63,6 +63,7 @@ std::uint32_t WorkerShare::Void() {
   return waited;
 }
 
+// Of these the round waits for receipts.
 std::uint32_t WorkerShare::undelivered() const {
   return static_cast<std::uint32_t>(std::ranges::count_if(
       parts, [](const SealedPart& part) { return !part.is_void && !part.delivered_at; }));

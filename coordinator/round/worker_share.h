@@ -24,7 +24,8 @@ struct SealedPart {
   std::uint64_t samples = 0;
   double loss_sum = 0;
   std::vector<UnitTiming> units;
-  ClockOffset clock;  // of the worker, for its units' times
+  std::vector<std::uint64_t> runs;  // of how many of the units each; none: not said
+  ClockOffset clock;                // of the worker, for its units' times
   Time ready_at;
   std::optional<Time> delivered_at;  // under the present owner map
 };
@@ -53,6 +54,7 @@ struct GivenUnits {
 // appended.
 struct WorkerShare {
   MemberId member;
+  Time since;                      // it had nothing to compute here before
   std::vector<UnitIndex> queue;    // what it was given, less what it gave back
   std::vector<GivenUnits> given;   // the queue, by order
   std::vector<SealedPart> parts;   // sealed, at most kMaxParts

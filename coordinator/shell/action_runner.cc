@@ -87,7 +87,10 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     progress_.Clear();
     spdlog::log(SpdlogLevel(line->level), "{}", line->text);
   } else if (auto* closed = std::get_if<RoundClosed>(&action)) {
-    Check(directory_.AppendRound(*closed->record), follow);
+    metrics_.Note(*closed->record);
+    std::string text = RoundLine(*closed->record);
+    Check(directory_.AppendRound(text), follow);
+    recent_rounds_.Note(closed->record->round, std::move(text));
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
     Check(directory_.AppendEvaluation(evaluated->record), follow);
   } else if (auto* stream = std::get_if<StreamState>(&action)) {

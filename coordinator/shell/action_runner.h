@@ -16,6 +16,8 @@
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/checkpoint_store.h"
 #include "coordinator/core/coordinator.h"
+#include "coordinator/record/metrics.h"
+#include "coordinator/record/recent_rounds.h"
 #include "coordinator/record/run_directory.h"
 #include "coordinator/shell/progress_line.h"
 
@@ -44,6 +46,8 @@ class ActionRunner {
   lockstep::Result<std::string> Ask(Event event);
   void ShowProgress();
   JobStatus CurrentStatus() const { return core_->Status(MonotonicNow()); }
+  std::string MetricsText() const { return metrics_.Text(CurrentStatus()); }
+  std::string RecentRoundsText(std::int64_t after) const { return recent_rounds_.Text(after); }
 
   // After `finished`.
   const JobResult& result() const { return *result_; }
@@ -67,6 +71,8 @@ class ActionRunner {
   std::map<ConnectionId, CheckpointReader> readers_;  // of those that it is being sent to
   Ports ports_;
   ProgressLine progress_;
+  JobMetrics metrics_;
+  RecentRounds recent_rounds_;
   std::optional<Answer> answer_;
   std::optional<JobResult> result_;
   bool described_ = false;  // checkpoints_ knows what its tensors are called

@@ -156,7 +156,7 @@ int Report(const ActionRunner& runner) {
 int Main(const std::vector<std::string>& arguments) {
   auto parsed = ParseCoordinatorOptions(arguments);
   if (!parsed) return Fail(parsed.error());
-  const CoordinatorOptions& options = *parsed;
+  CoordinatorOptions& options = *parsed;
   if (!options.print.empty()) {
     std::fputs(options.print.c_str(), stdout);
     return 0;
@@ -165,21 +165,51 @@ int Main(const std::vector<std::string>& arguments) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is a failed write, as a full disk is
 
   StartParameters parameters;
-  parameters.config = options.job;
-  parameters.config_text = ToIni(options.job);
   parameters.workers = options.workers;
   parameters.plugin = LoadPolicy;
   parameters.job_key = RandomBytes(32);
   parameters.job_id = Hex(RandomBytes(8));
   parameters.started = MonotonicNow();
+  const auto take_config = [&] {
+    parameters.config = options.job;
+    parameters.config_text = ToIni(options.job);
+    return Coordinator::Make(parameters);
+  };
+  const bool from_workers = options.config_from_workers && !options.resume;
   // What is wrong with the config or the address is said before anything is written.
-  if (auto trial = Coordinator::Make(parameters); !trial) return Fail(trial.error());
+  if (!from_workers) {
+    if (auto trial = take_config(); !trial) return Fail(trial.error());
+  }
   if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
   auto server = Server::Open(options);
   if (!server) return Fail(server.error());
 
   auto directory = RunDirectory::Open(options.run_dir, options.resume);
   if (!directory) return Fail(directory.error());
+  if (from_workers) {
+    if (Status written =
+            (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
+        !written.ok()) {
+      return Fail(written.error());
+    }
+    spdlog::info("listening on {} for {} workers, the first of which says what the job is",
+                 (*server)->address(), options.workers);
+    auto settings = (*server)->AwaitSettings(FromSeconds(options.job.job.join_timeout_s));
+    if (!settings) {
+      Fail(settings.error());
+      return settings.error().code == ErrorCode::kClosed ? kStatusInterrupted : kStatusFailed;
+    }
+    const auto refuse = [&](const Error& error) {
+      (*server)->Refuse(error.message);
+      return Fail(error);
+    };
+    auto complete = ParseCoordinatorOptions(arguments, &*settings);
+    if (!complete) return refuse(complete.error());
+    options = *std::move(complete);
+    parameters.program_settings = *settings;
+    if (auto trial = take_config(); !trial) return refuse(trial.error());
+    if (Status adopted = (*server)->Adopt(options); !adopted) return refuse(adopted.error());
+  }
   CheckpointStore checkpoints((*directory)->checkpoints(), options.job.checkpoint.keep);
   // All that is there is read and found right before anything is changed.
   std::optional<CheckpointStore::Loaded> loaded;
@@ -209,12 +239,15 @@ int Main(const std::vector<std::string>& arguments) {
   }
   for (const std::string& line : (*core)->Bounds()) spdlog::debug("bound: {}", line);
 
-  if (Status written = (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
-      !written.ok()) {
-    return Fail(written.error());
+  if (!from_workers) {
+    if (Status written =
+            (*directory)->WriteFile("coordinator.address", (*server)->address() + "\n");
+        !written.ok()) {
+      return Fail(written.error());
+    }
+    spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(),
+                 options.workers, options.run_dir);
   }
-  spdlog::info("listening on {} for {} workers, run directory {}", (*server)->address(),
-               options.workers, options.run_dir);
   if (options.secret_file.empty()) {
     spdlog::warn(
         "no --secret-file: every user of this machine can join the job as a worker, read its "
@@ -231,7 +264,7 @@ int Main(const std::vector<std::string>& arguments) {
       return Fail(written.error());
   }
   if (const auto http = (*server)->http_address()) {
-    spdlog::info("status page: http://{}/status", *http);
+    spdlog::info("status page: http://{}/", *http);
     if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())
       return Fail(written.error());
   }

@@ -7,12 +7,16 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
+#include <deque>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/log_limit.h"
+#include "coordinator/core/context.h"
 #include "coordinator/http/status_page.h"
 #include "coordinator/record/write_json.h"
 #include "transport/control/channel.h"
@@ -25,6 +29,9 @@ namespace control = transport::control;
 
 // After the job's end: how long what was sent may take to go out.
 constexpr auto kFarewell = std::chrono::seconds(3);
+
+// Pings of the core to one worker that wait for their answer.
+constexpr std::size_t kQuestions = 16;
 
 std::chrono::steady_clock::time_point SteadyTime(Time time) {
   return std::chrono::steady_clock::time_point(
@@ -56,12 +63,68 @@ class ServerImpl final : public Server {
     auto listening = control::ControlServer::Listen(io_, std::move(server), std::move(handler));
     if (!listening) return listening.error();
     listener_ = std::move(*listening);
+    secret_ = secret;
+    workers_ = options.workers;
+    // Until the job's settings are known there is nothing to show.
+    return options.config_from_workers && !options.resume ? Status() : OpenPage(options);
+  }
+
+  Result<std::string> AwaitSettings(Duration limit) override {
+    std::optional<Error> failed;
+    const auto fail = [&](const boost::system::error_code& error, Error with) {
+      if (error) return;
+      failed = std::move(with);
+      io_.stop();
+    };
+    signals_.async_wait([&](const boost::system::error_code& error, int) {
+      fail(error, {ErrorCode::kClosed, "interrupted before a worker came"});
+    });
+    farewell_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit));
+    farewell_.async_wait([&](const boost::system::error_code& error) {
+      fail(error,
+           {ErrorCode::kTimeout,
+            fmt::format("no worker joined within {:g} s to say what the job is", Seconds(limit))});
+    });
+    awaits_settings_ = true;
+    io_.run();
+    awaits_settings_ = false;
+    signals_.cancel();
+    farewell_.cancel();
+    io_.restart();
+    io_.poll();  // what was cancelled above speaks of this function's own
+    io_.restart();
+    // Both may have come in one turn; who stops the job means it.
+    if (failed && (failed->code == ErrorCode::kClosed || !founding_)) return *failed;
+    if (!founding_) return Error{ErrorCode::kClosed, "interrupted"};
+    return *founding_;
+  }
+
+  Status Adopt(const CoordinatorOptions& options) override {
+    const Duration timeout = FromSeconds(options.job.liveness.timeout_s);
+    listener_->SetTimeout(timeout);
+    for (auto& [id, peer] : channels_) peer.channel->SetTimeout(timeout);
+    return OpenPage(options);
+  }
+
+  void Refuse(const std::string& reason) override {
+    for (const auto& [id, peer] : channels_) SendAway(id, reason);
+    listener_.reset();
+    finished_ = true;
+    farewell_.expires_after(kFarewell);
+    farewell_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
+    if (!channels_.empty()) io_.run();
+    channels_.clear();
+  }
+
+  Status OpenPage(const CoordinatorOptions& options) {
     if (options.http) {
       HttpRequests::Handlers handlers;
       handlers.status = [this] { return StatusText(runner_->CurrentStatus()); };
+      handlers.metrics = [this] { return runner_->MetricsText(); };
+      handlers.rounds = [this](std::int64_t after) { return runner_->RecentRoundsText(after); };
       handlers.ask = [this](Event event) { return runner_->Ask(std::move(event)); };
       std::optional<HttpProof::Key> key;
-      if (secret) key = secret->Derive("http");
+      if (secret_) key = secret_->Derive("http");
       auto page = StatusPage::Listen(io_, *options.http, key, std::move(handlers));
       if (!page) return page.error();
       page_ = std::move(*page);
@@ -90,6 +153,7 @@ class ServerImpl final : public Server {
     WatchSignals();
     Tick();
     runner_->Handle(TimerFired{});  // the core's first look at the clock: it sets its timer
+    for (Event& event : std::exchange(early_, {})) Deliver(std::move(event));
     io_.run();
     channels_.clear();
     return std::move(runner_);
@@ -97,31 +161,79 @@ class ServerImpl final : public Server {
 
  private:
   struct Peer {
+    // A ping of the core, and the channel's own that was sent for it.
+    struct Question {
+      msg::Ping asked;
+      std::uint64_t sent = 0;
+    };
+
     std::unique_ptr<control::WorkerChannel> channel;
-    std::optional<msg::Ping> asked;  // by the core, and not answered
-    std::uint64_t ping = 0;          // of the channel, that was sent for it
+    std::deque<Question> questions;  // not answered, the oldest first; at most kQuestions
   };
 
   void OnWorker(std::unique_ptr<control::WorkerChannel> made, msg::Hello hello) {
     const ConnectionId id(++last_id_);
     control::WorkerChannel* channel = made.get();
-    channels_.emplace(id, Peer{std::move(made), std::nullopt, 0});
+    channels_.emplace(id, Peer{std::move(made), {}});
     const std::string remote = channel->remote();
     channel->Start({.on_message =
                         [this, id](msg::FromWorker message) {
+                          if (awaits_settings_) return SpeaksTooEarly(id);
                           Deliver(Received{id, std::move(message)});
                         },
                     .on_closed =
                         [this, id](const Error& error) {
                           const bool ours = closing_.erase(id) != 0;
                           channels_.erase(id);
+                          silent_.erase(id);
+                          if (awaits_settings_) return ForgetEarly(id);
                           if (!ours) Deliver(Disconnected{id, error.message});
                           if (finished_ && channels_.empty()) io_.stop();
                         },
                     .on_drained = nullptr,
                     .on_pong = [this, id](std::uint64_t ping) { OnPong(id, ping); }});
+    if (awaits_settings_ && !founding_ && !Found(id, hello)) return;
     Deliver(Connected{id, remote});
     Deliver(Received{id, std::move(hello)});
+  }
+
+  // The first who says what the job is founds it. Who cannot be in it does not, and who says
+  // nothing waits; when all workers of the job say nothing, there is nothing to say. False: it was
+  // sent away.
+  bool Found(ConnectionId id, const msg::Hello& hello) {
+    if (std::string other = OtherProtocol(hello); !other.empty()) {
+      SendAway(id, other);
+      return false;
+    }
+    if (hello.settings.empty()) {
+      silent_.insert(id);
+      if (silent_.size() < workers_) return true;
+    }
+    founding_ = hello.settings;
+    io_.stop();
+    return true;
+  }
+
+  // Before there is a job nobody has anything to say but Hello, so what is kept of each is bounded.
+  void SpeaksTooEarly(ConnectionId id) {
+    spdlog::warn("{} speaks before it was let in", channels_.at(id).channel->remote());
+    closing_.emplace(id, "it speaks before it was let in");
+    channels_.at(id).channel->Close();
+  }
+
+  void ForgetEarly(ConnectionId id) {
+    std::erase_if(early_, [id](const Event& event) {
+      const auto* connected = std::get_if<Connected>(&event);
+      const auto* received = std::get_if<Received>(&event);
+      return (connected != nullptr && connected->connection == id) ||
+             (received != nullptr && received->connection == id);
+    });
+  }
+
+  void SendAway(ConnectionId id, const std::string& reason) {
+    closing_.emplace(id, reason);
+    channels_.at(id).channel->Send(control::MakeFrame(msg::ToWorker(msg::Refuse{reason, false})));
+    channels_.at(id).channel->Close();
   }
 
   void TellLeftOut(Time now) {
@@ -130,7 +242,12 @@ class ServerImpl final : public Server {
   }
 
   void Deliver(Event event) {
-    if (!finished_) runner_->Handle(std::move(event));
+    if (finished_) return;
+    if (runner_ == nullptr) {
+      early_.push_back(std::move(event));
+    } else {
+      runner_->Handle(std::move(event));
+    }
   }
 
   void Send(ConnectionId to, const std::shared_ptr<const msg::ToWorker>& message) {
@@ -147,9 +264,11 @@ class ServerImpl final : public Server {
 
   // The core asks in order to tell who is silent from who has nothing to say. So what was heard
   // before it asked is no answer: the worker itself is asked, besides the channel's own heartbeats.
-  void Ask(Peer& peer, const msg::Ping& ping) {
-    peer.asked = ping;
-    peer.ping = peer.channel->Ping();
+  // A way that is slower than the core's patience between two questions answers the first of them
+  // all the same.
+  static void Ask(Peer& peer, const msg::Ping& ping) {
+    if (peer.questions.size() == kQuestions) peer.questions.pop_back();
+    peer.questions.push_back({ping, peer.channel->Ping()});
   }
 
   // Told with the clock of the fastest of the recent answers, as if that had come just now.
@@ -157,10 +276,14 @@ class ServerImpl final : public Server {
     const auto found = channels_.find(id);
     if (found == channels_.end()) return;
     Peer& peer = found->second;
-    if (!peer.asked || sequence < peer.ping) return;
+    std::optional<msg::Ping> answered;
+    while (!peer.questions.empty() && peer.questions.front().sent <= sequence) {
+      answered = peer.questions.front().asked;
+      peer.questions.pop_front();
+    }
+    if (!answered) return;
     msg::Pong pong{
-        .sequence = peer.asked->sequence, .ping_sent_ns = peer.asked->sent_ns, .answered_ns = 0};
-    peer.asked.reset();
+        .sequence = answered->sequence, .ping_sent_ns = answered->sent_ns, .answered_ns = 0};
     if (const auto clock = peer.channel->clock()) {
       const Duration now = MonotonicNow().time_since_epoch();
       pong.ping_sent_ns = (now - clock->rtt).count();
@@ -247,6 +370,14 @@ class ServerImpl final : public Server {
   std::unordered_map<ConnectionId, Peer> channels_;
   std::map<ConnectionId, std::string> closing_;
   std::unique_ptr<ActionRunner> runner_;
+  std::optional<control::Secret> secret_;
+  // Before there is a runner: the Hellos of those who wait, fewer than workers_ while settings are
+  // awaited.
+  std::vector<Event> early_;
+  bool awaits_settings_ = false;
+  std::optional<std::string> founding_;  // the settings that the job is made of
+  std::set<ConnectionId> silent_;        // connected workers that have said nothing of the job
+  std::size_t workers_ = 0;
   std::shared_ptr<const msg::ToWorker> last_message_;
   control::Frame last_frame_;
   LogLimit rejections_{20, std::chrono::seconds(10)};

@@ -24,6 +24,16 @@ class Server {
   virtual std::string address() const = 0;
   virtual std::optional<std::string> http_address() const = 0;
 
+  // With config_from_workers, before Run: what the training program of the first worker that can be
+  // in the job and has anything to say (or of all its workers, which have nothing) says of the job.
+  // They wait for their answer until Run, or until the server is gone. kTimeout: none came within
+  // `limit`; kClosed: a signal came.
+  virtual Result<std::string> AwaitSettings(Duration limit) = 0;
+  // The settings in the options have become `options`, as a result.
+  virtual Status Adopt(const CoordinatorOptions& options) = 0;
+  // The first worker's settings make no job: all who wait are told so.
+  virtual void Refuse(const std::string& reason) = 0;
+
   // Makes the runner with ports of this server, runs the job to its end and returns the runner,
   // which has the result.
   virtual std::unique_ptr<ActionRunner> Run(

@@ -1,6 +1,8 @@
 // A trainer that forks in the middle of its work, as data loaders do: the child inherits what it
-// may and lives on. usage: lockstep-forking-worker HOST:PORT [fork|spawn]
+// may and lives on. usage: lockstep-forking-worker HOST:PORT fork|spawn|return
+// (return: the child returns from main at once, with its copy of the session.)
 #include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,22 +15,32 @@
 
 namespace {
 
-// Prints the child's process id. It ends when somebody kills it.
-void StartChild(bool spawn) {
+// Prints the child's process id. It ends when somebody kills it; or, with `how` return, true in the
+// child.
+bool StartChild(const std::string& how) {
   pid_t child = -1;
-  if (spawn) {
+  if (how == "spawn") {
     char program[] = "/bin/sleep";
     char length[] = "infinity";
     char* const arguments[] = {program, length, nullptr};
     if (::posix_spawn(&child, program, nullptr, nullptr, arguments, nullptr) != 0) ::_exit(3);
   } else {
     child = ::fork();
+    if (child == 0 && how == "return") return true;
     if (child == 0) {
       for (;;) ::pause();
     }
   }
   std::printf("child %d\n", static_cast<int>(child));
   std::fflush(stdout);
+  return false;
+}
+
+// How a child ended that was told to return. Nothing else here waits for children.
+int StatusOfChild() {
+  int status = 0;
+  if (::wait(&status) < 0) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 }  // namespace
@@ -60,7 +72,11 @@ int main(int argc, char** argv) {
       continue;
     }
     // By now every connection of the job is there.
-    if (!forked) StartChild(std::string(argv[2]) == "spawn");
+    if (!forked && StartChild(argv[2])) return 7;
+    if (!forked && std::string(argv[2]) == "return") {
+      std::printf("the child ended with %d\n", StatusOfChild());
+      std::fflush(stdout);
+    }
     forked = true;
     (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});
   }

@@ -50,6 +50,16 @@ class BadInput(ClusterTest):
             self.assert_one_line(self.coordinator(job, *base, "--listen", "0.0.0.0:0"), "listen")
             self.assertFalse(job.run_dir.exists())
 
+    def test_a_run_directory_that_cannot_be_made(self):
+        with Job(2) as job:
+            place = job.folder / "a-file" / "run"
+            place.parent.write_text("no folder")
+            where = ["--workers", 2, "--config", job.config, "--run-dir", place]
+            self.assert_one_line(self.coordinator(job, "--listen", "127.0.0.1:0", *where), "a-file/run", "run directory")
+            done = subprocess.run([BIN / "lockstep-simulate", *map(str, where)], capture_output=True, text=True,
+                                  timeout=30 * PATIENCE, cwd=job.folder, check=False)
+            self.assert_one_line(done, "a-file/run", "run directory")
+
     def test_no_secret_beyond_loopback(self):
         with Job(2) as job:
             done = self.coordinator(job, "--listen", "0.0.0.0:0", "--workers", 2, "--config", job.config, "--run-dir", "run")

@@ -22,7 +22,7 @@ class Slowdowns(ClusterTest):
         self.http = (job.run_dir / "http.address").read_text().strip()
 
     def unit_times(self, rounds, worker):
-        return [unit["end"] - unit["start"] for line in rounds for unit in line["units"] if unit["worker"] == worker]
+        return [(unit["end"] - unit["start"]) / unit.get("units", 1) for line in rounds for unit in line["units"] if unit["worker"] == worker]
 
     def wait_for_unit_time(self, what, worker, right):
         """Until the median of the worker's units in five new rounds is as wanted; what the machine does to single ones does not count."""

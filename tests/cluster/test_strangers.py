@@ -271,6 +271,19 @@ class Forks(ClusterTest):
                             with contextlib.suppress(ProcessLookupError):
                                 os.kill(child, signal.SIGKILL)
 
+    def test_a_child_that_returns_from_main_leaves_the_session_alone(self):
+        """It has a copy of the session, but none of its threads; the job goes on, and nobody has left it."""
+        with Job(2, {"job.rounds": 20, "exchange.transport": "tcp"}) as job:
+            job.start_coordinator()
+            for index in range(2):
+                job._start(f"worker{index}", [BIN / "lockstep-forking-worker", job.address, "return"])
+            for index in range(2):
+                wait_for("the child's end", lambda name=f"worker{index}": "the child ended with 7" in job.log(name))
+            job.wait("coordinator")
+            for index in range(2):
+                self.assertEqual(job.wait(f"worker{index}"), 0)
+            self.assertNotIn("is out", job.log("coordinator"))
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

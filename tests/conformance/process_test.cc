@@ -19,7 +19,7 @@ class ProcessTest : public TransportTest {
     options.fetch_window = kWindow;
     node_ = MakeNode(options);
     pattern_ = MakePattern(node_->capabilities().max_piece_bytes);
-    destination_.resize(kWindow * kBytes);
+    destination_.resize((kWindow + 1) * kBytes);
     region_ = node_->Register(destination_);
     node_->Connect(Identity(1), child_->address());
     peer_ = node_->AwaitPeer(Identity(1));
@@ -59,16 +59,18 @@ class ProcessTest : public TransportTest {
     asked_for_.emplace(*fetch, std::pair(slot, name));
   }
 
+  // Into memory of its own: while it waits for room in the window, others are still under way.
   bool FetchWell(std::uint64_t bytes) {
     const PieceName name = PatternPiece(99, bytes);
+    const std::uint64_t at = kWindow * kBytes;
     Result<FetchId> fetch = Error{};
     for (const Time until = MonotonicNow() + kPatience; !fetch && MonotonicNow() < until;) {
-      fetch = node_->RunFetch(peer_, name, {region_, 0, bytes});
+      fetch = node_->RunFetch(peer_, name, {region_, at, bytes});
     }
     return fetch.ok() &&
            node_->Await([&](const Node::Seen& seen) { return seen.done.contains(*fetch); }) &&
            node_->seen().done.at(*fetch) == FetchStatus::kOk &&
-           IsPattern(pattern_, name, std::span(destination_).first(bytes));
+           IsPattern(pattern_, name, std::span(destination_).subspan(at, bytes));
   }
 
   std::unique_ptr<ChildPeer> child_;

@@ -132,11 +132,71 @@ TEST(Golden, WhoWasPutBehindHasAppliedTheRound) {
   s.Ready(1);
   for (std::uint32_t w : {1u, 2u}) s.Reached(w);
   s.From(1, msg::Level{RoundId(1), s.CopyOrder(1)});
-  for (std::uint32_t w : {1u, 2u}) {
-    s.From(w, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), w == 2, s.HoldOrder(w)});
-  }
   s.Sealed(2);
   CompareWithFile(s.text(), "behind_and_believed");
+}
+
+// Of the round that is lost with the others it has promised to apply nothing.
+TEST(Golden, WhoWasPutBehindHasTheRoundBefore) {
+  Story s("Who was put behind for its silence is the last one left and has the round before",
+          {.min_workers = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Say("Worker 0 dies and worker 2 does not answer, so worker 1 goes on alone.");
+  s.Die(0);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(1)});
+  s.Wait(2.6);
+  s.Published(1);
+  s.Applied(1);
+  s.Say("It dies, too, before the round is closed. Worker 2 is asked once more.");
+  s.Die(1);
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(2)});
+  s.Sealed(2);
+  CompareWithFile(s.text(), "behind_and_a_round_back");
+}
+
+// It holds sums of an attempt that was replaced, and may have applied them: nobody has the
+// parameters that everybody had.
+TEST(Golden, WhoWasPutBehindHasAnAttemptThatWasReplaced) {
+  Story s("Who was put behind for its silence is the last one left and cannot promise anything",
+          {.min_workers = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Die(0);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(1)});
+  s.Wait(2.6);
+  s.Published(1);
+  s.Applied(1);
+  s.Die(1);
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), true, s.HoldOrder(2)});
+  for (int i = 0; i < 5; ++i) {
+    s.Wait(5);
+    s.Pong(2);
+  }
+  CompareWithFile(s.text(), "behind_and_of_no_use");
+}
+
+// That its sums are gone already is no promise.
+TEST(Golden, WhoWasPutBehindHasAppliedWhatWasReplaced) {
+  Story s("Who was put behind for its silence is the last one left and has applied another attempt",
+          {.min_workers = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Die(0);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(1)});
+  s.Wait(2.6);
+  s.Published(1);
+  s.Applied(1);
+  s.Die(1);
+  s.From(2, msg::Applied{RoundId(1), Attempt(0), 0, 0xd, 0});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false, s.HoldOrder(2)});
+  CompareWithFile(s.text(), "behind_and_past_it");
 }
 
 // Nor is one that has applied an attempt that was replaced.
@@ -320,6 +380,33 @@ TEST(Golden, EvaluationOfAnAttemptThatIsReplaced) {
   s.From(1, msg::EvaluationResult{2, {0, 1}, 2.0, 0});
   s.From(2, msg::EvaluationResult{2, {1, 2}, 2.0, 0});
   CompareWithFile(s.text(), "evaluation_replaced");
+}
+
+TEST(Golden, AnOwnerThatIsAlwaysLateLosesHalfItsShare) {
+  Story s("An owner publishes late in each round: another one stands in, and it loses half a share",
+          {.units = 3, .train_samples = 1200});
+  s.Begin();
+  const auto round = [&s](bool last) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w, 1);
+    s.Published(0);
+    s.Published(1);
+    s.Wait(0.03);
+    if (!last) s.Quiet(true);
+    s.From(0, msg::Published{s.Commit(0).round, s.Commit(0).attempt, WorkerId(2)});
+    for (std::uint32_t w : {0u, 1u}) s.Applied(w);
+    s.Published(2);
+    s.Applied(2);
+  };
+  s.Quiet(true);
+  for (int i = 0; i < 3; ++i) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w, 1);
+    s.AllPublishAndApply({0, 1, 2});
+  }
+  for (int i = 0; i < 9; ++i) round(false);
+  s.Quiet(false);
+  round(true);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w, 1);
+  CompareWithFile(s.text(), "owner_always_late");
 }
 
 }  // namespace

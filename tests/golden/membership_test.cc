@@ -84,6 +84,30 @@ TEST(Golden, QuorumIsWaitedFor) {
   CompareWithFile(s.text(), "quorum");
 }
 
+TEST(Golden, OtherParametersInTheFirstRound) {
+  Story s("Who comes with other parameters is refused in the first round, and then given the job's",
+          {.min_workers = 2});
+  s.Begin();
+  s.Die(1);
+  msg::Ready other = s.ReadyOf(1);
+  other.initial_digest = "another";
+  s.Hello(1, 1);
+  s.From(1, other);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.Sealed(0);
+  s.Sealed(2);
+  s.Say("Round 0 is committed.");
+  s.Hello(1, 1);
+  s.From(1, other);
+  s.Reached(0);
+  s.Reached(2);
+  s.Reached(1);
+  s.AllPublishAndApply({0, 2});
+  CompareWithFile(s.text(), "other_parameters");
+}
+
 TEST(Golden, DrainedWorkerLeavesWhenNobodyNeedsIt) {
   Story s("A worker is asked to leave: not before the round that it owns shards of is closed", {});
   s.Begin();
@@ -163,6 +187,64 @@ TEST(Golden, BrokenEdge) {
   CompareWithFile(s.text(), "broken_edge");
 }
 
+// Worker 2 is silent as an owner in round 0, and again in round 2, when it owns anew: workers 0 and
+// 1 own round 3.
+void FailAsAnOwner(Story& s) {
+  s.Say("Worker 2 is silent as an owner in round 0, and again in round 2, when it owns anew.");
+  s.Quiet(true);
+  const auto round = [&s](double patience) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+    if (patience > 0) {
+      s.Receipts(0, {1, 2});
+      s.Receipts(1, {0, 2});
+      s.Wait(patience / 2);
+      for (std::uint32_t w : {0u, 1u}) s.Pong(w);
+      s.Wait(patience / 2);
+    }
+    s.Receipts(0, {1, 2});
+    s.Receipts(1, {0, 2});
+    for (std::uint32_t w : {0u, 1u}) s.Published(w);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Applied(w);
+  };
+  round(2.8);
+  round(0);
+  s.Quiet(false);
+  round(8);
+}
+
+TEST(Golden, BothOwnersHaveABrokenEdge) {
+  Story s(
+      "The two owners lose each other, and the third worker has failed as an owner: it owns all",
+      {.mapped = false});
+  s.Begin();
+  FailAsAnOwner(s);
+  s.Say("A map of workers 0 and 1 would be made again with each message.");
+  s.Sealed(0);
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
+  s.Sealed(1);
+  s.Sealed(2);
+  s.Receipts(2, {0, 1});
+  CompareWithFile(s.text(), "broken_edge_of_owners");
+}
+
+TEST(Golden, TheNextAttemptIsOwnedByWhoIsReached) {
+  Story s("The two owners lose each other after a commit, and the third worker failed as an owner",
+          {.mapped = false});
+  s.Begin();
+  FailAsAnOwner(s);
+  s.Say("Owned by workers 0 and 1 again the next attempt would end as it began.");
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Receipts(0, {1, 2});
+  s.Receipts(1, {0, 2});
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
+  for (std::uint32_t w : {0u, 1u, 2u}) {
+    s.From(w, msg::HoldAnswer{Term(1), RoundId(3), Attempt(0), false});
+  }
+  CompareWithFile(s.text(), "next_attempt_is_reached");
+}
+
 TEST(Golden, ABrokenLinkIsMadeAgain) {
   Story s("The only link of two workers is reset: it is made again, and nobody has to go",
           {.workers = 2});
@@ -186,6 +268,24 @@ TEST(Golden, ABrokenLinkIsMadeAgain) {
   s.Reached(0);
   s.Sealed(1);
   CompareWithFile(s.text(), "link_made_again");
+}
+
+TEST(Golden, AUnitThatIsSaidToHaveTakenYears) {
+  Story s("A worker says that a unit took three years; when it stops, it is lost all the same", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w, 1);
+  s.Sealed(2, 100'000'000'000);
+  s.AllPublishAndApply({0, 1, 2});
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w, 1);
+  s.From(2, msg::Progress{RoundId(1), 0, 1});
+  s.Say("It answers each ping, and computes nothing.");
+  for (int second = 0; second < 15; ++second) {
+    s.Wait(1);
+    for (std::uint32_t w : {0u, 1u, 2u}) {
+      if (s.IsConnected(w)) s.Pong(w);
+    }
+  }
+  CompareWithFile(s.text(), "unit_of_years");
 }
 
 }  // namespace

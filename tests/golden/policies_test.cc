@@ -1,6 +1,9 @@
 // What the closing and work rules make of a round: who is left out, whose units move.
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <vector>
+
 #include "tests/golden/golden.h"
 #include "tests/golden/story.h"
 
@@ -101,9 +104,80 @@ void UsualRounds(Story* s, int count) {
   s->Quiet(false);
 }
 
+TEST(Golden, BackupHandsOverInTheLastRoundOfAnEpoch) {
+  Story s("Under `backup` nobody can be left out of an epoch's last round: work moves in it",
+          {.policy = "backup", .units = 12, .train_samples = 36});
+  s.Begin();
+  s.Quiet(true);
+  for (int twice = 0; twice < 2; ++twice) {  // three rounds, of two workers each
+    for (std::uint32_t w : {0u, 1u, 2u}) {
+      s.Wait(0.05);
+      s.Sealed(w, 10);
+    }
+    s.AllPublishAndApply({0, 1, 2});
+  }
+  s.Quiet(false);
+  s.Say("Worker 2 is stopped in its first unit.");
+  s.From(2, msg::Progress{RoundId(3), 0, 1});
+  for (std::uint32_t done : {1u, 2u, 3u}) {
+    for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Progress{RoundId(3), done, done + 1});
+    s.Wait(0.01);
+  }
+  s.Sealed(0, 10);
+  s.Sealed(1, 10);
+  s.Wait(0.3);
+  s.Say("It is fenced, and the others compute its units.");
+  s.Sealed(0, 10);
+  s.Sealed(1, 10);
+  CompareWithFile(s.text(), "backup_hands_over");
+}
+
+// Of one unit for each worker.
+void WholeRounds(Story* s, std::uint32_t workers, int count) {
+  std::vector<std::uint32_t> all(workers);
+  std::iota(all.begin(), all.end(), 0u);
+  for (int i = 0; i < count; ++i) {
+    s->Wait(0.01);
+    for (const std::uint32_t w : all) s->Sealed(w, 10);
+    s->AllPublishAndApply(all);
+  }
+}
+
+TEST(Golden, TheLastUnitOfAnEpochIsWithWhoIsStopped) {
+  Story s("The last round of an epoch is one unit, and who has it is stopped",
+          {.policy = "deadline", .units = 3, .train_samples = 52});
+  s.Begin();
+  s.Quiet(true);
+  WholeRounds(&s, 3, 3);
+  s.Quiet(false);
+  WholeRounds(&s, 3, 1);
+  s.From(0, msg::Progress{RoundId(4), 0, 1});
+  s.Say("The others have no units.");
+  s.Wait(0.05);
+  s.Say("Worker 1 computes it.");
+  s.Sealed(1, 10);
+  CompareWithFile(s.text(), "last_unit_is_stopped");
+}
+
+TEST(Golden, TwoOfFourAreStoppedInTheLastRoundOfAnEpoch) {
+  Story s("Two of four workers are stopped in an epoch's last round: both are fenced",
+          {.workers = 4, .policy = "deadline", .units = 4, .train_samples = 48});
+  s.Begin();
+  s.Quiet(true);
+  WholeRounds(&s, 4, 3);
+  s.Quiet(false);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.From(w, msg::Progress{RoundId(3), 0, 1});
+  s.Wait(0.01);
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w, 10);
+  s.Say("Nothing is heard of workers 2 and 3.");
+  s.Wait(0.2);
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w, 10);
+  CompareWithFile(s.text(), "two_are_stopped");
+}
+
 TEST(Golden, DeadlineLeavesOutTheLate) {
   Story s("Under `deadline` a round closes at median + k x MAD of recent arrivals",
-          {.policy = "deadline"});
+          {.policy = "deadline", .train_samples = 1200});
   s.Begin();
   UsualRounds(&s, 20);
   s.Sealed(0, 1);
@@ -148,7 +222,7 @@ TEST(Golden, AutoLeavesOutWhomWaitingForIsWorthLess) {
 
 TEST(Golden, PartialTakesWhatIsDone) {
   Story s("Under `partial` everybody gives what it has at the deadline",
-          {.policy = "partial", .global_batch = 24, .units = 24});
+          {.policy = "partial", .global_batch = 24, .units = 24, .train_samples = 1200});
   s.Begin();
   UsualRounds(&s, 20);
   s.Sealed(0, 1);
@@ -165,8 +239,10 @@ TEST(Golden, BalanceSharesBySpeed) {
   Story s("Under `balance` units are shared out by speed",
           {.policy = "balance", .global_batch = 21, .units = 21, .train_samples = 210});
   s.Begin();
+  s.Wait(0.07);
   s.Sealed(0, 10);
   s.Sealed(1, 10);
+  s.Wait(0.21);
   s.Say("Worker 2 takes four times as long for a unit; the plan of round 1 knows it.");
   s.Sealed(2, 40);
   CompareWithFile(s.text(), "balance_shares");

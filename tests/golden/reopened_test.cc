@@ -94,6 +94,27 @@ TEST(Golden, ComingBackToAReopenedRound) {
   CompareWithFile(s.text(), "reopened_round_rejoin");
 }
 
+TEST(Golden, AReopenedRoundIsAbandoned) {
+  Story s(
+      "SIGINT while a round is computed again: the one before it, which is closed, was the last",
+      {.workers = 2, .policy = "backup"});
+  s.Begin();
+  s.Sealed(0);
+  s.AllPublishAndApply({0, 1});
+  s.Sealed(0);
+  s.Die(0);
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.Interrupt();
+  s.Say("It does not get done in time.");
+  for (int i = 0; i < 3; ++i) {
+    s.Wait(2);
+    s.Pong(1);
+  }
+  s.From(1, msg::Final{RoundId(0), "f00d"});
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "reopened_and_abandoned");
+}
+
 // What an honest worker says before it has heard that a round begins once more.
 TEST(Golden, StaleAnswersToARoundThatIsOpenAgain) {
   Story s("A round is open again, and a worker still speaks of the next one as of the open one",

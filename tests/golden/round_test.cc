@@ -71,6 +71,9 @@ TEST(Golden, SilentOwnerBeforeTheCommit) {
   s.Pong(0);
   s.Pong(1);
   s.Wait(1.4);
+  s.Say("What was sent under the old map tells nothing of the new one.");
+  s.From(0, msg::Receipts{RoundId(0), 0, {{s.Id(1), PartIndex(0)}, {s.Id(2), PartIndex(0)}}});
+  s.From(1, msg::Receipts{RoundId(0), 0, {{s.Id(0), PartIndex(0)}, {s.Id(2), PartIndex(0)}}});
   s.Say("Receipts under the new map close the round, with the contribution of worker 2 in it.");
   s.Receipts(0, {1, 2});
   s.Receipts(1, {0, 2});
@@ -120,6 +123,21 @@ TEST(Golden, NoMajority) {
   other.dataset_digest = "xyz";
   s.From(1, other);
   CompareWithFile(s.text(), "no_majority");
+}
+
+TEST(Golden, TheConfigSaysWhichDataAreRight) {
+  Story s("Two of three workers have other data than the config wants: they go",
+          {.data_digest = "abc"});
+  s.Hello(0);
+  s.Hello(1);
+  s.Hello(2);
+  msg::Ready other;
+  other.dataset_digest = "xyz";
+  other.train_samples = other.parameter_count = 1;
+  s.From(0, other);
+  s.From(1, other);
+  s.Ready(2, false);
+  CompareWithFile(s.text(), "data_digest");
 }
 
 TEST(Golden, TheCoordinatorIsStopped) {

@@ -23,6 +23,7 @@ struct StoryOptions {
   std::uint64_t test_samples = 0;
   std::string transport = "auto";
   bool mapped = true;
+  std::string data_digest = {};
   std::optional<JobState> resume = std::nullopt;
 };
 
@@ -69,6 +70,7 @@ class Story {
     const auto found = state_.find(worker);
     return found != state_.end() && found->second.connection.value != 0;
   }
+  const msg::Commit& Commit(std::uint32_t worker) const { return *state_.at(worker).commit; }
   bool HasCommit(std::uint32_t worker) const { return state_.at(worker).commit.has_value(); }
   bool finished() const { return coordinator_->finished(); }
   // Of the last order of its kind that it got.

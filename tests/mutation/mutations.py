@@ -29,7 +29,7 @@ MUTATIONS = [
     ),
     Mutation(
         "units that are given back stay with their worker too, and count twice",
-        "coordinator/round/round_work.cc",
+        "coordinator/round/worker_share.cc",
         "  queue.erase(from, to);\n",
         "",
     ),
@@ -72,16 +72,16 @@ MUTATIONS = [
     Mutation(
         "a worker that applies an attempt does not notice that another one takes its place",
         "worker/core/core.cc",
-        "      applying_->attempt != commit.attempt) {\n",
-        "      applying_->attempt != commit.attempt && false) {\n",
+        "      update->attempt != commit.attempt) {\n",
+        "      update->attempt != commit.attempt && false) {\n",
         WORKER,
     ),
     # Of our own: the round core.
     Mutation(
         "what was published in an attempt before counts for the next",
         "coordinator/round/committed_round.cc",
-        "  if (message.attempt < commit_.attempt) return {};\n  const auto& owners",
-        "  const auto& owners",
+        "  if (message.attempt < commit_.attempt) return {};\n  const Result<",
+        "  const Result<",
     ),
     Mutation(
         "whoever promised not to apply is taken for a holder",
@@ -113,6 +113,18 @@ MUTATIONS = [
         "  current_->state.totals = job_->totals;\n  SaveIfPossible();\n",
         "  SaveIfPossible();\n",
     ),
+    Mutation(
+        "owners with a broken edge are named again",
+        "coordinator/round/open_round.cc",
+        "  ReplaceOwners({}, why, avoided);\n",
+        "  ReplaceOwners({}, why);\n",
+    ),
+    Mutation(
+        "a job that stops in a round that is open again forgets which one",
+        "coordinator/round/pipeline.cc",
+        "    abandoned_ = round;\n",
+        "",
+    ),
     # Of our own: the worker core.
     Mutation(
         "contributions are let go one round early",
@@ -124,8 +136,8 @@ MUTATIONS = [
     Mutation(
         "parameters change while a unit reads them",
         "worker/core/core.cc",
-        "  if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||\n",
-        "  if (standing_ != Standing::kLevel || applying_ ||\n",
+        "  if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||\n",
+        "  if (!parameters_.level() || parameters_.update() ||\n",
         WORKER,
     ),
     Mutation(

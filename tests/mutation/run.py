@@ -5,7 +5,8 @@ usage: tests/mutation/run.py [--only TEXT ...] [--scratch DIR] [-j N] [--list]
 
 Nobody runs this by itself: it builds the core and its tests once for each fault, which takes a minute or two on a
 machine that has nothing else to do. The copy is of what is committed. Status 1 when a fault is found by nothing, or
-when the text that it replaces is not there (then mutations.py has to follow the program).
+when the text that it replaces is not there: then mutations.py has to follow the program, which mutations_test.py sees
+in each run of the tests.
 """
 
 import argparse
@@ -39,7 +40,10 @@ TIME_LIMIT_S = 900
 def run(command: list[str], cwd: pathlib.Path, log: pathlib.Path, limit: float | None = None) -> int:
     with log.open("w") as out:
         try:
-            return subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, timeout=limit).returncode
+            code = subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, timeout=limit).returncode
+            if code < 0:
+                out.write(f"\nended by signal {-code}\n")
+            return code
         except subprocess.TimeoutExpired:
             out.write("\nran out of time\n")
             return 124
@@ -88,12 +92,21 @@ def first_failure(suites: Iterable[str], source: pathlib.Path, log: pathlib.Path
     return None
 
 
+def misfit(mutation: Mutation, root: pathlib.Path) -> str | None:
+    """Why it cannot be put into the tree at `root`."""
+    file = root / mutation.file
+    if not file.is_file():
+        return f"{mutation.name}: there is no {mutation.file}"
+    if mutation.new == mutation.old:
+        return f"{mutation.name}: changes nothing"
+    count = file.read_text().count(mutation.old)
+    return None if count == 1 else f"{mutation.name}: its text stands {count} times in {mutation.file}"
+
+
 def try_one(mutation: Mutation, source: pathlib.Path, log: pathlib.Path, jobs: int) -> str | None:
     """The suite that fails and how; None: nothing does."""
     file = source / mutation.file
     text = file.read_text()
-    if text.count(mutation.old) != 1:
-        sys.exit(f"{mutation.name}: its text stands {text.count(mutation.old)} times in {mutation.file}")
     file.write_text(text.replace(mutation.old, mutation.new))
     try:
         return first_failure(mutation.run, source, log, jobs)
@@ -117,6 +130,8 @@ def main() -> int:
     options.scratch.mkdir(parents=True, exist_ok=True)
     log = options.scratch / "log"
     prepare(options.scratch, log)
+    if misfits := [why for mutation in chosen if (why := misfit(mutation, options.scratch / "tree"))]:
+        sys.exit("\n".join(misfits))
     # What fails by itself finds nothing.
     needed = {suite for mutation in chosen for suite in mutation.run}
     if failure := first_failure([s for s in SUITES if s in needed], options.scratch / "tree", log, options.jobs):

@@ -212,5 +212,75 @@ TEST_F(CheckerTest, SeesAnEpochThatIsNotWholeAndASampleThatCountsTwice) {
   EXPECT_NE(checker_.failure().find("something else too"), std::string::npos) << checker_.failure();
 }
 
+// Round 0 was closed by its second attempt: who has the first one has lost the job's parameters.
+TEST_F(CheckerTest, SeesAJobThatFailsThoughAWorkerHasItsParameters) {
+  SealAll();
+  msg::Commit commit = BothParts();
+  Send({kZero, kOne}, commit);
+  commit.attempt = Attempt(1);
+  Send({kZero, kOne}, commit);
+  coordinator::RoundRecord record = Record();
+  record.attempts = {{Attempt(0), ""}, {Attempt(1), ""}};
+  checker_.OnClosed(record);
+  ASSERT_EQ(checker_.failure(), "");
+  worker::StepMachine::View view;
+  view.level = true;
+  view.next = RoundId(1);
+  view.newest = Attempt(0);
+  checker_.AtLoss("nobody is left", kOne, view);
+  EXPECT_EQ(checker_.failure(), "");
+  view.level = false;
+  view.newest = Attempt(1);
+  checker_.AtLoss("nobody is left", kOne, view);
+  view.level = true;
+  for (const std::uint64_t next : {0u, 2u}) {
+    view.next = RoundId(next);
+    checker_.AtLoss("nobody is left", kOne, view);
+  }
+  EXPECT_EQ(checker_.failure(), "");
+  view.next = RoundId(1);
+  checker_.AtLoss("nobody is left", kOne, view);
+  EXPECT_NE(checker_.failure().find("though worker 1"), std::string::npos) << checker_.failure();
+}
+
+// After the only round of the only epoch, as the round's record has it.
+TEST_F(CheckerTest, SeesACheckpointOfAnotherStanding) {
+  coordinator::JobState right;
+  right.next_round = RoundId(1);
+  right.updates = 1;
+  right.sampler = {12, Epoch(1), {{0, 12}}};
+  right.totals.rounds = 1;
+  right.totals.samples_counted = 12;
+  const auto failure = [&](const coordinator::JobState& state, bool asked = true) {
+    Checker anew(Config(), &simulation_);
+    std::swap(checker_, anew);
+    for (const MemberId& id : {kZero, kOne}) {
+      msg::Welcome welcome;
+      welcome.self = id;
+      Send({id}, welcome);
+    }
+    Send({kZero, kOne}, msg::Start{StateSource::kSeed, plan_, 0});
+    SealAll();
+    msg::Commit commit = BothParts();
+    if (asked) commit.checkpoint_writer = kZero;
+    Send({kZero, kOne}, commit);
+    checker_.OnClosed(Record());
+    EXPECT_EQ(checker_.failure(), "");
+    checker_.OnCheckpoint(state);
+    return checker_.failure();
+  };
+  EXPECT_EQ(failure(right), "");
+  EXPECT_NE(failure(right, false).find("not asked for"), std::string::npos);
+  coordinator::JobState wrong = right;
+  wrong.sampler = {12, Epoch(0), {}};
+  EXPECT_NE(failure(wrong).find("of epoch 0 are left"), std::string::npos) << failure(wrong);
+  wrong = right;
+  wrong.totals.samples_counted = 11;
+  EXPECT_NE(failure(wrong).find("11 samples"), std::string::npos) << failure(wrong);
+  wrong = right;
+  wrong.updates = 2;
+  EXPECT_NE(failure(wrong).find("in 2 updates"), std::string::npos) << failure(wrong);
+}
+
 }  // namespace
 }  // namespace lockstep::simulate

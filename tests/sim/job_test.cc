@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <vector>
 
 #include "base/interval_set.h"
 #include "tests/temp_folder.h"
@@ -143,6 +145,55 @@ TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
     EXPECT_EQ(summary["stragglers"][0]["worker"], 5);
     EXPECT_NEAR(summary["stragglers"][0]["would_have_held_up_seconds"], saved, 0.1 * saved);
     EXPECT_EQ(summary["samples_dropped"], 0);
+  }
+}
+
+// Two workers share 128 samples, the second is slower; computing 30 of them at once takes twice as
+// long as one.
+std::vector<coordinator::RoundRecord> TwoUnequal(const std::string& policy,
+                                                 const std::string& slowdown) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(Options(
+      {"--workers=2", "--job.global_batch=128", "--job.rounds=250", "--job.epochs=0",
+       "--train-samples=60000", "--unit-time=0.075ms", "--run-time=2.2ms",
+       "--policy.name=" + policy, "--slowdown", slowdown, "--run-dir=" + (folder / "run")}));
+  EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  auto records = ReadRounds(folder / "run");
+  EXPECT_TRUE(records.ok()) << records.error().message;
+  EXPECT_EQ(records->size(), 250u);
+  return std::move(*records);
+}
+
+// A slow worker that gets all its units at once, or now and then a single one, has not become
+// slower or faster by that.
+TEST(SimulatedJob, WhoIsKnownToBeSlowStaysKnown) {
+  bool known = false;
+  for (const auto& record : TwoUnequal("flexrr", "worker=1,factor=4")) {
+    std::uint64_t slow = 0;  // samples
+    for (const auto& contributor : record.contributors) {
+      slow += contributor.worker.value == 1 ? contributor.samples : 0;
+    }
+    if (known) {
+      EXPECT_LT(slow, 16u) << "round " << record.round.value;
+    }
+    known = known || slow == 0;
+  }
+  EXPECT_TRUE(known);
+}
+
+// Each round goes on without it before it has computed anything. Alone the other one computes 128
+// samples in 11.8 ms, and that is what they take in the end.
+TEST(SimulatedJob, WhoNeverFinishesInTimeBecomesKnownToBeSlow) {
+  for (const char* policy : {"flexrr", "auto"}) {
+    for (const char* slowdown : {"worker=1,factor=12", "worker=1,factor=12,from=300ms"}) {
+      const auto records = TwoUnequal(policy, slowdown);
+      ASSERT_EQ(records.size(), 250u);
+      std::uint64_t counted = 0;
+      for (std::size_t i = 100; i < records.size(); ++i) counted += records[i].samples;
+      const double milliseconds = 1e3 * (records.back().commit - records[99].commit);
+      EXPECT_LT(milliseconds / (static_cast<double>(counted) / 128), 13)
+          << policy << ", " << slowdown;
+    }
   }
 }
 

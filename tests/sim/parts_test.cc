@@ -68,10 +68,31 @@ TEST(Faults, AreWrittenDownAndReadBack) {
     EXPECT_LT(fault.machine, 5u);
     EXPECT_LT(fault.other, 5u);
   }
+  for (const char* same :
+       {"crash@Commit_26:1", "crash@Applied_round_3#2+0.000500s:1",
+        "partition@TakeSums_of_round_5:0-2,for=1.500000s", "resume@Level#3,for=0.100000s"}) {
+    const auto read = ParseFault(same);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(ToString(*read), same);
+  }
+  for (const char* wrong :
+       {"crash@Commit_26#0:1", "crash@Commit_26#x:1", "crash@Commit_26+1:1", "crash@Commit_26+:1",
+        "crash@Commit_:1", "crash@#2:1", "crash@Commit_26", "stop@Commit_26:1"}) {
+    EXPECT_FALSE(ParseFault(wrong).ok()) << wrong;
+  }
   for (const char* wrong : {"", "stop", "stop@1s:2", "stop@1s:2,for=x", "crash@1s", "crash@1s:2-3",
                             "partition@1s:2-2,for=1s", "flood@1s:2"}) {
     EXPECT_FALSE(ParseFault(wrong).ok()) << wrong;
   }
+}
+
+TEST(Faults, AMomentIsOfWholeWordsFromTheFirstOn) {
+  const Moment moment{"Commit 2", 1};
+  EXPECT_TRUE(moment.Matches("Commit 2"));
+  EXPECT_TRUE(moment.Matches("Commit 2 attempt 0 (update 3)"));
+  EXPECT_FALSE(moment.Matches("Commit 26 attempt 0"));
+  EXPECT_FALSE(moment.Matches("Commit"));
+  EXPECT_FALSE(moment.Matches("Last Commit 2"));
 }
 
 TEST(Shrinking, LeavesTheFaultsThatItTakes) {

@@ -41,6 +41,18 @@ TEST(UnitTimes, AreThoseOfTheRoundThatWasComputedThen) {
   EXPECT_EQ(times.MedianAt(2), 4);
 }
 
+TEST(UnitTimes, ManyInOneEntryWeighAsMuchAsOneByOne) {
+  UnitTimes times;
+  times.Add(1, 4, 90);
+  times.Add(1, 30, 10);
+  RandomStream random(3);
+  int longer = 0;
+  for (int i = 0; i < 1000; ++i) longer += times.Draw(1, random) == 30 ? 1 : 0;
+  EXPECT_NEAR(longer, 100, 40);
+  EXPECT_EQ(times.MedianAt(1), 4);
+  EXPECT_EQ(times.Median(), 4);
+}
+
 // A run of eight workers, one of them slow after a while.
 SimulateOptions Job(const std::string& run_dir, const std::string& policy) {
   auto options = ParseSimulateOptions(std::vector<std::string>{
@@ -78,6 +90,60 @@ TEST(Replay, PredictsTheRunAndWhatAnotherPolicyWouldHaveMade) {
   ASSERT_TRUE(other.ok()) << other.error().message;
   EXPECT_NEAR(other->seconds, backup, 0.05 * backup);
   EXPECT_EQ(other->rounds, 60u);
+}
+
+// Workers whose runs of however many units take 5 ms beside them.
+SimulateOptions JobOfRuns(const std::string& run_dir, const std::string& policy) {
+  auto options = ParseSimulateOptions(std::vector<std::string>{
+      "--workers=4", "--job.rounds=40", "--job.global_batch=256", "--train-samples=60000",
+      "--unit-time=20ms", "--run-time=5ms", "--slowdown", "worker=3,factor=3",
+      "--policy.name=" + policy, "--run-dir=" + run_dir});
+  EXPECT_TRUE(options.ok()) << options.error().message;
+  return *options;
+}
+
+TEST(Replay, KnowsWhatARunCosts) {
+  TempFolder folder;
+  for (const char* policy : {"flexrr", "full"}) {
+    const auto run = SimulateIntoRunDirectory(JobOfRuns(folder / policy, policy));
+    ASSERT_TRUE(run.ok()) << run.error().message;
+  }
+  const auto records = ReadRounds(folder / "flexrr");
+  ASSERT_TRUE(records.ok());
+  // 64 units a worker, each a sixteenth of 20 ms.
+  const auto measured = MeasureRun(*records);
+  ASSERT_TRUE(measured.ok()) << measured.error().message;
+  EXPECT_EQ(measured->unit_samples, 1);
+  EXPECT_NEAR(measured->run_cost, 4, 0.2);
+  const double real = SecondsOf(folder / "full");
+  const auto predicted = Predict(JobOfRuns("unused", "full"), *measured, "full+none");
+  ASSERT_TRUE(predicted.ok()) << predicted.error().message;
+  EXPECT_NEAR(predicted->seconds, real, 0.02 * real);
+  // With one unit after the other each would have its own cost in it.
+  RunTimes costless = *measured;
+  costless.run_cost = 0;
+  const auto wrong = Predict(JobOfRuns("unused", "full"), costless, "full+none");
+  ASSERT_TRUE(wrong.ok());
+  EXPECT_LT(wrong->seconds, 0.97 * real);
+}
+
+TEST(Replay, WhatRunsCostIsNotKnownWhereAllAreOfOneLength) {
+  TempFolder folder;
+  ASSERT_TRUE(SimulateIntoRunDirectory(JobOfRuns(folder / "full", "full")).ok());
+  const auto records = ReadRounds(folder / "full");
+  ASSERT_TRUE(records.ok());
+  for (const auto& record : *records) {
+    ASSERT_EQ(record.units.size(), 4u) << "a share is one run, of equal units";
+    for (const auto& entry : record.units) {
+      EXPECT_EQ(entry.units, 4u);
+      EXPECT_EQ(entry.run, 4u);
+      EXPECT_EQ(entry.range.size(), 64u);
+    }
+  }
+  const auto measured = MeasureRun(*records);
+  ASSERT_TRUE(measured.ok()) << measured.error().message;
+  EXPECT_EQ(measured->run_cost, 0);
+  EXPECT_EQ(measured->unit_samples, 16);
 }
 
 TEST(Replay, TheTableHasARowForEachPolicyThatThereIs) {

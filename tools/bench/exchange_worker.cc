@@ -142,6 +142,8 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;
+      case worker::Work::Kind::kNone:  // of NextWithin alone
+        break;
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it stays as it is.
         meeting->Wait();

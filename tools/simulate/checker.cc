@@ -397,6 +397,7 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
     Fail("round {} is closed before it is committed", record.round);
   }
   closed_ = record.round;
+  closed_attempt_ = committed_ ? committed_->second : Attempt(0);
   if (commit_ && commit_->round == record.round) CheckRecord(record);
   samples_ += record.samples;
   for (const SampleRange& range : record.requeued) requeued_ += range.size();
@@ -525,6 +526,18 @@ void Checker::OnResumed(const coordinator::JobState& state) {
   anew.samples_ = state.totals.samples_counted;
   anew.requeued_ = state.totals.samples_requeued;
   *this = std::move(anew);
+}
+
+void Checker::AtLoss(const std::string& reason, const MemberId& member,
+                     const worker::StepMachine::View& view) {
+  const bool has_closed = view.next == first_open();
+  const bool has_committed =
+      committed_ && committed_->first == first_open() && view.next == first_open().Next();
+  if (!view.level || (!has_closed && !has_committed)) return;
+  const Attempt truth = has_closed ? closed_attempt_ : committed_->second;
+  if (view.newest && *view.newest != truth) return;
+  Fail("the job has failed ({}) though worker {}.{}, which was never stopped, is level before {}",
+       reason, member.worker, member.incarnation, view.next);
 }
 
 void Checker::AtEnd(const coordinator::JobResult& result) {

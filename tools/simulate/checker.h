@@ -22,6 +22,7 @@
 #include "base/interval_set.h"
 #include "base/job_config.h"
 #include "tools/simulate/simulation.h"
+#include "worker/core/step_machine.h"
 
 namespace lockstep::simulate {
 
@@ -44,6 +45,11 @@ class Checker {
   void OnResumed(const coordinator::JobState& state);
   // The job has completed all its epochs.
   void AtEnd(const coordinator::JobResult& result);
+  // The job has failed because nobody has its parameters. A worker that is level, and was never in
+  // trouble, has them when they are those after the last closed round or the one behind it, by the
+  // attempts that were committed last: others were replaced (I1).
+  void AtLoss(const std::string& reason, const MemberId& member,
+              const worker::StepMachine::View& view);
 
   // Of the first violation; empty: there was none.
   const std::string& failure() const { return failure_; }
@@ -123,6 +129,7 @@ class Checker {
   std::optional<msg::Commit> commit_;  // the last
   std::optional<std::pair<RoundId, Attempt>> committed_;
   std::optional<RoundId> closed_;
+  Attempt closed_attempt_;
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
   IntervalSet counted_;

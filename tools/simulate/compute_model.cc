@@ -38,7 +38,11 @@ ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time sta
 
 Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                                 std::uint32_t run, RandomStream& random) {
-  const double seconds = (Seconds(options_.unit_time) + Seconds(options_.run_time) / run) *
+  double unit_time = Seconds(options_.unit_time);
+  if (options_.unit_samples > 0) {
+    unit_time *= static_cast<double>(unit.range.size()) / options_.unit_samples;
+  }
+  const double seconds = (unit_time + Seconds(options_.run_time) / run) *
                          worker_factor_[worker.value] * LogNormal(options_.spread, random);
   const Duration nominal = std::max(FromSeconds(seconds), Duration(1000));
   nominal_[worker.value] = nominal;

@@ -50,6 +50,8 @@ class EvenCompute final : public ComputeModel {
 
 struct UnitTimeOptions {
   Duration unit_time = std::chrono::milliseconds(20);
+  // Of a unit of so many samples, and of others in proportion; 0: of any unit.
+  double unit_samples = 0;
   // Of the times, log-normal: the standard deviation of the logarithm; 0: all are equal.
   double spread = 0;
   // The same of the workers' own speeds, drawn once for each.

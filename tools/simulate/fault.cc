@@ -50,11 +50,50 @@ Result<Duration> ParseTime(std::string_view text) {
   return Duration(std::chrono::microseconds(std::llround(*seconds * 1e6)));
 }
 
+// "Commit_26#2+0.5s", with or without the count and the time that passes.
+bool ParseMoment(std::string_view text, Fault* fault) {
+  Moment moment;
+  if (const std::size_t plus = text.find('+'); plus != std::string_view::npos) {
+    auto delay = ParseTime(text.substr(plus + 1));
+    if (!delay) return false;
+    fault->at = *delay;
+    text = text.substr(0, plus);
+  }
+  if (const std::size_t hash = text.find('#'); hash != std::string_view::npos) {
+    auto count = Count(1, 1'000'000).parse(text.substr(hash + 1));
+    if (!count) return false;
+    moment.count = *count;
+    text = text.substr(0, hash);
+  }
+  if (text.empty() || text.back() == '_') return false;
+  moment.words = text;
+  std::ranges::replace(moment.words, '_', ' ');
+  fault->moment = std::move(moment);
+  return true;
+}
+
+bool IsLetter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
+
 }  // namespace
+
+bool Moment::Matches(std::string_view said) const {
+  if (!said.starts_with(words)) return false;
+  if (said.size() == words.size()) return true;
+  const char next = said[words.size()];
+  return !IsLetter(next) && (next < '0' || next > '9');
+}
 
 std::string ToString(const Fault& fault) {
   const KindName& kind = Of(fault.kind);
-  std::string text = fmt::format("{}@{:.6f}s", kind.name, Seconds(fault.at));
+  std::string text = fmt::format("{}@", kind.name);
+  if (fault.moment) {
+    std::string words = fault.moment->words;
+    std::ranges::replace(words, ' ', '_');
+    text += words;
+    if (fault.moment->count > 1) text += fmt::format("#{}", fault.moment->count);
+  }
+  if (fault.moment && fault.at > Duration{}) text += "+";
+  if (!fault.moment || fault.at > Duration{}) text += fmt::format("{:.6f}s", Seconds(fault.at));
   if (kind.machine) text += fmt::format(":{}", fault.machine);
   if (kind.other) text += fmt::format("-{}", fault.other);
   if (kind.length) text += fmt::format(",for={:.6f}s", Seconds(fault.length));
@@ -63,7 +102,9 @@ std::string ToString(const Fault& fault) {
 
 Result<Fault> ParseFault(std::string_view text) {
   const Error wrong{ErrorCode::kInvalid,
-                    fmt::format("'{}' is no fault; they look like stop@1.25s:3,for=0.2s", text)};
+                    fmt::format("'{}' is no fault; they look like stop@1.25s:3,for=0.2s or "
+                                "crash@Commit_26#2+0.01s:3",
+                                text)};
   const std::size_t at = text.find('@');
   if (at == std::string_view::npos) return wrong;
   for (const KindName& kind : kKinds) {
@@ -95,6 +136,10 @@ Result<Fault> ParseFault(std::string_view text) {
         if (!other || *other == *machine) return wrong;
         fault.other = *other;
       }
+    }
+    if (!rest.empty() && IsLetter(rest.front())) {
+      if (!ParseMoment(rest, &fault)) return wrong;
+      return fault;
     }
     auto time = ParseTime(rest);
     if (!time) return wrong;

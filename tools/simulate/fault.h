@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,16 +36,28 @@ enum class FaultKind : std::uint8_t {
                      // its last checkpoint, if there is one: else nothing happens
 };
 
+// Something that the coordinator says or hears: its beginning in the words of a history, and the
+// how many-th that is. A fault that follows on it still finds its case when timing changes.
+struct Moment {
+  std::string words;  // "Commit 26": whole words, from the first one on
+  std::uint32_t count = 1;
+  bool operator==(const Moment&) const = default;
+
+  bool Matches(std::string_view said) const;
+};
+
 struct Fault {
-  Duration at{};  // since the job's start
+  Duration at{};  // since the job's start, or since the moment
   FaultKind kind = FaultKind::kCrash;
   std::uint32_t machine = 0;
   std::uint32_t other = 0;  // of those that concern two
   Duration length{};
+  std::optional<Moment> moment = std::nullopt;
   bool operator==(const Fault&) const = default;
 };
 
-// "crash@1.250s:m3,for=0.2s"; parsing gives the same fault back.
+// "stop@1.250000s:3,for=0.200000s"; with a moment "crash@Applied_round_26#2+0.000500s:1", the
+// second one, and half a millisecond. Parsing gives the same fault back.
 std::string ToString(const Fault& fault);
 Result<Fault> ParseFault(std::string_view text);
 

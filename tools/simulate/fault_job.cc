@@ -131,6 +131,7 @@ class Run {
     }
     if (outcome_.failure.empty()) CheckEnd();
     outcome_.took = simulation_.now() - Simulation::kStart;
+    outcome_.to_come = simulation_.FaultsToCome();
     outcome_.events = simulation_.queue().run();
     outcome_.applied = truth_.applied();
     outcome_.caught_up = truth_.caught_up();
@@ -230,17 +231,12 @@ class Run {
     }
   }
 
-  // Whoever has all closed rounds in its parameters, and was never touched, could have gone on.
+  // Whoever was never touched and has the parameters could have gone on.
   void CheckNobodyIsLeft(const std::string& reason) {
     for (const auto& [id, worker] : cluster_.alive) {
-      const worker::StepMachine::View view = worker->view();
-      if (!view.level || view.next < checker_.first_open() || simulation_.Troubled(id)) continue;
-      Fail(
-          fmt::format("the job has failed ({}) though worker {}.{}, which was never stopped, is "
-                      "level before round {}",
-                      reason, id.worker, id.incarnation, view.next));
-      return;
+      if (!simulation_.Troubled(id)) checker_.AtLoss(reason, id, worker->view());
     }
+    if (!checker_.failure().empty()) Fail(checker_.failure());
   }
 
   void Fail(std::string what) {

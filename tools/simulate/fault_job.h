@@ -55,7 +55,8 @@ struct FaultOutcome {
   std::string failure;    // empty: all is well
   std::string details;    // with a failure: who waits for what, and the coordinator's log
   bool all_lost = false;  // the faults have left nobody who could go on; the job has failed rightly
-  Duration took{};        // of the job's time, until it had finished
+  std::vector<Fault> to_come;  // whose moment never came
+  Duration took{};             // of the job's time, until it had finished
   std::uint64_t rounds = 0;
   std::uint64_t events = 0;
   std::uint64_t applied = 0;    // updates compared

@@ -30,7 +30,9 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
   machine.formation_timeout = FromSeconds(job.liveness.timeout_s);
   machine.peer_silence = worker::TimeoutsFrom(FromSeconds(job.liveness.timeout_s)).silence;
   machine.finish_timeout = FromSeconds(job.liveness.timeout_s);
-  const std::uint32_t units = job.job.units > 0 ? job.job.units : 4 * options.workers;
+  const std::uint32_t units =
+      job.job.units > 0 ? job.job.units
+                        : std::max(4 * options.workers, std::min(64 * options.workers, 4096u));
   // Many times its share may come to one worker; all of them when they are few.
   machine.queue_capacity = std::min(2 * units + 16, 32 * (units / options.workers + 8));
   return machine;
@@ -114,6 +116,7 @@ class JobRun {
   static coordinator::StartParameters StartOf(const SimulateOptions& options) {
     coordinator::StartParameters start;
     start.config = options.job;
+    start.config.data.digest.clear();  // there are no data
     start.plugin = coordinator::LoadPolicy;
     start.config.exchange.mapping = "auto";  // of the modelled exchange; full has no arenas
     start.config.exchange.transport = "tcp";
@@ -185,7 +188,7 @@ Result<JobOutcome> SimulateIntoRunDirectory(const SimulateOptions& options) {
     ModelCompute compute(options.unit, options.seed, Simulation::kStart, options.workers);
     return SimulateJob(options, &compute, [&](const coordinator::RoundRecord& record) {
       timeline.Add(record);
-      return directory.AppendRound(record);
+      return directory.AppendRound(coordinator::RoundLine(record));
     });
   }();
   if (!outcome) return outcome.error();

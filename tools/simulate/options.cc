@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/emulated_unit.h"
 #include "base/options.h"
 #include "base/program_options.h"
 
@@ -249,6 +250,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   double unit_time = raw.unit_time_s > 0 ? raw.unit_time_s : options.job.emulate.unit_time_s;
   if (unit_time == 0) unit_time = 0.02;
   options.unit.unit_time = FromSeconds(unit_time);
+  options.unit.unit_samples = EmulatedUnitSamples(options.job, options.workers);
   options.unit.run_time = FromSeconds(raw.run_time_s);
   options.unit.slowdowns = options.slowdowns;
   options.network.latency = FromSeconds(raw.latency_s);

@@ -6,6 +6,7 @@
 #include <istream>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "base/check.h"
 #include "base/ini.h"
@@ -19,6 +20,21 @@
 namespace lockstep::simulate {
 namespace {
 
+// So many equal values.
+using Weighted = std::pair<double, std::uint64_t>;
+
+double MedianOf(std::vector<Weighted> values) {
+  std::sort(values.begin(), values.end());
+  std::uint64_t count = 0;
+  for (const auto& [value, weight] : values) count += weight;
+  std::uint64_t before = 0;
+  for (const auto& [value, weight] : values) {
+    before += weight;
+    if (before > count / 2) return value;
+  }
+  return 0;
+}
+
 double MedianOf(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -29,8 +45,60 @@ double MedianOf(std::vector<double> values) {
 struct WorkerRound {
   double first_start = 0;
   double last_end = 0;
-  std::uint32_t units = 0;
+  std::uint64_t units = 0;
 };
+
+// What a run costs beside its units, as coordinator/membership/members.cc tells it, but out of all
+// workers' rounds alike.
+class RunCostFit {
+ public:
+  void AddRound(std::span<const coordinator::UnitRecord* const> entries) {
+    double units = 0;
+    double x_mean = 0;
+    double y_mean = 0;
+    for (const coordinator::UnitRecord* entry : entries) {
+      units += static_cast<double>(entry->units);
+      x_mean += X(*entry) * static_cast<double>(entry->units);
+      y_mean += entry->end - entry->start;
+    }
+    x_mean /= units;
+    y_mean /= units;
+    if (y_mean <= 0) return;
+    for (const coordinator::UnitRecord* entry : entries) {
+      const double each = (entry->end - entry->start) / static_cast<double>(entry->units);
+      const double x = X(*entry) - x_mean;
+      const double xy = x * (each / y_mean - 1) * static_cast<double>(entry->units);
+      xx_ += x * x * static_cast<double>(entry->units);
+      xy_ += xy;
+      mean_xy_ += x_mean * xy;
+    }
+  }
+
+  // In unit times; 0 where all runs are of one length.
+  double in_units() const {
+    if (xx_ < kTellsNothing) return 0;
+    return std::max(xy_, 0.0) / std::max(xx_ - mean_xy_, kLeastUnit * xx_);
+  }
+
+ private:
+  static constexpr double kTellsNothing = 1e-3;
+  static constexpr double kLeastUnit = 0.05;
+  static double X(const coordinator::UnitRecord& entry) {
+    return 1 / static_cast<double>(entry.run);
+  }
+
+  double xx_ = 0;
+  double xy_ = 0;
+  double mean_xy_ = 0;
+};
+
+using EntriesByWorker = std::map<WorkerId, std::vector<const coordinator::UnitRecord*>>;
+
+EntriesByWorker ByWorker(const coordinator::RoundRecord& record) {
+  EntriesByWorker entries;
+  for (const auto& unit : record.units) entries[unit.worker].push_back(&unit);
+  return entries;
+}
 
 Error Invalid(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
@@ -83,9 +151,12 @@ std::uint32_t WorkersOf(const std::vector<coordinator::RoundRecord>& records) {
 void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   std::map<WorkerId, WorkerRound> rounds;
   for (const coordinator::UnitRecord& unit : record.units) {
-    run->workers[unit.worker.value].unit.Add(record.start, std::max(unit.end - unit.start, 0.0));
+    const double each = std::max(unit.end - unit.start, 0.0) / static_cast<double>(unit.units);
+    run->workers[unit.worker.value].unit.Add(
+        record.start, each / (1 + run->run_cost / static_cast<double>(unit.run)), unit.units);
     WorkerRound& round = rounds[unit.worker];
-    if (round.units++ == 0 || unit.start < round.first_start) round.first_start = unit.start;
+    if (round.units == 0 || unit.start < round.first_start) round.first_start = unit.start;
+    round.units += unit.units;
     round.last_end = std::max(round.last_end, unit.end);
   }
   double units = 0;
@@ -96,7 +167,7 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
     if (delivered != record.delivered.end()) {
       times.delivery.Add(round.last_end, std::max(delivered->second - round.last_end, 0.0));
     }
-    units += round.units;
+    units += static_cast<double>(round.units);
   }
   // Who was left out has taken longer than the round: as long is the best that can be said.
   const double share =
@@ -119,9 +190,9 @@ void AddBounds(WorkerTimes* times) {
       times->unit.Add(start, known.empty() ? least : std::max(least, known.MedianAt(start)));
     }
   };
-  known.ForEach([&](double start, double seconds) {
+  known.ForEach([&](double start, double seconds, std::uint64_t units) {
     add_bounds_before(start);
-    times->unit.Add(start, seconds);
+    times->unit.Add(start, seconds, units);
   });
   add_bounds_before(std::numeric_limits<double>::infinity());
 }
@@ -190,10 +261,11 @@ double Measured::Median() const {
   return MedianOf(std::move(values));
 }
 
-void UnitTimes::Add(double round_start, double seconds) {
+void UnitTimes::Add(double round_start, double seconds, std::uint64_t units) {
   LOCKSTEP_CHECK(rounds_.empty() || rounds_.back().start <= round_start, "rounds out of order");
   if (rounds_.empty() || rounds_.back().start < round_start) rounds_.push_back({round_start, {}});
-  rounds_.back().seconds.push_back(seconds);
+  std::vector<Equal>& times = rounds_.back().times;
+  times.push_back({seconds, units + (times.empty() ? 0 : times.back().units)});
 }
 
 const UnitTimes::Round& UnitTimes::RoundAt(double at) const {
@@ -206,20 +278,37 @@ const UnitTimes::Round& UnitTimes::RoundAt(double at) const {
 
 double UnitTimes::Draw(double at, RandomStream& random) const {
   const Round& round = RoundAt(at);
-  return round.seconds[random.NextBelow(round.seconds.size())];
+  const std::uint64_t drawn = random.NextBelow(round.times.back().units);
+  const auto found =
+      std::upper_bound(round.times.begin(), round.times.end(), drawn,
+                       [](std::uint64_t unit, const Equal& equal) { return unit < equal.units; });
+  return found->seconds;
 }
 
-double UnitTimes::MedianAt(double at) const { return MedianOf(RoundAt(at).seconds); }
-
-double UnitTimes::Median() const {
-  std::vector<double> values;
-  ForEach([&](double, double seconds) { values.push_back(seconds); });
+double UnitTimes::MedianAt(double at) const {
+  std::vector<Weighted> values;
+  std::uint64_t before = 0;
+  for (const Equal& equal : RoundAt(at).times) {
+    values.emplace_back(equal.seconds, equal.units - before);
+    before = equal.units;
+  }
   return MedianOf(std::move(values));
 }
 
-void UnitTimes::ForEach(const std::function<void(double, double)>& visit) const {
+double UnitTimes::Median() const {
+  std::vector<Weighted> values;
+  ForEach(
+      [&](double, double seconds, std::uint64_t units) { values.emplace_back(seconds, units); });
+  return MedianOf(std::move(values));
+}
+
+void UnitTimes::ForEach(const std::function<void(double, double, std::uint64_t)>& visit) const {
   for (const Round& round : rounds_) {
-    for (const double seconds : round.seconds) visit(round.start, seconds);
+    std::uint64_t before = 0;
+    for (const Equal& equal : round.times) {
+      visit(round.start, equal.seconds, equal.units - before);
+      before = equal.units;
+    }
   }
 }
 
@@ -267,12 +356,13 @@ Status CheckReplay(const JobConfig& job, const RunTimes& run) {
   double unit = 0;
   double between = 0;
   for (const WorkerTimes& times : run.workers) {
-    times.unit.ForEach([&unit](double, double seconds) { unit = std::max(unit, seconds); });
+    times.unit.ForEach(
+        [&unit](double, double seconds, std::uint64_t) { unit = std::max(unit, seconds); });
     between = std::max(between, times.delivery.Longest() + times.begin.Longest());
   }
-  const double units = job.job.units > 0 ? job.job.units : 4.0 * workers;
-  const double longest =
-      static_cast<double>(run.rounds) * ((units + batch / run.unit_samples) * unit + between);
+  const double units = job.job.units > 0 ? job.job.units : std::max(4.0 * workers, 4096.0);
+  const double alone = (units + batch / run.unit_samples) + run.run_cost * units;
+  const double longest = static_cast<double>(run.rounds) * (alone * unit + between);
   constexpr double kMost = 4e9;
   if (!(longest < kMost)) {
     return Invalid(fmt::format("{} rounds with units of {:.0f} s are too long to be played",
@@ -286,14 +376,20 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   RunTimes run;
   run.workers.resize(WorkersOf(records));
   if (run.workers.empty()) return Invalid("the run's rounds have no units");
-  std::vector<double> sizes;
+  std::vector<Weighted> sizes;
+  RunCostFit fit;
+  for (const auto& record : records) {
+    for (const auto& [worker, entries] : ByWorker(record)) fit.AddRound(entries);
+  }
+  run.run_cost = fit.in_units();
   for (const auto& record : records) {
     AddRound(record, &run);
     ++run.rounds;
     run.samples += record.samples;
     for (const auto& unit : record.units) {
       run.epoch_samples = std::max(run.epoch_samples, unit.range.to);
-      sizes.push_back(static_cast<double>(unit.range.size()));
+      sizes.emplace_back(static_cast<double>(unit.range.size()) / static_cast<double>(unit.units),
+                         unit.units);
     }
   }
   FillGaps(&run);
@@ -306,10 +402,11 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
 }
 
 Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, const Unit& unit,
-                                 std::uint32_t, RandomStream& random) {
-  double seconds = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
-  if (per_sample_) seconds *= static_cast<double>(unit.range.size()) / run_->unit_samples;
-  return std::max(FromSeconds(seconds), Duration(1000));
+                                 std::uint32_t run, RandomStream& random) {
+  const double usual = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
+  double units = 1;
+  if (per_sample_) units = static_cast<double>(unit.range.size()) / run_->unit_samples;
+  return std::max(FromSeconds(usual * (units + run_->run_cost / run)), Duration(1000));
 }
 
 Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,
@@ -331,7 +428,8 @@ Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,
   job.begin = [&run](WorkerId worker, Duration since_start) {
     return FromSeconds(run.workers[worker.value].begin.At(Seconds(since_start)));
   };
-  ReplayCompute compute(&run, Simulation::kStart, options.job.emulate.unit_time_s == 0);
+  ReplayCompute compute(&run, Simulation::kStart,
+                        options.job.emulate.unit_time_s == 0 || options.job.job.units == 0);
   Prediction prediction;
   std::optional<double> start;
   double commit = 0;

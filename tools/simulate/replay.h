@@ -36,25 +36,32 @@ class Measured {
   std::vector<Point> points_;
 };
 
-// How long a worker's units took, by rounds. At a time it is that of any unit of the round that
-// was computed then, each as likely as the others: what differs by unit keeps its distribution,
-// what differs by time its place. (Taking the unit that was computed at that time would meet the
-// long ones too often, a mean of neighbours none of the extremes.)
+// How long a worker's units took without their part of their runs' cost, by rounds. At a time it is
+// that of any unit of the round that was computed then, each as likely as the others: what differs
+// by unit keeps its distribution, what differs by time its place. (Taking the unit that was
+// computed at that time would meet the long ones too often, a mean of neighbours none of the
+// extremes.)
 class UnitTimes {
  public:
-  // The round that started at `round_start`; rounds come in order.
-  void Add(double round_start, double seconds);
+  // So many units, each of so many seconds, of the round that started at `round_start`; rounds come
+  // in order.
+  void Add(double round_start, double seconds, std::uint64_t units = 1);
   bool empty() const { return rounds_.empty(); }
   // Of the first round before the first one starts.
   double Draw(double at, RandomStream& random) const;
   double MedianAt(double at) const;
   double Median() const;
-  void ForEach(const std::function<void(double round_start, double seconds)>& visit) const;
+  void ForEach(const std::function<void(double round_start, double seconds, std::uint64_t units)>&
+                   visit) const;
 
  private:
+  struct Equal {
+    double seconds;
+    std::uint64_t units;  // of this and of all before it
+  };
   struct Round {
     double start;
-    std::vector<double> seconds;
+    std::vector<Equal> times;
   };
   const Round& RoundAt(double at) const;
 
@@ -78,7 +85,10 @@ struct RunTimes {
   std::uint64_t samples = 0;        // counted
   std::uint64_t epoch_samples = 0;  // at least
   double unit_samples = 0;          // of a usual unit
-  double seconds = 0;               // from the first round's start to the last commit
+  // What a run took beside its units, in times of a usual one; 0 where it is not known, as where
+  // all of a worker's runs in a round were of one length.
+  double run_cost = 0;
+  double seconds = 0;  // from the first round's start to the last commit
   std::string policy;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tools/simulate/describe.h"
 
 namespace lockstep::simulate {
 
@@ -211,8 +212,32 @@ void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wan
 
 void Simulation::AddFaults(const std::vector<Fault>& faults) {
   for (const Fault& fault : faults) {
+    if (fault.moment) {
+      waiting_.push_back({fault});
+      continue;
+    }
     queue_.At(std::max(now(), kStart + fault.at), [this, fault] { Inject(fault); });
   }
+}
+
+std::vector<Fault> Simulation::FaultsToCome() const {
+  std::vector<Fault> faults;
+  for (const Waiting& waiting : waiting_) faults.push_back(waiting.fault);
+  return faults;
+}
+
+// Faults come behind what is under way: a message that is said is on its way, one that is heard has
+// been dealt with.
+template <class Message>
+void Simulation::Pass(const Message& message) {
+  if (waiting_.empty()) return;
+  const std::string said = coordinator::Describe(message);
+  std::erase_if(waiting_, [&](Waiting& waiting) {
+    const Moment& moment = *waiting.fault.moment;
+    if (!moment.Matches(said) || ++waiting.passed < moment.count) return false;
+    queue_.After(waiting.fault.at, [this, fault = waiting.fault] { Inject(fault); });
+    return true;
+  });
 }
 
 void Simulation::StopJob(Duration after) {
@@ -351,6 +376,7 @@ void Simulation::Serve() {
 void Simulation::Step(coordinator::Event event) {
   busy_until_ = now() + timing_.coordinator_cost;
   if (hooks.on_event) hooks.on_event(event);
+  if (const auto* heard = std::get_if<coordinator::Received>(&event)) Pass(heard->message);
   // Carrying out actions steps nothing: whatever follows is an event of its own.
   actions_.clear();
   const Time began = MonotonicNow();
@@ -363,6 +389,7 @@ void Simulation::Step(coordinator::Event event) {
 
 void Simulation::Carry(const coordinator::Send& send) {
   if (hooks.on_send) hooks.on_send(send);
+  Pass(*send.message);
   for (const ConnectionId to : send.to) {
     busy_until_ += timing_.coordinator_cost;
     if (Process* process = Find(to)) process->Deliver(send.message, busy_until_);

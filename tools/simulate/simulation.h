@@ -77,6 +77,8 @@ class Simulation {
   // A machine with a worker on it, numbered 0, 1, ...
   void AddWorker(Duration after);
   void AddFaults(const std::vector<Fault>& faults);
+  // Whose moment has not come, or not so often.
+  std::vector<Fault> FaultsToCome() const;
   void StopJob(Duration after);  // SIGINT
   // A checkpoint that is on the coordinator's disk already, for StartParameters::resume: without it
   // nobody is sent the state that the job goes on from.
@@ -146,6 +148,8 @@ class Simulation {
   void Carry(const coordinator::Send& send);
   void Kill(Process* process, bool restart);
   void Inject(const Fault& fault);
+  template <class Message>
+  void Pass(const Message& message);
   Process* Find(coordinator::ConnectionId connection);
   Duration Delay(RandomStream& random);
   Time OutArrival(std::uint32_t machine, RandomStream& random);
@@ -161,6 +165,11 @@ class Simulation {
   coordinator::StartParameters start_;
   EventQueue queue_;
   RandomStream random_;
+  struct Waiting {
+    Fault fault;
+    std::uint32_t passed = 0;  // moments like its own
+  };
+  std::vector<Waiting> waiting_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
   std::deque<coordinator::Event> inbox_;  // of the coordinator, while it is busy or stopped
   Time busy_until_;

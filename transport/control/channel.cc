@@ -57,11 +57,6 @@ std::uint64_t Channel<Out, In>::Ping() {
 }
 
 template <class Out, class In>
-Time Channel<Out, In>::last_heard() const {
-  return impl_->heartbeat().last_heard();
-}
-
-template <class Out, class In>
 std::optional<ClockEstimate> Channel<Out, In>::clock() const {
   return impl_->heartbeat().clock();
 }

@@ -85,8 +85,6 @@ class Channel {
   // ChannelOptions::timeout anew, for an end that learns it from the other one; waiting begins now.
   void SetTimeout(Duration timeout);
 
-  // When any byte came last.
-  Time last_heard() const;
   // The coordinator's end only: asks for a sign of life at once, whatever was heard before. Returns
   // the number that on_pong will name.
   std::uint64_t Ping();
@@ -140,6 +138,8 @@ class ControlServer {
 
   // With the port that the kernel chose.
   HostPort address() const;
+  // ChannelOptions::timeout anew, of channels that are handed out from now on.
+  void SetTimeout(Duration timeout);
 
  private:
   struct Impl;

@@ -15,6 +15,12 @@ namespace lockstep::transport::control {
 
 // --- what several messages have
 
+// A monotonic clock is never negative, and 2^60 ns are 36 years: what is added and subtracted of a
+// few such times stays within 64 bits.
+static void RequireTime(std::int64_t ns, Checks& checks) {
+  checks.Require(ns >= 0 && ns <= std::int64_t{1} << 60, "a time that cannot be");
+}
+
 void Fields(auto& f, Of<MemberId> auto& m) { f(m.worker, m.incarnation); }
 
 void Fields(auto& f, Of<SampleRange> auto& m) { f(m.from, m.to); }
@@ -88,6 +94,7 @@ void Fields(auto& f, Of<msg::Welcome> auto& m) {
 void Validate(const msg::Welcome& m, Checks& checks) {
   checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");
   checks.Require(m.config_text.size() <= kMaxConfigBytes, "a config that is too long");
+  RequireTime(m.age_ns, checks);
 }
 
 void Fields(auto& f, Of<msg::Refuse> auto& m) { f(Text(m.reason), m.try_again); }
@@ -147,6 +154,7 @@ void Validate(const msg::SetSlowdown& m, Checks& checks) { ValidateSlowdowns(m.s
 void Fields(auto& f, Of<msg::AskToLeave> auto& m) { f(Text(m.reason)); }
 
 void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
+void Validate(const msg::Ping& m, Checks& checks) { RequireTime(m.sent_ns, checks); }
 
 // Of each kind in ToWorker.
 constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
@@ -156,7 +164,11 @@ static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 // --- of a worker
 
 void Fields(auto& f, Of<msg::Hello> auto& m) {
-  f(m.protocol, Text(m.version), Text(m.host), m.pid, Text(m.device), m.wanted, Text(m.host_id));
+  f(m.protocol, Text(m.version), Text(m.host), m.pid, Text(m.device), m.wanted, Text(m.host_id),
+    m.settings);
+}
+void Validate(const msg::Hello& m, Checks& checks) {
+  checks.Require(m.settings.size() <= kMaxSettingsBytes, "settings that are too long");
 }
 
 void Fields(auto& f, Of<TransportOffer> auto& m) {
@@ -171,7 +183,8 @@ void Validate(const TensorInfo& m, Checks& checks) {
 void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
-    AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns);
+    AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
+    Text(m.initial_digest));
 }
 // Names and shapes only describe; what must be right about them is that they add up.
 void Validate(const msg::Ready& m, Checks& checks) {
@@ -206,6 +219,8 @@ void Fields(auto& f, Of<msg::Progress> auto& m) { f(m.round, m.units_done, m.uni
 
 void Fields(auto& f, Of<UnitTiming> auto& m) { f(m.unit, m.start_ns, m.end_ns); }
 void Validate(const UnitTiming& m, Checks& checks) {
+  RequireTime(m.start_ns, checks);
+  RequireTime(m.end_ns, checks);
   checks.Require(m.start_ns <= m.end_ns, "a unit that ends before it begins");
 }
 
@@ -213,6 +228,7 @@ void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan,
     m.runs);
 }
+void Validate(const msg::Sealed& m, Checks& checks) { RequireTime(m.sealed_ns, checks); }
 
 void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }
 
@@ -223,6 +239,7 @@ void Fields(auto& f, Of<msg::Published> auto& m) { f(m.round, m.attempt, m.stand
 void Fields(auto& f, Of<msg::Applied> auto& m) {
   f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns);
 }
+void Validate(const msg::Applied& m, Checks& checks) { RequireTime(m.applied_ns, checks); }
 
 void Fields(auto& f, Of<msg::HoldAnswer> auto& m) {
   f(m.term, m.round, m.attempt, m.holds_all, m.order);
@@ -248,6 +265,10 @@ void Fields(auto& f, Of<msg::Final> auto& m) { f(m.round, Text(m.params_digest))
 void Fields(auto& f, Of<msg::Leave> auto& m) { f(Text(m.reason)); }
 
 void Fields(auto& f, Of<msg::Pong> auto& m) { f(m.sequence, m.ping_sent_ns, m.answered_ns); }
+void Validate(const msg::Pong& m, Checks& checks) {
+  RequireTime(m.ping_sent_ns, checks);
+  RequireTime(m.answered_ns, checks);
+}
 
 void Fields(auto& f, Of<msg::CheckpointTaken> auto& m) { f(m.bytes); }
 

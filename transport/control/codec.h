@@ -14,6 +14,7 @@ namespace lockstep::transport::control {
 
 // Bounds of what is taken. Encode cuts texts for people to kMaxTextBytes.
 inline constexpr std::size_t kMaxTextBytes = 4096;
+inline constexpr std::size_t kMaxSettingsBytes = 16384;
 inline constexpr std::size_t kMaxAddressBytes = 16384;
 inline constexpr std::size_t kMaxConfigBytes = 1u << 20;
 inline constexpr std::size_t kMaxChunkBytes = 4u << 20;

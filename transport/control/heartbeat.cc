@@ -13,12 +13,7 @@ constexpr int kTimeoutsForAFrame = 6;
 }  // namespace
 
 Heartbeat::Heartbeat(Duration timeout, Time now)
-    : timeout_(timeout),
-      last_heard_(now),
-      deaf_since_(now),
-      last_frame_(now),
-      last_tick_(now),
-      next_ping_(now) {}
+    : timeout_(timeout), deaf_since_(now), last_frame_(now), last_tick_(now), next_ping_(now) {}
 
 Heartbeat::Verdict Heartbeat::Tick(Time now, bool unread) {
   const Duration late = now - last_tick_ - interval();

@@ -19,7 +19,7 @@ class Heartbeat {
   // Tick is called about this often.
   Duration interval() const { return timeout_ / 16; }
 
-  void OnBytes(Time now) { last_heard_ = deaf_since_ = now; }
+  void OnBytes(Time now) { deaf_since_ = now; }
   void OnFrame(Time now) { last_frame_ = now; }
 
   enum class Verdict {
@@ -40,15 +40,14 @@ class Heartbeat {
   // False: it answers no ping of ours.
   bool OnPong(const msg::Pong& pong, Time now);
 
-  Time last_heard() const { return last_heard_; }
   // Of the fastest answer among the recent ones.
   const std::optional<ClockEstimate>& clock() const { return clock_; }
 
  private:
   Duration timeout_;
-  Time last_heard_;
-  Time deaf_since_;  // last_heard_, later by the gaps since then
-  Time last_frame_;  // likewise
+  // When a byte and a whole message came last, later by the gaps since then.
+  Time deaf_since_;
+  Time last_frame_;
   Time last_tick_;
   Time next_ping_;
   std::uint64_t sent_ = 0;

@@ -70,7 +70,7 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
                                                    std::shared_ptr<Pending> newcomer,
                                                    FrameReader& reader);
 
-  const Options options;
+  Options options;
   std::shared_ptr<const Handler> handler;
   std::shared_ptr<TlsContext> tls;
   asio::io_context& context;
@@ -249,5 +249,7 @@ HostPort ControlServer::address() const {
   const tcp::endpoint endpoint = impl_->acceptor->endpoint();
   return {endpoint.address().to_string(), endpoint.port()};
 }
+
+void ControlServer::SetTimeout(Duration timeout) { impl_->options.channel.timeout = timeout; }
 
 }  // namespace lockstep::transport::control

@@ -18,8 +18,9 @@
 namespace lockstep::transport::tcp {
 namespace {
 
-// Read or written in one turn before other connections, timers and tasks get theirs.
-constexpr std::size_t kTurnBytes = 2u << 20;
+// Read or written in one turn before other connections, timers and tasks get theirs. Longer turns
+// fill the sockets with more than the caches hold before the other direction gets its turn.
+constexpr std::size_t kTurnBytes = 1u << 20;
 // Read or written by one call: small enough that both ends of a connection copy at the same time,
 // out of the cache.
 constexpr std::size_t kCallBytes = 512u << 10;
@@ -236,6 +237,13 @@ void Connection::OnReadable() {
   }
   std::size_t read_now = 0;
   while (alive()) {
+    // With one piece each way it goes out before the other is read, so that both ends copy at the
+    // same time. With many they take turns anyway, and more in the sockets would leave the caches;
+    // what is encrypted is read to its end first, see below.
+    if (std::exchange(lone_answer_, false) && !waiting_writable_ && !tls_) {
+      Flush();
+      continue;
+    }
     std::array<iovec, Inbox::kMaxVectors> vectors{};
     const std::size_t count = inbox_.Space(vectors, live_fetches_ > 0);
     const auto got = Read(std::span(vectors).first(count));

@@ -142,6 +142,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Outbox outbox_;
   bool flush_scheduled_ = false;
   bool waiting_writable_ = false;
+  bool lone_answer_ = false;     // one piece was asked for, and not more than one is waited for
   std::size_t peer_window_ = 0;  // 0: its settings have not come yet
   std::size_t live_fetches_ = 0;
   std::vector<PendingFetch> fetches_;  // not answered yet; at most kWindowsOutstanding windows

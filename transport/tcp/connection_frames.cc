@@ -114,6 +114,7 @@ Status Connection::HandleFetch() {
                    name->bytes, answer.slice.bytes);
     body = owner_.regions().Resolve(answer.slice);
   }
+  lone_answer_ = outbox_.answers() == 0 && live_fetches_ <= 1;
   outbox_.PushAnswer({.id = id, .have = answer.have, .body = body, .cookie = answer.cookie});
   ScheduleFlush();
   return {};

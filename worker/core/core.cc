@@ -21,7 +21,8 @@ Core::Core(MachineConfig config, Layout layout)
       catch_up_(context_, buffers_, fetcher_, peers_),
       donor_(context_, buffers_),
       evaluation_(context_),
-      upload_(context_) {}
+      upload_(context_),
+      ending_(context_) {}
 
 // One event, then all that it has made possible. What is said to a peer counts as a sign of life
 // there, so the heartbeat looks at the actions last.
@@ -29,14 +30,14 @@ Actions Core::Step(Time now, const Event& event) {
   LOCKSTEP_CHECK(now >= context_.now, "time went back");
   LOCKSTEP_CHECK(context_.actions.empty(), "actions of the last step are left");
   context_.now = now;
-  if (!exited_) {
+  if (!ending_.over()) {
     std::visit([&](const auto& e) { On(e); }, event);
-    if (!exited_) Proceed();
+    if (!ending_.over()) Proceed();
   }
   for (const Action& action : context_.actions) {
     if (const auto* said = std::get_if<action::ToPeer>(&action)) heartbeat_.OnSaid(said->peer);
   }
-  if (!exited_) CheckCheapInvariants();
+  if (!ending_.over()) CheckCheapInvariants();
   return std::move(context_.actions);
 }
 
@@ -48,17 +49,17 @@ void Core::Proceed() {
   inputs_.Update();
   sums_.Update();
   LookForLoss();
-  if (standing_ == Standing::kCatching) WorkInWhileCatchingUp();
+  if (parameters_.catching_up()) WorkInWhileCatchingUp();
   ApplyIfPossible();
-  if (standing_ == Standing::kLevel && !applying_ && !finish_) {
-    own_.BeginIfPossible(next_, rounds_.SumsOf(next_) != nullptr);
+  if (parameters_.level() && !parameters_.update() && !ending_.begun()) {
+    own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
   }
   // A joiner is given the state between two updates, never in one.
-  if (!applying_) {
-    donor_.Update(standing_ == Standing::kLevel ? std::optional(next_) : std::nullopt,
-                  newest_ ? newest_->attempt : Attempt());
+  if (!parameters_.update()) {
+    donor_.Update(parameters_.level() ? std::optional(parameters_.next()) : std::nullopt,
+                  parameters_.newest() ? parameters_.newest()->attempt : Attempt());
   }
-  catch_up_.Update(!applying_ && !own_.UsesParameters() && !evaluation_.ReadsState() &&
+  catch_up_.Update(!parameters_.update() && !own_.UsesParameters() && !evaluation_.ReadsState() &&
                    !upload_.ReadsState());
   evaluation_.Update(!own_.Computing());
   upload_.Update();
@@ -67,7 +68,7 @@ void Core::Proceed() {
   if (!buffers_.Operating()) {
     peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
   }
-  FinishIfPossible();
+  if (ending_.Due(Unapplied(), own_.UsesParameters())) ending_.Conclude(State());
   SetTimer();
 }
 
@@ -77,7 +78,8 @@ void Core::Proceed() {
 // What the coordinator says is checked against what only this worker knows before anything is done
 // about it. Where it cannot be, this worker leaves: it would not survive to follow half of it.
 void Core::On(const event::FromCoordinator& e) {
-  if (const Status status = check_.Take(e.message); !status) return Break(status.error().message);
+  if (const Status status = check_.Take(e.message); !status)
+    return ending_.OnBroken(status.error().message);
   std::visit([&](const auto& message) { On(message); }, e.message);
 }
 
@@ -140,7 +142,8 @@ Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::
   bool gone = false;
   Status status = catch_up_.OnStateReady(peer, m, gone);
   if (gone) {
-    context_.Tell(msg::Behind{next_, false, fmt::format("{} has no state to give", Name(peer)),
+    context_.Tell(msg::Behind{parameters_.next(), false,
+                              fmt::format("{} has no state to give", Name(peer)),
                               catch_up_.order()});
   }
   return status;
@@ -169,38 +172,15 @@ void Core::On(const event::FetchDone& e) {
 // Each operation ends here once. Those on buffers give them back before anybody looks at the
 // result, so that the step that follows finds them free.
 void Core::On(const event::OpDone& e) {
-  if (digest_op_ == e.op) {
-    context_.Tell(msg::Final{RoundId(next_.value == 0 ? 0 : next_.value - 1), e.text});
-    End({finish_->reason, false, false, e.text, ""});
-    return;
-  }
+  if (ending_.OnOpDone(e, parameters_.next())) return;
   if (evaluation_.OnOpDone(e) || upload_.OnOpDone(e) || own_.OnOpDone(e)) return;
   buffers_.EndOp(e.op);
-  if (applying_ && applying_->op == e.op) {
+  if (parameters_.update() && parameters_.update()->op == e.op) {
     OnApplied(e);
   } else if (!sums_.OnOpDone(e)) {
     // Neither of the two: a copy or a reduction that is wanted no longer.
     donor_.OnOpDone(e);
   }
-}
-
-// Not negotiated: the coordinator treats a member that leaves as one that is lost, only sooner.
-void Core::On(const event::LeaveAsked& e) {
-  End({e.reason, false, true, "", NotFinal()});
-  context_.Tell(msg::Leave{e.reason});
-}
-
-// Without a coordinator nobody decides, so there is nothing to go on with, unless it has said that
-// the job is over.
-void Core::On(const event::CoordinatorGone& e) {
-  if (!finish_) return End({e.reason, true, false, "", NotFinal()});
-  // Its last word was heard: it need not be there for the rest.
-  if (digest_op_) End({finish_->reason, false, false, "", ""});
-}
-
-void Core::On(const msg::Refuse& m) {
-  End({fmt::format("the coordinator refuses this worker: {}", m.reason), true, false, "",
-       NotFinal()});
 }
 
 void Core::On(const event::TimerDue& e) {
@@ -214,22 +194,21 @@ void Core::On(const event::TimerDue& e) {
 void Core::On(const msg::Form& m) {
   peers_.OnForm(m);
   if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
-    Break("it names more workers than a job can have");
+    ending_.OnBroken("it names more workers than a job can have");
   }
 }
 
-void Core::On(const msg::MemberLeft& m) { peers_.OnLeft(m); }
-
 void Core::On(const msg::Evaluate& m) {
-  if (!evaluation_.OnEvaluate(m))
-    Break("it lets evaluate more and more, without waiting for results");
+  if (!evaluation_.OnEvaluate(m)) {
+    ending_.OnBroken("it lets evaluate more and more, without waiting for results");
+  }
 }
 
 // The first one says where the state comes from and what is computed first. A later one is for who
 // is about to catch up (CatchUp follows, which says from where), or says that the open round is
 // planned anew; it never gives a state.
 void Core::On(const msg::Start& m) {
-  if (standing_ != Standing::kNotStarted) {
+  if (parameters_.started()) {
     // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
     if (m.source != StateSource::kPeers) return;
     plan_ = m.plan;
@@ -237,20 +216,9 @@ void Core::On(const msg::Start& m) {
     if (known && *known < m.plan.attempt) PlanAnew(m.plan);
     return;
   }
-  next_ = m.plan.round;
-  rounds_.Expect(next_);
-  switch (m.source) {
-    case StateSource::kSeed:
-      context_.Emit(action::InitializeState{});
-      standing_ = Standing::kLevel;
-      break;
-    case StateSource::kCheckpoint:
-      standing_ = Standing::kLevel;
-      break;
-    case StateSource::kPeers:
-      standing_ = Standing::kBehind;
-      break;
-  }
+  parameters_.Start(m.plan.round, m.source != StateSource::kPeers);
+  rounds_.Expect(m.plan.round);
+  if (m.source == StateSource::kSeed) context_.Emit(action::InitializeState{});
   Adopt(m.plan);
 }
 
@@ -261,7 +229,8 @@ void Core::On(const msg::Commit& m) {
   if (Follows() && m.round < next()) {
     if (!Replaces(m)) {
       // What was copied may have been ahead of this commit; its plan is not.
-      const bool void_by_now = newest_ && newest_->round == m.round && m.attempt < newest_->attempt;
+      const bool void_by_now =
+          parameters_.NewestIs(m.round) && m.attempt < parameters_.newest()->attempt;
       const bool newer = m.next && m.next->round == next() && !void_by_now &&
                          (!plan_ || std::pair(plan_->round, plan_->attempt) <
                                         std::pair(m.next->round, m.next->attempt));
@@ -299,13 +268,11 @@ void Core::On(const msg::TakeSums& m) {
   sums_.OnTakeSums(m);
 }
 
-// Whatever this worker has is forgotten: a state that is doubtful, one that is too old and none at
-// all are mended in the same way. From the open round on it follows commits like everybody
-// else; the rounds before it are in what it copies.
+// From the open round on it follows commits like everybody else; the rounds before it are in what
+// it copies.
 void Core::On(const msg::CatchUp& m) {
-  if (standing_ == Standing::kNotStarted) return;
-  standing_ = Standing::kCatching;
-  if (applying_) applying_->abandoned = true;
+  if (!parameters_.started()) return;
+  parameters_.BeginCopies();
   own_.StopAll();
   rounds_.ReopenFrom(m.open_round);
   if (plan_ && plan_->round == m.open_round) {
@@ -314,25 +281,21 @@ void Core::On(const msg::CatchUp& m) {
     plan_->assignments.clear();
     Adopt(*plan_);
   }
-  newest_.reset();
   rounds_.Expect(m.open_round);
   catch_up_.Begin(m);
 }
 
 // A resumed job starts from a checkpoint, which the coordinator streams ahead of Start.
 void Core::On(const msg::StateChunk& m) {
-  if (standing_ != Standing::kNotStarted) return;
+  if (parameters_.started()) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
   // Behind the store: the coordinator sends on as this worker stores.
   checkpoint_bytes_ += m.bytes.size();
   context_.Tell(msg::CheckpointTaken{checkpoint_bytes_});
 }
 
-// Nothing new is computed, but what is committed is still applied, by everybody alike, so that the
-// last digest is that of the job.
 void Core::On(const msg::Finish& m) {
-  finish_ = m;
-  finish_until_ = context_.now + context_.config.finish_timeout;
+  ending_.OnFinish(m);
   own_.StopAll();
 }
 
@@ -357,8 +320,9 @@ bool Core::Follow(const msg::Commit& commit) {
     return false;
   }
   // An update cannot be stopped in its midst, nor undone.
-  if (applying_ && !applying_->abandoned && applying_->round == commit.round &&
-      applying_->attempt != commit.attempt) {
+  const auto& update = parameters_.update();
+  if (update && !update->abandoned && update->round == commit.round &&
+      update->attempt != commit.attempt) {
     FallBehind("another attempt than the one being applied was committed", false);
     return false;
   }
@@ -375,15 +339,15 @@ bool Core::Follow(const msg::Commit& commit) {
 // Only of the last round in the parameters: those before it are closed, since its own commit closed
 // them.
 bool Core::Replaces(const msg::Commit& commit) const {
-  if (standing_ == Standing::kCatching) {
+  if (parameters_.catching_up()) {
     return catch_up_.ContainsOlder(commit.round, commit.attempt);
   }
-  return newest_ && newest_->round == commit.round && newest_->attempt < commit.attempt;
+  return parameters_.NewestIs(commit.round) && parameters_.newest()->attempt < commit.attempt;
 }
 
 // Parameters are not taken back: they are copied anew from who has the attempt that stands.
 bool Core::GoBackFor(const msg::Commit& commit) {
-  if (standing_ == Standing::kCatching) {
+  if (parameters_.catching_up()) {
     RestartCatchUp(commit.round);
     return true;
   }
@@ -413,10 +377,11 @@ void Core::PlanAnew(const Plan& plan) {
   const RoundId round = plan.round;
   if (rounds_.SumsOf(round) != nullptr) {
     if (round.Next() != rounds_.expected()) return;
-    const bool worked_in = round < next() || (applying_ && applying_->round == round);
-    if (standing_ == Standing::kCatching && worked_in) {
+    const bool worked_in =
+        round < next() || (parameters_.update() && parameters_.update()->round == round);
+    if (parameters_.catching_up() && worked_in) {
       RestartCatchUp(round);
-    } else if (standing_ == Standing::kLevel && worked_in) {
+    } else if (parameters_.level() && worked_in) {
       // It was catching up when the others were asked, and has promised nothing.
       return FallBehind(fmt::format("round {}, which it has, is computed again", round), false);
     }
@@ -429,7 +394,7 @@ void Core::PlanAnew(const Plan& plan) {
 
 // Copied from the same donor: it was asked to hold the attempt, or knows its replacement.
 void Core::RestartCatchUp(RoundId round) {
-  if (applying_) applying_->abandoned = true;
+  parameters_.BeginCopies();
   rounds_.ReopenFrom(round);
   rounds_.Expect(round);
   catch_up_.Restart(round);
@@ -438,41 +403,37 @@ void Core::RestartCatchUp(RoundId round) {
 // The writer of a checkpoint was lost, and its commit came again with another one. The state is
 // still that after the round, or it is too late for this worker.
 void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
-  if (standing_ != Standing::kLevel || !newest_ || newest_->round != commit.round ||
-      newest_->attempt != commit.attempt || applying_ || !commit.checkpoint_writer ||
-      newest_->writer == commit.checkpoint_writer) {
+  if (!parameters_.NewestIs(commit.round) || parameters_.newest()->attempt != commit.attempt ||
+      parameters_.update() || !commit.checkpoint_writer ||
+      parameters_.newest()->writer == commit.checkpoint_writer) {
     return;
   }
-  newest_->writer = commit.checkpoint_writer;
+  parameters_.NameWriter(*commit.checkpoint_writer);
   upload_.OnCheckpoint(commit);
 }
 
 // This worker cannot go on by itself. It says so, keeps serving what it has, and waits to be told
 // from whom to copy.
 void Core::FallBehind(const std::string& reason, bool clean) {
-  LOCKSTEP_CHECK(Follows(), "behind at round {} for a second time: {}", next_, reason);
-  standing_ = Standing::kBehind;
-  behind_why_ = reason;
-  newest_.reset();
+  parameters_.FallBehind(reason);
   catch_up_.End();
   own_.StopAll();
-  context_.Log(fmt::format("behind at round {}: {}", next_, reason));
-  if (applying_) applying_->abandoned = true;
-  const bool has_any = clean && next_.value > 0;
-  context_.Tell(
-      msg::Behind{RoundId(has_any ? next_.value - 1 : 0), has_any, reason, catch_up_.order()});
+  context_.Log(fmt::format("behind at round {}: {}", parameters_.next(), reason));
+  const bool has_any = clean && parameters_.next().value > 0;
+  context_.Tell(msg::Behind{RoundId(has_any ? parameters_.next().value - 1 : 0), has_any, reason,
+                            catch_up_.order()});
 }
 
 // While a round may get another attempt, or be computed again, a missing shard is the coordinator's
 // business: it sees the owner's deadline pass. Once the round is closed nobody will make its sums
 // anew, and once the holder that was named has lost them neither.
 void Core::LookForLoss() {
-  if (standing_ != Standing::kLevel || applying_) return;
-  const RoundSums* sums = rounds_.SumsOf(next_);
-  if (!Closed(next_) && (sums == nullptr || !sums->HolderFailed())) return;
-  const std::uint64_t waiting = rounds_.expected().value - next_.value;
-  if (const auto reason = sums_.Lost(next_)) {
-    FallBehind(fmt::format("round {}: {}", next_, *reason));
+  if (!parameters_.level() || parameters_.update()) return;
+  const RoundSums* sums = rounds_.SumsOf(parameters_.next());
+  if (!Closed(parameters_.next()) && (sums == nullptr || !sums->HolderFailed())) return;
+  const std::uint64_t waiting = rounds_.expected().value - parameters_.next().value;
+  if (const auto reason = sums_.Lost(parameters_.next())) {
+    FallBehind(fmt::format("round {}: {}", parameters_.next(), *reason));
   } else if (waiting > kSumBuffers) {
     FallBehind(fmt::format("{} rounds wait to be applied", waiting));
   }
@@ -481,12 +442,13 @@ void Core::LookForLoss() {
 // I1: in order, with all shards of one attempt, and never under a unit that reads the parameters or
 // an evaluation that waits for its snapshot of them.
 void Core::ApplyIfPossible() {
-  if (standing_ != Standing::kLevel || applying_ || own_.UsesParameters() ||
-      evaluation_.WaitsForSnapshot() || !sums_.MayApply(next_)) {
+  if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||
+      evaluation_.WaitsForSnapshot() || !sums_.MayApply(parameters_.next())) {
     return;
   }
-  action::Apply apply = rounds_.SumsOf(next_)->Apply([](std::uint32_t) { return true; });
-  applying_ = Applying{apply.op, next_, apply.attempt};
+  action::Apply apply =
+      rounds_.SumsOf(parameters_.next())->Apply([](std::uint32_t) { return true; });
+  parameters_.BeginUpdate(apply.op, parameters_.next(), apply.attempt);
   context_.Emit(std::move(apply));
 }
 
@@ -494,7 +456,7 @@ void Core::ApplyIfPossible() {
 // lacks is applied to all buckets that are at it; then the next one. When all stand at the same
 // round, this worker is level.
 void Core::WorkInWhileCatchingUp() {
-  while (!applying_) {
+  while (!parameters_.update()) {
     // Of rounds before the last one there is no other attempt.
     const RoundId expected = rounds_.expected();
     const RoundSums* last =
@@ -502,11 +464,9 @@ void Core::WorkInWhileCatchingUp() {
     if (last != nullptr) catch_up_.LoseOlder(last->commit().round, last->commit().attempt);
     if (const auto level = catch_up_.LevelAt()) {
       catch_up_.End();
-      standing_ = Standing::kLevel;
-      next_ = level->next;
-      newest_ = Newest{RoundId(next_.value - 1), level->attempt};
-      rounds_.Expect(std::max(expected, next_));
-      context_.Tell(msg::Level{RoundId(next_.value - 1), catch_up_.order()});
+      parameters_.BecomeLevel(level->next, level->attempt);
+      rounds_.Expect(std::max(expected, level->next));
+      context_.Tell(msg::Level{parameters_.newest()->round, catch_up_.order()});
       Prune();
       return;
     }
@@ -522,7 +482,7 @@ void Core::WorkInWhileCatchingUp() {
       action::Apply apply = rounds_.SumsOf(round)->Apply(
           [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
       catch_up_.BeginApply(round);
-      applying_ = Applying{apply.op, round, apply.attempt};
+      parameters_.BeginUpdate(apply.op, round, apply.attempt);
       context_.Emit(std::move(apply));
     } else if (Closed(round) && (pressed || sums_.Lost(round))) {
       catch_up_.Lose(round);
@@ -537,14 +497,11 @@ void Core::WorkInWhileCatchingUp() {
 // their owner may have died or gone on under the pass: then what was written is nothing that
 // anybody else has.
 void Core::OnApplied(const event::OpDone& done) {
-  const RoundId round = applying_->round;
-  const Attempt attempt = applying_->attempt;
-  const bool abandoned = applying_->abandoned;
-  applying_.reset();
+  const auto [op, round, attempt, abandoned] = parameters_.EndUpdate();
   RoundSums* sums = rounds_.SumsOf(round);
   if (done.torn && sums != nullptr) sums->OnTornApply();
   if (abandoned) return;
-  if (standing_ == Standing::kCatching) {
+  if (parameters_.catching_up()) {
     if (done.torn) catch_up_.Lose(round);
     catch_up_.Advance(attempt);
     return;
@@ -555,10 +512,8 @@ void Core::OnApplied(const event::OpDone& done) {
   }
   LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,
                  "I1: round {} was applied, but not as it is committed", round);
-  LOCKSTEP_CHECK(round == next_, "I1: round {} was applied before round {}", round, next_);
   const msg::Commit& commit = sums->commit();
-  next_ = round.Next();
-  newest_ = Newest{round, attempt, commit.checkpoint_writer};
+  parameters_.OnApplied({round, attempt, commit.checkpoint_writer});
   own_.OnApplied(round);
   context_.Tell(msg::Applied{
       round, attempt, static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
@@ -572,59 +527,30 @@ void Core::Prune() {
   sums_.ForgetBefore(rounds_.FirstKept(next()));
 }
 
-// The last step: the digest of the parameters, if they are those of the last round.
-void Core::FinishIfPossible() {
-  if (!finish_ || digest_op_) return;
-  if (standing_ == Standing::kLevel && !finish_->failed &&
-      (applying_ || next_ < rounds_.expected())) {
-    // All that was committed is applied first; what cannot be had puts this worker behind. The unit
-    // under way may take its time.
-    if (own_.UsesParameters()) finish_until_ = context_.now + context_.config.finish_timeout;
-    if (context_.now < finish_until_) return;
-  }
-  if (std::string why = NotFinal(); !why.empty()) {
-    return End({finish_->reason, finish_->failed, false, "", std::move(why)});
-  }
-  digest_op_ = context_.NewOp();
-  context_.Emit(action::DigestState{*digest_op_});
-}
-
-// Of several reasons the one that a person can do most about.
-std::string Core::NotFinal() const {
-  if (finish_ && finish_->failed) return "the job failed";
-  switch (standing_) {
-    case Standing::kNotStarted:
+// Why the parameters are not those after all that is committed; empty: they are.
+std::string Core::Lack() const {
+  switch (parameters_.standing()) {
+    case Parameters::Standing::kNotStarted:
       return "it had not begun";
-    case Standing::kBehind:
-      return fmt::format("it was behind since before round {}: {}", next_, behind_why_);
-    case Standing::kCatching:
+    case Parameters::Standing::kBehind:
+      return fmt::format("it was behind since before round {}: {}", parameters_.next(),
+                         parameters_.behind_why());
+    case Parameters::Standing::kCatching:
       return fmt::format("it was catching up: {} of {} buckets were copied",
                          catch_up_.buckets_copied(), context_.layout.bucket_count());
-    case Standing::kLevel:
+    case Parameters::Standing::kLevel:
       break;
   }
-  if (applying_) return fmt::format("its update with round {} had not ended", applying_->round);
-  if (next_ < rounds_.expected()) return "it had not got " + sums_.Missing(next_);
-  return finish_ ? "" : fmt::format("it left before round {}", next_);
-}
-
-void Core::End(action::Exit exit) {
-  LOCKSTEP_CHECK(!exited_, "the end comes twice");
-  context_.Emit(std::move(exit));
-  exited_ = true;
-}
-
-void Core::Break(const std::string& what) {
-  const std::string reason = fmt::format("the coordinator broke the protocol: {}", what);
-  // First, so that the end of the connection that follows on Leave is not taken for the reason.
-  End({reason, true, false, "", reason});
-  context_.Tell(msg::Leave{reason});
+  if (parameters_.update())
+    return fmt::format("its update with round {} had not ended", parameters_.update()->round);
+  if (parameters_.next() < rounds_.expected())
+    return "it had not got " + sums_.Missing(parameters_.next());
+  return "";
 }
 
 void Core::SetTimer() {
-  const Time finish = finish_ && !digest_op_ ? finish_until_ : kNever;
-  const Time next =
-      std::min({peers_.next_timer(), own_.next_timer(), heartbeat_.next_timer(), finish});
+  const Time next = std::min(
+      {peers_.next_timer(), own_.next_timer(), heartbeat_.next_timer(), ending_.next_timer()});
   // A timer that comes too early is set again then.
   if (next >= timer_) return;
   timer_ = next;
@@ -658,20 +584,21 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
 
 StepMachine::View Core::view() const {
   StepMachine::View view;
-  view.started = standing_ != Standing::kNotStarted;
-  view.level = standing_ == Standing::kLevel;
+  view.started = parameters_.started();
+  view.level = parameters_.level();
   view.next = next();
+  if (parameters_.newest()) view.newest = parameters_.newest()->attempt;
   view.computing = own_.Computing();
   view.fetches = fetcher_.under_way();
   view.queued = fetcher_.queued();
   view.pins = buffers_.pins();
   view.peers = peers_.known();
-  view.exited = exited_;
-  if (applying_) {
-    view.waiting_for = fmt::format("the update of round {}", applying_->round);
+  view.exited = ending_.over();
+  if (parameters_.update()) {
+    view.waiting_for = fmt::format("the update of round {}", parameters_.update()->round);
   } else if (view.computing) {
     view.waiting_for = "its units";
-  } else if (standing_ == Standing::kBehind) {
+  } else if (parameters_.behind()) {
     view.waiting_for = "the order to catch up";
   } else if (sums_.MayApply(next())) {
     view.waiting_for = "its compute thread";
@@ -682,44 +609,41 @@ StepMachine::View Core::view() const {
 }
 
 void Core::CheckCheapInvariants() const {
+  const auto& update = parameters_.update();
+  parameters_.CheckInvariants();
   rounds_.CheckInvariants();
   own_.CheckInvariants();
   evaluation_.CheckInvariants();
   upload_.CheckInvariants();
-  LOCKSTEP_CHECK((standing_ == Standing::kCatching) == catch_up_.active(),
+  LOCKSTEP_CHECK((parameters_.catching_up()) == catch_up_.active(),
                  "a worker that catches up has no order to, or the other way round");
-  LOCKSTEP_CHECK(!newest_ || newest_->round.Next() == next_,
-                 "I1: round {} is said to be the newest in the parameters, and {} comes next",
-                 newest_->round, next_);
-  LOCKSTEP_CHECK(!newest_ || standing_ == Standing::kLevel,
-                 "I1: the parameters are doubtful, and round {} is said to be in them",
-                 newest_->round);
-  LOCKSTEP_CHECK(!applying_ || !own_.UsesParameters(),
+  LOCKSTEP_CHECK(!update || !own_.UsesParameters(),
                  "I1: the parameters change under a unit that reads them");
-  LOCKSTEP_CHECK(!applying_ || applying_->abandoned || applying_->round == next(),
-                 "I1: round {} is applied, and {} comes next", applying_->round, next());
-  if (applying_ && !applying_->abandoned) {
-    const RoundSums* sums = rounds_.SumsOf(applying_->round);
-    LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == applying_->attempt,
-                   "I1: attempt {} at round {} is applied, and stands no longer",
-                   applying_->attempt, applying_->round);
-    LOCKSTEP_CHECK(sums->applied(), "I1: round {} is applied behind its sums", applying_->round);
+  LOCKSTEP_CHECK(!update || update->abandoned || update->round == next(),
+                 "I1: round {} is applied, and {} comes next", update->round, next());
+  if (update && !update->abandoned) {
+    const RoundSums* sums = rounds_.SumsOf(update->round);
+    LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == update->attempt,
+                   "I1: attempt {} at round {} is applied, and stands no longer", update->attempt,
+                   update->round);
+    LOCKSTEP_CHECK(sums->applied(), "I1: round {} is applied behind its sums", update->round);
   }
-  LOCKSTEP_CHECK(standing_ != Standing::kLevel || next_ <= rounds_.expected(),
+  LOCKSTEP_CHECK(!parameters_.level() || parameters_.next() <= rounds_.expected(),
                  "I1: round {} was applied before it was committed", rounds_.expected());
-  LOCKSTEP_CHECK(standing_ != Standing::kNotStarted || (rounds_.all().empty() && !applying_),
+  LOCKSTEP_CHECK(parameters_.started() || (rounds_.all().empty() && !update),
                  "a round lives before the start");
-  LOCKSTEP_CHECK(!digest_op_ || finish_, "the last digest is taken before the job ends");
+  ending_.CheckInvariants();
 }
 
 void Core::CheckInvariants() const {
-  if (exited_) return;
+  if (ending_.over()) return;
   CheckCheapInvariants();
   buffers_.CheckInvariants();
   fetcher_.CheckInvariants();
   peers_.CheckInvariants();
   heartbeat_.CheckInvariants();
   inputs_.CheckInvariants();
+  sums_.CheckInvariants();
   catch_up_.CheckInvariants();
   donor_.CheckInvariants();
 }

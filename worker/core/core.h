@@ -8,7 +8,7 @@
 // - which round is applied next: all shards of one attempt are held, and no unit reads the
 //   parameters (I1);
 // - when the next round's work may begin;
-// - when all of that has ended, and whether the parameters are the job's last ones.
+// - what the parameters lack of the job's last ones, at its end (ending.h).
 //
 // What a round's state is stands in live_rounds.h, and dies there with the round. Why the parts are
 // not one object for each round: contributions and staging buffers outlive or change their round
@@ -21,11 +21,13 @@
 #include "worker/core/catch_up.h"
 #include "worker/core/checkpoint_upload.h"
 #include "worker/core/donor.h"
+#include "worker/core/ending.h"
 #include "worker/core/evaluation.h"
 #include "worker/core/heartbeat.h"
 #include "worker/core/inputs.h"
 #include "worker/core/live_rounds.h"
 #include "worker/core/own_work.h"
+#include "worker/core/parameters.h"
 #include "worker/core/peers.h"
 #include "worker/core/protocol_check.h"
 #include "worker/core/sums.h"
@@ -45,38 +47,6 @@ class Core {
   void CheckInvariants() const;
 
  private:
-  // What the parameters are worth.
-  enum class Standing : std::uint8_t {
-    // Nothing yet. Peers are reached, a checkpoint is stored. Start ends it: with the seed's state
-    // or
-    // a checkpoint's this worker is level, without one it is behind.
-    kNotStarted,
-    // They are those before round next_, bit for bit as everywhere (I1). Only a worker that is
-    // level
-    // computes, applies in order, gives its state to joiners and takes part in checkpoints.
-    kLevel,
-    // They are doubtful or too old, and the coordinator was told. This worker still serves what it
-    // has, its contributions and sums, and follows no commit. CatchUp ends it.
-    kBehind,
-    // They are being copied from a donor, bucket by bucket. Commits are followed, because their
-    // sums
-    // are what the copies lack. It ends as level, or, where sums were missed, as behind again.
-    kCatching,
-  };
-  // The update under way. While there is one, nothing else reads or writes the state.
-  struct Applying {
-    std::uint64_t op = 0;
-    RoundId round;
-    Attempt attempt;
-    bool abandoned = false;  // the state is doubtful since: it will be copied anew
-  };
-  // The last round in the parameters, however it came there.
-  struct Newest {
-    RoundId round;
-    Attempt attempt;
-    std::optional<MemberId> writer = std::nullopt;  // that was asked last for its checkpoint
-  };
-
   // One for each kind of event.
   void On(const event::FromCoordinator& e);
   void On(const event::PeerUp& e);
@@ -92,15 +62,15 @@ class Core {
   void On(const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); }
   void On(const event::OpDone& e);
   void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
-  void On(const event::LeaveAsked& e);
-  void On(const event::CoordinatorGone& e);
+  void On(const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); }
+  void On(const event::CoordinatorGone& e) { ending_.OnCoordinatorGone(e.reason, State()); }
   void On(const event::TimerDue& e);
 
   // Messages of the coordinator.
   void On(const msg::Welcome&) {}  // see ProtocolCheck
-  void On(const msg::Refuse& m);
+  void On(const msg::Refuse& m) { ending_.OnRefused(m.reason, State()); }
   void On(const msg::Form& m);
-  void On(const msg::MemberLeft& m);
+  void On(const msg::MemberLeft& m) { peers_.OnLeft(m); }
   void On(const msg::Start& m);
   void On(const msg::Commit& m);
   void On(const msg::Revoke& m) { own_.OnRevoke(m); }
@@ -115,7 +85,7 @@ class Core {
   void On(const msg::StateChunk& m);
   void On(const msg::Finish& m);
   void On(const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
-  void On(const msg::AskToLeave& m) { On(event::LeaveAsked{m.reason}); }
+  void On(const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); }
   void On(const msg::Ping& m);
 
   // Messages of peers.
@@ -147,12 +117,12 @@ class Core {
   bool Closed(RoundId round) const {
     const RoundId expected = rounds_.expected();
     return round.Next() < expected || round < rounds_.first_not_closed() ||
-           (finish_ && round < expected);
+           (ending_.begun() && round < expected);
   }
   // Commits are taken note of.
-  bool Follows() const { return standing_ == Standing::kLevel || standing_ == Standing::kCatching; }
+  bool Follows() const { return parameters_.level() || parameters_.catching_up(); }
   // The first round that is not in the parameters, or not in all of the copies.
-  RoundId next() const { return standing_ == Standing::kCatching ? catch_up_.next() : next_; }
+  RoundId next() const { return parameters_.catching_up() ? catch_up_.next() : parameters_.next(); }
   // False when the commit is none that this worker can follow now: it is of another time, this
   // worker is not among its members, or it is known.
   bool Follow(const msg::Commit& commit);
@@ -165,22 +135,20 @@ class Core {
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
   void WriteCheckpointIfAsked(const msg::Commit& commit);
-  // `clean`: the parameters are those before round next_, so a donor need not be asked for what
+  // `clean`: the parameters are those before round next(), so a donor need not be asked for what
   // they contain already.
   void FallBehind(const std::string& reason, bool clean = true);
   // Whether something that the next round needs cannot be had by anybody's doing any more.
   void LookForLoss();
   void ApplyIfPossible();
-  void Apply(const msg::Commit& commit);
   void OnApplied(const event::OpDone& done);
   void WorkInWhileCatchingUp();
-  // After Finish: ends once all that was committed is applied, or cannot be in time.
-  void FinishIfPossible();
-  // The coordinator did what cannot be: this worker leaves, with the reason in its last line.
-  void Break(const std::string& what);
-  void End(action::Exit exit);
-  // Why the parameters are not the job's last ones; empty: they are.
-  std::string NotFinal() const;
+  // Rounds are committed that are not in the parameters, and can be brought there.
+  bool Unapplied() const {
+    return parameters_.level() && (parameters_.update() || parameters_.next() < rounds_.expected());
+  }
+  LastState State() const { return {Lack(), parameters_.next()}; }
+  std::string Lack() const;
   // Drops the rounds that are over, and all that is theirs.
   void Prune();
   // What the event has made possible.
@@ -205,24 +173,17 @@ class Core {
   Donor donor_;
   Evaluation evaluation_;
   CheckpointUpload upload_;
+  Ending ending_;
 
-  // Invariants, beside those of the parts (CheckCheapInvariants): newest_ is known only to a worker
-  // that is level, and is the round before next_; an update under way that is not abandoned is of
-  // round next(), of the attempt that stands, and no unit reads the parameters meanwhile.
-  Standing standing_ = Standing::kNotStarted;
-  RoundId next_;  // first round that is not applied
+  // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not
+  // abandoned is of round next(), of the attempt that stands, and no unit reads the parameters
+  // meanwhile.
+  Parameters parameters_;
   // The last one that was heard of, perhaps not followed: who is about to catch up hears of the
   // open round's plan before it hears from where on.
   std::optional<Plan> plan_;
-  std::optional<Newest> newest_;  // while level; none: those of the start
-  std::string behind_why_;
-  std::optional<Applying> applying_;
-  std::optional<msg::Finish> finish_;
-  Time finish_until_ = kNever;  // the last sums are waited for
-  std::optional<std::uint64_t> digest_op_;
   std::uint64_t checkpoint_bytes_ = 0;  // received and stored
   Time timer_ = kNever;
-  bool exited_ = false;
 };
 
 }  // namespace lockstep::worker

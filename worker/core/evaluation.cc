@@ -12,6 +12,8 @@ constexpr std::size_t kMaxOrders = 1u << 16;
 
 }  // namespace
 
+// The snapshot is of the parameters right after the round that the commit names, as everywhere: so
+// the chunks of all members are of one state.
 void Evaluation::OnApplied(const msg::Commit& commit) {
   if (commit.evaluation == 0) return;
   wanted_ = commit.evaluation;
@@ -80,6 +82,10 @@ void Evaluation::CheckInvariants() const {
   LOCKSTEP_CHECK(!chunk_under_way_ || !snapshots_.contains(snapshot_op_),
                  "I4: the snapshot changes under the chunk that reads it");
   LOCKSTEP_CHECK(!partial_ || !orders_.empty(), "a result for no order");
+  LOCKSTEP_CHECK(orders_.empty() || orders_.front().evaluation >= evaluation_,
+                 "an order of evaluation {}, which is over", orders_.front().evaluation);
+  // One more ends the job: OnEvaluate says so.
+  LOCKSTEP_CHECK(orders_.size() <= kMaxOrders + 1, "I7: {} orders to evaluate", orders_.size());
   LOCKSTEP_CHECK(!chunk_under_way_ || partial_, "a chunk of evaluation {} for no result",
                  evaluation_);
   LOCKSTEP_CHECK(!partial_ || partial_->evaluation == evaluation_,

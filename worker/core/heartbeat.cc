@@ -9,15 +9,14 @@ namespace lockstep::worker {
 // The first peer starts the timer; without peers there is none.
 void Heartbeat::OnUp(const MemberId& peer) {
   if (peers_.empty()) due_ = context_.now + Interval();
-  peers_[peer] = Peer{context_.now, false, context_.now};
+  peers_[peer] = Peer{context_.now, false, false, context_.now};
 }
 
-// Whatever comes counts, a piece as well as a message. Only who has been heard once is judged:
-// before that it is the formation that waits for it.
+// Whatever comes counts, a piece as well as a message.
 void Heartbeat::OnHeard(const MemberId& peer) {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return;
-  at->second.counts = true;
+  at->second.spoke = true;
   at->second.heard = context_.now;
 }
 
@@ -43,8 +42,9 @@ void Heartbeat::OnTimer(const event::TimerDue& due) {
   for (auto& [id, peer] : peers_) {
     peer.heard = std::min(context_.now, peer.heard + gap);
     const Duration silence = context_.now - peer.heard;
-    if (peer.counts && silence >= context_.config.peer_silence) {
-      peer.counts = false;  // closed once
+    if (peer.closed) continue;
+    if (silence >= Patience(peer)) {
+      peer.closed = true;
       context_.Emit(action::ClosePeer{
           id, fmt::format("nothing was heard from it for {:.1f} s", Seconds(silence))});
     } else if (context_.now - peer.said >= Interval()) {

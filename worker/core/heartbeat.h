@@ -32,11 +32,16 @@ class Heartbeat {
  private:
   struct Peer {
     Time said;
-    // What comes before its first message is the formation's business: the peer may be measuring
-    // the path, and its own core may not know of us.
-    bool counts = false;
-    Time heard;
+    // Before its first message the peer may be measuring the path, and its own core may not know
+    // of us: until then it has the time of a formation more.
+    bool spoke = false;
+    bool closed = false;  // by this; its end is not here yet
+    Time heard;           // before it spoke: since when it is up
   };
+  Duration Patience(const Peer& peer) const {
+    return context_.config.peer_silence +
+           (peer.spoke ? Duration{} : context_.config.formation_timeout);
+  }
   Duration Interval() const { return context_.config.peer_silence / 4; }
 
   Context& context_;

@@ -116,6 +116,7 @@ Inputs::Key Inputs::KeyFor(const MemberId& peer, const PartReady& ready) {
   return oldest;
 }
 
+// A small contribution needs no fetch: its floats come with the word that it is ready.
 void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                           std::span<const std::byte> floats) {
   // Without the space for them the same floats are fetched later.
@@ -149,6 +150,7 @@ void Inputs::OnFetchDone(const Fetcher::Done& done) {
   if (done.status == FetchStatus::kGone) input.gone = true;
 }
 
+// It was queued and will not be fetched: the range is lacking again.
 void Inputs::OnDropped(const Want& want) {
   if (!OfContribution(want)) return;
   const auto at = inputs_.find(Key{want.to.buffer.contributor, want.to.buffer.index});
@@ -184,6 +186,8 @@ void Inputs::OnCommit(const msg::Commit& commit) {
   DropClosed(commit.round);
 }
 
+// Their buffers are free for the next parts; a fetch that is under way may still land there, so
+// who takes the buffer waits for it (`blocked`).
 void Inputs::DropClosed(RoundId committed) {
   std::set<std::pair<BufferId, std::uint32_t>> gone;  // and the tags
   for (auto at = inputs_.begin(); at != inputs_.end();) {

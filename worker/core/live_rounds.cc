@@ -63,7 +63,7 @@ void LiveRounds::ReopenFrom(RoundId round) {
 }
 
 RoundId LiveRounds::FirstKept(RoundId next) const {
-  // The open round, the provisional one, and one more that is closed.
+  // The open round, the provisional one, and two that are closed.
   return std::min(next, RoundId(expected_.value < 3 ? 0 : expected_.value - 3));
 }
 

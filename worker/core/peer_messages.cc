@@ -124,8 +124,8 @@ void Fields(Message& m, Visitor&& v) {
   if constexpr (std::is_same_v<M, PartReady>) {
     v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.plan, m.inlined);
   } else if constexpr (std::is_same_v<M, SumReady>) {
-    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.gone, m.stands_in_for,
-      m.inlined);
+    v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.whole, m.gone,
+      m.stands_in_for, m.inlined);
   } else if constexpr (std::is_same_v<M, SumWant>) {
     v(m.term, m.round, m.attempt);
   } else if constexpr (std::is_same_v<M, MapState>) {
@@ -142,6 +142,7 @@ void Fields(Message& m, Visitor&& v) {
   }
 }
 
+// The number on the wire is the place in the variant, so a new kind goes behind all others.
 template <std::size_t kIndex = 0>
 bool MakeAlternative(std::size_t index, PeerMessage& message) {
   if constexpr (kIndex == std::variant_size_v<PeerMessage>) {
@@ -163,6 +164,7 @@ std::uint64_t InlineRanges::Floats() const {
   return floats;
 }
 
+// The floats themselves follow behind it: the shell gathers them from where they lie.
 std::vector<std::byte> EncodePeerMessage(const PeerMessage& message) {
   Writer writer;
   writer.Put(static_cast<std::uint8_t>(message.index()));
@@ -172,6 +174,7 @@ std::vector<std::byte> EncodePeerMessage(const PeerMessage& message) {
   return writer.Take();
 }
 
+// Whether it can be right of what it speaks of is for the part to say that it concerns.
 Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   std::uint8_t kind = 0;

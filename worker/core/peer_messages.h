@@ -62,7 +62,9 @@ struct SumReady {
   std::uint32_t map_version = 0;
   std::uint32_t buffer = 0;  // index among the sum buffers, for who maps them
   std::uint32_t generation = 0;
-  bool gone = false;  // answer to SumWant: they cannot be had here
+  // Answers to SumWant: all shards can be had here, or they cannot.
+  bool whole = false;
+  bool gone = false;
   std::optional<WorkerId> stands_in_for;
   InlineRanges inlined;
   bool operator==(const SumReady&) const = default;

@@ -116,8 +116,12 @@ void Peers::OnTimer() {
   for (const MemberId& id : late) {
     const bool up = Up(id);
     // Half a mapping would be understood differently at its two ends: none at all then.
-    if (up) context_.Emit(action::ClosePeer{id, "the mapping was not settled in time"});
-    NoteUnreached(id, up ? "the mapping was not settled in time" : "no connection in time");
+    const bool heard = up && peers_[id].maps_us;
+    const char* why = heard ? "the mapping was not settled in time"
+                      : up  ? "nothing was heard from it in time"
+                            : "no connection in time";
+    if (up) context_.Emit(action::ClosePeer{id, why});
+    NoteUnreached(id, why);
   }
 }
 
@@ -181,11 +185,11 @@ void Peers::SayMapState(const MemberId& id, bool maps) {
 }
 
 // A pair is mapped when both ends map: half a mapping would be read at one end and sent at the
-// other.
+// other. And a connection can swallow what the peer says from its first byte on: it is reached when
+// it has been heard, whether it maps or not.
 void Peers::NoteIfReached(const MemberId& id) {
   const Peer& peer = peers_[id];
-  if (!peer.up || !peer.we_map) return;
-  if (*peer.we_map && !peer.maps_us) return;
+  if (!peer.up || !peer.we_map || !peer.maps_us) return;
   Note(id, {id, true, "", peer.mapped(), peer.mapped() ? "mapped" : peer.path, 0});
 }
 

@@ -69,6 +69,7 @@ Status ProtocolCheck::Check(const msg::Commit& m) const {
   return CheckPlan(*m.next);
 }
 
+// Who it is for is not checked: it came over this worker's own connection.
 Status ProtocolCheck::Check(const msg::Assign& m) const {
   if (Status status = CheckRound(m.round); !status) return status;
   return CheckUnits(m.units);
@@ -79,6 +80,7 @@ Status ProtocolCheck::Check(const msg::NewOwners& m) const {
   return CheckOwners(m.owners);
 }
 
+// A promise to an older coordinator would bind nobody: its term is over.
 Status ProtocolCheck::Check(const msg::FenceAttempt& m) const {
   if (m.term != config_.term) {
     return Broken("it asks for an attempt of term {}, and this one is {}", m.term, config_.term);
@@ -111,6 +113,7 @@ Status ProtocolCheck::Check(const msg::Evaluate& m) const {
   return CheckRound(m.round);
 }
 
+// Only the beginning of a resumed job brings state from the coordinator.
 Status ProtocolCheck::Check(const msg::StateChunk& m) {
   if (started_) return {};  // the core has no use for it
   const std::uint64_t tensor_bytes = layout_.parameter_count() * sizeof(float);
@@ -128,6 +131,7 @@ Status ProtocolCheck::Check(const msg::StateChunk& m) {
   return {};
 }
 
+// So far from the end of its type that no sum of rounds here can overflow.
 Status ProtocolCheck::CheckRound(RoundId round) const {
   if (round.value < kMaxRounds) return {};
   return Broken("it speaks of round {}", round);

@@ -18,56 +18,6 @@ bool InOrder(const CommittedPart& a, const CommittedPart& b) {
 
 }  // namespace
 
-// --- what owners said
-// -----------------------------------------------------------------------------------------------
-
-void HeardSums::Store(const MemberId& owner, const SumReady& ready,
-                      std::span<const std::byte> floats) {
-  auto& slot = heard_[owner][ready.stands_in_for ? 1 : 0][ready.round.value % kSumBuffers];
-  const auto when = [](const SumReady& said) { return std::pair(said.round, said.attempt); };
-  if (slot && when(slot->ready) > when(ready)) return;
-  slot = Heard{ready, {floats.begin(), floats.end()}};
-}
-
-const HeardSums::Heard* HeardSums::Find(const MemberId& owner, const msg::Commit& commit) const {
-  return Find(owner, 0, commit);
-}
-
-const HeardSums::Heard* HeardSums::FindStandIn(const MemberId& by, WorkerId owner,
-                                               const msg::Commit& commit) const {
-  const Heard* heard = Find(by, 1, commit);
-  return heard != nullptr && heard->ready.stands_in_for == owner ? heard : nullptr;
-}
-
-const HeardSums::Heard* HeardSums::Find(const MemberId& from, std::size_t kind,
-                                        const msg::Commit& commit) const {
-  const auto at = heard_.find(from);
-  if (at == heard_.end()) return nullptr;
-  const auto& heard = at->second[kind][commit.round.value % kSumBuffers];
-  const bool of_it = heard && heard->ready.round == commit.round &&
-                     heard->ready.attempt == commit.attempt &&
-                     heard->ready.map_version == commit.owners.version;
-  return of_it ? &*heard : nullptr;
-}
-
-void HeardSums::ForgetBefore(RoundId round) {
-  for (auto& [owner, kinds] : heard_) {
-    for (auto& rounds : kinds) {
-      for (auto& heard : rounds) {
-        if (heard && heard->ready.round < round) heard.reset();
-      }
-    }
-  }
-  std::erase_if(heard_, [](const auto& entry) {
-    return std::ranges::none_of(entry.second, [](const auto& rounds) {
-      return std::ranges::any_of(rounds, [](const auto& heard) { return heard.has_value(); });
-    });
-  });
-}
-
-// --- the sums of an attempt
-// -----------------------------------------------------------------------------------------------
-
 RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg::Commit& commit)
     : context_(with.context),
       buffers_(with.buffers),
@@ -179,8 +129,18 @@ void RoundSums::TryReduce(Shard& shard) {
     Publish(shard);
     return;
   }
-  if (shard.requested || Held(shard)) {
-    shard.making = Making::kVoid;  // the other one that makes it was quicker
+  // The other one that makes it was quicker. What has come may be all that anybody has of it, where
+  // that one stops now: so it is published here, too.
+  if (!shard.mapped && Held(shard)) {
+    Publish(shard);
+    return;
+  }
+  if (shard.requested) return;
+  for (const FloatRange& range : shard.ranges) {
+    if (asked_.Intersects(range)) return;  // the one that was asked is gone, and it may still land
+    if (!have_.Intersects(range)) continue;
+    // Half of it has come, and may be on its way to others: nothing is written over that.
+    shard.making = Making::kVoid;
     return;
   }
   action::Reduce reduce;
@@ -302,7 +262,8 @@ void RoundSums::OnPeerDown(const MemberId& peer) {
 Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) {
   const bool of_it = ready.attempt == commit_.attempt;
   if (of_it && holder_) {
-    if (holder_->member != peer) return false;
+    // What it announces as an owner is its own shard, and not its answer.
+    if (holder_->member != peer || ready.whole == ready.gone) return false;
     holder_->state = ready.gone ? Holder::State::kAsked : Holder::State::kReady;
     if (ready.gone) gone_ = fmt::format("{} has its sums no longer", Name(peer));
     return false;
@@ -325,8 +286,9 @@ bool RoundSums::OnHedge(const MemberId& owner, const MemberId& by) {
   Shard* shard = ShardOf(owner);
   if (shard == nullptr || shard->stand_in || holder_) return false;
   shard->stand_in = by;
-  if (by != context_.config.self || shard->requested || Held(*shard)) return false;
+  if (by != context_.config.self) return false;
   shard->making = Making::kWaiting;
+  if (shard->requested || (!shard->mapped && Held(*shard))) return false;
   stood_in_for_.insert(stood_in_for_.end(), shard->slices.begin(), shard->slices.end());
   return true;
 }
@@ -554,7 +516,8 @@ void RoundSums::TryServeAll() {
   if (wanted_by_.empty() || !Localize()) return;
   for (const MemberId& peer : std::exchange(wanted_by_, {})) {
     SumReady ready = Announcement();
-    ready.gone = !HoldsAll();
+    ready.whole = HoldsAll();
+    ready.gone = !ready.whole;
     context_.Say(peer, ready);
   }
 }
@@ -567,6 +530,8 @@ std::optional<std::string> RoundSums::Lost() const {
   for (const Shard& shard : shards_) {
     MemberId from = holder_ ? holder_->member : shard.owner;
     if (!holder_ && shard.stand_in && !peers_.Up(from)) from = *shard.stand_in;
+    // Who stands in and cannot make it has it from its owner or not at all.
+    if (from != shard.owner && shard.making == Making::kVoid) from = shard.owner;
     if (!Held(shard) && from != context_.config.self && !peers_.Up(from)) {
       return fmt::format("{} is lost, which has its sums", Name(from));
     }

@@ -2,16 +2,14 @@
 // and published, the other shards are taken from their owners or from who stands in for them, and
 // what may be said about all of them when something fails is decided here.
 //
-// In: the commit, what owners say (HeardSums), fetches and operations that end, orders of the
+// In: the commit, what owners say (heard_sums.h), fetches and operations that end, orders of the
 // coordinator to stand in for an owner, to fence the attempt or to take everything from a holder.
-// Out: reductions, fetches,
-// Published, SumReady, HoldAnswer, and the update of the parameters.
+// Out: reductions, fetches, Published, SumReady, HoldAnswer, and the update of the parameters.
 //
 // Another attempt is another object. Its end gives up its fetches and gives back its buffer, so no
 // byte of a round that was dropped lands anywhere (I4).
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,34 +19,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "worker/core/heard_sums.h"
 #include "worker/core/inputs.h"
 #include "worker/core/own_work.h"
 
 namespace lockstep::worker {
-
-// What owners said last, also of rounds whose commit is still to come: one for each owner and each
-// round that could still be taken (I7), so one that is ahead by more overwrites what is history.
-// Apart from these, and as many, what they said of the shard of another owner that they stand in
-// for.
-class HeardSums {
- public:
-  struct Heard {
-    SumReady ready;
-    std::vector<std::byte> floats;
-  };
-  void Store(const MemberId& owner, const SumReady& ready, std::span<const std::byte> floats);
-  // What this owner said of the commit's attempt, under the commit's map.
-  const Heard* Find(const MemberId& owner, const msg::Commit& commit) const;
-  // What `by`, which stands in for this owner, said of it.
-  const Heard* FindStandIn(const MemberId& by, WorkerId owner, const msg::Commit& commit) const;
-  void ForgetBefore(RoundId round);
-
- private:
-  // [0]: of its own shard; [1]: of that which it stands in for.
-  using OfMember = std::array<std::array<std::optional<Heard>, kSumBuffers>, 2>;
-  const Heard* Find(const MemberId& from, std::size_t kind, const msg::Commit& commit) const;
-  std::map<MemberId, OfMember> heard_;
-};
 
 // What the sums work with; all of it outlives them.
 struct SumsContext {
@@ -62,7 +37,7 @@ struct SumsContext {
 
 // The life of an attempt on a member: committed; the own shard is reduced when all parts of the
 // commit are here, and published; the other shards come, each from its owner; all held, it may be
-// applied, and stays, for those who are late, until two later rounds are committed.
+// applied, and stays, for those who are late, until three later rounds are committed.
 //
 // When an owner is silent while others have published, one of these stands in for it: it makes the
 // same sums once more, out of the same parts, and everybody takes them from whichever of the two is

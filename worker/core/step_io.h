@@ -30,7 +30,7 @@ namespace lockstep::worker {
 
 // Contributions: two parts of the open round and of the one before it (which go when that is
 // applied), and a spare one while a served send pins one of them. Sums: the open round, the
-// provisional one, two closed ones (sums are kept for one round after theirs is closed, and a late
+// provisional one, two closed ones (sums are kept for two rounds after theirs is closed, and a late
 // worker takes them in order). Always the first that is free is taken, so that the others are never
 // touched unless they are needed.
 inline constexpr std::uint32_t kContributionBuffers = 5;

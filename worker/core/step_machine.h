@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,8 +89,9 @@ class StepMachine {
   // For status and tests.
   struct View {
     bool started = false;
-    bool level = false;  // the parameters are those after round next - 1
-    RoundId next;        // first round that is not applied
+    bool level = false;             // the parameters are those after round next - 1
+    RoundId next;                   // first round that is not applied
+    std::optional<Attempt> newest;  // of the round before, while level; none: the start's state
     bool computing = false;
     std::size_t fetches = 0;  // under way
     std::size_t queued = 0;   // fetches that wait for their window

@@ -6,7 +6,11 @@
 
 namespace lockstep::worker {
 
+// A further attempt takes the place of the one before it, with all that was fetched for that: its
+// parts, owners or both are others.
 bool Sums::OnCommit(const msg::Commit& commit) {
+  LOCKSTEP_CHECK(commit.term == context_.config.term, "I1: round {} is followed in term {}",
+                 commit.round, commit.term);
   auto& sums = rounds_.At(commit.round).sums;
   if (sums != nullptr) {
     const Attempt known = sums->commit().attempt;
@@ -46,6 +50,7 @@ bool Sums::OnHedge(const msg::Hedge& hedge) {
   return sums != nullptr && sums->OnHedge(hedge.owner, hedge.by);
 }
 
+// What cannot be, whatever the round, is said to be a fault of the peer before anything is stored.
 Status Sums::OnSumReady(const MemberId& peer, const SumReady& ready,
                         std::span<const std::byte> floats) {
   if (ready.buffer >= kSumBuffers || ready.generation == 0) {
@@ -66,6 +71,7 @@ Status Sums::OnSumReady(const MemberId& peer, const SumReady& ready,
   return {};
 }
 
+// Who was told to take everything here waits for an answer, also for the one that it is gone.
 void Sums::OnSumWant(const MemberId& peer, const SumWant& want) {
   RoundSums* sums = want.term == context_.config.term ? Find(want.round, want.attempt) : nullptr;
   if (sums != nullptr && sums->OnSumWant(peer)) return;
@@ -78,10 +84,16 @@ void Sums::OnSumWant(const MemberId& peer, const SumWant& want) {
   context_.Say(peer, gone);
 }
 
+// Of a round that is over by now, or of an attempt that was replaced, nobody waits for it.
 void Sums::OnFetchDone(const Fetcher::Done& done) {
+  LOCKSTEP_CHECK(done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kSum) &&
+                     done.want.to.buffer.kind == BufferKind::kSum,
+                 "I4: what was fetched as sums of round {} is something else",
+                 done.want.piece.round);
   if (RoundSums* sums = rounds_.SumsOf(RoundId(done.want.piece.round))) sums->OnFetchDone(done);
 }
 
+// It is still wanted, from whoever else has it.
 void Sums::OnDropped(const Want& want) {
   if (want.piece.kind != static_cast<std::uint32_t>(PieceKind::kSum)) return;
   if (RoundSums* sums = rounds_.SumsOf(RoundId(want.piece.round))) sums->OnDropped(want);

@@ -40,6 +40,7 @@ class Sums {
   // Nothing that was said of the rounds before it is needed.
   void ForgetBefore(RoundId round) { heard_.ForgetBefore(round); }
   void Update();
+  void CheckInvariants() const { heard_.CheckInvariants(); }
 
   bool MayApply(RoundId round) const;
   // A closed round's shards cannot be had any more: why.

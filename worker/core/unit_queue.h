@@ -63,7 +63,7 @@ class UnitQueue {
       if (s.head < s.tail) {
         take.kind = TakeKind::kRun;
         take.position = s.head;
-        take.count = NextRun(s.tail - s.head, runs_);
+        take.count = NextRun(s.tail - s.head, runs_.Load());
         s.head += take.count;
         s.begun = true;
       } else if (s.begun) {
@@ -107,7 +107,7 @@ class UnitQueue {
     std::vector<Unit> units;
     const State s = Unpack(word_.load(std::memory_order_acquire));
     if (s.is_void) return units;
-    const std::uint32_t end = s.head + NextRun(s.tail - s.head, runs_);
+    const std::uint32_t end = s.head + NextRun(s.tail - s.head, runs_.Load());
     for (std::uint32_t i = s.head; i < end; ++i) units.push_back(slots_[i].Load());
     return units;
   }
@@ -181,7 +181,7 @@ class UnitQueue {
   static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 58;
   static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 59;
 
-  // Atomic word by word, so that PeekNext may look at what is being written.
+  // Atomic word by word, so that PeekNext and TakeNext may look at what is being written.
   class Slot {
    public:
     Slot& operator=(const Unit& unit) {
@@ -199,6 +199,21 @@ class UnitQueue {
     std::atomic<decltype(UnitIndex::value)> index_{};
     std::atomic<decltype(SampleRange::from)> from_{};
     std::atomic<decltype(SampleRange::to)> to_{};
+  };
+  class Limit {
+   public:
+    Limit& operator=(const RunLimit& limit) {
+      units_.store(limit.units, std::memory_order_relaxed);
+      guided_.store(limit.guided, std::memory_order_relaxed);
+      return *this;
+    }
+    RunLimit Load() const {
+      return {units_.load(std::memory_order_relaxed), guided_.load(std::memory_order_relaxed)};
+    }
+
+   private:
+    std::atomic<decltype(RunLimit::units)> units_{};
+    std::atomic<bool> guided_{};
   };
   struct State {
     std::uint32_t head = 0;  // units taken
@@ -225,9 +240,10 @@ class UnitQueue {
 
   const std::uint32_t capacity_;
   std::unique_ptr<Slot[]> slots_;
-  // Written and read as slots_ are: by Reset, and between two of them by the compute thread.
+  // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that,
+  // so a take that a Reset overtakes may be as long as the limit of the work before allows.
   std::uint32_t work_ = 0;
-  RunLimit runs_;
+  Limit runs_;
   std::atomic<std::uint64_t> word_{0};
 };
 

@@ -36,6 +36,8 @@ class ExchangeMemory {
   // Zeroed, aligned to 64 bytes or better. kUnavailable where there is not so much left.
   virtual Result<std::byte*> Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* memory, std::size_t bytes) = 0;
+  // All of what was allocated will be written, as soon as any of it is: large pages cost nothing.
+  virtual void ExpectWhole(std::byte* /*memory*/, std::size_t /*bytes*/) {}
   // How many of these bytes take memory. Any thread, at any time.
   virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 

@@ -155,35 +155,59 @@ LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain
 
 // A number's exponent is not all ones; with one added to the exponent's last bit, and the sign left
 // out, all ones carry into the sign's place. So a chunk is judged by one bit of an OR over it.
-template <std::size_t kBytes>
-LOCKSTEP_INLINE bool Finite(const float* data, std::size_t n) {
-  constexpr std::uint32_t kValue = 0x7fffffff;
-  constexpr std::uint32_t kLastOfExponent = 0x00800000;
-  constexpr std::size_t kLanes = kBytes / sizeof(std::uint32_t);
-  constexpr std::size_t kVectors = 4;
-  constexpr std::size_t kStep = kVectors * kLanes;
-  constexpr std::size_t kChunk = 4096;  // floats; how much is looked at in vain after a bad one
-  constexpr std::size_t kAhead = 2048 / sizeof(float);
+constexpr std::uint32_t kValue = 0x7fffffff;
+constexpr std::uint32_t kLastOfExponent = 0x00800000;
+
+// What is read at several places by turns comes sooner: what the hardware reads ahead ends with a
+// page, and each page has to be found.
+template <std::size_t kBytes, std::size_t kPlaces>
+struct FiniteStep {
+  static constexpr std::size_t kLanes = kBytes / sizeof(std::uint32_t);
+  static constexpr std::size_t kVectors = 4;
+  static constexpr std::size_t kFloats = kVectors * kLanes;  // at each place
   using Bits = Vector<std::uint32_t, kBytes>;
   using Loose = LooseVector<std::uint32_t, kBytes>;
-  std::size_t i = 0;
-  while (n - i >= kStep) {
-    const std::size_t end = i + std::min(kChunk, (n - i) / kStep * kStep);
-    Bits seen[kVectors] = {};
-    for (; i < end; i += kStep) {
-      for (std::size_t j = 0; j < kStep; j += kLine / sizeof(float)) {
-        __builtin_prefetch(data + std::min(i + j + kAhead, n - 1));
+
+  // Looks at [0, n) of each place, the next one `apart` from the last; `n` is whole steps.
+  LOCKSTEP_INLINE static bool Look(const float* data, std::size_t apart, std::size_t n) {
+    constexpr std::size_t kChunk = 4096;  // how much is looked at in vain after a bad one
+    constexpr std::size_t kAhead = 2048 / sizeof(float);
+    for (std::size_t i = 0; i < n;) {
+      const std::size_t end = std::min(n, i + kChunk);
+      Bits seen[kVectors] = {};
+      for (; i < end; i += kFloats) {
+        for (std::size_t place = 0; place < kPlaces; ++place) {
+          const float* at = data + place * apart + i;
+          const std::size_t ahead = std::min(kAhead, n - i - 1);
+          for (std::size_t j = 0; j < kFloats; j += kLine / sizeof(float)) {
+            __builtin_prefetch(at + std::min(j + ahead, n - i - 1));
+          }
+          for (std::size_t v = 0; v < kVectors; ++v) {
+            const auto* x = reinterpret_cast<const Loose*>(at + v * kLanes);
+            seen[v] |= (*x & kValue) + kLastOfExponent;
+          }
+        }
       }
-      for (std::size_t v = 0; v < kVectors; ++v) {
-        const auto* x = reinterpret_cast<const Loose*>(data + i + v * kLanes);
-        seen[v] |= (*x & kValue) + kLastOfExponent;
-      }
+      const Bits all = (seen[0] | seen[1]) | (seen[2] | seen[3]);
+      std::uint32_t any = 0;
+      for (std::size_t lane = 0; lane < kLanes; ++lane) any |= all[lane];
+      if ((any & ~kValue) != 0) return false;
     }
-    const Bits all = (seen[0] | seen[1]) | (seen[2] | seen[3]);
-    std::uint32_t any = 0;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) any |= all[lane];
-    if ((any & ~kValue) != 0) return false;
+    return true;
   }
+};
+
+template <std::size_t kBytes>
+LOCKSTEP_INLINE bool Finite(const float* data, std::size_t n) {
+  constexpr std::size_t kPlaces = 4;
+  using Spread = FiniteStep<kBytes, kPlaces>;
+  using One = FiniteStep<kBytes, 1>;
+  const std::size_t apart = n / kPlaces / Spread::kFloats * Spread::kFloats;
+  if (!Spread::Look(data, apart, apart)) return false;
+  std::size_t i = kPlaces * apart;
+  const std::size_t whole = (n - i) / One::kFloats * One::kFloats;
+  if (!One::Look(data + i, 0, whole)) return false;
+  i += whole;
   std::uint32_t rest = 0;
   for (; i < n; ++i) rest |= (std::bit_cast<std::uint32_t>(data[i]) & kValue) + kLastOfExponent;
   return (rest & ~kValue) == 0;

@@ -45,7 +45,9 @@ void ComputeQueue::End(Ending ending) {
   if (wake_cancelled_) wake_cancelled_();
 }
 
-ComputeQueue::Pick ComputeQueue::Next() {
+ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
+  const Time now = limit < kNever.time_since_epoch() ? MonotonicNow() : Time();
+  const Time until = limit < kNever - now ? now + limit : kNever;
   std::unique_lock lock(mutex_);
   for (;;) {
     Pick pick;
@@ -76,7 +78,15 @@ ComputeQueue::Pick ComputeQueue::Next() {
       pick.chunk = *std::exchange(chunk_, std::nullopt);
       return pick;
     }
-    wake_.wait(lock, [this] { return ended_ || look_ || chunk_.has_value(); });
+    const auto something = [this] { return ended_ || look_ || chunk_.has_value(); };
+    if (until == kNever) {
+      wake_.wait(lock, something);
+    } else if (!wake_.wait_until(lock,
+                                 std::chrono::steady_clock::time_point(until.time_since_epoch()),
+                                 something)) {
+      pick.kind = Pick::Kind::kNone;
+      return pick;
+    }
   }
 }
 

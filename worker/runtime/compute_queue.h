@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/time.h"
 #include "worker/core/step_io.h"
 #include "worker/core/unit_queue.h"
 
@@ -28,7 +29,7 @@ struct Ending {
 class ComputeQueue {
  public:
   struct Pick {
-    enum class Kind : std::uint8_t { kRun, kSeal, kEvaluate, kEnd };
+    enum class Kind : std::uint8_t { kRun, kSeal, kEvaluate, kEnd, kNone };
     Kind kind = Kind::kEnd;
     action::StartWork work;       // kRun, kSeal
     UnitQueue::Take take;         // kRun, kSeal
@@ -51,7 +52,8 @@ class ComputeQueue {
   void OnCancelled(std::function<void()> wake);
 
   // --- compute thread ---
-  Pick Next();  // blocks
+  // Blocks until there is something, or for so long: kNone.
+  Pick Next(Duration limit);
   // As the queue has them, while a run is in hand.
   std::vector<Unit> PeekNext() const { return queue_->PeekNext(); }
   bool BeginSeal() { return queue_->BeginSeal(); }

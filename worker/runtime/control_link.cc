@@ -6,9 +6,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <future>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "transport/control/channel.h"
@@ -21,6 +25,8 @@ namespace control = transport::control;
 
 // `sent` is held back while more than this waits to go out.
 constexpr std::size_t kShortQueueBytes = 4u << 20;
+// Messages that are sent together are copied into one frame of bytes up to here.
+constexpr std::size_t kJoinedBytes = 16u << 10;
 
 class ControlLinkImpl final : public ControlLink {
  public:
@@ -70,13 +76,12 @@ class ControlLinkImpl final : public ControlLink {
   }
 
   void Send(msg::FromWorker message, std::function<void()> sent) override {
-    asio::post(io_, [this, message = std::move(message), sent = std::move(sent)]() mutable {
-      if (!channel_ || closed_) return;
-      channel_->Send(message);
-      if (!sent) return;
-      waiting_.push_back(std::move(sent));
-      if (channel_->queued_bytes() < kShortQueueBytes) Release();
-    });
+    {
+      const std::lock_guard lock(mutex_);
+      given_.push_back({std::move(message), std::move(sent)});
+      if (given_.size() > 1) return;  // the control thread is about to look
+    }
+    asio::post(io_, [this] { SendGiven(); });
   }
 
   void SetTimeout(Duration timeout) override {
@@ -88,6 +93,40 @@ class ControlLinkImpl final : public ControlLink {
   const std::string& local_address() const override { return local_address_; }
 
  private:
+  struct Given {
+    msg::FromWorker message;
+    std::function<void()> sent;
+  };
+
+  // What a worker says at once, as that it has computed its units and sealed its part, goes out at
+  // once: the coordinator wakes once for it.
+  void SendGiven() {
+    std::vector<Given> given;
+    {
+      const std::lock_guard lock(mutex_);
+      given.swap(given_);
+    }
+    if (!channel_ || closed_) return;
+    std::string joined;
+    const auto flush = [&] {
+      if (joined.empty()) return;
+      channel_->Send(control::Frame{std::make_shared<const std::string>(std::move(joined))});
+      joined.clear();
+    };
+    for (Given& one : given) {
+      const control::Frame frame = control::MakeFrame(one.message);
+      if (joined.size() + frame.bytes->size() > kJoinedBytes) flush();
+      if (frame.bytes->size() > kJoinedBytes) {
+        channel_->Send(frame);
+      } else {
+        joined += *frame.bytes;
+      }
+      if (one.sent) waiting_.push_back(std::move(one.sent));
+    }
+    flush();
+    if (!waiting_.empty() && channel_->queued_bytes() < kShortQueueBytes) Release();
+  }
+
   void Release() {
     auto waiting = std::move(waiting_);
     waiting_.clear();
@@ -105,6 +144,8 @@ class ControlLinkImpl final : public ControlLink {
   asio::steady_timer limit_{io_};
   std::unique_ptr<control::ControlClient> client_;
   std::unique_ptr<control::CoordinatorChannel> channel_;
+  std::mutex mutex_;
+  std::vector<Given> given_;  // under the mutex: what Send was given and SendGiven has not seen
   std::deque<std::function<void()>> waiting_;
   bool closed_ = false;
   bool closing_ = false;

@@ -63,6 +63,9 @@ class DataPlane {
   // An event for the core. Any thread. Spans inside must stay valid until it was taken in: only
   // events without spans, or FromCoordinator, whose message is owned.
   virtual void Post(Event event) = 0;
+  // A run that has ended its part: the core hears of both in one turn, so that what it says of them
+  // goes out together.
+  virtual void PostEndOfPart(event::RunDone run, event::PartSealed part) = 0;
 };
 
 }  // namespace lockstep::worker

@@ -1,5 +1,7 @@
 #include "worker/runtime/open_transport.h"
 
+#include <spdlog/spdlog.h>
+
 #include <utility>
 
 namespace lockstep::worker {
@@ -41,6 +43,7 @@ void OpenTransport::OnPeerUp(transport::PeerId peer, const MemberId& member,
   probe.Start(peer, [this, peer, member](double rate) {
     measured_[member] = rate;
     up_.at(peer).measured = true;
+    spdlog::debug("worker {} is connected over {}, the path is measured", member.worker, name);
     // Not inside the transport's callback of a fetch.
     transport->Post([this, peer] {
       if (active_) Announce(peer);

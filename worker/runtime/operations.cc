@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace {
 
 // As much as is brought to the host at a time.
 constexpr std::uint64_t kDigestFloats = 1u << 20;
+// Of parameters that are updated and read again: with their sums and state they stay in a core's
+// own cache.
+constexpr std::uint64_t kHotBytes = 64u << 10;
 
 }  // namespace
 
@@ -179,20 +183,39 @@ event::OpDone Operations::Run(const action::Apply& apply) {
                               .learning_rate = apply.learning_rate,
                               .fraction = apply.fraction,
                               .steps = apply.steps};
-  ++updates_;
+  NoteStateWritten();
   float* parameters = buffers_.parameters();
+  const auto update = [&](std::size_t slice, const FloatRange& range) {
+    optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters, state,
+                       sources[slice].data);
+  };
+  // The slices go by offset, so those of the bucket whose digest is taken come one behind the
+  // other; each piece of them is read again while it is in the cache.
+  const FloatRange& bucket = layout_.bucket(apply.digest_bucket);
+  DigestStream digest;
+  std::uint64_t digested = bucket.first;  // up to there
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
-    optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters, state,
-                       sources[i].data);
+    if (!memory_.on_host() || range.first != digested || range.end() > bucket.end()) {
+      update(i, range);
+      continue;
+    }
+    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+      update(i, piece);
+      digest.Update(std::as_bytes(std::span(parameters + piece.first, piece.count)));
+    }
+    digested = range.end();
   }
   memory_.Finish();
   done.torn =
       !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
-  const FloatRange& slice = layout_.bucket(apply.digest_bucket);
+  if (digested == bucket.end()) {
+    done.digest = digest.Digest().low;
+    return done;
+  }
   std::vector<float> scratch;
   done.digest =
-      DigestOf({Readable(parameters + slice.first, slice.count, scratch), slice.count}).low;
+      DigestOf({Readable(parameters + bucket.first, bucket.count, scratch), bucket.count}).low;
   return done;
 }
 
@@ -213,7 +236,7 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
   const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    float* to = buffers_.BeginSnapshot(t, take.kind, updates_);
+    float* to = buffers_.BeginSnapshot(t, take.kind, changes_.load(std::memory_order_relaxed));
     if (to == nullptr) continue;
     const float* from = buffers_.At({BufferKind::kState, t, {}});
     if (checkpoint) {

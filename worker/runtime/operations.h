@@ -2,6 +2,7 @@
 // digests, as the core asks for them.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,8 +51,11 @@ class Operations {
   std::uint64_t Bytes(const action::DigestState& digest) const;
   std::uint64_t Bytes(const action::DigestReplica& digest) const;
 
-  // One thread at a time, in the order of the core. The parameters and the optimizer's state are
-  // written by Apply only.
+  // What is copied from others changes the state, too. Any thread.
+  void NoteStateWritten() { changes_.fetch_add(1, std::memory_order_relaxed); }
+
+  // One thread at a time, in the order of the core. Of these Apply alone writes the parameters and
+  // the optimizer's state.
   event::OpDone Run(const action::Reduce& reduce);
   event::OpDone Run(const action::CopySums& copy);
   event::OpDone Run(const action::Apply& apply);
@@ -81,7 +85,9 @@ class Operations {
   const PeerArenas& arenas_;
   const Optimizer& optimizer_;
   const std::uint32_t state_tensors_;
-  std::uint64_t updates_ = 0;  // how often Apply has changed the state
+  // Grows whenever the state changes, so snapshots with the same number are of the same values. The
+  // data thread writes what is copied from others.
+  std::atomic<std::uint64_t> changes_{0};
 };
 
 }  // namespace lockstep::worker

@@ -34,7 +34,7 @@ Time Pacer::Begin(RoundId round, std::span<const Unit> units, Time now) {
   turned_to_ = now;
   begun_ = now - std::exchange(credit_, Duration::zero());
   std::lock_guard lock(mutex_);
-  active_ = unit_floor_ > Duration::zero() || model_.MayAct(self_, now - job_start_);
+  active_ = floor_.unit > Duration::zero() || model_.MayAct(self_, now - job_start_);
   return begun_;
 }
 
@@ -45,7 +45,12 @@ void Pacer::ForEachUnit(Visit visit) const {
   for (Duration::rep i = 0; i < count; ++i) {
     const Unit& unit = units_[static_cast<std::size_t>(i)];
     const Duration computed = computed_ * (i + 1) / count - computed_ * i / count;
-    const Duration nominal = std::max(computed, unit_floor_);
+    Duration nominal = floor_.unit;
+    if (floor_.unit_samples > 0) {
+      const double share = static_cast<double>(unit.range.size()) / floor_.unit_samples;
+      nominal = FromSeconds(Seconds(nominal) * share);
+    }
+    nominal = std::max(computed, nominal);
     const Time end =
         begin + model_.Lengthen(self_, round_, unit.index.value, begin - job_start_, nominal);
     visit(unit, begin, nominal, end);

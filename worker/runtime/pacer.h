@@ -25,10 +25,15 @@ namespace lockstep::worker {
 
 class Pacer {
  public:
+  // Of a unit's time. `unit_samples` > 0: of a unit of so many samples, of others in proportion.
+  struct Floor {
+    Duration unit{};
+    double unit_samples = 0;
+  };
   // `job_start`: of the job, on this process's clock; what `from=` counts from. `workers`: of the
   // job.
-  Pacer(Duration unit_floor, Time job_start, WorkerId self, std::uint32_t workers)
-      : unit_floor_(unit_floor), job_start_(job_start), self_(self), workers_(workers) {}
+  Pacer(const Floor& floor, Time job_start, WorkerId self, std::uint32_t workers)
+      : floor_(floor), job_start_(job_start), self_(self), workers_(workers) {}
 
   // Replaces the slow-downs, also for the run that is under way. Any thread.
   void SetSlowdowns(std::vector<SlowdownSpec> slowdowns);
@@ -58,7 +63,7 @@ class Pacer {
   Time Deadline() const;
   Time StallEnd(Time cancelled_at) const;
 
-  const Duration unit_floor_;
+  const Floor floor_;
   const Time job_start_;
   const WorkerId self_;
   const std::uint32_t workers_;

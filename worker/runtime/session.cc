@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/emulated_unit.h"
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/permutation.h"
@@ -176,7 +177,8 @@ class SessionImpl final : public Session {
                               .pid = static_cast<std::uint64_t>(::getpid()),
                               .device = options_.device,
                               .wanted = options_.wanted,
-                              .host_id = HostId()});
+                              .host_id = HostId(),
+                              .settings = options_.settings});
     auto answer = inbox_.Wait(kWelcomeTimeout);
     if (!answer) {
       return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
@@ -202,6 +204,7 @@ class SessionImpl final : public Session {
 
   const JobConfig& config() const override { return config_; }
   MemberId self() const override { return welcome_.self; }
+  std::uint32_t workers() const override { return welcome_.workers; }
 
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
@@ -212,7 +215,7 @@ class SessionImpl final : public Session {
       }
       auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count);
       if (!steps) return steps.error();
-      local_steps_ = std::move(*steps);
+      local_steps_ = std::make_shared<LocalSteps>(std::move(*steps));
     }
     auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
     if (!optimizer) return optimizer.error();
@@ -230,7 +233,8 @@ class SessionImpl final : public Session {
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
 
-    pacer_ = std::make_unique<Pacer>(FromSeconds(config_.emulate.unit_time_s),
+    pacer_ = std::make_unique<Pacer>(Pacer::Floor{FromSeconds(config_.emulate.unit_time_s),
+                                                  EmulatedUnitSamples(config_, welcome_.workers)},
                                      inbox_.welcomed_at() - Duration(welcome_.age_ns),
                                      self().worker, welcome_.workers);
     std::string slowdowns;
@@ -260,7 +264,8 @@ class SessionImpl final : public Session {
                               .state_tensors = StateTensors(),
                               .tensors = description_.tensors,
                               .state_names = optimizer_->state_names(),
-                              .slowdowns = std::move(slowdowns)});
+                              .slowdowns = std::move(slowdowns),
+                              .initial_digest = description_.initial_digest});
     inbox_.PassTo({.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
                    .on_gone =
                        [this](std::string reason) {
@@ -269,18 +274,23 @@ class SessionImpl final : public Session {
     return {};
   }
 
-  Work Next() override {
+  Work NextWithin(Duration limit) override {
     for (;;) {
-      auto pick = compute_.Next();
+      auto pick = compute_.Next(limit);
       switch (pick.kind) {
         case ComputeQueue::Pick::Kind::kRun:
           return TrainWork(pick);
         case ComputeQueue::Pick::Kind::kSeal:
           Collect(buffers_->At(pick.work.parts[pick.take.part.value]));
-          Seal(pick.take.work, pick.take.part);
+          plane_->Post(Seal(pick.take.work, pick.take.part));
           break;
         case ComputeQueue::Pick::Kind::kEvaluate:
           return EvaluationWork(pick.chunk);
+        case ComputeQueue::Pick::Kind::kNone: {
+          Work none;
+          none.kind = Work::Kind::kNone;
+          return none;
+        }
         case ComputeQueue::Pick::Kind::kEnd: {
           if (buffers_ && !ended_) TellMemory();
           ended_ = true;
@@ -309,6 +319,7 @@ class SessionImpl final : public Session {
   }
 
   void BlockFinal(std::uint32_t block) override {
+    LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
     if (!EndsPart()) return;
     if (const auto buckets = buckets_->BlockFinal(block)) {
       plane_->Post(
@@ -326,19 +337,31 @@ class SessionImpl final : public Session {
       ends_part_ = true;
       Collect(contribution_);
     }
-    plane_->Post(event::RunDone{.work = take_.work,
-                                .part = take_.part,
-                                .samples = result.samples,
-                                .loss_sum = result.loss_sum,
-                                .units = pacer_->Split(ended)});
-    if (ends_part_) Seal(take_.work, take_.part);
+    event::RunDone run{.work = take_.work,
+                       .part = take_.part,
+                       .samples = result.samples,
+                       .loss_sum = result.loss_sum,
+                       .units = pacer_->Split(ended)};
+    if (ends_part_) {
+      plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));
+    } else {
+      plane_->Post(std::move(run));
+    }
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
+    LOCKSTEP_CHECK(plane_ != nullptr, "EvaluationDone before Begin");
     plane_->Post(event::ChunkEvaluated{.evaluation = chunk_.evaluation,
                                        .range = chunk_.range,
                                        .loss_sum = loss_sum,
                                        .correct = correct});
+  }
+
+  std::shared_ptr<const void> Keep(const float* at) override {
+    LOCKSTEP_CHECK(buffers_ != nullptr, "memory is kept before Begin");
+    if (!local_steps_) return WorkerBuffers::Keep(buffers_, at);
+    return std::make_shared<std::pair<std::shared_ptr<LocalSteps>, std::shared_ptr<const void>>>(
+        local_steps_, WorkerBuffers::Keep(buffers_, at));
   }
 
   const std::atomic<bool>& Cancelled() const override { return compute_.cancelled(); }
@@ -384,8 +407,10 @@ class SessionImpl final : public Session {
     setup.paths.device_exchange = !buffers_->memory().on_host();
     setup.require_gpudirect = options_.require_gpudirect;
     setup.unfit = [this](const std::string& reason) {
-      compute_.End({.reason = reason, .failed = true, .unfit = true});
-      control_->Send(msg::Leave{reason});
+      // The reason first: once this worker's connections end, others report that it is not reached.
+      control_->Send(msg::Leave{reason}, Guarded([this, reason] {
+                       compute_.End({.reason = reason, .failed = true, .unfit = true});
+                     }));
     };
     setup.initialize = description_.initialize;
     setup.round_times = options_.on_round;
@@ -508,15 +533,14 @@ class SessionImpl final : public Session {
     return work;
   }
 
-  void Seal(std::uint32_t work, PartIndex part) {
+  event::PartSealed Seal(std::uint32_t work, PartIndex part) {
     if (local_steps_) {
       const std::uint64_t count = description_.parameter_count;
       local_steps_->Seal({buffers_->parameters(), count}, {contribution_, count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
     const bool finite = buffers_->memory().AllFinite(contribution_, description_.parameter_count);
-    plane_->Post(
-        event::PartSealed{.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite});
+    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite};
   }
 
   const SessionOptions options_;
@@ -528,7 +552,7 @@ class SessionImpl final : public Session {
   JobDescription description_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<FinalBuckets> buckets_;
-  std::unique_ptr<WorkerBuffers> buffers_;
+  std::shared_ptr<WorkerBuffers> buffers_;  // not this session's alone: Keep
   std::unique_ptr<Pacer> pacer_;
   std::unique_ptr<ControlLink> control_;
   std::unique_ptr<DataPlane> plane_;
@@ -537,7 +561,7 @@ class SessionImpl final : public Session {
 
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
-  std::optional<LocalSteps> local_steps_;
+  std::shared_ptr<LocalSteps> local_steps_;  // null: the policy is not local
   // The run in hand while in_run_, from Next to Done; else the last one.
   UnitQueue::Take take_;
   bool in_run_ = false;
@@ -555,10 +579,16 @@ class SessionImpl final : public Session {
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::Join(SessionOptions options) {
+SessionEnd::SessionEnd() : process_(::getpid()) {}
+
+void SessionEnd::operator()(Session* session) const {
+  if (::getpid() == process_) delete session;
+}
+
+Result<SessionPtr> Session::Join(SessionOptions options) {
   auto session = std::make_unique<SessionImpl>(std::move(options));
   if (Status opened = session->Open(); !opened.ok()) return opened.error();
-  return std::unique_ptr<Session>(std::move(session));
+  return SessionPtr(session.release());
 }
 
 }  // namespace lockstep::worker

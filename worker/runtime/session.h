@@ -20,7 +20,7 @@
 // Threads. All calls come from one thread, the compute thread, except Interrupt. Inside, a session
 // has three threads of its own: control (the coordinator's channel), data (the transport and the
 // core; it serves peers whatever the compute thread does) and reduction (sums, updates,
-// digests).
+// digests). A child that is forked off may do nothing with a session but drop it.
 #pragma once
 
 #include <atomic>
@@ -56,7 +56,10 @@ struct SessionOptions {
   bool require_gpudirect = false;  // ends, unfit, where a peer on another host is reached otherwise
   std::string data_host;  // address that peers connect to; empty: that of the coordinator's channel
   std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
-  std::vector<SlowdownSpec> slowdowns;           // those that speak of this worker hold, multiplied
+  // What this program says of the job, INI text. All workers must say the same; it holds where the
+  // coordinator's own config does not (--config-from-workers), see config().
+  std::string settings;
+  std::vector<SlowdownSpec> slowdowns;  // those that speak of this worker hold, multiplied
   Duration connect_timeout = std::chrono::seconds(60);
   // For who measures the exchange. Each round that this worker has applied, on the data thread,
   // which waits for it; and the most memory that its buffers took, in Next, at the job's end.
@@ -75,6 +78,8 @@ struct JobDescription {
   std::vector<TensorInfo> tensors;
   // Called once for a job that starts from its seed; must give the same values on every worker.
   std::function<void(std::span<float>)> initialize;
+  // Of those values, to tell whether they are the same; empty where they come from the job's seed.
+  std::string initial_digest;
   // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
   // Work::gradient only where EndsPart says so. Called by Next or Done, with that memory, when a
   // contribution ends otherwise: what would have been its last units was taken back after the sum
@@ -92,7 +97,7 @@ struct JobDescription {
 };
 
 struct Work {
-  enum class Kind : std::uint8_t { kTrain, kEvaluate, kEnd };
+  enum class Kind : std::uint8_t { kTrain, kEvaluate, kEnd, kNone };
   Kind kind = Kind::kEnd;
 
   RoundId round;
@@ -139,22 +144,41 @@ struct UnitResult {
   double loss_sum = 0;
 };
 
+class Session;
+
+// Ends a session; leaves the job if it is still on. In a child that was forked off meanwhile (a
+// data loader's worker that returns from main) it does nothing: the session's threads are not
+// there, and its locks may be held for ever.
+class SessionEnd {
+ public:
+  SessionEnd();
+  void operator()(Session* session) const;
+
+ private:
+  int process_;  // which may end it
+};
+using SessionPtr = std::unique_ptr<Session, SessionEnd>;
+
 class Session {
  public:
   // Connects (bounded retry), proves the secret and receives the config. Errors are one line for
   // people.
-  static Result<std::unique_ptr<Session>> Join(SessionOptions options);
-  virtual ~Session() = default;  // leaves the job if it is still on
+  static Result<SessionPtr> Join(SessionOptions options);
+  virtual ~Session() = default;
 
   virtual const JobConfig& config() const = 0;  // overrides applied
   virtual MemberId self() const = 0;
+  virtual std::uint32_t workers() const = 0;  // of the job
 
   // Allocates the buffers, starts the transports and tells the coordinator that this worker is
   // ready.
   virtual Status Begin(JobDescription description) = 0;
 
   // Blocks until there is a run of units, a range to evaluate, or the end.
-  virtual Work Next() = 0;
+  Work Next() { return NextWithin(Duration::max()); }
+  // The same for at most so long, then kNone: for a loop that has to look after other things too,
+  // as an interpreter after Ctrl-C.
+  virtual Work NextWithin(Duration limit) = 0;
   // Whether the run in hand is the last of its contribution, decided as late as can be, because
   // work that is given to this worker until then still belongs to it. To be asked when the first
   // block's gradient is about to become final. Once true it stays true until Done.
@@ -167,6 +191,11 @@ class Session {
   // job emulates unit times or this worker is slowed down.
   virtual void Done(const UnitResult& result) = 0;
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
+
+  // The memory of Work::parameters or Work::gradient, at `at`, stays as long as what is returned,
+  // also beyond Done and the session's end: for who hands out references that he does not count.
+  // What is in it is for Work to say; after Done others write there. After Begin.
+  virtual std::shared_ptr<const void> Keep(const float* at) = 0;
 
   // True once the result of the current run cannot count any more; a compute loop may look at it
   // between layers.

@@ -86,6 +86,10 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (const BufferId& id : own) {
     auto pages = Pages::Reserve(buffers->memory(), buffers->Size(id) * sizeof(float));
     if (!pages) return pages.error();
+    // Copies for joiners are few buckets, if any.
+    if (id.kind != BufferKind::kStateOut) {
+      buffers->memory().ExpectWhole(pages->data(), buffers->Size(id) * sizeof(float));
+    }
     buffers->pages_.emplace(id, std::move(*pages));
   }
   return buffers;
@@ -161,6 +165,19 @@ const float* WorkerBuffers::snapshot(std::uint32_t tensor, action::SnapshotKind 
 void WorkerBuffers::DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind) {
   const std::lock_guard lock(mutex_);
   snapshots_.erase({kind, tensor});
+}
+
+std::shared_ptr<const void> WorkerBuffers::Keep(const std::shared_ptr<WorkerBuffers>& buffers,
+                                                const float* at) {
+  const std::lock_guard lock(buffers->mutex_);
+  for (const auto& [which, snapshot] : buffers->snapshots_) {
+    if (snapshot.pages == nullptr || reinterpret_cast<const float*>(snapshot.pages->data()) != at)
+      continue;
+    // The pages go before what they are returned to.
+    return std::make_shared<std::pair<std::shared_ptr<WorkerBuffers>, std::shared_ptr<Pages>>>(
+        buffers, snapshot.pages);
+  }
+  return buffers;
 }
 
 MemoryAccount WorkerBuffers::Backed() {

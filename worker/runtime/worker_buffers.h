@@ -87,6 +87,11 @@ class WorkerBuffers {
   // Nobody reads it any more.
   void DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind);
 
+  // The memory at `at`, a buffer's or a snapshot's, which stays as long as what is returned: a
+  // snapshot is then neither dropped nor written anew. Any thread.
+  static std::shared_ptr<const void> Keep(const std::shared_ptr<WorkerBuffers>& buffers,
+                                          const float* at);
+
   // The buffer as a region of `transport`, registered at its first use. The transport's data
   // thread.
   Result<transport::RegionId> Region(transport::Transport& transport, const BufferId& buffer);

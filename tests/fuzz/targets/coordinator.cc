@@ -126,6 +126,23 @@ std::vector<std::string> OneOfEach(std::index_sequence<I...>) {
   return messages;
 }
 
+// The longest times that a worker can name.
+std::vector<std::string> LongTimes() {
+  constexpr std::int64_t kLast = std::int64_t{1} << 60;
+  const UnitTiming first{{UnitIndex(0), {0, 2}}, 0, kLast};
+  const UnitTiming second{{UnitIndex(1), {2, 4}}, 0, kLast};
+  std::vector<std::string> messages;
+  for (const msg::FromWorker& message : {
+           msg::FromWorker(msg::Sealed{
+               RoundId(0), PartIndex(0), 4, 0, {first, second}, kLast, Attempt(0), {1, 1}}),
+           msg::FromWorker(msg::Applied{RoundId(0), Attempt(0), 0, 0xd, kLast}),
+           msg::FromWorker(msg::Pong{1, 0, kLast}),
+       }) {
+    messages.push_back(control::Encode(message));
+  }
+  return messages;
+}
+
 }  // namespace
 
 // A byte of flags (formed already, policy, checkpoints); then steps, each a byte: what, and whose.
@@ -180,6 +197,13 @@ std::vector<std::string> Seeds() {
   for (const std::string& message :
        OneOfEach(std::make_index_sequence<std::variant_size_v<msg::FromWorker>>())) {
     seeds.push_back(std::string(1, '\0') + round + by(1, kMessage) + Chunk(message) + round);
+  }
+  std::string late = round;
+  for (const std::string& message : LongTimes()) {
+    late = by(0, kMessage) + Chunk(message) + late;
+  }
+  for (const char flags : {0, 2, 4, 6}) {
+    seeds.push_back(std::string(1, flags) + late + wait + round);
   }
   return seeds;
 }

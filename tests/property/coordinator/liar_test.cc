@@ -1,11 +1,18 @@
 // Workers are not trusted: some of these say anything at any time, beside what their cores say, and
 // do not hear everything. The coordinator survives, closes those it can tell, and counts nothing
 // twice; the honest workers, which have only heard what it made of the lies, survive as well.
+// A lie goes through the codec, as in a job: what cannot be is refused there, and what the codec
+// promises holds for the most malicious, no less and no more.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
 
 #include "base/interval_set.h"
 #include "tools/simulate/recording.h"
 #include "tools/simulate/step_worker.h"
+#include "transport/control/codec.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -49,13 +56,16 @@ class Liar final : public WorkerModel {
     sealed.plan = planned_.second;
     sealed.part = PartIndex(static_cast<std::uint8_t>(Below(2)));
     for (std::uint64_t i = 1 + Below(2); i > 0; --i) {
-      sealed.units.push_back({units_[Below(units_.size())], 0, 0});
+      const auto [start, end] = std::minmax({Nanoseconds(), Nanoseconds()});
+      sealed.units.push_back({units_[Below(units_.size())], start, end});
       sealed.samples += sealed.units.back().unit.range.size();
     }
     return sealed;
   }
   std::uint64_t Below(std::uint64_t bound) { return host_->random().NextBelow(bound); }
   std::uint64_t Odd() { return Below(4) == 0 ? host_->random().NextWord() : Below(6); }
+  // Any time that a clock may show, or one beyond.
+  std::int64_t Nanoseconds() { return static_cast<std::int64_t>(Odd() >> 3); }
   RoundId Round() {
     return RoundId(Below(8) == 0 ? host_->random().NextWord() : round_ + Below(3));
   }
@@ -65,7 +75,10 @@ class Liar final : public WorkerModel {
             Incarnation(static_cast<std::uint32_t>(Below(3)))};
   }
   PartIndex Part() { return PartIndex(static_cast<std::uint8_t>(Odd())); }
-  SampleRange Range() { return {Odd(), Odd()}; }
+  SampleRange Range() {
+    const auto [from, to] = std::minmax({Odd(), Odd()});
+    return {from, to};
+  }
   std::uint32_t Small() { return static_cast<std::uint32_t>(Odd()); }
 
   msg::FromWorker Anything() {
@@ -80,10 +93,10 @@ class Liar final : public WorkerModel {
       case 3:
         return msg::Progress{Round(), Small(), Small()};
       case 4: {
-        msg::Sealed sealed{Round(), Part(), Odd(), 0, {}, static_cast<std::int64_t>(Odd())};
+        msg::Sealed sealed{Round(), Part(), Odd(), 0, {}, Nanoseconds()};
         for (std::uint64_t i = Below(4); i > 0; --i) {
-          sealed.units.push_back(
-              {{UnitIndex(Small()), Range()}, static_cast<std::int64_t>(Odd()), 0});
+          const auto [start, end] = std::minmax({Nanoseconds(), Nanoseconds()});
+          sealed.units.push_back({{UnitIndex(Small()), Range()}, start, end});
           sealed.samples += sealed.units.back().unit.range.size();
         }
         return sealed;
@@ -96,7 +109,7 @@ class Liar final : public WorkerModel {
         return msg::Published{Round(), Attempt(Small()),
                               Below(2) == 0 ? std::optional(WorkerId(Small())) : std::nullopt};
       case 8:
-        return msg::Applied{Round(), Attempt(Small()), Small(), Odd(), 0};
+        return msg::Applied{Round(), Attempt(Small()), Small(), Odd(), Nanoseconds()};
       case 9:
         return msg::HoldAnswer{Term(Small()), Round(), Attempt(Small()), Below(2) == 0, Small()};
       case 10:
@@ -121,12 +134,14 @@ class Liar final : public WorkerModel {
       case 19:
         return msg::ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
       default:
-        return msg::Pong{Odd(), static_cast<std::int64_t>(Odd()), static_cast<std::int64_t>(Odd())};
+        return msg::Pong{Odd(), Nanoseconds(), Nanoseconds()};
     }
   }
   void Lie() {
     host_->After(std::chrono::microseconds(100 + Below(30000)), [this] {
-      host_->Send(Anything());
+      const std::string bytes = transport::control::Encode(Anything());
+      const auto lie = transport::control::DecodeFromWorker(std::as_bytes(std::span(bytes)));
+      if (lie) host_->Send(*lie);
       Lie();
     });
   }

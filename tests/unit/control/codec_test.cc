@@ -124,6 +124,38 @@ TEST(Codec, WhatCannotBeIsRefused) {
               HasSubstr("unknown source of state"));
 }
 
+// Whoever gets them adds and subtracts a few without a look.
+TEST(Codec, TimesAreSuchAsAClockHas) {
+  constexpr std::int64_t kLast = std::int64_t{1} << 60;
+  constexpr std::int64_t kBad[] = {std::numeric_limits<std::int64_t>::min(), -1, kLast + 1,
+                                   std::numeric_limits<std::int64_t>::max()};
+  const auto errors = [](std::int64_t ns) {
+    msg::Sealed started;
+    started.units = {{{}, ns, kLast}};
+    msg::Sealed ended;
+    ended.units = {{{}, 0, ns}};
+    msg::Sealed sealed;
+    sealed.sealed_ns = ns;
+    msg::Applied applied;
+    applied.applied_ns = ns;
+    return std::vector<std::string>{
+        ErrorOf(msg::FromWorker(started)),
+        ErrorOf(msg::FromWorker(ended)),
+        ErrorOf(msg::FromWorker(sealed)),
+        ErrorOf(msg::FromWorker(applied)),
+        ErrorOf(msg::Pong{1, ns, 0}),
+        ErrorOf(msg::Pong{1, 0, ns}),
+        ErrorOf(msg::Ping{1, ns}),
+        ErrorOf(msg::Welcome{kZero, Term(1), "job", std::vector<std::byte>(32), "", 1, ns})};
+  };
+  for (const std::int64_t ns : {std::int64_t{0}, kLast}) {
+    EXPECT_THAT(errors(ns), ::testing::Each("")) << ns;
+  }
+  for (const std::int64_t ns : kBad) {
+    EXPECT_THAT(errors(ns), ::testing::Each(HasSubstr("a time that cannot be"))) << ns;
+  }
+}
+
 TEST(Codec, CountsAndSizesAreBounded) {
   EXPECT_EQ(ErrorOf(msg::Assign{RoundId(0), std::vector<Unit>(kMaxUnits)}), "");
   EXPECT_THAT(ErrorOf(msg::Assign{RoundId(0), std::vector<Unit>(kMaxUnits + 1)}),

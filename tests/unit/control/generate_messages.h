@@ -31,6 +31,9 @@ inline double Any<double>() {
   return *rc::gen::inRange(-1000000, 1000000) / 7.0;
 }
 
+// Of a monotonic clock.
+inline std::int64_t AnyTime() { return Any<std::int64_t>() & ((std::int64_t{1} << 60) - 1); }
+
 template <>
 inline RoundId Any<RoundId>() {
   return RoundId(Any<std::uint64_t>());
@@ -156,8 +159,8 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
   static_assert(std::variant_size_v<msg::ToWorker> == 20);
   switch (kind) {
     case 0:
-      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(),          SomeBytes(32),
-                          AnyText(),       Any<std::uint32_t>(), Any<std::int64_t>()};
+      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
+                          AnyText(),       Any<std::uint32_t>(), AnyTime()};
     case 1:
       return msg::Refuse{AnyText(), Any<bool>()};
     case 2:
@@ -199,7 +202,7 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
       return msg::Hedge{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<MemberId>(),
                         Any<MemberId>()};
     default:
-      return msg::Ping{Any<std::uint64_t>(), Any<std::int64_t>()};
+      return msg::Ping{Any<std::uint64_t>(), AnyTime()};
   }
 }
 
@@ -246,18 +249,17 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
       return msg::Progress{Any<RoundId>(), Any<std::uint32_t>(), Any<std::uint32_t>(),
                            Any<Attempt>()};
     case 4:
-      return msg::Sealed{
-          Any<RoundId>(),
-          Any<PartIndex>(),
-          Any<std::uint64_t>(),
-          Any<double>(),
-          Several([] {
-            const auto [start, end] = std::minmax({Any<std::int64_t>(), Any<std::int64_t>()});
-            return UnitTiming{Any<Unit>(), start, end};
-          }),
-          Any<std::int64_t>(),
-          Any<Attempt>(),
-          Several([] { return Any<std::uint64_t>(); })};
+      return msg::Sealed{Any<RoundId>(),
+                         Any<PartIndex>(),
+                         Any<std::uint64_t>(),
+                         Any<double>(),
+                         Several([] {
+                           const auto [start, end] = std::minmax({AnyTime(), AnyTime()});
+                           return UnitTiming{Any<Unit>(), start, end};
+                         }),
+                         AnyTime(),
+                         Any<Attempt>(),
+                         Several([] { return Any<std::uint64_t>(); })};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};
@@ -270,7 +272,7 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
           Any<bool>() ? std::optional(WorkerId(Any<std::uint32_t>())) : std::nullopt};
     case 8:
       return msg::Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(),
-                          Any<std::uint64_t>(), Any<std::int64_t>()};
+                          Any<std::uint64_t>(), AnyTime()};
     case 9:
       return msg::HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
                              Any<std::uint32_t>()};
@@ -291,7 +293,7 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 16:
       return msg::Leave{AnyText()};
     case 17:
-      return msg::Pong{Any<std::uint64_t>(), Any<std::int64_t>(), Any<std::int64_t>()};
+      return msg::Pong{Any<std::uint64_t>(), AnyTime(), AnyTime()};
     case 18:
       return msg::Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
     case 19:

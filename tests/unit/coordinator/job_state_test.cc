@@ -97,6 +97,10 @@ std::string Refusal(const JobState& state, void (*change)(JobConfig*)) {
 TEST(ResumeRules, WhatTheTensorsAndTheEpochHangOnStays) {
   JobState state = Sound();
   EXPECT_EQ(Refusal(state, [](JobConfig*) {}), "");
+  EXPECT_EQ(Refusal(state, [](JobConfig* config) { config->data.digest = "abc"; }), "");
+  EXPECT_THAT(
+      Refusal(state, [](JobConfig* config) { config->data.digest = "xyz"; }),
+      HasSubstr("data.digest = xyz, but the checkpoint was made with the data of digest abc"));
   const auto seed = [](JobConfig* config) { config->job.seed += 1; };
   EXPECT_THAT(Refusal(state, seed), HasSubstr("job.seed"));
   EXPECT_THAT(Refusal(state, [](JobConfig* config) { config->model.widths = {5}; }),

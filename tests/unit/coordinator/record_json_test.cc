@@ -20,7 +20,8 @@ RoundRecord Example() {
   record.reason = "the first 2 of 3 workers";
   record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 4}, {8, 12}}},
                          {WorkerId(2), PartIndex(1), 0.25f, 4, {{4, 8}}}};
-  record.units = {{WorkerId(0), {0, 4}, 1.25, 1.5}, {WorkerId(2), {4, 8}, -0.000012, 12.000001}};
+  record.units = {{WorkerId(0), {0, 4}, 1.25, 1.5, 2, 3},
+                  {WorkerId(2), {4, 8}, -0.000012, 12.000001}};
   record.excluded = {WorkerId(1)};
   record.moved = {{WorkerId(1), WorkerId(2), {4, 8}}};
   record.requeued = {{12, 16}};
@@ -46,6 +47,10 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->learning_rate, record.learning_rate);
   EXPECT_EQ(read->attempts[1].reason, record.attempts[1].reason);
   EXPECT_EQ(read->contributors[1].weight, 0.25f);
+  EXPECT_EQ(read->units[0].units, 2u);
+  EXPECT_EQ(read->units[0].run, 3u);
+  EXPECT_EQ(read->units[1].units, 1u);
+  EXPECT_EQ(read->units[1].run, 1u);
   EXPECT_EQ(read->units[1].start, -0.000012);
   EXPECT_EQ(read->units[1].end, 12.000001);
   EXPECT_EQ(read->digest->value, record.digest->value);
@@ -86,6 +91,8 @@ TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
       {"/units/0/range", {{4, 0}, {0, 0}, {0, 1e30}, {-1, 4}, {0, 4, 8}, 4}},
       {"/units/0/range/1", {18446744073709551615u}},
       {"/units/0/end", {1e300, "soon"}},
+      {"/units/0/units", {0, -1, 4, 1.5}},
+      {"/units/0/run", {0, 1, 65537}},
       {"/contributors/0/part", {256, -1, 0.5}},
       {"/contributors/0/weight", {1e39, "1"}},
       {"/contributors/0/samples", {-1, 1e20}},
@@ -114,9 +121,11 @@ TEST(Timeline, IsOneJsonDocument) {
   const auto timeline = nlohmann::json::parse(out.str());
   std::size_t units = 0;
   for (const auto& event : timeline["traceEvents"]) {
-    if (event["name"] != "unit of round 7") continue;
+    const bool several = event["name"] == "units of round 7";
+    if (event["name"] != "unit of round 7" && !several) continue;
     ++units;
     EXPECT_EQ(event["ph"], "X");
+    EXPECT_EQ(several, event["tid"] == 1);
     if (event["tid"] == 1) {
       EXPECT_EQ(event["ts"], 1250000);
       EXPECT_EQ(event["dur"], 250000);

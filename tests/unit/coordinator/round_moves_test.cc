@@ -193,6 +193,18 @@ TEST_F(RoundMovesTest, UnitsMoveOnceTheirHolderHasGivenThemBack) {
   EXPECT_EQ(Sent<msg::Commit>(0)[0].samples, 8u);
 }
 
+TEST_F(RoundMovesTest, SealedRunsAreThoseOfTheUnits) {
+  for (const std::vector<std::uint64_t>& runs : std::vector<std::vector<std::uint64_t>>{
+           {3}, {5}, {4, 0}, {0, 4}, {5, std::numeric_limits<std::uint64_t>::max()}}) {
+    msg::Sealed wrong = SealedOf(PartIndex(0), 0, 4);
+    wrong.runs = runs;
+    EXPECT_FALSE(rounds_->On(At(0), wrong).ok()) << runs.front();
+  }
+  msg::Sealed right = SealedOf(PartIndex(0), 0, 4);
+  right.runs = {3, 1};
+  EXPECT_TRUE(rounds_->On(At(0), right).ok());
+}
+
 TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "coordinator/record/write_json.h"
 #include "tests/temp_folder.h"
 
 namespace lockstep::coordinator {
@@ -36,7 +37,7 @@ TEST(RunDirectory, AFullDiskLeavesWholeLinesAndNoGap) {
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   const auto path = folder / "run/rounds.jsonl";
   for (std::uint64_t round = 0; round < 3; ++round) {
-    ASSERT_TRUE(directory->AppendRound(Record(round)).ok());
+    ASSERT_TRUE(directory->AppendRound(RoundLine(Record(round))).ok());
   }
   const std::string good = TextOf(path);
   rlimit before{};
@@ -44,14 +45,14 @@ TEST(RunDirectory, AFullDiskLeavesWholeLinesAndNoGap) {
   auto* handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit full{good.size() + 10, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &full);
-  const Status failed = directory->AppendRound(Record(3));
+  const Status failed = directory->AppendRound(RoundLine(Record(3)));
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, HasSubstr("rounds.jsonl"));
   EXPECT_EQ(TextOf(path), good);
   // Round 3 has no line, so round 4 gets none, and no checkpoint may count that knows of them.
-  EXPECT_FALSE(directory->AppendRound(Record(4)).ok());
+  EXPECT_FALSE(directory->AppendRound(RoundLine(Record(4))).ok());
   EXPECT_FALSE(directory->Sync()().ok());
   EXPECT_EQ(TextOf(path), good);
 }
@@ -60,7 +61,7 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   const test::TempFolder folder;
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   for (std::uint64_t round = 0; round < 5; ++round) {
-    ASSERT_TRUE(directory->AppendRound(Record(round)).ok());
+    ASSERT_TRUE(directory->AppendRound(RoundLine(Record(round))).ok());
     EvaluationRecord evaluation;
     evaluation.round = RoundId(round);
     ASSERT_TRUE(directory->AppendEvaluation(evaluation).ok());

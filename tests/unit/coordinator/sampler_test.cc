@@ -26,6 +26,14 @@ TEST(Sampler, CutsARoundIntoUnits) {
   EXPECT_EQ(plan.units[3].index, UnitIndex(3));
 }
 
+TEST(Sampler, CutsTheNextRoundOtherwiseWhenItIsTold) {
+  Sampler sampler(100, 12, 4);
+  EXPECT_EQ(sampler.PlanRound().units.size(), 4u);
+  sampler.Settle({});
+  sampler.SetUnits(12);
+  EXPECT_EQ(sampler.PlanRound().units.size(), 12u);
+}
+
 TEST(Sampler, TheLastRoundsAreShorterAndTheNextEpochFollows) {
   Sampler sampler(7, 4, 2);
   sampler.Settle(RangesOf(sampler.PlanRound()));

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/core/coordinator.h"
+#include "coordinator/round/planner.h"
+#include "policies/registry.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -35,6 +37,32 @@ TEST(Start, WrongConfigsAreOneLine) {
   wrong.config.policy.name = "backup";
   wrong.config.policy.backup_workers = 4;
   EXPECT_THAT(ErrorOf(wrong), HasSubstr("backup.workers"));
+}
+
+TEST(Start, AsManyUnitsAsThePolicyHasUseFor) {
+  StartParameters start;
+  start.workers = 8;
+  start.config.job.global_batch = 1024;
+  const auto units = [&start](const std::string& name) {
+    start.config.policy.name = name;
+    const auto policy = policies::MakePolicy(start.config.policy, start.workers, nullptr);
+    LOCKSTEP_CHECK(policy.ok(), "{}", policy.error().message);
+    return UnitsPerRound(start, *policy);
+  };
+  for (const char* name : {"flexrr", "auto", "balance", "partial"}) EXPECT_EQ(units(name), 512u);
+  for (const char* name : {"full", "backup", "async"}) EXPECT_EQ(units(name), 32u) << name;
+  start.config.policy.local_steps = 16;
+  EXPECT_EQ(units("local"), 128u);
+  start.config.job.global_batch = 100;
+  EXPECT_EQ(units("auto"), 100u) << "a unit has a sample at least";
+  start.config.job.global_batch = 100000;
+  start.workers = 100;
+  EXPECT_EQ(units("auto"), 4096u);
+  start.workers = 2000;
+  EXPECT_EQ(units("auto"), 8000u);
+  start.config.job.units = 3000;
+  EXPECT_EQ(units("auto"), 3000u);
+  EXPECT_EQ(units("full"), 3000u);
 }
 
 TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {

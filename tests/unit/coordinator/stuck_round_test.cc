@@ -127,6 +127,22 @@ TEST_F(StuckRoundTest, ThatIsPublishedAndNotAppliedIsTriedAgainAFewTimes) {
   EXPECT_THAT(job_->leaving[0].reason, HasSubstr("nobody has applied round 0 for"));
 }
 
+TEST_F(StuckRoundTest, SumsOfTheAttemptBeforeAreNoneOfTheNext) {
+  Commit();
+  Publish(0);
+  EXPECT_GT(Wait<msg::FenceAttempt>(), 0);
+  Answer(0, false);
+  Answer(1, false);
+  const msg::Commit commit = *LastSent<msg::Commit>();
+  ASSERT_EQ(commit.attempt, Attempt(1));
+  for (const std::uint32_t attempt : {0u, 1u}) {
+    for (const OwnerShare& share : commit.owners.owners) {
+      Publish(share.owner.worker.value, attempt);
+    }
+    EXPECT_EQ(rounds_->committed()->publication().complete(), attempt == 1);
+  }
+}
+
 // The other one goes on without it.
 TEST_F(StuckRoundTest, AHolderThatDoesNotApplyWhatItHoldsIsOut) {
   Commit();

@@ -1,5 +1,6 @@
 #include "coordinator/http/requests.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,6 +25,8 @@ class HttpRequestsTest : public ::testing::Test {
   HttpRequests Make(bool with_secret) {
     HttpRequests::Handlers handlers;
     handlers.status = [] { return "{\"phase\": \"training\"}\n"; };
+    handlers.metrics = [] { return "lockstep_round 7\n"; };
+    handlers.rounds = [](std::int64_t after) { return fmt::format("[{}]", after); };
     handlers.ask = [this](Event event) -> Result<std::string> {
       events_.push_back(std::move(event));
       if (refuse_) return Error{ErrorCode::kInvalid, "no such \"policy\""};
@@ -71,6 +74,27 @@ TEST_F(HttpRequestsTest, ChangesBecomeEvents) {
   EXPECT_EQ(std::get<PolicyRequested>(events_.at(1)).name, "backup+none");
   EXPECT_EQ(requests.Answer(kNow, Post("/drain", "3\n")).status, 200u);
   EXPECT_EQ(std::get<DrainRequested>(events_.at(2)).worker, WorkerId(3));
+}
+
+TEST_F(HttpRequestsTest, WhoWatchesIsServed) {
+  HttpRequests requests = Make(true);
+  EXPECT_EQ(requests.Answer(kNow, Get("/metrics")).body, "lockstep_round 7\n");
+  EXPECT_THAT(requests.Answer(kNow, Get("/metrics")).type, HasSubstr("text/plain"));
+  EXPECT_EQ(requests.Answer(kNow, Get("/rounds")).body, "[-1]");
+  EXPECT_EQ(requests.Answer(kNow, Get("/rounds?after=17")).body, "[17]");
+  for (const char* wrong : {"/rounds?after=", "/rounds?after=x", "/rounds?after=1x", "/rounds?x=1",
+                            "/rounds?after=99999999999999999999", "/rounds?"}) {
+    EXPECT_EQ(requests.Answer(kNow, Get(wrong)).status, 400u) << wrong;
+  }
+  EXPECT_EQ(requests.Answer(kNow, Get("/roundsx")).status, 404u);
+  const HttpAnswer page = requests.Answer(kNow, Get("/"));
+  EXPECT_THAT(page.type, HasSubstr("text/html"));
+  EXPECT_THAT(page.security_policy, HasSubstr("default-src 'none'"));
+  // It asks nobody else for anything, and makes no markup of what workers say of themselves.
+  for (const char* never : {"src=", "@import", "innerHTML", "insertAdjacentHTML", "document.write"})
+    EXPECT_EQ(page.body.find(never), std::string::npos) << never;
+  for (const char* target : {"/", "/metrics", "/rounds"})
+    EXPECT_EQ(requests.Answer(kNow, Post(target, "")).status, 405u) << target;
 }
 
 TEST_F(HttpRequestsTest, WhatIsWrongIsSaid) {

@@ -195,6 +195,29 @@ class LaunchTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"worker 0    \| worker arguments: --id 0 --slowdown factor=2\n")
         self.assertRegex(done.stdout, r"worker 1    \| worker arguments: --id 1 --slowdown worker=1,factor=5 --slowdown factor=2\n")
 
+    def test_a_program_of_ones_own_takes_the_workers_place_and_says_what_the_job_is(self):
+        program = self.folder / "own.py"
+        program.write_text(textwrap.dedent("""
+            import os, socket, sys
+            env = os.environ
+            print("own:", *sys.argv[1:], env["LOCKSTEP_WORKER"], "of", env["LOCKSTEP_WORKERS"],
+                  repr(env["LOCKSTEP_SLOWDOWN"]), "threads", env["OMP_NUM_THREADS"], flush=True)
+            assert os.path.getsize(env["LOCKSTEP_SECRET_FILE"]) == 32
+            host, port = env["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
+            channel = socket.create_connection((host, int(port)))
+            channel.sendall((env["LOCKSTEP_WORKER"] + "\\n").encode())
+            channel.recv(1)
+            """))
+        ended = subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
+                                "--slowdown", "worker=1,factor=5", "--slowdown", "factor=2",
+                                "--", sys.executable, str(program), "--lr", "--n=3"],
+                               capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL,
+                               env={**os.environ, "OMP_NUM_THREADS": "7"})
+        self.assertEqual(ended.returncode, 0, ended)
+        self.assertRegex(ended.stdout, r"coordinator \| arguments: (?!.*--config ).*--config-from-workers")
+        self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' threads 7\n", ended.stdout)
+        self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' threads 7", ended.stdout)
+
     def test_the_coordinators_status_is_the_jobs(self):
         self.assertEqual(self.run_to_end(plan="exit3").returncode, 3)
         failed = self.run_to_end(plan="fail")

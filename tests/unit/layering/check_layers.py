@@ -43,6 +43,7 @@ ROOMS = {
     },
     "worker": {
         "": {"worker/runtime", "worker/memory", "worker/compute", "worker/models", "worker/data"},
+        "capi": {"worker/runtime"},
         "core": set(),
         "runtime": {"worker/core", "worker/memory", "worker/compute", "worker/optimizer"},
         "memory": {"worker/optimizer"},

@@ -71,6 +71,14 @@ TEST(JobOptions, EveryOptionRoundTripsExactly) {
   });
 }
 
+TEST(JobOptions, UnitsAreANumberOrAuto) {
+  EXPECT_THAT(ToIni(JobConfig{}), HasSubstr("units = auto"));
+  auto read = ParseJobConfig("[job]\nglobal_batch = 64\nunits = auto\n", "job.ini");
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->job.units, 0u);
+  EXPECT_THAT(ErrorOf("[job]\nunits = many\n"), HasSubstr("auto"));
+}
+
 TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));

@@ -41,6 +41,44 @@ TEST(CoordinatorOptions, ResumeReadsTheRunDirectorysConfig) {
   EXPECT_EQ(options->job.job.seed, 77u);
 }
 
+TEST(CoordinatorOptions, WhatWorkersHaveSaidHoldsWhenTheJobIsResumed) {
+  TempFolder folder;
+  folder.Write("config.ini", "[job]\nseed = 77\nrounds = 7\n");
+  const std::string config = folder.Write("job.ini", "[job]\nrounds = 5\n");
+  const Args args = {"--workers=2", "--run-dir=" + folder.path(), "--resume",
+                     "--config-from-workers", "--config=" + config};
+  const auto options = ParseCoordinatorOptions(args);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->job.job.seed, 77u);
+  EXPECT_EQ(options->job.job.rounds, 5u);
+}
+
+TEST(CoordinatorOptions, WhatWorkersSayHoldsWhereNobodyElseSays) {
+  TempFolder folder;
+  const std::string config = folder.Write("job.ini", "[job]\nrounds = 5\n");
+  const Args args = {"--workers=4", "--run-dir=x", "--config-from-workers",
+                     "--config",    config,        "--job.seed=8"};
+  // Not known yet: what they may change is not checked.
+  const auto before = ParseCoordinatorOptions(args);
+  ASSERT_TRUE(before.ok()) << before.error().message;
+  EXPECT_TRUE(before->config_from_workers);
+  const std::string said = "[job]\nseed = 1\nrounds = 7\nglobal_batch = 64\n[optimizer]\nlr = 2\n";
+  const auto options = ParseCoordinatorOptions(args, &said);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->job.job.seed, 8u);
+  EXPECT_EQ(options->job.job.rounds, 5u);
+  EXPECT_EQ(options->job.job.global_batch, 64u);
+  EXPECT_EQ(options->job.optimizer.lr, 2);
+  const auto error = [&](const std::string& settings) {
+    const auto wrong = ParseCoordinatorOptions(args, &settings);
+    return wrong.ok() ? "" : wrong.error().message;
+  };
+  EXPECT_THAT(error("[job]\nglobal_batch = 3\n"), HasSubstr("less than --workers 4"));
+  EXPECT_THAT(error("[job]\nunit = 3\n"), StartsWith("the workers' program:2: unknown key"));
+  EXPECT_THAT(error("[policy]\nname = plugin\nplugin = /tmp/rule.so\n"),
+              StartsWith("policy.plugin: the coordinator loads what its own"));
+}
+
 TEST(CoordinatorOptions, MistakesAreOneLine) {
   const auto error = [](const Args& args) {
     const auto options = ParseCoordinatorOptions(args);

@@ -24,8 +24,17 @@ std::vector<WorkerView> Members(std::initializer_list<int> unit_ms) {
 
 TEST(Balance, SharesFollowSpeed) {
   const std::vector<Duration> times = {milliseconds(10), milliseconds(20), milliseconds(40)};
-  EXPECT_THAT(SharesBySpeed(times, 28), ElementsAre(16, 8, 4));
-  EXPECT_THAT(SharesBySpeed(times, 2), ElementsAre(2, 0, 0));
+  EXPECT_THAT(SharesBySpeed(times, 0, 28), ElementsAre(16, 8, 4));
+  EXPECT_THAT(SharesBySpeed(times, 0, 2), ElementsAre(2, 0, 0));
+}
+
+// Twelve times slower: a single unit of it, with the cost of its run, takes longer than all.
+TEST(Balance, ARunsCostCountsForEachThatHasUnits) {
+  const std::vector<Duration> times = {milliseconds(1), milliseconds(12)};
+  EXPECT_THAT(SharesBySpeed(times, 0, 128), ElementsAre(119, 9));
+  EXPECT_THAT(SharesBySpeed(times, 12, 128), ElementsAre(128, 0));
+  EXPECT_EQ(LongestShare(times, 12, std::vector<std::uint32_t>{128, 0}), milliseconds(140));
+  EXPECT_EQ(LongestShare(times, 12, std::vector<std::uint32_t>{127, 1}), milliseconds(156));
 }
 
 TEST(Balance, EqualUntilAllAreMeasured) {

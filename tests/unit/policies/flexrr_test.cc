@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "policies/registry.h"
 #include "policies/work_none.h"
 #include "tests/unit/policies/round_model.h"
 
@@ -16,6 +17,42 @@ using ::testing::IsEmpty;
 
 std::unique_ptr<WorkRule> Rule(FlexrrOptions options = {}) {
   return MakeFlexrr(options, MakeWorkNone());
+}
+
+// As a job has it.
+TEST(Flexrr, SharesFollowDifferencesThatLast) {
+  PolicySection section;
+  section.name = "flexrr";
+  auto policy = MakePolicy(section, 4, nullptr);
+  ASSERT_TRUE(policy.ok());
+  RoundModel round(4, 16, milliseconds(10));
+  round.KnowUnitTimes();
+  round.worker(3).unit_time_mean = milliseconds(40);
+  const auto play = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) policy->work->OnCommitted(round.view());
+    return policy->work->Share(round.view().workers, 64);
+  };
+  EXPECT_THAT(play(7), ElementsAre(16, 16, 16, 16)) << "it may pass";
+  EXPECT_THAT(play(1), ElementsAre(20, 20, 20, 4));
+  round.KnowUnitTimes();
+  EXPECT_THAT(play(1), ElementsAre(16, 16, 16, 16));
+}
+
+// Who is given nothing is in no round, and stays as slow as it was.
+TEST(Flexrr, WhoIsTooSlowForASingleUnitIsNotForgotten) {
+  PolicySection section;
+  section.name = "flexrr";
+  auto policy = MakePolicy(section, 2, nullptr);
+  ASSERT_TRUE(policy.ok());
+  RoundModel round(2, 16, milliseconds(10));
+  round.KnowUnitTimes();
+  round.worker(1).unit_time_mean = milliseconds(1000);
+  for (int i = 0; i < 8; ++i) policy->work->OnCommitted(round.view());
+  EXPECT_THAT(policy->work->Share(round.view().workers, 32), ElementsAre(32, 0));
+  RoundView alone = round.view();
+  alone.workers = alone.workers.first(1);
+  for (int i = 0; i < 8; ++i) policy->work->OnCommitted(alone);
+  EXPECT_THAT(policy->work->Share(round.view().workers, 32), ElementsAre(32, 0));
 }
 
 TEST(Flexrr, MovesNothingAmongEqualWorkers) {

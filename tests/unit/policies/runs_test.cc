@@ -96,8 +96,8 @@ TEST(GuidedRuns, AWorkerThatIsSlowTakesShortOnesOfTheSameTime) {
   job.Round();
   const std::vector<RunLimit> limits = job.Limits();
   EXPECT_EQ(limits[0], RunLimit{}) << "the others are not late";
-  // An eighth of what a quarter of the speed makes in a round of 64 * 4 / 3.25 unit times.
-  EXPECT_EQ(limits[3], (RunLimit{2, true}));
+  // A 16th of what a quarter of the speed makes in a round of 64 * 4 / 3.25 unit times.
+  EXPECT_EQ(limits[3], (RunLimit{1, true}));
   job.SetFactor(3, 100);
   job.Round();
   EXPECT_EQ(job.Limits()[3].units, 1u);
@@ -217,6 +217,25 @@ TEST(Outlook, ARunIsExpectedToEndAsAWhole) {
   EXPECT_EQ(ExpectedEnd(worker, Time(1s) + 12 * kUnit, kUnit), Time(1s) + 28 * kUnit);
   EXPECT_DOUBLE_EQ(Progressed(worker, Time(1s) + 5 * kUnit, kUnit), 5.0 / 20);
   EXPECT_DOUBLE_EQ(Progressed(worker, Time(1s) + 12 * kUnit, kUnit), 7.9 / 20);
+}
+
+TEST(Outlook, EachRunCostsSomethingBesideItsUnits) {
+  WorkerView worker;
+  worker.units_given = 20;
+  worker.runs = {.units = 8};
+  worker.run_cost = 3.0;
+  worker.progressed_at = Time(1s);
+  EXPECT_EQ(RunTime(worker, 8, kUnit), 11 * kUnit);
+  EXPECT_EQ(QueueTime(worker, 20, kUnit), 29 * kUnit) << "8, 8 and 4";
+  EXPECT_EQ(QueueTime(worker, 0, kUnit), Duration{});
+  EXPECT_EQ(ExpectedEnd(worker, Time(1s) + 5 * kUnit, kUnit), Time(1s) + 29 * kUnit);
+  EXPECT_NEAR(Progressed(worker, Time(1s) + 11 * kUnit / 2, kUnit), 4.0 / 20, 1e-9);
+  worker.runs.guided = true;
+  EXPECT_EQ(QueueTime(worker, 16, kUnit), 31 * kUnit) << "8, 4, 2, 1 and 1";
+  worker.runs = {};
+  EXPECT_EQ(QueueTime(worker, 20, kUnit), 23 * kUnit);
+  worker.run_cost = -1.0;
+  EXPECT_EQ(QueueTime(worker, 20, kUnit), 20 * kUnit) << "noise";
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const std::atomic<bool> kYes{true};
 constexpr Duration kUnwoken = 20s;
 
 TEST(Pacer, WithoutFloorAndSlowdownItDoesNothing) {
-  Pacer pacer(0ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({0ms}, MonotonicNow(), WorkerId(0), 1);
   const Time now = MonotonicNow();
   EXPECT_EQ(pacer.Begin(RoundId(0), RunOf(0, 1), now), now);
   EXPECT_FALSE(pacer.Active());
@@ -40,7 +40,7 @@ TEST(Pacer, WithoutFloorAndSlowdownItDoesNothing) {
 }
 
 TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
-  Pacer pacer(3ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({3ms}, MonotonicNow(), WorkerId(0), 1);
   Time turned = MonotonicNow();
   Time begun = pacer.Begin(RoundId(4), RunOf(0, 1), turned);
   EXPECT_EQ(begun, turned);
@@ -63,7 +63,7 @@ TEST(Pacer, AUnitLastsItsFloorAndLatenessDoesNotAddUp) {
 }
 
 TEST(Pacer, ARunLastsAsLongAsItsUnitsOneAfterTheOther) {
-  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({1ms}, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("pattern=slow-worker,p=0.5,factor=9"));
   const std::vector<Unit> run = RunOf(0, 16);
   Time begun = pacer.Begin(RoundId(0), run, MonotonicNow());
@@ -87,8 +87,18 @@ TEST(Pacer, ARunLastsAsLongAsItsUnitsOneAfterTheOther) {
   EXPECT_GE(ended - begun, together);
 }
 
+TEST(Pacer, TheFloorMayBeInProportionToAUnitsSamples) {
+  Pacer pacer({.unit = 8ms, .unit_samples = 4}, MonotonicNow(), WorkerId(0), 1);
+  const std::vector<Unit> run = {{UnitIndex(0), {0, 1}}, {UnitIndex(1), {1, 4}}};
+  pacer.Begin(RoundId(0), run, MonotonicNow());
+  const std::vector<UnitTiming> units = pacer.Split(pacer.Pace(kNot, kNot));
+  ASSERT_EQ(units.size(), 2u);
+  EXPECT_EQ(Duration(units[0].end_ns - units[0].start_ns), 2ms);
+  EXPECT_GE(Duration(units[1].end_ns - units[1].start_ns), 6ms);
+}
+
 TEST(Pacer, WhatComputingTookIsSplitEvenly) {
-  Pacer pacer(0ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({0ms}, MonotonicNow(), WorkerId(0), 1);
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 4), MonotonicNow() - 8ms);
   const Time ended = pacer.Pace(kNot, kNot);
   const std::vector<UnitTiming> units = pacer.Split(ended);
@@ -101,7 +111,7 @@ TEST(Pacer, WhatComputingTookIsSplitEvenly) {
 }
 
 TEST(Pacer, SlowdownsCountFromTheJobsStart) {
-  Pacer pacer(1ms, MonotonicNow() - 100s, WorkerId(2), 4);
+  Pacer pacer({1ms}, MonotonicNow() - 100s, WorkerId(2), 4);
   pacer.SetSlowdowns(
       Specs("worker=2,factor=8,from=90s\nworker=1,factor=20000\nfactor=20000,from=1h"));
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
@@ -111,7 +121,7 @@ TEST(Pacer, SlowdownsCountFromTheJobsStart) {
 }
 
 TEST(Pacer, AClearedSlowdownLetsGoOfTheUnitUnderWay) {
-  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({1ms}, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("factor=20000"));
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] { pacer.SetSlowdowns({}); });
@@ -120,7 +130,7 @@ TEST(Pacer, AClearedSlowdownLetsGoOfTheUnitUnderWay) {
 }
 
 TEST(Pacer, CancellingEndsASleep) {
-  Pacer pacer(kUnwoken, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({kUnwoken}, MonotonicNow(), WorkerId(0), 1);
   std::atomic<bool> cancelled{false};
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] {
@@ -136,7 +146,7 @@ TEST(Pacer, AVoidUnitHoldsTheWorkerThroughItsStall) {
                             "pattern=pause,every=1h,length=40ms,worker=0"}) {
     SCOPED_TRACE(stall);
     const Time start = MonotonicNow();
-    Pacer pacer(1ms, start, WorkerId(0), 1);
+    Pacer pacer({1ms}, start, WorkerId(0), 1);
     pacer.SetSlowdowns(Specs(std::string(stall) + "\nfactor=20000"));
     const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), start);
     const Duration took = pacer.Pace(kYes, kNot) - begun;
@@ -146,7 +156,7 @@ TEST(Pacer, AVoidUnitHoldsTheWorkerThroughItsStall) {
 }
 
 TEST(Pacer, AClearedSlowdownLetsGoOfAStall) {
-  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({1ms}, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("pattern=slow-worker,p=1,delay=20s"));
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());
   std::thread other([&] { pacer.SetSlowdowns({}); });
@@ -155,7 +165,7 @@ TEST(Pacer, AClearedSlowdownLetsGoOfAStall) {
 }
 
 TEST(Pacer, TheEndOfTheJobEndsAStall) {
-  Pacer pacer(1ms, MonotonicNow(), WorkerId(0), 1);
+  Pacer pacer({1ms}, MonotonicNow(), WorkerId(0), 1);
   pacer.SetSlowdowns(Specs("pattern=pause,every=3h,length=20s,worker=0"));
   std::atomic<bool> ended{false};
   const Time begun = pacer.Begin(RoundId(0), RunOf(0, 1), MonotonicNow());

@@ -18,8 +18,8 @@ inline const MemberId kPeer{WorkerId(1), Incarnation(1)};
 class MachineTest : public ::testing::Test {
  protected:
   // Of one bucket, unless it is said.
-  explicit MachineTest(std::uint64_t bucket_floats = 4096)
-      : machine_(Config(), Layout({{0, 4096}}, 4 * bucket_floats)) {}
+  explicit MachineTest(std::uint64_t bucket_floats = 4096, const MachineConfig& config = Config())
+      : machine_(config, Layout({{0, 4096}}, 4 * bucket_floats)) {}
 
   static MachineConfig Config() {
     MachineConfig config;

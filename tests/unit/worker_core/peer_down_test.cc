@@ -35,6 +35,7 @@ class PeerDownTest : public MachineTest {
     sums.attempt = Attempt(1);
     sums.map_version = 1;
     sums.generation = 1;
+    sums.whole = true;
     Says(sums);
   }
   action::Fetch UnderWay() {

@@ -9,25 +9,36 @@ const MemberId kOther{WorkerId(2), Incarnation(1)};
 
 class StandInTest : public MachineTest {
  protected:
-  // Three owners; the committed part is the peer's. What this worker needs of it has come, and its
-  // own shard is published.
-  void Commit() {
+  StandInTest() = default;
+  explicit StandInTest(const MachineConfig& config) : MachineTest(4096, config) {}
+
+  // Two peers, and no units of its own.
+  void Start() {
     Do(event::PeerUp{kPeer, "test"});
     Do(event::PeerUp{kOther, "test"});
     Plan plan = MakePlan(0, 0);
     plan.owners = Owners();
     plan.members = Members();
     Tell(msg::Start{StateSource::kSeed, plan, 0});
+  }
+  // Three owners; the committed part is the peer's. What this worker needs of it has come, and its
+  // own shard is published.
+  void Commit() {
+    Start();
     Says(kPeer, PartReady{RoundId(0), PartIndex(0), 1, 0, 1, true, Attempt(0), {}});
     EndFetch(kPeer, BufferKind::kStaging, Shard(kSelf));
+    Tell(TheCommit());
+    EndReduction();
+    ASSERT_TRUE(Told<msg::Published>());
+    EXPECT_FALSE(Told<msg::Published>()->stands_in_for);
+  }
+  // Of the peer's part, which all three sum.
+  static msg::Commit TheCommit() {
     msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
     commit.owners = Owners();
     commit.members = Members();
     commit.next.reset();
-    Tell(commit);
-    EndReduction();
-    ASSERT_TRUE(Told<msg::Published>());
-    EXPECT_FALSE(Told<msg::Published>()->stands_in_for);
+    return commit;
   }
   static OwnerMap Owners() { return {1, {{kSelf, 1}, {kPeer, 1}, {kOther, 1}}}; }
   static std::vector<MemberId> Members() { return {kSelf, kPeer, kOther}; }
@@ -154,17 +165,8 @@ TEST_F(StandInTest, WhoStandsInMayBeHeardBeforeTheCoordinator) {
 }
 
 TEST_F(StandInTest, WhoWasLateTakesItsOwnShardFromWhoStandsIn) {
-  Do(event::PeerUp{kPeer, "test"});
-  Do(event::PeerUp{kOther, "test"});
-  Plan plan = MakePlan(0, 0);
-  plan.owners = Owners();
-  plan.members = Members();
-  Tell(msg::Start{StateSource::kSeed, plan, 0});
-  msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
-  commit.owners = Owners();
-  commit.members = Members();
-  commit.next.reset();
-  Tell(commit);
+  Start();
+  Tell(TheCommit());
   Hedge(kSelf, kPeer);
   Says(kPeer, Sums(kSelf.worker));
   EndFetch(kPeer, BufferKind::kSum, Shard(kSelf));
@@ -203,13 +205,115 @@ TEST_F(StandInTest, AHolderIsTakenFromAlone) {
   Hedge(kOther, kSelf);
   const auto part = All<action::Fetch>();
   ASSERT_EQ(part.size(), 1u);
+  Tell(msg::TakeSums{TheCommit(), kPeer});
+  Do(event::FetchDone{part[0].fetch, FetchStatus::kOk});
+  EXPECT_FALSE(Reduces());
+}
+
+// What the owner has sent here may be all that anybody has of it.
+TEST_F(StandInTest, WhoHasTheShardAlreadyPublishesIt) {
+  Commit();
+  Says(kOther, Sums());
+  EndFetch(kOther, BufferKind::kSum, Shard(kOther));
+  EXPECT_FALSE(Told<msg::Published>());
+  Hedge(kOther, kSelf);
+  EXPECT_FALSE(Fetches());
+  EXPECT_FALSE(Reduces());
+  ASSERT_TRUE(Told<msg::Published>());
+  EXPECT_EQ(Told<msg::Published>()->stands_in_for, kOther.worker);
+  ASSERT_TRUE(Said<SumReady>());
+  EXPECT_EQ(Said<SumReady>()->stands_in_for, kOther.worker);
+}
+
+// The holder's own shard comes of itself. It was asked for all of them.
+TEST_F(StandInTest, AHoldersOwnShardIsNotItsAnswer) {
+  Commit();
   msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
   commit.owners = Owners();
   commit.members = Members();
   commit.next.reset();
   Tell(msg::TakeSums{commit, kPeer});
-  Do(event::FetchDone{part[0].fetch, FetchStatus::kOk});
-  EXPECT_FALSE(Reduces());
+  ASSERT_TRUE(Said<SumWant>());
+  Says(kPeer, Sums());
+  EXPECT_FALSE(Fetches());
+  SumReady all = Sums();
+  all.whole = true;
+  Says(kPeer, all);
+  EXPECT_TRUE(Fetches());
+}
+
+// A shard that comes in two pieces.
+class StandInPiecesTest : public StandInTest {
+ protected:
+  StandInPiecesTest() : StandInTest(InPieces()) {}
+  static MachineConfig InPieces() {
+    MachineConfig config = Config();
+    config.piece_bytes = 4096;
+    return config;
+  }
+  // All that is under way from there ends.
+  void EndFetches(const MemberId& from, FetchStatus status) {
+    for (const auto& fetch : fetches_) {
+      if (fetch.peer == from) Do(event::FetchDone{fetch.fetch, status});
+    }
+    std::erase_if(fetches_, [&](const action::Fetch& fetch) { return fetch.peer == from; });
+  }
+  void Commit() {
+    Start();
+    Tell(TheCommit());
+    Says(kOther, Sums());
+    fetches_ = All<action::Fetch>();
+    ASSERT_EQ(fetches_.size(), 2u);
+  }
+  // The parts of which this worker would make the owner's shard come, too.
+  void PartsCome() {
+    Says(kPeer, PartReady{RoundId(0), PartIndex(0), 1, 0, 1, true, Attempt(0), {}});
+    for (auto pieces = All<action::Fetch>(); !pieces.empty(); pieces = All<action::Fetch>()) {
+      std::vector<action::Fetch> more;
+      for (const auto& fetch : pieces) {
+        EXPECT_EQ(fetch.peer, kPeer);
+        Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
+        for (const auto& reduce : All<action::Reduce>()) reduced_.push_back(reduce.slices);
+        for (const auto& next : All<action::Fetch>()) more.push_back(next);
+      }
+      actions_.clear();
+      for (const auto& next : more) actions_.push_back(next);
+    }
+  }
+
+  std::vector<action::Fetch> fetches_;
+  std::vector<std::vector<Slice>> reduced_;
+};
+
+// Its half may be on its way to others, so it is not written over; the round is lost with its
+// owner.
+TEST_F(StandInPiecesTest, WhoHasHalfOfTheShardDoesNotMakeIt) {
+  Commit();
+  Do(event::FetchDone{fetches_[0].fetch, FetchStatus::kOk});
+  fetches_.erase(fetches_.begin());
+  Do(event::PeerDown{kOther, "connection reset"});
+  Hedge(kOther, kSelf);
+  EndFetches(kOther, FetchStatus::kPeerDown);
+  PartsCome();
+  for (const auto& slices : reduced_) {
+    for (const Slice& slice : slices) EXPECT_NE(slice.range, Shard(kOther));
+  }
+}
+
+// The connection is reported to have ended before what was asked over it.
+TEST_F(StandInPiecesTest, WhatWasAskedOfTheOwnerIsWaitedForBeforeItIsMade) {
+  Commit();
+  Do(event::PeerDown{kOther, "connection reset"});
+  Hedge(kOther, kSelf);
+  PartsCome();
+  for (const auto& slices : reduced_) {
+    for (const Slice& slice : slices) EXPECT_NE(slice.range, Shard(kOther));
+  }
+  EndFetches(kOther, FetchStatus::kPeerDown);
+  const auto reductions = All<action::Reduce>();
+  ASSERT_EQ(reductions.size(), 1u);
+  ASSERT_EQ(reductions[0].slices.size(), 1u);
+  EXPECT_EQ(reductions[0].slices[0].range, Shard(kOther));
 }
 
 TEST_F(StandInTest, NobodyStandsInForWhoOwnsNothing) {

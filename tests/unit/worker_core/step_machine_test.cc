@@ -18,6 +18,8 @@ TEST_F(StepMachineTest, FormationIsReportedWhenAllIsSettled) {
   ASSERT_EQ(All<action::ConnectPeer>().size(), 1u);
   EXPECT_FALSE(Told<msg::Reached>());
   Do(event::PeerUp{kPeer, "tcp"});
+  EXPECT_FALSE(Told<msg::Reached>());  // what it says may be lost on the way
+  PeerSays(MapState{false});
   const auto reached = Told<msg::Reached>();
   ASSERT_TRUE(reached);
   EXPECT_EQ(reached->formation, 3u);
@@ -31,9 +33,11 @@ TEST_F(StepMachineTest, TwoFormationsAtATimeAreBothAnswered) {
   Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   Tell(msg::Form{2, "tcp", {}, {{other, "b", "", ""}}});
   Do(event::PeerUp{kPeer, "tcp"});
+  PeerSays(MapState{false});
   ASSERT_TRUE(Told<msg::Reached>());
   EXPECT_EQ(Told<msg::Reached>()->formation, 1u);
   Do(event::PeerUp{other, "tcp"});
+  Do(event::FromPeer{other, EncodePeerMessage(MapState{false})});
   ASSERT_TRUE(Told<msg::Reached>());
   EXPECT_EQ(Told<msg::Reached>()->formation, 2u);
 }
@@ -47,9 +51,61 @@ TEST_F(StepMachineTest, WhoDoesNotComeIsNotReached) {
   EXPECT_FALSE(Told<msg::Reached>()->peers[0].reached);
 }
 
+TEST_F(StepMachineTest, WhoIsConnectedAndNotHeardIsNotReached) {
+  Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
+  now_ = All<action::SetTimer>().at(0).at;
+  Do(event::PeerUp{kPeer, "tcp"});
+  Do(event::TimerDue{});
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_FALSE(Told<msg::Reached>()->peers[0].reached);
+  EXPECT_EQ(Told<msg::Reached>()->peers[0].error, "nothing was heard from it in time");
+  EXPECT_EQ(All<action::ClosePeer>().size(), 1u);
+}
+
+class MappingTest : public MachineTest {
+ protected:
+  MappingTest() : MachineTest(4096, Mapping()) {}
+  static MachineConfig Mapping() {
+    MachineConfig config = Config();
+    config.mapping = true;
+    config.host_id = "host";
+    return config;
+  }
+  void Meet() {
+    Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "arena", "host"}}});
+    Do(event::PeerUp{kPeer, "tcp"});
+    EXPECT_EQ(All<action::MapPeer>().size(), 1u);
+  }
+};
+
+TEST_F(MappingTest, WhoCannotBeMappedIsReachedOverTheTransportAndTheLogSaysWhy) {
+  Meet();
+  Do(event::PeerMapped{kPeer, false, "its arena takes no more connections"});
+  ASSERT_EQ(All<action::Log>().size(), 1u);
+  EXPECT_NE(All<action::Log>()[0].line.find("not mapped: its arena takes no more connections"),
+            std::string::npos)
+      << All<action::Log>()[0].line;
+  EXPECT_EQ(Said<MapState>(), MapState{false});
+  PeerSays(MapState{true});
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_TRUE(Told<msg::Reached>()->peers[0].reached);
+  EXPECT_FALSE(Told<msg::Reached>()->peers[0].mapped);
+  EXPECT_EQ(Told<msg::Reached>()->peers[0].path, "tcp");
+}
+
+TEST_F(MappingTest, OnlyThoseWhoMapEachOtherAreMapped) {
+  Meet();
+  Do(event::PeerMapped{kPeer, true, ""});
+  EXPECT_FALSE(Told<msg::Reached>());
+  PeerSays(MapState{true});
+  ASSERT_TRUE(Told<msg::Reached>());
+  EXPECT_TRUE(Told<msg::Reached>()->peers[0].mapped);
+}
+
 TEST_F(StepMachineTest, WhoIsLostBeforeTheStartIsUnreachable) {
   Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   Do(event::PeerUp{kPeer, "tcp"});
+  PeerSays(MapState{false});
   ASSERT_TRUE(Told<msg::Reached>());
   Do(event::PeerDown{kPeer, "connection reset"});
   ASSERT_TRUE(Told<msg::Unreachable>());

@@ -1,12 +1,15 @@
 #include "worker/runtime/data_plane.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "worker/optimizer/optimizer.h"
@@ -105,9 +108,46 @@ class Plane {
   std::unique_ptr<DataPlane> plane_;
 };
 
+// Waits for lines of the log, which it takes for itself while it lives.
+class LogWatch {
+ public:
+  LogWatch() : sink_(std::make_shared<Sink>()), before_(spdlog::default_logger()) {
+    auto logger = std::make_shared<spdlog::logger>("watched", sink_);
+    logger->set_level(spdlog::level::debug);
+    spdlog::set_default_logger(std::move(logger));
+  }
+  ~LogWatch() { spdlog::set_default_logger(before_); }
+  LogWatch(const LogWatch&) = delete;
+  LogWatch& operator=(const LogWatch&) = delete;
+
+  bool WaitFor(const std::string& line) { return sink_->WaitFor(line); }
+
+ private:
+  class Sink final : public spdlog::sinks::base_sink<std::mutex> {
+   public:
+    bool WaitFor(const std::string& line) {
+      std::unique_lock lock(mutex_);
+      return more_.wait_for(lock, std::chrono::seconds(90),
+                            [&] { return lines_.find('\n' + line + '\n') != std::string::npos; });
+    }
+
+   private:
+    void sink_it_(const spdlog::details::log_msg& message) override {
+      lines_.append(message.payload.data(), message.payload.size()).push_back('\n');
+      more_.notify_all();
+    }
+    void flush_() override {}
+    std::string lines_ = "\n";
+    std::condition_variable_any more_;
+  };
+  std::shared_ptr<Sink> sink_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
 // The machine begins on the first transport. The peer has its Form earlier and is connected over
 // another one, and measured, before the machine goes there.
 TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
+  LogWatch log;
   Plane early(0, "", {}, false, /*with_ucx=*/true);
   Plane late(1, "", {}, false, /*with_ucx=*/true);
 #ifdef LOCKSTEP_HAVE_UCX
@@ -118,9 +158,8 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
   const msg::Form to_early{
       .formation = 1, .transport = "tcp", .connect_to = {late.InfoFor("tcp")}, .expect = {}};
   (*early).Post(event::FromCoordinator{to_early});
-  const auto first = early.WaitForReached();
-  ASSERT_TRUE(first && first->peers.size() == 1);
-  EXPECT_TRUE(first->peers.front().reached) << first->peers.front().error;
+  ASSERT_TRUE(log.WaitFor("worker 1 is connected over tcp, the path is measured"));
+  ASSERT_TRUE(log.WaitFor("worker 0 is connected over tcp, the path is measured"));
 
   const msg::Form to_late{
       .formation = 1, .transport = "tcp", .connect_to = {}, .expect = {early.InfoFor("tcp")}};
@@ -129,6 +168,9 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
   ASSERT_TRUE(second && second->peers.size() == 1);
   EXPECT_TRUE(second->peers.front().reached) << second->peers.front().error;
   EXPECT_EQ(second->peers.front().path, "tcp");
+  const auto first = early.WaitForReached();
+  ASSERT_TRUE(first && first->peers.size() == 1);
+  EXPECT_TRUE(first->peers.front().reached) << first->peers.front().error;
 }
 
 // Two that reach each other over TCP; both have their Form.

@@ -1,0 +1,360 @@
+#include "coordinator/http/live_page.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Colours that are told apart by who sees no red, green or blue; what differs by colour differs by
+// text or hatching as well.
+constexpr std::string_view kPage = R"page(<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Lockstep</title>
+<style>
+:root { --back: #fbfbfa; --card: #fff; --text: #1c2126; --soft: #5b6570; --line: #dcdfe3;
+        --own: #0072b2; --moved: #e69f00; --wait: #d55e00; --exchange: #7a8794; --good: #00775a; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #14181c; --card: #1d2328; --text: #e8ebee; --soft: #9ba6b1; --line: #343c44;
+          --own: #56b4e9; --moved: #f0b93a; --wait: #ff8a3d; --exchange: #8f9ba7; --good: #35c79b; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem 1.25rem 2rem; max-width: 1200px; background: var(--back);
+       color: var(--text); font: 14px/1.45 system-ui, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.25rem; margin: 0; display: inline-block; }
+h2 { font-size: .95rem; margin: 0 0 .5rem; font-weight: 600; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+        padding: .8rem 1rem; margin-top: .8rem; overflow-x: auto; }
+.figures { display: flex; flex-wrap: wrap; gap: .4rem 1.8rem; margin-top: .7rem; }
+.figures div { min-width: 5rem; }
+.figures b { display: block; font-size: 1.15rem; font-variant-numeric: tabular-nums; }
+.figures span, .legend, footer, .soft { color: var(--soft); font-size: .85rem; }
+#phase { margin-left: .6rem; padding: .1rem .5rem; border: 1px solid var(--line);
+         border-radius: 1rem; font-size: .85rem; }
+#waiting { border-left: 5px solid var(--good); }
+#waiting.waits { border-left-color: var(--wait); }
+#lost { display: none; border-left: 5px solid var(--wait); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); font-size: .8rem; }
+th, td { padding: .18rem .7rem .18rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
+td.number, th.number { text-align: right; }
+td.long { white-space: normal; min-width: 18rem; }
+tr.slow td.score { color: var(--wait); font-weight: 700; }
+tr.away { color: var(--soft); }
+progress { width: 5rem; height: .7rem; vertical-align: middle; accent-color: var(--own); }
+svg { display: block; width: 100%; }
+svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+.legend i { display: inline-block; width: 1rem; height: .7rem; margin: 0 .3rem 0 .9rem;
+            vertical-align: -1px; }
+code { font-size: .85rem; }
+a { color: var(--own); }
+</style>
+</head>
+<body>
+<header><h1>Lockstep</h1><span id="phase">asking</span></header>
+<div class="card" id="lost">The coordinator does not answer any more: it has ended, or is not reached.
+What is below is the last that it said.</div>
+<section class="figures" id="figures"></section>
+<section class="card" id="waiting"></section>
+<section class="card"><h2>Rounds</h2><svg id="rounds" height="130" role="img"
+  aria-label="time of each of the last rounds"></svg>
+<div class="legend"><i style="background:var(--own)"></i>until half of the contributors were ready
+<i id="wait-key"></i>waiting for the others, up to the commit
+<i style="background:var(--exchange)"></i>exchange, until all had applied it</div></section>
+<section class="card"><h2>Who computed what</h2><svg id="gantt" role="img"
+  aria-label="units of the last rounds, by worker"></svg>
+<div class="legend"><i style="background:var(--own)"></i>units, as planned
+<i id="moved-key"></i>units that were another worker's
+<i style="border-left:2px solid var(--text);width:.2rem"></i>ready
+<i style="border-left:2px dashed var(--soft);width:.2rem"></i>commit</div></section>
+<section class="card"><h2>Workers</h2><table><thead id="workers-head"></thead><tbody id="workers"></tbody></table>
+<div class="soft" id="more-workers"></div></section>
+<section class="card"><h2>Last rounds</h2><table><thead id="last-head"></thead><tbody id="last"></tbody></table></section>
+<footer><p>A page cannot change the job. From a terminal:
+<code>tools/ctl --http <span id="here"></span> policy NAME | slowdown SPEC | drain WORKER</code></p>
+<p>The same for programs: <a href="/status">/status</a>, <a href="/rounds">/rounds</a>,
+<a href="/metrics">/metrics</a></p></footer>
+<script>
+"use strict";
+const byId = (id) => document.getElementById(id);
+const svgNamespace = "http://www.w3.org/2000/svg";
+const kept = 120, drawn = 8, mostRows = 48;
+const rounds = new Map();
+let answered = 0, last = 0;
+
+function element(parent, tag, text, attributes) {
+  const made = document.createElement(tag);
+  if (text !== undefined && text !== null) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
+  parent.appendChild(made);
+  return made;
+}
+function shape(parent, tag, attributes, title) {
+  const made = document.createElementNS(svgNamespace, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (title) {
+    const tip = document.createElementNS(svgNamespace, "title");
+    tip.textContent = title;
+    made.appendChild(tip);
+  }
+  parent.appendChild(made);
+  return made;
+}
+function label(parent, x, y, text, anchor) {
+  shape(parent, "text", {x: x, y: y, "text-anchor": anchor || "start"}).textContent = text;
+}
+// What is not colour alone: hatched.
+function hatch(svg, name, colour) {
+  const definitions = shape(svg, "defs", {});
+  const pattern = shape(definitions, "pattern", {id: name, width: 6, height: 6,
+    patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)"});
+  shape(pattern, "rect", {width: 6, height: 6, fill: colour, "fill-opacity": .35});
+  shape(pattern, "rect", {width: 3, height: 6, fill: colour});
+  return "url(#" + name + ")";
+}
+for (const [id, colour] of [["wait-key", "--wait"], ["moved-key", "--moved"]]) {
+  byId(id).style.background = "repeating-linear-gradient(45deg, var(" + colour + ") 0 3px, transparent 3px 6px)";
+}
+function seconds(value) {
+  if (value === null || value === undefined) return "";
+  if (value >= 60) return (value / 60).toFixed(1) + " min";
+  if (value >= 1) return value.toFixed(2) + " s";
+  return (value * 1000).toFixed(value >= 0.1 ? 0 : 1) + " ms";
+}
+function count(value) {
+  return value >= 1e6 ? (value / 1e6).toFixed(2) + " M" : value >= 1e4 ? (value / 1e3).toFixed(1) + " k"
+    : String(Math.round(value));
+}
+function median(values) {
+  const sorted = values.filter((v) => v > 0).sort((a, b) => a - b);
+  return sorted.length ? sorted[sorted.length >> 1] : 0;
+}
+
+function drawFigures(status) {
+  byId("phase").textContent = status.phase;
+  const live = status.members.filter((m) => m.state === "live").length;
+  const figures = [["epoch", status.epoch], ["round", status.round],
+    ["workers", live + " of " + status.members.length], ["samples/s", count(status.samples_per_second)],
+    ["loss", status.loss === null ? "-" : status.loss.toPrecision(4)],
+    ["test accuracy", status.test_accuracy === null ? "-" : (100 * status.test_accuracy).toFixed(2) + " %"],
+    ["in the last commit", status.contributors + (status.excluded ? ", " + status.excluded + " not" : "")],
+    ["policy", status.policy], ["transport", status.transport || "-"], ["time", seconds(status.seconds)]];
+  const into = byId("figures");
+  into.replaceChildren();
+  for (const [name, value] of figures) {
+    const box = element(into, "div");
+    element(box, "b", value);
+    element(box, "span", name);
+  }
+  const waiting = byId("waiting");
+  waiting.replaceChildren();
+  waiting.classList.toggle("waits", status.waiting_for !== "");
+  const text = status.waiting_for || "nobody is waited for";
+  element(waiting, "b", text[0].toUpperCase() + text.slice(1));
+  if (status.reason) element(waiting, "div", "the last round closed: " + status.reason, {class: "soft"});
+  if (status.emulated) {
+    element(waiting, "div", "Times are emulated: " + (status.slowdowns.join("; ") || "units take at least " +
+      seconds(status.unit_time_seconds)), {class: "soft"});
+  }
+}
+
+function lastRounds(n) {
+  return [...rounds.values()].sort((a, b) => a.round - b.round).slice(-n);
+}
+
+function drawRounds() {
+  const svg = byId("rounds"), width = svg.clientWidth || 1000, height = 130, base = height - 16;
+  svg.setAttribute("viewBox", "0 0 " + width + " " + height);
+  svg.replaceChildren();
+  const waitFill = hatch(svg, "waits", "var(--wait)");
+  const shown = lastRounds(kept);
+  if (!shown.length) return label(svg, 4, 20, "no round is closed yet");
+  const parts = shown.map((r) => {
+    const ready = Object.values(r.times.ready).sort((a, b) => a - b);
+    const half = Math.min(Math.max(ready[ready.length >> 1] || r.times.commit, r.times.start), r.times.commit);
+    return {own: half - r.times.start, wait: r.times.commit - half,
+            exchange: Math.max((r.times.applied || r.times.commit) - r.times.commit, 0)};
+  });
+  const most = Math.max(...parts.map((p) => p.own + p.wait + p.exchange), 1e-6);
+  const left = 52, step = (width - left) / kept, bar = Math.max(step - 1.5, 1);
+  for (const share of [0.5, 1]) {
+    const y = base - share * (base - 8);
+    shape(svg, "line", {x1: left, x2: width, y1: y, y2: y, stroke: "var(--line)"});
+    label(svg, left - 6, y + 4, seconds(most * share), "end");
+  }
+  shown.forEach((r, i) => {
+    const x = left + i * step, p = parts[i];
+    const tip = "round " + r.round + ": " + seconds(p.own + p.wait) + " to the commit, " +
+      seconds(p.exchange) + " exchange; " + r.reason;
+    let y = base;
+    for (const [value, fill] of [[p.own, "var(--own)"], [p.wait, waitFill], [p.exchange, "var(--exchange)"]]) {
+      const tall = value / most * (base - 8);
+      y -= tall;
+      shape(svg, "rect", {x: x, y: y, width: bar, height: Math.max(tall, 0), fill: fill}, tip);
+    }
+  });
+  label(svg, left, height - 3, "round " + shown[0].round);
+  label(svg, left + shown.length * step, height - 3, shown.length > 12 ? String(shown[shown.length - 1].round) : "", "end");
+}
+
+function drawUnits(status) {
+  const svg = byId("gantt"), width = svg.clientWidth || 1000, shown = lastRounds(drawn);
+  svg.replaceChildren();
+  if (!shown.length) {
+    svg.setAttribute("height", 30);
+    return label(svg, 4, 20, "no round is closed yet");
+  }
+  const there = new Set(shown.flatMap((r) => r.units.map((u) => u.worker)));
+  const rows = status.members.map((m) => m.worker).filter((w) => there.has(w)).slice(0, mostRows);
+  const row = new Map(rows.map((w, i) => [w, i]));
+  const tall = rows.length > 16 ? 12 : 20, left = 80, top = 16, height = top + rows.length * tall + 16;
+  svg.setAttribute("height", height);
+  svg.setAttribute("viewBox", "0 0 " + width + " " + height);
+  const movedFill = hatch(svg, "moves", "var(--moved)");
+  const from = Math.min(...shown.map((r) => Math.min(r.times.start, ...r.units.map((u) => u.start))));
+  const to = Math.max(...shown.map((r) => Math.max(r.times.commit, ...r.units.map((u) => u.end))));
+  const at = (time) => left + (time - from) / Math.max(to - from, 1e-9) * (width - left - 4);
+  rows.forEach((worker, i) => {
+    const y = top + i * tall;
+    shape(svg, "line", {x1: left, x2: width, y1: y + tall, y2: y + tall, stroke: "var(--line)"});
+    label(svg, left - 8, y + tall - tall / 4, "worker " + worker, "end");
+  });
+  let before = -100;
+  for (const r of shown) {
+    const moved = (u) => r.moved.some((m) => m.to === u.worker && m.range[0] <= u.range[0] && u.range[1] <= m.range[1]);
+    for (const u of r.units) {
+      if (!row.has(u.worker)) continue;
+      const other = moved(u);
+      shape(svg, "rect", {x: at(u.start), y: top + row.get(u.worker) * tall + 2, height: tall - 4,
+        width: Math.max(at(u.end) - at(u.start) - 0.6, 0.6), fill: other ? movedFill : "var(--own)"},
+        "worker " + u.worker + ", round " + r.round + ": samples " + u.range[0] + " to " + u.range[1] + ", " +
+        (u.units || 1) + " of a run of " + (u.run || 1) + " units, " + seconds(u.end - u.start) +
+        (other ? "; it was another worker's" : ""));
+    }
+    for (const [worker, time] of Object.entries(r.times.ready)) {
+      if (!row.has(Number(worker))) continue;
+      const y = top + row.get(Number(worker)) * tall;
+      shape(svg, "line", {x1: at(time), x2: at(time), y1: y + 1, y2: y + tall - 1, stroke: "var(--text)",
+        "stroke-width": 2}, "worker " + worker + " is ready with round " + r.round);
+    }
+    const x = at(r.times.commit);
+    shape(svg, "line", {x1: x, x2: x, y1: top, y2: height - 14, stroke: "var(--soft)", "stroke-dasharray": "4 3"},
+      "commit of round " + r.round);
+    if (x - before > 60) {
+      label(svg, x, 11, "round " + r.round, "end");
+      before = x;
+    }
+  }
+  label(svg, left, height - 3, seconds(to - from) + " in all" +
+    (there.size > rows.length ? "; the first " + rows.length + " of " + there.size + " workers" : ""));
+}
+
+function drawWorkers(status) {
+  const usual = median(status.members.filter((m) => m.state === "live").map((m) => m.unit_seconds));
+  const head = byId("workers-head");
+  if (!head.firstChild) {
+    const line = element(head, "tr");
+    for (const [name, kind] of [["worker", ""], ["state", ""], ["units of this round", ""], ["time of a unit", "number"],
+        ["of the median", "number"], ["rounds in", "number"], ["not in", "number"], ["held others up", "number"],
+        ["processes", "number"], ["host", ""], ["device", ""]]) {
+      element(line, "th", name, {class: kind});
+    }
+  }
+  const body = byId("workers");
+  body.replaceChildren();
+  const rows = [...status.members].sort((a, b) => status.members.length > mostRows
+    ? b.held_up_seconds - a.held_up_seconds || a.worker - b.worker : a.worker - b.worker).slice(0, mostRows);
+  for (const m of rows) {
+    const score = usual && m.unit_seconds ? m.unit_seconds / usual : 0;
+    const line = element(body, "tr", null, {class: m.state !== "live" ? "away" : score >= 1.5 ? "slow" : ""});
+    element(line, "td", m.worker);
+    const notes = [m.owner ? "owner" : "", m.draining ? "drains" : "",
+      m.silent_seconds > 2 && m.state !== "lost" ? "silent for " + seconds(m.silent_seconds) : ""].filter(Boolean);
+    element(line, "td", m.state + (notes.length ? " (" + notes.join(", ") + ")" : ""));
+    const units = element(line, "td");
+    element(units, "progress", null, {max: Math.max(m.units_given, 1), value: m.units_done});
+    element(units, "span", " " + m.units_done + " of " + m.units_given);
+    element(line, "td", seconds(m.unit_seconds), {class: "number"});
+    element(line, "td", score ? score.toFixed(2) + " x" + (score >= 1.5 ? " slow" : "") : "", {class: "number score"});
+    element(line, "td", m.rounds_contributed, {class: "number"});
+    element(line, "td", m.rounds_excluded, {class: "number"});
+    element(line, "td", seconds(m.held_up_seconds), {class: "number"});
+    element(line, "td", m.incarnation, {class: "number"});
+    element(line, "td", m.host);
+    element(line, "td", m.device);
+  }
+  byId("more-workers").textContent = rows.length < status.members.length
+    ? "the " + rows.length + " of " + status.members.length + " that held others up most" : "";
+}
+
+function drawLast() {
+  const head = byId("last-head");
+  if (!head.firstChild) {
+    const line = element(head, "tr");
+    for (const [name, kind] of [["round", "number"], ["to the commit", "number"], ["samples", "number"], ["loss", "number"],
+        ["in", "number"], ["left out", ""], ["moved", "number"], ["attempts", "number"], ["why it closed", ""]]) {
+      element(line, "th", name, {class: kind});
+    }
+  }
+  const body = byId("last");
+  body.replaceChildren();
+  for (const r of lastRounds(12).reverse()) {
+    const line = element(body, "tr");
+    for (const value of [r.round, seconds(r.times.commit - r.times.start), r.samples, r.loss === null ? "" : r.loss.toPrecision(4),
+        new Set(r.contributors.map((c) => c.worker)).size]) {
+      element(line, "td", value, {class: "number"});
+    }
+    element(line, "td", r.excluded.map((w) => "worker " + w).join(", "));
+    const moved = r.moved.reduce((sum, m) => sum + m.range[1] - m.range[0], 0);
+    element(line, "td", moved ? moved + " samples" : "", {class: "number"});
+    element(line, "td", r.attempts.length, {class: "number"});
+    element(line, "td", r.reason, {class: "long"});
+  }
+}
+
+async function ask(path) {
+  const answer = await fetch(path, {cache: "no-store"});
+  if (!answer.ok) throw new Error(path + ": " + answer.status);
+  return answer.json();
+}
+async function look() {
+  try {
+    const status = await ask("/status");
+    // Another job has taken the address, or this one was resumed: what is shown was another's.
+    if (status.seconds < last) rounds.clear();
+    last = status.seconds;
+    const lines = await ask("/rounds?after=" + Math.max(-1, ...rounds.keys()));
+    for (const line of lines) rounds.set(line.round, line);
+    for (const old of [...rounds.keys()].sort((a, b) => b - a).slice(kept)) rounds.delete(old);
+    byId("lost").style.display = "none";
+    drawFigures(status);
+    drawRounds();
+    drawUnits(status);
+    drawWorkers(status);
+    drawLast();
+    document.title = "Lockstep: round " + status.round;
+    document.body.dataset.looks = ++answered;  // for who tests it
+  } catch (error) {
+    if (answered) byId("lost").style.display = "block";
+    byId("phase").textContent = answered ? "gone" : "no answer";
+  }
+  setTimeout(look, document.hidden ? 5000 : 1000);
+}
+byId("here").textContent = location.host;
+look();
+</script>
+</body>
+</html>
+)page";
+
+}  // namespace
+
+std::string_view LivePage() { return kPage; }
+
+// Its own style and script, and questions to where it came from; nothing else, and in no frame.
+std::string_view LivePageSecurityPolicy() {
+  return "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+}
+
+}  // namespace lockstep::coordinator

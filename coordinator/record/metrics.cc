@@ -1,0 +1,181 @@
+#include "coordinator/record/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr std::array kPhases = {Phase::kGathering, Phase::kForming, Phase::kTraining,
+                                Phase::kEnding, Phase::kFinished};
+constexpr std::array kStates = {
+    MemberState::kJoining, MemberState::kReady,  MemberState::kForming, MemberState::kCatchingUp,
+    MemberState::kLive,    MemberState::kBehind, MemberState::kLost};
+
+// Hosts and devices are what a worker said of itself.
+std::string Escaped(const std::string& value) {
+  std::string text;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') text.push_back('\\');
+    if (c == '\n') {
+      text += "\\n";
+    } else {
+      text.push_back(c);
+    }
+  }
+  return text;
+}
+
+std::string Head(const char* name, const char* type, const char* help) {
+  return fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+}
+
+template <class Value>
+std::string One(const char* name, const char* type, const char* help, Value value) {
+  return Head(name, type, help) + fmt::format("{} {}\n", name, value);
+}
+
+// One line for each worker that was ever there.
+template <class ValueOf>
+std::string OfWorkers(const JobStatus& status, const char* name, const char* type, const char* help,
+                      ValueOf value_of) {
+  if (status.members.empty()) return "";
+  std::string text = Head(name, type, help);
+  for (const MemberStatus& member : status.members) {
+    fmt::format_to(std::back_inserter(text), "{}{{worker=\"{}\"}} {}\n", name, member.member.worker,
+                   value_of(member));
+  }
+  return text;
+}
+
+std::string JobText(const JobStatus& status) {
+  std::string text = Head("lockstep_job_info", "gauge", "What the job runs with; always 1.");
+  text += fmt::format("lockstep_job_info{{policy=\"{}\",transport=\"{}\",emulated=\"{}\"}} 1\n",
+                      Escaped(status.policy), Escaped(status.transport), status.emulation.any());
+  text += Head("lockstep_job_phase", "gauge", "1 for the phase that the job is in.");
+  for (const Phase phase : kPhases) {
+    text += fmt::format("lockstep_job_phase{{phase=\"{}\"}} {}\n", Name(phase),
+                        status.phase == phase ? 1 : 0);
+  }
+  text +=
+      One("lockstep_job_seconds_total", "counter", "Since this coordinator began.", status.seconds);
+  text += One("lockstep_round", "gauge", "The open round.", status.round.value);
+  text += One("lockstep_epoch", "gauge", "The epoch that it is in.", status.epoch.value);
+  text += One("lockstep_rounds_total", "counter", "Closed rounds.", status.totals.rounds);
+  text += One("lockstep_updates_total", "counter", "Updates of the parameters.", status.updates);
+  text += One("lockstep_samples_counted_total", "counter", "Samples in closed rounds.",
+              status.totals.samples_counted);
+  text += One("lockstep_samples_moved_total", "counter",
+              "Samples that another worker computed than the one that they were planned for.",
+              status.totals.samples_moved);
+  text += One("lockstep_samples_requeued_total", "counter",
+              "Samples that were left out and come again.", status.totals.samples_requeued);
+  text += One("lockstep_samples_dropped_total", "counter", "Samples that were left out for good.",
+              status.totals.samples_dropped);
+  text +=
+      One("lockstep_samples_per_second", "gauge", "The recent speed.", status.samples_per_second);
+  if (status.loss) {
+    text += One("lockstep_train_loss", "gauge", "Of the last closed round.", *status.loss);
+  }
+  if (status.test_accuracy) {
+    text += One("lockstep_test_accuracy", "gauge", "Of the last evaluation, 0 to 1.",
+                *status.test_accuracy);
+  }
+  text += One("lockstep_contributors", "gauge", "Workers in the last commit.", status.contributors);
+  text += One("lockstep_excluded", "gauge", "Workers with units that are not in the last commit.",
+              status.excluded);
+  return text;
+}
+
+std::string WorkersText(const JobStatus& status) {
+  std::string text = Head("lockstep_workers", "gauge", "Workers by state.");
+  for (const MemberState state : kStates) {
+    text += fmt::format("lockstep_workers{{state=\"{}\"}} {}\n", Name(state),
+                        std::ranges::count(status.members, state, &MemberStatus::state));
+  }
+  if (status.members.empty()) return text;
+  text += Head("lockstep_worker_info", "gauge", "Where a worker runs, and on what; always 1.");
+  for (const MemberStatus& m : status.members) {
+    text += fmt::format("lockstep_worker_info{{worker=\"{}\",host=\"{}\",device=\"{}\"}} 1\n",
+                        m.member.worker, Escaped(m.host), Escaped(m.device));
+  }
+  const auto of = [&](const char* name, const char* type, const char* help, auto value) {
+    text += OfWorkers(status, name, type, help, value);
+  };
+  using M = const MemberStatus&;
+  of("lockstep_worker_live", "gauge", "1 for a worker that takes part in rounds.",
+     [](M m) { return m.state == MemberState::kLive ? 1 : 0; });
+  of("lockstep_worker_owner", "gauge", "1 for an owner of a shard of the open round.",
+     [](M m) { return m.owner ? 1 : 0; });
+  of("lockstep_worker_incarnation", "gauge", "How many processes have had this worker's place.",
+     [](M m) { return m.member.incarnation.value; });
+  of("lockstep_worker_units_given", "gauge", "Units of the open round that it has.",
+     [](M m) { return m.units_given; });
+  of("lockstep_worker_units_done", "gauge", "Those of them that are finished.",
+     [](M m) { return m.units_done; });
+  of("lockstep_worker_unit_seconds", "gauge", "The recent mean time of a unit.",
+     [](M m) { return m.unit_seconds; });
+  of("lockstep_worker_silent_seconds", "gauge", "Since it was last heard.",
+     [](M m) { return m.silent_seconds; });
+  of("lockstep_worker_rounds_contributed_total", "counter", "Closed rounds that it is in.",
+     [](M m) { return m.rounds_contributed; });
+  of("lockstep_worker_rounds_excluded_total", "counter",
+     "Closed rounds in which it had units and that it is not in.",
+     [](M m) { return m.rounds_excluded; });
+  of("lockstep_worker_held_up_seconds_total", "counter",
+     "How long rounds waited for it after their median contributor.",
+     [](M m) { return m.held_up_seconds; });
+  return text;
+}
+
+}  // namespace
+
+void JobMetrics::Histogram::Add(double seconds) {
+  const auto* const bound = std::ranges::lower_bound(kBounds, seconds);
+  if (bound != kBounds.end()) ++counts.at(static_cast<std::size_t>(bound - kBounds.begin()));
+  ++count;
+  sum += seconds;
+}
+
+std::string JobMetrics::HistogramText(const char* name, const char* help,
+                                      const Histogram& histogram) {
+  std::string text = Head(name, "histogram", help);
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < kBounds.size(); ++i) {
+    below += histogram.counts.at(i);
+    text += fmt::format("{}_bucket{{le=\"{}\"}} {}\n", name, kBounds.at(i), below);
+  }
+  text += fmt::format("{}_bucket{{le=\"+Inf\"}} {}\n", name, histogram.count);
+  text += fmt::format("{}_sum {}\n{}_count {}\n", name, histogram.sum, name, histogram.count);
+  return text;
+}
+
+void JobMetrics::Note(const RoundRecord& record) {
+  rounds_.Add(record.commit - record.start);
+  if (record.applied) exchanges_.Add(*record.applied - record.commit);
+  attempts_ += record.attempts.empty() ? 0 : record.attempts.size() - 1;
+  moves_ += record.moved.size();
+}
+
+std::string JobMetrics::Text(const JobStatus& status) const {
+  std::string text = JobText(status);
+  text += HistogramText("lockstep_round_seconds",
+                        "From the plan of a round, which comes with the commit of the one before, "
+                        "to its commit.",
+                        rounds_);
+  text +=
+      HistogramText("lockstep_exchange_seconds",
+                    "From the commit of a round until the last worker has applied it.", exchanges_);
+  text += One("lockstep_attempts_total", "counter",
+              "Attempts at a round beyond its first one, since this coordinator began.", attempts_);
+  text += One("lockstep_moves_total", "counter",
+              "Ranges of samples that were moved from one worker to another, since this "
+              "coordinator began.",
+              moves_);
+  return text + WorkersText(status);
+}
+
+}  // namespace lockstep::coordinator

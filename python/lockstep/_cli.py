@@ -1,0 +1,78 @@
+"""The console script `lockstep`: `run` starts a script as the workers of a job on this machine; the others are programs."""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from lockstep import _place
+from lockstep._errors import Error
+
+_USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     a job on this machine
+       lockstep ctl --run-dir DIR status                                          look at a running job and change it
+       lockstep simulate [options]                                                thousands of workers on virtual time
+       lockstep coordinator [options]                                             lockstep-coordinator
+       lockstep --version
+
+Each command shows its options with --help."""
+
+
+def _run(arguments: list[str]) -> int:
+    launcher = _place.launcher()
+    parser = launcher.make_parser()
+    parser.prog = "lockstep run"
+    parser.description = "Starts SCRIPT as each of n workers of a job on this machine, with a coordinator."
+    parser.epilog = "What --config and --set do not say of the job, the script says."
+    parser.add_argument("--policy", metavar="NAME", help="what is done about stragglers, as auto or backup; --set policy.name=NAME")
+    parser.add_argument("script", metavar="SCRIPT", help="in Python, with lockstep.init()")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    options = parser.parse_args(arguments)
+    if not Path(options.script).is_file():
+        parser.error(f"there is no script {options.script}")
+    if options.devices:
+        parser.error("--device: the script chooses its device")
+    if options.policy is not None:
+        options.settings.append(f"policy.name={options.policy}")
+    if options.build_dir is None:
+        options.build_dir = str(_place.programs())
+    options.program = [sys.executable, "-u", options.script, *options.arguments]
+    options = launcher.checked(options)
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:  # for this user alone
+        os.environ["LOCKSTEP_INITIAL"] = folder
+        return int(launcher.launch(options))
+
+
+def main() -> int:
+    sys.argv[0] = "lockstep"
+    try:
+        return _command()
+    except Error as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+        return error.status
+
+
+def _command() -> int:
+    match sys.argv[1:]:
+        case ["run", *arguments]:
+            return _run(arguments)
+        case ["coordinator" | "simulate" as name, *arguments]:
+            program = str(_place.program(f"lockstep-{name}"))
+            os.execv(program, [program, *arguments])
+        case ["ctl", *arguments]:
+            os.execv(sys.executable, [sys.executable, str(_place.tool("ctl")), *arguments])
+        case ["--version"]:
+            from lockstep import version
+
+            print(f"lockstep {version()}")
+            return 0
+        case ["--help"] | ["-h"]:
+            print(_USAGE)
+            return 0
+        case _:
+            print(_USAGE, file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

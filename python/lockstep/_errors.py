@@ -1,0 +1,62 @@
+"""What can go wrong, and with which status a program ends that lets it pass."""
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+
+class Error(Exception):
+    """One line for people. A program that does not catch it prints that line and ends with `status`."""
+
+    status = 1
+
+
+class UsageError(Error):
+    """What the user or the script gave is wrong or not supported, or the coordinator has refused it."""
+
+    status = 2
+
+
+class JobFailed(Error):
+    """The job has failed, or has ended without this worker."""
+
+    status = 1
+
+
+class TryAgain(Error):
+    """Nothing is wrong: the job has no place for this worker now."""
+
+    status = 3
+
+
+def of_status(status: int, message: str) -> Error:
+    """The error for a lockstep_status."""
+    return {2: UsageError, 3: TryAgain}.get(status, JobFailed)(message)
+
+
+# Told why the program ends, one line, before it does.
+last_words: set[Callable[[str], None]] = set()
+
+_INTERRUPTED = 130
+_before = sys.excepthook
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    ours = isinstance(error, Error)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    line = "interrupted" if interrupted else str(error) if ours else f"{kind.__name__}: {error}".splitlines()[0]
+    for tell in list(last_words):
+        tell(line)
+    if not ours and not interrupted:
+        _before(kind, error, trace)
+        return
+    sys.stdout.flush()
+    print(f"lockstep: {line}", file=sys.stderr, flush=True)
+    raise SystemExit(error.status if isinstance(error, Error) else _INTERRUPTED)  # the interpreter takes the status from here
+
+
+def end_with_one_line() -> None:
+    """From here on an Error or Ctrl-C that nobody catches is one line and its status; anything else is as it was."""
+    global _before
+    if sys.excepthook is not _hook:
+        _before, sys.excepthook = sys.excepthook, _hook

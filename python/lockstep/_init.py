@@ -1,0 +1,66 @@
+"""init: where the job is, and what the script says of it beside its model."""
+
+import os
+import random
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lockstep import _errors, _settings
+from lockstep._errors import UsageError
+
+if TYPE_CHECKING:
+    from lockstep._job import Job
+
+
+def init(
+    *,
+    seed: int = 1,
+    coordinator: str | None = None,
+    secret_file: str | None = None,
+    data_host: str | None = None,
+    run_dir: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    log_level: str = "warn",
+) -> "Job":
+    """The job that this process is a worker of: call it before the model is made.
+
+    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, started by torchrun, or by
+    mpirun or srun with MASTER_ADDR and MASTER_PORT, a job of those workers, whose coordinator worker 0 starts; else a job of one,
+    for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records.
+
+    `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run`, torchrun, mpirun
+    or srun has started begin with the model of worker 0, others with that of their script, which must be the same.
+    `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
+    config and command line win over the script.
+    """
+    from lockstep import _launched  # torch may not be there
+    from lockstep._job import Job
+
+    _errors.end_with_one_line()
+    if not 0 <= seed < 1 << 63:
+        raise UsageError(f"seed: {seed} is not a whole number from 0 to 2^63 - 1")
+    environment = os.environ
+    address = coordinator or environment.get("LOCKSTEP_COORDINATOR") or None
+    wanted = environment.get("LOCKSTEP_WORKER", "")
+    if wanted and not wanted.isdecimal():
+        raise UsageError(f"LOCKSTEP_WORKER is {wanted!r}: expected a worker's number")
+    if address is not None and run_dir is not None:
+        raise UsageError("run_dir is for a job whose coordinator the script starts: the coordinator of this job has its own")
+    launched = _launched.surroundings() if address is None else None
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % (1 << 32))
+    return Job(
+        coordinator=address,
+        secret_file=secret_file or environment.get("LOCKSTEP_SECRET_FILE") or None,
+        data_host=data_host,
+        wanted=launched.worker if launched else int(wanted) if wanted else None,
+        launched=launched,
+        slowdowns=environment.get("LOCKSTEP_SLOWDOWN") or None,
+        run_dir=run_dir,
+        initial=environment.get("LOCKSTEP_INITIAL") or None,
+        seed=seed,
+        settings=_settings.checked(settings or {}),
+        log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
+    )

@@ -1,0 +1,78 @@
+"""The state that a new job begins with: worker 0's, as with DDP, so that a script need not seed what it makes at random.
+
+Parameters and buffers go from worker 0 to the others before they join, through a folder that `lockstep run` makes for the job, or
+the store of torchrun. Whether all have the same is the coordinator's to compare, before round 0. What does not fit another
+worker's model is left alone: the comparison says it better.
+
+In: a model. Out: the same model with worker 0's values, also on a worker that was started again.
+"""
+
+import io
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from lockstep._errors import JobFailed
+
+_LOOK_S = 0.02
+_PATIENCE_S = 600.0  # worker 0 may read its data before
+
+
+class Channel(Protocol):
+    """Between the workers of a job."""
+
+    restarts: bool  # worker 0 may be one that was started again, and finds what the one before it has put there
+
+    def put(self, name: str, data: bytes) -> None:
+        """Once for a name; it is there as a whole or not at all."""
+
+    def get(self, name: str) -> bytes | None:
+        """None: it is not there yet."""
+
+
+class Folder:
+    """A Channel on one machine. Nobody but this user may write there."""
+
+    restarts = True
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def put(self, name: str, data: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=self._path, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, self._path / name)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def share(channel: Channel, worker: int, model: nn.Module) -> None:
+    """The model has worker 0's values afterwards, if they fit."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    begun = channel.get("initial") if worker != 0 or channel.restarts else None
+    if begun is None and worker == 0:
+        file = io.BytesIO()
+        torch.save({name: tensor.detach() for name, tensor in state.items()}, file)
+        channel.put("initial", file.getvalue())
+        return
+    end = time.monotonic() + _PATIENCE_S
+    while begun is None:
+        if time.monotonic() > end:
+            raise JobFailed(f"worker 0 has not come to job.prepare in {_PATIENCE_S:.0f} s, so there is no state to begin with")
+        time.sleep(_LOOK_S)
+        begun = channel.get("initial")
+    theirs = torch.load(io.BytesIO(begun), weights_only=True)
+    if [(n, t.shape, t.dtype) for n, t in state.items()] != [(n, t.shape, t.dtype) for n, t in theirs.items()]:
+        return
+    with torch.no_grad():
+        for name, tensor in state.items():
+            tensor.copy_(theirs[name])

@@ -1,0 +1,460 @@
+"""A worker of a job, for a training loop in PyTorch.
+
+Between the script's loop and the session: runs of units become batches, `backward` adds the sum of their gradients to the session's
+memory, and what a script may do that cannot be meant is refused where it happens. Everything on the script's thread.
+
+A run, in the order of its states; the loader's generator goes from one to the next:
+
+    asked for -> in hand (the batch is the script's) -> backward -> stepped -> done
+
+Invariants: at most one run is in hand. Parameters are views of the session's memory from the first run to the end, and of their own
+before and after. A pass over the loader is an epoch of the job, also for a worker that joins late: earlier ones are empty.
+"""
+
+import atexit
+import enum
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, overload
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _session, _settings
+from lockstep._errors import JobFailed, UsageError
+from lockstep._own import OwnCoordinator
+from lockstep._session import Kind, Session, Work
+
+_LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
+
+
+class _State(enum.Enum):
+    IN_HAND = "in hand"
+    FAILED = "failed"
+    BACKWARD = "backward"
+    STEPPED = "stepped"
+    DONE = "done"
+
+
+class Job:
+    """What `lockstep.init` returns."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: str | None,
+        secret_file: str | None,
+        data_host: str | None,
+        wanted: int | None,
+        launched: _launched.Launched | None,
+        slowdowns: str | None,
+        run_dir: str | None,
+        initial: str | None,
+        seed: int,
+        settings: dict[str, str],
+        log_level: str,
+    ) -> None:
+        self._coordinator = coordinator
+        self._secret_file = secret_file
+        self._data_host = data_host
+        self._wanted = wanted
+        self._launched = launched
+        self._slowdowns = slowdowns
+        self._run_dir = run_dir
+        self._channel: _initial.Channel | None = None if initial is None else _initial.Folder(initial)
+        self._seed = seed
+        self._settings = settings
+        self._log_level = log_level
+        self._own: OwnCoordinator | None = None
+        self._session: Session | None = None
+        self._model: nn.Module | None = None
+        self._evaluation: _loader.Evaluation | None = None
+        self._config: _settings.Settings = {}
+        self._place: tuple[int, int] | None = None  # this worker's number, and how many there are
+        self._epochs = 0
+        self._passes = 0
+        self._held: Work | None = None  # a run of a later epoch than that of the pass
+        self._run: Work | None = None
+        self._state = _State.DONE
+        self._loss_sum = 0.0
+        self._gradient_version = 0
+        self._schedule: _optimizer.Schedule | None = None
+        self._schedule_steps = 0  # of the script's scheduler
+        self._steps_at_run = 0  # when the run was handed out
+        self._end: Work | None = None
+        torch.manual_seed(seed)
+
+    # --- what the script asks
+
+    @property
+    def rank(self) -> int:
+        """This worker's number."""
+        return self._known()[0]
+
+    @property
+    def size(self) -> int:
+        """Workers that the job has."""
+        return self._known()[1]
+
+    @property
+    def epoch(self) -> int:
+        """Of the run in hand, or of the last one."""
+        return self._run.epoch if self._run else 0
+
+    @property
+    def round(self) -> int:
+        """Of the run in hand, or of the last one: how many updates the parameters have had."""
+        return self._run.round if self._run else 0
+
+    @property
+    def policy(self) -> str:
+        """As the job began."""
+        return self._config.get("policy.name", "")
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The job's, every key."""
+        return dict(self._config)
+
+    def evaluate(
+        self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any], *, every_epochs: int = 1
+    ) -> None:
+        """All workers together evaluate the loader's dataset after each so many epochs (0: not) and at the job's end, each a part
+        of it on a copy of the parameters of one round. `function(model, batch)` is called without gradients and in eval mode,
+        and returns the sum of the losses over the samples of the batch and how many of them are right.
+
+        To be called before `prepare`. What comes of it is in the run directory (evaluations.jsonl, summary.json), not here.
+        """
+        if self._model is not None:
+            raise UsageError("job.evaluate comes before job.prepare")
+        if not isinstance(every_epochs, int) or every_epochs < 0:
+            raise UsageError(f"every_epochs: {every_epochs!r} is not a whole number from 0 on")
+        self._evaluation = _loader.Evaluation(function, loader)
+        self._settings = {"evaluation.every_epochs": str(every_epochs)} | self._settings
+
+    # --- the three lines
+
+    @overload
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any],
+        scheduler: None = None,
+        *,
+        epochs: int,
+        global_batch: int | None = None,
+        units: int | None = None,
+        clip_grad_norm: float | None = None,
+        scheduler_steps: Literal["update", "epoch"] = "update",
+    ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader]: ...
+    @overload
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any],
+        scheduler: LRScheduler,
+        *,
+        epochs: int,
+        global_batch: int | None = None,
+        units: int | None = None,
+        clip_grad_norm: float | None = None,
+        scheduler_steps: Literal["update", "epoch"] = "update",
+    ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any],
+        scheduler: LRScheduler | None = None,
+        *,
+        epochs: int,
+        global_batch: int | None = None,
+        units: int | None = None,
+        clip_grad_norm: float | None = None,
+        scheduler_steps: Literal["update", "epoch"] = "update",
+    ) -> Any:
+        """Joins the job with this model; returns what the loop uses instead: (model, optimizer, loader[, scheduler]).
+
+        `epochs`: how many passes over the loader the job has. `global_batch`: samples in an update, of all workers
+        together; without it the loader's batch size. `units`: pieces that it is cut into, the smallest work that moves;
+        without it as many as the policy has use for. `clip_grad_norm`: of the whole update. `scheduler_steps`: what a step
+        of the scheduler stands for.
+        """
+        if self._session is not None:
+            raise UsageError("job.prepare was called twice: a job has one model")
+        _model.refuse_unsupported(model)
+        _loader.refuse_unsupported(loader)
+        parameters = _model.Parameters(model, optimizer)
+        batch = loader.batch_size if global_batch is None else global_batch
+        assert batch is not None
+        for name, value, least in (("epochs", epochs, 1), ("global_batch", batch, 1), ("units", units, 1)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise UsageError(f"{name}: {value!r} is not a whole number from {least} on")
+        samples = len(loader.dataset)  # type: ignore[arg-type]
+        if samples == 0:
+            raise UsageError("the dataset has no samples")
+        said: dict[str, object] = {
+            "job.seed": self._seed,
+            "job.epochs": epochs,
+            "job.global_batch": batch,
+            **_optimizer.settings_of(optimizer),
+            "evaluation.every_epochs": 0,
+        }
+        if units is not None:
+            said["job.units"] = units
+        if clip_grad_norm is not None:
+            said["optimizer.clip"] = float(clip_grad_norm)
+        if scheduler_steps not in ("update", "epoch"):
+            raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
+        schedule = None
+        if scheduler is not None:
+            schedule = _optimizer.Schedule(scheduler, math.ceil(samples / batch), epochs, scheduler_steps == "epoch")
+            said |= schedule.settings
+        settings = {key: _settings.text_of(value) for key, value in said.items()} | self._settings
+        self._epochs = epochs
+        self._model = model
+        self._parameters = parameters
+        self._batches = _loader.Batches(loader)
+        meeting = None
+        if self._launched is not None:
+            self._channel = meeting = _launched.Meeting(self._launched)
+        if self._channel is not None and self._wanted is not None:
+            _initial.share(self._channel, self._wanted, model)
+        self._join(settings, schedule, batch, meeting)
+        self._seed = int(self._config["job.seed"])
+        updates = math.ceil(samples / int(self._config["job.global_batch"]))
+        self._rate = _optimizer.Rate(self._config, updates)
+        digest = _loader.dataset_digest(loader.dataset, self._seed)
+        if self._evaluation is not None:
+            digest += f", to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
+        self._begin(digest + parameters.digest_of_the_rest(), samples)
+        self._schedule = schedule
+        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped)
+        mine = _loader.Loader(loader, updates, self._pass)
+        if schedule is None:
+            return model, self._optimizer, mine
+        return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, lambda: self._rate.of(self.round))
+
+    def backward(self, loss: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> None:
+        """Instead of loss.backward(): `loss` is the mean (or the sum) over the samples of the batch in hand."""
+        run = self._run
+        if run is None or self._end is not None:
+            raise UsageError("job.backward is for a batch of the prepared loader")
+        if self._state is _State.FAILED:
+            raise UsageError("job.backward has failed for this batch and cannot be tried again")
+        if self._state is not _State.IN_HAND:
+            raise UsageError("job.backward was called twice for one batch: add the losses up instead")
+        if loss.numel() != 1:
+            raise UsageError(f"the loss has {loss.numel()} values: job.backward wants their mean or their sum")
+        if reduction not in ("mean", "sum"):
+            raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
+        total = loss.reshape(()).float() * (len(run.samples) if reduction == "mean" else 1)
+        self._loss_sum = float(total.detach())
+        if not math.isfinite(self._loss_sum):
+            shown = ", ".join(map(str, run.samples[:8])) + (", ..." if len(run.samples) > 8 else "")
+            value = float(loss.detach())
+            raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
+        self._parameters.attach_gradient(run.gradient, self._joined().array)
+        self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
+        torch.autograd.backward(total)
+        self._gradient_version = self._parameters.check_gradient()
+        self._state = _State.BACKWARD
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """A copy of the model's, which stays as it is. Within a run its parameters are those that the run is computed with, after
+        the last epoch those that the job has ended with."""
+        if self._model is None:
+            raise UsageError("there is no job yet: job.prepare joins it")
+        return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+
+    def close(self) -> None:
+        """Leaves the job, if it is still on. The model keeps the parameters that it has. May be called again."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._parameters.detach()
+            session.end()
+        own, self._own = self._own, None
+        if own is not None:
+            own.finish() if self._end is not None else own.stop()
+        atexit.unregister(self.close)
+        _errors.last_words.discard(self._fail)
+
+    # --- within
+
+    def _fail(self, reason: str) -> None:
+        if self._session is not None:
+            self._session.interrupt(reason)
+
+    def _known(self) -> tuple[int, int]:
+        if self._place is None:
+            raise UsageError("there is no job yet: job.prepare joins it")
+        return self._place
+
+    def _joined(self) -> Session:
+        if self._session is None:
+            raise UsageError("the job is over" if self._end is not None else "there is no job yet: job.prepare joins it")
+        return self._session
+
+    def _join(
+        self, settings: dict[str, str], schedule: _optimizer.Schedule | None, batch: int, meeting: _launched.Meeting | None
+    ) -> None:
+        name = "worker" if self._wanted is None else f"worker {self._wanted}"
+        _session.log(name, self._log_level)
+        atexit.register(self.close)
+        _errors.last_words.add(self._fail)
+        if self._coordinator is None:
+            if self._run_dir is None:  # nobody could read them
+                settings = {"checkpoint.every_epochs": "0"} | settings
+            if meeting is not None:
+                self._coordinator, self._secret_file, self._own = meeting.coordinator(self._run_dir, self._secret_file)
+            else:
+                self._own = OwnCoordinator(self._run_dir)
+                self._coordinator, self._secret_file = self._own.address, self._own.secret_file
+        self._session = Session(
+            self._coordinator,
+            secret_file=self._secret_file,
+            data_host=self._data_host,
+            settings=_settings.to_ini(settings),
+            slowdowns=self._slowdowns,
+            wanted=self._wanted,
+        )
+        self._config = _settings.from_ini(self._session.config)
+        self._place = self._session.worker, self._session.workers
+        if self._session.worker == 0:
+            for line in _settings.differences(settings, self._config):
+                print(f"lockstep: {line}", flush=True)
+        if int(self._config.get("job.epochs", 0)) > self._epochs:
+            raise UsageError(
+                f"the job has {self._config['job.epochs']} epochs, as its config says, and job.prepare was told {self._epochs}: "
+                "the script would end before the job"
+            )
+        if schedule is not None:
+            schedule.check(self._config, batch)
+
+    def _begin(self, digest: str, samples: int) -> None:
+        self._initial = self._parameters.flat()  # the session reads it until there is work
+        self._joined().begin(
+            _session.Job(
+                tensors=self._parameters.tensors,
+                initial=self._initial.data_ptr(),
+                dataset_digest=digest,
+                train_samples=samples,
+                test_samples=0 if self._evaluation is None else len(self._evaluation.dataset),
+            )
+        )
+
+    def _pass(self) -> Iterator[Any]:
+        """One pass over the loader: the runs of this worker in that epoch."""
+        if self._session is None and self._end is None:
+            self._joined()
+        if self._state is _State.STEPPED and self._run is not None:  # the script has left the loop by break
+            self._done(self._joined(), self._run)
+        if self._state is not _State.DONE:
+            raise UsageError("the loop over the loader was left before the step for its batch was done")
+        epoch = self._passes
+        if self._schedule is not None and self._schedule.steps_in_epoch and self._schedule_steps < epoch:
+            raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
+        self._passes += 1
+        if epoch >= self._epochs:
+            raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
+        return self._runs(epoch)
+
+    def _runs(self, epoch: int) -> Iterator[Any]:
+        while (run := self._next(epoch)) is not None:
+            session = self._joined()
+            self._run, self._state = run, _State.IN_HAND
+            self._steps_at_run = self._schedule_steps
+            self._parameters.use(run.parameters, session.array)
+            self._optimizer.show(self._rate.of(run.round))
+            _loader.seed_all(_loader.seed_of(self._seed, run.epoch, run.ranges[0][0]))
+            # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
+            yield self._batches.read(run.samples)
+            self._done(session, run)
+
+    def _next(self, epoch: int) -> Work | None:
+        """The next run of this epoch; None: there is none any more."""
+        while self._end is None:
+            work, self._held = self._held, None
+            work = work or self._joined().next(_LOOK_S)
+            if work.kind is Kind.EVALUATE:
+                self._evaluate(work)
+            elif work.kind is Kind.END:
+                self._ended(work)
+            elif work.kind is Kind.TRAIN:
+                if work.epoch <= epoch:
+                    return work
+                # Its parameters are those at the end of the epoch before.
+                self._held = work
+                self._parameters.use(work.parameters, self._joined().array)
+                return None
+        return None
+
+    def _evaluate(self, work: Work) -> None:
+        session = self._joined()
+        if self._evaluation is None or self._model is None:  # the job's config wants it, and there is nothing to evaluate
+            session.evaluation_done(0, 0)
+            return
+        self._parameters.use(work.parameters, session.array)
+        session.evaluation_done(*self._evaluation.run(self._model, *work.evaluate))
+
+    def _done(self, session: Session, run: Work) -> None:
+        if self._state is _State.IN_HAND:
+            raise UsageError("job.backward(loss) was not called for this batch")
+        if self._state is _State.FAILED:
+            raise UsageError("job.backward has failed for this batch, and the loop went on")
+        if self._state is _State.BACKWARD:
+            raise UsageError(
+                "opt.step() was not called for this batch: to accumulate gradients, give the larger global_batch to "
+                "job.prepare and step with each batch"
+            )
+        if self._schedule is not None and not self._schedule.steps_in_epoch and self._schedule_steps == self._steps_at_run:
+            raise UsageError(
+                "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
+                "say scheduler_steps='epoch'"
+            )
+        self._optimizer.check_unchanged()
+        self._parameters.check_untouched(self._gradient_version)
+        self._parameters.release_gradient()
+        session.done(len(run.samples), self._loss_sum)
+        self._state = _State.DONE
+
+    def _stepped(self) -> None:
+        if self._run is None or self._state is not _State.BACKWARD:
+            raise UsageError("opt.step() was called without job.backward(loss) before it")
+        self._state = _State.STEPPED
+
+    def _schedule_stepped(self) -> None:
+        assert self._schedule is not None
+        if self._schedule.steps_in_epoch:
+            if self._schedule_steps >= self._passes:
+                raise UsageError(
+                    "sched.step() was called more than once a pass over the loader, or before it: scheduler_steps='epoch' wants "
+                    "one call after each; where it is called after each opt.step(), say 'update'"
+                )
+        elif self._state is not _State.STEPPED or self._schedule_steps > self._steps_at_run:
+            raise UsageError(
+                "sched.step() was called without opt.step() before it, and scheduler_steps='update' wants one call after each: "
+                "where it is called once an epoch, say scheduler_steps='epoch'"
+            )
+        self._schedule_steps += 1
+
+    def _ended(self, work: Work) -> None:
+        """Raises where this worker does not have the job's last parameters."""
+        if work.final_parameters:
+            self._parameters.use(work.parameters, self._joined().array)
+        self._end = work
+        reason = work.reason
+        if work.failed and self._own is not None:
+            reason = self._own.last_line() or reason
+        self.close()
+        if work.unfit:
+            raise UsageError(reason)
+        if work.failed:
+            raise JobFailed(reason)
+        if not work.final_parameters:
+            raise JobFailed(f"the job has ended, and the parameters of this worker are not its last ones: {work.not_final}")

@@ -1,0 +1,140 @@
+"""Workers that torchrun, mpirun or srun has started: which of how many this is, and how they find each other.
+
+Their meeting place is that of torch.distributed, the store at MASTER_ADDR and MASTER_PORT: torchrun's agent serves it, under mpirun
+and srun worker 0 does. That one starts the coordinator, which ends with it, and puts its address there. Its initial state goes
+the same way. So does the job's secret, unless all workers have one in a file: whoever reaches that store can read it, and what is
+put there, as of any job of torch.distributed.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch.distributed
+
+from lockstep._errors import JobFailed, UsageError
+from lockstep._own import OwnCoordinator
+
+_PATIENCE_S = 300.0
+_LOOK_S = 0.05
+_PIECE = 8 << 20  # bytes of a value; the store has many values, none of them large
+
+# By launcher: the variables for this worker's number and for how many there are, and one that is there in its processes only.
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "WORLD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"),
+}
+
+
+@dataclass(frozen=True)
+class Launched:
+    """By whom, and where the others are met."""
+
+    launcher: str
+    worker: int
+    workers: int
+    host: str
+    port: int
+    serves: bool  # this worker serves the store
+    job: str  # the same for all workers of one start, another one for the next
+
+
+def launched(environment: Mapping[str, str]) -> Launched | None:
+    """None: nobody has started more workers than this one."""
+    for launcher, (worker, workers, sign) in _LAUNCHERS.items():
+        if sign not in environment:
+            continue
+        numbers: list[int] = []
+        for name in (worker, workers):
+            text = environment.get(name, "")
+            if not text.isdecimal():
+                raise UsageError(f"{launcher} has started this, and {name} is {text!r}: expected a number")
+            numbers.append(int(text))
+        if numbers[1] <= 1:
+            return None
+        host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+        if not host or not port.isdecimal():
+            raise UsageError(
+                f"{launcher} has started {numbers[1]} workers: say with MASTER_ADDR and MASTER_PORT where they meet, as for "
+                "torch.distributed (the host of worker 0, and a port that is free there)"
+            )
+        agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        job = f"{environment.get('TORCHELASTIC_RUN_ID', '')}/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return Launched(launcher, numbers[0], numbers[1], host, int(port), serves=not agent and numbers[0] == 0, job=job)
+    return None
+
+
+class Meeting:
+    """The store, as the Channel of _initial.py too, and worker 0's coordinator. Each worker makes one for each job, in turn."""
+
+    restarts = False  # nobody is started again by itself
+    _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of this process, for all its jobs
+    _made = 0
+
+    def __init__(self, where: Launched) -> None:
+        self._where = where
+        self._number = Meeting._made
+        Meeting._made += 1
+        at = (where.host, where.port)
+        if at not in Meeting._stores:
+            Meeting._stores[at] = self._connected(where)
+        self._store = Meeting._stores[at]
+
+    @staticmethod
+    def _connected(where: Launched) -> Any:
+        try:
+            return torch.distributed.TCPStore(  # type: ignore[attr-defined]
+                where.host, where.port, is_master=where.serves, wait_for_workers=False, timeout=timedelta(seconds=_PATIENCE_S)
+            )
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            raise JobFailed(f"the workers of {where.launcher} do not meet at {where.host}:{where.port}: {line}") from None
+
+    def put(self, name: str, data: bytes) -> None:
+        pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+        for i, piece in enumerate(pieces):
+            self._store.set(self._key(f"{name}/{i}"), piece)
+        self._store.set(self._key(name), str(len(pieces)))
+
+    def get(self, name: str) -> bytes | None:
+        if not self._store.check([self._key(name)]):
+            return None
+        return b"".join(self._store.get(self._key(f"{name}/{i}")) for i in range(int(self._store.get(self._key(name)))))
+
+    def coordinator(self, run_dir: str | None, secret_file: str | None) -> tuple[str, str, OwnCoordinator | None]:
+        """Its address, a file with its secret, and, on worker 0, what ends it. `secret_file`: that all workers have, if they do."""
+        if self._where.worker == 0:
+            own = OwnCoordinator(run_dir, self._where.workers, self._where.host, secret_file)
+            told = None if secret_file else Path(own.secret_file).read_bytes().hex()
+            self.put("job", json.dumps([own.address, told]).encode())
+            return own.address, own.secret_file, own
+        end = time.monotonic() + _PATIENCE_S
+        while (job := self.get("job")) is None:
+            if time.monotonic() > end:
+                raise JobFailed(f"worker 0 has started no coordinator in {_PATIENCE_S:.0f} s")
+            time.sleep(_LOOK_S)
+        address, secret = json.loads(job)
+        if (secret is None) != (secret_file is not None):
+            has, other = ("this worker", "worker 0") if secret_file else ("worker 0", "this worker")
+            raise UsageError(f"LOCKSTEP_SECRET_FILE: {has} has one and {other} has none; let all have the same, or none")
+        if secret_file:
+            return address, secret_file, None
+        # For this user alone, as long as this object.
+        self._secret = tempfile.NamedTemporaryFile(prefix="lockstep-")  # noqa: SIM115
+        self._secret.write(bytes.fromhex(secret))
+        self._secret.flush()
+        return address, self._secret.name, None
+
+    def _key(self, name: str) -> str:
+        return f"lockstep/{self._where.job}/{self._number}/{name}"
+
+
+def surroundings() -> Launched | None:
+    return launched(os.environ)

@@ -1,0 +1,188 @@
+"""A model's parameters as one run of FP32 values, and what of a model is not supported.
+
+The session keeps the parameters and the gradient sums; `p.data` and `p.grad` become views of its memory. They are made once for
+each buffer and set anew where the buffer is another one. A view keeps that memory, wherever the script has put it.
+"""
+
+import ctypes
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lockstep._errors import UsageError
+from lockstep._session import Tensor
+
+_MOST_BUFFERS = 64  # of gradients, of which views are kept; a session has fewer
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    for name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
+        for module in model.modules():
+            if type(module).__name__ == name:
+                raise UsageError(f"the model is wrapped in {name}: leave that out, lockstep takes its place")
+    for name, module in model.named_modules():
+        running = getattr(module, "track_running_stats", False)
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training:
+            batch = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if batch or running:
+                raise UsageError(
+                    f"{name or 'the model'} is {type(module).__name__}: statistics of a batch depend on how the round's samples "
+                    "are shared out, which is not supported; use GroupNorm or LayerNorm, or freeze it with eval()"
+                )
+
+
+class Parameters:
+    """Of a model, those that the optimizer has, in the model's order."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        named = [(name, p) for name, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
+        in_model = {id(p) for p in model.parameters()}
+        if wanted - in_model:
+            raise UsageError("the optimizer has parameters that the model does not have")
+        if not named:
+            raise UsageError("the optimizer has no parameter of the model that is trained")
+        for name, p in named:
+            _refuse_parameter(name, p)
+        self._model = model
+        self.tensors = [Tensor(name, tuple(p.shape)) for name, p in named]
+        self.list: list[nn.Parameter] = [p for _, p in named]
+        self._shapes = [(p.numel(), p.shape) for p in self.list]
+        self._at = 0
+        self._gradients: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._gradient: torch.Tensor | None = None
+        self._versions: tuple[int, ...] = ()
+        self._buffers = list(model.named_buffers())
+        self._buffer_versions: list[int] = []
+
+    def flat(self) -> torch.Tensor:
+        """A copy of their values."""
+        return torch.cat([p.detach().reshape(-1) for p in self.list]).contiguous()
+
+    def digest_of_the_rest(self) -> str:
+        """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
+        trained = {id(p) for p in self.list}
+        rest = [(name, p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._buffers
+        if not rest:
+            return ""
+        digest = hashlib.sha256()
+        for data in digest_inputs(rest):
+            digest.update(data)
+        return f", frozen parameters and buffers {digest.hexdigest()}"
+
+    def use(self, address: int, array: Callable[[int], Any]) -> None:
+        """From here on the parameters are what lies there; `array`: the session's. Of a buffer that is left, perhaps one that the
+        session gives back, no view is kept here."""
+        if address != self._at:
+            for p, view in zip(self.list, self._cut(_floats(array(address))), strict=True):
+                p.data = view
+            self._at = address
+        self._versions = tuple(p._version for p in self.list)
+        self._buffer_versions = [b._version for _, b in self._buffers]
+
+    def attach_gradient(self, address: int, array: Callable[[int], Any]) -> None:
+        """The next backward pass adds to what lies there."""
+        if any(p.grad is not None for p in self.list):
+            raise UsageError(
+                "there are gradients before job.backward, of another backward pass: it would be lost. Add its loss up, or clear "
+                "them (model.zero_grad())"
+            )
+        if address not in self._gradients:
+            if len(self._gradients) >= _MOST_BUFFERS:
+                self._gradients.clear()
+            flat = _floats(array(address))
+            self._gradients[address] = flat, list(self._cut(flat))
+        self._gradient, views = self._gradients[address]
+        for p, view in zip(self.list, views, strict=True):
+            p.grad = view
+
+    def check_gradient(self) -> int:
+        """After the backward pass; for `check_untouched`."""
+        assert self._gradient is not None
+        for p, tensor in zip(self.list, self.tensors, strict=True):
+            view = p.grad
+            if view is None or view._base is not self._gradient:
+                raise UsageError(f"the gradient of {tensor.name} was put elsewhere by a hook, which is not supported")
+        return self._gradient._version
+
+    def check_untouched(self, gradient_version: int) -> None:
+        """At the end of a run: what the session keeps was changed by nobody but the backward pass."""
+        assert self._gradient is not None
+        if self._gradient._version != gradient_version:
+            raise UsageError(
+                "gradients were changed behind job.backward (clip_grad_norm_, a GradScaler, a second backward?): they are sums "
+                "that are not complete yet. To clip, give clip_grad_norm to job.prepare"
+            )
+        if tuple(p._version for p in self.list) != self._versions:
+            raise UsageError("parameters were changed by the script within a run: only the round's update may change them")
+        for (name, buffer), version in zip(self._buffers, self._buffer_versions, strict=True):
+            if buffer._version != version:
+                raise UsageError(f"the buffer {name} changes in training, so it would differ between workers: not supported")
+
+    def release_gradient(self) -> None:
+        """A sum that is on its way to others is out of the script's reach."""
+        for p in self.list:
+            p.grad = None
+        self._gradient = None
+
+    def detach(self) -> None:
+        """The parameters keep their values in memory of their own."""
+        for p in self.list:
+            p.grad = None
+            p.data = p.data.clone()
+        self._gradients.clear()
+        self._gradient = None
+        self._at = 0
+
+    def _cut(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        at = 0
+        for count, shape in self._shapes:
+            yield flat[at : at + count].view(shape)
+            at += count
+
+
+def _floats(array: Any) -> torch.Tensor:
+    return torch.frombuffer(array, dtype=torch.float32)
+
+
+def _refuse_parameter(name: str, p: nn.Parameter) -> None:
+    kind = type(p.data).__name__
+    if kind == "DTensor" or hasattr(p, "placements"):
+        raise UsageError(f"{name} is a DTensor: sharded and tensor-parallel models are not supported")
+    if isinstance(p, nn.parameter.UninitializedParameter):
+        raise UsageError(f"{name} has no shape yet: run the model once before job.prepare")
+    if p.layout is not torch.strided:
+        raise UsageError(f"{name} is sparse: not supported")
+    if p.device.type != "cpu":
+        raise UsageError(f"{name} is on {p.device}: lockstep trains PyTorch models on the CPU for now")
+    if p.dtype is not torch.float32:
+        raise UsageError(f"{name} is {str(p.dtype).removeprefix('torch.')}: parameters are float32; autocast may compute in others")
+
+
+def digest_inputs(values: Iterable[object]) -> Iterator[bytes]:
+    """Bytes of what a dataset yields, whatever its structure, for a digest."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield f"{value.dtype}{tuple(value.shape)}".encode()
+            whole = value.detach().cpu().contiguous()
+            yield ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
+        elif isinstance(value, Mapping):
+            yield from digest_inputs(item for pair in value.items() for item in pair)
+        elif isinstance(value, tuple | list):
+            yield f"{len(value)}".encode()
+            yield from digest_inputs(value)
+        elif isinstance(value, int | float | str | bytes | bool | None):
+            yield repr(value).encode()
+        elif dataclasses.is_dataclass(value):
+            yield from digest_inputs(getattr(value, field.name) for field in dataclasses.fields(value))
+        elif callable(to_bytes := getattr(value, "tobytes", None)):  # an array of numpy, an image of PIL
+            of = [str(getattr(value, name, None)) for name in ("dtype", "shape", "mode", "size")]
+            yield f"{type(value).__name__}{of}".encode()
+            items = getattr(value, "tolist", None)
+            yield from digest_inputs([items()]) if items and of[0] == "object" else [to_bytes()]  # not addresses
+        else:
+            yield type(value).__name__.encode()

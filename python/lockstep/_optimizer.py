@@ -1,0 +1,224 @@
+"""What of torch.optim the job's own update rules are, and what stands in the script's hands instead of an optimizer and a schedule.
+
+The update is made by the session, on every worker alike, from the gradients that the round has committed. So it is not the script's
+optimizer that steps: its settings become the job's, and `step` only marks that the script meant one.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from lockstep._errors import UsageError
+from lockstep._settings import Settings, differences, text_of
+
+_KINDS = "SGD, AdamW, and Adam without weight decay"
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """The job's optimizer that does the same; UsageError where there is none."""
+    kind = type(optimizer)
+    options = _options(optimizer)
+    if options.get("maximize"):
+        raise UsageError("the optimizer maximizes: minimize the negative loss instead")
+    for name in ("amsgrad", "differentiable"):
+        if options.get(name):
+            raise UsageError(f"{kind.__name__}({name}=True) is not supported")
+    common = {"optimizer.lr": float(options["lr"]), "optimizer.weight_decay": float(options["weight_decay"])}
+    if kind is torch.optim.SGD:
+        if options["dampening"] != 0:
+            raise UsageError(f"SGD(dampening={options['dampening']}) is not supported")
+        special = {
+            "optimizer.name": "sgd",
+            "optimizer.momentum": float(options["momentum"]),
+            "optimizer.nesterov": options["nesterov"],
+        }
+    elif kind is torch.optim.AdamW or (kind is torch.optim.Adam and options["weight_decay"] == 0):
+        beta1, beta2 = (float(beta) for beta in options["betas"])
+        special = {
+            "optimizer.name": "adamw",
+            "optimizer.beta1": beta1,
+            "optimizer.beta2": beta2,
+            "optimizer.epsilon": float(options["eps"]),
+        }
+    elif kind is torch.optim.Adam:
+        raise UsageError("Adam with weight_decay adds the decay to the gradient, which is not supported: use AdamW")
+    else:
+        raise UsageError(f"the optimizer {kind.__name__} is not supported; these are: {_KINDS}")
+    return {key: text_of(value) for key, value in {**common, **special}.items()}
+
+
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Those of all its groups, which must be the same."""
+    apart = ("params", "initial_lr", "param_names")
+    groups = [{k: v for k, v in group.items() if k not in apart} for group in optimizer.param_groups]
+    for group in groups[1:]:
+        for key, value in group.items():
+            if value != groups[0][key]:
+                raise UsageError(f"the optimizer's parameter groups differ in {key}, which is not supported")
+    # A scheduler that was made already may have changed the rate; the job's own begins anew.
+    first = optimizer.param_groups[0]
+    groups[0]["lr"] = first.get("initial_lr", first["lr"])
+    return groups[0]
+
+
+class Schedule:
+    """A learning-rate scheduler of torch as the job's schedule: `settings`. `updates`: in an epoch. `steps_in_epoch`: the script
+    calls it once in each."""
+
+    def __init__(self, scheduler: lr_scheduler.LRScheduler, updates: int, epochs: int, steps_in_epoch: bool) -> None:
+        kind = type(scheduler)
+        options: Any = scheduler
+        unit = updates if steps_in_epoch else 1
+        self.steps_in_epoch = steps_in_epoch
+        if scheduler.last_epoch > 0:
+            raise UsageError("the scheduler has stepped already: make a new one")
+        if kind is lr_scheduler.StepLR:
+            every, factor = options.step_size * unit, float(options.gamma)
+            self.settings: dict[str, object] = {"schedule.name": "step", "schedule.step_every": every, "schedule.factor": factor}
+        elif kind is lr_scheduler.ExponentialLR:
+            self.settings = {"schedule.name": "step", "schedule.step_every": unit, "schedule.factor": float(options.gamma)}
+        elif kind is lr_scheduler.CosineAnnealingLR:
+            if unit != 1 or options.T_max != updates * epochs:
+                raise UsageError(
+                    f"CosineAnnealingLR(T_max={options.T_max}) is supported when it steps with each update and ends with the job: "
+                    f"T_max={updates * epochs} and scheduler_steps='update'"
+                )
+            self.settings = {"schedule.name": "cosine", "schedule.final_lr": float(options.eta_min)}
+        else:
+            raise UsageError(
+                f"the scheduler {kind.__name__} is not supported; these are: StepLR, ExponentialLR, CosineAnnealingLR; "
+                "or leave it out and say schedule.* in the settings"
+            )
+
+    def check(self, config: Settings, batch: int) -> None:
+        """Its epochs were counted in updates of the script's batch; the job's config may say another one."""
+        theirs = int(config["job.global_batch"])
+        holds = not differences({key: text_of(value) for key, value in self.settings.items()}, config)
+        if self.steps_in_epoch and theirs != batch and holds:
+            raise UsageError(
+                f"the job has global_batch {theirs}, as its config says, and the scheduler's epochs were counted in updates of "
+                f"{batch}: give global_batch={theirs} to job.prepare"
+            )
+
+
+class Rate:
+    """The job's learning rate, as its config says."""
+
+    def __init__(self, config: Settings, updates: int) -> None:
+        """`updates`: in an epoch."""
+        section = {key.removeprefix("schedule."): text for key, text in config.items() if key.startswith("schedule.")}
+        self._base = float(config["optimizer.lr"])
+        self._name = section["name"]
+        self._warmup, self._every = float(section["warmup"]), float(section["step_every"])
+        self._factor, self._final = float(section["factor"]), float(section["final_lr"])
+        self._updates = int(config["job.rounds"]) or max(1, int(config["job.epochs"])) * updates
+
+    def of(self, update: int) -> float:
+        rate = self._base
+        if self._name == "step":
+            rate *= self._factor ** (update // self._every)
+        elif self._name == "exponential":
+            rate *= self._factor ** (update / self._every)
+        elif self._name == "cosine":
+            progress = min(1.0, max(0.0, (update - self._warmup) / max(self._updates - self._warmup, 1.0)))
+            rate = self._final + (rate - self._final) * 0.5 * (1 + math.cos(math.pi * progress))
+        return rate * (update + 1) / self._warmup if update + 1 < self._warmup else rate
+
+
+class PreparedOptimizer:
+    """Stands in for the script's optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None]) -> None:
+        self._optimizer = optimizer
+        self._on_step = on_step
+        self._known = _groups(optimizer)
+        # Whoever still has the script's own would update parameters behind the job's back.
+        optimizer.step = _refuse_step  # type: ignore[method-assign,assignment]
+
+    def step(self, closure: None = None) -> None:
+        """The round makes the update; this only says that the run's gradient is complete."""
+        if closure is not None:
+            raise UsageError("opt.step(closure) is not supported")
+        self.check_unchanged()
+        self._on_step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: the sum of a contribution begins at zero by itself."""
+
+    def show(self, rate: float) -> None:
+        """The job's rate is in the groups, for who logs it."""
+        self.check_unchanged()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._known = _groups(self._optimizer)
+
+    def check_unchanged(self) -> None:
+        now = _groups(self._optimizer)
+        if len(now) != len(self._known):
+            raise UsageError("the optimizer has got a parameter group behind the job's back: give job.prepare all of them")
+        for before, after in zip(self._known, now, strict=True):
+            for key, value in after.items():
+                if before.get(key) == value:
+                    continue
+                if key == "params":
+                    raise UsageError("the optimizer's parameters were changed behind the job's back: give job.prepare all of them")
+                how = "; to change the rate, give job.prepare a scheduler, or schedule.* in the settings" if key == "lr" else ""
+                raise UsageError(
+                    f"the optimizer's {key} was changed from {before.get(key)} to {value} by the script: the update is the job's, "
+                    f"as it was at job.prepare{how}"
+                )
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The script's own, with the rate of the run in hand. To be read: a change of them is refused at the next step."""
+        return self._optimizer.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._optimizer.defaults
+
+    def state_dict(self) -> dict[str, Any]:
+        raise UsageError("the optimizer's state is the job's: it is in the checkpoints of the run directory")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise UsageError("the optimizer's state is the job's: resume the run directory instead")
+
+
+class PreparedScheduler:
+    """Stands in for the script's scheduler: the rate follows the job's updates. Its calls are to be those that were announced."""
+
+    def __init__(self, on_step: Callable[[], None], rate: Callable[[], float]) -> None:
+        self._on_step = on_step
+        self._rate = rate
+
+    def step(self, epoch: None = None) -> None:
+        """Changes nothing, for the rate follows updates; a call at a time that the job's schedule does not have is refused."""
+        self._on_step()
+
+    def get_last_lr(self) -> list[float]:
+        """Of the update that is being computed."""
+        return [self._rate()]
+
+    def state_dict(self) -> dict[str, Any]:
+        raise UsageError("the schedule is the job's: where it is, the checkpoints of the run directory say")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise UsageError("the schedule is the job's: resume the run directory instead")
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What can be changed in them, by value."""
+
+    def plain(key: str, value: Any) -> Any:
+        if key == "params":
+            return [id(p) for p in value]
+        return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+
+    return [{k: plain(k, v) for k, v in group.items() if k != "initial_lr"} for group in optimizer.param_groups]
+
+
+def _refuse_step(*_: object, **__: object) -> None:
+    raise UsageError("this optimizer was given to job.prepare: use the one that it has returned")

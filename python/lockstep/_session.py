@@ -1,0 +1,381 @@
+"""A worker's session: lockstep.h in Python's terms, without any library but ctypes.
+
+The layouts below are those of lockstep.h, version ABI; the library refuses structures of another size.
+"""
+
+import ctypes
+import enum
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from lockstep import _place
+from lockstep._errors import UsageError, of_status
+
+ABI = 1
+
+_LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
+
+
+class _JoinOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("coordinator", c_char_p),
+        ("secret_file", c_char_p),
+        ("data_host", c_char_p),
+        ("settings", c_char_p),
+        ("slowdowns", c_char_p),
+        ("wanted", c_int64),
+        ("connect_timeout_s", c_double),
+    ]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("shape", ctypes.POINTER(c_uint64)), ("dimensions", c_size_t)]
+
+
+class _Job(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("parameter_count", c_uint64),
+        ("blocks", ctypes.POINTER(c_uint64)),
+        ("finish_order", ctypes.POINTER(c_uint32)),
+        ("block_count", c_size_t),
+        ("tensors", ctypes.POINTER(_Tensor)),
+        ("tensor_count", c_size_t),
+        ("initial", c_void_p),
+        ("dataset_digest", c_char_p),
+        ("train_samples", c_uint64),
+        ("test_samples", c_uint64),
+    ]
+
+
+class _Range(ctypes.Structure):
+    _fields_ = [("first", c_uint64), ("end", c_uint64)]
+
+
+class _Work(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_int32),
+        ("epoch", c_uint32),
+        ("round", c_uint64),
+        ("ranges", ctypes.POINTER(_Range)),
+        ("range_count", c_size_t),
+        ("samples", ctypes.POINTER(c_uint32)),
+        ("sample_count", c_size_t),
+        ("units", c_uint32),
+        ("parameters_version", c_uint32),
+        ("parameters", c_void_p),
+        ("gradient", c_void_p),
+        ("evaluate", _Range),
+        ("reason", c_char_p),
+        ("failed", c_int32),
+        ("unfit", c_int32),
+        ("left", c_int32),
+        ("final_parameters", c_int32),
+        ("params_digest", c_char_p),
+        ("not_final", c_char_p),
+    ]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_place.library()))
+    library.lockstep_abi_version.restype = c_uint32
+    if library.lockstep_abi_version() != ABI:
+        raise UsageError(
+            f"{_place.library()} has version {library.lockstep_abi_version()} of the interface, this package speaks {ABI}"
+        )
+    session = c_void_p
+    for name, result, arguments in (
+        ("version", c_char_p, []),
+        ("error", c_char_p, []),
+        ("log", c_int32, [c_char_p, c_char_p]),
+        ("join", c_int32, [ctypes.POINTER(_JoinOptions), ctypes.POINTER(c_void_p)]),
+        ("end", None, [session]),
+        ("worker", c_uint32, [session]),
+        ("incarnation", c_uint32, [session]),
+        ("workers", c_uint32, [session]),
+        ("config", c_char_p, [session]),
+        ("begin", c_int32, [session, ctypes.POINTER(_Job)]),
+        ("next", c_int32, [session, c_double, ctypes.POINTER(_Work)]),
+        ("block_final", None, [session, c_uint32]),
+        ("done", None, [session, c_uint64, c_double]),
+        ("evaluation_done", None, [session, c_double, c_uint64]),
+        ("cancelled", c_int32, [session]),
+        ("interrupt", None, [session, c_char_p]),
+        ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
+        ("release", None, [c_void_p]),
+    ):
+        function = getattr(library, f"lockstep_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise of_status(status, _text(_library().lockstep_error()))
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _join(options: _JoinOptions) -> c_void_p:
+    """In a thread of its own, for it waits long for a coordinator that is not there, and Ctrl-C is the main thread's."""
+    handle = c_void_p()
+    library = _library()
+    failed: list[tuple[int, str]] = []
+    lock = threading.Lock()  # who has the handle in the end
+    given_up = finished = False
+
+    def join() -> None:
+        nonlocal finished
+        status = library.lockstep_join(ctypes.byref(options), ctypes.byref(handle))
+        if status != 0:
+            failed.append((status, _text(library.lockstep_error())))
+        with lock:
+            finished = True
+            if given_up:
+                library.lockstep_end(handle)
+
+    thread = threading.Thread(target=join, name="lockstep join", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    except BaseException:
+        with lock:
+            given_up = True
+            if finished:
+                library.lockstep_end(handle)
+        raise
+    if failed:
+        raise of_status(*failed[0])
+    return handle
+
+
+def version() -> str:
+    """Of the library: "0.1.0"."""
+    return _text(_library().lockstep_version())
+
+
+def log(name: str, level: str) -> None:
+    """The library's own log lines, on standard error: whose they are and the least level that is shown."""
+    _check(_library().lockstep_log(name.encode(), level.encode()))
+
+
+class Kind(enum.IntEnum):
+    NONE = 0
+    """The time was up."""
+    TRAIN = 1
+    """Add the gradient sum over `samples` to `gradient`, then `done`."""
+    EVALUATE = 2
+    """Evaluate test samples [evaluate[0], evaluate[1]), then `evaluation_done`."""
+    END = 3
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter, as checkpoints call it."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, as far as the exchange must know it."""
+
+    tensors: Sequence[Tensor]
+    """In model order."""
+    initial: int
+    """Address of the FP32 values that a new job starts from, the same on every worker; left as they are until there is work."""
+    dataset_digest: str
+    train_samples: int
+    test_samples: int = 0
+    finish_order: Sequence[int] = field(default=())
+    """In which the backward pass finishes the tensors' gradients; empty: last to first."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What `next` has returned. Addresses are valid until `done`; at the end until `end`; longer as long as an `array` is there."""
+
+    kind: Kind
+    epoch: int = 0
+    round: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Positions in the epoch's order of samples, half open."""
+    samples: tuple[int, ...] = ()
+    """Which training samples those are, in that order."""
+    units: int = 0
+    parameters: int = 0
+    """Address of the parameters to use; 0: there are none."""
+    gradient: int = 0
+    """Address of the sum to add to."""
+    evaluate: tuple[int, int] = (0, 0)
+    reason: str = ""
+    failed: bool = False
+    unfit: bool = False
+    """At the end: it has failed because of this worker, which does not suit the job."""
+    left: bool = False
+    final_parameters: bool = False
+    """At the end: `parameters` are those that the job ended with; else `not_final` says why not."""
+    params_digest: str = ""
+    not_final: str = ""
+
+
+class Session:
+    """A worker of a job. All calls from one thread, but `interrupt`.
+
+    >>> session = Session("127.0.0.1:7070")
+    >>> session.begin(Job(...))
+    >>> while (work := session.next()).kind is not Kind.END:
+    ...     ...  # add to session.floats(work.gradient)
+    ...     session.done(len(work.samples), loss_sum)
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        secret_file: str | None = None,
+        data_host: str | None = None,
+        settings: str | None = None,
+        slowdowns: str | None = None,
+        wanted: int | None = None,
+        connect_timeout: float = 60,
+    ) -> None:
+        self._process = os.getpid()
+        self._count = 0
+        options = _JoinOptions(
+            ctypes.sizeof(_JoinOptions),
+            coordinator.encode(),
+            _bytes(secret_file),
+            _bytes(data_host),
+            _bytes(settings),
+            _bytes(slowdowns),
+            -1 if wanted is None else wanted,
+            connect_timeout,
+        )
+        self._handle = _join(options)
+        self.worker: int = _library().lockstep_worker(self._handle)
+        self.incarnation: int = _library().lockstep_incarnation(self._handle)
+        self.workers: int = _library().lockstep_workers(self._handle)
+        self.config: str = _text(_library().lockstep_config(self._handle))
+
+    def begin(self, job: Job) -> None:
+        """Tells the coordinator that this worker is ready."""
+        sizes = []
+        tensors = (_Tensor * len(job.tensors))()
+        shapes = []  # kept until the call is over
+        for to, tensor in zip(tensors, job.tensors, strict=True):
+            shape = (c_uint64 * len(tensor.shape))(*tensor.shape)
+            shapes.append(shape)
+            to.name, to.shape, to.dimensions = tensor.name.encode(), shape, len(tensor.shape)
+            size = 1
+            for extent in tensor.shape:
+                size *= extent
+            sizes.append(size)
+        order = list(job.finish_order) or list(reversed(range(len(sizes))))
+        self._count = sum(sizes)
+        description = _Job(
+            ctypes.sizeof(_Job),
+            self._count,
+            (c_uint64 * len(sizes))(*sizes),
+            (c_uint32 * len(order))(*order),
+            len(sizes),
+            tensors,
+            len(sizes),
+            job.initial,
+            job.dataset_digest.encode(),
+            job.train_samples,
+            job.test_samples,
+        )
+        _check(_library().lockstep_begin(self._open(), ctypes.byref(description)))
+
+    def next(self, seconds: float = -1) -> Work:
+        """Waits for work or the end, at most so long; below 0: for ever, deaf to Ctrl-C."""
+        work = _Work(size=ctypes.sizeof(_Work))
+        _check(_library().lockstep_next(self._open(), seconds, ctypes.byref(work)))
+        kind = Kind(work.kind)
+        if kind is Kind.NONE:
+            return Work(kind)
+        return Work(
+            kind=kind,
+            epoch=work.epoch,
+            round=work.round,
+            ranges=tuple((r.first, r.end) for r in work.ranges[: work.range_count]),
+            samples=tuple(work.samples[: work.sample_count]),
+            units=work.units,
+            parameters=work.parameters or 0,
+            gradient=work.gradient or 0,
+            evaluate=(work.evaluate.first, work.evaluate.end),
+            reason=_text(work.reason),
+            failed=bool(work.failed),
+            unfit=bool(work.unfit),
+            left=bool(work.left),
+            final_parameters=bool(work.final_parameters),
+            params_digest=_text(work.params_digest),
+            not_final=_text(work.not_final),
+        )
+
+    def array(self, address: int) -> Any:
+        """The parameters or the gradient of the work in hand as an array of ctypes, which has the buffer protocol.
+
+        The memory stays as long as anything refers to it, also beyond `done` and `end`; with it all memory of the session.
+        """
+        memory = c_void_p()
+        _check(_library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
+        array = (c_float * self._count).from_address(address)
+        # Who has taken its buffer (a memoryview, a tensor) refers to the array.
+        release = weakref.finalize(array, _library().lockstep_release, memory)
+        release.atexit = False  # what is left of it then may still be in use, and goes with the process
+        return array
+
+    def floats(self, address: int) -> "memoryview[float]":
+        """The same as a memoryview of FP32 values."""
+        return memoryview(self.array(address)).cast("B").cast("f")
+
+    def block_final(self, tensor: int) -> None:
+        """Optional, in a run: the gradient of this tensor does not change any more in it."""
+        _library().lockstep_block_final(self._open(), tensor)
+
+    def done(self, samples: int, loss_sum: float) -> None:
+        _library().lockstep_done(self._open(), samples, loss_sum)
+
+    def evaluation_done(self, loss_sum: float, correct: int) -> None:
+        _library().lockstep_evaluation_done(self._open(), loss_sum, correct)
+
+    def cancelled(self) -> bool:
+        """Whether the result of the run in hand cannot count any more."""
+        return bool(_library().lockstep_cancelled(self._open()))
+
+    def interrupt(self, reason: str) -> None:
+        """Leaves the job with this reason: `next` returns the end soon. Any thread."""
+        if self._handle and os.getpid() == self._process:
+            _library().lockstep_interrupt(self._handle, reason.encode())
+
+    def end(self) -> None:
+        """Leaves the job if it is still on. May be called again."""
+        handle, self._handle = self._handle, c_void_p()
+        if handle and os.getpid() == self._process:
+            _library().lockstep_end(handle)
+
+    def _open(self) -> c_void_p:
+        if not self._handle:
+            raise UsageError("the session has ended")
+        if os.getpid() != self._process:
+            raise UsageError("a forked child cannot use its parent's session")
+        return self._handle

@@ -1,0 +1,164 @@
+"""The C interface: a job of workers in C, and what the shared library shows of itself."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import harness  # noqa: E402
+
+WORKER = harness.BIN / "lockstep-c-worker"
+LIBRARY = pathlib.Path(os.environ.get("LOCKSTEP_LIBRARY", harness.BIN.parent / "worker/capi/liblockstep.so"))
+
+
+class CInterfaceTest(harness.ClusterTest):
+    def job(self, **more):
+        return harness.Job(2, job__global_batch=64, job__rounds=400, optimizer__lr=1.5, **more)
+
+    def start(self, job, name, *arguments):
+        return job._start(name, [WORKER, job.address, *arguments])
+
+    def test_two_workers_in_c_find_what_the_samples_were_made_with(self):
+        with self.job() as job:
+            job.start_coordinator()
+            self.start(job, "first")
+            # The time-out of lockstep_next: the job cannot begin without the second one.
+            harness.wait_for("the first to wait", lambda: "waiting" in job.log("first"))
+            self.start(job, "second")
+            summary = job.finish()
+            for name in ("first", "second"):
+                self.assertEqual(job.wait(name), 0, job.log(name))
+                self.assertIn(f"digest: {summary['params_digest']}", job.log(name))
+                self.assertIn("refused: there is no work before lockstep_begin\n", job.log(name))
+                self.assertIn("refused: lockstep_begin was called twice\n", job.log(name))
+                self.assertAlmostEqual(float(re.search(r"^kept: (\S+)$", job.log(name), re.MULTILINE).group(1)), 15, delta=0.05)
+                self.assertLess(float(re.search(r"^error: (\S+)$", job.log(name), re.MULTILINE).group(1)), 0.05)
+            self.assertEqual(summary["status"], "completed")
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(400)))
+
+    def test_a_structure_of_another_size_and_a_wrong_address_are_one_line(self):
+        ended = subprocess.run([WORKER, "nowhere"], capture_output=True, text=True, check=False)
+        self.assertEqual(ended.returncode, 2, ended)
+        self.assertRegex(ended.stdout, r"refused: lockstep_join_options has \d+ bytes here and \d+ where the program was built")
+        self.assertRegex(ended.stderr, r"\Ac_worker: [^\n]*nowhere[^\n]*\n\Z")
+
+    def settings_job(self, workers=2, **options):
+        """A job of which the coordinator is told no more than <options>."""
+        job = harness.Job(workers, coordinator_args=["--config-from-workers"])
+        job.config.write_text(harness.ini_text(options))
+        return job
+
+    def test_what_the_program_says_of_the_job_holds_where_the_config_does_not(self):
+        with self.settings_job(**{"job.rounds": 30}) as job:
+            job.start_coordinator()
+            for name in ("first", "second"):
+                self.start(job, name, 0, "[job]\nglobal_batch = 128\nrounds = 40\n[optimizer]\nlr = 0.25\nmomentum = 0\n")
+            job.finish()
+            self.assertEqual(len(job.rounds()), 30)
+            self.assertEqual(job.rounds()[0]["samples"], 128)
+            config = (job.run_dir / "config.ini").read_text()
+            self.assertIn("lr = 0.25\n", config)
+            self.assertIn("momentum = 0\n", config)
+
+    def test_who_says_otherwise_is_refused(self):
+        with self.settings_job() as job:
+            job.start_coordinator()
+            self.start(job, "first", 0, "[job]\nrounds = 30\nglobal_batch = 64\n")
+            harness.wait_for("the first to wait", lambda: "waiting" in job.log("first"))
+            self.start(job, "other", 0, "[job]\nrounds = 31\nglobal_batch = 64\n")
+            self.assertEqual(job.wait("other"), 2)
+            self.assertIn('its program says "rounds = 31" of the job where that of the first worker said "rounds = 30"', job.log("other"))
+            self.start(job, "second", 0, "[job]\nrounds = 30\nglobal_batch = 64\n")
+            job.finish()
+
+    def test_who_says_nothing_or_is_refused_does_not_found_the_job(self):
+        settings = "[job]\nrounds = 30\nglobal_batch = 64\n"
+        with self.settings_job(3) as job:
+            job.start_coordinator()
+            self.start(job, "silent", 0)
+            frame = self.hello(settings.replace("30", "31"))
+            self.assertEqual(frame[6:8], b"\x08\x01")  # the version of the protocol
+            with self.connect(job) as stranger:
+                stranger.sendall(frame[:7] + b"\x63" + frame[8:])
+                answer = b""
+                while more := stranger.recv(4096):
+                    answer += more
+                self.assertIn(b"speaks version 1 of the protocol, the worker", answer)  # and not only when there is a job
+            self.start(job, "first", 0, settings)
+            harness.wait_for("the silent one to be let in", lambda: "waiting" in job.log("silent"))
+            self.start(job, "other", 0, settings.replace("30", "31"))
+            self.assertEqual(job.wait("other"), 2)
+            self.assertIn('"rounds = 31" of the job where that of the first worker said "rounds = 30"', job.log("other"))
+            self.start(job, "second", 0, settings)
+            job.finish()
+            self.assertEqual(len(job.rounds()), 30)
+        with self.settings_job(**{"job.rounds": 20}) as job:  # nobody says anything
+            job.start_coordinator()
+            self.start(job, "first", 0)
+            self.start(job, "second", 0)
+            job.finish()
+            self.assertEqual(len(job.rounds()), 20)
+
+    def connect(self, job):
+        host, port = job.address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=60)
+
+    def hello(self, settings):
+        """What a worker says first."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            worker = subprocess.Popen([WORKER, f"127.0.0.1:{server.getsockname()[1]}", "0", settings], stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL)
+            server.settimeout(60)
+            with server.accept()[0] as connection:
+                frame = connection.recv(65536)
+            worker.kill()
+            worker.wait()
+        return frame
+
+    def test_settings_that_make_no_job_are_one_line_at_both_ends(self):
+        for settings, message in (
+                ("[job]\nround = 3\n", r'the workers\' program:2: unknown key "job\.round" .*did you mean'),
+                ("[job]\nglobal_batch = 1\n", r"job\.global_batch = 1 is less than --workers 2"),
+                ("[policy]\nname = fulll\n", r"fulll")):
+            with self.subTest(settings), self.settings_job() as job:
+                job.start_coordinator()
+                self.start(job, "worker", 0, settings)
+                self.assertEqual(job.wait("coordinator"), 2, job.log("coordinator"))
+                self.assertEqual(job.wait("worker"), 2, job.log("worker"))
+                for name in ("coordinator", "worker"):
+                    self.assertRegex(job.log(name), message)
+
+    def test_a_coordinator_that_waits_for_its_job_can_be_stopped(self):
+        with self.settings_job() as job:
+            job.start_coordinator()
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130, job.log("coordinator"))
+        with self.settings_job(**{"job.join_timeout": "0.2s"}) as job:
+            job.start_coordinator()
+            self.assertEqual(job.wait(), 1, job.log("coordinator"))
+            self.assertIn("no worker joined within 0.2 s to say what the job is", job.log("coordinator"))
+
+    def test_who_begins_with_other_parameters_is_found(self):
+        with self.job() as job:
+            job.start_coordinator()
+            self.start(job, "first", 0)
+            self.start(job, "second", 0.5)
+            self.assertEqual(job.wait(), 1, job.log("coordinator"))
+            self.assertRegex(job.log("coordinator"), r"worker \d begins with other parameters than 1 of 2 workers: let all draw")
+
+    @unittest.skipIf(shutil.which("nm") is None, "there is no nm")
+    def test_the_library_shows_nothing_but_its_interface(self):
+        names = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+        shown = {line.split()[-1].split("@")[0] for line in names.splitlines()} - {"LOCKSTEP_1"}
+        self.assertIn("lockstep_join", shown)
+        self.assertEqual([name for name in shown if not name.startswith("lockstep_")], [])
+
+
+if __name__ == "__main__":
+    harness.main()

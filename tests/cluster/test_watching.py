@@ -1,0 +1,163 @@
+"""What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+import urllib.parse
+import urllib.request
+
+import harness
+from harness import ClusterTest, Job, wait_for
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "prometheus"
+LONG = {"job.rounds": 100000, "emulate.unit_time": "2ms", "job.units": 8}
+SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def parse(text):
+    """{name: {labels: value}}; each line has to be of the format."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP ") or line.startswith("# TYPE "):
+            continue
+        match = SAMPLE.fullmatch(line)
+        assert match, line
+        found.setdefault(match[1], {})[match[2] or ""] = float(match[3])
+    return found
+
+
+def listening_port(pid):
+    """Of the process, once it listens; it was told to let the kernel choose."""
+    sockets = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(link.readlink()))
+        except OSError:
+            pass
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                return int(fields[1].rsplit(":", 1)[1], 16)
+    return None
+
+
+class Metrics(ClusterTest):
+    def start(self, job):
+        job.start()
+        job.wait_for_rounds(5)
+        self.http = (job.run_dir / "http.address").read_text().strip()
+
+    def metrics(self):
+        return parse(get(f"http://{self.http}/metrics")[1])
+
+    def test_they_follow_the_job(self):
+        with Job(2, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job:
+            self.start(job)
+            kind, text = get(f"http://{self.http}/metrics")
+            self.assertEqual(kind, "text/plain; version=0.0.4; charset=utf-8")
+            first = parse(text)
+            self.assertEqual(first["lockstep_job_phase"]['phase="training"'], 1)
+            self.assertEqual(first["lockstep_workers"]['state="live"'], 2)
+            self.assertEqual(first["lockstep_worker_incarnation"], {'worker="0"': 1, 'worker="1"': 1})
+            self.assertGreater(first["lockstep_worker_unit_seconds"]['worker="1"'], 0.0015)
+            self.assertGreaterEqual(first["lockstep_rounds_total"][""], 5)
+            buckets = list(first["lockstep_round_seconds_bucket"].values())
+            self.assertEqual(buckets, sorted(buckets))
+            self.assertEqual(buckets[-1], first["lockstep_round_seconds_count"][""])
+            job.wait_for_rounds(int(first["lockstep_rounds_total"][""]) + 5)
+            second = self.metrics()
+            self.assertGreater(second["lockstep_rounds_total"][""], first["lockstep_rounds_total"][""])
+            self.assertGreater(second["lockstep_round_seconds_sum"][""], first["lockstep_round_seconds_sum"][""])
+
+            job.processes["worker1"].kill()
+            wait_for("the loss of a worker to be seen", lambda: self.metrics()["lockstep_workers"]['state="lost"'] == 1)
+            self.assertEqual(self.metrics()["lockstep_worker_live"]['worker="1"'], 0)
+            job.start_worker(1, name="again")
+            wait_for("it to be back", lambda: self.metrics()["lockstep_worker_incarnation"]['worker="1"'] == 2)
+
+            panels = json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]
+            asked_for = " ".join(target["expr"] for panel in panels for target in panel["targets"])
+            asked_for += (EXAMPLES / "alerts.yml").read_text()
+            there = set(self.metrics()) | {"lockstep_test_accuracy"}  # of which none is known yet
+            self.assertEqual(set(re.findall(r"lockstep_[a-z_]+", asked_for)) - there, set())
+
+            lines = json.loads(get(f"http://{self.http}/rounds")[1])
+            self.assertEqual([line["round"] for line in lines], list(range(lines[0]["round"], lines[0]["round"] + len(lines))))
+            newest = lines[-1]["round"]
+            self.assertIn(lines[-1], job.rounds())
+            self.assertTrue(all(line["round"] > newest for line in json.loads(get(f"http://{self.http}/rounds?after={newest}")[1])))
+
+            if shutil.which("promtool"):
+                done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    @unittest.skipUnless(shutil.which("chromium"), "there is no chromium")
+    def test_a_browser_draws_the_page(self):
+        with Job(3, LONG, policy__name="flexrr", coordinator_args=["--http", "127.0.0.1:0"]) as job, tempfile.TemporaryDirectory() as folder:
+            self.start(job)
+            command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}",
+                       "--virtual-time-budget=5000", "--dump-dom", f"http://{self.http}/"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r'<body data-looks="[1-9]')  # it has had answers, and drawn all of them
+            self.assertRegex(done.stdout, r"<b>3 of 3</b><span>workers</span>")
+            self.assertEqual(len(re.findall(r'<tr class="[a-z]*"><td>[012]</td><td>live', done.stdout)), 3)
+            self.assertIn('id="phase">training<', done.stdout)
+            self.assertGreater(done.stdout.count("<rect"), 20)
+            self.assertNotIn("NaN", done.stdout.split("<script>")[0])
+
+    @unittest.skipUnless(shutil.which("promtool"), "there is no promtool")
+    def test_the_alerts_mean_what_they_say(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rules = pathlib.Path(__file__).with_name("alerts_test.yml").read_text().replace("ALERTS", str(EXAMPLES / "alerts.yml"))
+            path = pathlib.Path(folder) / "alerts_test.yml"
+            path.write_text(rules)
+            done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    @unittest.skipUnless(shutil.which("prometheus"), "there is no prometheus")
+    def test_prometheus_scrapes_a_job(self):
+        with Job(2, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, tempfile.TemporaryDirectory() as folder:
+            self.start(job)
+            config = (EXAMPLES / "prometheus.yml").read_text().replace("127.0.0.1:8080", self.http).replace("interval: 5s", "interval: 1s")
+            path = pathlib.Path(folder) / "prometheus.yml"
+            path.write_text(config.replace("alerts.yml", str(EXAMPLES / "alerts.yml")))
+            command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data", "--web.listen-address=127.0.0.1:0"]
+            with open(f"{folder}/log", "w", encoding="utf-8") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log)  # pylint: disable=consider-using-with
+            try:
+                def port():
+                    self.assertIsNone(process.poll(), pathlib.Path(f"{folder}/log").read_text())
+                    return listening_port(process.pid)
+                address = f"http://127.0.0.1:{wait_for('Prometheus to listen', port)}/api/v1"
+
+                def ask(expression):
+                    try:
+                        answer = json.loads(get(f"{address}/query?{urllib.parse.urlencode({'query': expression})}")[1])
+                    except OSError:  # it reads its storage first
+                        return []
+                    return [float(result["value"][1]) for result in answer["data"]["result"]]
+                wait_for("a rate of rounds", lambda: any(rate > 0 for rate in ask("rate(lockstep_rounds_total[10s])")), seconds=90)
+                wait_for("the job to be up", lambda: ask('up{job="lockstep"}') == [1])
+                wait_for("both workers to be counted", lambda: ask('sum(lockstep_workers{state="live"})') == [2])
+                wait_for("a median", lambda: any(median > 0.001 for median in ask(
+                    "histogram_quantile(0.5, rate(lockstep_round_seconds_bucket[10s]))")))
+                groups = json.loads(get(f"{address}/rules")[1])["data"]["groups"]
+                self.assertEqual([rule.get("lastError", "") for rule in groups[0]["rules"]], [""] * 6)
+            finally:
+                process.terminate()
+                process.wait()
+
+
+if __name__ == "__main__":
+    harness.main()

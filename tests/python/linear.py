@@ -1,0 +1,70 @@
+"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork]
+
+Prints "digest DIGEST" and "error E", the largest difference between a parameter and what the samples were made with.
+"""
+
+import array
+import os
+import random
+import sys
+
+import lockstep
+
+FEATURES = 8
+SAMPLES = 1024
+SETTINGS = "[job]\nepochs = 12\nglobal_batch = 64\n[optimizer]\nlr = 0.5\nmomentum = 0.5\n"
+
+
+def sample(index):
+    draw = random.Random(index)
+    features = [draw.random() - 0.5 for _ in range(FEATURES)]
+    return features, sum(i * x for i, x in enumerate(features))
+
+
+def main():
+    session = lockstep.Session(
+        os.environ["LOCKSTEP_COORDINATOR"],
+        secret_file=os.environ["LOCKSTEP_SECRET_FILE"],
+        settings=SETTINGS,
+        slowdowns=os.environ["LOCKSTEP_SLOWDOWN"],
+        wanted=int(os.environ["LOCKSTEP_WORKER"]),
+    )
+    samples = [sample(i) for i in range(SAMPLES)]
+    initial = array.array("f", [0.0] * FEATURES)
+    session.begin(
+        lockstep.JobDescription(
+            tensors=[lockstep.Tensor("first", (2, 2)), lockstep.Tensor("second", (4,))],
+            initial=initial.buffer_info()[0],
+            dataset_digest="linear",
+            train_samples=SAMPLES,
+        )
+    )
+    if "fork" in sys.argv:
+        child = os.fork()
+        if child == 0:
+            try:
+                session.next(0)
+            except lockstep.UsageError as error:
+                print(f"child: {error}", flush=True)
+            session.end()  # does nothing here
+            os._exit(0)
+        os.waitpid(child, 0)
+    while (work := session.next(0.2)).kind is not lockstep.Kind.END:
+        if work.kind is not lockstep.Kind.TRAIN:
+            continue
+        parameters, gradient = session.floats(work.parameters), session.floats(work.gradient)
+        loss = 0.0
+        for index in work.samples:
+            features, target = samples[index]
+            error = sum(p * x for p, x in zip(parameters, features, strict=True)) - target
+            for i, x in enumerate(features):
+                gradient[i] += error * x
+            loss += error * error / 2
+        session.done(len(work.samples), loss)
+    assert work.final_parameters, work.not_final
+    worst = max(abs(p - i) for i, p in enumerate(session.floats(work.parameters)))
+    print(f"digest {work.params_digest}\nerror {worst:.4f}", flush=True)
+    session.end()
+
+
+main()

@@ -1,0 +1,40 @@
+"""Runs scripts with the package out of the tree."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+import harness  # noqa: E402, F401
+
+BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", ROOT / "build" / "release"))
+TIMEOUT_S = 120
+OURS = ("LOCKSTEP_COORDINATOR", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_WORKER", "LOCKSTEP_SLOWDOWN", "LOCKSTEP_LOG_LEVEL", "LOCKSTEP_INITIAL",
+        "RANK", "WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher's, too
+
+
+def environment(**more):
+    kept = {key: value for key, value in os.environ.items() if key not in OURS}
+    return {**kept, "PYTHONPATH": str(ROOT / "python"), "LOCKSTEP_BUILD_DIR": str(BUILD), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+
+
+def start(*arguments, python=sys.executable, cwd=None, **more):
+    return subprocess.Popen([python, "-B", *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment(**more))
+
+
+def run(*arguments, python=sys.executable, **more):
+    """Ends with an object that has returncode, stdout and stderr. In an empty folder, which is looked at afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(*arguments, python=python, cwd=folder, **more)
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -1,0 +1,137 @@
+"""The package without torch: settings, the command line, and a session in plain Python."""
+
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest.mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import package  # noqa: E402
+from package import HERE, ROOT, harness, run  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "python"))
+from lockstep import UsageError, _settings  # noqa: E402
+from lockstep._own import OwnCoordinator  # noqa: E402
+
+
+class SettingsTest(harness.ClusterTest):
+    def test_the_same_settings_are_the_same_text(self):
+        text = _settings.to_ini({"optimizer.lr": "0.1", "job.units": "8", "job.epochs": "2"})
+        self.assertEqual(text, "[job]\nepochs = 2\nunits = 8\n[optimizer]\nlr = 0.1\n")
+        self.assertEqual(_settings.from_ini(text)["optimizer.lr"], "0.1")
+
+    def test_values_are_written_as_the_configuration_writes_them(self):
+        checked = _settings.checked({"optimizer.nesterov": True, "optimizer.lr": 1e-05, "job.units": 4, "policy.name": "auto"})
+        self.assertEqual(checked, {"optimizer.nesterov": "true", "optimizer.lr": "1e-05", "job.units": "4", "policy.name": "auto"})
+        for wrong in ({"lr": 1}, {"a.b c": 1}, {"a.b": "x\ny"}):
+            with self.assertRaises(UsageError):
+                _settings.checked(wrong)
+
+    def test_where_the_job_is_another_one_it_is_said(self):
+        lines = _settings.differences({"optimizer.lr": "0.10", "job.epochs": "3", "liveness.timeout": "1min"},
+                                      {"optimizer.lr": "0.1", "job.epochs": "5", "liveness.timeout": "60s"})
+        self.assertEqual(lines, ["job.epochs is 5, as the job's config says, and not 3, as the script does"])
+        lines = _settings.differences({"optimizer.name": "adamw", "optimizer.nesterov": "true", "policy.name": "auto"},
+                                      {"optimizer.name": "sgd", "optimizer.nesterov": "false", "policy.name": "auto"})
+        self.assertEqual([line.split()[0] for line in lines], ["optimizer.name", "optimizer.nesterov"])
+
+
+class OwnTest(harness.ClusterTest):
+    def test_a_coordinator_that_listens_at_once_is_found(self):
+        begin = subprocess.Popen
+        with tempfile.TemporaryDirectory() as folder:
+            address = pathlib.Path(folder, "run", "coordinator.address")
+
+            def begin_and_listen(*arguments, **named):
+                process = begin(*arguments, **named)
+                for _ in range(3000):
+                    if address.exists():
+                        break
+                    try:
+                        process.wait(0.01)
+                    except subprocess.TimeoutExpired:
+                        continue
+                return process
+
+            with unittest.mock.patch.object(subprocess, "Popen", begin_and_listen):
+                own = OwnCoordinator(str(address.parent))
+            self.assertEqual(own.address, address.read_text(encoding="utf-8").strip())
+            own.stop()
+
+
+class RunTest(harness.ClusterTest):
+    def linear(self, *options, arguments=()):
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir = pathlib.Path(folder, "run")
+            done = run("-m", "lockstep", "run", "-n", "2", "--run-dir", run_dir, *options, HERE / "linear.py", *arguments)
+            job = harness.Job(2, folder=folder)
+            job.run_dir = run_dir
+            return done, job.rounds() if done.returncode == 0 else None
+
+    def test_two_workers_in_plain_python_find_what_the_samples_were_made_with(self):
+        done, rounds = self.linear()
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(len(set(re.findall(r"digest (\w{64})", done.stdout))), 1, done.stdout)
+        for error in re.findall(r"error (\S+)", done.stdout):
+            self.assertLess(float(error), 0.05)
+        harness.check_epochs(self, rounds, 1024)
+        self.assertEqual(len(rounds), 12 * 16)
+
+    def test_policy_and_slowdown_are_options_and_win_over_the_script(self):
+        done, rounds = self.linear("--policy", "flexrr", "--slowdown", "worker=1,factor=5", "--set", "job.epochs=2",
+                                   "--set", "emulate.unit_time=2ms")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(len(rounds), 32)
+        self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
+        harness.check_epochs(self, rounds, 1024)
+
+    def test_a_forked_child_cannot_harm_its_parents_session(self):
+        done, _ = self.linear(arguments=["fork"])
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("child: a forked child cannot use its parent's session", done.stdout)
+
+    def test_wrong_usage_is_one_line_and_status_2(self):
+        for arguments, message in (
+                (["run", "-n", "2", "no.py"], "there is no script no.py"),
+                (["run", "-n", "0", HERE / "linear.py"], "-n wants at least one worker"),
+                (["run", HERE / "linear.py"], "required: -n"),
+                (["run", "-n", "2", "--slowdown", "worker=5,factor=2", HERE / "linear.py"], "the workers are 0 to 1"),
+                (["run", "-n", "2", "--device", "cpu", HERE / "linear.py"], "--device: the script chooses its device")):
+            with self.subTest(arguments):
+                done = run("-m", "lockstep", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, r"\Alockstep: [^\n]+\n\Z")
+                self.assertIn(message, done.stderr)
+        self.assertEqual(run("-m", "lockstep").returncode, 2)
+        self.assertRegex(run("-m", "lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
+        self.assertIn("--workers", run("-m", "lockstep", "coordinator", "--help").stdout)
+
+    def test_a_setting_that_is_none_ends_the_job_with_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder, "wrong.py")
+            script.write_text((HERE / "linear.py").read_text().replace("epochs = 12", "epoch = 12"))
+            done = run("-m", "lockstep", "run", "-n", "2", "--run-dir", pathlib.Path(folder, "run"), script)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn('unknown key "job.epoch"', done.stdout)
+
+    def test_ctrl_c_ends_a_job_that_waits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = package.start("-m", "lockstep", "run", "-n", "2", "--run-dir", pathlib.Path(folder, "run"), "--set",
+                                    "emulate.unit_time=1s", HERE / "linear.py", cwd=folder)
+            try:
+                for line in process.stdout:
+                    if "joins from" in line:
+                        break
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=package.TIMEOUT_S)
+                self.assertEqual(process.returncode, 130)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,569 @@
+"""The package with torch: the same as torch alone, exactly once whatever moves, and what is refused."""
+
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import package  # noqa: E402
+from package import HERE, harness  # noqa: E402
+
+PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
+WORKER = HERE / "torch_worker.py"
+
+# The beginning of the small scripts below.
+SCRIPT = """
+import torch, lockstep
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, IterableDataset, WeightedRandomSampler
+data = TensorDataset(torch.arange(64.0).reshape(64, 1) / 64, torch.arange(64) % 2)
+job = lockstep.init(run_dir=None)
+model = nn.Linear(1, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=16, shuffle=True)
+"""
+PREPARE = "model, opt, loader = job.prepare(model, opt, loader, epochs=2)\n"
+LOOP = """
+for epoch in range(2):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        job.backward(loss)
+        opt.step()
+"""
+
+
+def run(*arguments, **more):
+    return package.run(*arguments, python=PYTHON, **more)
+
+
+def lockstep_run(*arguments, **more):
+    return run("-m", "lockstep", "run", *arguments, **more)
+
+
+class TorchTest(harness.ClusterTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def script(self, text):
+        path = self.folder / "script.py"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def rounds(self, run_dir):
+        job = harness.Job(1, folder=self.folder)
+        job.run_dir = run_dir
+        return job.rounds()
+
+    def outcomes(self, scripts):
+        path = self.folder / "cases.json"
+        path.write_text(json.dumps(scripts))
+        done = run(HERE / "torch_cases.py", path)
+        self.assertEqual(done.returncode, 0, done)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def assert_outcomes(self, cases):
+        """Of (script, status, part of the message)."""
+        for (script, status, message), outcome in zip(cases, self.outcomes([case[0] for case in cases]), strict=True):
+            with self.subTest(message):
+                self.assertEqual(outcome[0], status, (script, outcome))
+                self.assertIn(message, outcome[1])
+                self.assertNotIn("\n", outcome[1])
+
+    def assert_one_line(self, done, status, message):
+        self.assertEqual(done.returncode, status, done)
+        self.assertRegex(done.stderr, r"\Alockstep: [^\n]+\n\Z")
+        self.assertIn(message, done.stderr)
+
+
+class SameAsTorchTest(TorchTest):
+    def test_updates_are_those_of_torch(self):
+        for words in (["optimizer=sgd"], ["optimizer=adamw"], ["optimizer=sgd", "scheduler=step"], ["optimizer=sgd", "clip=0.1"],
+                      ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"]):
+            with self.subTest(words):
+                saved = self.folder / "saved.pt"
+                words = [*words, "full_steps=1", "epochs=4"]
+                done = run(WORKER, *words, f"save={saved}")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                self.assertIn("samples 2000 addresses 1", done.stdout)
+                replayed = run(HERE / "torch_replay.py", saved, *words, PYTHONPATH=f"{package.ROOT / 'python'}:{HERE}")
+                self.assertEqual(replayed.returncode, 0, replayed)
+                print(*words, replayed.stdout.strip())
+
+    def test_four_workers_one_of_them_slow_count_each_sample_once(self):
+        single = run(WORKER)
+        self.assertEqual(single.returncode, 0, single)
+        want = [float(x) for x in re.search(r"^parameters (.*)$", single.stdout, re.MULTILINE).group(1).split()]
+        for policy in ("full", "full+flexrr", "auto"):
+            with self.subTest(policy):
+                run_dir = self.folder / policy
+                done = lockstep_run("-n", "4", "--policy", policy, "--slowdown", "worker=3,factor=5", "--set", "emulate.unit_time=1ms",
+                                    "--run-dir", run_dir, WORKER)
+                self.assertEqual(done.returncode, 0, done)
+                rounds = self.rounds(run_dir)
+                harness.check_epochs(self, rounds, 500)
+                self.assertEqual(sum(line["samples"] for line in rounds), 1500)
+                sums = re.findall(r"\| parameters (.*)$", done.stdout, re.MULTILINE)
+                self.assertEqual(len(sums), 4)
+                self.assertEqual(len(set(sums)), 1, sums)  # the same bits
+                # Whose samples come in a later round (auto leaves them out; who is stuck for a while is not waited for) makes other updates.
+                if not any(line["requeued"] for line in rounds):
+                    for a, b in zip(map(float, sums[0].split()), want, strict=True):
+                        self.assertAlmostEqual(a, b, delta=1e-4)
+
+    def test_a_script_without_a_seed_begins_with_the_state_of_worker_0(self):
+        """Also a worker that is started again while the first round is open."""
+        done = lockstep_run("-n", "3", "--restart-workers", "1", "--run-dir", self.folder / "run", "--set", "liveness.timeout=60s", self.script(SCRIPT.replace(
+            "model = nn.Linear(1, 2)", """
+import os, random
+torch.seed()
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.frozen = nn.Linear(1, 2), nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.register_buffer("shift", torch.rand(2))
+        self.register_buffer("hidden", torch.rand(1), persistent=False)
+    def forward(self, x):
+        return self.frozen(self.inner(x)) + self.shift + self.hidden
+model = Model()
+before = [p.clone() for p in model.parameters()]
+""").replace("model.parameters(), lr", "model.inner.parameters(), lr") + PREPARE + """
+mark = os.path.join(os.path.dirname(__file__), "died")
+if job.rank == 2 and not os.path.exists(mark):
+    next(iter(loader))
+    assert job.round == 0
+    open(mark, "w").close()
+    os.kill(os.getpid(), 9)
+""" + LOOP + """
+print("kept" if all(torch.equal(p, q) for p, q in zip(before[2:], list(model.parameters())[2:])) else "taken", flush=True)
+print("state", *(x for t in [*job.state_dict().values(), model.hidden] for x in t.flatten().tolist()), flush=True)
+"""))
+        self.assertEqual(done.returncode, 0, done)
+        self.assertTrue((self.folder / "died").exists())
+        states = re.findall(r"\| state (.*)$", done.stdout, re.MULTILINE)
+        self.assertEqual((len(states), len(set(states))), (3, 1), done.stdout)
+        self.assertEqual(sorted(re.findall(r"\| (kept|taken)$", done.stdout, re.MULTILINE)), ["kept", "taken", "taken"], done.stdout)
+
+    def test_all_workers_together_evaluate(self):
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, self.script(SCRIPT + """
+calls = []
+def judge(model, batch):
+    x, y = batch
+    assert not model.training and not torch.is_grad_enabled()
+    calls.append(len(x))
+    out = model(x)
+    return F.cross_entropy(out, y, reduction="sum"), (out.argmax(1) == y).sum()
+held = TensorDataset(torch.linspace(-1, 1, 50).reshape(50, 1), torch.arange(50) % 2)
+model.train()
+job.evaluate(judge, DataLoader(held, batch_size=8))
+""" + PREPARE + LOOP + """
+assert model.training
+print("calls", sum(calls), flush=True)
+model.eval()
+with torch.no_grad():
+    loss, right = judge(model, held.tensors)
+print("whole", (loss / 50).item(), right.item() / 50, flush=True)
+"""))
+        self.assertEqual(done.returncode, 0, done)
+        records = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+        self.assertEqual([record["samples"] for record in records], [50] * len(records))
+        self.assertEqual(records[-1]["round"], 7)
+        for loss, accuracy in re.findall(r"\| whole (\S+) (\S+)$", done.stdout, re.MULTILINE):
+            self.assertAlmostEqual(records[-1]["loss"], float(loss), delta=1e-5)
+            self.assertAlmostEqual(records[-1]["accuracy"], float(accuracy))
+        counts = [int(count) for count in re.findall(r"\| calls (\d+)$", done.stdout, re.MULTILINE)]
+        self.assertEqual(len(counts), 2)
+        self.assertGreaterEqual(sum(counts), 50 * len(records))  # more where one was left for the last one
+
+    def test_what_was_kept_of_the_model_outlives_the_job_and_then_its_memory_goes(self):
+        done = run(self.script(SCRIPT + """
+import gc
+def used():
+    gc.collect()
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmSize"))
+model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1 << 22), nn.Linear(1 << 22, 2))  # 64 MiB
+opt = torch.optim.SGD(model.parameters(), lr=1e-7)
+gradients, plain = [], []
+""" + PREPARE + LOOP.replace("opt.step()", """opt.step()
+        gradients.append(model[0].weight.grad)
+        view = job._session.floats(job._run.parameters)""") + """
+    kept = model.state_dict() if epoch == 0 else kept
+size = used()
+for name, tensor in model.state_dict().items():
+    assert torch.equal(kept[name], tensor) and kept[name].data_ptr() != tensor.data_ptr(), name
+assert all(gradient.shape == (2, 1) and gradient.isfinite().all() for gradient in gradients)
+assert view[0] == kept["0.weight"][0, 0].item()
+del kept, gradients, view, tensor
+print(size - used() > 3 * 65536)
+"""))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
+
+    def test_what_a_dataset_yields_is_looked_into(self):
+        done = run(self.script("""
+            import array, dataclasses, torch
+            from collections import UserDict
+            from lockstep._model import digest_inputs
+            @dataclasses.dataclass
+            class Sample:
+                x: object
+            alike = [lambda v: torch.tensor([v]), lambda v: array.array("i", [v]), lambda v: {"x": v}, lambda v: UserDict(x=v), lambda v: [(v,)],
+                     Sample, str]
+            try:
+                import numpy
+                alike += [lambda v: numpy.array([[v]]), numpy.int64, lambda v: numpy.array([str(v), None], dtype=object)]
+            except ImportError:
+                pass
+            try:
+                from PIL import Image
+                alike.append(lambda v: Image.new("L", (2, 2), v))
+            except ImportError:
+                pass
+            for make in alike:
+                one, again, other = (list(digest_inputs([make(v)])) for v in (1, 1, 2))
+                assert one == again and one != other, (one, again, other)
+            """))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+
+    def test_a_worker_that_raises_leaves_and_the_others_do_its_work(self):
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "3", "--run-dir", run_dir, "--set", "job.min_workers=1", WORKER, "raise=1")
+        self.assertEqual(done.returncode, 0, done)
+        harness.check_epochs(self, self.rounds(run_dir), 500)
+        self.assertEqual(done.stdout.count("Traceback"), 1)
+        self.assertEqual(done.stdout.count("ValueError: something of the script's own"), 2)  # the traceback's, and the coordinator's
+        self.assertIn("worker 1 ended with status 1", done.stdout)
+
+    def test_a_worker_that_comes_late_passes_over_the_epochs_that_are_over(self):
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--restart-workers", "1", "--set", "liveness.timeout=60s", self.script(SCRIPT + textwrap.dedent("""
+                            model, opt, loader = job.prepare(model, opt, loader, epochs=60)
+                            import os
+                            mark = os.path.join(os.path.dirname(__file__), "died")
+                            passes = []
+                            for epoch in range(60):
+                                for x, y in loader:
+                                    assert job.epoch == epoch
+                                    passes.append(epoch)
+                                    if job.rank == 1 and epoch == 2 and not os.path.exists(mark):
+                                        open(mark, "w").close()
+                                        os.kill(os.getpid(), 9)
+                                    job.backward(F.cross_entropy(model(x), y))
+                                    opt.step()
+                            print("began in epoch", passes[0] if passes else None, flush=True)
+                            """)))
+        self.assertEqual(done.returncode, 0, done)
+        harness.check_epochs(self, self.rounds(run_dir), 64)
+        began = re.findall(r"worker 1 +\| began in epoch (\d+)", done.stdout)
+        self.assertEqual(len(began), 1, done.stdout)
+        self.assertIn(int(began[0]), (2, 3))  # the job has waited for it
+
+    def test_other_models_and_settings_are_refused_with_one_line(self):
+        other = SCRIPT + """
+        import os
+        if job._wanted == 1:
+            {change}
+        """ + PREPARE + LOOP
+        for change, message in (
+                ("model = nn.Linear(1, 3); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "has 6 parameters"),
+                ("opt = torch.optim.SGD(model.parameters(), lr=0.2)", 'its program says "lr = 0.'),
+                ("nn.init.zeros_(model.weight); job._channel = None", "begins with other parameters than"),
+                ("model.register_buffer('scale', torch.ones(2)); job._channel = None", "frozen parameters and buffers"),
+                ("loader = DataLoader(TensorDataset(data.tensors[0] + 1, data.tensors[1]), batch_size=16, shuffle=True)",
+                 "have the digest")):
+            with self.subTest(change):
+                done = lockstep_run("-n", "3", "--run-dir", self.folder / f"run{len(change)}", "--set", "job.min_workers=1",
+                                    self.script(textwrap.dedent(SCRIPT) + f"if job._wanted == 1:\n    {change}\n" + PREPARE + LOOP))
+                self.assertIn(message, done.stdout)
+                if "program" not in message:  # where the first one that comes is right
+                    self.assertIn("worker 1 ended with status 2", done.stdout)
+                self.assertNotEqual(done.returncode, 0, done)
+                self.assertNotIn("Traceback", done.stdout)
+
+
+class LaunchedTest(TorchTest):
+    SCRIPT = (SCRIPT.replace("model = nn", "torch.seed()\nmodel = nn") + PREPARE + LOOP
+              # At once: the workers of a launcher write to one pipe.
+              + 'import os\nvalues = [x for p in model.parameters() for x in p.flatten().tolist()]\n'
+              + 'os.write(1, f"rank {job.rank} of {job.size}: {values}\\n".encode())\n')
+
+    def free_port(self):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            return str(one.getsockname()[1])
+
+    def launch(self, *command, script=None, **more):
+        environment = package.environment(**more)
+        command = [*command, pathlib.Path(PYTHON), self.script(self.SCRIPT if script is None else script)]
+        return subprocess.run([str(word) for word in command], cwd=self.folder, capture_output=True, text=True, timeout=package.TIMEOUT_S, check=False,
+                              env=environment)
+
+    def assert_three_alike(self, done):
+        self.assertEqual(done.returncode, 0, done)
+        lines = dict(re.findall(r"rank (\d) of 3: (.*)$", done.stdout, re.MULTILINE))
+        self.assertEqual(sorted(lines), ["0", "1", "2"], done)
+        self.assertEqual(len(set(lines.values())), 1, done.stdout)
+
+    def test_torchrun_starts_a_job(self):
+        for how in (["--standalone"], ["--master-addr", "127.0.0.1", "--master-port", self.free_port()]):
+            with self.subTest(how):
+                done = run("-m", "torch.distributed.run", *how, "--nproc-per-node", "3", self.script(self.SCRIPT))
+                self.assert_three_alike(done)
+
+    @unittest.skipUnless("Open MPI" in (subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+                                        if shutil.which("mpirun") else ""), "there is no mpirun of Open MPI")
+    def test_mpirun_starts_a_job(self):
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+        self.assert_three_alike(self.launch(*mpirun, MASTER_ADDR="127.0.0.1", MASTER_PORT=self.free_port()))
+        done = self.launch(*mpirun)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("lockstep: mpirun has started 3 workers: say with MASTER_ADDR and MASTER_PORT where they meet", done.stderr)
+
+    def srun(self, script, environments=({}, {}, {})):
+        """What srun sets, without it."""
+        port = self.free_port()
+        path = self.script(script)
+        workers = [package.start(path, python=PYTHON, SLURM_STEP_ID="0", SLURM_PROCID=str(i), SLURM_STEP_NUM_TASKS="3",
+                                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more) for i, more in enumerate(environments)]
+        try:
+            ended = [worker.communicate(timeout=package.TIMEOUT_S) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        return [worker.returncode for worker in workers], ended
+
+    def test_what_srun_sets_starts_a_job(self):
+        statuses, ended = self.srun(self.SCRIPT)
+        self.assertEqual(statuses, [0, 0, 0], ended)
+        self.assert_three_alike(subprocess.CompletedProcess([], 0, "".join(out for out, _ in ended)))
+
+    def test_one_job_after_the_other_with_a_secret_that_all_have(self):
+        """The second one begins with its own model and coordinator, and the store has nothing to join with."""
+        secret = self.folder / "secret"
+        secret.write_bytes(os.urandom(32))
+        look = ('import json\nmeeting = job._channel\nassert json.loads(meeting.get("job"))[1] is None\n'
+                'begun = [p.tolist() for p in model.parameters()]\n')
+        first = SCRIPT.replace("model = nn", "torch.seed()\nmodel = nn") + PREPARE + look + LOOP
+        second = self.SCRIPT.replace(LOOP, "assert meeting is not job._channel\nif job._wanted == 0:\n    assert begun != [p.tolist() for p in model.parameters()]\n" + LOOP)
+        statuses, ended = self.srun(first + second, [{"LOCKSTEP_SECRET_FILE": str(secret)}] * 3)
+        self.assertEqual(statuses, [0, 0, 0], ended)
+        self.assert_three_alike(subprocess.CompletedProcess([], 0, "".join(out for out, _ in ended)))
+        statuses, ended = self.srun(self.SCRIPT, [{"LOCKSTEP_SECRET_FILE": str(secret)}, {}, {"LOCKSTEP_SECRET_FILE": str(secret)}])
+        self.assertEqual(statuses[1], 2, ended)
+        self.assertIn("lockstep: LOCKSTEP_SECRET_FILE: worker 0 has one and this worker has none", ended[1][1])
+
+
+class RefusedTest(TorchTest):
+    def test_what_nobody_catches_is_one_line_and_its_status(self):
+        self.assert_one_line(run(self.script(SCRIPT + "opt = torch.optim.Adagrad(model.parameters())\n" + PREPARE)), 2,
+                             "the optimizer Adagrad is not supported")
+
+    def test_what_is_not_supported_is_one_line_and_status_2(self):
+        self.assert_outcomes([(SCRIPT + change + "\n" + PREPARE, 2, message) for change, message in (
+                ("opt = torch.optim.Adagrad(model.parameters())", "the optimizer Adagrad is not supported; these are: SGD, AdamW"),
+                ("opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5)", "dampening=0.5"),
+                ("opt = torch.optim.AdamW(model.parameters(), amsgrad=True)", "AdamW(amsgrad=True) is not supported"),
+                ("opt = torch.optim.Adam(model.parameters(), weight_decay=0.1)", "use AdamW"),
+                ("opt = torch.optim.SGD([{'params': [model.weight], 'lr': 1.0}, {'params': [model.bias]}], lr=0.1)", "differ in lr"),
+                ("opt = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)", "parameters that the model does not have"),
+                ("model = nn.Sequential(nn.BatchNorm1d(1), model)", "0 is BatchNorm1d: statistics of a batch depend"),
+                ("model = model.double()", "weight is float64: parameters are float32"),
+                ("model = nn.Linear(1, 2, dtype=torch.complex64); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is complex64"),
+                ("model = model.to('meta'); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is on meta"),
+                ("loader = DataLoader(data, batch_size=16)", "the DataLoader's order is that of SequentialSampler"),
+                ("loader = DataLoader(data, batch_size=16, sampler=WeightedRandomSampler([1.0] * 64, 64))", "WeightedRandomSampler"),
+                ("loader = DataLoader(data, batch_size=16, shuffle=True, drop_last=True)", "drop_last=True"),
+                ("class S(IterableDataset):\n    def __iter__(self): return iter([])\nloader = DataLoader(S(), batch_size=4)", "IterableDataset"),
+                ("loader = [1, 2]", "list is no torch.utils.data.DataLoader"),
+                ("sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=8)\njob.prepare(model, opt, loader, sched, epochs=2)",
+                 "the scheduler OneCycleLR is not supported"),
+                ("sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 3)\njob.prepare(model, opt, loader, sched, epochs=2)", "T_max=8"),
+                ("job.evaluate(None, [1])", "list is no torch.utils.data.DataLoader"),
+                ("job.evaluate(None, loader, every_epochs=-1)", "every_epochs: -1 is not"),
+                ("job.prepare(model, opt, loader, epochs=0)", "epochs: 0 is not a whole number from 1 on"),
+                ("job.rank", "there is no job yet"),
+                ("lockstep.init(settings={'policy': 'auto'})", "'policy' is not section.key"),
+                ("job = lockstep.init(settings={'policy.name': 'autoo'})", "autoo"),
+                ("job = lockstep.init(coordinator='nowhere')", 'coordinator "nowhere": expected HOST:PORT'))])
+
+    def test_what_a_loop_may_not_do_is_one_line(self):
+        inner = "        loss = F.cross_entropy(model(x), y)\n"
+        cases = [(SCRIPT + "old = opt\n" + PREPARE + "for epoch in range(2):\n    for x, y in loader:\n" + body, status, message)
+                 for body, status, message in (
+                ("        pass\n", 2, "job.backward(loss) was not called for this batch"),
+                (inner + "        loss.backward()\n        opt.step()\n", 2, "opt.step() was called without job.backward(loss)"),
+                (inner + "        job.backward(loss)\n", 2, "opt.step() was not called for this batch: to accumulate"),
+                (inner + "        job.backward(loss, reduction='max')\n", 2, "neither 'mean' nor 'sum'"),
+                ("        job.backward(F.cross_entropy(model(x), y, reduction='none'))\n", 2, "the loss has"),
+                (inner + "        job.backward(loss)\n        job.backward(loss)\n", 2, "called twice for one batch"),
+                (inner + "        job.backward(loss)\n        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)\n        opt.step()\n", 2,
+                 "gradients were changed behind job.backward"),
+                (inner + "        job.backward(loss)\n        opt.step()\n        model.zero_grad(set_to_none=False)\n", 2,
+                 "gradients were changed behind job.backward"),
+                (inner + "        job.backward(loss)\n        opt.step()\n        F.cross_entropy(model(x), y).backward()\n", 2,
+                 "gradients were changed behind job.backward"),
+                (inner + "        job.backward(loss)\n        opt.step()\n        with torch.no_grad():\n            model.weight.mul_(2)\n", 2,
+                 "parameters were changed by the script"),
+                (inner + "        job.backward(loss)\n        old.step()\n", 2, "this optimizer was given to job.prepare"),
+                (inner + "        job.backward(loss * float('nan'))\n        opt.step()\n", 1, "is nan, of the samples"),
+                (inner + "        F.cross_entropy(model(x), y).backward()\n        job.backward(loss)\n", 2, "gradients before job.backward"),
+                (inner + "        loss.register_hook(lambda g: 1 / 0)\n        try:\n            job.backward(loss)\n"
+                 "        except ZeroDivisionError:\n            job.backward(F.cross_entropy(model(x), y))\n", 2, "cannot be tried again"),
+                ("        break\n    break\nfor x, y in loader:\n    pass\n", 2, "was left before the step"))]
+        cases.append((SCRIPT.replace("run_dir=None", "run_dir=None, settings={'job.epochs': 9}") + PREPARE, 2, "would end before the job"))
+        cases.append((SCRIPT + PREPARE + LOOP + "for x in loader: pass\n", 2, "this is one more"))
+        cases.append((SCRIPT + PREPARE + PREPARE, 2, "job.prepare was called twice"))
+        cases.append((SCRIPT + PREPARE + "job.evaluate(None, loader._loader)\n", 2, "job.evaluate comes before job.prepare"))
+        cases.append((SCRIPT + "job.evaluate(lambda model, batch: (0, 17), loader)\n" + PREPARE + LOOP, 2, "17 of 16 samples are right"))
+        cases.append((SCRIPT + """
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1, 2)
+        self.register_buffer("seen", torch.zeros(1))
+    def forward(self, x):
+        self.seen += len(x)
+        return self.inner(x)
+model = Counting()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+""" + PREPARE + LOOP, 2, "the buffer seen changes in training"))
+        cases.append((SCRIPT + PREPARE + LOOP.replace("opt.step()", "opt.step()\n        break"), 0, ""))  # the rest comes next
+        scheduled = ("sched = torch.optim.lr_scheduler.StepLR(opt, 2)\n"
+                     "model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2{more})\n")
+        epoch = scheduled.format(more=", scheduler_steps='epoch'")
+        update = scheduled.format(more="")
+        step = LOOP + "        sched.step()\n"
+        for script, status, message in (
+                (update + step, 0, ""),
+                (update + LOOP + "    sched.step()\n", 2, "sched.step() was not called after opt.step(), as scheduler_steps='update' says"),
+                (update + LOOP, 2, "sched.step() was not called after opt.step()"),
+                (update + step + "        sched.step()\n", 2, "sched.step() was called without opt.step() before it"),
+                (update + "sched.step()\n" + step, 2, "sched.step() was called without opt.step() before it"),
+                (epoch + LOOP + "    sched.step()\n", 0, ""),
+                (epoch + step, 2, "sched.step() was called more than once a pass over the loader"),
+                (epoch + LOOP, 2, "sched.step() was not called after the last pass"),
+                (scheduled.format(more=", scheduler_steps='batch'"), 2, "neither 'update' nor 'epoch'"),
+                (PREPARE + LOOP + "        opt.param_groups[0]['lr'] = 0.05\n", 2, "the optimizer's lr was changed from 0.1 to 0.05"),
+                (PREPARE + LOOP + "        opt.param_groups[0]['momentum'] = 0.5\n", 2, "the optimizer's momentum was changed from 0 to 0.5"),
+                ("raw = opt\n" + PREPARE + LOOP + "        raw.add_param_group({'params': [torch.zeros(1, requires_grad=True)]})\n", 2,
+                 "has got a parameter group")):
+            cases.append((SCRIPT + script, status, message))
+        # The job's config has another batch than the script.
+        other = SCRIPT.replace("run_dir=None", "settings={'job.global_batch': 32}")
+        cases.append((other + epoch, 2, "the job has global_batch 32, as its config says, and the scheduler's epochs were counted in"))
+        cases.append((other + update + "assert len(loader) == 2\n" + step, 0, ""))
+        cases.append((other + "sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 8)\n"
+                      + "model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2)\nrates = []\n"
+                      + step + "        rates += [(job.round, sched.get_last_lr()[0])]\n"
+                      + "assert max(abs(r - 0.05 * (1 + torch.cos(torch.tensor(torch.pi * i / 4)).item())) for i, r in rates) < 1e-6, rates\n",
+                      0, ""))
+        # What is looked at behind a break stays as it is.
+        cases.append((SCRIPT + PREPARE + """
+done, session = [], job._session
+tell = session.done
+session.done = lambda *arguments: (done.append(arguments), tell(*arguments))
+for epoch in range(2):
+    for x, y in loader:
+        job.backward(F.cross_entropy(model(x), y))
+        opt.step()
+        break
+    assert len(done) == epoch
+""", 0, ""))
+        self.assert_outcomes(cases)
+
+    def test_zero_grad_tied_frozen_and_unused_parameters_and_dropout_are_as_in_torch(self):
+        done = run(self.script(SCRIPT + """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(1, 4), nn.Linear(4, 4), nn.Linear(3, 3)
+        self.third = nn.Linear(4, 4)
+        self.third.weight = self.second.weight
+        self.last = nn.Linear(4, 2)
+        self.last.bias.requires_grad_(False)
+        self.drop = nn.Dropout(0.5)
+    def forward(self, x):
+        return self.last(self.drop(self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))))
+model = Model()
+frozen, unused, tied = model.last.bias.clone(), model.unused.weight.clone(), model.second.weight.clone()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+""" + PREPARE + LOOP.replace("        loss =", "        opt.zero_grad(); model.zero_grad()\n        loss =") + """
+assert torch.equal(frozen, model.last.bias) and torch.equal(unused, model.unused.weight)
+assert model.third.weight is model.second.weight and not torch.equal(tied, model.second.weight)
+assert model.first.weight.grad is None
+model(torch.ones(1, 1)).sum().backward()  # the model is the script's own again
+print("whole")
+"""))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))
+
+    def test_ctrl_c_while_it_joins_is_one_line_and_status_130(self):
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen: the worker tries again for a minute
+            process = package.start(self.script(SCRIPT + """
+import lockstep._job
+session = lockstep._job.Session
+def joining(*arguments, **named):
+    print("joins", flush=True)
+    return session(*arguments, **named)
+lockstep._job.Session = joining
+""" + PREPARE), python=PYTHON, LOCKSTEP_COORDINATOR=f"127.0.0.1:{nobody.getsockname()[1]}")
+            try:
+                self.assertEqual(process.stdout.readline(), "joins\n")
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=30)
+                self.assertEqual((process.returncode, err), (130, "lockstep: interrupted\n"))
+            finally:
+                process.kill()
+                process.communicate()
+
+    def test_ctrl_c_while_it_waits_for_others_is_one_line_and_status_130(self):
+        with harness.Job(2, coordinator_args=["--config-from-workers"]) as job:
+            job.config.write_text("")
+            job.start_coordinator()
+            # Says so when it has waited in vain once.
+            process = package.start(self.script(SCRIPT + PREPARE + """
+wait, calls = job._session.next, []
+def counted(seconds):
+    calls.append(seconds)
+    if len(calls) == 2:
+        print("waits", flush=True)
+    return wait(seconds)
+job._session.next = counted
+""" + LOOP), python=PYTHON, LOCKSTEP_COORDINATOR=job.address)
+            try:
+                self.assertTrue(select.select([process.stdout], [], [], package.TIMEOUT_S / 2)[0], "it is deaf")
+                self.assertEqual(process.stdout.readline(), "waits\n")
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=package.TIMEOUT_S)
+                self.assertEqual((process.returncode, err), (130, "lockstep: interrupted\n"))
+                harness.wait_for("the reason", lambda: "interrupted" in job.log("coordinator"))
+            finally:
+                process.kill()
+                process.communicate()
+
+
+def has_torch():
+    found = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, text=True, check=False)
+    return found.returncode == 0
+
+
+if __name__ == "__main__":
+    if not has_torch():
+        print(f"skipped: {PYTHON} has no torch; LOCKSTEP_TORCH_PYTHON names an interpreter that has")
+        sys.exit(77)
+    harness.main()

@@ -1,0 +1,87 @@
+"""A small training script with torch for test_torch.py. usage: torch_worker.py [key=value ...]
+
+Prints the digest and a sum of the parameters at the end, and with save=FILE writes what was trained on and what came of it.
+"""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+
+options = dict(word.split("=", 1) for word in sys.argv[1:])
+EPOCHS = int(options.get("epochs", 3))
+BATCH = int(options.get("batch", 60))
+SAMPLES = 500  # no multiple of the batch: the last update of an epoch has fewer
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def make_optimizer(model):
+    kind = options.get("optimizer", "sgd")
+    if kind == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    return torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.85, 0.95), weight_decay=0.05)
+
+
+def make_scheduler(opt):
+    kind = options.get("scheduler")
+    if kind == "step":
+        return torch.optim.lr_scheduler.StepLR(opt, 4, gamma=0.5)
+    if kind == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(opt, EPOCHS * -(-SAMPLES // BATCH), eta_min=0.001)
+    if kind == "exponential":
+        return torch.optim.lr_scheduler.ExponentialLR(opt, gamma=0.5)
+    return None
+
+
+def make_data():
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(SAMPLES, 12, generator=draw)
+    y = (x @ torch.randn(12, 3, generator=draw)).argmax(1)
+    return TensorDataset(x, y)
+
+
+def main():
+    job = lockstep.init(seed=5, run_dir=options.get("run_dir"),
+                        settings={"optimizer.linear_scaling": False} if "full_steps" in options else None)
+    model = make_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    opt = make_optimizer(model)
+    sched = make_scheduler(opt)
+    loader = DataLoader(make_data(), batch_size=BATCH, shuffle=True)
+    prepared = job.prepare(model, opt, loader, sched, epochs=EPOCHS, clip_grad_norm=float(options["clip"]) if "clip" in options else None,
+                           scheduler_steps=options.get("steps", "update"))
+    model, opt, loader = prepared[:3]
+    runs, rates, addresses = [], [], set()
+    for epoch in range(EPOCHS):
+        for x, y in loader:
+            if options.get("raise") == str(job.rank):
+                raise ValueError("something of the script's own")
+            assert job.epoch == epoch
+            runs.append((job.epoch, job.round, x.clone(), y.clone()))
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            job.backward(loss)
+            opt.step()
+            addresses.add(model[0].weight.data_ptr())
+            if sched is not None:
+                if options.get("steps", "update") == "update":
+                    prepared[3].step()
+                assert opt.param_groups[0]["lr"] == prepared[3].get_last_lr()[0]
+                rates.append(prepared[3].get_last_lr()[0])
+        if options.get("steps") == "epoch":
+            prepared[3].step()
+    print(f"samples {sum(len(x) for _, _, x, _ in runs)} addresses {len(addresses)} runs {len(runs)}", flush=True)
+    print("parameters", *(f"{p.double().sum().item():.12f}" for p in model.parameters()), flush=True)
+    if "save" in options and job.rank == 0:
+        torch.save({"before": before, "runs": runs, "rates": rates, "after": [p.detach() for p in model.parameters()]}, options["save"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+// What a run of units takes beside them, told from how long runs took.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "coordinator/membership/members.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A unit takes 1 ms.
+std::vector<RunCost::Run> Runs(const std::vector<std::uint64_t>& lengths, Duration cost) {
+  std::vector<RunCost::Run> runs;
+  for (const std::uint64_t units : lengths) {
+    runs.push_back({units, 1ms * static_cast<Duration::rep>(units) + cost});
+  }
+  return runs;
+}
+
+TEST(RunCost, IsWhatShortRunsHaveMore) {
+  RunCost cost;
+  EXPECT_FALSE(cost.in_units());
+  cost.Add(Runs({16, 16, 16}, 2ms));
+  EXPECT_FALSE(cost.in_units()) << "all are of one length";
+  cost.Add(Runs({16, 8, 4, 2, 1, 1}, 2ms));
+  ASSERT_TRUE(cost.in_units());
+  EXPECT_NEAR(*cost.in_units(), 1.85, 0.1) << "with some doubt";
+  for (int i = 0; i < 20; ++i) cost.Add(Runs({16, 8, 4, 2, 1, 1}, 2ms));
+  const double known = *cost.in_units();
+  EXPECT_NEAR(known, 2, 0.1);
+  for (int i = 0; i < 1000; ++i) cost.Add(Runs({64}, 2ms));
+  EXPECT_EQ(cost.in_units(), known) << "that tells nothing, and nothing is forgotten";
+  for (int i = 0; i < 200; ++i) cost.Add(Runs({16, 8, 4, 2, 1, 1}, 500us));
+  EXPECT_NEAR(*cost.in_units(), 0.5, 0.05) << "it changes";
+}
+
+TEST(RunCost, AWorkerThatBecomesSlowerHasTheSameInItsUnitTimes) {
+  RunCost cost;
+  for (int i = 1; i < 20; ++i) {
+    std::vector<RunCost::Run> runs = Runs({8, 4, 2, 1, 1}, 3ms);
+    for (RunCost::Run& run : runs) run.took *= i;
+    cost.Add(runs);
+  }
+  EXPECT_NEAR(*cost.in_units(), 3, 0.2);
+}
+
+// It waits for its processor now and then, and the more often the longer it computes.
+TEST(RunCost, RunsThatWereHeldUpTellNothing) {
+  RunCost cost;
+  for (std::size_t i = 0; i < 20; ++i) {
+    std::vector<RunCost::Run> runs = Runs({2, 2, 2, 2, 2, 2, 2, 2, 1, 1}, 10ms);
+    runs[i % 8].took += 70ms;
+    runs[(i + 3) % 8].took += 90ms;
+    cost.Add(runs);
+  }
+  EXPECT_GT(*cost.in_units(), 5);
+}
+
+// As of four units: one of the single ones was slow by itself.
+TEST(RunCost, OneSlowUnitIsNotBelieved) {
+  RunCost cost;
+  std::vector<RunCost::Run> runs = Runs({2, 1, 1}, 0ms);
+  runs[2].took *= 5;
+  cost.Add(runs);
+  EXPECT_LT(*cost.in_units(), 1);
+}
+
+// One unit in ten takes four times as long, in runs of 16 and one of 15.
+TEST(RunCost, WhereRunsAreNearlyOfOneLengthNoiseTellsNothing) {
+  RunCost cost;
+  cost.Add(Runs({16, 8, 4, 2, 1, 1}, 0ms));
+  for (std::size_t i = 0; i < 100; ++i) {
+    std::vector<RunCost::Run> runs = Runs({16, 16, 16, 15}, 0ms);
+    runs[i % 4].took += 6ms;
+    cost.Add(runs);
+    EXPECT_NEAR(*cost.in_units(), 0, 0.3) << i;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,135 @@
+#include "coordinator/record/metrics.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "coordinator/record/recent_rounds.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RoundRecord Round(double start, double commit, std::optional<double> applied) {
+  RoundRecord record;
+  record.start = start;
+  record.commit = commit;
+  record.applied = applied;
+  record.attempts = {{Attempt(0), "all 2 workers"}};
+  return record;
+}
+
+JobStatus Training() {
+  JobStatus status;
+  status.phase = Phase::kTraining;
+  status.round = RoundId(12);
+  status.policy = "flexrr";
+  status.transport = "tcp";
+  MemberStatus member;
+  member.member = {WorkerId(0), Incarnation(3)};
+  member.state = MemberState::kLive;
+  member.host = "node\"1\\\n";
+  member.unit_seconds = 0.25;
+  status.members.push_back(member);
+  member.member = {WorkerId(1), Incarnation(1)};
+  member.state = MemberState::kLost;
+  status.members.push_back(member);
+  return status;
+}
+
+// Each line of the text format: a comment, or a name with labels and one number. Help and type come
+// before a name's samples, once.
+void Check(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  std::string family;
+  std::set<std::string> families;
+  std::set<std::string> samples;
+  while (std::getline(lines, line)) {
+    if (line.starts_with("# HELP ")) {
+      family = line.substr(7, line.find(' ', 7) - 7);
+      EXPECT_TRUE(families.insert(family).second) << family << " comes twice";
+      continue;
+    }
+    if (line.starts_with("# TYPE ")) {
+      EXPECT_TRUE(line.starts_with("# TYPE " + family + " ")) << line;
+      continue;
+    }
+    EXPECT_TRUE(line.starts_with(family)) << line << " is not of " << family;
+    const std::size_t value = line.rfind(' ');
+    EXPECT_TRUE(samples.insert(line.substr(0, value)).second) << line << " comes twice";
+    std::size_t used = 0;
+    EXPECT_NO_THROW((void)std::stod(line.substr(value + 1), &used)) << line;
+    EXPECT_EQ(used, line.size() - value - 1) << line;
+  }
+  EXPECT_TRUE(text.ends_with('\n'));
+}
+
+TEST(JobMetrics, IsTextBeforeAnybodyHasJoined) {
+  const std::string text = JobMetrics().Text(JobStatus());
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_job_phase{phase=\"gathering\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_count 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("lockstep_train_loss")));
+}
+
+TEST(JobMetrics, TellsOfWorkersWhateverTheyCallThemselves) {
+  const std::string text = JobMetrics().Text(Training());
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("worker=\"0\",host=\"node\\\"1\\\\\\n\",device=\"\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_live{worker=\"0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_live{worker=\"1\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_incarnation{worker=\"0\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_unit_seconds{worker=\"0\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_workers{state=\"live\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_workers{state=\"lost\"} 1\n"));
+}
+
+TEST(JobMetrics, CountsRoundsByTheirTime) {
+  JobMetrics metrics;
+  metrics.Note(Round(0, 0.01, 0.5));  // a bound itself belongs to its bucket
+  metrics.Note(Round(1, 1.02, std::nullopt));
+  metrics.Note(Round(2, 500, 501));  // beyond the last one
+  RoundRecord again = Round(600, 600.3, 600.4);
+  again.attempts.push_back({Attempt(1), "worker 1, an owner, is out"});
+  again.moved = {{WorkerId(0), WorkerId(1), {0, 4}}, {WorkerId(0), WorkerId(1), {8, 12}}};
+  metrics.Note(again);
+  const std::string text = metrics.Text(Training());
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"0.005\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"0.01\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"0.025\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"0.5\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"100\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_bucket{le=\"+Inf\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_round_seconds_count 4\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_exchange_seconds_count 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_attempts_total 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_moves_total 2\n"));
+}
+
+TEST(RecentRounds, KeepsSoManyAndSoMuch) {
+  RecentRounds rounds;
+  EXPECT_EQ(rounds.Text(-1), "[]\n");
+  for (std::uint64_t r = 0; r < 200; ++r)
+    rounds.Note(RoundId(r), fmt::format("{{\"round\":{}}}", r));
+  EXPECT_EQ(rounds.Text(197), "[{\"round\":198},\n{\"round\":199}]\n");
+  EXPECT_TRUE(rounds.Text(-1).starts_with("[{\"round\":72},"));
+  EXPECT_EQ(rounds.Text(199), "[]\n");
+  for (std::uint64_t r = 200; r < 203; ++r) {
+    rounds.Note(RoundId(r), std::string(RecentRounds::kMostBytes / 2, 'x'));
+  }
+  EXPECT_LE(rounds.Text(-1).size(), RecentRounds::kMostBytes + 8);
+  rounds.Note(RoundId(203), std::string(2 * RecentRounds::kMostBytes, 'y'));
+  EXPECT_EQ(rounds.Text(-1).size(), 2 * RecentRounds::kMostBytes + 3);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,296 @@
+// The C interface: turns what comes in into the session's terms, and Work and errors into C.
+// Decides nothing but which status an error is.
+#include "worker/capi/lockstep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/host_port.h"
+#include "base/job_options.h"
+#include "base/log.h"
+#include "base/program_options.h"
+#include "base/slowdown_spec.h"
+#include "base/slowdown_trace.h"
+#include "worker/runtime/session.h"
+
+struct lockstep_session {
+  lockstep::worker::SessionPtr session;
+  std::string config;
+  lockstep::worker::Work work;  // that was returned last
+  std::vector<lockstep_range> ranges;
+  bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
+  bool tried = false;  // it was called
+};
+
+struct lockstep_memory {
+  std::shared_ptr<const void> memory;
+};
+
+namespace {
+
+using lockstep::Error, lockstep::ErrorCode, lockstep::Status;
+namespace worker = lockstep::worker;
+
+thread_local std::string t_error;
+
+lockstep_status Fail(const Error& error) {
+  t_error = error.message;
+  switch (error.code) {
+    case ErrorCode::kTryAgain:
+      return LOCKSTEP_TRY_AGAIN;
+    case ErrorCode::kClosed:
+    case ErrorCode::kIo:
+      return LOCKSTEP_FAILED;
+    default:
+      return LOCKSTEP_INVALID;
+  }
+}
+
+// Nothing is thrown through C.
+template <class F>
+lockstep_status Guarded(F&& body) {
+  try {
+    const lockstep::Status status = body();
+    return status ? LOCKSTEP_OK : Fail(status.error());
+  } catch (const std::bad_alloc&) {
+    return Fail({ErrorCode::kIo, "out of memory"});
+  } catch (const std::exception& error) {
+    return Fail({ErrorCode::kIo, error.what()});
+  }
+}
+
+template <class T>
+lockstep::Status CheckSize(const T* structure, const char* name) {
+  if (structure->size == sizeof(T)) return {};
+  return Error{ErrorCode::kInvalid,
+               fmt::format("{} has {} bytes here and {} where the program was built: its header is "
+                           "of another version",
+                           name, sizeof(T), structure->size)};
+}
+
+std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+lockstep::Status Join(const lockstep_join_options& from, lockstep_session** session) {
+  worker::SessionOptions options;
+  options.coordinator = Text(from.coordinator);
+  options.secret_file = Text(from.secret_file);
+  options.data_host = Text(from.data_host);
+  options.settings = Text(from.settings);
+  if (from.wanted >= 0) {
+    if (from.wanted >= lockstep::kMaxWorkers) {
+      return Error{ErrorCode::kInvalid, fmt::format("there is no worker {}", from.wanted)};
+    }
+    options.wanted = lockstep::WorkerId(static_cast<std::uint32_t>(from.wanted));
+  }
+  if (from.connect_timeout_s > 0)
+    options.connect_timeout = lockstep::FromSeconds(from.connect_timeout_s);
+  if (auto address = lockstep::ParseHostPort(options.coordinator); !address) {
+    return Error{ErrorCode::kInvalid, fmt::format("coordinator \"{}\": {}", options.coordinator,
+                                                  address.error().message)};
+  }
+  auto specs = lockstep::ParseSlowdownLines(Text(from.slowdowns));
+  if (!specs) return specs.error();
+  for (lockstep::SlowdownSpec& spec : *specs) {
+    if (auto loaded = lockstep::LoadTrace(&spec); !loaded) return loaded.error();
+  }
+  options.slowdowns = *std::move(specs);
+  auto joined = worker::Session::Join(std::move(options));
+  if (!joined) return joined.error();
+  auto made = std::make_unique<lockstep_session>();
+  made->session = *std::move(joined);
+  made->config = lockstep::ToIni(made->session->config());
+  *session = made.release();
+  return {};
+}
+
+lockstep::Status Begin(worker::Session& session, const lockstep_job& from) {
+  worker::JobDescription job;
+  job.parameter_count = from.parameter_count;
+  job.blocks.assign(from.blocks, from.blocks + from.block_count);
+  job.finish_order.assign(from.finish_order, from.finish_order + from.block_count);
+  std::uint64_t floats = 0;
+  for (const std::uint64_t block : job.blocks) floats += block;
+  if (floats != job.parameter_count) {
+    return Error{ErrorCode::kInvalid, fmt::format("blocks of {} parameters in a model of {}",
+                                                  floats, job.parameter_count)};
+  }
+  std::vector<std::uint32_t> order = job.finish_order;
+  std::ranges::sort(order);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != i) {
+      return Error{ErrorCode::kInvalid, "finish_order does not name each block once"};
+    }
+  }
+  for (std::size_t i = 0; i < from.tensor_count; ++i) {
+    const lockstep_tensor& tensor = from.tensors[i];
+    job.tensors.push_back({Text(tensor.name), {tensor.shape, tensor.shape + tensor.dimensions}});
+  }
+  if (from.initial == nullptr) return Error{ErrorCode::kInvalid, "there are no initial parameters"};
+  job.initialize = [initial = from.initial](std::span<float> parameters) {
+    std::copy_n(initial, parameters.size(), parameters.begin());
+  };
+  job.initial_digest = lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
+  job.dataset_digest = Text(from.dataset_digest);
+  job.train_samples = from.train_samples;
+  job.test_samples = from.test_samples;
+  return session.Begin(std::move(job));
+}
+
+Status Begun(const lockstep_session& session) {
+  if (session.begun) return {};
+  return Error{ErrorCode::kInvalid, "there is no work before lockstep_begin"};
+}
+
+std::int32_t Kind(worker::Work::Kind kind) {
+  switch (kind) {
+    case worker::Work::Kind::kTrain:
+      return LOCKSTEP_TRAIN;
+    case worker::Work::Kind::kEvaluate:
+      return LOCKSTEP_EVALUATE;
+    case worker::Work::Kind::kEnd:
+      return LOCKSTEP_END;
+    case worker::Work::Kind::kNone:
+      break;
+  }
+  return LOCKSTEP_NONE;
+}
+
+void Tell(lockstep_session& session, lockstep_work* to) {
+  const worker::Work& work = session.work;
+  session.ranges.clear();
+  for (const lockstep::SampleRange& range : work.ranges)
+    session.ranges.push_back({range.from, range.to});
+  *to = lockstep_work{};
+  to->size = sizeof *to;
+  to->kind = Kind(work.kind);
+  to->epoch = work.epoch.value;
+  to->round = work.round.value;
+  to->ranges = session.ranges.data();
+  to->range_count = session.ranges.size();
+  to->samples = work.samples.data();
+  to->sample_count = work.samples.size();
+  to->units = work.units;
+  to->parameters_version = work.parameters_version;
+  to->parameters = work.parameters.data();
+  to->gradient = work.gradient.data();
+  to->evaluate = {work.range.from, work.range.to};
+  to->reason = work.reason.c_str();
+  to->failed = work.failed ? 1 : 0;
+  to->unfit = work.unfit ? 1 : 0;
+  to->left = work.left ? 1 : 0;
+  to->final_parameters = work.final_parameters ? 1 : 0;
+  to->params_digest = work.params_digest.c_str();
+  to->not_final = work.not_final.c_str();
+}
+
+}  // namespace
+
+uint32_t lockstep_abi_version() { return LOCKSTEP_ABI_VERSION; }
+
+const char* lockstep_version() {
+  static const std::string version = lockstep::Version();
+  return version.c_str();
+}
+
+const char* lockstep_error() { return t_error.c_str(); }
+
+lockstep_status lockstep_log(const char* name, const char* level) {
+  return Guarded([&]() -> lockstep::Status {
+    const std::string wanted = Text(level);
+    constexpr std::array kLevels = {"trace", "debug", "info", "warn", "error"};
+    if (std::ranges::find(kLevels, wanted) == kLevels.end()) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{}: expected trace, debug, info, warn or error", wanted)};
+    }
+    lockstep::InitLogging(Text(name), wanted);
+    return {};
+  });
+}
+
+lockstep_status lockstep_join(const lockstep_join_options* options, lockstep_session** session) {
+  return Guarded([&]() -> lockstep::Status {
+    *session = nullptr;
+    if (auto checked = CheckSize(options, "lockstep_join_options"); !checked) return checked;
+    return Join(*options, session);
+  });
+}
+
+void lockstep_end(lockstep_session* session) { delete session; }
+
+uint32_t lockstep_worker(const lockstep_session* session) {
+  return session->session->self().worker.value;
+}
+
+uint32_t lockstep_incarnation(const lockstep_session* session) {
+  return session->session->self().incarnation.value;
+}
+
+uint32_t lockstep_workers(const lockstep_session* session) { return session->session->workers(); }
+
+const char* lockstep_config(const lockstep_session* session) { return session->config.c_str(); }
+
+lockstep_status lockstep_begin(lockstep_session* session, const lockstep_job* job) {
+  return Guarded([&]() -> lockstep::Status {
+    if (auto checked = CheckSize(job, "lockstep_job"); !checked) return checked;
+    if (session->tried) return Error{ErrorCode::kInvalid, "lockstep_begin was called twice"};
+    session->tried = true;
+    Status status = Begin(*session->session, *job);
+    session->begun = status.ok();
+    return status;
+  });
+}
+
+lockstep_status lockstep_next(lockstep_session* session, double seconds, lockstep_work* work) {
+  return Guarded([&]() -> lockstep::Status {
+    if (auto checked = CheckSize(work, "lockstep_work"); !checked) return checked;
+    if (Status begun = Begun(*session); !begun) return begun;
+    constexpr double kLong = 1e9;  // more nanoseconds than that are for ever
+    session->work = seconds < 0 || seconds > kLong
+                        ? session->session->Next()
+                        : session->session->NextWithin(lockstep::FromSeconds(seconds));
+    Tell(*session, work);
+    return {};
+  });
+}
+
+void lockstep_block_final(lockstep_session* session, uint32_t block) {
+  session->session->BlockFinal(block);
+}
+
+void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {
+  session->session->Done({.samples = samples, .loss_sum = loss_sum});
+}
+
+void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct) {
+  session->session->EvaluationDone(loss_sum, correct);
+}
+
+lockstep_status lockstep_keep(lockstep_session* session, const float* at,
+                              lockstep_memory** memory) {
+  return Guarded([&]() -> lockstep::Status {
+    *memory = nullptr;
+    if (Status begun = Begun(*session); !begun) return begun;
+    *memory = new lockstep_memory{session->session->Keep(at)};
+    return {};
+  });
+}
+
+void lockstep_release(lockstep_memory* memory) { delete memory; }
+
+int32_t lockstep_cancelled(const lockstep_session* session) {
+  return session->session->Cancelled().load() ? 1 : 0;
+}
+
+void lockstep_interrupt(lockstep_session* session, const char* reason) {
+  session->session->Interrupt(Text(reason));
+}

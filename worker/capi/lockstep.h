@@ -1,0 +1,180 @@
+/* A worker of a Lockstep job from any language: the C form of worker/runtime/session.h, whose head
+ * shows the loop. docs/c-interface.md has an example.
+ *
+ * Versions. LOCKSTEP_ABI_VERSION changes when a program that was built with another one would not
+ * work: compare it with lockstep_abi_version() before anything else. Each structure begins with its
+ * own size, which the caller sets; a size that the library does not know is an error.
+ *
+ * Errors. Functions that can fail return a lockstep_status; lockstep_error() then has one line for
+ * people, of the last failure in the calling thread, until its next one. What a programmer did
+ * wrong, as `done` without a run, ends the process with a message.
+ *
+ * Threads. All calls on a session come from one thread, but lockstep_interrupt and
+ * lockstep_cancelled, which any may call; lockstep_join may be called by another. A child that is
+ * forked off may do nothing with a session; lockstep_end does nothing there.
+ *
+ * Texts are UTF-8 and end with a zero byte. What a function returns by pointer belongs to the
+ * library.
+ */
+#ifndef LOCKSTEP_H
+#define LOCKSTEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LOCKSTEP_ABI_VERSION 1u
+
+typedef enum lockstep_status {
+  LOCKSTEP_OK = 0,
+  /* The numbers are the exit statuses of lockstep-worker. */
+  LOCKSTEP_FAILED = 1,    /* the job has failed, or the system said no */
+  LOCKSTEP_INVALID = 2,   /* what the caller or the user gave is wrong, or was refused */
+  LOCKSTEP_TRY_AGAIN = 3, /* nothing is wrong: the job has no place for this worker now */
+} lockstep_status;
+
+typedef struct lockstep_session lockstep_session;
+
+uint32_t lockstep_abi_version(void);
+const char* lockstep_version(void); /* of the software: "0.1.0" */
+const char* lockstep_error(void);
+
+/* The library's own log lines, on standard error: their name and the least level that is shown
+ * (trace, debug, info, warn, error). For the whole process; before the first session. */
+lockstep_status lockstep_log(const char* name, const char* level);
+
+typedef struct lockstep_join_options {
+  size_t size;             /* sizeof(lockstep_join_options) */
+  const char* coordinator; /* "HOST:PORT" */
+  const char* secret_file; /* NULL: none; required beyond loopback */
+  const char*
+      data_host; /* address that peers connect to; NULL: that of the way to the coordinator */
+  /* What this program says of the job, INI text; NULL: nothing. All workers must say the same. */
+  const char* settings;
+  const char* slowdowns;    /* to be slowed down, for experiments: one SPEC a line; NULL: not */
+  int64_t wanted;           /* a slot that this worker would have; -1: any */
+  double connect_timeout_s; /* 0: 60 */
+} lockstep_join_options;
+
+/* Connects to the coordinator and receives the job's config. */
+lockstep_status lockstep_join(const lockstep_join_options* options, lockstep_session** session);
+
+/* Ends the session, leaves the job if it is still on. NULL is allowed. */
+void lockstep_end(lockstep_session* session);
+
+uint32_t lockstep_worker(const lockstep_session* session);      /* this worker's slot */
+uint32_t lockstep_incarnation(const lockstep_session* session); /* above 1: it had a predecessor */
+uint32_t lockstep_workers(const lockstep_session* session);     /* of the job */
+const char* lockstep_config(const lockstep_session* session);   /* the job's, as INI text */
+
+typedef struct lockstep_tensor {
+  const char* name;
+  const uint64_t* shape;
+  size_t dimensions;
+} lockstep_tensor;
+
+/* What is trained, as far as the exchange must know it. Pointers are read by lockstep_begin only,
+ * but for `initial`. */
+typedef struct lockstep_job {
+  size_t size;              /* sizeof(lockstep_job) */
+  uint64_t parameter_count; /* FP32 values in model order */
+  /* Consecutive runs of parameters, in model order, whose gradients become final together, and the
+   * order in which the backward pass finishes them. Together parameter_count. */
+  const uint64_t* blocks;
+  const uint32_t* finish_order;
+  size_t block_count;
+  /* Names and shapes of the parameters, in model order, for checkpoints; together parameter_count.
+   * Optional. */
+  const lockstep_tensor* tensors;
+  size_t tensor_count;
+  /* The parameters that a new job starts from, the same on every worker, which is checked:
+   * parameter_count values, left as they are until lockstep_next has returned work or the end. */
+  const float* initial;
+  const char* dataset_digest; /* workers whose digests differ cannot be in one job */
+  uint64_t train_samples;
+  uint64_t test_samples;
+} lockstep_job;
+
+/* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.
+ */
+lockstep_status lockstep_begin(lockstep_session* session, const lockstep_job* job);
+
+/* Half open positions in the epoch's order of samples. */
+typedef struct lockstep_range {
+  uint64_t from;
+  uint64_t to;
+} lockstep_range;
+
+typedef enum lockstep_kind {
+  LOCKSTEP_NONE = 0,     /* the time was up */
+  LOCKSTEP_TRAIN = 1,    /* add the gradient SUM over `samples` to `gradient`, then lockstep_done */
+  LOCKSTEP_EVALUATE = 2, /* evaluate test samples [from, to), then lockstep_evaluation_done */
+  LOCKSTEP_END = 3,
+} lockstep_kind;
+
+/* Pointers are valid until the lockstep_done or lockstep_evaluation_done for it; at the end until
+ * lockstep_end; parameters and gradient as long as they are kept (lockstep_keep). */
+typedef struct lockstep_work {
+  size_t size; /* sizeof(lockstep_work) */
+  int32_t kind;
+  uint32_t epoch;
+  uint64_t round;
+  /* TRAIN: a run of units, to be computed together: positions in the epoch's order, and which
+   * training samples those are, in that order. */
+  const lockstep_range* ranges;
+  size_t range_count;
+  const uint32_t* samples;
+  size_t sample_count;
+  uint32_t units;
+  /* The parameters are those of every other work of this kind with the same version. */
+  uint32_t parameters_version;
+  const float* parameters;
+  float* gradient;
+  /* EVALUATE. */
+  lockstep_range evaluate;
+  /* END: why, and how it is for this worker. */
+  const char* reason;
+  int32_t failed;
+  int32_t unfit; /* failed, because this worker's host or options do not allow it to take part */
+  int32_t left;  /* this worker left before the job's end */
+  /* `parameters` (NULL before the job began) are those that the job ended with, on all its workers
+   * the same bits; params_digest is their SHA-256 in hex. Else not_final says why not. */
+  int32_t final_parameters;
+  const char* params_digest;
+  const char* not_final;
+} lockstep_work;
+
+/* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */
+lockstep_status lockstep_next(lockstep_session* session, double seconds, lockstep_work* work);
+
+/* Optional, in a run: the gradient of a block does not change any more in it, and may travel. */
+void lockstep_block_final(lockstep_session* session, uint32_t block);
+/* The run is done, or was left off because lockstep_cancelled is true. */
+void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
+void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);
+
+/* Memory of a session that stays although what it was for is over. */
+typedef struct lockstep_memory lockstep_memory;
+
+/* `at`: parameters or gradient of the work in hand, or the parameters at the end. That memory can
+ * be read and written until lockstep_release, also after lockstep_done, where the session goes on
+ * writing there, and after lockstep_end: for languages in which references live on. Together with
+ * it stays all other memory of the session. */
+lockstep_status lockstep_keep(lockstep_session* session, const float* at, lockstep_memory** memory);
+/* From any thread. NULL is allowed. */
+void lockstep_release(lockstep_memory* memory);
+
+/* Not 0 once the result of the current run cannot count any more. */
+int32_t lockstep_cancelled(const lockstep_session* session);
+
+/* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason. */
+void lockstep_interrupt(lockstep_session* session, const char* reason);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LOCKSTEP_H */
