@@ -13,6 +13,9 @@ import unittest
 
 import harness
 
+sys.path.insert(0, str(harness.TOOLS / "lib"))
+import namespaces  # noqa: E402
+
 PR_CAPBSET_DROP = 24
 CAP_SYS_RESOURCE = 24
 
@@ -249,6 +252,58 @@ class Peers(unittest.TestCase):
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertRegex(done.stderr, r"^bench-peers: .*\n$")
                 self.assertIn(says, done.stderr)
+
+
+class Link(unittest.TestCase):
+    """tools/bench-link"""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="lockstep-test-")
+        self.addCleanup(self.folder.cleanup)
+        self.temp = pathlib.Path(self.folder.name) / "tmp"
+        self.temp.mkdir()
+        self.environment = {**os.environ, "TMPDIR": str(self.temp)}
+
+    def run_link(self, *arguments):
+        return subprocess.run([sys.executable, harness.TOOLS / "bench-link", "--build-dir", harness.BIN.parent, *map(str, arguments)],
+                              env=self.environment, capture_output=True, text=True, timeout=600, check=False)
+
+    @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
+    def test_a_link_is_measured_plain_and_with_encryption(self):
+        file = pathlib.Path(self.folder.name) / "link.json"
+        done = self.run_link("--mib", "1,2", "--rounds", 3, "--runs", 1, "--json", file)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in done.stdout.splitlines()[1:]], ["MiB", "1", "2"])
+        report = json.loads(file.read_text())
+        self.assertEqual((report["rate"], report["rounds"]), ("1gbit", 3))
+        for mib, kinds in report["seconds"].items():
+            for kind in ("bare", "plain", "encrypted"):
+                # The whole gradient goes each way, however fast the machine is; bursts of 256 KiB go at once, of the parts, of the sums and before.
+                self.assertGreater(kinds[kind][0], ((int(mib) << 20) - 3 * (1 << 18)) * 8 / 1e9 * 0.9, (mib, kind))
+        self.assertEqual(list(self.temp.iterdir()), [])
+
+    def test_mistakes_with_a_link_end_with_status_2(self):
+        for arguments, says in ((["--mib", "0"], "--mib"), (["--mib", "x"], "--mib"), (["--runs", 0], "at least 1"), (["--set", "job"], "--set"),
+                                (["--json", "/nowhere/at/all"], "--json /nowhere/at/all"), (["--build-dir", "/nowhere"], "is not there"),
+                                (["--what"], "--what")):
+            with self.subTest(arguments=arguments):
+                done = self.run_link(*arguments)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, r"^bench-link: .*\n$")
+                self.assertIn(says, done.stderr)
+
+    @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
+    def test_a_link_that_cannot_be_made_is_an_error_of_one_line(self):
+        done = self.run_link("--rate", "fast")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"^bench-link: .*\n$")
+        self.assertNotIn("bla", subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout)
+
+    @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
+    def test_a_job_that_fails_is_an_error_of_one_line(self):
+        done = self.run_link("--mib", 1, "--rounds", 3, "--runs", 1, "--set", "optimizer.lr=nothing")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"^bench-link: .*optimizer.lr.*\n$")
 
 
 if __name__ == "__main__":

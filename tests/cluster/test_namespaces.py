@@ -1,81 +1,25 @@
 """Three hosts on one machine: network namespaces joined by veth. Needs root; skipped in plain words without."""
 
-import os
 import re
-import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import unittest
 
 from harness import BIN, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
 
-HOSTS = ("lsc", "lsa", "lsb")  # coordinator, two workers' hosts
+sys.path.insert(0, str(TOOLS / "lib"))
+import namespaces  # noqa: E402
+from namespaces import sh  # noqa: E402
 
 
-def sh(*words):
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+def Network():
+    """Of the coordinator and two workers' hosts."""
+    return namespaces.Network(("lsc", "lsa", "lsb"))
 
 
-def can_make_namespaces():
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        return False
-    name = f"lsprobe{os.getpid()}"
-    made = sh("ip", "netns", "add", name).returncode == 0
-    sh("ip", "netns", "del", name)
-    return made
-
-
-class Network:
-    """A bridge in a namespace of its own, with the three hosts at it: 10.77.0.1 to .3."""
-
-    def __enter__(self):
-        tag = os.getpid()
-        self.switch = f"lss{tag}"
-        self.hosts = {host: f"{host}{tag}" for host in HOSTS}
-        self.made = []
-        self.run("ip", "netns", "add", self.switch)
-        self.made.append(self.switch)
-        self.inside(self.switch, "ip", "link", "add", "br0", "type", "bridge")
-        self.inside(self.switch, "ip", "link", "set", "br0", "up")
-        for number, (host, name) in enumerate(self.hosts.items(), 1):
-            self.run("ip", "netns", "add", name)
-            self.made.append(name)
-            self.run("ip", "-n", self.switch, "link", "add", f"p{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            self.inside(self.switch, "ip", "link", "set", f"p{number}", "master", "br0", "up")
-            self.inside(name, "ip", "link", "set", "lo", "up")
-            self.inside(name, "ip", "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            self.inside(name, "ip", "link", "set", "eth0", "up")
-        return self
-
-    def __exit__(self, *_):
-        for name in self.made:
-            sh("ip", "netns", "del", name)
-
-    def run(self, *words):
-        done = sh(*words)
-        if done.returncode != 0:
-            raise AssertionError(f"{' '.join(map(str, words))}: {done.stderr}")
-
-    def inside(self, name, *words):
-        self.run("ip", "netns", "exec", name, *words)
-
-    def shape(self, host, rate, latency="200ms"):
-        """What the host sends goes out at `rate` at most; nothing is dropped that has waited less than `latency`."""
-        self.inside(self.hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb",
-                    "latency", latency)
-
-    def part(self, *hosts):
-        """What these hosts send each other is dropped; nobody is told."""
-        for number, host in enumerate(HOSTS, 1):
-            if host in hosts:
-                self.inside(self.switch, "bridge", "link", "set", "dev", f"p{number}", "isolated", "on")
-
-    def prefix(self, host):
-        return ["ip", "netns", "exec", self.hosts[host]]
-
-
-@unittest.skipUnless(can_make_namespaces(), "network namespaces cannot be made here (needs root)")
+@unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
 class Namespaces(ClusterTest):
     def secret(self, job):
         path = job.folder / "secret"

@@ -203,6 +203,38 @@ TEST_F(CheckerTest, SeesACommitAfterTheClose) {
       << checker_.failure();
 }
 
+TEST_F(CheckerTest, SeesARoundThatIsOpenedAgainAfterItsClose) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  checker_.OnClosed(Record());
+  ASSERT_EQ(checker_.failure(), "");
+  plan_.attempt = Attempt(1);
+  Send({kZero, kOne}, msg::Start{StateSource::kSeed, plan_, 0});
+  EXPECT_NE(checker_.failure().find("opened again after it was closed"), std::string::npos)
+      << checker_.failure();
+}
+
+// Worker 1 has applied round 0: while it is live, its attempt stands.
+TEST_F(CheckerTest, SeesARoundThatIsOpenedAgainThoughALiveWorkerIsPastIt) {
+  SealAll();
+  Send({kZero, kOne}, BothParts());
+  msg::Applied applied;
+  applied.round = RoundId(0);
+  From(kOne, applied);
+  std::vector<coordinator::MemberStatus> members(2);
+  members[0].member = kZero;
+  members[1].member = kOne;
+  members[0].state = coordinator::MemberState::kLive;
+  members[1].state = coordinator::MemberState::kBehind;
+  checker_.AtReplacement(RoundId(0), members);
+  EXPECT_EQ(checker_.failure(), "");
+  members[1].state = coordinator::MemberState::kLive;
+  checker_.AtReplacement(RoundId(1), members);
+  EXPECT_EQ(checker_.failure(), "");
+  checker_.AtReplacement(RoundId(0), members);
+  EXPECT_NE(checker_.failure().find("while worker 1"), std::string::npos) << checker_.failure();
+}
+
 TEST_F(CheckerTest, SeesAnEpochThatIsNotWholeAndASampleThatCountsTwice) {
   SealAll();
   Send({kZero, kOne}, BothParts());

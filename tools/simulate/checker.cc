@@ -123,10 +123,8 @@ void Checker::OnClose(const coordinator::Close& close) {
        close.reason);
 }
 
-// Whoever has the result of an attempt and goes on with it shows that the attempt stands.
-void Checker::CheckNobodyIsPast(RoundId round) {
-  for (const coordinator::MemberStatus& member :
-       simulation_->coordinator().Status(simulation_->now()).members) {
+void Checker::AtReplacement(RoundId round, std::span<const coordinator::MemberStatus> members) {
+  for (const coordinator::MemberStatus& member : members) {
     const auto next = next_.find(member.member);
     if (member.state != MemberState::kLive || next == next_.end() || next->second <= round)
       continue;
@@ -142,7 +140,7 @@ void Checker::OnPlanAnew(const Plan& plan) {
   }
   CheckLocalRate(plan);
   if (committed_ && committed_->first == plan.round) {
-    CheckNobodyIsPast(plan.round);
+    AtReplacement(plan.round, simulation_->coordinator().Status(simulation_->now()).members);
     units_ = rounds_[plan.round].units;
   }
   planned_ = plan.round;
@@ -245,7 +243,7 @@ void Checker::OnCommit(const msg::Commit& m) {
     Fail("round {} is committed after round {}", m.round, committed_->first);
   }
   if (committed_ && m.round == committed_->first) {
-    CheckNobodyIsPast(m.round);
+    AtReplacement(m.round, simulation_->coordinator().Status(simulation_->now()).members);
     if (m.attempt <= committed_->second) {
       Fail("round {}: attempt {} follows attempt {}", m.round, m.attempt, committed_->second);
     }

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -50,6 +51,11 @@ class Checker {
   // attempts that were committed last: others were replaced (I1).
   void AtLoss(const std::string& reason, const MemberId& member,
               const worker::StepMachine::View& view);
+
+  // The round, which was committed, is opened again or committed with another attempt, while the
+  // coordinator has these members. Whoever has the result of an attempt and goes on with it shows
+  // that the attempt stands.
+  void AtReplacement(RoundId round, std::span<const coordinator::MemberStatus> members);
 
   // Of the first violation; empty: there was none.
   const std::string& failure() const { return failure_; }
@@ -93,7 +99,6 @@ class Checker {
   // The rate of the schedule after so many updates of whole rounds.
   double Rate(double position) const;
   void CheckLocalRate(const Plan& plan);
-  void CheckNobodyIsPast(RoundId round);
   void CheckRecord(const coordinator::RoundRecord& record);
   void CheckDelivered(const msg::Commit& m);
   void Release(const MemberId& member);
