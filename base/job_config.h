@@ -101,10 +101,13 @@ struct ExchangeSection {
   std::string mapping = "auto";    // auto | off
   std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";
-  std::string dtype = "f32";
+  std::string dtype = "fp32";  // fp32 | bf16 | fp16
   std::uint64_t bucket_bytes = 4u << 20;
   std::uint64_t piece_bytes = 1u << 20;
   std::uint32_t window = 8;  // pieces under way from one peer
+
+  // What a number of a contribution or a sum takes, where it lies and on its way.
+  std::uint64_t number_bytes() const { return dtype == "fp32" ? 4 : 2; }
 };
 
 struct EmulateSection {

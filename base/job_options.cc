@@ -230,6 +230,15 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("local.momentum", &policy->local_momentum, Number(0, 1, true), "Momentum of that step");
 }
 
+// While there was one type it was called f32: a job's recorded config.ini may say so.
+OptionType<std::string> NumberType() {
+  OptionType<std::string> type = Choice({"fp32", "bf16", "fp16"});
+  type.parse = [parse = std::move(type.parse)](std::string_view text) {
+    return parse(text == "f32" ? "fp32" : text);
+  };
+  return type;
+}
+
 void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Group("[exchange]", "how gradients travel between the workers");
   table.Add("exchange.transport", &exchange->transport, Choice({"auto", "ucx", "tcp"}),
@@ -250,8 +259,10 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
       "exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
       "reserved: direct, every owner reduces its shard out of all contributions at once, is the "
       "only one there is");
-  table.Add("exchange.dtype", &exchange->dtype, Choice({"f32"}),
-            "reserved: the type of a gradient under way, f32 is the only one there is");
+  table.Add("exchange.dtype", &exchange->dtype, NumberType(),
+            "Type that contributions and sums of gradients lie and travel in; sums are made in "
+            "fp32, and parameters and state stay in it. bf16, fp16: half the bytes, rounded to the "
+            "nearest; a gradient beyond 65504 is not finite in fp16");
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
             "Gradients are cut into buckets of about this size, in the order in which the "
             "backward pass finishes them");

@@ -179,6 +179,9 @@ void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
   std::string what = fmt::format(
       "round {}: the loss or gradient of worker {} over the samples {} of epoch {} is not finite",
       message.round, from.id.worker, samples, work_.epoch());
+  if (const std::string& type = job_->start.config.exchange.dtype; type != "fp32") {
+    what += fmt::format(", or beyond the largest number of exchange.dtype = {}", type);
+  }
   if (job_->start.config.job.on_nan == "stop") return job_->Fail(what + " (job.on_nan = stop)");
   job_->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
   work_.Skip(from.id.worker, message.part);

@@ -34,6 +34,7 @@ class BadInput(ClusterTest):
                 ("[policy]\nname = fastest\n", ["fastest"]),
                 ("[policy]\nname = backup\n[backup]\nworkers = 2\n", ["backup.workers"]),
                 ("[exchange]\ntransport = ucx\nencryption = on\n", ["exchange.encryption", "UCX does not encrypt"]),
+                ("[exchange]\ndtype = int8\n", ["job.ini:2", "exchange.dtype", "int8", "fp32, bf16, fp16"]),
                 ("what is this\n", ["job.ini:1"]),
             ]:
                 with self.subTest(text=text):

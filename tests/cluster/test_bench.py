@@ -117,6 +117,15 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(row["copied_per_byte"], 1, places=2)
         self.assertGreater(row["peak_bytes"], 4 * 262144)
 
+    def test_exchange_of_numbers_of_two_bytes(self):
+        out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 1 << 20, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
+                                "--set", "exchange.dtype=bf16", "--json", "-")
+        (row,) = json.loads(out)["rows"]
+        self.assertEqual(row["bytes"], 1 << 20)
+        # A half, or a little more where one of them has stood in for the other.
+        self.assertGreater(row["copied_per_byte"], 0.49)
+        self.assertLess(row["copied_per_byte"], 0.75)
+
     def test_exchange_copies_nothing_where_memory_is_mapped(self):
         sizes = {}
         for optimizer in ("sgd", "adamw"):

@@ -111,6 +111,15 @@ class Memory(ClusterTest):
         for one in self.accounts(exchange__mapping="off", exchange__transport="tcp"):
             self.check(one, state=1 + S, contributions=1, sums=3, staging=staging, snapshots=1 + S, copies=0)
 
+    def test_with_numbers_of_two_bytes(self):
+        # The gradient is summed in FP32, beside the contribution.
+        accounts = self.accounts(exchange__dtype="bf16", exchange__mapping="off", exchange__transport="tcp")
+        for one in accounts:
+            self.check(one, state=1 + S, contributions=1 + 1 / 2, sums=3 / 2, staging=1, snapshots=1 + S, copies=0)
+            self.assertGreater(one["contributions"], 1.4)
+        # Who has stood in for another one has staged that one's share, too.
+        self.assertLess(min(one["staging"] for one in accounts), 1 / 2)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -128,6 +128,27 @@ TEST(SimulatedJob, WhoIsStalledStaysAway) {
   }
 }
 
+// Where links are what a round waits for. A copy of the state would take as long as ever.
+TEST(SimulatedJob, NumbersOfTwoBytesTakeALinkHalfTheTime) {
+  for (const char* exchange : {"full", "modelled"}) {
+    SCOPED_TRACE(exchange);
+    const auto seconds = [&](const char* dtype) {
+      TempFolder folder;
+      const auto outcome = SimulateIntoRunDirectory(
+          Options({"--workers=4", "--job.rounds=20", "--job.epochs=0", "--unit-time=1ms",
+                   "--model-bytes=16MiB", "--bandwidth=16MiB", "--policy.name=full",
+                   std::string("--exchange.dtype=") + dtype, std::string("--exchange=") + exchange,
+                   "--run-dir=" + (folder / "run")}));
+      EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+      return outcome->result.wall_seconds;
+    };
+    const double wide = seconds("fp32");
+    EXPECT_GT(wide, 20 * 1.5);  // 2 (n - 1) / n of the model, each way
+    EXPECT_NEAR(seconds("bf16") / wide, 0.5, 0.05);
+    EXPECT_EQ(seconds("fp16"), seconds("bf16"));
+  }
+}
+
 // What the job says of itself against the job that waited for all.
 TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
   TempFolder folder;

@@ -41,7 +41,8 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
 // The parameters as one block that the backward pass finishes in a few steps.
 worker::Layout LayoutOf(const SimulateOptions& options) {
   const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
-  return worker::Layout({{0, floats}}, options.job.exchange.bucket_bytes);
+  const ExchangeSection& exchange = options.job.exchange;
+  return worker::Layout({{0, floats}}, exchange.bucket_bytes, exchange.number_bytes());
 }
 
 class JobRun {
@@ -61,13 +62,16 @@ class JobRun {
       cluster.train_samples = options.train_samples;
       cluster.whole_checkpoints = false;
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
-                       [](const MemberId&) { return std::make_shared<NoNumbers>(); });
+                       [number = options.job.exchange.number_bytes()](const MemberId&) {
+                         return std::make_shared<NoNumbers>(number);
+                       });
       checker_.emplace(Checker::Options{options.train_samples, StartOf(options).config},
                        &simulation_);
     } else {
       ModelledExchange::Options exchange;
       exchange.network = options.network;
       exchange.model_bytes = options.model_bytes;
+      exchange.number_bytes = options.job.exchange.number_bytes();
       exchange.train_samples = options.train_samples;
       exchange.machine = MachineOf(options);
       exchange.delivery = options.delivery;

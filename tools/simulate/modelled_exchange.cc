@@ -59,7 +59,7 @@ Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
 Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now) {
   if (options.delivery) return now + options.delivery(worker, now - Simulation::kStart);
   const auto owners = static_cast<double>(workers_.size());
-  const auto bytes = static_cast<double>(options.model_bytes);
+  const auto bytes = static_cast<double>(options.gradient_bytes());
   // It is announced and asked for, then it leaves as a whole while each owner takes its shard.
   const Duration latency = options.network.latency;
   const Time begins = std::max(now + 2 * latency, out_free_[machine]);
@@ -93,7 +93,7 @@ ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
 Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t weight) const {
   if (options.apply) return {};
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
-  const double bytes = static_cast<double>(options.model_bytes) * share;
+  const double bytes = static_cast<double>(options.gradient_bytes()) * share;
   return FromSeconds(bytes * static_cast<double>(sums.parts) /
                      options.network.memory_bytes_per_second);
 }
@@ -101,13 +101,13 @@ Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t wei
 Duration ModelledExchange::SendTime(const Publication& sums, std::uint32_t weight,
                                     std::uint32_t machine) const {
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
-  const double bytes = static_cast<double>(options.model_bytes) * share;
+  const double bytes = static_cast<double>(options.gradient_bytes()) * share;
   return Transfer(bytes * static_cast<double>(workers_.size() - 1), machine);
 }
 
-Duration ModelledExchange::TakeTime(std::uint32_t machine) const {
+Duration ModelledExchange::TakeTime(std::uint64_t bytes, std::uint32_t machine) const {
   const auto members = static_cast<double>(workers_.size());
-  return Transfer(static_cast<double>(options.model_bytes) * (members - 1) / members, machine);
+  return Transfer(static_cast<double>(bytes) * (members - 1) / members, machine);
 }
 
 Duration ModelledExchange::UpdateTime() const {

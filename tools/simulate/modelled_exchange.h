@@ -22,7 +22,9 @@ class ModelledExchange {
  public:
   struct Options {
     NetworkOptions network;
-    std::uint64_t model_bytes = 4u << 20;
+    std::uint64_t model_bytes = 4u << 20;        // of the parameters
+    std::uint64_t number_bytes = sizeof(float);  // of a number in a contribution or a sum
+    std::uint64_t gradient_bytes() const { return model_bytes * number_bytes / sizeof(float); }
     std::uint64_t train_samples = 1;
     worker::MachineConfig machine;  // self and term are set for each
     // Measured latencies in place of those that follow from the network: until a sealed part is
@@ -70,8 +72,8 @@ class ModelledExchange {
   // How long an owner of that weight reduces, and then sends its shard to all others.
   Duration ReduceTime(const Publication& sums, std::uint32_t weight) const;
   Duration SendTime(const Publication& sums, std::uint32_t weight, std::uint32_t machine) const;
-  // All of the model, or all but its own part, to this machine.
-  Duration TakeTime(std::uint32_t machine) const;
+  // Of so many bytes that all others have, all but its own part, to this machine.
+  Duration TakeTime(std::uint64_t bytes, std::uint32_t machine) const;
   Duration UpdateTime() const;
 
   const Options options;

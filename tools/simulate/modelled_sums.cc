@@ -91,7 +91,9 @@ void ModelledWorker::TryApply() {
   }
   const Duration latency = exchange_->options.network.latency;
   const Time taken =
-      std::max(sums->sent, sums->last + exchange_->TakeTime(host_->machine())) + latency;
+      std::max(sums->sent, sums->last + exchange_->TakeTime(exchange_->options.gradient_bytes(),
+                                                            host_->machine())) +
+      latency;
   host_->At(std::max(host_->now(), taken) + exchange_->UpdateTime(),
             [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });
 }
@@ -148,8 +150,8 @@ void ModelledWorker::On(const msg::CatchUp& m) {
   has_state_ = false;
   machine_->own.StopAll();
   const std::uint32_t order = copies_ = m.order;
-  const Duration copy =
-      2 * exchange_->options.network.latency + 2 * exchange_->TakeTime(host_->machine());
+  const Duration copy = 2 * exchange_->options.network.latency +
+                        2 * exchange_->TakeTime(exchange_->options.model_bytes, host_->machine());
   for (std::uint64_t part = 1; part < kCopyParts; ++part) {
     host_->After(copy * part / kCopyParts, [this, order, part] {
       if (order == copies_) {

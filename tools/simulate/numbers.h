@@ -61,8 +61,10 @@ class Numbers {
 // Sizes only. The digest of the parameters is the number of the last round.
 class NoNumbers final : public Numbers {
  public:
+  // `number_bytes`: Layout::number_bytes.
+  explicit NoNumbers(std::uint64_t number_bytes = sizeof(float)) : number_bytes_(number_bytes) {}
   void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) override {
-    bytes->resize(bytes->size() + range.range.count * sizeof(float));
+    bytes->resize(bytes->size() + range.range.count * number_bytes_);
   }
   void StoreInline(const worker::action::StoreInline&) override {}
   void TakePiece(Numbers&, const worker::BufferRange&, const worker::BufferRange&) override {}
@@ -92,6 +94,9 @@ class NoNumbers final : public Numbers {
   }
   void OnSaidApplied(RoundId, Attempt) override {}
   void OnLevel(RoundId) override {}
+
+ private:
+  const std::uint64_t number_bytes_;
 };
 
 }  // namespace lockstep::simulate

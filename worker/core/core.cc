@@ -122,7 +122,7 @@ void Core::On(const event::PeerMapped& e) {
 void Core::On(const event::FromPeer& e) {
   if (!peers_.Up(e.peer)) return;
   heartbeat_.OnHeard(e.peer);
-  const auto decoded = DecodePeerMessage(e.bytes);
+  const auto decoded = DecodePeerMessage(e.bytes, context_.layout.number_bytes());
   Status status =
       !decoded.ok()
           ? Status(decoded.error())
@@ -561,9 +561,10 @@ void Core::SetTimer() {
 // Served the buffer is pinned (I4).
 Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   heartbeat_.OnHeard(peer);
-  if (piece.bytes == 0 || piece.bytes % sizeof(float) != 0 || piece.offset % sizeof(float) != 0) {
-    return {};
-  }
+  const std::uint64_t number = piece.kind == static_cast<std::uint32_t>(PieceKind::kState)
+                                   ? sizeof(float)
+                                   : context_.layout.number_bytes();
+  if (piece.bytes == 0 || piece.bytes % number != 0 || piece.offset % number != 0) return {};
   std::optional<BufferRange> from;
   switch (static_cast<PieceKind>(piece.kind)) {
     case PieceKind::kContribution:
@@ -577,8 +578,8 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
       break;
   }
   if (!from) return {};
-  LOCKSTEP_CHECK(from->range.count * sizeof(float) == piece.bytes, "a piece of {} bytes, not {}",
-                 from->range.count * sizeof(float), piece.bytes);
+  LOCKSTEP_CHECK(from->range.count * number == piece.bytes, "a piece of {} bytes, not {}",
+                 from->range.count * number, piece.bytes);
   return {true, *from, buffers_.Serve(peer, from->buffer)};
 }
 

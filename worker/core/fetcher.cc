@@ -18,10 +18,11 @@ void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange
   look_at_.insert(peer);
   const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);
   std::deque<Want>& queue = queues_[peer].by_urgency[urgent ? 0 : 1];
-  for (const FloatRange& cut : CutPieces(to.range, context_.config.piece_bytes)) {
+  const std::uint64_t number = NumberBytes(to.buffer.kind, context_.layout.number_bytes());
+  for (const FloatRange& cut : CutPieces(to.range, context_.config.piece_bytes, number)) {
     Want want{peer, name, {to.buffer, cut}};
-    want.piece.offset = (offset + (cut.first - to.range.first)) * sizeof(float);
-    want.piece.bytes = cut.count * sizeof(float);
+    want.piece.offset = (offset + (cut.first - to.range.first)) * number;
+    want.piece.bytes = cut.count * number;
     queue.push_back(want);
   }
 }

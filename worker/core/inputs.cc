@@ -122,7 +122,7 @@ void Inputs::StoreInlined(const Key& key, Input& input, const InlineRanges& inli
   // Without the space for them the same floats are fetched later.
   if (input.blocked) return;
   for (const FloatRange& range : inlined.ranges) {
-    const std::size_t bytes = range.count * sizeof(float);
+    const std::size_t bytes = range.count * context_.layout.number_bytes();
     // What is held may be under a reduction, what is asked for may land at any time.
     if (range.count > 0 && !input.have.Intersects(range) && !input.asked.Intersects(range)) {
       context_.Emit(action::StoreInline{{Staging(key), range}, floats.first(bytes)});

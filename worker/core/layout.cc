@@ -39,7 +39,10 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
 
 // In the order in which the backward pass finishes the blocks, so that "the first n buckets are
 // final" is one number.
-Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes) {
+Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
+               std::uint64_t number_bytes)
+    : number_bytes_(number_bytes) {
+  LOCKSTEP_CHECK(number_bytes == 4 || number_bytes == 2, "numbers of {} bytes", number_bytes);
   CheckCover(blocks);
   const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));
   for (const FloatRange& block : blocks) {
@@ -71,7 +74,8 @@ FloatRange Layout::NormsOf(const Slice& slice) const {
       grain_start_[slice.bucket] + (slice.range.first - buckets_[slice.bucket].first) / kGrain;
   LOCKSTEP_CHECK((slice.range.first - buckets_[slice.bucket].first) % kGrain == 0,
                  "I1: a slice of bucket {} begins within a grain", slice.bucket);
-  return {norm_offset_ + 2 * grain, 2 * GrainsIn(slice.range.count)};
+  return {norm_offset_ + numbers_per_norm() * grain,
+          numbers_per_norm() * GrainsIn(slice.range.count)};
 }
 
 // Grains are dealt out by weight: owner i gets those between the sums of the weights before it and
@@ -107,8 +111,9 @@ std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) con
 }
 
 // Equal ones and a rest, so that the window of fetches is a bound in bytes (I7).
-std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes) {
-  const std::uint64_t most = std::max<std::uint64_t>(1, piece_bytes / sizeof(float));
+std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes,
+                                  std::uint64_t number_bytes) {
+  const std::uint64_t most = std::max<std::uint64_t>(1, piece_bytes / number_bytes);
   std::vector<FloatRange> pieces;
   for (std::uint64_t at = range.first; at < range.end(); at += most) {
     pieces.push_back({at, std::min(most, range.end() - at)});

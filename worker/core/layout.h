@@ -15,7 +15,8 @@ namespace lockstep::worker {
 // are taken for each grain, so that they do not depend on who owns what.
 inline constexpr std::uint64_t kGrain = 1024;
 
-// [first, first + count) of the flat parameter vector, or of a buffer; in floats.
+// [first, first + count) of the flat parameter vector, or of a buffer; in floats, which in
+// contributions and sums are of the type that the job exchanges (Layout::number_bytes).
 struct FloatRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -41,9 +42,12 @@ struct Slice {
 class Layout {
  public:
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
-  // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes`; a
-  // longer block is cut.
-  Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes);
+  // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes` of
+  // FP32; a longer block is cut. `number_bytes`: of a number in a contribution or a sum, 4 or 2.
+  Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
+         std::uint64_t number_bytes = sizeof(float));
+
+  std::uint64_t number_bytes() const { return number_bytes_; }
 
   std::uint64_t parameter_count() const { return parameter_count_; }
   std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(buckets_.size()); }
@@ -51,11 +55,12 @@ class Layout {
   std::uint64_t largest_bucket() const { return largest_bucket_; }
 
   // A sum buffer holds the sum of the gradients at the parameters' offsets and, behind them, one
-  // double for each grain: the sum of squares of the grain's sums. Offsets there are in floats,
-  // two for each double.
+  // double for each grain: the sum of squares of the grain's sums. Offsets there are in the sums'
+  // numbers, as many for each double as take its eight bytes.
   std::uint64_t norm_offset() const { return norm_offset_; }
   std::uint64_t grain_count() const { return grain_start_.back(); }
-  std::uint64_t sum_floats() const { return norm_offset_ + 2 * grain_count(); }
+  std::uint64_t numbers_per_norm() const { return sizeof(double) / number_bytes_; }
+  std::uint64_t sum_floats() const { return norm_offset_ + numbers_per_norm() * grain_count(); }
   // Where the doubles of this slice's grains lie.
   FloatRange NormsOf(const Slice& slice) const;
 
@@ -66,12 +71,14 @@ class Layout {
  private:
   std::vector<FloatRange> buckets_;
   std::vector<std::uint64_t> grain_start_;  // by bucket, and the total at the end
+  std::uint64_t number_bytes_;
   std::uint64_t parameter_count_ = 0;
   std::uint64_t largest_bucket_ = 0;
   std::uint64_t norm_offset_ = 0;
 };
 
-// Cuts a range into pieces of at most `piece_bytes`.
-std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes);
+// Cuts a range into pieces of at most `piece_bytes`, where a number takes `number_bytes`.
+std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes,
+                                  std::uint64_t number_bytes = sizeof(float));
 
 }  // namespace lockstep::worker

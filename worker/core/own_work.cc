@@ -372,7 +372,7 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
       payload.push_back({c.buffer, slice.range});
     }
     if (!anything && !c.sealed && !new_round) return false;
-    if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
+    if (ready.inlined.Floats() * context_.layout.number_bytes() > context_.config.inline_bytes ||
         payload.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
       payload.clear();
@@ -413,7 +413,8 @@ std::optional<BufferId> OwnWork::Sealed(RoundId round, PartIndex part) const {
 // Pieces are named by tag, not by round: the name stays right when the work is carried over, and a
 // late request for what the buffer held before finds nothing (I4).
 std::optional<BufferRange> OwnWork::FindPiece(const PieceName& piece) const {
-  const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
+  const std::uint64_t number = context_.layout.number_bytes();
+  const FloatRange range{piece.offset / number, piece.bytes / number};
   for (const Contribution& c : contributions_) {
     if (c.tag != piece.attempt || c.dropped) continue;
     for (std::uint32_t b = 0; b < c.buckets; ++b) {

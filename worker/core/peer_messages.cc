@@ -50,7 +50,8 @@ class Writer {
 // of it was there and nothing was left (Finished).
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  Reader(std::span<const std::byte> bytes, std::uint64_t number_bytes)
+      : bytes_(bytes), number_bytes_(number_bytes) {}
 
   template <class T>
   void Get(T& value) {
@@ -93,14 +94,14 @@ class Reader {
       Get(r.first);
       Get(r.count);
       // The floats are behind the ranges in this very message, so no honest count is larger.
-      if (r.count > bytes_.size() / sizeof(float) ||
+      if (r.count > bytes_.size() / number_bytes_ ||
           r.first > std::numeric_limits<std::uint64_t>::max() - r.count) {
         failed_ = true;
         return;
       }
       floats += r.count;
     }
-    if (floats * sizeof(float) != bytes_.size()) {
+    if (floats * number_bytes_ != bytes_.size()) {
       failed_ = true;
       return;
     }
@@ -114,6 +115,7 @@ class Reader {
  private:
   std::span<const std::byte> bytes_;
   std::span<const std::byte> floats_;
+  std::uint64_t number_bytes_;
   bool failed_ = false;
 };
 
@@ -175,8 +177,9 @@ std::vector<std::byte> EncodePeerMessage(const PeerMessage& message) {
 }
 
 // Whether it can be right of what it speaks of is for the part to say that it concerns.
-Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes,
+                                             std::uint64_t number_bytes) {
+  Reader reader(bytes, number_bytes);
   std::uint8_t kind = 0;
   reader.Get(kind);
   Result<DecodedPeerMessage> result = DecodedPeerMessage();

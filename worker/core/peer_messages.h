@@ -31,7 +31,8 @@ enum class PieceKind : std::uint32_t {
 
 inline constexpr std::size_t kMaxInlineRanges = 1024;
 
-// Floats that ride on a message: these ranges, one behind the other.
+// Floats that ride on a message, in the type that the job exchanges: these ranges, one behind the
+// other.
 struct InlineRanges {
   std::vector<FloatRange> ranges;
   std::uint64_t Floats() const;
@@ -125,8 +126,10 @@ std::vector<std::byte> EncodePeerMessage(const PeerMessage& message);
 
 struct DecodedPeerMessage {
   PeerMessage message;
-  std::span<const std::byte> floats;  // within `bytes`; inlined.Floats() * 4 bytes
+  std::span<const std::byte> floats;  // within `bytes`; inlined.Floats() * number_bytes
 };
-Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes);
+// `number_bytes`: Layout::number_bytes of the job.
+Result<DecodedPeerMessage> DecodePeerMessage(std::span<const std::byte> bytes,
+                                             std::uint64_t number_bytes = sizeof(float));
 
 }  // namespace lockstep::worker

@@ -230,7 +230,7 @@ void RoundSums::SaySumReady(const MemberId& to, const Shard& shard) {
   std::vector<BufferRange> payload;
   if (!peers_.Mapped(to)) {
     ready.inlined.ranges = shard.ranges;
-    if (ready.inlined.Floats() * sizeof(float) > context_.config.inline_bytes ||
+    if (ready.inlined.Floats() * context_.layout.number_bytes() > context_.config.inline_bytes ||
         ready.inlined.ranges.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
     }
@@ -336,7 +336,7 @@ bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) 
   if (heard.ready.inlined.ranges != shard.ranges) return false;
   std::span<const std::byte> floats = heard.floats;
   for (const FloatRange& range : shard.ranges) {
-    const std::size_t bytes = range.count * sizeof(float);
+    const std::size_t bytes = range.count * context_.layout.number_bytes();
     // What was asked for may land at any time.
     if (!asked_.Intersects(range)) {
       context_.Emit(action::StoreInline{{*buffer_, range}, floats.first(bytes)});
@@ -582,7 +582,8 @@ std::string RoundSums::Missing() const {
 // Whoever has the bytes may serve them: an owner its shard, a holder everything.
 std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
   if (commit_.attempt.value != piece.attempt || !buffer_) return std::nullopt;
-  const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
+  const std::uint64_t number = context_.layout.number_bytes();
+  const FloatRange range{piece.offset / number, piece.bytes / number};
   if (!have_.Covers(range)) return std::nullopt;
   return BufferRange{*buffer_, range};
 }

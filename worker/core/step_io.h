@@ -55,6 +55,13 @@ struct BufferId {
   auto operator<=>(const BufferId&) const = default;
 };
 
+// Of a number in a buffer of this kind: state is FP32 whatever contributions and sums are, whose
+// numbers take `exchanged` (Layout::number_bytes).
+constexpr std::uint64_t NumberBytes(BufferKind kind, std::uint64_t exchanged) {
+  const bool state = kind == BufferKind::kState || kind == BufferKind::kStateOut;
+  return state ? sizeof(float) : exchanged;
+}
+
 // Offsets are in floats; in all buffers but kStateOut the offset is the parameter's.
 struct BufferRange {
   BufferId buffer;

@@ -58,7 +58,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         order_({.own = [this](std::function<void()> task) { transports_.Run(std::move(task)); },
                 .other = OnReduction()},
                [this](const event::OpDone& done) { Handle(done); }),
-        round_clock_(setup_.round_times),
+        round_clock_(setup_.round_times, layout.number_bytes()),
         layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -183,7 +183,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   transport::Slice SliceOf(const BufferRange& range) {
     auto region = buffers_.Region(*active().transport, range.buffer);
     LOCKSTEP_CHECK(region.ok(), "{}", region.error().message);
-    return {*region, range.range.first * sizeof(float), range.range.count * sizeof(float)};
+    const std::uint64_t number = buffers_.NumberBytes(range.buffer);
+    return {*region, range.range.first * number, range.range.count * number};
   }
 
   void Do(action::ToCoordinator& a) {
@@ -201,10 +202,11 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     const auto peer = active().PeerOf(a.peer);
     if (!peer) return;  // went down; the core hears of it
     for (const BufferRange& range : a.payload) {
-      const std::size_t bytes = range.range.count * sizeof(float);
+      const std::uint64_t number = buffers_.NumberBytes(range.buffer);
+      const std::size_t bytes = range.range.count * number;
       a.bytes.resize(a.bytes.size() + bytes);
       memory_.ToHost(a.bytes.data() + a.bytes.size() - bytes,
-                     buffers_.At(range.buffer) + range.range.first, bytes);
+                     buffers_.Data(range.buffer) + range.range.first * number, bytes);
     }
     if (!active().transport->Send(*peer, a.bytes)) {
       active().transport->Close(*peer, "its queue of messages is full: it does not read");
@@ -239,7 +241,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::GiveUpFetch& a) { active().fetches.GiveUp(a.fetch); }
 
   void Do(action::StoreInline& a) {
-    memory_.FromHost(buffers_.At(a.to.buffer) + a.to.range.first, a.bytes.data(), a.bytes.size());
+    std::byte* to =
+        buffers_.Data(a.to.buffer) + a.to.range.first * buffers_.NumberBytes(a.to.buffer);
+    memory_.FromHost(to, a.bytes.data(), a.bytes.size());
   }
 
   void Do(action::OpenBlock& a) {

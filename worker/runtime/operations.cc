@@ -15,9 +15,10 @@ namespace {
 
 // As much as is brought to the host at a time.
 constexpr std::uint64_t kDigestFloats = 1u << 20;
-// Of parameters that are updated and read again: with their sums and state they stay in a core's
-// own cache.
+// Of parameters that are updated and read again, or of sums that are widened: with their sums and
+// state they stay in a core's own cache.
 constexpr std::uint64_t kHotBytes = 64u << 10;
+static_assert(kHotBytes / sizeof(float) % kGrain == 0);
 
 }  // namespace
 
@@ -40,36 +41,36 @@ std::shared_ptr<const transport::PeerArena> PeerArenas::Find(const MemberId& pee
 std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
   Open open;
   if (!source.peer) {
-    open.data = buffers_.At(source.buffer);
+    open.data = buffers_.Data(source.buffer);
     return open;
   }
   open.arena = arenas_.Find(*source.peer);
   if (!open.arena) return std::nullopt;
   const auto block = open.arena->Find(BlockName(source.buffer));
-  if (!block || open.arena->bytes(*block) != buffers_.Size(source.buffer) * sizeof(float))
-    return std::nullopt;
+  if (!block || open.arena->bytes(*block) != buffers_.Bytes(source.buffer)) return std::nullopt;
   open.block = *block;
   open.generation = source.generation;
   if (open.arena->Generation(*block) != source.generation) return std::nullopt;
-  open.data = reinterpret_cast<const float*>(open.arena->data(*block));
+  open.data = open.arena->data(*block);
   return open;
 }
 
 std::uint64_t Operations::Bytes(const action::Reduce& reduce) const {
   std::uint64_t floats = 0;
   for (const Slice& slice : reduce.slices) floats += slice.range.count;
-  return floats * (reduce.inputs.size() + 1) * sizeof(float);
+  return floats * (reduce.inputs.size() + 1) * layout_.number_bytes();
 }
 std::uint64_t Operations::Bytes(const action::CopySums& copy) const {
   std::uint64_t floats = 0;
   for (const action::SourceRange& from : copy.from) floats += from.range.count;
-  return 2 * floats * sizeof(float);
+  return 2 * floats * layout_.number_bytes();
 }
 // The sums, and the parameters and state twice.
 std::uint64_t Operations::Bytes(const action::Apply& apply) const {
   std::uint64_t floats = 0;
   for (const action::SourceRange& slice : apply.slices) floats += slice.range.count;
-  return floats * (3 + 2 * std::uint64_t{state_tensors_}) * sizeof(float);
+  return floats *
+         (layout_.number_bytes() + (2 + 2 * std::uint64_t{state_tensors_}) * sizeof(float));
 }
 std::uint64_t Operations::Bytes(const action::CopyState& copy) const {
   return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.bucket(copy.bucket).count *
@@ -85,6 +86,39 @@ std::uint64_t Operations::Bytes(const action::DigestReplica&) const {
   return (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
 }
 
+void Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sources,
+                     const Slice& slice) {
+  float* out = buffers_.At(reduce.out);
+  std::vector<Input> inputs(reduce.inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
+  }
+  memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
+  if (reduce.norms) {
+    memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
+                                reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
+  }
+}
+
+// The squares are of what all members apply, so of the rounded sums.
+void Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
+                           const Slice& slice) {
+  auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
+  std::vector<NarrowInput> inputs(reduce.inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
+  }
+  WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count);
+  if (!reduce.norms) return;
+  auto* norms = reinterpret_cast<double*>(out + layout_.NormsOf(slice).first);
+  std::vector<float> wide(kHotBytes / sizeof(float));
+  for (const FloatRange& piece : CutPieces(slice.range, kHotBytes)) {
+    Widen(buffers_.type(), out + piece.first, wide.data(), piece.count);
+    SumOfSquaresByGrain(wide.data(), piece.count, kGrain, norms);
+    norms += Grains(piece.count, kGrain);
+  }
+}
+
 event::OpDone Operations::Run(const action::Reduce& reduce) {
   event::OpDone done;
   done.op = reduce.op;
@@ -97,16 +131,11 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     }
     sources.push_back(std::move(*open));
   }
-  float* out = buffers_.At(reduce.out);
-  std::vector<Input> inputs(reduce.inputs.size());
   for (const Slice& slice : reduce.slices) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = {sources[i].data + slice.range.first, reduce.inputs[i].weight};
-    }
-    memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
-    if (reduce.norms) {
-      memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
-                                  reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
+    if (buffers_.type() == NumberType::kFp32) {
+      Sum(reduce, sources, slice);
+    } else {
+      SumNarrow(reduce, sources, slice);
     }
   }
   memory_.Finish();
@@ -118,12 +147,17 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
 event::OpDone Operations::Run(const action::CopySums& copy) {
   event::OpDone done;
   done.op = copy.op;
-  float* to = buffers_.At(copy.to);
+  std::byte* to = buffers_.Data(copy.to);
+  const std::uint64_t number = layout_.number_bytes();
   for (const action::SourceRange& from : copy.from) {
     const auto open = OpenSource(from.source);
-    if (open) {
-      memory_.Copy(to + from.range.first, open->data + from.range.first, from.range.count);
+    if (open && buffers_.type() == NumberType::kFp32) {
+      memory_.Copy(reinterpret_cast<float*>(to) + from.range.first, open->Floats(from.range.first),
+                   from.range.count);
       memory_.Finish();
+    } else if (open) {
+      std::memcpy(to + from.range.first * number, open->data + from.range.first * number,
+                  from.range.count * number);
     }
     if (!open || !open->StillValid()) done.torn = true;
   }
@@ -144,8 +178,11 @@ std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   for (const action::SourceRange& norms : apply.norms) {
     const auto open = OpenSource(norms.source);
     if (!open) return std::nullopt;
-    const float* values = Readable(open->data + norms.range.first, norms.range.count, scratch);
-    for (std::uint64_t i = 0; i + 2 <= norms.range.count; i += 2) {
+    const std::uint64_t number = layout_.number_bytes();
+    const auto* at = reinterpret_cast<const float*>(open->data + norms.range.first * number);
+    const std::uint64_t words = norms.range.count * number / sizeof(float);
+    const float* values = Readable(at, words, scratch);
+    for (std::uint64_t i = 0; i + 2 <= words; i += 2) {
       double value;
       std::memcpy(&value, values + i, sizeof value);
       total += value;
@@ -154,6 +191,20 @@ std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   }
   const double norm = static_cast<double>(apply.scale) * std::sqrt(total);
   return norm > apply.clip ? static_cast<float>(apply.clip / norm) : 1.0f;
+}
+
+void Operations::UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range,
+                              float* parameters, const std::vector<float*>& state,
+                              const Open& sums) {
+  std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
+  std::vector<float*> state_there(state.size());
+  for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+    Widen(buffers_.type(), sums.Narrow(piece.first), wide.data(), piece.count);
+    std::ranges::transform(state, state_there.begin(),
+                           [&](float* tensor) { return tensor + piece.first; });
+    optimizer_.ApplyBy(memory_.update_loops(), scalars, 0, piece.count, parameters + piece.first,
+                       state_there, wide.data());
+  }
 }
 
 event::OpDone Operations::Run(const action::Apply& apply) {
@@ -186,8 +237,12 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   NoteStateWritten();
   float* parameters = buffers_.parameters();
   const auto update = [&](std::size_t slice, const FloatRange& range) {
-    optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters, state,
-                       sources[slice].data);
+    if (buffers_.type() == NumberType::kFp32) {
+      optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters,
+                         state, sources[slice].Floats(0));
+    } else {
+      UpdateNarrow(scalars, range, parameters, state, sources[slice]);
+    }
   };
   // The slices go by offset, so those of the bucket whose digest is taken come one behind the
   // other; each piece of them is read again while it is in the cache.

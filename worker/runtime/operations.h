@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,7 +69,14 @@ class Operations {
  private:
   // A source that can be read now: own memory, or a peer's block that has the generation.
   struct Open {
-    const float* data = nullptr;
+    const std::byte* data = nullptr;
+    // At this number, of a buffer of FP32 or of one of 16 bits.
+    const float* Floats(std::uint64_t at) const {
+      return reinterpret_cast<const float*>(data) + at;
+    }
+    const std::uint16_t* Narrow(std::uint64_t at) const {
+      return reinterpret_cast<const std::uint16_t*>(data) + at;
+    }
     std::shared_ptr<const transport::PeerArena> arena;
     std::size_t block = 0;
     std::uint64_t generation = 0;
@@ -76,6 +85,12 @@ class Operations {
   std::optional<Open> OpenSource(const Source& source);
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
+  void Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
+  void SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
+                 const Slice& slice);
+  // One update with the sums of 16 bits in `range`.
+  void UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
+                    const std::vector<float*>& state, const Open& sums);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
 

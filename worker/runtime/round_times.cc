@@ -33,11 +33,13 @@ void RoundClock::Saw(Time now, const Event& event) {
 void RoundClock::Saw(Time now, const Action& action) {
   if (!report_) return;
   if (const auto* fetch = std::get_if<action::Fetch>(&action)) {
-    copied_ += fetch->to.range.count * sizeof(float);
+    copied_ += fetch->to.range.count * NumberBytes(fetch->to.buffer.kind, number_bytes_);
   } else if (const auto* store = std::get_if<action::StoreInline>(&action)) {
     copied_ += store->bytes.size();
   } else if (const auto* copy = std::get_if<action::CopySums>(&action)) {
-    for (const action::SourceRange& from : copy->from) copied_ += from.range.count * sizeof(float);
+    for (const action::SourceRange& from : copy->from) {
+      copied_ += from.range.count * number_bytes_;
+    }
   } else if (const auto* reduce = std::get_if<action::Reduce>(&action)) {
     if (reduces_.size() == kOpen) reduces_.erase(reduces_.begin());
     reduces_[reduce->op] = reduce->round;

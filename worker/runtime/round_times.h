@@ -29,7 +29,9 @@ class RoundClock {
  public:
   using Report = std::function<void(const RoundTimes&)>;
   // `report`: gets a round when it is applied here; null: nothing is noted. The data thread.
-  explicit RoundClock(Report report) : report_(std::move(report)) {}
+  // `number_bytes`: Layout::number_bytes of the job.
+  explicit RoundClock(Report report, std::uint64_t number_bytes = sizeof(float))
+      : report_(std::move(report)), number_bytes_(number_bytes) {}
 
   void Saw(Time now, const Event& event);
   void Saw(Time now, const Action& action);
@@ -38,6 +40,7 @@ class RoundClock {
   RoundTimes& Of(RoundId round);
 
   const Report report_;
+  const std::uint64_t number_bytes_;
   std::map<RoundId, RoundTimes> open_;        // at most kOpen
   std::map<std::uint64_t, RoundId> reduces_;  // operations under way
   std::uint64_t copied_ = 0;                  // since a round was applied last

@@ -44,7 +44,7 @@ std::string HostName() {
 // blocks become final one after the other, and a bucket with its last one.
 class FinalBuckets {
  public:
-  FinalBuckets(const JobDescription& description, std::uint64_t bucket_bytes)
+  FinalBuckets(const JobDescription& description, const ExchangeSection& exchange)
       : blocks_(description.blocks), finish_order_(description.finish_order) {
     std::vector<FloatRange> in_model_order;
     std::uint64_t offset = 0;
@@ -56,7 +56,7 @@ class FinalBuckets {
                    "blocks of {} parameters in a model of {}", offset, description.parameter_count);
     std::vector<FloatRange> finished;
     for (const std::uint32_t block : finish_order_) finished.push_back(in_model_order.at(block));
-    layout_.emplace(finished, bucket_bytes);
+    layout_.emplace(finished, exchange.bucket_bytes, exchange.number_bytes());
     std::uint64_t end = 0;
     for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
       end += layout_->bucket(b).count;
@@ -220,15 +220,23 @@ class SessionImpl final : public Session {
     auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
     if (!optimizer) return optimizer.error();
     optimizer_ = std::move(*optimizer);
-    buckets_.emplace(description_, config_.exchange.bucket_bytes);
+    const NumberType type = NumberTypeOf(config_.exchange.dtype);
+    if (type != NumberType::kFp32 && description_.memory) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("exchange.dtype = {} is for gradients in the host's memory: with a "
+                               "GPU set exchange.memory = host too",
+                               config_.exchange.dtype)};
+    }
+    buckets_.emplace(description_, config_.exchange);
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
-    auto buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory);
+    auto buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type);
     if (!buffers && mapping) {
       no_arena_ = buffers.error().message;
       spdlog::warn("no mapping for peers on this host: {}", no_arena_);
-      buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory));
+      buffers =
+          WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory), type);
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
@@ -281,7 +289,7 @@ class SessionImpl final : public Session {
         case ComputeQueue::Pick::Kind::kRun:
           return TrainWork(pick);
         case ComputeQueue::Pick::Kind::kSeal:
-          Collect(buffers_->At(pick.work.parts[pick.take.part.value]));
+          Collect(gradient_);
           plane_->Post(Seal(pick.take.work, pick.take.part));
           break;
         case ComputeQueue::Pick::Kind::kEvaluate:
@@ -322,6 +330,7 @@ class SessionImpl final : public Session {
     LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
     if (!EndsPart()) return;
     if (const auto buckets = buckets_->BlockFinal(block)) {
+      NarrowUpTo(*buckets);
       plane_->Post(
           event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = *buckets});
     }
@@ -335,7 +344,7 @@ class SessionImpl final : public Session {
     // Before the run is reported: then either the core sees that this thread has something in hand.
     if (!ends_part_ && compute_.BeginSeal()) {
       ends_part_ = true;
-      Collect(contribution_);
+      Collect(gradient_);
     }
     event::RunDone run{.work = take_.work,
                        .part = take_.part,
@@ -469,11 +478,12 @@ class SessionImpl final : public Session {
     ends_part_ = false;
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
     buckets_->BeginRun();
-    float* gradient = buffers_->At(pick.work.parts[take_.part.value]);
+    contribution_ = pick.work.parts[take_.part.value];
+    float* gradient = gradient_ = buffers_->Gradient(contribution_);
+    narrowed_ = {};
     const std::uint64_t count = description_.parameter_count;
     const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
     opened_part_ = std::pair(take_.work, take_.part);
-    contribution_ = gradient;
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
     } else if (first && !description_.collect && buffers_->memory().on_host()) {
@@ -533,13 +543,29 @@ class SessionImpl final : public Session {
     return work;
   }
 
+  // Where contributions are of 16 bits: what is final of the gradient goes into this one, before
+  // anybody is told that it is there.
+  void NarrowUpTo(std::uint32_t buckets) {
+    if (buffers_->type() == NumberType::kFp32) return;
+    auto* to = reinterpret_cast<std::uint16_t*>(buffers_->Data(contribution_));
+    for (; narrowed_.buckets < buckets; ++narrowed_.buckets) {
+      const FloatRange& bucket = buckets_->layout().bucket(narrowed_.buckets);
+      const bool fits =
+          Narrow(buffers_->type(), gradient_ + bucket.first, to + bucket.first, bucket.count);
+      narrowed_.fits = narrowed_.fits && fits;
+    }
+  }
+
   event::PartSealed Seal(std::uint32_t work, PartIndex part) {
     if (local_steps_) {
       const std::uint64_t count = description_.parameter_count;
-      local_steps_->Seal({buffers_->parameters(), count}, {contribution_, count});
+      local_steps_->Seal({buffers_->parameters(), count}, {gradient_, count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
-    const bool finite = buffers_->memory().AllFinite(contribution_, description_.parameter_count);
+    NarrowUpTo(buckets_->layout().bucket_count());
+    const bool finite = buffers_->type() == NumberType::kFp32
+                            ? buffers_->memory().AllFinite(gradient_, description_.parameter_count)
+                            : narrowed_.fits;
     return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite};
   }
 
@@ -571,7 +597,15 @@ class SessionImpl final : public Session {
   // Of the last run: which part of which work it added to, and where that is. Another one's first
   // run begins its sum at zero.
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
-  float* contribution_ = nullptr;
+  BufferId contribution_;
+  float* gradient_ = nullptr;  // where it is summed
+  // Of that, in contribution_ where it is of 16 bits: so many buckets, and whether all of their
+  // values are numbers there.
+  struct Narrowed {
+    std::uint32_t buckets = 0;
+    bool fits = true;
+  };
+  Narrowed narrowed_;
   action::EvaluateChunk chunk_;  // that is being evaluated, or was last
   bool ended_ = false;           // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;

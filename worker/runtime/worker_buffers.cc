@@ -38,17 +38,24 @@ std::string BlockName(const BufferId& buffer) {
 }
 
 WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
-                             std::shared_ptr<ExchangeMemory> memory)
+                             std::shared_ptr<ExchangeMemory> memory, NumberType type)
     : memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
+      type_(type),
       parameter_count_(layout.parameter_count()),
       sum_floats_(layout.sum_floats()),
-      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()) {}
+      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()) {
+  LOCKSTEP_CHECK(worker::NumberBytes(type) == layout.number_bytes(), "numbers of {} bytes, not {}",
+                 layout.number_bytes(), worker::NumberBytes(type));
+  LOCKSTEP_CHECK(type == NumberType::kFp32 || memory_->on_host(), "16 bits on a device");
+}
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors, bool arena,
-                                                           std::shared_ptr<ExchangeMemory> memory) {
+                                                           std::shared_ptr<ExchangeMemory> memory,
+                                                           NumberType type) {
   std::unique_ptr<WorkerBuffers> buffers(
-      new WorkerBuffers(layout, state_tensors, std::move(memory)));
+      new WorkerBuffers(layout, state_tensors, std::move(memory), type));
+  const bool narrow = type != NumberType::kFp32;
   std::vector<BufferId> shared;
   for (std::uint32_t i = 0; i < kContributionBuffers; ++i)
     shared.push_back({BufferKind::kContribution, i, {}});
@@ -60,10 +67,9 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   if (buffers->memory().on_host()) {
     // What no job does without: a page is taken when it is touched, and of the shared buffers not
     // all need be. Those of this round and of the one before it are.
-    std::uint64_t floats = 0;
-    for (const BufferId& id : shared) floats += id.index < 2 ? buffers->Size(id) : 0;
-    for (const BufferId& id : own) floats += buffers->Size(id);
-    const std::uint64_t bytes = floats * sizeof(float);
+    std::uint64_t bytes = narrow ? layout.parameter_count() * sizeof(float) : 0;
+    for (const BufferId& id : shared) bytes += id.index < 2 ? buffers->Bytes(id) : 0;
+    for (const BufferId& id : own) bytes += buffers->Bytes(id);
     const Status fits =
         CheckMemory(bytes, fmt::format("memory for the gradients, sums and state of {} parameters",
                                        layout.parameter_count()));
@@ -73,7 +79,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     std::vector<transport::BlockSpec> specs;
     for (const BufferId& id : shared) {
       specs.push_back({.name = BlockName(id),
-                       .bytes = buffers->Size(id) * sizeof(float),
+                       .bytes = buffers->Bytes(id),
                        .page_aligned = true,
                        .spare = id.index >= 2});
     }
@@ -84,13 +90,20 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     own.insert(own.end(), shared.begin(), shared.end());
   }
   for (const BufferId& id : own) {
-    auto pages = Pages::Reserve(buffers->memory(), buffers->Size(id) * sizeof(float));
+    auto pages = Pages::Reserve(buffers->memory(), buffers->Bytes(id));
     if (!pages) return pages.error();
     // Copies for joiners are few buckets, if any.
     if (id.kind != BufferKind::kStateOut) {
-      buffers->memory().ExpectWhole(pages->data(), buffers->Size(id) * sizeof(float));
+      buffers->memory().ExpectWhole(pages->data(), buffers->Bytes(id));
     }
     buffers->pages_.emplace(id, std::move(*pages));
+  }
+  if (narrow) {
+    const std::uint64_t bytes = layout.parameter_count() * sizeof(float);
+    auto pages = Pages::Reserve(buffers->memory(), bytes);
+    if (!pages) return pages.error();
+    buffers->memory().ExpectWhole(pages->data(), bytes);
+    buffers->gradient_.emplace(std::move(*pages));
   }
   return buffers;
 }
@@ -109,30 +122,44 @@ std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
   return parameter_count_;
 }
 
+std::uint64_t WorkerBuffers::NumberBytes(const BufferId& buffer) const {
+  return worker::NumberBytes(buffer.kind, worker::NumberBytes(type_));
+}
+
 std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
   // In the order of Make.
   return buffer.kind == BufferKind::kContribution ? buffer.index
                                                   : kContributionBuffers + buffer.index;
 }
 
-Pages WorkerBuffers::TakeParameters(ExchangeMemory& memory) const {
-  auto pages = Pages::Reserve(memory, parameter_count_ * sizeof(float));
+Pages WorkerBuffers::Take(ExchangeMemory& memory, std::uint64_t bytes) {
+  auto pages = Pages::Reserve(memory, bytes);
   if (!pages && !memory.on_host()) throw DeviceError(pages.error().message);
   LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
   return std::move(*pages);
 }
 
-float* WorkerBuffers::At(const BufferId& buffer) {
+std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
-  if (shared && arena_) return reinterpret_cast<float*>(arena_->block(ArenaBlock(buffer)).data());
+  if (shared && arena_) return arena_->block(ArenaBlock(buffer)).data();
   const std::lock_guard lock(mutex_);
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
     LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
                    static_cast<int>(buffer.kind), buffer.index);
-    found = pages_.emplace(buffer, TakeParameters(*memory_)).first;
+    found = pages_.emplace(buffer, Take(*memory_, Bytes(buffer))).first;
   }
-  return reinterpret_cast<float*>(found->second.data());
+  return found->second.data();
+}
+
+float* WorkerBuffers::At(const BufferId& buffer) {
+  LOCKSTEP_CHECK(NumberBytes(buffer) == sizeof(float), "FP32 in numbers of {} bytes",
+                 NumberBytes(buffer));
+  return reinterpret_cast<float*>(Data(buffer));
+}
+
+float* WorkerBuffers::Gradient(const BufferId& contribution) {
+  return gradient_ ? reinterpret_cast<float*>(gradient_->data()) : At(contribution);
 }
 
 float* WorkerBuffers::BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind,
@@ -152,7 +179,7 @@ float* WorkerBuffers::BeginSnapshot(std::uint32_t tensor, action::SnapshotKind k
     }
   }
   if (snapshot.pages == nullptr || snapshot.pages.use_count() > 1) {
-    snapshot.pages = std::make_shared<Pages>(TakeParameters(memory));
+    snapshot.pages = std::make_shared<Pages>(Take(memory, parameter_count_ * sizeof(float)));
   }
   return reinterpret_cast<float*>(snapshot.pages->data());
 }
@@ -189,6 +216,7 @@ MemoryAccount WorkerBuffers::Backed() {
           memory_->Backed(block.data(), block.size());
     }
   }
+  if (gradient_) account.contributions += gradient_->backed();
   const std::lock_guard lock(mutex_);
   for (const auto& [buffer, pages] : pages_) {
     switch (buffer.kind) {
@@ -231,8 +259,8 @@ Result<transport::RegionId> WorkerBuffers::Region(transport::Transport& transpor
   const auto found = regions_.find(buffer);
   if (found != regions_.end()) return found->second;
   auto region = transport.Register(
-      memory_->on_host() ? transport::MemoryKind::kHost : transport::MemoryKind::kCuda, At(buffer),
-      Size(buffer) * sizeof(float));
+      memory_->on_host() ? transport::MemoryKind::kHost : transport::MemoryKind::kCuda,
+      Data(buffer), Bytes(buffer));
   if (region) regions_.emplace(buffer, *region);
   return region;
 }

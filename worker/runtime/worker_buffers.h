@@ -1,5 +1,7 @@
 // The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
 // step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
+// Contributions, sums and staging are of the type that the job exchanges; where that is of 16 bits
+// there is one buffer more, in which the gradient is summed in FP32 until it is sealed.
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
@@ -24,6 +26,7 @@
 #include "worker/core/step_io.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/host_memory.h"
+#include "worker/memory/narrow.h"
 #include "worker/runtime/memory_account.h"
 
 namespace lockstep::worker {
@@ -51,13 +54,15 @@ std::string BlockName(const BufferId& buffer);
 
 class WorkerBuffers {
  public:
-  // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. kUnavailable
-  // where the memory is not to be had.
+  // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. `type`: of
+  // what is exchanged, of Layout::number_bytes; on a device FP32. kUnavailable where the memory is
+  // not to be had.
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
-      std::shared_ptr<ExchangeMemory> memory = nullptr);
+      std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32);
 
   ExchangeMemory& memory() { return *memory_; }
+  NumberType type() const { return type_; }
 
   // Null without an arena.
   transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
@@ -65,9 +70,16 @@ class WorkerBuffers {
 
   // Any thread; the memory stays where it is. Who may read and write it: step_io.h. On a device it
   // is for memory() alone to follow the pointer.
+  std::byte* Data(const BufferId& buffer);
+  // Of one that is FP32.
   float* At(const BufferId& buffer);
-  // Floats in the buffer.
+  // Numbers in the buffer, bytes of each, and of all.
   std::uint64_t Size(const BufferId& buffer) const;
+  std::uint64_t NumberBytes(const BufferId& buffer) const;
+  std::uint64_t Bytes(const BufferId& buffer) const { return Size(buffer) * NumberBytes(buffer); }
+  // Where the gradient of the part in hand is summed, in FP32: this contribution, or, where that is
+  // of 16 bits, the one buffer for all of them.
+  float* Gradient(const BufferId& contribution);
 
   // What takes memory now, and what did when it was the most of all times that were noted. Memory
   // grows, but for snapshots that are dropped, so it is noted when those have been taken, and at
@@ -100,17 +112,19 @@ class WorkerBuffers {
 
  private:
   WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
-                std::shared_ptr<ExchangeMemory> memory);
+                std::shared_ptr<ExchangeMemory> memory, NumberType type);
 
-  // As much as the parameters take. A DeviceError where a device has not got it.
-  Pages TakeParameters(ExchangeMemory& memory) const;
+  // A DeviceError where a device has not got so much.
+  static Pages Take(ExchangeMemory& memory, std::uint64_t bytes);
 
   const std::shared_ptr<ExchangeMemory> memory_;
   HostMemory host_;
+  const NumberType type_;
   std::uint64_t parameter_count_;
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;
   std::optional<transport::Arena> arena_;
+  std::optional<Pages> gradient_;  // where contributions are of 16 bits
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;

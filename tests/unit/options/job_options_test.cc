@@ -79,6 +79,21 @@ TEST(JobOptions, UnitsAreANumberOrAuto) {
   EXPECT_THAT(ErrorOf("[job]\nunits = many\n"), HasSubstr("auto"));
 }
 
+TEST(JobOptions, TheTypeOfWhatIsExchanged) {
+  const auto parsed = [](const std::string& dtype) {
+    return ParseJobConfig("[exchange]\ndtype = " + dtype + "\n", "job.ini");
+  };
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    ASSERT_TRUE(parsed(dtype).ok());
+    EXPECT_EQ(parsed(dtype)->exchange.dtype, dtype);
+    EXPECT_EQ(parsed(dtype)->exchange.number_bytes(), std::string_view(dtype) == "fp32" ? 4u : 2u);
+  }
+  ASSERT_TRUE(parsed("f32").ok());  // as it was called once
+  EXPECT_EQ(parsed("f32")->exchange.dtype, "fp32");
+  EXPECT_EQ(JobConfig().exchange.number_bytes(), 4u);
+  EXPECT_FALSE(parsed("f16").ok());
+}
+
 TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));

@@ -28,7 +28,8 @@ TEST(Layout, AnyMapPartitionsTheVector) {
       at += count;
     }
     if (random.NextBelow(2) == 0) std::reverse(blocks.begin(), blocks.end());
-    const Layout layout(blocks, 4096 * (1 + random.NextBelow(10)));
+    const std::uint64_t number_bytes = random.NextBelow(2) == 0 ? 4 : 2;
+    const Layout layout(blocks, 4096 * (1 + random.NextBelow(10)), number_bytes);
     ASSERT_EQ(layout.parameter_count(), at);
 
     OwnerMap map;
@@ -55,9 +56,12 @@ TEST(Layout, AnyMapPartitionsTheVector) {
     }
     EXPECT_EQ(count, at) << "seed " << seed;
     EXPECT_EQ(floats.Ranges(), (std::vector<FloatRange>{{0, at}}));
-    EXPECT_EQ(norm_count, 2 * layout.grain_count());
-    EXPECT_EQ(norms.Ranges(),
-              (std::vector<FloatRange>{{layout.norm_offset(), 2 * layout.grain_count()}}));
+    // A double for each grain, at a double's place.
+    const std::uint64_t norm_numbers = 8 / number_bytes * layout.grain_count();
+    EXPECT_EQ(norm_count, norm_numbers);
+    EXPECT_EQ(norms.Ranges(), (std::vector<FloatRange>{{layout.norm_offset(), norm_numbers}}));
+    EXPECT_EQ(layout.sum_floats(), layout.norm_offset() + norm_numbers);
+    EXPECT_EQ(layout.norm_offset() * number_bytes % sizeof(double), 0u);
     EXPECT_TRUE(layout.Shard(map, {WorkerId(1), Incarnation(1)}).empty());
   }
 }
@@ -66,6 +70,18 @@ TEST(Layout, PiecesCoverTheirRange) {
   EXPECT_EQ(CutPieces({5, 10}, 4 * sizeof(float)),
             (std::vector<FloatRange>{{5, 4}, {9, 4}, {13, 2}}));
   EXPECT_TRUE(CutPieces({5, 0}, 16).empty());
+}
+
+// The type of what is exchanged changes no cut but that of the pieces.
+TEST(Layout, NumbersOfTwoBytesAreCutAlike) {
+  const std::vector<FloatRange> blocks = {{3000, 7000}, {0, 3000}};
+  const Layout wide(blocks, 4096 * sizeof(float));
+  const Layout narrow(blocks, 4096 * sizeof(float), 2);
+  ASSERT_EQ(narrow.bucket_count(), wide.bucket_count());
+  for (std::uint32_t b = 0; b < wide.bucket_count(); ++b) {
+    EXPECT_EQ(narrow.bucket(b), wide.bucket(b));
+  }
+  EXPECT_EQ(CutPieces({5, 10}, 16, 2), (std::vector<FloatRange>{{5, 8}, {13, 2}}));
 }
 
 }  // namespace

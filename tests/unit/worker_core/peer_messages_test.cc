@@ -67,6 +67,21 @@ TEST(PeerMessages, HugeCountsAreRefused) {
   EXPECT_FALSE(DecodePeerMessage(bytes).ok());
 }
 
+TEST(PeerMessages, AsManyBytesRideAlongAsTheJobsNumbersTake) {
+  SumReady sums;
+  sums.inlined.ranges = {{0, 3}, {1024, 4}};
+  std::vector<std::byte> bytes = EncodePeerMessage(sums);
+  const std::size_t bare = bytes.size();
+  bytes.resize(bare + 7 * 2);
+  const auto decoded = DecodePeerMessage(bytes, 2);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->floats.size(), 7u * 2);
+  EXPECT_FALSE(DecodePeerMessage(bytes, 4).ok());
+  bytes.resize(bare + 7 * 4);
+  EXPECT_FALSE(DecodePeerMessage(bytes, 2).ok());
+  EXPECT_TRUE(DecodePeerMessage(bytes, 4).ok());
+}
+
 TEST(PeerMessages, RandomBytesDoNoHarm) {
   const auto samples = Samples();
   RandomStream random(3);

@@ -1,15 +1,18 @@
 // The digest that comes with an update is that of the bucket as it is afterwards, however the
-// bucket is sliced and whether any of it was updated.
+// bucket is sliced and whether any of it was updated. Sums and updates in 16 bits are those of the
+// same numbers in FP32.
 #include "worker/runtime/operations.h"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/digest.h"
 #include "base/job_config.h"
+#include "worker/memory/narrow.h"
 
 namespace lockstep::worker {
 namespace {
@@ -98,6 +101,148 @@ TEST_F(UpdateTest, ACheckpointIsOfTheStateThatIsThere) {
   operations_->NoteStateWritten();
   buffers_->parameters()[5] = 99;
   EXPECT_EQ(snapshot(action::SnapshotKind::kCheckpoint)[5], 99);
+}
+
+// A worker that exchanges numbers of a type, with two contributions of its own.
+struct Exchanging {
+  static constexpr BufferId kSum{BufferKind::kSum, 0, {}};
+  static constexpr BufferId kCopy{BufferKind::kSum, 1, {}};
+
+  explicit Exchanging(NumberType exchanged)
+      : type(exchanged),
+        layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(exchanged)),
+        buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
+        operations(layout, *buffers, arenas, *optimizer) {}
+
+  // What of the gradient the type can hold, so that all types contribute the same numbers.
+  void Contribute(std::uint32_t index, const std::vector<float>& gradient) {
+    std::byte* to = buffers->Data({BufferKind::kContribution, index, {}});
+    if (type == NumberType::kFp32) {
+      std::memcpy(to, gradient.data(), gradient.size() * sizeof(float));
+    } else {
+      EXPECT_TRUE(
+          Narrow(type, gradient.data(), reinterpret_cast<std::uint16_t*>(to), gradient.size()));
+    }
+  }
+  action::Reduce ReduceAll() const {
+    action::Reduce reduce;
+    for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
+      reduce.slices.push_back({b, layout.bucket(b)});
+    }
+    reduce.inputs = {{{{BufferKind::kContribution, 0, {}}, std::nullopt, 0}, 1.0f},
+                     {{{BufferKind::kContribution, 1, {}}, std::nullopt, 0}, 0.5f}};
+    reduce.out = kSum;
+    reduce.norms = true;
+    return reduce;
+  }
+  std::vector<FloatRange> Ranges(bool norms) const {
+    std::vector<FloatRange> ranges;
+    for (const Slice& slice : ReduceAll().slices) {
+      ranges.push_back(norms ? layout.NormsOf(slice) : slice.range);
+    }
+    return ranges;
+  }
+  action::Apply ApplyFrom(const BufferId& sums) const {
+    action::Apply apply;
+    for (const FloatRange& r : Ranges(false)) apply.slices.push_back({{sums, std::nullopt, 0}, r});
+    for (const FloatRange& r : Ranges(true)) apply.norms.push_back({{sums, std::nullopt, 0}, r});
+    apply.scale = 0.25f;
+    apply.learning_rate = 0.1f;
+    apply.steps = 1;
+    apply.clip = 100;
+    return apply;
+  }
+  std::vector<float> Parameters() {
+    return {buffers->parameters(), buffers->parameters() + layout.parameter_count()};
+  }
+
+  static std::unique_ptr<Optimizer> AdamW() {
+    OptimizerSection config;
+    config.name = "adamw";
+    return *MakeOptimizer(config);
+  }
+  const NumberType type;
+  const Layout layout;
+  PeerArenas arenas;
+  std::unique_ptr<Optimizer> optimizer = AdamW();
+  std::unique_ptr<WorkerBuffers> buffers;
+  Operations operations;
+};
+
+class InSixteenBits : public ::testing::TestWithParam<NumberType> {};
+
+// The gradients are such that sixteen bits hold them and their sum: so nothing is rounded, and all
+// that follows has the bits of FP32, by other loops, offsets and sizes.
+TEST_P(InSixteenBits, WhatNeedsNoRoundingHasTheBitsOfFp32) {
+  Exchanging wide(NumberType::kFp32);
+  Exchanging narrow(GetParam());
+  for (Exchanging* worker : {&wide, &narrow}) {
+    for (std::uint32_t part = 0; part < 2; ++part) {
+      std::vector<float> gradient(worker->layout.parameter_count());
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.0f;
+      }
+      worker->Contribute(part, gradient);
+    }
+    ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
+    action::CopySums copy;
+    for (const bool norms : {false, true}) {
+      for (const FloatRange& range : worker->Ranges(norms)) {
+        copy.from.push_back({{Exchanging::kSum, std::nullopt, 0}, range});
+      }
+    }
+    copy.to = Exchanging::kCopy;
+    ASSERT_FALSE(worker->operations.Run(copy).torn);
+  }
+  const event::OpDone expected = wide.operations.Run(wide.ApplyFrom(Exchanging::kSum));
+  const event::OpDone done = narrow.operations.Run(narrow.ApplyFrom(Exchanging::kCopy));
+  EXPECT_FALSE(done.torn);
+  EXPECT_EQ(done.digest, expected.digest);
+  EXPECT_EQ(narrow.Parameters(), wide.Parameters());
+  EXPECT_NE(wide.Parameters(), std::vector<float>(wide.layout.parameter_count()));
+}
+
+// What is clipped is what is applied: the norm is that of the rounded sums.
+TEST_P(InSixteenBits, TheNormIsThatOfTheRoundedSums) {
+  Exchanging worker(GetParam());
+  std::vector<float> gradient(worker.layout.parameter_count());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>(i % 19) - 9.0f;
+  }
+  worker.Contribute(0, gradient);
+  for (float& value : gradient) value *= 1.0f / 128;
+  worker.Contribute(1, gradient);
+  ASSERT_FALSE(worker.operations.Run(worker.ReduceAll()).torn);
+  const auto* sums = reinterpret_cast<const std::uint16_t*>(worker.buffers->Data(Exchanging::kSum));
+  std::vector<float> wide(worker.layout.parameter_count());
+  Widen(GetParam(), sums, wide.data(), wide.size());
+  double expected = 0;
+  for (const float value : wide) expected += static_cast<double>(value) * value;
+  double total = 0;
+  for (const FloatRange& range : worker.Ranges(true)) {
+    for (std::uint64_t at = range.first; at < range.end(); at += sizeof(double) / 2) {
+      double square;
+      std::memcpy(&square, sums + at, sizeof square);
+      total += square;
+    }
+  }
+  EXPECT_NEAR(total / expected, 1, 1e-12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, InSixteenBits,
+                         ::testing::Values(NumberType::kBf16, NumberType::kFp16));
+
+TEST(MemoryInSixteenBits, IsHalfOfEachContributionAndSumAndOneGradient) {
+  Exchanging wide(NumberType::kFp32);
+  Exchanging narrow(NumberType::kBf16);
+  const BufferId contribution{BufferKind::kContribution, 1, {}};
+  EXPECT_EQ(narrow.buffers->Bytes(contribution) * 2, wide.buffers->Bytes(contribution));
+  EXPECT_EQ(narrow.buffers->Bytes({BufferKind::kState, 0, {}}),
+            wide.buffers->Bytes({BufferKind::kState, 0, {}}));
+  EXPECT_EQ(reinterpret_cast<std::byte*>(wide.buffers->Gradient(contribution)),
+            wide.buffers->Data(contribution));
+  EXPECT_NE(reinterpret_cast<std::byte*>(narrow.buffers->Gradient(contribution)),
+            narrow.buffers->Data(contribution));
 }
 
 }  // namespace

@@ -1,0 +1,172 @@
+"""Jobs whose contributions and sums travel in 16 bits: one result whatever way they go, half the bytes, and nothing lost with a worker."""
+
+import collections
+import signal
+import struct
+import unittest
+
+import test_encryption
+from harness import ClusterTest, Job, check_epochs
+
+OVER_TCP = {"exchange.mapping": "off", "exchange.transport": "tcp"}
+PACED = {"emulate.unit_time": "3ms", "job.rounds": 0, "job.epochs": 4}
+FETCH, PIECE = 4, 6
+CONTRIBUTION, SUM = 1, 2
+
+
+def run(workers, options=None, **more):
+    with Job(workers, options, **more) as job:
+        summary = job.start().finish()
+        return summary, job.rounds()
+
+
+class ByDirection(test_encryption.OnTheWire):
+    """Of the one connection of a job of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.ways = {True: bytearray(), False: bytearray()}
+
+    def seen(self, data, forth):
+        self.ways[forth] += data
+        return data
+
+
+def frames(stream):
+    """The frames of one direction of a connection of the transport tcp: type and body."""
+    at = 0
+    while at + 16 <= len(stream):
+        length, kind = struct.unpack_from("<IB", stream, at)
+        yield kind, bytes(stream[at + 16:at + 16 + length])
+        at += 16 + length
+
+
+class NumberTypes(ClusterTest):
+    def test_ways_agree_bit_for_bit(self):
+        exact = {}
+        for dtype in ("fp32", "bf16", "fp16"):
+            digests = {}
+            for name, options in {
+                "mapped": {},
+                "mapped again": {},
+                "tcp": OVER_TCP,
+                "ucx": {"exchange.mapping": "off", "exchange.transport": "ucx"},
+            }.items():
+                summary, rounds = run(4, {"optimizer.clip": 1.0, "exchange.bucket_bytes": "8KiB", "exchange.piece_bytes": "4KiB",
+                                          **options}, exchange__dtype=dtype)
+                digests[name] = summary["params_digest"]
+                self.assertEqual({path["path"].split(":")[0] for path in summary["paths"]}, {name.split()[0]})
+                self.assertEqual(summary["digest_differs"], [])
+            self.assertEqual(len(set(digests.values())), 1, digests)
+            exact[dtype] = (digests["mapped"], rounds[-1]["loss"])
+        self.assertEqual(len({digest for digest, _ in exact.values()}), 3, "a type changed nothing")
+        for dtype in ("bf16", "fp16"):
+            self.assertAlmostEqual(exact[dtype][1] / exact["fp32"][1], 1, delta=0.05)
+
+    def fetched(self, dtype):
+        """Bytes that workers asked each other for, by kind, and the bytes of all pieces that came."""
+        options = {**OVER_TCP, "exchange.dtype": dtype, "model.widths": "4096", "job.rounds": 20}
+        with Job(2, options) as job:
+            wire = ByDirection()
+            self.addCleanup(wire.close)
+            job.start_coordinator()
+            introducer = test_encryption.Introducer(job.address, wire)
+            self.addCleanup(introducer.close)
+            job.start_worker(0)
+            job.start_worker(1, address=f"127.0.0.1:{introducer.port}")
+            job.finish()
+        asked = collections.Counter()
+        pieces = 0
+        for way in wire.ways.values():
+            for kind, body in frames(way):
+                if kind == FETCH:
+                    of, length = struct.unpack_from("<I", body, 0)[0], struct.unpack_from("<Q", body, 32)[0]
+                    asked[of] += length
+                elif kind == PIECE:
+                    pieces += len(body)
+        probes = sum(length for of, length in asked.items() if of not in (CONTRIBUTION, SUM))
+        return asked, pieces - probes
+
+    def test_half_the_bytes_are_on_the_wire(self):
+        wide, wide_pieces = self.fetched("fp32")
+        self.assertGreater(wide[CONTRIBUTION], 20 * 300000)
+        self.assertGreater(wide[SUM], 20 * 300000)
+        for dtype in ("bf16", "fp16"):
+            narrow, pieces = self.fetched(dtype)
+            # On a busy machine one of them may stand in for the other and fetch more, in either job.
+            for kind in (CONTRIBUTION, SUM):
+                self.assertAlmostEqual(narrow[kind] / wide[kind], 0.5, delta=0.2)
+            self.assertAlmostEqual(pieces / wide_pieces, 0.5, delta=0.2)
+
+    def test_a_killed_worker(self):
+        for policy in ("flexrr", "backup"):
+            for mapping in ("auto", "off"):
+                with self.subTest(policy=policy, mapping=mapping), Job(
+                        4, PACED, policy__name=policy, exchange__dtype="bf16", exchange__mapping=mapping, exchange__transport="tcp",
+                        job__min_workers=2) as job:
+                    job.start()
+                    job.wait_for_rounds(10)
+                    job.processes["worker2"].kill()
+                    summary = job.finish()
+                    self.assertEqual(summary["status"], "completed")
+                    self.assertEqual(summary["digest_differs"], [])
+                    self.assertEqual(summary["samples_counted"], 4 * 2048)
+                    check_epochs(self, job.rounds(), 2048)
+
+    def test_a_stopped_owner_and_one_that_comes_later(self):
+        """Others make a stopped owner's sums, and who was killed is replaced and copies the state, which is FP32."""
+        for mapping in ("auto", "off"):
+            with self.subTest(mapping=mapping), Job(3, PACED, policy__name="backup", backup__workers=1, exchange__dtype="fp16",
+                                                   exchange__mapping=mapping, exchange__transport="tcp", job__min_workers=1,
+                                                   job__epochs=12) as job:
+                job.start()
+                job.wait_for_rounds(10)
+                job.processes["worker0"].send_signal(signal.SIGSTOP)
+                job.wait_for_rounds(len(job.rounds()) + 20)
+                job.processes["worker0"].send_signal(signal.SIGCONT)
+                job.processes["worker1"].kill()
+                job.processes["worker1"].wait()
+                at = len(job.rounds())
+                job.start_worker(1, name="worker1-again")
+                job.wait_for_rounds(at + 20)
+                summary = job.finish()
+                self.assertEqual(summary["status"], "completed")
+                self.assertEqual(summary["digest_differs"], [])
+
+    def test_other_policies(self):
+        for policy in ({"policy.name": "async"}, {"policy.name": "local", "local.steps": 4}):
+            with self.subTest(**policy):
+                summary, rounds = run(3, {**policy, "exchange.dtype": "bf16", "job.rounds": 0, "job.epochs": 3})
+                self.assertEqual(summary["digest_differs"], [])
+                self.assertLess(rounds[-1]["loss"], rounds[0]["loss"])
+
+    def test_resume_with_another_type(self):
+        with Job(2, checkpoint__every_rounds=10, job__rounds=10) as job:
+            job.start().finish()
+            for index in range(2):
+                job.wait(f"worker{index}")
+            for rounds, dtype in ((20, "bf16"), (30, "fp16"), (40, "f32")):  # as fp32 was called once
+                job.start_coordinator("--resume", f"--job.rounds={rounds}", f"--exchange.dtype={dtype}")
+                for index in range(2):
+                    job.start_worker(index)
+                summary = job.finish()
+                for index in range(2):
+                    job.wait(f"worker{index}")
+                self.assertEqual((summary["status"], summary["rounds"]), ("completed", rounds))
+                self.assertEqual(summary["digest_differs"], [])
+            self.assertIn("dtype = fp32", (job.run_dir / "config.ini").read_text())
+
+    def test_a_gradient_beyond_the_type_is_not_finite(self):
+        """With such a step the second gradient is large: FP32 and bf16 have a number for it, fp16 has none."""
+        options = {"optimizer.lr": 30000, "job.rounds": 2, "policy.name": "full"}
+        for dtype in ("fp32", "bf16"):
+            summary, _ = run(2, options, exchange__dtype=dtype)
+            self.assertEqual(summary["status"], "completed")
+        with Job(2, options, exchange__dtype="fp16") as job:
+            job.start()
+            self.assertEqual(job.wait(), 1)
+            self.assertIn("is not finite, or beyond the largest number of exchange.dtype = fp16", job.log("coordinator"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,261 @@
+// Conversions by integer arithmetic on vectors: the same few operations do on every instruction set
+// and number by number, so there is one set of bits and no question of what a CPU has (F16C,
+// AVX512-BF16). They are a handful for each number, and the loops wait for memory.
+#include "worker/memory/narrow.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "worker/memory/narrow_kernels.h"
+
+namespace lockstep::worker {
+namespace {
+
+#define LOCKSTEP_INLINE [[gnu::always_inline]] inline
+
+template <class T, std::size_t kBytes>
+using Vector [[gnu::vector_size(kBytes)]] = T;
+// At any address.
+template <class T, std::size_t kBytes>
+using LooseVector [[gnu::vector_size(kBytes), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
+
+// kBytes of FP32. By reference throughout, as vectors wider than the baseline's have no calling
+// convention there.
+template <std::size_t kBytes>
+struct Lanes {
+  static constexpr std::size_t kCount = kBytes / sizeof(float);
+  using Floats = Vector<float, kBytes>;
+  using Bits = Vector<std::uint32_t, kBytes>;
+  using Signed = Vector<std::int32_t, kBytes>;  // what comparisons are made in, and give
+  using LooseFloats = LooseVector<float, kBytes>;
+  using LooseNarrow = LooseVector<std::uint16_t, kBytes / 2>;
+  using NarrowBits = Vector<std::uint16_t, kBytes / 2>;
+
+  LOCKSTEP_INLINE static void Load(const std::uint16_t* from, Bits& bits) {
+    bits = __builtin_convertvector(*reinterpret_cast<const LooseNarrow*>(from), Bits);
+  }
+  LOCKSTEP_INLINE static void Store(const Bits& bits, std::uint16_t* to) {
+    *reinterpret_cast<LooseNarrow*>(to) = __builtin_convertvector(bits, NarrowBits);
+  }
+  LOCKSTEP_INLINE static void Take(const Signed& where, const Bits& other, Bits& bits) {
+    const auto mask = reinterpret_cast<Bits>(where);
+    bits = (bits & ~mask) | (other & mask);
+  }
+};
+
+constexpr std::uint32_t kValue = 0x7fffffff;  // all but the sign
+constexpr std::int32_t kInfinity = 0x7f800000;
+
+// The upper half of FP32.
+struct Bf16 {
+  static constexpr std::int32_t kTooLarge = 0x7f7f8000;  // rounds to infinity, and all behind it
+
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void Widen(const typename Lanes<kBytes>::Bits& narrow,
+                                    typename Lanes<kBytes>::Floats& wide) {
+    wide = reinterpret_cast<typename Lanes<kBytes>::Floats>(narrow << 16);
+  }
+
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void Narrow(const typename Lanes<kBytes>::Bits& bits,
+                                     typename Lanes<kBytes>::Bits& narrow) {
+    using L = Lanes<kBytes>;
+    const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
+    const typename L::Bits sign = (bits & ~kValue) >> 16;
+    narrow = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    L::Take(value >= kTooLarge, sign | 0x7f7f, narrow);
+    L::Take(value == kInfinity, sign | 0x7f80, narrow);
+    L::Take(value > kInfinity, (bits >> 16) | 0x40, narrow);  // rounding could end a NaN
+  }
+};
+
+// IEEE binary16: five bits of exponent, of bias 15, and ten of the number.
+struct Fp16 {
+  static constexpr std::int32_t kTooLarge = 0x477ff000;     // 65520
+  static constexpr std::uint32_t kBias = (127 - 15) << 23;  // between the two exponents
+  static constexpr std::uint32_t kSmallestBits = kBias + (1u << 23);
+  static constexpr float kSmallest = 0x1p-14f;  // of the normal numbers, these bits
+
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void Widen(const typename Lanes<kBytes>::Bits& narrow,
+                                    typename Lanes<kBytes>::Floats& wide) {
+    using L = Lanes<kBytes>;
+    const typename L::Bits shifted = (narrow & 0x7fff) << 13;
+    const auto exponent = reinterpret_cast<typename L::Signed>(narrow & 0x7c00);
+    typename L::Bits bits = shifted + kBias;
+    L::Take(exponent == 0x7c00, shifted + 2 * kBias, bits);
+    // Of no exponent: as if it had the smallest one, less that one's hidden bit.
+    const auto hidden = reinterpret_cast<typename L::Floats>(shifted + kSmallestBits);
+    L::Take(exponent == 0, reinterpret_cast<typename L::Bits>(hidden - kSmallest), bits);
+    wide = reinterpret_cast<typename L::Floats>(bits | ((narrow & 0x8000) << 16));
+  }
+
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void Narrow(const typename Lanes<kBytes>::Bits& bits,
+                                     typename Lanes<kBytes>::Bits& narrow) {
+    using L = Lanes<kBytes>;
+    const typename L::Bits value = bits & kValue;
+    const auto ordered = reinterpret_cast<typename L::Signed>(value);
+    narrow = (value - kBias + 0xfff + ((value >> 13) & 1)) >> 13;
+    // The last bit of 0.5 is worth that of the small ones: the addition rounds them.
+    const typename L::Floats sum = reinterpret_cast<typename L::Floats>(value) + 0.5f;
+    L::Take(ordered < static_cast<std::int32_t>(kSmallestBits),
+            reinterpret_cast<typename L::Bits>(sum) - 0x3f000000, narrow);
+    const typename L::Bits none = {};
+    L::Take(ordered >= kTooLarge, none + 0x7bff, narrow);
+    L::Take(ordered == kInfinity, none + 0x7c00, narrow);
+    L::Take(ordered > kInfinity, ((value >> 13) & 0x3ff) | 0x7e00, narrow);
+    narrow |= (bits & ~kValue) >> 16;
+  }
+};
+
+// The loops from `from` to as near `n` as whole vectors come; they return where they ended.
+
+template <class Type, std::size_t kBytes>
+LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, std::size_t i,
+                                        std::size_t n, bool& fits) {
+  using L = Lanes<kBytes>;
+  typename L::Signed beyond = {};
+  for (; n - i >= L::kCount; i += L::kCount) {
+    const auto bits = reinterpret_cast<typename L::Bits>(static_cast<typename L::Floats>(
+        *reinterpret_cast<const typename L::LooseFloats*>(from + i)));
+    beyond |= reinterpret_cast<typename L::Signed>(bits & kValue) >= Type::kTooLarge;
+    typename L::Bits narrow;
+    Type::template Narrow<kBytes>(bits, narrow);
+    L::Store(narrow, to + i);
+  }
+  for (std::size_t lane = 0; lane < L::kCount; ++lane) fits = fits && beyond[lane] == 0;
+  return i;
+}
+
+template <class Type, std::size_t kBytes>
+LOCKSTEP_INLINE std::size_t WidenRange(const std::uint16_t* from, float* to, std::size_t i,
+                                       std::size_t n) {
+  using L = Lanes<kBytes>;
+  for (; n - i >= L::kCount; i += L::kCount) {
+    typename L::Bits narrow;
+    L::Load(from + i, narrow);
+    typename L::Floats wide;
+    Type::template Widen<kBytes>(narrow, wide);
+    *reinterpret_cast<typename L::LooseFloats*>(to + i) = wide;
+  }
+  return i;
+}
+
+template <class Type, std::size_t kBytes>
+LOCKSTEP_INLINE void Term(const NarrowInput& input, std::size_t i,
+                          typename Lanes<kBytes>::Floats& term) {
+  typename Lanes<kBytes>::Bits narrow;
+  Lanes<kBytes>::Load(input.data + i, narrow);
+  Type::template Widen<kBytes>(narrow, term);
+  term *= input.weight;
+}
+
+// Four vectors of each input in turn, in registers.
+template <class Type, std::size_t kBytes>
+LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::uint16_t* out,
+                                     std::size_t i, std::size_t n) {
+  using L = Lanes<kBytes>;
+  constexpr std::size_t kVectors = kBytes > sizeof(float) ? 4 : 1;
+  for (; n - i >= kVectors * L::kCount; i += kVectors * L::kCount) {
+    typename L::Floats sum[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      Term<Type, kBytes>(inputs[0], i + v * L::kCount, sum[v]);
+    }
+    for (const NarrowInput& input : inputs.subspan(1)) {
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        typename L::Floats term;
+        Term<Type, kBytes>(input, i + v * L::kCount, term);
+        sum[v] += term;
+      }
+    }
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      typename L::Bits narrow;
+      Type::template Narrow<kBytes>(reinterpret_cast<typename L::Bits>(sum[v]), narrow);
+      L::Store(narrow, out + i + v * L::kCount);
+    }
+  }
+  return i;
+}
+
+constexpr std::size_t kSingle = sizeof(float);
+
+#define LOCKSTEP_LOOPS(name, bytes, Type, ...)                                                  \
+  __VA_ARGS__ bool Narrow##Type##_##name(const float* from, std::uint16_t* to, std::size_t n) { \
+    bool fits = true;                                                                           \
+    const std::size_t done = NarrowRange<Type, bytes>(from, to, 0, n, fits);                    \
+    NarrowRange<Type, kSingle>(from, to, done, n, fits);                                        \
+    return fits;                                                                                \
+  }                                                                                             \
+  __VA_ARGS__ void Widen##Type##_##name(const std::uint16_t* from, float* to, std::size_t n) {  \
+    WidenRange<Type, kSingle>(from, to, WidenRange<Type, bytes>(from, to, 0, n), n);            \
+  }                                                                                             \
+  __VA_ARGS__ void Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,  \
+                                      std::size_t n) {                                          \
+    SumRange<Type, kSingle>(inputs, out, SumRange<Type, bytes>(inputs, out, 0, n), n);          \
+  }
+
+#define LOCKSTEP_VARIANT(name, bytes, ...)                                                       \
+  LOCKSTEP_LOOPS(name, bytes, Bf16, __VA_ARGS__)                                                 \
+  LOCKSTEP_LOOPS(name, bytes, Fp16, __VA_ARGS__)                                                 \
+  constexpr NarrowKernels kKernels_##name{#name,                                                 \
+                                          {NarrowBf16_##name, WidenBf16_##name, SumBf16_##name}, \
+                                          {NarrowFp16_##name, WidenFp16_##name, SumFp16_##name}};
+
+#if defined(__x86_64__)
+LOCKSTEP_VARIANT(avx512f, 64, [[gnu::target("avx512f")]])
+LOCKSTEP_VARIANT(avx2, 32, [[gnu::target("avx2")]])
+#endif
+LOCKSTEP_VARIANT(generic, 16, )
+LOCKSTEP_VARIANT(single, kSingle, )
+
+std::vector<NarrowKernels> Detect() {
+  std::vector<NarrowKernels> found;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) found.push_back(kKernels_avx512f);
+  if (__builtin_cpu_supports("avx2")) found.push_back(kKernels_avx2);
+#endif
+  found.push_back(kKernels_generic);
+  found.push_back(kKernels_single);
+  return found;
+}
+
+const NarrowKernels::Loops& LoopsOf(NumberType type) {
+  LOCKSTEP_CHECK(type != NumberType::kFp32, "16 bits of a number of 32");
+  const NarrowKernels& kernels = AvailableNarrowKernels().front();
+  return type == NumberType::kBf16 ? kernels.bf16 : kernels.fp16;
+}
+
+}  // namespace
+
+NumberType NumberTypeOf(std::string_view name) {
+  if (name == "bf16") return NumberType::kBf16;
+  if (name == "fp16") return NumberType::kFp16;
+  LOCKSTEP_CHECK(name == "fp32", "there is no type {}", name);
+  return NumberType::kFp32;
+}
+
+std::span<const NarrowKernels> AvailableNarrowKernels() {
+  static const std::vector<NarrowKernels> kernels = Detect();
+  return kernels;
+}
+
+bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n) {
+  return LoopsOf(type).narrow(from, to, n);
+}
+
+void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) {
+  LoopsOf(type).widen(from, to, n);
+}
+
+void WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+                 std::size_t n) {
+  if (inputs.empty()) {
+    std::fill_n(out, n, std::uint16_t{0});
+    return;
+  }
+  LoopsOf(type).weighted_sum(inputs, out, n);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,29 @@
+// The variants of narrow.h's loops for the instruction sets of this machine. For narrow.cc and its
+// tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "worker/memory/narrow.h"
+
+namespace lockstep::worker {
+
+struct NarrowKernels {
+  // Of one type.
+  struct Loops {
+    bool (*narrow)(const float* from, std::uint16_t* to, std::size_t n);
+    void (*widen)(const std::uint16_t* from, float* to, std::size_t n);
+    // At least one input.
+    void (*weighted_sum)(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n);
+  };
+  const char* name;  // "avx512f", "avx2", "generic", "single": number by number
+  Loops bf16;
+  Loops fp16;
+};
+
+// Those that this CPU can run, the fastest first.
+std::span<const NarrowKernels> AvailableNarrowKernels();
+
+}  // namespace lockstep::worker
