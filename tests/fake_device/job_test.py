@@ -172,6 +172,19 @@ class FakeDeviceJobs(ClusterTest):
             self.assertNotIn(DEVICE_LINE, job.log("worker0"))
         self.assertEqual(summary["params_digest"], run(self, (), workers=2)["params_digest"])
 
+    def test_numbers_of_two_bytes_on_the_hosts_memory_alone(self):
+        with DeviceJob(2, exchange__memory="host", exchange__dtype="bf16") as job:
+            job.on_device = (0, 1)
+            summary = job.start().finish()
+        self.assertEqual(summary["params_digest"], run(self, (), workers=2, exchange__dtype="bf16")["params_digest"])
+        with DeviceJob(2, exchange__dtype="bf16") as job:
+            job.on_device = (0,)
+            job.start()
+            self.assertEqual(job.wait("worker0"), 2)
+            reason = "exchange.dtype = bf16 is for gradients in the host's memory: with a GPU set exchange.memory = host too"
+            self.assertEqual(job.log("worker0").strip().split("\n")[-1], reason)
+            wait_for("the coordinator to hear why", lambda: reason in job.log("coordinator"))
+
     def test_killed_worker(self):
         """A worker on the device dies, another takes its place and catches up out of the others' memory."""
         options = dict(job__rounds=0, job__epochs=3, job__min_workers=1, model__widths="512,512",

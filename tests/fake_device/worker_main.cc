@@ -40,7 +40,9 @@ int main(int argc, char** argv) {
   spdlog::info("{} bytes of the device's memory at most", addresses->most_bytes());
   if (!trained.ok()) {
     std::fprintf(stderr, "%s\n", trained.error().message.c_str());
-    return trained.error().code == lockstep::ErrorCode::kUnavailable ? 2 : 1;  // as lockstep-worker
+    using lockstep::ErrorCode;  // as lockstep-worker
+    const ErrorCode code = trained.error().code;
+    return code == ErrorCode::kClosed || code == ErrorCode::kIo ? 1 : 2;
   }
   return 0;
 }

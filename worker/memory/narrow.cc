@@ -29,11 +29,15 @@ struct Lanes {
   using Bits = Vector<std::uint32_t, kBytes>;
   using Signed = Vector<std::int32_t, kBytes>;  // what comparisons are made in, and give
   using LooseFloats = LooseVector<float, kBytes>;
+  using LooseBits = LooseVector<std::uint32_t, kBytes>;
   using LooseNarrow = LooseVector<std::uint16_t, kBytes / 2>;
   using NarrowBits = Vector<std::uint16_t, kBytes / 2>;
 
   LOCKSTEP_INLINE static void Load(const std::uint16_t* from, Bits& bits) {
     bits = __builtin_convertvector(*reinterpret_cast<const LooseNarrow*>(from), Bits);
+  }
+  LOCKSTEP_INLINE static void Load(const float* from, Bits& bits) {
+    bits = *reinterpret_cast<const LooseBits*>(from);
   }
   LOCKSTEP_INLINE static void Store(const Bits& bits, std::uint16_t* to) {
     *reinterpret_cast<LooseNarrow*>(to) = __builtin_convertvector(bits, NarrowBits);
@@ -57,13 +61,19 @@ struct Bf16 {
     wide = reinterpret_cast<typename Lanes<kBytes>::Floats>(narrow << 16);
   }
 
+  // Of a value below kTooLarge.
   template <std::size_t kBytes>
-  LOCKSTEP_INLINE static void Narrow(const typename Lanes<kBytes>::Bits& bits,
-                                     typename Lanes<kBytes>::Bits& narrow) {
+  LOCKSTEP_INLINE static void Round(const typename Lanes<kBytes>::Bits& bits,
+                                    typename Lanes<kBytes>::Bits& narrow) {
+    narrow = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  }
+  // In place of what Round made of other ones.
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void TakeTooLarge(const typename Lanes<kBytes>::Bits& bits,
+                                           typename Lanes<kBytes>::Bits& narrow) {
     using L = Lanes<kBytes>;
     const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
     const typename L::Bits sign = (bits & ~kValue) >> 16;
-    narrow = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     L::Take(value >= kTooLarge, sign | 0x7f7f, narrow);
     L::Take(value == kInfinity, sign | 0x7f80, narrow);
     L::Take(value > kInfinity, (bits >> 16) | 0x40, narrow);  // rounding could end a NaN
@@ -91,41 +101,66 @@ struct Fp16 {
     wide = reinterpret_cast<typename L::Floats>(bits | ((narrow & 0x8000) << 16));
   }
 
+  // Of a value below kTooLarge.
   template <std::size_t kBytes>
-  LOCKSTEP_INLINE static void Narrow(const typename Lanes<kBytes>::Bits& bits,
-                                     typename Lanes<kBytes>::Bits& narrow) {
+  LOCKSTEP_INLINE static void Round(const typename Lanes<kBytes>::Bits& bits,
+                                    typename Lanes<kBytes>::Bits& narrow) {
     using L = Lanes<kBytes>;
     const typename L::Bits value = bits & kValue;
-    const auto ordered = reinterpret_cast<typename L::Signed>(value);
     narrow = (value - kBias + 0xfff + ((value >> 13) & 1)) >> 13;
     // The last bit of 0.5 is worth that of the small ones: the addition rounds them.
     const typename L::Floats sum = reinterpret_cast<typename L::Floats>(value) + 0.5f;
-    L::Take(ordered < static_cast<std::int32_t>(kSmallestBits),
+    L::Take(reinterpret_cast<typename L::Signed>(value) < static_cast<std::int32_t>(kSmallestBits),
             reinterpret_cast<typename L::Bits>(sum) - 0x3f000000, narrow);
-    const typename L::Bits none = {};
-    L::Take(ordered >= kTooLarge, none + 0x7bff, narrow);
-    L::Take(ordered == kInfinity, none + 0x7c00, narrow);
-    L::Take(ordered > kInfinity, ((value >> 13) & 0x3ff) | 0x7e00, narrow);
     narrow |= (bits & ~kValue) >> 16;
+  }
+  // In place of what Round made of other ones.
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void TakeTooLarge(const typename Lanes<kBytes>::Bits& bits,
+                                           typename Lanes<kBytes>::Bits& narrow) {
+    using L = Lanes<kBytes>;
+    const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
+    const typename L::Bits sign = (bits & ~kValue) >> 16;
+    L::Take(value >= kTooLarge, sign | 0x7bff, narrow);
+    L::Take(value == kInfinity, sign | 0x7c00, narrow);
+    L::Take(value > kInfinity, sign | ((bits >> 13) & 0x3ff) | 0x7e00, narrow);
   }
 };
 
-// The loops from `from` to as near `n` as whole vectors come; they return where they ended.
+// As much as is looked at and then rounded while it is in a core's own cache.
+constexpr std::size_t kChunk = 2048;
 
+// Each loop goes from `i` as near to `n` as whole vectors come, and returns where it ended.
+
+// All values are below the type's kTooLarge: with as much added as makes that 2^31, none of them
+// has the upper bit set.
 template <class Type, std::size_t kBytes>
-LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, std::size_t i,
-                                        std::size_t n, bool& fits) {
+LOCKSTEP_INLINE std::size_t LookRange(const float* from, std::size_t i, std::size_t n, bool& fits) {
   using L = Lanes<kBytes>;
-  typename L::Signed beyond = {};
+  typename L::Bits seen = {};
   for (; n - i >= L::kCount; i += L::kCount) {
-    const auto bits = reinterpret_cast<typename L::Bits>(static_cast<typename L::Floats>(
-        *reinterpret_cast<const typename L::LooseFloats*>(from + i)));
-    beyond |= reinterpret_cast<typename L::Signed>(bits & kValue) >= Type::kTooLarge;
+    typename L::Bits bits;
+    L::Load(from + i, bits);
+    seen |= (bits & kValue) + (~kValue - Type::kTooLarge);
+  }
+  std::uint32_t any = 0;
+  for (std::size_t lane = 0; lane < L::kCount; ++lane) any |= seen[lane];
+  fits = fits && (any & ~kValue) == 0;
+  return i;
+}
+
+template <class Type, std::size_t kBytes, bool kFits>
+LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, std::size_t i,
+                                        std::size_t n) {
+  using L = Lanes<kBytes>;
+  for (; n - i >= L::kCount; i += L::kCount) {
+    typename L::Bits bits;
+    L::Load(from + i, bits);
     typename L::Bits narrow;
-    Type::template Narrow<kBytes>(bits, narrow);
+    Type::template Round<kBytes>(bits, narrow);
+    if constexpr (!kFits) Type::template TakeTooLarge<kBytes>(bits, narrow);
     L::Store(narrow, to + i);
   }
-  for (std::size_t lane = 0; lane < L::kCount; ++lane) fits = fits && beyond[lane] == 0;
   return i;
 }
 
@@ -152,28 +187,26 @@ LOCKSTEP_INLINE void Term(const NarrowInput& input, std::size_t i,
   term *= input.weight;
 }
 
-// Four vectors of each input in turn, in registers.
+// Four vectors of each input in turn, in registers. sum[0] is the sum at `base`.
 template <class Type, std::size_t kBytes>
-LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::uint16_t* out,
-                                     std::size_t i, std::size_t n) {
+LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::size_t base,
+                                     float* out, std::size_t i, std::size_t n) {
   using L = Lanes<kBytes>;
   constexpr std::size_t kVectors = kBytes > sizeof(float) ? 4 : 1;
   for (; n - i >= kVectors * L::kCount; i += kVectors * L::kCount) {
     typename L::Floats sum[kVectors];
     for (std::size_t v = 0; v < kVectors; ++v) {
-      Term<Type, kBytes>(inputs[0], i + v * L::kCount, sum[v]);
+      Term<Type, kBytes>(inputs[0], base + i + v * L::kCount, sum[v]);
     }
     for (const NarrowInput& input : inputs.subspan(1)) {
       for (std::size_t v = 0; v < kVectors; ++v) {
         typename L::Floats term;
-        Term<Type, kBytes>(input, i + v * L::kCount, term);
+        Term<Type, kBytes>(input, base + i + v * L::kCount, term);
         sum[v] += term;
       }
     }
     for (std::size_t v = 0; v < kVectors; ++v) {
-      typename L::Bits narrow;
-      Type::template Narrow<kBytes>(reinterpret_cast<typename L::Bits>(sum[v]), narrow);
-      L::Store(narrow, out + i + v * L::kCount);
+      *reinterpret_cast<typename L::LooseFloats*>(out + i + v * L::kCount) = sum[v];
     }
   }
   return i;
@@ -181,11 +214,27 @@ LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::u
 
 constexpr std::size_t kSingle = sizeof(float);
 
+// What is too large is rare, so a chunk is looked through for it first.
+template <class Type, std::size_t kBytes>
+LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size_t n) {
+  bool fits = true;
+  LookRange<Type, kSingle>(from, LookRange<Type, kBytes>(from, 0, n, fits), n, fits);
+  if (fits) {
+    const std::size_t done = NarrowRange<Type, kBytes, true>(from, to, 0, n);
+    NarrowRange<Type, kSingle, true>(from, to, done, n);
+  } else {
+    NarrowRange<Type, kSingle, false>(from, to, 0, n);
+  }
+  return fits;
+}
+
 #define LOCKSTEP_LOOPS(name, bytes, Type, ...)                                                  \
   __VA_ARGS__ bool Narrow##Type##_##name(const float* from, std::uint16_t* to, std::size_t n) { \
     bool fits = true;                                                                           \
-    const std::size_t done = NarrowRange<Type, bytes>(from, to, 0, n, fits);                    \
-    NarrowRange<Type, kSingle>(from, to, done, n, fits);                                        \
+    for (std::size_t at = 0; at < n; at += kChunk) {                                            \
+      const std::size_t count = std::min(kChunk, n - at);                                       \
+      fits = NarrowChunk<Type, bytes>(from + at, to + at, count) && fits;                       \
+    }                                                                                           \
     return fits;                                                                                \
   }                                                                                             \
   __VA_ARGS__ void Widen##Type##_##name(const std::uint16_t* from, float* to, std::size_t n) {  \
@@ -193,7 +242,13 @@ constexpr std::size_t kSingle = sizeof(float);
   }                                                                                             \
   __VA_ARGS__ void Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,  \
                                       std::size_t n) {                                          \
-    SumRange<Type, kSingle>(inputs, out, SumRange<Type, bytes>(inputs, out, 0, n), n);          \
+    float sum[kChunk];                                                                          \
+    for (std::size_t at = 0; at < n; at += kChunk) {                                            \
+      const std::size_t count = std::min(kChunk, n - at);                                       \
+      const std::size_t done = SumRange<Type, bytes>(inputs, at, sum, 0, count);                \
+      SumRange<Type, kSingle>(inputs, at, sum, done, count);                                    \
+      NarrowChunk<Type, bytes>(sum, out + at, count);                                           \
+    }                                                                                           \
   }
 
 #define LOCKSTEP_VARIANT(name, bytes, ...)                                                       \

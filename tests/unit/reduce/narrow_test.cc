@@ -208,7 +208,7 @@ TEST_P(Narrowed, SumsAreMadeInFp32) {
   const Format& format = GetParam();
   RandomStream random(7);
   for (const std::size_t inputs : {std::size_t{1}, std::size_t{2}, std::size_t{5}}) {
-    constexpr std::size_t kCount = 1000;
+    constexpr std::size_t kCount = 5000;
     std::vector<std::vector<std::uint16_t>> narrow;
     std::vector<std::vector<float>> wide;
     std::vector<NarrowInput> from;
@@ -234,7 +234,7 @@ TEST_P(Narrowed, SumsAreMadeInFp32) {
     }
     std::vector<std::uint16_t> pieces(kCount);
     for (std::size_t at = 0; at < kCount;) {
-      const std::size_t n = std::min<std::size_t>(kCount - at, 1 + random.NextBelow(90));
+      const std::size_t n = std::min<std::size_t>(kCount - at, 1 + random.NextBelow(900));
       std::vector<NarrowInput> shifted = from;
       for (NarrowInput& input : shifted) input.data += at;
       worker::WeightedSum(format.type, shifted, pieces.data() + at, n);
