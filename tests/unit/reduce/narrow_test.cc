@@ -250,10 +250,10 @@ TEST_P(Narrowed, ASumOfNothingIsZero) {
   EXPECT_EQ(out, std::vector<std::uint16_t>(5, 0));
 }
 
-// One contribution alone would do in 16 bits as well; here the small ones count only in FP32.
+// Added one by one in 16 bits the small ones would be rounded away.
 TEST(NarrowSumTest, SmallTermsAddUp) {
   const std::uint16_t one = 0x3f80;
-  const std::uint16_t small = 0x3b00;  // 2^-9: half of what bf16 has next to 1
+  const std::uint16_t small = 0x3b00;  // 2^-9: a quarter of the step above 1
   std::vector<NarrowInput> inputs(5, {&small, 1.0f});
   inputs[0].data = &one;
   std::uint16_t sum = 0;
