@@ -60,6 +60,9 @@ struct OptimizerSection {
   double beta1 = 0.9;
   double beta2 = 0.999;
   bool linear_scaling = true;  // lr times samples included / global_batch
+
+  // The workers' program makes the update: sgd, rmsprop and adamw are the session's.
+  bool custom() const { return name == "custom"; }
 };
 
 struct ScheduleSection {

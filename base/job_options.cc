@@ -134,7 +134,10 @@ void DeclareCompute(OptionTable& table, ComputeSection* compute) {
 
 void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Group("[optimizer]", "how parameters follow the gradient");
-  table.Add("optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw"}), "Optimizer");
+  table.Add(
+      "optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw", "custom"}),
+      "Optimizer; custom: the workers' own program makes the update (docs/c-interface.md), and "
+      "of this section only lr, clip and linear_scaling count");
   table.Add("optimizer.lr", &optimizer->lr, Number(0, 1e6),
             "Learning rate for a full round of job.global_batch samples, before the schedule");
   table.Add("optimizer.momentum", &optimizer->momentum, Number(0, 1, true),
@@ -351,6 +354,12 @@ Status CheckJobConfig(const JobConfig& config) {
   }
   if (config.optimizer.nesterov && config.optimizer.momentum == 0) {
     return Invalid("optimizer.nesterov = true needs optimizer.momentum above 0");
+  }
+  if (config.optimizer.custom() && (config.policy.local() || config.policy.name == "async")) {
+    return Invalid(
+        fmt::format("optimizer.name = custom and policy.name = {}: the workers' program makes "
+                    "updates of synchronous rounds only",
+                    config.policy.name));
   }
   return {};
 }

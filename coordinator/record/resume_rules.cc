@@ -70,7 +70,10 @@ bool MayChange(const Bound& bound, const JobState& state, const std::string& bef
       return epoch_start && !synthetic;
     case Rule::kZeroOrNot:
       if (bound.key.starts_with("local.") != local) return true;
-      if (!local && state.settings.at("optimizer.name") == "adamw") return true;
+      if (const std::string& name = state.settings.at("optimizer.name");
+          !local && (name == "adamw" || name == "custom")) {
+        return true;  // has no use for it
+      }
       return IsZero(before) == IsZero(now);
     case Rule::kLocalOrNot:
       return IsLocal(before) == IsLocal(now);

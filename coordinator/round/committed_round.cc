@@ -301,9 +301,10 @@ void CommittedRound::GiveUpOnLate(bool last) {
       if (last) {
         job_->Evict(member, "it did not apply the last round in time");
       } else {
-        job_->PutBehind(
-            member,
-            fmt::format("it has not applied round {}, which others have, in time", round()));
+        std::string why =
+            fmt::format("it has not applied round {}, which others have, in time", round());
+        job_->Log(LogLevel::kWarning, "worker {} is behind: {}", member.id.worker, why);
+        job_->PutBehind(member, std::move(why));
       }
     }
     return;

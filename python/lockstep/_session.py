@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, of_status
 
-ABI = 1
+ABI = 2
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
 
@@ -52,6 +52,8 @@ class _Job(ctypes.Structure):
         ("dataset_digest", c_char_p),
         ("train_samples", c_uint64),
         ("test_samples", c_uint64),
+        ("makes_updates", c_int32),
+        ("state_tensors", c_uint32),
     ]
 
 
@@ -81,6 +83,12 @@ class _Work(ctypes.Structure):
         ("final_parameters", c_int32),
         ("params_digest", c_char_p),
         ("not_final", c_char_p),
+        ("update", c_void_p),
+        ("state", c_void_p),
+        ("learning_rate", c_float),
+        ("fraction", c_float),
+        ("update_samples", c_uint64),
+        ("steps", c_uint64),
     ]
 
 
@@ -108,6 +116,7 @@ def _library() -> ctypes.CDLL:
         ("block_final", None, [session, c_uint32]),
         ("done", None, [session, c_uint64, c_double]),
         ("evaluation_done", None, [session, c_double, c_uint64]),
+        ("update_done", None, [session]),
         ("cancelled", c_int32, [session]),
         ("interrupt", None, [session, c_char_p]),
         ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
@@ -183,6 +192,8 @@ class Kind(enum.IntEnum):
     EVALUATE = 2
     """Evaluate test samples [evaluate[0], evaluate[1]), then `evaluation_done`."""
     END = 3
+    UPDATE = 4
+    """Change `update` by `gradient`, then `update_done`."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +217,9 @@ class Job:
     test_samples: int = 0
     finish_order: Sequence[int] = field(default=())
     """In which the backward pass finishes the tensors' gradients; empty: last to first."""
+    state_tensors: int | None = None
+    """The program can make the updates where the job's optimizer.name is custom, and keeps so many times the parameters' size of
+    state for them, the same on every worker. None: it cannot."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +237,7 @@ class Work:
     parameters: int = 0
     """Address of the parameters to use; 0: there are none."""
     gradient: int = 0
-    """Address of the sum to add to."""
+    """Address of the sum to add to; of an update, of the mean, which may be written over."""
     evaluate: tuple[int, int] = (0, 0)
     reason: str = ""
     failed: bool = False
@@ -234,6 +248,17 @@ class Work:
     """At the end: `parameters` are those that the job ended with; else `not_final` says why not."""
     params_digest: str = ""
     not_final: str = ""
+    update: int = 0
+    """Address of the parameters, to be changed in place, to the same bits on every worker."""
+    state: int = 0
+    """Address of the state (`Job.state_tensors`), zero before the first update. Checkpoints and workers that join have nothing but
+    parameters and state."""
+    learning_rate: float = 0
+    fraction: float = 0
+    """Of a step that the update is."""
+    update_samples: int = 0
+    steps: int = 0
+    """The sum of all fractions so far, this one included, rounded up."""
 
 
 class Session:
@@ -290,6 +315,7 @@ class Session:
             sizes.append(size)
         order = list(job.finish_order) or list(reversed(range(len(sizes))))
         self._count = sum(sizes)
+        self._state_count = self._count * (job.state_tensors or 0)
         description = _Job(
             ctypes.sizeof(_Job),
             self._count,
@@ -302,6 +328,8 @@ class Session:
             job.dataset_digest.encode(),
             job.train_samples,
             job.test_samples,
+            job.state_tensors is not None,
+            job.state_tensors or 0,
         )
         _check(_library().lockstep_begin(self._open(), ctypes.byref(description)))
 
@@ -329,16 +357,22 @@ class Session:
             final_parameters=bool(work.final_parameters),
             params_digest=_text(work.params_digest),
             not_final=_text(work.not_final),
+            update=work.update or 0,
+            state=work.state or 0,
+            learning_rate=work.learning_rate,
+            fraction=work.fraction,
+            update_samples=work.update_samples,
+            steps=work.steps,
         )
 
-    def array(self, address: int) -> Any:
-        """The parameters or the gradient of the work in hand as an array of ctypes, which has the buffer protocol.
+    def array(self, address: int, *, state: bool = False) -> Any:
+        """The parameters or the gradient (`state`: the state) of the work in hand as an array of ctypes, with the buffer protocol.
 
         The memory stays as long as anything refers to it, also beyond `done` and `end`; with it all memory of the session.
         """
         memory = c_void_p()
         _check(_library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
-        array = (c_float * self._count).from_address(address)
+        array = (c_float * (self._state_count if state else self._count)).from_address(address)
         # Who has taken its buffer (a memoryview, a tensor) refers to the array.
         release = weakref.finalize(array, _library().lockstep_release, memory)
         release.atexit = False  # what is left of it then may still be in use, and goes with the process
@@ -354,6 +388,9 @@ class Session:
 
     def done(self, samples: int, loss_sum: float) -> None:
         _library().lockstep_done(self._open(), samples, loss_sum)
+
+    def update_done(self) -> None:
+        _library().lockstep_update_done(self._open())
 
     def evaluation_done(self, loss_sum: float, correct: int) -> None:
         _library().lockstep_evaluation_done(self._open(), loss_sum, correct)

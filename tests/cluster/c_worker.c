@@ -1,11 +1,15 @@
 /* A worker in C: linear regression through lockstep.h.
- *   usage: lockstep-c-worker HOST:PORT [INITIAL [SETTINGS]]
+ *   usage: lockstep-c-worker HOST:PORT [INITIAL [SETTINGS [UPDATE]]]
  * INITIAL: the value that all parameters begin with, 0. SETTINGS: what the program says of the job.
- * Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST" and "error: E", the largest difference
- * between a parameter and what the samples were made with. */
+ * UPDATE: it makes the updates itself, by SGD with momentum: "momentum"; "differ", which goes astray in its 20th update, or
+ * "hang", which never ends that.
+ * Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST", "error: E", the largest difference
+ * between a parameter and what the samples were made with, and "parameters: ...". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "lockstep.h"
 
@@ -42,6 +46,23 @@ static double Train(const lockstep_work* work) {
   return loss;
 }
 
+/* The formula of the session's own rule `sgd`, with momentum 0.9. */
+static void Update(const lockstep_work* work, const char* how) {
+  static int updates = 0;
+  for (uint32_t f = 0; f < kFeatures; ++f) {
+    const float velocity = 0.9f * work->state[f] + work->gradient[f];
+    work->state[f] = velocity;
+    work->update[f] -= work->learning_rate * work->fraction * velocity;
+  }
+  if (++updates != 20) return;
+  if (strcmp(how, "differ") == 0) work->update[3] += 1e-3f;
+  if (strcmp(how, "hang") == 0) {
+    printf("hangs\n");
+    fflush(stdout);
+    for (;;) pause();
+  }
+}
+
 static int End(const lockstep_work* work) {
   double error = 0;
   printf("end: %s\n", work->reason);
@@ -53,12 +74,15 @@ static int End(const lockstep_work* work) {
     const double difference = fabs((double)work->parameters[f] - (double)f);
     if (difference > error) error = difference;
   }
-  printf("digest: %s\nerror: %g\n", work->params_digest, error);
+  printf("digest: %s\nerror: %g\nparameters:", work->params_digest, error);
+  for (uint32_t f = 0; f < kFeatures; ++f) printf(" %.9g", (double)work->parameters[f]);
+  printf("\n");
   return 0;
 }
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 4) return 2;
+  if (argc < 2 || argc > 5) return 2;
+  const char* update = argc == 5 ? argv[4] : NULL;
   if (lockstep_abi_version() != LOCKSTEP_ABI_VERSION) return 2;
   lockstep_log("c_worker", "info");
 
@@ -69,7 +93,7 @@ int main(int argc, char** argv) {
   if (status != LOCKSTEP_INVALID || session != NULL) return 9;
   printf("refused: %s\n", lockstep_error());
   options.size = sizeof options;
-  if (argc == 4) options.settings = argv[3];
+  if (argc >= 4) options.settings = argv[3];
   status = lockstep_join(&options, &session);
   if (status != LOCKSTEP_OK) return Fail(status);
 
@@ -92,7 +116,9 @@ int main(int argc, char** argv) {
                             .tensor_count = 1,
                             .initial = initial,
                             .dataset_digest = "linear",
-                            .train_samples = kSamples};
+                            .train_samples = kSamples,
+                            .makes_updates = update != NULL,
+                            .state_tensors = 1};
   status = lockstep_begin(session, &job);
   if (status != LOCKSTEP_OK) return Fail(status);
 
@@ -116,6 +142,10 @@ int main(int argc, char** argv) {
         if (kept == NULL && lockstep_keep(session, work.parameters, &kept) != LOCKSTEP_OK) return 9;
         at = work.parameters;
         lockstep_done(session, work.sample_count, Train(&work));
+        break;
+      case LOCKSTEP_UPDATE:
+        Update(&work, update);
+        lockstep_update_done(session);
         break;
       case LOCKSTEP_EVALUATE:
         lockstep_evaluation_done(session, 0, 0);

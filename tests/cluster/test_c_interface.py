@@ -160,5 +160,106 @@ class CInterfaceTest(harness.ClusterTest):
         self.assertEqual([name for name in shown if not name.startswith("lockstep_")], [])
 
 
+class UpdateTest(harness.ClusterTest):
+    """optimizer.name = custom: the program makes the updates, here by the formula of the rule sgd."""
+
+    OPTIONS = {"job.global_batch": 64, "job.rounds": 60, "optimizer.lr": 0.1, "emulate.unit_time": "1ms", "liveness.timeout": "4s"}
+
+    def job(self, workers=3, name="custom", **more):
+        return harness.Job(workers, {**self.OPTIONS, "optimizer.name": name}, **more)
+
+    def start(self, job, name, update="momentum"):
+        return job._start(name, [WORKER, job.address, 0, "", *([update] if update else [])])
+
+    def start_all(self, job, *updates):
+        job.start_coordinator()
+        for index, update in enumerate(updates):
+            self.start(job, f"worker{index}", update)
+
+    def parameters(self, job, name="worker0"):
+        self.assertEqual(job.wait(name), 0, job.log(name))
+        return [float(x) for x in re.search(r"^parameters: (.*)$", job.log(name), re.MULTILINE).group(1).split()]
+
+    def assert_alike(self, job, names, summary):
+        """All end with the same parameters and none was seen to differ on the way."""
+        for name in names:
+            self.assertEqual(job.wait(name), 0, job.log(name))
+            self.assertIn(f"digest: {summary['params_digest']}", job.log(name))
+        self.assertNotIn("differ", job.log("coordinator"))
+        self.assertEqual(summary["digest_differs"], [])
+
+    def by_rule(self, **more):
+        with self.job(name="sgd", **more) as job:
+            self.start_all(job, None, None, None)
+            job.finish()
+            return self.parameters(job)
+
+    def assert_close(self, found, wanted):
+        for a, b in zip(found, wanted, strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-4)
+
+    def test_the_parameters_are_those_of_the_rule(self):
+        for clip in (0, 0.5):
+            with self.subTest(clip=clip), self.job(optimizer__clip=clip) as job:
+                self.start_all(job, *["momentum"] * 3)
+                summary = job.finish()
+                self.assert_alike(job, ["worker0", "worker1", "worker2"], summary)
+                self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+                self.assert_close(self.parameters(job), self.by_rule(optimizer__clip=clip))
+
+    def test_one_that_is_killed_is_replaced_and_given_the_state(self):
+        with self.job(job__rounds=400) as job:
+            self.start_all(job, *["momentum"] * 3)
+            job.wait_for_rounds(20)
+            job.processes["worker1"].kill()
+            job.wait("worker1")
+            self.start(job, "again")
+            summary = job.finish()
+            self.assert_alike(job, ["worker0", "worker2", "again"], summary)
+            self.assertIn("is level at round", job.log("coordinator"))
+            self.assertEqual(len(job.rounds()[-1]["contributors"]), 3)
+
+    def test_a_job_that_was_stopped_goes_on_with_the_state(self):
+        with self.job(job__join_timeout="60s", job__rounds=20) as job:
+            self.start_all(job, *["momentum"] * 3)
+            job.finish()
+            for name in list(job.processes):
+                job.wait(name)
+            job.start_coordinator("--resume", "--job.rounds=60")
+            for index in range(3):
+                self.start(job, f"later{index}")
+            summary = job.finish()
+            self.assert_alike(job, ["later0", "later1", "later2"], summary)
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+            self.assert_close(self.parameters(job, "later0"), self.by_rule())
+
+    def test_one_whose_update_differs_is_found(self):
+        with self.job() as job:
+            self.start_all(job, "momentum", "differ", "momentum")
+            job.finish()
+            self.assertRegex(job.log("coordinator"), r"worker \d: its parameters after round 19 differ from the majority's, it catches up\n")
+            self.assertEqual(self.parameters(job, "worker1"), self.parameters(job))
+
+    def test_one_that_hangs_in_its_update_is_waited_for_no_longer_than_the_bounds(self):
+        with self.job(job__min_workers=2) as job:
+            self.start_all(job, "momentum", "hang", "momentum")
+            harness.wait_for("the second to hang", lambda: "hangs" in job.log("worker1"))
+            job.finish()
+            self.assertRegex(job.log("coordinator"), r"worker \d[^\n]*it has not applied round 19, which others have, in time")
+            self.assertEqual(self.parameters(job, "worker2"), self.parameters(job))
+
+    def test_who_cannot_is_refused_in_one_line(self):
+        with self.job() as job:
+            job.start_coordinator()
+            self.start(job, "first", None)
+            self.assertEqual(job.wait("first"), 2, job.log("first"))
+            self.assertIn("c_worker: optimizer.name = custom: this program makes no updates of its own\n", job.log("first"))
+        for policy in ("local", "async"):
+            with self.subTest(policy), self.job(policy__name=policy) as job:
+                with self.assertRaisesRegex(AssertionError, "optimizer.name = custom and policy.name = " + policy):
+                    job.start_coordinator()
+                self.assertEqual(job.wait(), 2)
+
+
 if __name__ == "__main__":
     harness.main()

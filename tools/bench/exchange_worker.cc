@@ -142,7 +142,8 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;
-      case worker::Work::Kind::kNone:  // of NextWithin alone
+      case worker::Work::Kind::kNone:    // of NextWithin alone
+      case worker::Work::Kind::kUpdate:  // of optimizer.name = custom alone
         break;
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it stays as it is.

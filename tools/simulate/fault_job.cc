@@ -79,7 +79,8 @@ class Run {
   Run(const FaultJob& job, const std::function<void(const std::string&)>& history)
       : job_(job),
         history_(history),
-        truth_(worker::Layout(job.blocks, job.bucket_bytes), job.cluster.machine.clip),
+        truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies),
+               job.cluster.machine.clip),
         network_(job.seed),
         compute_(job.unit_time, job.slow, job.slow_factor),
         cluster_(job.cluster, truth_.layout(), &network_, &compute_,
@@ -310,6 +311,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   RandomStream more(draw.seed, 6);
   job.schedule = DrawSchedule(more);
   job.linear_scaling = more.NextBelow(4) != 0;
+  if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;
   FaultMix mix = draw.mix;
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);

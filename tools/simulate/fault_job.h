@@ -30,6 +30,8 @@ struct FaultJob {
   std::uint32_t epochs = 3;
   std::vector<worker::FloatRange> blocks;
   std::uint64_t bucket_bytes = 8192;
+  // kWhole: as where the program makes the updates.
+  worker::Layout::Copies copies = worker::Layout::Copies::kBuckets;
   Cluster::Options cluster;
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // workers
@@ -48,6 +50,7 @@ struct FaultDraw {
   FaultMix mix;
   FaultMix more;  // drawn beside it
   std::uint32_t more_epochs = 0;
+  bool whole_copies = false;  // FaultJob::copies
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);
 

@@ -140,6 +140,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.more.disk = (bits & 0x70) == 0;
     draw.more.resume = (bits & 0x380) == 0;
     draw.more.endless = (bits & 0x1c00) == 0;
+    draw.whole_copies = (bits & 0x6000) == 0;
   }
   draw.more.until = draw.mix.until;
   draw.more.mean_pause = 2 * draw.mix.mean_pause;

@@ -115,7 +115,7 @@ Memory::Memory(const Layout& l) : layout(l) {
   const float junk = std::nanf("");
   for (auto& buffer : contributions) buffer.assign(layout.parameter_count(), junk);
   for (auto& buffer : sums) buffer.assign(layout.sum_floats(), junk);
-  for (auto& buffer : state_out) buffer.assign(2 * layout.largest_bucket(), junk);
+  for (auto& buffer : state_out) buffer.assign(2 * layout.largest_copy(), junk);
   state.parameters.assign(layout.parameter_count(), junk);
   state.momentum.assign(layout.parameter_count(), junk);
 }

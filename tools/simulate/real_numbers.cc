@@ -131,12 +131,12 @@ void RealNumbers::Run(const action::Apply& a, OpDone* done) {
 }
 
 void RealNumbers::Run(const action::CopyState& a, OpDone*) {
-  const FloatRange& bucket = memory_->layout.bucket(a.bucket);
+  const FloatRange bucket = memory_->layout.copy(a.bucket);
   auto& out = memory_->At(a.to);
   const auto first = static_cast<std::ptrdiff_t>(bucket.first);
   std::copy_n(memory_->state.parameters.begin() + first, bucket.count, out.begin());
   std::copy_n(memory_->state.momentum.begin() + first, bucket.count,
-              out.begin() + static_cast<std::ptrdiff_t>(memory_->layout.largest_bucket()));
+              out.begin() + static_cast<std::ptrdiff_t>(memory_->layout.largest_copy()));
 }
 
 void RealNumbers::Run(const action::DigestState&, OpDone* done) {

@@ -355,7 +355,7 @@ void StepWorker::Do(const action::Apply& a) {
 }
 
 void StepWorker::Do(const action::CopyState& a) {
-  Queue(a, 2 * cluster_->layout.bucket(a.bucket).count);
+  Queue(a, 2 * cluster_->layout.copy(a.bucket).count);
 }
 void StepWorker::Do(const action::TakeSnapshot& a) {
   LOCKSTEP_CHECK(a.kind != action::SnapshotKind::kCompute || !in_run_,

@@ -141,6 +141,7 @@ lockstep::Status Begin(worker::Session& session, const lockstep_job& from) {
   };
   job.initial_digest = lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
   job.dataset_digest = Text(from.dataset_digest);
+  if (from.makes_updates != 0) job.update_state_tensors = from.state_tensors;
   job.train_samples = from.train_samples;
   job.test_samples = from.test_samples;
   return session.Begin(std::move(job));
@@ -157,6 +158,8 @@ std::int32_t Kind(worker::Work::Kind kind) {
       return LOCKSTEP_TRAIN;
     case worker::Work::Kind::kEvaluate:
       return LOCKSTEP_EVALUATE;
+    case worker::Work::Kind::kUpdate:
+      return LOCKSTEP_UPDATE;
     case worker::Work::Kind::kEnd:
       return LOCKSTEP_END;
     case worker::Work::Kind::kNone:
@@ -191,6 +194,12 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->final_parameters = work.final_parameters ? 1 : 0;
   to->params_digest = work.params_digest.c_str();
   to->not_final = work.not_final.c_str();
+  to->update = work.update.data();
+  to->state = work.state.data();
+  to->learning_rate = work.learning_rate;
+  to->fraction = work.fraction;
+  to->update_samples = work.update_samples;
+  to->steps = work.steps;
 }
 
 }  // namespace
@@ -274,6 +283,8 @@ void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum)
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct) {
   session->session->EvaluationDone(loss_sum, correct);
 }
+
+void lockstep_update_done(lockstep_session* session) { session->session->UpdateDone(); }
 
 lockstep_status lockstep_keep(lockstep_session* session, const float* at,
                               lockstep_memory** memory) {

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 1u
+#define LOCKSTEP_ABI_VERSION 2u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -96,6 +96,11 @@ typedef struct lockstep_job {
   const char* dataset_digest; /* workers whose digests differ cannot be in one job */
   uint64_t train_samples;
   uint64_t test_samples;
+  /* Where the job's optimizer.name is custom this program makes the updates (LOCKSTEP_UPDATE): not
+   * 0 says that it can, and state_tensors how many times the parameters' size of state it keeps for
+   * it, the same on every worker. Without that name neither matters. */
+  int32_t makes_updates;
+  uint32_t state_tensors;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.
@@ -113,10 +118,11 @@ typedef enum lockstep_kind {
   LOCKSTEP_TRAIN = 1,    /* add the gradient SUM over `samples` to `gradient`, then lockstep_done */
   LOCKSTEP_EVALUATE = 2, /* evaluate test samples [from, to), then lockstep_evaluation_done */
   LOCKSTEP_END = 3,
+  LOCKSTEP_UPDATE = 4, /* change `update` by `gradient`, then lockstep_update_done */
 } lockstep_kind;
 
-/* Pointers are valid until the lockstep_done or lockstep_evaluation_done for it; at the end until
- * lockstep_end; parameters and gradient as long as they are kept (lockstep_keep). */
+/* Pointers are valid until the lockstep_done, lockstep_evaluation_done or lockstep_update_done for
+ * it; at the end until lockstep_end; those to floats as long as they are kept (lockstep_keep). */
 typedef struct lockstep_work {
   size_t size; /* sizeof(lockstep_work) */
   int32_t kind;
@@ -145,6 +151,18 @@ typedef struct lockstep_work {
   int32_t final_parameters;
   const char* params_digest;
   const char* not_final;
+  /* UPDATE: `round` is committed. `gradient` is its mean over `update_samples`, clipped where
+   * optimizer.clip says so, and may be written over. `update`, the parameters, and `state`,
+   * state_tensors times as many values that were zero before the first update, are to be changed in
+   * place: to the same bits on every worker. Whatever is to be known at the next update goes there:
+   * checkpoints, and workers that join, have nothing else. The rate is that of the job's schedule;
+   * `fraction` of a step is what the update is; `steps` are all of them so far, rounded up. */
+  float* update;
+  float* state;
+  float learning_rate;
+  float fraction;
+  uint64_t update_samples;
+  uint64_t steps;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */
@@ -155,14 +173,15 @@ void lockstep_block_final(lockstep_session* session, uint32_t block);
 /* The run is done, or was left off because lockstep_cancelled is true. */
 void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);
+void lockstep_update_done(lockstep_session* session);
 
 /* Memory of a session that stays although what it was for is over. */
 typedef struct lockstep_memory lockstep_memory;
 
-/* `at`: parameters or gradient of the work in hand, or the parameters at the end. That memory can
- * be read and written until lockstep_release, also after lockstep_done, where the session goes on
- * writing there, and after lockstep_end: for languages in which references live on. Together with
- * it stays all other memory of the session. */
+/* `at`: parameters, gradient or state of the work in hand, or the parameters at the end. That
+ * memory can be read and written until lockstep_release, also after lockstep_done, where the
+ * session goes on writing there, and after lockstep_end: for languages in which references live on.
+ * Together with it stays all other memory of the session. */
 lockstep_status lockstep_keep(lockstep_session* session, const float* at, lockstep_memory** memory);
 /* From any thread. NULL is allowed. */
 void lockstep_release(lockstep_memory* memory);

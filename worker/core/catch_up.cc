@@ -9,6 +9,9 @@ namespace lockstep::worker {
 
 namespace {
 
+// Of a copy that takes long, as that of the whole state may: told so often that it gets on.
+constexpr std::uint64_t kToldFloats = std::uint64_t{16} << 20;
+
 bool OfState(const Want& want) {
   return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kState);
 }
@@ -25,7 +28,7 @@ void CatchUpJob::Begin(const msg::CatchUp& order) {
   donor_ = order.donor;
   open_round_ = order.open_round;
   next_ = order.open_round;
-  versions_.assign(context_.layout.bucket_count(), std::nullopt);
+  versions_.assign(context_.layout.copy_count(), std::nullopt);
 }
 
 void CatchUpJob::End() {
@@ -117,7 +120,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
   if (ready.buffer >= kStateOutBuffers || ready.tag == 0 || ready.version >= kMaxRounds) {
     return Error{ErrorCode::kInvalid, "it answered with state that was not asked for"};
   }
-  const FloatRange& bucket = context_.layout.bucket(ready.bucket);
+  const FloatRange bucket = context_.layout.copy(ready.bucket);
   copy_->version = ready.version;
   copy_->attempt = ready.attempt;
   copy_->tag = ready.tag;
@@ -130,7 +133,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
   name.part = ready.buffer;
   for (std::uint32_t t = 0; t < tensors; ++t) {
     fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, bucket},
-                 t * context_.layout.largest_bucket());
+                 t * context_.layout.largest_copy());
   }
   return {};
 }
@@ -144,14 +147,27 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
   }
   LOCKSTEP_CHECK(copy_->missing >= done.want.to.range.count, "more of a bucket came than it has");
   copy_->missing -= done.want.to.range.count;
-  if (copy_->missing > 0) return;
+  copy_->untold += done.want.to.range.count;
+  if (copy_->missing > 0) {
+    if (copy_->untold >= kToldFloats) TellCopied();
+    return;
+  }
   versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
   context_.Say(donor_, StateTaken{*copy_->tag});
   copy_.reset();
-  // In all, not since the last time: what was lost and copied again is no progress.
+  TellCopied();
+}
+
+// In all, not since the last time: what was lost and copied again is no progress.
+void CatchUpJob::TellCopied() {
   std::uint64_t values = 0;
   for (std::uint32_t b = 0; b < versions_.size(); ++b) {
-    if (versions_[b]) values += context_.layout.bucket(b).count;
+    if (versions_[b]) values += context_.layout.copy(b).count;
+  }
+  if (copy_ && !versions_[copy_->bucket]) {
+    const std::uint64_t floats = context_.layout.copy(copy_->bucket).count;
+    values += floats - copy_->missing / (1 + context_.config.state_tensors);
+    copy_->untold = 0;
   }
   context_.Tell(msg::Copied{order_, values});
 }
@@ -182,7 +198,7 @@ void CatchUpJob::Update(bool quiet) {
   });
   if (lacking == versions_.end()) return;
   LOCKSTEP_CHECK(donor_ != context_.config.self, "this worker copies from itself");
-  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0};
+  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0, 0};
   context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
 }
 

@@ -91,8 +91,10 @@ class CatchUpJob {
     Attempt attempt;                   // at round version - 1, as the donor has it
     std::optional<std::uint32_t> tag;  // of the donor's copy
     std::uint64_t missing = 0;         // floats, of all state tensors
+    std::uint64_t untold = 0;          // that came since the coordinator heard of it
   };
   void Abandon();
+  void TellCopied();
 
   Context& context_;
   Buffers& buffers_;

@@ -479,8 +479,9 @@ void Core::WorkInWhileCatchingUp() {
       catch_up_.Advance(Attempt());
     } else if (sums_.MayApply(round)) {
       if (own_.UsesParameters()) return;
-      action::Apply apply = rounds_.SumsOf(round)->Apply(
-          [&](std::uint32_t bucket) { return catch_up_.At(bucket, round); });
+      action::Apply apply = rounds_.SumsOf(round)->Apply([&](std::uint32_t bucket) {
+        return catch_up_.At(context_.layout.copy_of(bucket), round);
+      });
       catch_up_.BeginApply(round);
       parameters_.BeginUpdate(apply.op, round, apply.attempt);
       context_.Emit(std::move(apply));
@@ -537,7 +538,7 @@ std::string Core::Lack() const {
                          parameters_.behind_why());
     case Parameters::Standing::kCatching:
       return fmt::format("it was catching up: {} of {} buckets were copied",
-                         catch_up_.buckets_copied(), context_.layout.bucket_count());
+                         catch_up_.buckets_copied(), context_.layout.copy_count());
     case Parameters::Standing::kLevel:
       break;
   }

@@ -6,8 +6,8 @@ namespace lockstep::worker {
 
 // A joiner that asks again has given up what it asked for before.
 Status Donor::OnStateWant(const MemberId& joiner, const StateWant& want) {
-  if (want.bucket >= context_.layout.bucket_count()) {
-    return Error{ErrorCode::kInvalid, fmt::format("it asked for bucket {}", want.bucket)};
+  if (want.bucket >= context_.layout.copy_count()) {
+    return Error{ErrorCode::kInvalid, fmt::format("it asked for copy {}", want.bucket)};
   }
   Erase(joiner);
   requests_[joiner].want = want;
@@ -71,8 +71,7 @@ std::optional<BufferRange> Donor::FindPiece(const MemberId& joiner, const PieceN
   }
   LOCKSTEP_CHECK(at->second.out, "I4: {}'s copy is ready and lies nowhere", Name(joiner));
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
-  const std::uint64_t floats =
-      (1 + context_.config.state_tensors) * context_.layout.largest_bucket();
+  const std::uint64_t floats = (1 + context_.config.state_tensors) * context_.layout.largest_copy();
   if (range.end() > floats) return std::nullopt;
   return BufferRange{*at->second.out, range};
 }

@@ -40,8 +40,8 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
 // In the order in which the backward pass finishes the blocks, so that "the first n buckets are
 // final" is one number.
 Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
-               std::uint64_t number_bytes)
-    : number_bytes_(number_bytes) {
+               std::uint64_t number_bytes, Copies copies)
+    : number_bytes_(number_bytes), whole_(copies == Copies::kWhole) {
   LOCKSTEP_CHECK(number_bytes == 4 || number_bytes == 2, "numbers of {} bytes", number_bytes);
   CheckCover(blocks);
   const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));

@@ -1,6 +1,6 @@
 // How the flat parameter vector is cut: buckets in the order the backward pass finishes them, each
-// bucket split among the owners, slices cut into pieces. Pure functions of their inputs: every
-// member comes to the same cut by itself.
+// bucket split among the owners, slices cut into pieces; and into copies, in which the state goes
+// to who catches up. Pure functions of their inputs: every member comes to the same cut by itself.
 #pragma once
 
 #include <cstdint>
@@ -41,18 +41,29 @@ struct Slice {
 // works all the time).
 class Layout {
  public:
+  // What of the state is copied together, and stands at one round: a bucket, where an update can be
+  // applied to some buckets and not to others; all of it, where the program makes the update
+  // itself, which is of the whole.
+  enum class Copies : std::uint8_t { kBuckets, kWhole };
+
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
   // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes` of
   // FP32; a longer block is cut. `number_bytes`: of a number in a contribution or a sum, 4 or 2.
   Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
-         std::uint64_t number_bytes = sizeof(float));
+         std::uint64_t number_bytes = sizeof(float), Copies copies = Copies::kBuckets);
 
   std::uint64_t number_bytes() const { return number_bytes_; }
 
   std::uint64_t parameter_count() const { return parameter_count_; }
   std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(buckets_.size()); }
   const FloatRange& bucket(std::uint32_t b) const { return buckets_[b]; }
-  std::uint64_t largest_bucket() const { return largest_bucket_; }
+  bool whole() const { return whole_; }
+  std::uint32_t copy_count() const { return whole_ ? 1 : bucket_count(); }
+  FloatRange copy(std::uint32_t c) const {
+    return whole_ ? FloatRange{0, parameter_count_} : buckets_[c];
+  }
+  std::uint32_t copy_of(std::uint32_t bucket) const { return whole_ ? 0 : bucket; }
+  std::uint64_t largest_copy() const { return whole_ ? parameter_count_ : largest_bucket_; }
 
   // A sum buffer holds the sum of the gradients at the parameters' offsets and, behind them, one
   // double for each grain: the sum of squares of the grain's sums. Offsets there are in the sums'
@@ -72,6 +83,7 @@ class Layout {
   std::vector<FloatRange> buckets_;
   std::vector<std::uint64_t> grain_start_;  // by bucket, and the total at the end
   std::uint64_t number_bytes_;
+  bool whole_;
   std::uint64_t parameter_count_ = 0;
   std::uint64_t largest_bucket_ = 0;
   std::uint64_t norm_offset_ = 0;

@@ -419,6 +419,7 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   apply.scale = commit_.scale;
   apply.learning_rate = commit_.learning_rate;
   apply.fraction = commit_.fraction;
+  apply.samples = commit_.samples;
   apply.clip = context_.config.clip;
   apply.steps = commit_.steps;
   apply.digest_bucket =

@@ -43,9 +43,10 @@ enum class BufferKind : std::uint8_t {
   kStaging,       // pieces of one contributor: index < 4, usually the part;
                   // parameter_count floats, of which only the slices that this worker owns are
                   // ever touched
-  kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each
-  kStateOut,  // index < kStateOutBuffers; a bucket of each state tensor, one behind the other:
-              // (1 + state_tensors) * Layout::largest_bucket() floats
+  kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each,
+           // those from 1 on one behind the other where the program makes the update itself
+  kStateOut,  // index < kStateOutBuffers; Layout::copy of each state tensor, one behind the other:
+              // (1 + state_tensors) * Layout::largest_copy() floats
 };
 
 struct BufferId {
@@ -295,7 +296,9 @@ struct CopySums {
   BufferId to;
 };
 // Updates the parameters and the optimizer's state in `slices`, then takes the digest of the
-// parameters in bucket `digest_bucket`.
+// parameters in bucket `digest_bucket`. Where the program makes the update itself
+// (Layout::Copies::kWhole) the reduction thread only gathers the gradient, and the compute thread
+// does the rest in its own time: operations that do not touch the state go on meanwhile.
 struct Apply {
   std::uint64_t op = 0;
   RoundId round;
@@ -306,11 +309,12 @@ struct Apply {
   float scale = 0;
   float learning_rate = 0;
   float fraction = 1;
+  std::uint64_t samples = 0;
   double clip = 0;  // 0: none
   std::uint64_t steps = 0;
   std::uint32_t digest_bucket = 0;
 };
-// Copies bucket `bucket` of the parameters and each state tensor to `to`, for a joiner.
+// Copies Layout::copy(bucket) of the parameters and each state tensor to `to`, for a joiner.
 struct CopyState {
   std::uint64_t op = 0;
   std::uint32_t bucket = 0;

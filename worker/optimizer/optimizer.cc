@@ -1,5 +1,7 @@
 #include "worker/optimizer/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -132,6 +134,22 @@ class AdamW final : public Optimizer {
   const std::vector<std::string> names_ = {"moment", "square"};
 };
 
+class Custom final : public Optimizer {
+ public:
+  explicit Custom(std::uint32_t state_tensors) {
+    for (std::uint32_t t = 1; t <= state_tensors; ++t) names_.push_back(fmt::format("state{}", t));
+  }
+  const std::vector<std::string>& state_names() const override { return names_; }
+  void ApplyBy(const rules::Loops& /*loops*/, const UpdateScalars& /*scalars*/,
+               std::size_t /*first*/, std::size_t /*count*/, float* /*parameters*/,
+               std::span<float* const> /*state*/, const float* /*gradient_sum*/) const override {
+    LOCKSTEP_CHECK(false, "the session makes an update that is the program's to make");
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
 bool Share(double x) { return x >= 0 && x < 1; }
@@ -142,6 +160,10 @@ void Optimizer::Apply(const UpdateScalars& scalars, std::size_t first, std::size
                       float* parameters, std::span<float* const> state,
                       const float* gradient_sum) const {
   ApplyBy(rules::HostLoops(), scalars, first, count, parameters, state, gradient_sum);
+}
+
+std::unique_ptr<Optimizer> MakeCustomOptimizer(std::uint32_t state_tensors) {
+  return std::make_unique<Custom>(state_tensors);
 }
 
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config) {
@@ -163,6 +185,9 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config)
   }
   if (config.name == "rmsprop") {
     return std::unique_ptr<Optimizer>(std::make_unique<RmsProp>(config));
+  }
+  if (config.custom()) {
+    return Invalid("optimizer.name = custom: this program makes no updates of its own");
   }
   if (config.name == "adamw") return std::unique_ptr<Optimizer>(std::make_unique<AdamW>(config));
   return Invalid(NotOneOf("optimizer.name", config.name, known));

@@ -65,4 +65,8 @@ class Optimizer {
 // Without momentum, sgd and rmsprop keep no v. Errors name the key.
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config);
 
+// For updates that the workers' program makes (`custom`): it has the state's names, "state1" and so
+// on, and is never applied.
+std::unique_ptr<Optimizer> MakeCustomOptimizer(std::uint32_t state_tensors);
+
 }  // namespace lockstep::worker

@@ -35,6 +35,12 @@ void ComputeQueue::Evaluate(const action::EvaluateChunk& chunk) {
   wake_.notify_one();
 }
 
+void ComputeQueue::Update(const ProgramUpdate& update) {
+  std::lock_guard lock(mutex_);
+  update_ = update;
+  wake_.notify_one();
+}
+
 void ComputeQueue::End(Ending ending) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
@@ -53,6 +59,11 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
     Pick pick;
     if (ended_) {
       pick.ending = ending_;
+      return pick;
+    }
+    if (update_) {
+      pick.kind = Pick::Kind::kUpdate;
+      pick.update = *std::exchange(update_, std::nullopt);
       return pick;
     }
     if (look_) {
@@ -78,7 +89,9 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
       pick.chunk = *std::exchange(chunk_, std::nullopt);
       return pick;
     }
-    const auto something = [this] { return ended_ || look_ || chunk_.has_value(); };
+    const auto something = [this] {
+      return ended_ || update_.has_value() || look_ || chunk_.has_value();
+    };
     if (until == kNever) {
       wake_.wait(lock, something);
     } else if (!wake_.wait_until(lock,

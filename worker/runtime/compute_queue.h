@@ -26,15 +26,27 @@ struct Ending {
   std::string not_final = {};
 };
 
+// An update that the program is to make, with the gradient in WorkerBuffers::update_gradient().
+struct ProgramUpdate {
+  std::uint64_t op = 0;  // of action::Apply
+  RoundId round;
+  float learning_rate = 0;
+  float fraction = 1;
+  std::uint64_t samples = 0;
+  std::uint64_t steps = 0;
+  std::uint32_t digest_bucket = 0;
+};
+
 class ComputeQueue {
  public:
   struct Pick {
-    enum class Kind : std::uint8_t { kRun, kSeal, kEvaluate, kEnd, kNone };
+    enum class Kind : std::uint8_t { kUpdate, kRun, kSeal, kEvaluate, kEnd, kNone };
     Kind kind = Kind::kEnd;
     action::StartWork work;       // kRun, kSeal
     UnitQueue::Take take;         // kRun, kSeal
     std::vector<Unit> units;      // kRun
     action::EvaluateChunk chunk;  // kEvaluate
+    ProgramUpdate update;         // kUpdate
     Ending ending;                // kEnd
   };
 
@@ -44,6 +56,8 @@ class ComputeQueue {
   void WakeCompute();
   void VoidWork();
   void Evaluate(const action::EvaluateChunk& chunk);
+  // Comes before all else. Any thread.
+  void Update(const ProgramUpdate& update);
   // The first one counts; any thread.
   void End(Ending ending);
 
@@ -70,6 +84,7 @@ class ComputeQueue {
   std::atomic<bool> cancelled_{false};
   bool look_ = false;  // there may be something in the queue
   std::optional<action::EvaluateChunk> chunk_;
+  std::optional<ProgramUpdate> update_;
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
   Ending ending_;

@@ -120,6 +120,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     });
   }
 
+  void EndUpdate(const ProgramUpdate& update) override {
+    order_.Report(operations_.EndUpdate(update.op, update.digest_bucket));
+  }
+
   // On the core's thread.
   void Handle(const Event& event) override {
     if (const auto* of = std::get_if<event::FromCoordinator>(&event)) {
@@ -263,8 +267,24 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   template <class Operation>
   void PostOperation(Operation& operation) {
     const bool small = memory_.on_host() && operations_.Bytes(operation) <= kSmallBytes;
-    order_.Do(small,
-              [this, operation = std::move(operation)] { return operations_.Run(operation); });
+    order_.Do(small, [this, operation = std::move(operation)] { return Run(operation); });
+  }
+  template <class Operation>
+  std::optional<event::OpDone> Run(const Operation& operation) {
+    return operations_.Run(operation);
+  }
+  std::optional<event::OpDone> Run(const action::Apply& apply) {
+    if (!layout_.whole()) return operations_.Run(apply);
+    auto torn = operations_.Gather(apply);
+    if (torn) return torn;
+    compute_.Update({.op = apply.op,
+                     .round = apply.round,
+                     .learning_rate = apply.learning_rate,
+                     .fraction = apply.fraction,
+                     .samples = apply.samples,
+                     .steps = apply.steps,
+                     .digest_bucket = apply.digest_bucket});
+    return std::nullopt;
   }
   void Do(action::Reduce& a) { PostOperation(a); }
   void Do(action::CopySums& a) { PostOperation(a); }

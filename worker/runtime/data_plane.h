@@ -66,6 +66,8 @@ class DataPlane {
   // A run that has ended its part: the core hears of both in one turn, so that what it says of them
   // goes out together.
   virtual void PostEndOfPart(event::RunDone run, event::PartSealed part) = 0;
+  // The compute thread, when it has made the update that the compute queue gave it.
+  virtual void EndUpdate(const ProgramUpdate& update) = 0;
 };
 
 }  // namespace lockstep::worker

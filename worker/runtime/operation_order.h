@@ -1,10 +1,12 @@
 // Operations one at a time, in the order in which they are asked for: on another thread, or, where
 // one is small and none is under way, at once on the thread that asks, since handing it over and
-// hearing back takes two wake-ups.
+// hearing back takes two wake-ups. One that goes on elsewhere does not keep the next from
+// beginning.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "worker/core/step_io.h"
@@ -22,19 +24,25 @@ class OperationOrder {
   OperationOrder(Threads threads, std::function<void(const event::OpDone&)> heard)
       : threads_(std::move(threads)), heard_(std::move(heard)) {}
 
-  void Do(bool small, std::function<event::OpDone()> operation) {
+  // `operation`: what came of it; nothing where it goes on elsewhere, and Report ends it.
+  void Do(bool small, std::function<std::optional<event::OpDone>()> operation) {
     const bool at_once = small && under_way_ == 0;
     ++under_way_;
-    if (at_once) return Report(operation());
-    threads_.other([this, operation = std::move(operation)] { Report(operation()); });
+    if (at_once) return ReportAny(operation());
+    threads_.other([this, operation = std::move(operation)] { ReportAny(operation()); });
   }
 
- private:
+  // Any thread.
   void Report(event::OpDone done) {
     threads_.own([this, done = std::move(done)] {
       --under_way_;
       heard_(done);
     });
+  }
+
+ private:
+  void ReportAny(std::optional<event::OpDone> done) {
+    if (done) Report(*std::move(done));
   }
 
   const Threads threads_;

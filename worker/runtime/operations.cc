@@ -73,8 +73,7 @@ std::uint64_t Operations::Bytes(const action::Apply& apply) const {
          (layout_.number_bytes() + (2 + 2 * std::uint64_t{state_tensors_}) * sizeof(float));
 }
 std::uint64_t Operations::Bytes(const action::CopyState& copy) const {
-  return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.bucket(copy.bucket).count *
-         sizeof(float);
+  return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.copy(copy.bucket).count * sizeof(float);
 }
 std::uint64_t Operations::Bytes(const action::TakeSnapshot&) const {
   return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
@@ -139,8 +138,7 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     }
   }
   memory_.Finish();
-  done.torn =
-      !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
+  done.torn = !StillValid(sources);
   return done;
 }
 
@@ -207,24 +205,78 @@ void Operations::UpdateNarrow(const UpdateScalars& scalars, const FloatRange& ra
   }
 }
 
+std::optional<std::vector<Operations::Open>> Operations::OpenSlices(const action::Apply& apply) {
+  std::vector<Open> sources;
+  for (const action::SourceRange& slice : apply.slices) {
+    auto open = OpenSource(slice.source);
+    if (!open) return std::nullopt;
+    sources.push_back(std::move(*open));
+  }
+  return sources;
+}
+
+bool Operations::StillValid(const std::vector<Open>& sources) {
+  return std::ranges::all_of(sources, [](const Open& s) { return s.StillValid(); });
+}
+
+std::uint64_t Operations::DigestOfBucket(std::uint32_t bucket) {
+  const FloatRange& range = layout_.bucket(bucket);
+  std::vector<float> scratch;
+  return DigestOf(
+             {Readable(buffers_.parameters() + range.first, range.count, scratch), range.count})
+      .low;
+}
+
+// What was torn is found before the program sees the gradient: an update cannot be taken back.
+std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
+  event::OpDone torn;
+  torn.op = apply.op;
+  torn.torn = true;
+  const auto clip = ClipFactor(apply);
+  const auto sources = clip ? OpenSlices(apply) : std::nullopt;
+  if (!sources) return torn;
+  float* gradient = buffers_.update_gradient();
+  std::vector<float> wide;
+  for (std::size_t i = 0; i < apply.slices.size(); ++i) {
+    const FloatRange& range = apply.slices[i].range;
+    const Open& sums = (*sources)[i];
+    const float factor = apply.scale * *clip;
+    if (buffers_.type() == NumberType::kFp32) {
+      const Input sum{sums.Floats(range.first), factor};
+      memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count);
+      continue;
+    }
+    wide.resize(std::min(range.count, kHotBytes / sizeof(float)));
+    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+      Widen(buffers_.type(), sums.Narrow(piece.first), wide.data(), piece.count);
+      const Input sum{wide.data(), factor};
+      memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count);
+    }
+  }
+  memory_.Finish();
+  if (!StillValid(*sources)) return torn;
+  NoteStateWritten();
+  return std::nullopt;
+}
+
+event::OpDone Operations::EndUpdate(std::uint64_t op, std::uint32_t digest_bucket) {
+  event::OpDone done;
+  done.op = op;
+  done.digest = DigestOfBucket(digest_bucket);
+  return done;
+}
+
 event::OpDone Operations::Run(const action::Apply& apply) {
   event::OpDone done;
   done.op = apply.op;
   const auto clip = ClipFactor(apply);
-  if (!clip) {
+  // All sources are there before the first parameter changes.
+  const auto opened = clip ? OpenSlices(apply) : std::nullopt;
+  if (!opened) {
     done.torn = true;
     return done;
   }
-  // All sources are there before the first parameter changes.
-  std::vector<Open> sources;
-  for (const action::SourceRange& slice : apply.slices) {
-    auto open = OpenSource(slice.source);
-    if (!open) {
-      done.torn = true;
-      return done;
-    }
-    sources.push_back(std::move(*open));
-  }
+  const std::vector<Open>& sources = *opened;
   std::vector<float*> state;
   for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
     state.push_back(buffers_.At({BufferKind::kState, t, {}}));
@@ -262,23 +314,17 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     digested = range.end();
   }
   memory_.Finish();
-  done.torn =
-      !std::all_of(sources.begin(), sources.end(), [](const Open& s) { return s.StillValid(); });
-  if (digested == bucket.end()) {
-    done.digest = digest.Digest().low;
-    return done;
-  }
-  std::vector<float> scratch;
+  done.torn = !StillValid(sources);
   done.digest =
-      DigestOf({Readable(parameters + bucket.first, bucket.count, scratch), bucket.count}).low;
+      digested == bucket.end() ? digest.Digest().low : DigestOfBucket(apply.digest_bucket);
   return done;
 }
 
 event::OpDone Operations::Run(const action::CopyState& copy) {
-  const FloatRange& bucket = layout_.bucket(copy.bucket);
+  const FloatRange bucket = layout_.copy(copy.bucket);
   float* to = buffers_.At(copy.to);
   for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    memory_.Copy(to + t * layout_.largest_bucket(),
+    memory_.Copy(to + t * layout_.largest_copy(),
                  buffers_.At({BufferKind::kState, t, {}}) + bucket.first, bucket.count);
   }
   memory_.Finish();

@@ -61,6 +61,11 @@ class Operations {
   event::OpDone Run(const action::Reduce& reduce);
   event::OpDone Run(const action::CopySums& copy);
   event::OpDone Run(const action::Apply& apply);
+  // Of an update that the program makes: writes its gradient, the mean, clipped, to
+  // WorkerBuffers::update_gradient(). OpDone where it cannot be had: no update is made then.
+  std::optional<event::OpDone> Gather(const action::Apply& apply);
+  // The program has made it. On its thread; nothing else touches the state meanwhile.
+  event::OpDone EndUpdate(std::uint64_t op, std::uint32_t digest_bucket);
   event::OpDone Run(const action::CopyState& copy);
   event::OpDone Run(const action::TakeSnapshot& take);
   event::OpDone Run(const action::DigestState& digest);
@@ -93,6 +98,10 @@ class Operations {
                     const std::vector<float*>& state, const Open& sums);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
+  // Of each slice; nullopt when one is not there (any more).
+  std::optional<std::vector<Open>> OpenSlices(const action::Apply& apply);
+  static bool StillValid(const std::vector<Open>& sources);
+  std::uint64_t DigestOfBucket(std::uint32_t bucket);
 
   const Layout& layout_;
   WorkerBuffers& buffers_;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/emulated_unit.h"
@@ -44,7 +45,8 @@ std::string HostName() {
 // blocks become final one after the other, and a bucket with its last one.
 class FinalBuckets {
  public:
-  FinalBuckets(const JobDescription& description, const ExchangeSection& exchange)
+  FinalBuckets(const JobDescription& description, const ExchangeSection& exchange,
+               Layout::Copies copies)
       : blocks_(description.blocks), finish_order_(description.finish_order) {
     std::vector<FloatRange> in_model_order;
     std::uint64_t offset = 0;
@@ -56,7 +58,7 @@ class FinalBuckets {
                    "blocks of {} parameters in a model of {}", offset, description.parameter_count);
     std::vector<FloatRange> finished;
     for (const std::uint32_t block : finish_order_) finished.push_back(in_model_order.at(block));
-    layout_.emplace(finished, exchange.bucket_bytes, exchange.number_bytes());
+    layout_.emplace(finished, exchange.bucket_bytes, exchange.number_bytes(), copies);
     std::uint64_t end = 0;
     for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
       end += layout_->bucket(b).count;
@@ -208,6 +210,12 @@ class SessionImpl final : public Session {
 
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
+    const bool custom = config_.optimizer.custom();
+    if (custom && description_.update_state_tensors && description_.memory) {
+      return Error{ErrorCode::kInvalid,
+                   "optimizer.name = custom: the program makes its updates in the host's memory, "
+                   "set exchange.memory = host"};
+    }
     if (config_.policy.local()) {
       if (description_.collect || description_.memory) {
         return Error{ErrorCode::kInvalid,
@@ -217,9 +225,13 @@ class SessionImpl final : public Session {
       if (!steps) return steps.error();
       local_steps_ = std::make_shared<LocalSteps>(std::move(*steps));
     }
-    auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
-    if (!optimizer) return optimizer.error();
-    optimizer_ = std::move(*optimizer);
+    if (custom && description_.update_state_tensors) {
+      optimizer_ = MakeCustomOptimizer(*description_.update_state_tensors);
+    } else {
+      auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
+      if (!optimizer) return optimizer.error();
+      optimizer_ = std::move(*optimizer);
+    }
     const NumberType type = NumberTypeOf(config_.exchange.dtype);
     if (type != NumberType::kFp32 && description_.memory) {
       return Error{ErrorCode::kInvalid,
@@ -227,7 +239,8 @@ class SessionImpl final : public Session {
                                "GPU set exchange.memory = host too",
                                config_.exchange.dtype)};
     }
-    buckets_.emplace(description_, config_.exchange);
+    buckets_.emplace(description_, config_.exchange,
+                     custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets);
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
@@ -286,6 +299,8 @@ class SessionImpl final : public Session {
     for (;;) {
       auto pick = compute_.Next(limit);
       switch (pick.kind) {
+        case ComputeQueue::Pick::Kind::kUpdate:
+          return UpdateWork(pick.update);
         case ComputeQueue::Pick::Kind::kRun:
           return TrainWork(pick);
         case ComputeQueue::Pick::Kind::kSeal:
@@ -364,6 +379,11 @@ class SessionImpl final : public Session {
                                        .range = chunk_.range,
                                        .loss_sum = loss_sum,
                                        .correct = correct});
+  }
+
+  void UpdateDone() override {
+    LOCKSTEP_CHECK(update_, "UpdateDone without an update");
+    plane_->EndUpdate(*std::exchange(update_, std::nullopt));
   }
 
   std::shared_ptr<const void> Keep(const float* at) override {
@@ -543,6 +563,25 @@ class SessionImpl final : public Session {
     return work;
   }
 
+  Work UpdateWork(const ProgramUpdate& update) {
+    update_ = update;
+    const std::uint64_t count = description_.parameter_count;
+    Work work;
+    work.kind = Work::Kind::kUpdate;
+    work.round = update.round;
+    work.update = {buffers_->parameters(), count};
+    work.parameters = work.update;
+    work.gradient = {buffers_->update_gradient(), count};
+    if (StateTensors() > 0) {
+      work.state = {buffers_->At({BufferKind::kState, 1, {}}), StateTensors() * count};
+    }
+    work.learning_rate = update.learning_rate;
+    work.fraction = update.fraction;
+    work.update_samples = update.samples;
+    work.steps = update.steps;
+    return work;
+  }
+
   // Where contributions are of 16 bits: what is final of the gradient goes into this one, before
   // anybody is told that it is there.
   void NarrowUpTo(std::uint32_t buckets) {
@@ -606,8 +645,9 @@ class SessionImpl final : public Session {
     bool fits = true;
   };
   Narrowed narrowed_;
-  action::EvaluateChunk chunk_;  // that is being evaluated, or was last
-  bool ended_ = false;           // the loop knows: nothing is left to tell the coordinator
+  action::EvaluateChunk chunk_;          // that is being evaluated, or was last
+  std::optional<ProgramUpdate> update_;  // that is being made
+  bool ended_ = false;                   // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
 };
 

@@ -11,6 +11,9 @@
 //       session->Done(result);
 //     } else if (work.kind == Work::Kind::kEvaluate) {
 //       ... session->EvaluationDone(...);
+//     } else if (work.kind == Work::Kind::kUpdate) {  // only where optimizer.name = custom
+//       ... change work.update by work.gradient, the mean, keeping what is needed in work.state ...
+//       session->UpdateDone();
 //     } else {
 //       break;                                // kEnd
 //     }
@@ -90,6 +93,11 @@ struct JobDescription {
   // there, for the device alone to read and write; the gradient is not zeroed beforehand, and is
   // complete on the device when Done or BlockFinal is called.
   std::shared_ptr<ExchangeMemory> memory;
+  // With optimizer.name = custom the program makes the updates itself (Work::Kind::kUpdate), and
+  // keeps so many times the parameters' size of state, zero before the first update, the same on
+  // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
+  // matter.
+  std::optional<std::uint32_t> update_state_tensors;
   // The samples. Workers whose digests differ cannot be in one job.
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
@@ -97,7 +105,11 @@ struct JobDescription {
 };
 
 struct Work {
-  enum class Kind : std::uint8_t { kTrain, kEvaluate, kEnd, kNone };
+  // kUpdate: a round is committed, and its update is the program's to make. All workers must come
+  // to the same bits; a worker whose parameters differ from the majority's is put behind. All of
+  // the update that is to outlive it, as step counts and moments, goes into `update` and `state`,
+  // which checkpoints and copies for workers that join have; what is kept elsewhere is not theirs.
+  enum class Kind : std::uint8_t { kTrain, kEvaluate, kUpdate, kEnd, kNone };
   Kind kind = Kind::kEnd;
 
   RoundId round;
@@ -121,7 +133,20 @@ struct Work {
   // The parameters are those of every other Work of this kind with the same version.
   std::uint32_t parameters_version = 0;
   // kTrain: where the gradient sum of the round is kept; add to it. Valid until Done.
+  // kUpdate: the gradient of the round, the mean over all samples that it has counted, clipped
+  // where optimizer.clip says so. It may be written over.
   std::span<float> gradient;
+  // kUpdate: the parameters, to be changed in place, and the state
+  // (JobDescription::update_state_tensors), which nobody else reads or writes until UpdateDone.
+  std::span<float> update;
+  std::span<float> state;
+  // kUpdate: by the schedule; of a step that the update is (samples / job.global_batch with
+  // optimizer.linear_scaling, else 1); how many samples it is of; the sum of all fractions so far,
+  // this one included, rounded up.
+  float learning_rate = 0;
+  float fraction = 1;
+  std::uint64_t update_samples = 0;
+  std::uint64_t steps = 0;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
 
@@ -191,6 +216,8 @@ class Session {
   // job emulates unit times or this worker is slowed down.
   virtual void Done(const UnitResult& result) = 0;
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
+  // The update is made: peers may be given the state from here on.
+  virtual void UpdateDone() = 0;
 
   // The memory of Work::parameters or Work::gradient, at `at`, stays as long as what is returned,
   // also beyond Done and the session's end: for who hands out references that he does not count.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -43,7 +44,9 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
       type_(type),
       parameter_count_(layout.parameter_count()),
       sum_floats_(layout.sum_floats()),
-      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_bucket()) {
+      state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_copy()),
+      whole_(layout.whole()),
+      state_tensors_(state_tensors) {
   LOCKSTEP_CHECK(worker::NumberBytes(type) == layout.number_bytes(), "numbers of {} bytes, not {}",
                  layout.number_bytes(), worker::NumberBytes(type));
   LOCKSTEP_CHECK(type == NumberType::kFp32 || memory_->on_host(), "16 bits on a device");
@@ -61,7 +64,9 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     shared.push_back({BufferKind::kContribution, i, {}});
   for (std::uint32_t i = 0; i < kSumBuffers; ++i) shared.push_back({BufferKind::kSum, i, {}});
   std::vector<BufferId> own;
-  for (std::uint32_t i = 0; i <= state_tensors; ++i) own.push_back({BufferKind::kState, i, {}});
+  // The state of a program's own update is one run of memory, in the pages of its first tensor.
+  const std::uint32_t state_runs = layout.whole() ? std::min(state_tensors, 1u) : state_tensors;
+  for (std::uint32_t i = 0; i <= state_runs; ++i) own.push_back({BufferKind::kState, i, {}});
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
   if (buffers->memory().on_host()) {
@@ -69,7 +74,12 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     // all need be. Those of this round and of the one before it are.
     std::uint64_t bytes = narrow ? layout.parameter_count() * sizeof(float) : 0;
     for (const BufferId& id : shared) bytes += id.index < 2 ? buffers->Bytes(id) : 0;
-    for (const BufferId& id : own) bytes += buffers->Bytes(id);
+    for (const BufferId& id : own) {
+      // Whole copies of the state are made when somebody joins, and seldom two at once.
+      const bool spare = layout.whole() && id.kind == BufferKind::kStateOut;
+      if (!spare) bytes += buffers->PagesOf(id);
+    }
+    if (layout.whole()) bytes += layout.parameter_count() * sizeof(float);
     const Status fits =
         CheckMemory(bytes, fmt::format("memory for the gradients, sums and state of {} parameters",
                                        layout.parameter_count()));
@@ -90,22 +100,36 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     own.insert(own.end(), shared.begin(), shared.end());
   }
   for (const BufferId& id : own) {
-    auto pages = Pages::Reserve(buffers->memory(), buffers->Bytes(id));
+    auto pages = Pages::Reserve(buffers->memory(), buffers->PagesOf(id));
     if (!pages) return pages.error();
     // Copies for joiners are few buckets, if any.
     if (id.kind != BufferKind::kStateOut) {
-      buffers->memory().ExpectWhole(pages->data(), buffers->Bytes(id));
+      buffers->memory().ExpectWhole(pages->data(), buffers->PagesOf(id));
     }
     buffers->pages_.emplace(id, std::move(*pages));
   }
-  if (narrow) {
+  const auto as_parameters = [&]() -> Result<Pages> {
     const std::uint64_t bytes = layout.parameter_count() * sizeof(float);
     auto pages = Pages::Reserve(buffers->memory(), bytes);
+    if (pages) buffers->memory().ExpectWhole(pages->data(), bytes);
+    return pages;
+  };
+  if (narrow) {
+    auto pages = as_parameters();
     if (!pages) return pages.error();
-    buffers->memory().ExpectWhole(pages->data(), bytes);
     buffers->gradient_.emplace(std::move(*pages));
   }
+  if (layout.whole()) {
+    auto pages = as_parameters();
+    if (!pages) return pages.error();
+    buffers->update_gradient_.emplace(std::move(*pages));
+  }
   return buffers;
+}
+
+std::uint64_t WorkerBuffers::PagesOf(const BufferId& buffer) const {
+  const bool run = whole_ && buffer.kind == BufferKind::kState && buffer.index > 0;
+  return Bytes(buffer) * (run ? state_tensors_ : 1);
 }
 
 std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
@@ -142,6 +166,10 @@ Pages WorkerBuffers::Take(ExchangeMemory& memory, std::uint64_t bytes) {
 std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
   if (shared && arena_) return arena_->block(ArenaBlock(buffer)).data();
+  if (whole_ && buffer.kind == BufferKind::kState && buffer.index > 1) {
+    LOCKSTEP_CHECK(buffer.index <= state_tensors_, "no tensor {} of state", buffer.index);
+    return Data({BufferKind::kState, 1, {}}) + (buffer.index - 1) * Bytes(buffer);
+  }
   const std::lock_guard lock(mutex_);
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
@@ -218,6 +246,7 @@ MemoryAccount WorkerBuffers::Backed() {
   }
   if (gradient_) account.contributions += gradient_->backed();
   const std::lock_guard lock(mutex_);
+  if (update_gradient_) account.sums += update_gradient_->backed();
   for (const auto& [buffer, pages] : pages_) {
     switch (buffer.kind) {
       case BufferKind::kContribution:

@@ -89,6 +89,9 @@ class WorkerBuffers {
   MemoryAccount peak();
 
   float* parameters() { return At({BufferKind::kState, 0, {}}); }
+  // Where the program makes the update itself (Layout::whole): its gradient, as many floats as the
+  // parameters, for the thread that has the update in hand.
+  float* update_gradient() { return reinterpret_cast<float*>(update_gradient_->data()); }
   // Snapshots of tensors, 0: the parameters. kCheckpoint: in the host's memory. Any thread, but not
   // two for the same one.
   //
@@ -114,6 +117,8 @@ class WorkerBuffers {
   WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
                 std::shared_ptr<ExchangeMemory> memory, NumberType type);
 
+  // Bytes of the pages of a buffer of this worker's own.
+  std::uint64_t PagesOf(const BufferId& buffer) const;
   // A DeviceError where a device has not got so much.
   static Pages Take(ExchangeMemory& memory, std::uint64_t bytes);
 
@@ -123,11 +128,14 @@ class WorkerBuffers {
   std::uint64_t parameter_count_;
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;
+  bool whole_;
+  std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
   std::optional<Pages> gradient_;  // where contributions are of 16 bits
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;
+  std::optional<Pages> update_gradient_;  // set by Make
   struct Snapshot {
     std::shared_ptr<Pages> pages;  // perhaps another kind's as well
     std::uint64_t update = 0;

@@ -233,7 +233,7 @@ class Shell {
         return kFloats;
       case BufferKind::kStateOut:
         LOCKSTEP_CHECK(buffer.index < worker::kStateOutBuffers);
-        return (1 + kStateTensors) * layout.largest_bucket();
+        return (1 + kStateTensors) * layout.largest_copy();
     }
     LOCKSTEP_CHECK(false, "a buffer of no kind");
     return 0;

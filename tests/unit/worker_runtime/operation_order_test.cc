@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 // The thread that asks is the test's: it runs what is posted to it when it is told to.
 class Order : public ::testing::Test {
  protected:
-  std::function<event::OpDone()> Numbered(std::uint64_t op) {
+  std::function<std::optional<event::OpDone>()> Numbered(std::uint64_t op) {
     return [this, op] {
       done_.push_back({op, std::this_thread::get_id()});
       event::OpDone done;
@@ -59,6 +59,22 @@ class Order : public ::testing::Test {
        .other = [this](std::function<void()> task) { other_->Post(std::move(task)); }},
       [this](const event::OpDone& done) { heard_.push_back(done.op); }};
 };
+
+// As an update that the program makes: what comes behind it does not wait for its end.
+TEST_F(Order, OneThatGoesOnElsewhereIsHeardOfWhenItEnds) {
+  order_.Do(true, [] { return std::nullopt; });
+  order_.Do(false, Numbered(2));
+  RunNext();
+  EXPECT_THAT(heard_, ElementsAre(2));
+  event::OpDone first;
+  first.op = 1;
+  order_.Report(first);
+  RunNext();
+  EXPECT_THAT(heard_, ElementsAre(2, 1));
+  order_.Do(true, Numbered(3));  // nothing is under way any more
+  EXPECT_EQ(done_.back().second, std::this_thread::get_id());
+  RunNext();
+}
 
 TEST_F(Order, ASmallOneIsDoneAtOnceAndHeardOfLater) {
   order_.Do(true, Numbered(1));

@@ -245,5 +245,80 @@ TEST(MemoryInSixteenBits, IsHalfOfEachContributionAndSumAndOneGradient) {
             narrow.buffers->Data(contribution));
 }
 
+// Where the program makes the update: it is given the mean, and what is copied for others is all of
+// the state, its tensors one behind the other.
+TEST(ProgramUpdateTest, TheMeanIsGatheredAndTheWholeStateCopied) {
+  constexpr BufferId kSum{BufferKind::kSum, 0, {}};
+  constexpr BufferId kOut{BufferKind::kStateOut, 0, {}};
+  const Layout layout({{0, 5000}}, 4096 * sizeof(float), sizeof(float), Layout::Copies::kWhole);
+  ASSERT_EQ(layout.bucket_count(), 2u);
+  ASSERT_EQ(layout.copy_count(), 1u);
+  const auto optimizer = MakeCustomOptimizer(2);
+  const auto buffers = *WorkerBuffers::Make(layout, 2, /*arena=*/false);
+  const PeerArenas arenas;
+  Operations operations(layout, *buffers, arenas, *optimizer);
+  float* sum = buffers->At(kSum);
+  for (int i = 0; i < 5000; ++i) sum[i] = static_cast<float>(i);
+  action::Apply apply;
+  apply.op = 7;
+  apply.slices = {{{kSum, std::nullopt, 0}, {0, 4096}}, {{kSum, std::nullopt, 0}, {4096, 904}}};
+  apply.scale = 0.25f;
+  EXPECT_FALSE(operations.Gather(apply));
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_EQ(buffers->update_gradient()[i], 0.25f * static_cast<float>(i));
+  }
+
+  float* state = buffers->At({BufferKind::kState, 1, {}});
+  EXPECT_EQ(buffers->At({BufferKind::kState, 2, {}}), state + 5000);
+  for (int i = 0; i < 10000; ++i) state[i] = static_cast<float>(i);
+  buffers->parameters()[4999] = 42;
+  const event::OpDone done = operations.EndUpdate(7, 1);
+  EXPECT_EQ(done.op, 7u);
+  EXPECT_EQ(done.digest, DigestOf({buffers->parameters() + layout.bucket(1).first, 904}).low);
+  (void)operations.Run(action::CopyState{8, 0, kOut});
+  EXPECT_EQ(buffers->At(kOut)[4999], 42);
+  for (int i = 0; i < 10000; ++i) ASSERT_EQ(buffers->At(kOut)[5000 + i], static_cast<float>(i));
+}
+
+TEST_P(InSixteenBits, TheProgramIsGivenTheMeanInFp32) {
+  constexpr std::uint64_t kCount = 40'000;  // more than is widened at a time
+  const Layout layout({{0, kCount}}, kBucket * sizeof(float), NumberBytes(GetParam()),
+                      Layout::Copies::kWhole);
+  const auto optimizer = MakeCustomOptimizer(0);
+  const auto buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false, nullptr, GetParam());
+  const PeerArenas arenas;
+  Operations operations(layout, *buffers, arenas, *optimizer);
+  std::vector<float> sums(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) sums[i] = static_cast<float>(i % 61) - 30.0f;
+  const BufferId sum{BufferKind::kSum, 0, {}};
+  ASSERT_TRUE(Narrow(GetParam(), sums.data(), reinterpret_cast<std::uint16_t*>(buffers->Data(sum)),
+                     kCount));
+  action::Apply apply;
+  apply.slices = {{{sum, std::nullopt, 0}, {0, 1024}},
+                  {{sum, std::nullopt, 0}, {1024, kCount - 1024}}};
+  apply.scale = 0.25f;
+  EXPECT_FALSE(operations.Gather(apply));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(buffers->update_gradient()[i], 0.25f * sums[i]) << i;
+  }
+}
+
+// It is found before the program sees it: its update cannot be taken back.
+TEST(ProgramUpdateTest, ASumThatIsGoneIsTornAndNoUpdateIsMade) {
+  const Layout layout({{0, 5000}}, 4096 * sizeof(float), sizeof(float), Layout::Copies::kWhole);
+  const auto optimizer = MakeCustomOptimizer(0);
+  const auto buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false);
+  const PeerArenas arenas;
+  Operations operations(layout, *buffers, arenas, *optimizer);
+  action::Apply apply;
+  apply.op = 7;
+  const MemberId gone{WorkerId(1), Incarnation(1)};
+  apply.slices = {{{{BufferKind::kSum, 0, {}}, gone, 1}, {0, 5000}}};
+  const auto done = operations.Gather(apply);
+  ASSERT_TRUE(done);
+  EXPECT_TRUE(done->torn);
+  EXPECT_EQ(done->op, 7u);
+}
+
 }  // namespace
 }  // namespace lockstep::worker
