@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _session, _settings
+from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _session, _settings, _update
 from lockstep._errors import JobFailed, UsageError
 from lockstep._own import OwnCoordinator
 from lockstep._session import Kind, Session, Work
@@ -81,7 +81,9 @@ class Job:
         self._state = _State.DONE
         self._loss_sum = 0.0
         self._gradient_version = 0
-        self._schedule: _optimizer.Schedule | None = None
+        self._schedule: _optimizer.Schedule | _update.Schedule | None = None
+        self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
+        self._clip: float | None = None  # where it is not the session that clips
         self._schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
@@ -202,19 +204,16 @@ class Job:
             "job.seed": self._seed,
             "job.epochs": epochs,
             "job.global_batch": batch,
-            **_optimizer.settings_of(optimizer),
             "evaluation.every_epochs": 0,
         }
         if units is not None:
             said["job.units"] = units
-        if clip_grad_norm is not None:
-            said["optimizer.clip"] = float(clip_grad_norm)
         if scheduler_steps not in ("update", "epoch"):
             raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
-        schedule = None
-        if scheduler is not None:
-            schedule = _optimizer.Schedule(scheduler, math.ceil(samples / batch), epochs, scheduler_steps == "epoch")
-            said |= schedule.settings
+        updates = math.ceil(samples / batch)
+        in_epoch = scheduler_steps == "epoch"
+        said |= self._decide_update(parameters, optimizer, scheduler, (updates, epochs, in_epoch), clip_grad_norm)
+        schedule = self._schedule
         settings = {key: _settings.text_of(value) for key, value in said.items()} | self._settings
         self._epochs = epochs
         self._model = model
@@ -226,19 +225,21 @@ class Job:
         if self._channel is not None and self._wanted is not None:
             _initial.share(self._channel, self._wanted, model)
         self._join(settings, schedule, batch, meeting)
+        self._check_update()
         self._seed = int(self._config["job.seed"])
         updates = math.ceil(samples / int(self._config["job.global_batch"]))
         self._rate = _optimizer.Rate(self._config, updates)
         digest = _loader.dataset_digest(loader.dataset, self._seed)
         if self._evaluation is not None:
             digest += f", to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
+        if self._updates is not None:
+            digest += self._updates.digest() + (f", clipped to {self._clip}" if self._clip is not None else "")
         self._begin(digest + parameters.digest_of_the_rest(), samples)
-        self._schedule = schedule
         self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped)
         mine = _loader.Loader(loader, updates, self._pass)
         if schedule is None:
             return model, self._optimizer, mine
-        return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, lambda: self._rate.of(self.round))
+        return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, self._rates)
 
     def backward(self, loss: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> None:
         """Instead of loss.backward(): `loss` is the mean (or the sum) over the samples of the batch in hand."""
@@ -262,7 +263,7 @@ class Job:
         self._parameters.attach_gradient(run.gradient, self._joined().array)
         self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
         torch.autograd.backward(total)
-        self._gradient_version = self._parameters.check_gradient()
+        self._gradient_version = self._parameters.check_gradient(len(run.samples))
         self._state = _State.BACKWARD
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -277,6 +278,8 @@ class Job:
         session, self._session = self._session, None
         if session is not None:
             self._parameters.detach()
+            if self._updates is not None:
+                self._updates.detach()
             session.end()
         own, self._own = self._own, None
         if own is not None:
@@ -300,8 +303,91 @@ class Job:
             raise UsageError("the job is over" if self._end is not None else "there is no job yet: job.prepare joins it")
         return self._session
 
+    def _decide_update(
+        self,
+        parameters: _model.Parameters,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        when: tuple[int, int, bool],
+        clip: float | None,
+    ) -> dict[str, object]:
+        """Who makes the updates, and what the job's settings are then. `when`: updates in an epoch, epochs, whether the scheduler
+        steps once in each."""
+        updates, epochs, in_epoch = when
+        said: dict[str, object] = {} if clip is None else {"optimizer.clip": float(clip)}
+        if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
+            raise UsageError("the scheduler has stepped already: make a new one")
+        # What its config says of the job is known only when it is joined; what a script says of it comes first.
+        custom = self._settings.get("optimizer.name") == "custom" or bool(parameters.averaged)
+        rule = None if custom else _optimizer.settings_of(optimizer)
+        if rule is not None:
+            try:
+                if scheduler is not None:
+                    self._schedule = _optimizer.Schedule(scheduler, updates, epochs, in_epoch)
+                    said |= self._schedule.settings
+                return said | rule
+            except _optimizer.NoSchedule:
+                self._schedule = None
+        schedule = None if scheduler is None else _update.Schedule(scheduler, optimizer, updates, in_epoch)
+        self._schedule = schedule
+        self._updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule)
+        parameters.add_extra(self._updates.extra, self._updates.count_in)
+        if parameters.averaged:  # running statistics are no gradient
+            said.pop("optimizer.clip", None)
+            self._clip = clip
+        return said | {"optimizer.name": "custom", "optimizer.lr": 1.0}
+
+    def _check_update(self) -> None:
+        """Against the job's config, which may say otherwise than the script."""
+        name = self._config["optimizer.name"]
+        if self._updates is None and name == "custom":
+            raise UsageError(
+                "the job's updates are made by its workers, as its config says (optimizer.name = custom), and this script leaves "
+                "them to the session: say so in its settings, too"
+            )
+        if self._updates is not None and name != "custom":
+            raise UsageError(
+                f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's: leave "
+                "optimizer.name out of the config"
+            )
+        if self._parameters.averaged and float(self._config["optimizer.clip"]) > 0:
+            raise UsageError(
+                "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
+            )
+
+        if self._parameters.averaged and (dtype := self._config["exchange.dtype"]) != "fp32":
+            raise UsageError(
+                f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
+            )
+
+    def _rates(self) -> list[float]:
+        """Of the update that is being computed."""
+        if self._updates is not None:
+            return [float(group["lr"]) for group in self._optimizer.param_groups]
+        return [self._rate.of(self.round)]
+
+    def _make_update(self, work: Work) -> None:
+        """The round is committed: the script's optimizer makes its update."""
+        assert self._updates is not None
+        session, updates = self._joined(), self._updates
+        state = torch.frombuffer(session.array(work.state, state=True), dtype=torch.float32) if work.state else None
+        _loader.seed_all(_loader.seed_of(self._seed, work.round, -1))  # for optimizers that draw
+
+        def make(extra: torch.Tensor) -> None:
+            if self._clip is not None:
+                nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
+            updates.make(extra, state, work.learning_rate * work.fraction)
+
+        self._parameters.update(work.update, work.gradient, session.array, make)
+        self._optimizer.changed_by_update()
+        session.update_done()
+
     def _join(
-        self, settings: dict[str, str], schedule: _optimizer.Schedule | None, batch: int, meeting: _launched.Meeting | None
+        self,
+        settings: dict[str, str],
+        schedule: _optimizer.Schedule | _update.Schedule | None,
+        batch: int,
+        meeting: _launched.Meeting | None,
     ) -> None:
         name = "worker" if self._wanted is None else f"worker {self._wanted}"
         _session.log(name, self._log_level)
@@ -345,6 +431,7 @@ class Job:
                 dataset_digest=digest,
                 train_samples=samples,
                 test_samples=0 if self._evaluation is None else len(self._evaluation.dataset),
+                state_tensors=None if self._updates is None else self._updates.state_tensors,
             )
         )
 
@@ -370,7 +457,12 @@ class Job:
             self._run, self._state = run, _State.IN_HAND
             self._steps_at_run = self._schedule_steps
             self._parameters.use(run.parameters, session.array)
-            self._optimizer.show(self._rate.of(run.round))
+            if self._updates is None:
+                self._optimizer.show(self._rate.of(run.round))
+            else:
+                self._optimizer.check_unchanged()
+                self._updates.advance(run.round)
+                self._optimizer.changed_by_update()
             _loader.seed_all(_loader.seed_of(self._seed, run.epoch, run.ranges[0][0]))
             # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
             yield self._batches.read(run.samples)
@@ -381,7 +473,9 @@ class Job:
         while self._end is None:
             work, self._held = self._held, None
             work = work or self._joined().next(_LOOK_S)
-            if work.kind is Kind.EVALUATE:
+            if work.kind is Kind.UPDATE:
+                self._make_update(work)
+            elif work.kind is Kind.EVALUATE:
                 self._evaluate(work)
             elif work.kind is Kind.END:
                 self._ended(work)

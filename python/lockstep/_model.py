@@ -25,18 +25,24 @@ def refuse_unsupported(model: nn.Module) -> None:
             if type(module).__name__ == name:
                 raise UsageError(f"the model is wrapped in {name}: leave that out, lockstep takes its place")
     for name, module in model.named_modules():
-        running = getattr(module, "track_running_stats", False)
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training:
-            batch = isinstance(module, nn.modules.batchnorm._BatchNorm)
-            if batch or running:
-                raise UsageError(
-                    f"{name or 'the model'} is {type(module).__name__}: statistics of a batch depend on how the round's samples "
-                    "are shared out, which is not supported; use GroupNorm or LayerNorm, or freeze it with eval()"
-                )
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UsageError(f"{name or 'the model'} is SyncBatchNorm: use BatchNorm, whose running statistics the job averages")
+
+
+def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Those whose running statistics change in training."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training and module.running_mean is not None:
+            yield f"{name}." if name else "", module
 
 
 class Parameters:
-    """Of a model, those that the optimizer has, in the model's order."""
+    """Of a model, those that the optimizer has, in the model's order; and behind them what else is the job's: the running
+    statistics of its norms (`averaged`), and the extra values of its updates.
+
+    Running statistics are the round's weighted mean: each run begins with those of its round's parameters and contributes what it
+    has made of them, times its samples.
+    """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -55,13 +61,38 @@ class Parameters:
         self._at = 0
         self._gradients: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
         self._gradient: torch.Tensor | None = None
+        self._flat = self._update_gradient = torch.empty(0)
+        self._update_views: list[torch.Tensor] = []
+        self._update_at = 0
         self._versions: tuple[int, ...] = ()
+        self.averaged: list[tuple[str, torch.Tensor]] = []
+        self._counters: list[torch.Tensor] = []
+        for name, norm in _norms(model):
+            for key, buffer in norm.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    _refuse_parameter(name + key, buffer)
+                    self.averaged.append((name + key, buffer))
+                else:
+                    self._counters.append(buffer)
+        self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in self.averaged]
+        of_job = {id(b) for _, b in self.averaged} | {id(b) for b in self._counters}
         self._buffers = list(model.named_buffers())
+        self._still = [(name, buffer) for name, buffer in self._buffers if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
+        self._trained = sum(p.numel() for p in self.list)
+        self.count = self._trained + sum(buffer.numel() for _, buffer in self.averaged)  # without the extra ones
+        self._extra = 0
+        self._updates: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def add_extra(self, values: int, updates: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Behind all others; `updates`: how many there have been, according to them."""
+        self._extra, self._updates = values, updates
+        self.tensors.append(Tensor("lockstep.update", (values,)))
 
     def flat(self) -> torch.Tensor:
         """A copy of their values."""
-        return torch.cat([p.detach().reshape(-1) for p in self.list]).contiguous()
+        values = [p.detach() for p in self.list] + [buffer for _, buffer in self.averaged] + [torch.zeros(self._extra)]
+        return torch.cat([value.reshape(-1) for value in values]).contiguous()
 
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
@@ -78,11 +109,44 @@ class Parameters:
         """From here on the parameters are what lies there; `array`: the session's. Of a buffer that is left, perhaps one that the
         session gives back, no view is kept here."""
         if address != self._at:
-            for p, view in zip(self.list, self._cut(_floats(array(address))), strict=True):
+            self._flat = _floats(array(address))
+            for p, view in zip(self.list, self._cut(self._flat), strict=True):
                 p.data = view
             self._at = address
+        self._load_averaged()
         self._versions = tuple(p._version for p in self.list)
-        self._buffer_versions = [b._version for _, b in self._buffers]
+        self._buffer_versions = [b._version for _, b in self._still]
+
+    def _load_averaged(self) -> None:
+        if not self.averaged and not self._counters:
+            return
+        assert self._updates is not None
+        at = self._trained
+        with torch.no_grad():
+            for _, buffer in self.averaged:
+                buffer.copy_(self._flat[at : at + buffer.numel()].view(buffer.shape))
+                at += buffer.numel()
+            for counter in self._counters:
+                counter.copy_(self._updates(self._flat[self.count :])[0])
+
+    def update(self, address: int, gradient: int, array: Callable[[int], Any], make: Callable[[torch.Tensor], None]) -> None:
+        """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`; it is given the extra values."""
+        self.use(address, array)
+        if gradient != self._update_at:
+            self._update_gradient = _floats(array(gradient))
+            self._update_views, self._update_at = list(self._cut(self._update_gradient)), gradient
+        kept = [p.grad for p in self.list]
+        views = [p.data for p in self.list]
+        for p, mean in zip(self.list, self._update_views, strict=True):
+            p.grad = mean
+        make(self._flat[self.count :])
+        for p, view, grad in zip(self.list, views, kept, strict=True):
+            if p.data_ptr() != view.data_ptr():  # it was given other memory instead of other values
+                view.copy_(p.data)
+                p.data = view
+            p.grad = grad
+        self._flat[self._trained : self.count] = self._update_gradient[self._trained : self.count]
+        self._load_averaged()
 
     def attach_gradient(self, address: int, array: Callable[[int], Any]) -> None:
         """The next backward pass adds to what lies there."""
@@ -100,13 +164,18 @@ class Parameters:
         for p, view in zip(self.list, views, strict=True):
             p.grad = view
 
-    def check_gradient(self) -> int:
-        """After the backward pass; for `check_untouched`."""
+    def check_gradient(self, samples: int) -> int:
+        """After the backward pass of a run of so many; for `check_untouched`."""
         assert self._gradient is not None
-        for p, tensor in zip(self.list, self.tensors, strict=True):
+        for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
             view = p.grad
             if view is None or view._base is not self._gradient:
                 raise UsageError(f"the gradient of {tensor.name} was put elsewhere by a hook, which is not supported")
+        at = self._trained
+        with torch.no_grad():
+            for _, buffer in self.averaged:
+                self._gradient[at : at + buffer.numel()].add_(buffer.reshape(-1), alpha=samples)
+                at += buffer.numel()
         return self._gradient._version
 
     def check_untouched(self, gradient_version: int) -> None:
@@ -119,7 +188,7 @@ class Parameters:
             )
         if tuple(p._version for p in self.list) != self._versions:
             raise UsageError("parameters were changed by the script within a run: only the round's update may change them")
-        for (name, buffer), version in zip(self._buffers, self._buffer_versions, strict=True):
+        for (name, buffer), version in zip(self._still, self._buffer_versions, strict=True):
             if buffer._version != version:
                 raise UsageError(f"the buffer {name} changes in training, so it would differ between workers: not supported")
 
@@ -136,7 +205,9 @@ class Parameters:
             p.data = p.data.clone()
         self._gradients.clear()
         self._gradient = None
-        self._at = 0
+        self._update_views.clear()
+        self._flat = self._update_gradient = torch.empty(0)
+        self._at = self._update_at = 0
 
     def _cut(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
         at = 0
@@ -149,7 +220,7 @@ def _floats(array: Any) -> torch.Tensor:
     return torch.frombuffer(array, dtype=torch.float32)
 
 
-def _refuse_parameter(name: str, p: nn.Parameter) -> None:
+def _refuse_parameter(name: str, p: torch.Tensor) -> None:
     kind = type(p.data).__name__
     if kind == "DTensor" or hasattr(p, "placements"):
         raise UsageError(f"{name} is a DTensor: sharded and tensor-parallel models are not supported")

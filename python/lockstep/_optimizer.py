@@ -1,7 +1,7 @@
 """What of torch.optim the job's own update rules are, and what stands in the script's hands instead of an optimizer and a schedule.
 
-The update is made by the session, on every worker alike, from the gradients that the round has committed. So it is not the script's
-optimizer that steps: its settings become the job's, and `step` only marks that the script meant one.
+The update is made when the round is committed, on every worker alike: by the session, for what it has a rule of its own for, else
+by the script's optimizer (_update.py). Either way `step` in the loop only marks that the script meant one.
 """
 
 import math
@@ -14,28 +14,25 @@ from torch.optim import lr_scheduler
 from lockstep._errors import UsageError
 from lockstep._settings import Settings, differences, text_of
 
-_KINDS = "SGD, AdamW, and Adam without weight decay"
 
-
-def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """The job's optimizer that does the same; UsageError where there is none."""
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
+    """The session's rule that does the same; None where it has none."""
     kind = type(optimizer)
     options = _options(optimizer)
-    if options.get("maximize"):
-        raise UsageError("the optimizer maximizes: minimize the negative loss instead")
-    for name in ("amsgrad", "differentiable"):
-        if options.get(name):
-            raise UsageError(f"{kind.__name__}({name}=True) is not supported")
+    if options is None or optimizer.state or kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return None
+    if any(options.get(name) for name in ("maximize", "amsgrad", "differentiable", "dampening")):
+        return None
+    if kind is torch.optim.Adam and options["weight_decay"] != 0:  # of the gradient
+        return None
     common = {"optimizer.lr": float(options["lr"]), "optimizer.weight_decay": float(options["weight_decay"])}
     if kind is torch.optim.SGD:
-        if options["dampening"] != 0:
-            raise UsageError(f"SGD(dampening={options['dampening']}) is not supported")
         special = {
             "optimizer.name": "sgd",
             "optimizer.momentum": float(options["momentum"]),
             "optimizer.nesterov": options["nesterov"],
         }
-    elif kind is torch.optim.AdamW or (kind is torch.optim.Adam and options["weight_decay"] == 0):
+    else:
         beta1, beta2 = (float(beta) for beta in options["betas"])
         special = {
             "optimizer.name": "adamw",
@@ -43,38 +40,36 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
             "optimizer.beta2": beta2,
             "optimizer.epsilon": float(options["eps"]),
         }
-    elif kind is torch.optim.Adam:
-        raise UsageError("Adam with weight_decay adds the decay to the gradient, which is not supported: use AdamW")
-    else:
-        raise UsageError(f"the optimizer {kind.__name__} is not supported; these are: {_KINDS}")
     return {key: text_of(value) for key, value in {**common, **special}.items()}
 
 
-def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Those of all its groups, which must be the same."""
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Those of all its groups; None where they differ."""
     apart = ("params", "initial_lr", "param_names")
     groups = [{k: v for k, v in group.items() if k not in apart} for group in optimizer.param_groups]
     for group in groups[1:]:
         for key, value in group.items():
-            if value != groups[0][key]:
-                raise UsageError(f"the optimizer's parameter groups differ in {key}, which is not supported")
+            if value != groups[0].get(key):
+                return None
     # A scheduler that was made already may have changed the rate; the job's own begins anew.
     first = optimizer.param_groups[0]
     groups[0]["lr"] = first.get("initial_lr", first["lr"])
     return groups[0]
 
 
+class NoSchedule(Exception):
+    """The job has no schedule that does the same as the scheduler."""
+
+
 class Schedule:
     """A learning-rate scheduler of torch as the job's schedule: `settings`. `updates`: in an epoch. `steps_in_epoch`: the script
-    calls it once in each."""
+    calls it once in each. NoSchedule where there is none."""
 
     def __init__(self, scheduler: lr_scheduler.LRScheduler, updates: int, epochs: int, steps_in_epoch: bool) -> None:
         kind = type(scheduler)
         options: Any = scheduler
         unit = updates if steps_in_epoch else 1
         self.steps_in_epoch = steps_in_epoch
-        if scheduler.last_epoch > 0:
-            raise UsageError("the scheduler has stepped already: make a new one")
         if kind is lr_scheduler.StepLR:
             every, factor = options.step_size * unit, float(options.gamma)
             self.settings: dict[str, object] = {"schedule.name": "step", "schedule.step_every": every, "schedule.factor": factor}
@@ -82,16 +77,10 @@ class Schedule:
             self.settings = {"schedule.name": "step", "schedule.step_every": unit, "schedule.factor": float(options.gamma)}
         elif kind is lr_scheduler.CosineAnnealingLR:
             if unit != 1 or options.T_max != updates * epochs:
-                raise UsageError(
-                    f"CosineAnnealingLR(T_max={options.T_max}) is supported when it steps with each update and ends with the job: "
-                    f"T_max={updates * epochs} and scheduler_steps='update'"
-                )
+                raise NoSchedule
             self.settings = {"schedule.name": "cosine", "schedule.final_lr": float(options.eta_min)}
         else:
-            raise UsageError(
-                f"the scheduler {kind.__name__} is not supported; these are: StepLR, ExponentialLR, CosineAnnealingLR; "
-                "or leave it out and say schedule.* in the settings"
-            )
+            raise NoSchedule
 
     def check(self, config: Settings, batch: int) -> None:
         """Its epochs were counted in updates of the script's batch; the job's config may say another one."""
@@ -155,6 +144,10 @@ class PreparedOptimizer:
             group["lr"] = rate
         self._known = _groups(self._optimizer)
 
+    def changed_by_update(self) -> None:
+        """The update has changed what is in the groups."""
+        self._known = _groups(self._optimizer)
+
     def check_unchanged(self) -> None:
         now = _groups(self._optimizer)
         if len(now) != len(self._known):
@@ -190,9 +183,9 @@ class PreparedOptimizer:
 class PreparedScheduler:
     """Stands in for the script's scheduler: the rate follows the job's updates. Its calls are to be those that were announced."""
 
-    def __init__(self, on_step: Callable[[], None], rate: Callable[[], float]) -> None:
+    def __init__(self, on_step: Callable[[], None], rates: Callable[[], list[float]]) -> None:
         self._on_step = on_step
-        self._rate = rate
+        self._rates = rates
 
     def step(self, epoch: None = None) -> None:
         """Changes nothing, for the rate follows updates; a call at a time that the job's schedule does not have is refused."""
@@ -200,7 +193,7 @@ class PreparedScheduler:
 
     def get_last_lr(self) -> list[float]:
         """Of the update that is being computed."""
-        return [self._rate()]
+        return self._rates()
 
     def state_dict(self) -> dict[str, Any]:
         raise UsageError("the schedule is the job's: where it is, the checkpoints of the run directory say")

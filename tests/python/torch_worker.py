@@ -3,6 +3,7 @@
 Prints the digest and a sum of the parameters at the end, and with save=FILE writes what was trained on and what came of it.
 """
 
+import os
 import sys
 
 import torch
@@ -22,10 +23,43 @@ def make_model():
     return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
 
 
+class OwnRule(torch.optim.Optimizer):
+    """Keeps all that an optimizer may: numbers, tensors of other shapes and kinds, new ones with each step."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "seen": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["seen"] += 1
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, trust=1.0, mean=torch.zeros_like(p), rows=torch.zeros(p.shape[0], dtype=torch.float64))
+                state["step"] += 1
+                state["trust"] *= 0.99
+                state["mean"] = 0.9 * state["mean"] + p.grad
+                state["rows"].mul_(0.9).add_(p.grad.double().square().reshape(p.shape[0], -1).mean(1), alpha=0.1)
+                spread = (state["rows"] / (1 - 0.9 ** state["step"])).sqrt().float().reshape(-1, *[1] * (p.dim() - 1)) + 0.1
+                p.data = p.data - group["lr"] * state["trust"] / (1 + 0.1 * group["seen"]) * state["mean"] / spread
+
+
 def make_optimizer(model):
     kind = options.get("optimizer", "sgd")
+    others = {
+        "own": lambda: OwnRule(model.parameters(), lr=0.05),
+        "groups": lambda: torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.02},
+                                           {"params": model[2].parameters(), "momentum": 0.5}], lr=0.1, momentum=0.9),
+        "adagrad": lambda: torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1),
+        "nadam": lambda: torch.optim.NAdam(model.parameters(), lr=0.01),
+        "adafactor": lambda: torch.optim.Adafactor(model.parameters(), lr=0.05),
+    }
+    if kind in others:
+        return others[kind]()
     if kind == "sgd":
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    assert kind == "adamw", kind
     return torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.85, 0.95), weight_decay=0.05)
 
 
@@ -35,6 +69,10 @@ def make_scheduler(opt):
         return torch.optim.lr_scheduler.StepLR(opt, 4, gamma=0.5)
     if kind == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(opt, EPOCHS * -(-SAMPLES // BATCH), eta_min=0.001)
+    if kind == "onecycle":
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.05, total_steps=EPOCHS * -(-SAMPLES // BATCH) + 1)
+    if kind == "lambda":
+        return torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + 0.1 * step))
     if kind == "exponential":
         return torch.optim.lr_scheduler.ExponentialLR(opt, gamma=0.5)
     return None
@@ -61,6 +99,9 @@ def main():
     runs, rates, addresses = [], [], set()
     for epoch in range(EPOCHS):
         for x, y in loader:
+            if options.get("die") == str(job.rank) and epoch == 1 and not os.path.exists(options["mark"]):
+                open(options["mark"], "w").close()
+                os.kill(os.getpid(), 9)
             if options.get("raise") == str(job.rank):
                 raise ValueError("something of the script's own")
             assert job.epoch == epoch

@@ -1,0 +1,306 @@
+"""Updates that the script's own optimizer makes: any of torch.optim or of one's own, with any scheduler that follows updates.
+
+When a round is committed the session hands out its mean gradient; the optimizer steps with that, on every worker alike. All that it
+keeps between two updates lies in the session's memory, which workers that join and checkpoints are given: tensors as views of it,
+numbers copied in and out. What there is, a step on zero gradients tells, once, before the job.
+
+The session has so many times the parameters' size for state. What does not fit that well, and the numbers, lie in an *extra* tensor
+behind the parameters, whose gradient is zero. Its first value is the count of updates that the state is after: 0, and the optimizer
+begins as it does without lockstep.
+"""
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from lockstep import _model
+from lockstep._errors import UsageError
+
+# Of a parameter group, what a scheduler may set; it follows the count of updates.
+_SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "max_momentum", "base_momentum")
+_MOST_EXTRA = 8  # the part of the parameters that the extra tensor may be as large as, before there is a whole tensor of state more
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Something that the optimizer keeps: of a parameter, or (`parameter` below 0) of a group."""
+
+    parameter: int
+    group: int
+    key: str
+    kind: type  # torch.Tensor, int or float
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class _Place:
+    extra: bool  # in the extra tensor, else in the state
+    at: int  # bytes
+
+
+class Schedule:
+    """A scheduler that is stepped by the updates."""
+
+    settings: dict[str, object] = {}  # noqa: RUF012
+
+    def __init__(
+        self, scheduler: lr_scheduler.LRScheduler, optimizer: torch.optim.Optimizer, updates: int, steps_in_epoch: bool
+    ) -> None:
+        """`updates`: in an epoch. `steps_in_epoch`: the script calls it once in each."""
+        name = type(scheduler).__name__
+        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or not isinstance(scheduler, lr_scheduler.LRScheduler):
+            raise UsageError(f"the scheduler {name} does not follow updates alone, which is not supported")
+        if scheduler.optimizer is not optimizer:
+            raise UsageError("the scheduler is of another optimizer than job.prepare was given")
+        if scheduler.last_epoch > 0:
+            raise UsageError("the scheduler has stepped already: make a new one")
+        self.steps_in_epoch = steps_in_epoch
+        self.scheduler = scheduler
+        self._every = updates if steps_in_epoch else 1
+        self._steps = 0
+
+    def check(self, config: dict[str, str], batch: int) -> None:
+        """Its epochs were counted in updates of the script's batch; the job's config may say another one."""
+        if self.steps_in_epoch and (theirs := int(config["job.global_batch"])) != batch:
+            raise UsageError(
+                f"the job has global_batch {theirs}, as its config says, and the scheduler's epochs were counted in updates of "
+                f"{batch}: give global_batch={theirs} to job.prepare"
+            )
+
+    def advance(self, update: int) -> None:
+        """To what holds for this update; never back."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that no step was seen between two of its own
+            while self._steps < update // self._every:
+                self.scheduler.step()
+                self._steps += 1
+
+
+class Updates:
+    """The script's optimizer as the maker of the job's updates. `of`: its parameters."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, of: list[torch.nn.Parameter], ahead: int, schedule: Schedule | None
+    ) -> None:
+        """`ahead`: how many values lie ahead of the extra tensor."""
+        self._optimizer = optimizer
+        self._step = optimizer.step  # the script's view of it is about to be taken away
+        self._schedule = schedule
+        self._parameters = of
+        self._name = type(optimizer).__name__
+        _refuse_unsupported(optimizer)
+        # What some have before their first step, or all that were given a state.
+        self._first = {p: {key: _copy(value) for key, value in state.items()} for p, state in optimizer.state.items()}
+        self._entries = self._find_entries()
+        # The extra tensor begins where the parameters end, and a number is where its size is a divisor of the place.
+        self._origin = 4 * ahead
+        self._places, self.state_tensors, self.extra = _lay_out(self._entries, ahead)
+        self._views: list[torch.Tensor] = []
+        self._at: tuple[int, int] | None = None
+
+    def digest(self) -> str:
+        """Workers in which it differs cannot be in one job."""
+        said = hashlib.sha256(repr([self._name, self._entries, self.state_tensors]).encode())
+        for group in self._optimizer.param_groups:
+            shown = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in group.items()}
+            plain = {k: v for k, v in shown.items() if isinstance(v, int | float | str | tuple)}
+            said.update(f"{len(group['params'])} {sorted(plain.items())}".encode())
+        for data in _model.digest_inputs(list(state.values()) for state in self._first.values()):
+            said.update(data)
+        if self._schedule is not None:
+            numbers = {k: v for k, v in vars(self._schedule.scheduler).items() if isinstance(v, int | float | str)}
+            said.update(f"{type(self._schedule.scheduler).__name__} {sorted(numbers.items())}".encode())
+        return f", updates by {self._name} {said.hexdigest()}"
+
+    def advance(self, update: int) -> None:
+        """The rates are those of this update, which is being computed."""
+        if self._schedule is not None:
+            self._schedule.advance(update)
+
+    def make(self, extra: torch.Tensor, state: torch.Tensor | None, factor: float) -> None:
+        """The update, with the gradients that the parameters have. `extra`, `state`: the session's. `factor`: of the rates."""
+        at = extra.data_ptr(), 0 if state is None else state.data_ptr()
+        if at != self._at:
+            self._views, self._at = list(self._cut(extra, state)), at
+        count = self.count_in(extra)
+        updates = int(count.item())
+        self.advance(updates)
+        if updates == 0:
+            self._begin()
+        else:
+            self._load()
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factor if factor != 1 else rate
+        self._step()
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._store()
+        count.fill_(updates + 1)
+        self.advance(updates + 1)
+
+    def detach(self) -> None:
+        """The optimizer keeps what it has in memory of its own."""
+        for state in self._optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    state[key] = value.clone()
+        self._views, self._at = [], None
+
+    # --- what it keeps
+
+    def _find_entries(self) -> list[_Entry]:
+        """By a step without gradients, of which nothing is left afterwards."""
+        optimizer = self._optimizer
+        values = [p.detach().clone() for p in self._parameters]
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        own = _numbers(optimizer)
+        for p in self._parameters:
+            p.grad = torch.zeros_like(p)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            type(optimizer).step(optimizer)
+        entries = list(self._entries_now())
+        if (after := _numbers(optimizer)) != own:
+            changed = next(key for key in after if key not in own or after[key] != own[key])
+            raise UsageError(f"{self._name} keeps {changed} outside of its state and its parameter groups, which is not supported")
+        self._begin()
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.update(before)
+        with torch.no_grad():
+            for p, value in zip(self._parameters, values, strict=True):
+                p.copy_(value)
+                p.grad = None
+        return entries
+
+    def _begin(self) -> None:
+        self._optimizer.state.clear()
+        for p, state in self._first.items():
+            self._optimizer.state[p] = {key: _copy(value) for key, value in state.items()}
+
+    def _entries_now(self) -> Iterator[_Entry]:
+        numbers = {id(p): i for i, p in enumerate(self._parameters)}
+        for number, group in enumerate(self._optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and key not in _SCHEDULED:
+                    yield _Entry(-1, number, key, *_number(value))
+        for p in self._parameters:
+            for key, value in self._optimizer.state.get(p, {}).items():
+                if isinstance(value, torch.Tensor):
+                    if value.layout is not torch.strided or value.device.type != "cpu":
+                        raise UsageError(f"{self._name} keeps {key} as a {value.layout} tensor on {value.device}: not supported")
+                    yield _Entry(numbers[id(p)], -1, key, torch.Tensor, value.dtype, tuple(value.shape))
+                elif isinstance(value, int | float):
+                    yield _Entry(numbers[id(p)], -1, key, *_number(value))
+                elif value is not None:
+                    raise UsageError(f"{self._name} keeps {key} as {type(value).__name__}: not supported, only tensors and numbers")
+        strange = [key for key in self._optimizer.state if id(key) not in numbers]
+        if strange:
+            raise UsageError(f"{self._name} keeps a state that is of none of its parameters, which is not supported")
+
+    def _cut(self, extra: torch.Tensor, state: torch.Tensor | None) -> Iterator[torch.Tensor]:
+        for entry, place in zip(self._entries, self._places, strict=True):
+            memory = extra if place.extra else state
+            assert memory is not None
+            yield memory.view(torch.uint8)[place.at : place.at + entry.bytes].view(entry.dtype).view(entry.shape)
+
+    def count_in(self, extra: torch.Tensor) -> torch.Tensor:
+        """How many updates the parameters are after, of which this is the extra tensor."""
+        at = _first(self._origin)
+        return extra.view(torch.uint8)[at : at + 8].view(torch.int64)
+
+    def _keeper(self, entry: _Entry) -> dict[str, Any]:
+        if entry.parameter < 0:
+            return self._optimizer.param_groups[entry.group]
+        state: dict[str, Any] = self._optimizer.state[self._parameters[entry.parameter]]
+        return state
+
+    def _load(self) -> None:
+        for entry, view in zip(self._entries, self._views, strict=True):
+            self._keeper(entry)[entry.key] = view if entry.kind is torch.Tensor else entry.kind(view.item())
+
+    def _store(self) -> None:
+        """Optimizers that make new tensors instead of writing to theirs are given the session's memory again."""
+        for entry, view in zip(self._entries, self._views, strict=True):
+            keeper = self._keeper(entry)
+            value = keeper.get(entry.key)
+            if entry.kind is not torch.Tensor:
+                if not isinstance(value, int | float) or (entry.kind is int and value != int(value)):
+                    raise UsageError(f"{self._name} has made {value!r} of {entry.key}, which was of another kind in its first step")
+                view.fill_(value)
+            elif value is not view:
+                if not isinstance(value, torch.Tensor) or value.shape != view.shape or value.dtype != view.dtype:
+                    raise UsageError(f"{self._name} has made something else of {entry.key} than in its first step: not supported")
+                view.copy_(value)
+                keeper[entry.key] = view
+        known = sum(entry.parameter >= 0 for entry in self._entries)
+        if known != sum(value is not None for state in self._optimizer.state.values() for value in state.values()):
+            raise UsageError(f"{self._name} keeps more than after its first step, which is not supported")
+
+
+def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
+    name = type(optimizer).__name__
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is inspect.Parameter.empty):
+        raise UsageError(f"{name} wants a closure, that computes the loss again: not supported")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise UsageError(f"{name} is for sparse gradients: not supported")
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            raise UsageError(f"{name}(differentiable=True) is not supported")
+
+
+def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """The optimizer's own attributes that a step might change behind everybody's back."""
+    return {
+        key: value.clone().tolist() if isinstance(value, torch.Tensor) else value
+        for key, value in vars(optimizer).items()
+        if not key.startswith("_") and isinstance(value, int | float | torch.Tensor)
+    }
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _number(value: float) -> tuple[type, torch.dtype, tuple[int, ...]]:
+    return (float, torch.float64, ()) if isinstance(value, float) else (int, torch.int64, ())
+
+
+def _first(origin: int) -> int:
+    """The first place in the extra tensor that a number of 8 bytes may have."""
+    return -origin % 8
+
+
+def _lay_out(entries: list[_Entry], parameters: int) -> tuple[list[_Place], int, int]:
+    """Where each lies, how many tensors of state there are, each as long as the parameters, and the length of the extra one."""
+    origin = 4 * parameters
+    large = sum(entry.bytes for entry in entries if entry.shape)
+    tensors = large // (4 * parameters)
+    while True:
+        places, state, extra = [], 0, _first(origin) + 8  # behind the count
+        for entry in entries:
+            size = entry.dtype.itemsize
+            at = -(-state // size) * size
+            if entry.shape and at + entry.bytes <= 4 * parameters * tensors:
+                places.append(_Place(False, at))
+                state = at + entry.bytes
+            else:
+                at = extra + -(origin + extra) % size
+                places.append(_Place(True, at))
+                extra = at + entry.bytes
+        numbers = sum(entry.bytes + 8 for entry in entries if not entry.shape)
+        if extra <= numbers + 16 + 4 * parameters / _MOST_EXTRA:
+            return places, tensors, -(-extra // 4)
+        tensors += 1
