@@ -1,10 +1,11 @@
 /* A worker in C: linear regression through lockstep.h.
  *   usage: lockstep-c-worker HOST:PORT [INITIAL [SETTINGS [UPDATE]]]
  * INITIAL: the value that all parameters begin with, 0. SETTINGS: what the program says of the job.
- * UPDATE: it makes the updates itself, by SGD with momentum: "momentum"; "differ", which goes astray in its 20th update, or
- * "hang", which never ends that.
- * Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST", "error: E", the largest difference
- * between a parameter and what the samples were made with, and "parameters: ...". */
+ * UPDATE: it makes the updates itself, by SGD with momentum: "momentum"; "differ", which goes
+ * astray in its 20th update, or "hang", which never ends that; "hoard", which wants more state than
+ * there can be. Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST",
+ * "error: E", the largest difference between a parameter and what the samples were made with, and
+ * "parameters: ...". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 
 enum { kFeatures = 16, kSamples = 4096 };
 
-/* The same numbers on every worker: a small linear congruential generator over (sample, feature). */
+/* The same numbers on every worker: a small linear congruential generator over (sample, feature).
+ */
 static float Feature(uint32_t sample, uint32_t feature) {
   uint64_t x = (uint64_t)sample * kFeatures + feature + 1;
   for (int i = 0; i < 4; ++i) x = x * 6364136223846793005u + 1442695040888963407u;
@@ -107,18 +109,19 @@ int main(int argc, char** argv) {
   const lockstep_tensor tensor = {.name = "weight", .shape = shape, .dimensions = 2};
   float initial[kFeatures];
   for (int f = 0; f < kFeatures; ++f) initial[f] = argc >= 3 ? (float)atof(argv[2]) : 0;
-  const lockstep_job job = {.size = sizeof job,
-                            .parameter_count = kFeatures,
-                            .blocks = &block,
-                            .finish_order = &order,
-                            .block_count = 1,
-                            .tensors = &tensor,
-                            .tensor_count = 1,
-                            .initial = initial,
-                            .dataset_digest = "linear",
-                            .train_samples = kSamples,
-                            .makes_updates = update != NULL,
-                            .state_tensors = 1};
+  const lockstep_job job = {
+      .size = sizeof job,
+      .parameter_count = kFeatures,
+      .blocks = &block,
+      .finish_order = &order,
+      .block_count = 1,
+      .tensors = &tensor,
+      .tensor_count = 1,
+      .initial = initial,
+      .dataset_digest = "linear",
+      .train_samples = kSamples,
+      .makes_updates = update != NULL,
+      .state_tensors = update && strcmp(update, "hoard") == 0 ? UINT32_MAX : 1};
   status = lockstep_begin(session, &job);
   if (status != LOCKSTEP_OK) return Fail(status);
 

@@ -254,6 +254,9 @@ class UpdateTest(harness.ClusterTest):
             self.start(job, "first", None)
             self.assertEqual(job.wait("first"), 2, job.log("first"))
             self.assertIn("c_worker: optimizer.name = custom: this program makes no updates of its own\n", job.log("first"))
+            self.start(job, "second", "hoard")
+            self.assertEqual(job.wait("second"), 2, job.log("second"))
+            self.assertIn("c_worker: 4294967295 times the parameters' size of state for the program's updates, and 256 is the most\n", job.log("second"))
         for policy in ("local", "async"):
             with self.subTest(policy), self.job(policy__name=policy) as job:
                 with self.assertRaisesRegex(AssertionError, "optimizer.name = custom and policy.name = " + policy):

@@ -6,7 +6,7 @@ import struct
 import unittest
 
 import test_encryption
-from harness import ClusterTest, Job, check_epochs
+from harness import ClusterTest, Job, check_epochs, wait_for
 
 OVER_TCP = {"exchange.mapping": "off", "exchange.transport": "tcp"}
 PACED = {"emulate.unit_time": "3ms", "job.rounds": 0, "job.epochs": 4}
@@ -119,20 +119,29 @@ class NumberTypes(ClusterTest):
         for mapping in ("auto", "off"):
             with self.subTest(mapping=mapping), Job(3, PACED, policy__name="backup", backup__workers=1, exchange__dtype="fp16",
                                                    exchange__mapping=mapping, exchange__transport="tcp", job__min_workers=1,
-                                                   job__epochs=12) as job:
+                                                   job__epochs=100000) as job:
+
+                def contributes(worker, since):
+                    return any(worker in {c["worker"] for c in line["contributors"]} for line in job.rounds()[since:])
+
                 job.start()
                 job.wait_for_rounds(10)
                 job.processes["worker0"].send_signal(signal.SIGSTOP)
                 job.wait_for_rounds(len(job.rounds()) + 20)
+                back = len(job.rounds())
                 job.processes["worker0"].send_signal(signal.SIGCONT)
+                wait_for("the stopped worker's contribution", lambda: contributes(0, back))
                 job.processes["worker1"].kill()
                 job.processes["worker1"].wait()
+                wait_for("word of the loss", lambda: "worker 1 is out" in job.log("coordinator"))
                 at = len(job.rounds())
                 job.start_worker(1, name="worker1-again")
-                job.wait_for_rounds(at + 20)
-                summary = job.finish()
-                self.assertEqual(summary["status"], "completed")
-                self.assertEqual(summary["digest_differs"], [])
+                wait_for("the newcomer's contribution", lambda: contributes(1, at + 1))
+                job.wait_for_rounds(len(job.rounds()) + 20)
+                job.processes["coordinator"].send_signal(signal.SIGINT)
+                self.assertEqual(job.wait("coordinator"), 130)
+                summary = job.summary()
+                self.assertEqual((summary["status"], summary["digest_differs"]), ("interrupted", []))
 
     def test_other_policies(self):
         for policy in ({"policy.name": "async"}, {"policy.name": "local", "local.steps": 4}):

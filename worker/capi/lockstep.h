@@ -98,7 +98,7 @@ typedef struct lockstep_job {
   uint64_t test_samples;
   /* Where the job's optimizer.name is custom this program makes the updates (LOCKSTEP_UPDATE): not
    * 0 says that it can, and state_tensors how many times the parameters' size of state it keeps for
-   * it, the same on every worker. Without that name neither matters. */
+   * it, the same on every worker, at most 256. Without that name neither matters. */
   int32_t makes_updates;
   uint32_t state_tensors;
 } lockstep_job;

@@ -54,6 +54,7 @@ constexpr std::int32_t kInfinity = 0x7f800000;
 // The upper half of FP32.
 struct Bf16 {
   static constexpr std::int32_t kTooLarge = 0x7f7f8000;  // rounds to infinity, and all behind it
+  static constexpr std::uint32_t kLargest = 0x7f7f;
 
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void Widen(const typename Lanes<kBytes>::Bits& narrow,
@@ -74,7 +75,7 @@ struct Bf16 {
     using L = Lanes<kBytes>;
     const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
     const typename L::Bits sign = (bits & ~kValue) >> 16;
-    L::Take(value >= kTooLarge, sign | 0x7f7f, narrow);
+    L::Take(value >= kTooLarge, sign | kLargest, narrow);
     L::Take(value == kInfinity, sign | 0x7f80, narrow);
     L::Take(value > kInfinity, (bits >> 16) | 0x40, narrow);  // rounding could end a NaN
   }
@@ -82,7 +83,8 @@ struct Bf16 {
 
 // IEEE binary16: five bits of exponent, of bias 15, and ten of the number.
 struct Fp16 {
-  static constexpr std::int32_t kTooLarge = 0x477ff000;     // 65520
+  static constexpr std::int32_t kTooLarge = 0x477ff000;  // 65520
+  static constexpr std::uint32_t kLargest = 0x7bff;
   static constexpr std::uint32_t kBias = (127 - 15) << 23;  // between the two exponents
   static constexpr std::uint32_t kSmallestBits = kBias + (1u << 23);
   static constexpr float kSmallest = 0x1p-14f;  // of the normal numbers, these bits
@@ -121,7 +123,7 @@ struct Fp16 {
     using L = Lanes<kBytes>;
     const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
     const typename L::Bits sign = (bits & ~kValue) >> 16;
-    L::Take(value >= kTooLarge, sign | 0x7bff, narrow);
+    L::Take(value >= kTooLarge, sign | kLargest, narrow);
     L::Take(value == kInfinity, sign | 0x7c00, narrow);
     L::Take(value > kInfinity, sign | ((bits >> 13) & 0x3ff) | 0x7e00, narrow);
   }
@@ -149,7 +151,11 @@ LOCKSTEP_INLINE std::size_t LookRange(const float* from, std::size_t i, std::siz
   return i;
 }
 
-template <class Type, std::size_t kBytes, bool kFits>
+// What a number that is too large becomes where it is. kIsSum: of finite terms, so that infinity,
+// which FP32 has for what is too large for itself, is such a number too.
+enum class TooLarge : std::uint8_t { kIsNotThere, kIsGiven, kIsSum };
+
+template <class Type, std::size_t kBytes, TooLarge kTooLarge>
 LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, std::size_t i,
                                         std::size_t n) {
   using L = Lanes<kBytes>;
@@ -158,7 +164,13 @@ LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, st
     L::Load(from + i, bits);
     typename L::Bits narrow;
     Type::template Round<kBytes>(bits, narrow);
-    if constexpr (!kFits) Type::template TakeTooLarge<kBytes>(bits, narrow);
+    if constexpr (kTooLarge != TooLarge::kIsNotThere) {
+      Type::template TakeTooLarge<kBytes>(bits, narrow);
+    }
+    if constexpr (kTooLarge == TooLarge::kIsSum) {
+      const auto value = reinterpret_cast<typename L::Signed>(bits & kValue);
+      L::Take(value == kInfinity, ((bits & ~kValue) >> 16) | Type::kLargest, narrow);
+    }
     L::Store(narrow, to + i);
   }
   return i;
@@ -215,15 +227,15 @@ LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::s
 constexpr std::size_t kSingle = sizeof(float);
 
 // What is too large is rare, so a chunk is looked through for it first.
-template <class Type, std::size_t kBytes>
+template <class Type, std::size_t kBytes, TooLarge kWhere>
 LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size_t n) {
   bool fits = true;
   LookRange<Type, kSingle>(from, LookRange<Type, kBytes>(from, 0, n, fits), n, fits);
   if (fits) {
-    const std::size_t done = NarrowRange<Type, kBytes, true>(from, to, 0, n);
-    NarrowRange<Type, kSingle, true>(from, to, done, n);
+    const std::size_t done = NarrowRange<Type, kBytes, TooLarge::kIsNotThere>(from, to, 0, n);
+    NarrowRange<Type, kSingle, TooLarge::kIsNotThere>(from, to, done, n);
   } else {
-    NarrowRange<Type, kSingle, false>(from, to, 0, n);
+    NarrowRange<Type, kSingle, kWhere>(from, to, 0, n);
   }
   return fits;
 }
@@ -233,22 +245,24 @@ LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size
     bool fits = true;                                                                           \
     for (std::size_t at = 0; at < n; at += kChunk) {                                            \
       const std::size_t count = std::min(kChunk, n - at);                                       \
-      fits = NarrowChunk<Type, bytes>(from + at, to + at, count) && fits;                       \
+      fits = NarrowChunk<Type, bytes, TooLarge::kIsGiven>(from + at, to + at, count) && fits;   \
     }                                                                                           \
     return fits;                                                                                \
   }                                                                                             \
   __VA_ARGS__ void Widen##Type##_##name(const std::uint16_t* from, float* to, std::size_t n) {  \
     WidenRange<Type, kSingle>(from, to, WidenRange<Type, bytes>(from, to, 0, n), n);            \
   }                                                                                             \
-  __VA_ARGS__ void Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,  \
+  __VA_ARGS__ bool Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,  \
                                       std::size_t n) {                                          \
+    bool fits = true;                                                                           \
     float sum[kChunk];                                                                          \
     for (std::size_t at = 0; at < n; at += kChunk) {                                            \
       const std::size_t count = std::min(kChunk, n - at);                                       \
       const std::size_t done = SumRange<Type, bytes>(inputs, at, sum, 0, count);                \
       SumRange<Type, kSingle>(inputs, at, sum, done, count);                                    \
-      NarrowChunk<Type, bytes>(sum, out + at, count);                                           \
+      fits = NarrowChunk<Type, bytes, TooLarge::kIsSum>(sum, out + at, count) && fits;          \
     }                                                                                           \
+    return fits;                                                                                \
   }
 
 #define LOCKSTEP_VARIANT(name, bytes, ...)                                                       \
@@ -304,13 +318,13 @@ void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n)
   LoopsOf(type).widen(from, to, n);
 }
 
-void WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
                  std::size_t n) {
   if (inputs.empty()) {
     std::fill_n(out, n, std::uint16_t{0});
-    return;
+    return true;
   }
-  LoopsOf(type).weighted_sum(inputs, out, n);
+  return LoopsOf(type).weighted_sum(inputs, out, n);
 }
 
 }  // namespace lockstep::worker

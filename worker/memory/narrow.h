@@ -33,9 +33,11 @@ struct NarrowInput {
   float weight = 1.0f;
 };
 
-// What Narrow makes of the WeightedSum (reduce.h) of the inputs widened. Inputs may be memory that
-// another process rewrites meanwhile.
-void WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+// What Narrow makes of the WeightedSum (reduce.h) of the inputs widened, but for a sum that is
+// infinite, which of finite terms is one that is too large for FP32 as well: it becomes the largest
+// number, of its sign. Inputs may be memory that another process rewrites meanwhile. False: there
+// was a sum that is too large, or a term that is not finite.
+bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
                  std::size_t n);
 
 }  // namespace lockstep::worker

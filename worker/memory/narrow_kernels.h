@@ -16,7 +16,7 @@ struct NarrowKernels {
     bool (*narrow)(const float* from, std::uint16_t* to, std::size_t n);
     void (*widen)(const std::uint16_t* from, float* to, std::size_t n);
     // At least one input.
-    void (*weighted_sum)(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n);
+    bool (*weighted_sum)(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n);
   };
   const char* name;  // "avx512f", "avx2", "generic", "single": number by number
   Loops bf16;

@@ -1,5 +1,7 @@
 #include "worker/runtime/operations.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -100,22 +102,24 @@ void Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sour
 }
 
 // The squares are of what all members apply, so of the rounded sums.
-void Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
+bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
                            const Slice& slice) {
   auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
   std::vector<NarrowInput> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
   }
-  WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count);
-  if (!reduce.norms) return;
+  const bool fits =
+      WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count);
+  if (!reduce.norms) return fits;
   auto* norms = reinterpret_cast<double*>(out + layout_.NormsOf(slice).first);
-  std::vector<float> wide(kHotBytes / sizeof(float));
+  std::vector<float> wide(std::min(slice.range.count, kHotBytes / sizeof(float)));
   for (const FloatRange& piece : CutPieces(slice.range, kHotBytes)) {
     Widen(buffers_.type(), out + piece.first, wide.data(), piece.count);
     SumOfSquaresByGrain(wide.data(), piece.count, kGrain, norms);
     norms += Grains(piece.count, kGrain);
   }
+  return fits;
 }
 
 event::OpDone Operations::Run(const action::Reduce& reduce) {
@@ -130,15 +134,24 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     }
     sources.push_back(std::move(*open));
   }
+  bool fits = true;
   for (const Slice& slice : reduce.slices) {
     if (buffers_.type() == NumberType::kFp32) {
       Sum(reduce, sources, slice);
     } else {
-      SumNarrow(reduce, sources, slice);
+      fits = SumNarrow(reduce, sources, slice) && fits;
     }
   }
   memory_.Finish();
   done.torn = !StillValid(sources);
+  // Once: where it happens it happens in each round.
+  if (!fits && !done.torn && !told_of_large_sums_.exchange(true)) {
+    spdlog::warn(
+        "round {}: sums of gradients are beyond the largest number of {} and count as that number; "
+        "exchange.dtype = {} has room for them",
+        reduce.round, buffers_.type() == NumberType::kFp16 ? "fp16" : "bf16",
+        buffers_.type() == NumberType::kFp16 ? "bf16" : "fp32");
+  }
   return done;
 }
 

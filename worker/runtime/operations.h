@@ -91,7 +91,8 @@ class Operations {
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
   void Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
-  void SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
+  // False: a sum was too large for its type.
+  bool SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
                  const Slice& slice);
   // One update with the sums of 16 bits in `range`.
   void UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
@@ -112,6 +113,7 @@ class Operations {
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The
   // data thread writes what is copied from others.
   std::atomic<std::uint64_t> changes_{0};
+  std::atomic<bool> told_of_large_sums_{false};
 };
 
 }  // namespace lockstep::worker

@@ -36,6 +36,9 @@ std::string HostId() {
   return id;
 }
 
+// Of an update that the program makes: more than any optimizer keeps.
+constexpr std::uint32_t kMostStateTensors = 256;
+
 std::string HostName() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
@@ -211,6 +214,12 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     const bool custom = config_.optimizer.custom();
+    if (custom && description_.update_state_tensors.value_or(0) > kMostStateTensors) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{} times the parameters' size of state for the program's updates, "
+                               "and {} is the most",
+                               *description_.update_state_tensors, kMostStateTensors)};
+    }
     if (custom && description_.update_state_tensors && description_.memory) {
       return Error{ErrorCode::kInvalid,
                    "optimizer.name = custom: the program makes its updates in the host's memory, "

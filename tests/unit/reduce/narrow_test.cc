@@ -250,6 +250,29 @@ TEST_P(Narrowed, ASumOfNothingIsZero) {
   EXPECT_EQ(out, std::vector<std::uint16_t>(5, 0));
 }
 
+// FP32 may have a number for them (fp16) or not (bf16); further terms are of no matter then.
+TEST_P(Narrowed, ASumThatIsTooLargeIsTheLargestNumberAndIsTold) {
+  const Format& format = GetParam();
+  const auto largest = static_cast<std::uint16_t>(format.largest());
+  for (const std::uint32_t sign : {0u, 0x8000u}) {
+    const std::vector<std::uint16_t> large(70, static_cast<std::uint16_t>(largest | sign));
+    const std::vector<std::uint16_t> other(70,
+                                           static_cast<std::uint16_t>(0x1234 | (sign ^ 0x8000)));
+    for (const NarrowKernels& kernels : AvailableNarrowKernels()) {
+      std::vector<NarrowInput> inputs(3, {large.data(), 1.0f});
+      std::vector<std::uint16_t> out(70);
+      EXPECT_FALSE(LoopsOf(kernels, format).weighted_sum(inputs, out.data(), out.size()));
+      EXPECT_EQ(out, large) << kernels.name;
+      inputs.push_back({other.data(), 1.0f});
+      EXPECT_FALSE(LoopsOf(kernels, format).weighted_sum(inputs, out.data(), out.size()));
+      EXPECT_EQ(out, large) << kernels.name;
+      inputs = {{large.data(), 1.0f}, {other.data(), 1.0f}};
+      EXPECT_TRUE(LoopsOf(kernels, format).weighted_sum(inputs, out.data(), out.size()));
+      EXPECT_EQ(out, large) << kernels.name;
+    }
+  }
+}
+
 // Added one by one in 16 bits the small ones would be rounded away.
 TEST(NarrowSumTest, SmallTermsAddUp) {
   const std::uint16_t one = 0x3f80;
