@@ -29,6 +29,8 @@ from lockstep._own import OwnCoordinator
 from lockstep._session import Kind, Session, Work
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
+_NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
+_MOST_UNITS = 4096
 
 
 class _State(enum.Enum):
@@ -37,6 +39,7 @@ class _State(enum.Enum):
     BACKWARD = "backward"
     STEPPED = "stepped"
     DONE = "done"
+    UPDATING = "updating"  # between two runs
 
 
 class Job:
@@ -208,6 +211,12 @@ class Job:
         }
         if units is not None:
             said["job.units"] = units
+        elif parameters.averaged:
+            said["job.units"] = min(max(1, batch // _NORM_SAMPLES), _MOST_UNITS)
+        if samples % batch != 0 and samples % batch < parameters.fewest_samples():
+            raise UsageError(
+                "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
+            )
         if scheduler_steps not in ("update", "epoch"):
             raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
         updates = math.ceil(samples / batch)
@@ -355,10 +364,22 @@ class Job:
                 "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
             )
 
+        # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
+        if self._parameters.fewest_samples() > 1 and self._samples_of_a_unit() <= self._parameters.fewest_samples():
+            raise UsageError(
+                f"job.units = {self._config['job.units']} of job.global_batch = {self._config['job.global_batch']} samples may "
+                "have only one, and BatchNorm no statistics of it: fewer units, or a larger batch"
+            )
         if self._parameters.averaged and (dtype := self._config["exchange.dtype"]) != "fp32":
             raise UsageError(
                 f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
             )
+
+    def _samples_of_a_unit(self) -> int:
+        """Of a whole round, at least."""
+        batch, text = int(self._config["job.global_batch"]), self._config["job.units"]
+        most = min(max(64 * self.size, 1), _MOST_UNITS)  # of auto, by whatever policy
+        return batch // min(max(most, 4 * self.size) if text == "auto" else int(text) or most, batch)
 
     def _rates(self) -> list[float]:
         """Of the update that is being computed."""
@@ -378,8 +399,14 @@ class Job:
                 nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
             updates.make(extra, state, work.learning_rate * work.fraction)
 
-        self._parameters.update(work.update, work.gradient, session.array, make)
+        self._state = _State.UPDATING
+        try:
+            self._parameters.update(work.update, work.gradient, session.array, make)
+        except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
+            self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
+            raise
         self._optimizer.changed_by_update()
+        self._state = _State.DONE
         session.update_done()
 
     def _join(
@@ -441,6 +468,8 @@ class Job:
             self._joined()
         if self._state is _State.STEPPED and self._run is not None:  # the script has left the loop by break
             self._done(self._joined(), self._run)
+        if self._state is _State.UPDATING:
+            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         if self._state is not _State.DONE:
             raise UsageError("the loop over the loader was left before the step for its batch was done")
         epoch = self._passes

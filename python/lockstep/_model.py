@@ -66,23 +66,26 @@ class Parameters:
         self._update_at = 0
         self._versions: tuple[int, ...] = ()
         self.averaged: list[tuple[str, torch.Tensor]] = []
-        self._counters: list[torch.Tensor] = []
+        self._counters: list[tuple[torch.Tensor, int]] = []  # and what the model came with
         for name, norm in _norms(model):
             for key, buffer in norm.named_buffers(recurse=False):
                 if buffer.is_floating_point():
                     _refuse_parameter(name + key, buffer)
                     self.averaged.append((name + key, buffer))
                 else:
-                    self._counters.append(buffer)
+                    self._counters.append((buffer, int(buffer.item())))
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in self.averaged]
-        of_job = {id(b) for _, b in self.averaged} | {id(b) for b in self._counters}
-        self._buffers = list(model.named_buffers())
-        self._still = [(name, buffer) for name, buffer in self._buffers if id(buffer) not in of_job]
+        of_job = {id(b) for _, b in self.averaged} | {id(b) for b, _ in self._counters}
+        self._still = [(name, buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in self.averaged)  # without the extra ones
         self._extra = 0
         self._updates: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def fewest_samples(self) -> int:
+        """In a batch. A norm of one value for each channel has no statistics."""
+        return 2 if any(isinstance(norm, nn.BatchNorm1d) for _, norm in _norms(self._model)) else 1
 
     def add_extra(self, values: int, updates: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Behind all others; `updates`: how many there have been, according to them."""
@@ -97,7 +100,7 @@ class Parameters:
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
         trained = {id(p) for p in self.list}
-        rest = [(name, p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._buffers
+        rest = [(name, p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._still
         if not rest:
             return ""
         digest = hashlib.sha256()
@@ -126,8 +129,8 @@ class Parameters:
             for _, buffer in self.averaged:
                 buffer.copy_(self._flat[at : at + buffer.numel()].view(buffer.shape))
                 at += buffer.numel()
-            for counter in self._counters:
-                counter.copy_(self._updates(self._flat[self.count :])[0])
+            for counter, begun in self._counters:
+                counter.fill_(begun + int(self._updates(self._flat[self.count :]).item()))
 
     def update(self, address: int, gradient: int, array: Callable[[int], Any], make: Callable[[torch.Tensor], None]) -> None:
         """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`; it is given the extra values."""

@@ -2,7 +2,7 @@
 
 When a round is committed the session hands out its mean gradient; the optimizer steps with that, on every worker alike. All that it
 keeps between two updates lies in the session's memory, which workers that join and checkpoints are given: tensors as views of it,
-numbers copied in and out. What there is, a step on zero gradients tells, once, before the job.
+numbers copied in and out. What there is, two steps on gradients of no meaning tell, before the job.
 
 The session has so many times the parameters' size for state. What does not fit that well, and the numbers, lie in an *extra* tensor
 behind the parameters, whose gradient is zero. Its first value is the count of updates that the state is after: 0, and the optimizer
@@ -12,7 +12,7 @@ begins as it does without lockstep.
 import hashlib
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,14 @@ import torch
 from torch.optim import lr_scheduler
 
 from lockstep import _model
-from lockstep._errors import UsageError
+from lockstep._errors import JobFailed, UsageError
 
 # Of a parameter group, what a scheduler may set; it follows the count of updates.
 _SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "max_momentum", "base_momentum")
+_FOLLOWED = (*_SCHEDULED, "betas")  # what of it is set anew where the count has gone back
+_STEPS_KEPT = 64  # a round that is computed again is one of the last few
+_TRIALS = 2  # steps; what is kept for the second one was not there in the first
+_TRIAL_GRADIENT = 1e-3
 _MOST_EXTRA = 8  # the part of the parameters that the extra tensor may be as large as, before there is a whole tensor of state more
 
 
@@ -63,12 +67,14 @@ class Schedule:
             raise UsageError(f"the scheduler {name} does not follow updates alone, which is not supported")
         if scheduler.optimizer is not optimizer:
             raise UsageError("the scheduler is of another optimizer than job.prepare was given")
-        if scheduler.last_epoch > 0:
+        if getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
         self.steps_in_epoch = steps_in_epoch
         self.scheduler = scheduler
         self._every = updates if steps_in_epoch else 1
-        self._steps = 0
+        self._steps = self._shown = 0
+        self._values: dict[int, list[dict[str, Any]]] = {}  # of the groups, after so many steps
+        self._keep()
 
     def check(self, config: dict[str, str], batch: int) -> None:
         """Its epochs were counted in updates of the script's batch; the job's config may say another one."""
@@ -79,12 +85,36 @@ class Schedule:
             )
 
     def advance(self, update: int) -> None:
-        """To what holds for this update; never back."""
+        """To what holds for this update: ahead, or back to one of the last, as where a round is computed again."""
+        wanted = update // self._every
+        if wanted > self._steps:
+            self._show(self._steps)  # each step follows from the one before
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no step was seen between two of its own
-            while self._steps < update // self._every:
+            while self._steps < wanted:
                 self.scheduler.step()
                 self._steps += 1
+                self._keep()
+        self._show(wanted)
+
+    def _keep(self) -> None:
+        groups = self.scheduler.optimizer.param_groups
+        self._values[self._steps] = [{key: _copy(group[key]) for key in _FOLLOWED if key in group} for group in groups]
+        self._values.pop(self._steps - _STEPS_KEPT, None)
+        self._shown = self._steps
+
+    def _show(self, step: int) -> None:
+        if step == self._shown:
+            return
+        if step not in self._values:
+            raise JobFailed(f"the scheduler is {self._steps - step} steps ahead of the job, and cannot go back that far")
+        for group, values in zip(self.scheduler.optimizer.param_groups, self._values[step], strict=True):
+            for key, value in values.items():
+                if isinstance(group[key], torch.Tensor):
+                    group[key].copy_(value)
+                else:
+                    group[key] = value
+        self._shown = step
 
 
 class Updates:
@@ -102,6 +132,7 @@ class Updates:
         _refuse_unsupported(optimizer)
         # What some have before their first step, or all that were given a state.
         self._first = {p: {key: _copy(value) for key, value in state.items()} for p, state in optimizer.state.items()}
+        self._nothing: list[tuple[int, str]] = []  # keys of a parameter's state that are there and None
         self._entries = self._find_entries()
         # The extra tensor begins where the parameters end, and a number is where its size is a divisor of the place.
         self._origin = 4 * ahead
@@ -143,7 +174,10 @@ class Updates:
         rates = [group["lr"] for group in self._optimizer.param_groups]
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor if factor != 1 else rate
+        stepped = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._step()
+        if stepped != [float(group["lr"]) for group in self._optimizer.param_groups]:
+            raise UsageError(f"{self._name} changes its own rate, which is not supported: a scheduler may")
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._store()
@@ -161,20 +195,30 @@ class Updates:
     # --- what it keeps
 
     def _find_entries(self) -> list[_Entry]:
-        """By a step without gradients, of which nothing is left afterwards."""
+        """By two steps, of which nothing is left afterwards; what changes besides would be known to this worker alone."""
         optimizer = self._optimizer
+        self._begin()  # what the script has of its state stays as it is
         values = [p.detach().clone() for p in self._parameters]
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        own = _numbers(optimizer)
-        for p in self._parameters:
-            p.grad = torch.zeros_like(p)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            type(optimizer).step(optimizer)
-        entries = list(self._entries_now())
-        if (after := _numbers(optimizer)) != own:
-            changed = next(key for key in after if key not in own or after[key] != own[key])
-            raise UsageError(f"{self._name} keeps {changed} outside of its state and its parameter groups, which is not supported")
+        own = _kept_elsewhere(optimizer)
+        entries: list[_Entry] = []
+        for trial in range(_TRIALS):
+            for p in self._parameters:
+                p.grad = torch.full_like(p, _TRIAL_GRADIENT)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                type(optimizer).step(optimizer)
+            found = list(self._entries_now())
+            if trial > 0 and found != entries:
+                raise UsageError(f"{self._name} keeps something else after its second step than after its first: not supported")
+            entries = found
+        after = _kept_elsewhere(optimizer)
+        changed = [key for key in own | after if own.get(key) != after.get(key)]
+        if changed:
+            raise UsageError(
+                f"{self._name} keeps {changed[0]} outside of its state, and not as a number of a parameter group, which is not "
+                "supported: workers that join and checkpoints would not have it"
+            )
         self._begin()
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             group.update(before)
@@ -191,6 +235,7 @@ class Updates:
 
     def _entries_now(self) -> Iterator[_Entry]:
         numbers = {id(p): i for i, p in enumerate(self._parameters)}
+        self._nothing = []
         for number, group in enumerate(self._optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and key not in _SCHEDULED:
@@ -203,7 +248,9 @@ class Updates:
                     yield _Entry(numbers[id(p)], -1, key, torch.Tensor, value.dtype, tuple(value.shape))
                 elif isinstance(value, int | float):
                     yield _Entry(numbers[id(p)], -1, key, *_number(value))
-                elif value is not None:
+                elif value is None:
+                    self._nothing.append((numbers[id(p)], key))
+                else:
                     raise UsageError(f"{self._name} keeps {key} as {type(value).__name__}: not supported, only tensors and numbers")
         strange = [key for key in self._optimizer.state if id(key) not in numbers]
         if strange:
@@ -229,6 +276,8 @@ class Updates:
     def _load(self) -> None:
         for entry, view in zip(self._entries, self._views, strict=True):
             self._keeper(entry)[entry.key] = view if entry.kind is torch.Tensor else entry.kind(view.item())
+        for number, key in self._nothing:
+            self._optimizer.state[self._parameters[number]].setdefault(key, None)
 
     def _store(self) -> None:
         """Optimizers that make new tensors instead of writing to theirs are given the session's memory again."""
@@ -261,13 +310,34 @@ def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
             raise UsageError(f"{name}(differentiable=True) is not supported")
 
 
-def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """The optimizer's own attributes that a step might change behind everybody's back."""
-    return {
-        key: value.clone().tolist() if isinstance(value, torch.Tensor) else value
-        for key, value in vars(optimizer).items()
-        if not key.startswith("_") and isinstance(value, int | float | torch.Tensor)
-    }
+def _kept_elsewhere(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """What an optimizer has besides its state and the numbers of its groups, as something that can be compared."""
+    torchs = set(vars(torch.optim.SGD([torch.zeros(1)], lr=1.0)))  # hooks, and what else each of them has
+    kept = {key: _shown(value) for key, value in vars(optimizer).items() if key not in torchs and not callable(value)}
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if key == "params" or key in _SCHEDULED or (isinstance(value, int | float) and not isinstance(value, bool)):
+                continue
+            kept[f"{key} of group {number}"] = _shown(value)
+    return kept
+
+
+def _shown(value: Any, depth: int = 6) -> object:
+    """Equal where the value is; what it is made of, to some depth."""
+    if isinstance(value, torch.Tensor):
+        data = value.detach().cpu().contiguous()
+        return str(data.dtype), tuple(data.shape), data.view(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+    if isinstance(value, torch.Generator):
+        return _shown(value.get_state())
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    if depth == 0:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        return {repr(key) if not isinstance(key, torch.Tensor) else id(key): _shown(one, depth - 1) for key, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, Iterator):
+        return [_shown(one, depth - 1) for one in value]
+    return type(value).__name__, {key: _shown(one, depth - 1) for key, one in getattr(value, "__dict__", {}).items()}
 
 
 def _copy(value: Any) -> Any:

@@ -134,12 +134,86 @@ class SameAsTorchTest(TorchTest):
             for a, b in zip(map(float, sums[0].split()), want, strict=True):
                 self.assertAlmostEqual(a, b, delta=1e-4)
 
+    def test_a_schedule_goes_back_with_a_round_that_is_computed_again(self):
+        """The rate of an update is that of its number, however the worker came there; one that lets each step follow from the one before
+        goes on from where it was."""
+        done = run(self.script("""
+            import torch
+            from torch.optim import lr_scheduler
+            from lockstep._update import Schedule
+            makers = {
+                "exponential": lambda opt: lr_scheduler.ExponentialLR(opt, 0.9),
+                "onecycle": lambda opt: lr_scheduler.OneCycleLR(opt, 0.1, total_steps=50),
+                "chained": lambda opt: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(opt, 0.9), lr_scheduler.ConstantLR(opt, 0.5)]),
+            }
+            def optimizer(lr):
+                return torch.optim.Adam([{"params": [torch.nn.Parameter(torch.zeros(1))]}, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=lr)
+            def shown(opt):
+                return [(float(group["lr"]), group["betas"]) for group in opt.param_groups]
+            for name, make in makers.items():
+                for lr in (0.1, torch.tensor(0.1)):
+                    want, opt = [], optimizer(lr if isinstance(lr, float) else lr.clone())
+                    scheduler = make(opt)
+                    for _ in range(40):
+                        want.append(shown(opt))
+                        opt.step()
+                        scheduler.step()
+                    opt = optimizer(lr if isinstance(lr, float) else lr.clone())
+                    schedule = Schedule(make(opt), opt, 10, False)
+                    for update in (0, 1, 2, 1, 2, 3, 9, 7, 8, 9, 8, 12, 12, 39):
+                        schedule.advance(update)
+                        assert shown(opt) == want[update], (name, lr, update, shown(opt), want[update])
+                    try:
+                        for update in range(40, 140):
+                            schedule.advance(update)
+                        schedule.advance(2)
+                    except Exception as error:
+                        assert name == "onecycle" or "steps ahead of the job" in str(error), (name, error)
+                    else:
+                        assert False
+            """))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_running_statistics_are_the_mean_of_all_workers(self):
         done = lockstep_run("-n", "4", HERE / "torch_norm.py", self.folder)
         self.assertEqual(done.returncode, 0, done)
         replayed = run(HERE / "torch_norm.py", self.folder, "replay")
         self.assertEqual(replayed.returncode, 0, replayed)
         print(replayed.stdout.strip())
+
+    def test_norms_have_a_batch_though_work_moves_in_single_units(self):
+        """BatchNorm1d of one sample is an error in torch, which would end one worker after the other."""
+        script = self.script("""
+            import torch, lockstep
+            import torch.nn.functional as F
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            torch.manual_seed(3)
+            x = torch.randn(1033, 4)
+            loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=32, shuffle=True)
+            job = lockstep.init(seed=3)
+            model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+            model[1].num_batches_tracked.fill_(5)
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, opt, loader = job.prepare(model, opt, loader, epochs=4)
+            seen = set()
+            for _ in range(4):
+                for x, y in loader:
+                    seen.add(len(x))
+                    job.backward(F.cross_entropy(model(x), y))
+                    opt.step()
+            assert min(seen) > 1, seen
+            print("tracked", int(model[1].num_batches_tracked), "sum", float(sum(v.double().sum() for v in model.state_dict().values())))
+            """)
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "3", "--policy", "flexrr", "--slowdown", "worker=2,factor=6", "--set", "emulate.unit_time=2ms",
+                            "--run-dir", run_dir, script)
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(run_dir)
+        self.assertTrue(any(line["moved"] for line in rounds))
+        said = re.findall(r"\| tracked (\d+) sum (.*)$", done.stdout, re.MULTILINE)
+        self.assertEqual((len(said), len(set(said))), (3, 1), done.stdout)
+        self.assertEqual(int(said[0][0]), 5 + len(rounds))
 
     def test_four_workers_one_of_them_slow_count_each_sample_once(self):
         single = run(WORKER)
@@ -417,7 +491,21 @@ class RefusedTest(TorchTest):
                 ("opt = torch.optim.SparseAdam(list(model.parameters()))", "SparseAdam is for sparse gradients: not supported"),
                 ("opt = torch.optim.Adamax(model.parameters(), differentiable=True)", "Adamax(differentiable=True) is not supported"),
                 ("class Odd(torch.optim.SGD):\n    count = 0\n    def step(self, closure=None):\n        self.count += 1\n"
-                 "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps count outside of its state and its parameter groups"),
+                 "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps count outside of its state, and not as a number of a parameter group"),
+                ("class Odd(torch.optim.SGD):\n    def step(self, closure=None):\n        self.__dict__.setdefault('_all', []).append(1)\n"
+                 "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps _all outside of its state"),
+                ("class Odd(torch.optim.SGD):\n    _norm = 0.0\n    def step(self, closure=None):\n        self._norm += float(model.weight.grad.norm())\n"
+                 "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps _norm outside of its state"),
+                ("class Odd(torch.optim.SGD):\n    def step(self, closure=None):\n        self.param_groups[0]['mean'].add_(1)\n"
+                 "opt = Odd([{'params': list(model.parameters()), 'mean': torch.zeros(1)}], lr=0.1)", "Odd keeps mean of group 0 outside of its state"),
+                ("class Odd(torch.optim.SGD):\n    def step(self, closure=None):\n        s = self.state[model.weight]\n"
+                 "        s.update({'second': torch.zeros(1)} if s else {'first': torch.zeros(1)})\n"
+                 "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps something else after its second step than after its first"),
+                ("model = nn.Sequential(nn.BatchNorm1d(1), model)\n"
+                 "opt = torch.optim.Adagrad(model.parameters())\nloader = DataLoader(data, batch_size=9, shuffle=True)",
+                 "the last batch of an epoch has one sample, and BatchNorm no statistics of it"),
+                ("model = nn.Sequential(nn.BatchNorm1d(1), model)\nopt = torch.optim.Adagrad(model.parameters())\njob._settings['job.units'] = '8'",
+                 "job.units = 8 of job.global_batch = 16 samples may have only one, and BatchNorm no statistics of it"),
                 ("class Odd(torch.optim.SGD):\n    def step(self, closure=None):\n        self.state[model.weight]['all'] = [1, 2]\n"
                  "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps all as list: not supported, only tensors and numbers"),
                 ("class Odd(torch.optim.SGD):\n    def step(self, closure=None):\n        self.state['all']['n'] = 1\n"
@@ -477,6 +565,32 @@ class RefusedTest(TorchTest):
         cases.append((SCRIPT.replace("run_dir=None", "run_dir=None, settings={'job.epochs': 9}") + PREPARE, 2, "would end before the job"))
         cases.append((SCRIPT + PREPARE + LOOP + "for x in loader: pass\n", 2, "this is one more"))
         cases.append((SCRIPT + PREPARE + PREPARE, 2, "job.prepare was called twice"))
+        # Whoever catches what its update raises is out of the job all the same, at once: others must not wait for it.
+        cases.append((SCRIPT + """
+class Odd(torch.optim.Adagrad):
+    def step(self, closure=None):
+        super().step()
+        if armed:
+            raise KeyboardInterrupt
+armed = False
+opt = Odd(model.parameters())
+""" + PREPARE + """
+armed = True
+try:
+    for x, y in loader:
+        job.backward(F.cross_entropy(model(x), y))
+        opt.step()
+except KeyboardInterrupt:
+    for x, y in loader:
+        pass
+""", 2, "an exception has ended an update of the job in the middle, so this worker has left it"))
+        cases.append((SCRIPT + """
+class Odd(torch.optim.Adagrad):
+    def step(self, closure=None):
+        super().step()
+        self.param_groups[0]["lr"] *= 0.9
+opt = Odd(model.parameters())
+""" + PREPARE + LOOP, 2, "Odd changes its own rate, which is not supported"))
         cases.append((SCRIPT + PREPARE + "job.evaluate(None, loader._loader)\n", 2, "job.evaluate comes before job.prepare"))
         cases.append((SCRIPT + "job.evaluate(lambda model, batch: (0, 17), loader)\n" + PREPARE + LOOP, 2, "17 of 16 samples are right"))
         cases.append((SCRIPT + """

@@ -18,6 +18,7 @@ import lockstep
 
 folder = pathlib.Path(sys.argv[1])
 EPOCHS, CLIP = 3, 0.5
+options = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
 
 
 def make_model():
@@ -31,7 +32,7 @@ def make_optimizer(model):
 
 
 def train():
-    job = lockstep.init(settings={"optimizer.linear_scaling": False})
+    job = lockstep.init(settings={"optimizer.linear_scaling": False, "liveness.timeout": "60s", **options})
     draw = torch.Generator().manual_seed(7)
     x = torch.randn(240, 1, 6, 6, generator=draw) + 2
     y = x.flatten(1)[:, :3].argmax(1)
@@ -81,4 +82,4 @@ def replay():
     sys.exit(0 if difference < 1e-4 else 1)
 
 
-replay() if sys.argv[2:] else train()
+replay() if sys.argv[2:] == ["replay"] else train()
