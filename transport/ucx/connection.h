@@ -42,8 +42,11 @@ struct Connection {
   bool was_up = false;
   Error reason;
   bool broken = false;  // UCX has said so: nothing reaches the other end any more
-  // kClosing: the other end is being told, until then at most.
-  std::optional<Time> goodbye_until;
+  Time begun;           // when its endpoint was made
+  bool heard = false;   // something has come from the other end
+  // kClosing: until then at most the endpoint stays, so that the other end can be told
+  // (kAddresses), or until UCX has made the connection (kListener).
+  std::optional<Time> kept_until;
 
   std::size_t operations = 0;    // those that UCX works on
   std::size_t queued_bytes = 0;  // of small messages, see Options::send_queue_bytes

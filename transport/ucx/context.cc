@@ -29,15 +29,19 @@ void SetDefault(ucp_config_t* config, const std::string& name, const std::string
   }
 }
 
-// The options of a transport are named without its name before 1.17.
-void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
-  if (std::getenv(("UCX_TCP_" + name).c_str()) != nullptr) return;
+// The options of a transport are named without its name before 1.17, and then set it for every
+// transport that has one of that name.
+bool TransportOptionsArePrefixed() {
   unsigned major = 0;
   unsigned minor = 0;
   unsigned release = 0;
   ucp_get_version(&major, &minor, &release);
-  const bool prefixed = major > 1 || minor >= 17;
-  SetDefault(config, prefixed ? "TCP_" + name : name, value);
+  return major > 1 || minor >= 17;
+}
+
+void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
+  if (std::getenv(("UCX_TCP_" + name).c_str()) != nullptr) return;
+  SetDefault(config, TransportOptionsArePrefixed() ? "TCP_" + name : name, value);
 }
 
 // Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, the
@@ -45,9 +49,21 @@ void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::str
 // assertions, as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22) then ends this process.
 // Without puts bulk takes active messages, which are as fast when they come in larger segments.
 // Both ends must agree on the size of segments.
+//
+// Without a copy an active message ends twice when the socket refuses the rest of it
+// (uct_tcp_ep_sendv, 1.13 to 1.20), which ends the process in the same way; so over TCP they are
+// copied into UCX's segments. Before 1.17 the number of vectors, by which TCP alone can be told,
+// would be cma's too; there no transport sends active messages without a copy, and bulk over RDMA
+// and shared memory does not take them.
 void SetTcpDefaults(ucp_config_t* config) {
   SetTcpDefault(config, "PUT_ENABLE", "n");
   SetTcpDefault(config, "RX_SEG_SIZE", "256K");
+  SetTcpDefault(config, "TX_SEG_SIZE", "256K");
+  if (TransportOptionsArePrefixed()) {
+    SetTcpDefault(config, "MAX_IOV", "0");
+  } else {
+    SetDefault(config, "ZCOPY_THRESH", "inf");
+  }
 }
 
 // What `print` writes to the stream that it is given; empty where there is no memory for one.
@@ -112,7 +128,7 @@ Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host, S
   // Without TCP the engine pings (Engine::PingAll).
   SetDefault(config.get(), "KEEPALIVE_INTERVAL",
              scope == Scope::kWithoutTcp ? "inf" : kKeepaliveInterval);
-  SetTcpDefaults(config.get());
+  if (scope == Scope::kAll) SetTcpDefaults(config.get());
   if (scope == Scope::kWithoutTcp) {
     if (const Status struck = StrikeTcp(config.get()); !struck) return struck.error();
   } else if (const auto host = SocketAddress::FromHost(listen_host, 0)) {

@@ -22,6 +22,8 @@ constexpr Duration kFarewellTime = std::chrono::milliseconds(500);
 constexpr std::size_t kMaxHelloBytes = 2 * kMaxSealedBytes + Handshake::kMaxMessageBytes;
 // Attempts to connect of which only the endpoint came through, one after the other.
 constexpr std::uint32_t kMaxMissedEndpoints = 1024;
+// With kListener: how long UCX has to make a connection before it may be closed.
+constexpr Duration kSettlingTime = std::chrono::seconds(2);
 // With kAddresses.
 constexpr Duration kPingInterval = std::chrono::seconds(1);
 
@@ -149,7 +151,8 @@ Connection& Engine::Add(std::optional<MemberId> whom, Handshake::Role role) {
 void Engine::Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint) {
   if (wiring_ == UcxWiring::kListener) by_endpoint_[endpoint->get()] = &connection;
   connection.endpoint = std::move(endpoint);
-  schedule_(MonotonicNow() + options_.connect_timeout,
+  connection.begun = MonotonicNow();
+  schedule_(connection.begun + options_.connect_timeout,
             [weak = weak_from_this(), id = connection.id] {
               const auto engine = weak.lock();
               Connection* late = engine ? engine->Find(id) : nullptr;
@@ -297,8 +300,9 @@ Connection* Engine::FindFor(const ActiveMessage& message) {
     const auto found = by_endpoint_.find(message.endpoint);
     if (found != by_endpoint_.end()) connection = found->second;
   }
-  const bool open = connection != nullptr && connection->state != Connection::State::kClosing;
-  return open ? connection : nullptr;
+  if (connection == nullptr) return nullptr;
+  connection->heard = true;
+  return connection->state == Connection::State::kClosing ? nullptr : connection;
 }
 
 bool Engine::OnActiveMessage(const ActiveMessage& message) {
@@ -409,7 +413,6 @@ void Engine::Fail(Connection& connection, Error reason) {
   if (connection.state == Connection::State::kClosing) return;
   if (connection.state != Connection::State::kRefused) connection.reason = std::move(reason);
   connection.state = Connection::State::kClosing;
-  if (wiring_ == UcxWiring::kListener) by_endpoint_.erase(connection.endpoint->get());
   failing_.push_back(connection.id);
 }
 
@@ -422,12 +425,32 @@ bool Engine::SayGoodbye(Connection& connection) {
     return false;
   }
   connection.endpoint->Flush();
-  connection.goodbye_until = MonotonicNow() + kFarewellTime;
+  connection.kept_until = MonotonicNow() + kFarewellTime;
   return true;
 }
 
+// UCX has made the connection: the hello has left, or something has come.
+bool Engine::Settled(const Connection& connection) const {
+  return connection.heard || (connection.wanted && connection.operations == 0);
+}
+
+// While UCX makes a connection through its listener it waits until a socket can be written to.
+// Closed at that moment the socket goes, what was noted for it is handed to whatever connection
+// gets its number next, and there an assertion of a UCX that is built with them (Debian's 1.13;
+// tcp_sockcm_ep.c:416) ends the process. So a connection is made before it is closed.
+bool Engine::KeepUntilSettled(Connection& connection) {
+  if (wiring_ != UcxWiring::kListener || connection.broken || Settled(connection)) return false;
+  connection.kept_until = connection.begun + kSettlingTime;
+  return true;
+}
+
+void Engine::CloseEndpoint(Connection& connection) {
+  if (wiring_ == UcxWiring::kListener) by_endpoint_.erase(connection.endpoint->get());
+  connection.endpoint->Close();
+}
+
 void Engine::Shut(Connection& connection) {
-  if (!SayGoodbye(connection)) connection.endpoint->Close();
+  if (!SayGoodbye(connection) && !KeepUntilSettled(connection)) CloseEndpoint(connection);
   closing_.push_back(connection.id);
   // Those that UCX is receiving end when it lets go of them.
   std::vector<FetchId> waiting;
@@ -451,10 +474,11 @@ bool Engine::FinishClosed() {
   std::erase_if(closing_, [&](PeerId peer) {
     const auto found = connections_.find(peer);
     Connection& connection = *found->second;
-    if (connection.goodbye_until &&
-        (connection.broken || connection.endpoint->Flushed() || now >= *connection.goodbye_until)) {
-      connection.goodbye_until.reset();
-      connection.endpoint->Close();
+    const bool ready =
+        wiring_ == UcxWiring::kListener ? Settled(connection) : connection.endpoint->Flushed();
+    if (connection.kept_until && (connection.broken || ready || now >= *connection.kept_until)) {
+      connection.kept_until.reset();
+      CloseEndpoint(connection);
     }
     if (connection.operations != 0 || !connection.endpoint->Closed()) return false;
     by_number_.erase(connection.local);

@@ -109,6 +109,9 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   void FailMalformed(Connection& connection, const std::string& what);
   void PingAll();
   bool SayGoodbye(Connection& connection);
+  bool Settled(const Connection& connection) const;
+  bool KeepUntilSettled(Connection& connection);
+  void CloseEndpoint(Connection& connection);
   void Shut(Connection& connection);
   bool FinishClosed();
   bool NothingNoted() const;
@@ -138,7 +141,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::unique_ptr<Listener> listener_;  // kListener
   std::unordered_map<PeerId, std::unique_ptr<Connection>> connections_;
 
-  std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // open ones; kListener
+  std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // kListener
   std::unordered_map<std::uint64_t, PeerId> by_number_;    // Connection::local; all of them
   std::random_device random_;
   // kAddresses: how many endpoints were made to an address (by its hash), and those that were made
