@@ -1,5 +1,6 @@
 """init: where the job is, and what the script says of it beside its model."""
 
+import multiprocessing
 import os
 import random
 import sys
@@ -38,6 +39,12 @@ def init(
     from lockstep._job import Job
 
     _errors.end_with_one_line()
+    # Set by multiprocessing as long as it runs the script for what it defines.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "the script runs again in a loader process, which 'spawn' and 'forkserver' do for what it defines: let it begin the "
+            "job within if __name__ == '__main__':, or say multiprocessing_context='fork' in the DataLoader"
+        )
     if not 0 <= seed < 1 << 63:
         raise UsageError(f"seed: {seed} is not a whole number from 0 to 2^63 - 1")
     environment = os.environ

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _session, _settings, _update
+from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _samples, _session, _settings, _update
 from lockstep._errors import JobFailed, UsageError
 from lockstep._own import OwnCoordinator
 from lockstep._session import Kind, Session, Work
@@ -75,6 +75,7 @@ class Job:
         self._session: Session | None = None
         self._model: nn.Module | None = None
         self._evaluation: _loader.Evaluation | None = None
+        self._batches: _loader.Batches | None = None
         self._config: _settings.Settings = {}
         self._place: tuple[int, int] | None = None  # this worker's number, and how many there are
         self._epochs = 0
@@ -228,16 +229,12 @@ class Job:
         self._model = model
         self._parameters = parameters
         self._batches = _loader.Batches(loader)
-        meeting = None
-        if self._launched is not None:
-            self._channel = meeting = _launched.Meeting(self._launched)
-        if self._channel is not None and self._wanted is not None:
-            _initial.share(self._channel, self._wanted, model)
-        self._join(settings, schedule, batch, meeting)
+        self._join(settings, schedule, batch)
         self._check_update()
         self._seed = int(self._config["job.seed"])
         updates = math.ceil(samples / int(self._config["job.global_batch"]))
         self._rate = _optimizer.Rate(self._config, updates)
+        self._batches.begin(self._seed, int(self._config["job.global_batch"]), self._epochs, self.size)
         digest = _loader.dataset_digest(loader.dataset, self._seed)
         if self._evaluation is not None:
             digest += f", to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
@@ -290,6 +287,8 @@ class Job:
             if self._updates is not None:
                 self._updates.detach()
             session.end()
+        if self._batches is not None:
+            self._batches.close()
         own, self._own = self._own, None
         if own is not None:
             own.finish() if self._end is not None else own.stop()
@@ -392,7 +391,7 @@ class Job:
         assert self._updates is not None
         session, updates = self._joined(), self._updates
         state = torch.frombuffer(session.array(work.state, state=True), dtype=torch.float32) if work.state else None
-        _loader.seed_all(_loader.seed_of(self._seed, work.round, -1))  # for optimizers that draw
+        _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
 
         def make(extra: torch.Tensor) -> None:
             if self._clip is not None:
@@ -414,11 +413,32 @@ class Job:
         settings: dict[str, str],
         schedule: _optimizer.Schedule | _update.Schedule | None,
         batch: int,
-        meeting: _launched.Meeting | None,
     ) -> None:
+        assert self._batches is not None and self._model is not None
+        atexit.register(self.close)
+        try:
+            self._batches.start(self._seed)  # what follows makes threads and sockets
+            self._meet(settings)
+        except BaseException:
+            self._batches.close()
+            raise
+        if int(self._config.get("job.epochs", 0)) > self._epochs:
+            raise UsageError(
+                f"the job has {self._config['job.epochs']} epochs, as its config says, and job.prepare was told {self._epochs}: "
+                "the script would end before the job"
+            )
+        if schedule is not None:
+            schedule.check(self._config, batch)
+
+    def _meet(self, settings: dict[str, str]) -> None:
+        assert self._model is not None
+        meeting = None
+        if self._launched is not None:
+            self._channel = meeting = _launched.Meeting(self._launched)
+        if self._channel is not None and self._wanted is not None:
+            _initial.share(self._channel, self._wanted, self._model)
         name = "worker" if self._wanted is None else f"worker {self._wanted}"
         _session.log(name, self._log_level)
-        atexit.register(self.close)
         _errors.last_words.add(self._fail)
         if self._coordinator is None:
             if self._run_dir is None:  # nobody could read them
@@ -441,13 +461,6 @@ class Job:
         if self._session.worker == 0:
             for line in _settings.differences(settings, self._config):
                 print(f"lockstep: {line}", flush=True)
-        if int(self._config.get("job.epochs", 0)) > self._epochs:
-            raise UsageError(
-                f"the job has {self._config['job.epochs']} epochs, as its config says, and job.prepare was told {self._epochs}: "
-                "the script would end before the job"
-            )
-        if schedule is not None:
-            schedule.check(self._config, batch)
 
     def _begin(self, digest: str, samples: int) -> None:
         self._initial = self._parameters.flat()  # the session reads it until there is work
@@ -481,6 +494,7 @@ class Job:
         return self._runs(epoch)
 
     def _runs(self, epoch: int) -> Iterator[Any]:
+        assert self._batches is not None
         while (run := self._next(epoch)) is not None:
             session = self._joined()
             self._run, self._state = run, _State.IN_HAND
@@ -492,9 +506,13 @@ class Job:
                 self._optimizer.check_unchanged()
                 self._updates.advance(run.round)
                 self._optimizer.changed_by_update()
-            _loader.seed_all(_loader.seed_of(self._seed, run.epoch, run.ranges[0][0]))
+            values = self._batches.read_run(run)
+            _samples.seed_all(_samples.seed_of(self._seed, run.epoch, run.ranges[0][0]))  # for collate_fn and the model
+            batch = self._batches.collate(values)
+            del values
             # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
-            yield self._batches.read(run.samples)
+            yield batch
+            del batch
             self._done(session, run)
 
     def _next(self, epoch: int) -> Work | None:

@@ -11,10 +11,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, default_collate
 
+from lockstep._ahead import Ahead
 from lockstep._errors import UsageError
 from lockstep._model import digest_inputs
+from lockstep._processes import Processes
+from lockstep._samples import Samples, seed_all
+from lockstep._session import Work
 
 _LOOKED_AT = 16  # samples that the dataset's digest is made of
+_NOT_USED = {
+    "generator": "the order of the samples, and what is drawn at random, come from the job's seed",
+    "pin_memory": "lockstep trains on the CPU",
+}
 
 
 def refuse_unsupported(loader: DataLoader[Any]) -> None:
@@ -33,23 +41,12 @@ def refuse_unsupported(loader: DataLoader[Any]) -> None:
         )
     if loader.drop_last:
         raise UsageError("the DataLoader drops the last samples of an epoch (drop_last=True): lockstep trains on each of them")
-    if loader.num_workers > 0:
-        warnings.warn(
-            f"lockstep reads the data in the training process: num_workers={loader.num_workers} is not used yet", stacklevel=3
-        )
-
-
-def seed_of(seed: int, epoch: int, position: int) -> int:
-    """For what is drawn at random in a run: its dropout, its augmentation. Of the run's first position, so whoever computes it."""
-    digest = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
-def seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % (1 << 32))
+    for name, used in (
+        ("generator", loader.generator is None and getattr(sampler, "generator", None) is None),
+        ("pin_memory", not loader.pin_memory),
+    ):
+        if not used:
+            warnings.warn(f"the DataLoader's {name} is not used: {_NOT_USED[name]}", stacklevel=3)
 
 
 def dataset_digest(dataset: Dataset[Any], seed: int) -> str:
@@ -79,14 +76,54 @@ class Batches:
         self._tensors: tuple[torch.Tensor, ...] | None = None
         if type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate:
             self._tensors = loader.dataset.tensors
+        self._loader = loader
+        self._samples = Samples(loader.dataset)
+        self._processes: Processes | None = None
+        self._seed = 0
+
+    def start(self, seed: int) -> None:
+        """The loader processes, if there are to be any. Before this process has the job's threads and sockets."""
+        if self._loader.num_workers > 0 and self._tensors is None:  # else there is nothing for them to do
+            self._processes = Processes(self._loader, seed)
+
+    def begin(self, seed: int, batch: int, epochs: int, workers: int) -> None:
+        """The job's, which is known now."""
+        self._seed = seed
+        if self._processes is not None:
+            self._processes.begin(seed, Ahead(seed=seed, samples=len(self._dataset), batch=batch, epochs=epochs, workers=workers))
+
+    def read_run(self, run: Work) -> Any:
+        """What `collate` makes the run's batch of. What is drawn for a sample depends on its position alone."""
+        if self._tensors is not None:
+            return run.samples
+        if self._processes is not None:
+            return self._processes.read(run.epoch, run.round, run.ranges, run.samples)
+        values: list[Any] = []
+        for call in self._samples.calls(run.epoch, run.ranges):
+            which = run.samples[len(values) : len(values) + call.end - call.first]
+            values += self._samples.read(self._seed, call, which)
+        return values
+
+    def collate(self, values: Any) -> Any:
+        return self._collate(values) if self._tensors is None else self._chosen(values)
 
     def read(self, samples: Sequence[int]) -> Any:
+        """A batch of an evaluation."""
         if self._tensors is not None:
-            chosen = torch.tensor(samples)
-            return [tensor[chosen] for tensor in self._tensors]
+            return self._chosen(samples)
         if hasattr(self._dataset, "__getitems__"):
             return self._collate(self._dataset.__getitems__(list(samples)))
         return self._collate([self._dataset[i] for i in samples])
+
+    def close(self) -> None:
+        """Ends the processes. May be called again."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def _chosen(self, samples: Sequence[int]) -> list[torch.Tensor]:
+        assert self._tensors is not None
+        chosen = torch.tensor(samples)
+        return [tensor[chosen] for tensor in self._tensors]
 
 
 class Evaluation:
@@ -97,6 +134,11 @@ class Evaluation:
             raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
         if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
             raise UsageError("job.evaluate wants a DataLoader with a map-style dataset and a batch_size")
+        if loader.num_workers > 0:
+            warnings.warn(
+                f"lockstep reads what is evaluated in the training process: num_workers={loader.num_workers} is not used",
+                stacklevel=3,
+            )
         self.dataset: Any = loader.dataset
         self._function = function
         self._batch = loader.batch_size
@@ -121,7 +163,7 @@ class Evaluation:
 
 class Loader:
     """Stands in for the script's loader. Each pass over it is an epoch of the job: runs of units, each sample of the epoch once in
-    all workers together. Which run comes next is decided when it is asked for, so it is read one at a time."""
+    all workers together. Which run comes next is decided when it is asked for."""
 
     def __init__(self, loader: DataLoader[Any], updates: int, runs: Callable[[], Iterator[Any]]) -> None:
         self._loader = loader

@@ -174,6 +174,14 @@ def _join(options: _JoinOptions) -> c_void_p:
     return handle
 
 
+_open: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def any_open() -> bool:
+    """Whether this process has threads and sockets of a session."""
+    return len(_open) > 0
+
+
 def version() -> str:
     """Of the library: "0.1.0"."""
     return _text(_library().lockstep_version())
@@ -295,6 +303,7 @@ class Session:
             connect_timeout,
         )
         self._handle = _join(options)
+        _open.add(self)
         self.worker: int = _library().lockstep_worker(self._handle)
         self.incarnation: int = _library().lockstep_incarnation(self._handle)
         self.workers: int = _library().lockstep_workers(self._handle)
@@ -407,6 +416,7 @@ class Session:
     def end(self) -> None:
         """Leaves the job if it is still on. May be called again."""
         handle, self._handle = self._handle, c_void_p()
+        _open.discard(self)
         if handle and os.getpid() == self._process:
             _library().lockstep_end(handle)
 

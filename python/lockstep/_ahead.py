@@ -1,0 +1,140 @@
+"""Which positions a worker is likely to be given next. A guess: what comes of it is time, never a sample.
+
+The session tells a run when it is to be computed and nothing before. But rounds go through an epoch's positions in order, and a
+worker's share of a round begins and ends where that of the round before did, as long as nobody becomes slower or faster.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import torch
+
+_MASK = (1 << 64) - 1
+_MOST_SAMPLES = 1 << 26  # whose order is worth being known: it takes seconds and 4 bytes of memory for each
+
+
+def _mixed(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _all_mixed(x: torch.Tensor) -> torch.Tensor:
+    """The same of 64-bit words; torch's are signed, so a shift to the right brings copies of the sign along."""
+
+    def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+        return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ shifted(x, 31)
+
+
+def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
+    """Position -> sample, as the session has it (base/permutation.h). What is read ahead by it is compared with the run's samples,
+    so a session that had another order would cost the time, no more. (Words that its generator rejects, fewer than one in 2^38, are
+    not looked for.)"""
+    key = _mixed(_mixed(_mixed(seed) ^ 0x73616D706C65) ^ epoch)
+    order = array("I", range(size))
+    if size < 2:
+        return order
+    words = _all_mixed(_all_mixed(torch.arange(size - 1)) ^ _signed(key))
+    below = torch.arange(size, 1, -1)
+    # An unsigned word modulo a bound of less than 31 bits, in signed arithmetic.
+    high, low = (words >> 32) & 0xFFFFFFFF, words & 0xFFFFFFFF
+    drawn = ((high % below) * ((1 << 32) % below) + low) % below
+    for i, j in zip(range(size - 1, 0, -1), drawn.tolist(), strict=True):
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+class Ahead:
+    """Told each run as it comes; says what may come behind it."""
+
+    def __init__(self, *, seed: int, samples: int, batch: int, epochs: int, workers: int) -> None:
+        self._seed, self._samples, self._batch, self._epochs = seed, samples, min(batch, samples), epochs
+        self._orders: dict[int, array[int]] = {}
+        # Of the round in hand. Positions that were given back and come again lie before `_fresh` and tell nothing of what is next.
+        self._epoch = self._round = -1
+        self._taken: list[tuple[int, int]] = []
+        self._fresh = 0
+        # Of the last whole round: the share's ranges, from where it began; and how far that is behind the one before.
+        self._share: list[tuple[int, int]] = [(0, max(1, self._batch // workers))]
+        self._begun = -1
+        self._stride = self._batch
+        self.longest = 0  # run of the round in hand
+
+    @property
+    def share(self) -> int:
+        """Samples in a round that this worker usually has."""
+        return sum(end - first for first, end in self._share)
+
+    def saw(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """A run, which is to be computed now."""
+        if (epoch, round_) != (self._epoch, self._round):
+            self._next_round(epoch, round_)
+        self.longest = max(self.longest, sum(end - first for first, end in ranges))
+        for first, end in ranges:
+            if self._taken and self._taken[-1][1] == first:
+                self._taken[-1] = self._taken[-1][0], end
+            elif first >= self._fresh:
+                self._taken.append((first, end))
+
+    def _next_round(self, epoch: int, round_: int) -> None:
+        if self._taken:
+            begun = self._taken[0][0]
+            step = begun - self._begun
+            self._stride = step if self._begun >= 0 and 0 < step <= self._batch else self._batch
+            self._begun, self._fresh = begun, max(end for _, end in self._taken)
+            if begun - begun % self._batch + self._batch <= self._samples:  # else it was an epoch's last, which may be smaller
+                self._share = [(first - begun, end - begun) for first, end in self._taken if first >= begun]
+        if epoch != self._epoch:
+            self._begun, self._fresh, self._stride = -1, 0, self._batch
+        self._epoch, self._round, self._taken, self.longest = epoch, round_, [], 0
+
+    def next(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """(epoch, first, end) of at most so many samples, in the order in which they will be wanted."""
+        if not self._taken or self._samples > _MOST_SAMPLES:
+            return
+        for epoch, first, end in self._rounds():
+            to = min(end, first + count)
+            if first < to:
+                yield epoch, first, to
+                count -= to - first
+            if count <= 0:
+                return
+
+    def _rounds(self) -> Iterator[tuple[int, int, int]]:
+        epoch, begun = self._epoch, self._taken[0][0]
+        reached = max(end for _, end in self._taken)
+        for first, end in self._share:  # what is left of this round's
+            yield epoch, max(reached, begun + first), min(begun + end, self._samples)
+        share = self._share
+        if sum(end - first for first, end in self._taken) > self.share:  # more already
+            share = [(first - begun, end - begun) for first, end in self._taken if first >= begun]
+        offset = begun % self._batch
+        base = begun - offset
+        while True:
+            base += self._stride
+            if base >= self._samples:
+                epoch, base = epoch + 1, 0
+                if epoch >= self._epochs:
+                    return
+            # The last round of an epoch may have less, of which a share is the same part.
+            left = min(self._batch, self._samples - base)
+            for first, end in share:
+                of_round = left * (offset + first) // self._batch, left * min(offset + end, self._batch) // self._batch
+                yield epoch, base + of_round[0], base + of_round[1]
+
+    def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
+        """Which samples those positions are."""
+        if epoch not in self._orders:
+            self._orders = {e: order for e, order in self._orders.items() if e >= self._epoch}
+            self._orders[epoch] = epoch_order(self._seed, epoch, self._samples)
+        return self._orders[epoch][first:end]

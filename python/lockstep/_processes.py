@@ -1,0 +1,567 @@
+"""Loader processes of the script's DataLoader (num_workers): they read samples, the training process makes batches of them.
+
+The session says a run when it is to be computed. What of it was not read ahead is asked for at once, shared out over all processes,
+and goes before everything else; behind it they read what is likely to come next (_ahead.py). What comes otherwise is dropped.
+Which process reads a sample, and when, changes nothing of it (_samples.py), so a batch is the same with any number of them.
+
+Between the training process and each loader process is one socket with whole messages. Answers are packed into memory that both
+map (_packed.py), so a process that dies at any time leaves nothing behind, and is seen by the end of its socket.
+
+How they start is for multiprocessing to say, as with torch's own DataLoader. A fork comes before the session has threads and
+sockets; where another job of this process has them already, it is 'forkserver' instead, unless the script has asked for 'fork'.
+"""
+
+import fcntl
+import math
+import multiprocessing
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import stat
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+import torch.multiprocessing  # shares tensors of a dataset with processes that are not forked
+from torch.utils.data import DataLoader
+
+from lockstep import _session
+from lockstep._ahead import Ahead
+from lockstep._errors import JobFailed, UsageError
+from lockstep._packed import pack, unpack
+from lockstep._samples import Call, Samples, seed_all, seed_of
+
+_START = 0  # the ticket of the first answer: it is ready, or why it is not
+_MOST_AT_ONCE = 1024  # samples that one message asks for
+_MOST_FILES = 65536
+_END_S = 2.0  # for what a process is in the middle of, at the end
+_PIECES = 4  # of a process's part of a round, at most, where runs are short
+
+
+# --- in a loader process
+
+
+class _Error:
+    """An exception on its way, as itself where it can be pickled."""
+
+    def __init__(self, error: BaseException, where: str) -> None:
+        self._text = f"\n\n{where}:\n" + "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self._line = f"{type(error).__name__}: {error}"
+        try:
+            self._pickled = pickle.dumps(error)
+            pickle.loads(self._pickled)
+        except Exception:
+            self._pickled = b""
+
+    def get(self) -> Exception:
+        error: Exception = RuntimeError(self._line)
+        try:
+            itself = pickle.loads(self._pickled)
+        except Exception:
+            itself = None
+        if isinstance(itself, Exception):  # and not one that would end the script, as SystemExit
+            error = itself
+        error.__cause__ = _Original(self._text)
+        return error
+
+
+class _Original(Exception):
+    """The traceback of a loader process, for the eyes."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Unsendable(Exception):
+    pass
+
+
+class _Carried:
+    """Something of the script, for a process that may be of another interpreter; unpickled where it can be said what is wrong."""
+
+    def __init__(self, what: str, value: Any) -> None:
+        self._what, self._value, self._pickled = what, value, b""
+
+    def __reduce__(self) -> Any:
+        try:
+            return _Carried._received, (self._what, bytes(ForkingPickler.dumps(self._value)))
+        except Exception as error:
+            raise _Unsendable(f"the {self._what} cannot be sent to loader processes ({error})") from error
+
+    @staticmethod
+    def _received(what: str, pickled: bytes) -> "_Carried":
+        carried = _Carried(what, None)
+        carried._pickled = pickled
+        return carried
+
+    def get(self) -> Any:
+        return pickle.loads(self._pickled) if self._pickled else self._value
+
+
+def _own_positions() -> None:
+    """A forked process shares the position of each open file with all others: reopens those that are read, where they are."""
+    for name in os.listdir("/proc/self/fd"):
+        file = int(name)
+        try:
+            if file <= 2 or not stat.S_ISREG(os.fstat(file).st_mode):
+                continue
+            if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                continue
+            again = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # closed, or one that may not be opened any more
+            continue
+        try:
+            os.lseek(again, os.lseek(file, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(again, file, inheritable=os.get_inheritable(file))
+        except OSError:  # one without positions
+            pass
+        finally:
+            os.close(again)
+
+
+def _end_with(trainer: int, link: socket.socket) -> None:
+    """Ends this process with the training process, whatever it is doing."""
+    poll = select.poll()
+    try:
+        poll.register(os.pidfd_open(trainer), select.POLLIN)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:  # a kernel that has no such thing
+        poll.register(link, 0)
+    poll.poll()
+    os._exit(1)
+
+
+class _Reader:
+    """What a loader process does: the piece that is urgent, else the one that was asked for first."""
+
+    def __init__(self, link: socket.socket, name: str, samples: Samples) -> None:
+        self._link, self._name, self._samples = link, name, samples
+        self._asked: dict[int, tuple[int, list[tuple[Call, tuple[int, ...]]]]] = {}
+        self._urgent: dict[int, None] = {}  # in order
+        self._message = bytearray(1 << 18)  # more than a socket takes
+
+    def run(self) -> None:
+        while self._listen(wait=not self._asked):
+            if not self._asked:
+                continue
+            ticket = next(iter(self._urgent or self._asked))
+            self._urgent.pop(ticket, None)
+            seed, calls = self._asked.pop(ticket)
+            answer(self._link, ticket, self._read(seed, calls))
+
+    def _listen(self, *, wait: bool) -> bool:
+        """Takes the messages that are there. False: the training process wants nothing any more."""
+        while True:
+            try:
+                size = self._link.recv_into(self._message, 0, 0 if wait else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            if size == 0:
+                return False
+            wait = False
+            what, ticket, *more = pickle.loads(memoryview(self._message)[:size])
+            if what == "read":
+                urgent, seed, calls = more
+                self._asked[ticket] = seed, calls
+                if urgent:
+                    self._urgent[ticket] = None
+            elif what == "first" and ticket in self._asked:
+                self._urgent[ticket] = None
+            elif what == "drop":
+                self._asked.pop(ticket, None)
+                self._urgent.pop(ticket, None)
+
+    def _read(self, seed: int, calls: list[tuple[Call, tuple[int, ...]]]) -> tuple[list[list[Any]], _Error | None]:
+        """What there is of each call, up to the first that fails."""
+        results: list[list[Any]] = []
+        for call, samples in calls:
+            try:
+                values = self._samples.read(seed, call, samples)
+                if len(values) != len(samples):
+                    raise RuntimeError(f"__getitems__ returned {len(values)} samples for {len(samples)} indices")
+            except BaseException as error:
+                one = f"sample {samples[0]}" if len(samples) == 1 else f"samples {', '.join(map(str, samples))}"
+                at = f"position {call.first}" if len(samples) == 1 else f"positions {call.first} to {call.end - 1}"
+                return results, _Error(error, f"In {self._name}, {one} ({at} of epoch {call.epoch})")
+            results.append(values)
+        return results, None
+
+
+def answer(link: socket.socket, ticket: int, value: Any) -> None:
+    try:
+        file = pack(value)
+    except Exception as error:  # samples that cannot be pickled
+        where = "What the dataset returns cannot be sent to the training process (num_workers=0 reads it there)"
+        file = pack(([], _Error(error, where)))
+    try:
+        socket.send_fds(link, [ticket.to_bytes(8, "little")], [file])
+    except ConnectionError:  # it has gone; the next look at the socket says so
+        pass
+    finally:
+        os.close(file)
+
+
+def _main(
+    *,
+    link: socket.socket,
+    others: list[socket.socket],
+    forked: bool,
+    trainer: int,
+    place: tuple[int, int, int],
+    dataset: _Carried,
+    init: _Carried,
+) -> None:
+    """A loader process. `others`: ends of the sockets that a fork has copied. `place`: number, how many, seed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the training process, which ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    for other in others:
+        other.close()
+    if forked:
+        _own_positions()
+    # As many files may be on their way to training processes.
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, min(most, _MOST_FILES)), most))
+    threading.Thread(target=_end_with, args=(trainer, link), daemon=True).start()
+    torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
+    number, count, seed = place
+    name = f"loader process {number}"
+    try:
+        of_script, function = dataset.get(), init.get()
+    except Exception as error:
+        answer(link, _START, f"{type(error).__name__}: {error}")
+        return
+    try:
+        seed = seed_of(seed, -1, number)
+        worker = torch.utils.data._utils.worker
+        worker._worker_info = worker.WorkerInfo(id=number, num_workers=count, seed=seed, dataset=of_script)
+        seed_all(seed)
+        if function is not None:
+            function(number)
+        samples = Samples(worker._worker_info.dataset)
+    except BaseException as error:
+        answer(link, _START, _Error(error, f"In {name}, before its first sample"))
+        return
+    answer(link, _START, None)
+    _Reader(link, name, samples).run()
+
+
+# --- in the training process
+
+
+@dataclass
+class _Piece:
+    """On its way: what one message has asked for."""
+
+    ticket: int
+    process: int
+    calls: dict[Call, tuple[int, ...]]
+    urgent: bool
+    size: int
+
+
+@dataclass
+class _Read:
+    samples: tuple[int, ...]
+    values: list[Any]
+
+
+@dataclass
+class _Failed:
+    samples: tuple[int, ...]
+    error: _Error
+
+
+class _Process:
+    def __init__(self, process: Any, link: socket.socket) -> None:
+        self.process, self.link = process, link
+        self.to_send: deque[bytes] = deque()
+        self.waiting = 0  # samples that it was asked for
+
+
+class Processes:
+    """Started at once; `read` after `begin`. Invariant: each call that is known is on its way, read or failed, once."""
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self._pid = os.getpid()
+        self._timeout = float(loader.timeout)
+        self._depth = 2 if loader.prefetch_factor is None else loader.prefetch_factor
+        self._samples = Samples(loader.dataset)
+        self._known: dict[Call, _Piece | _Read | _Failed] = {}
+        self._pieces: dict[int, _Piece] = {}
+        self._tickets = _START
+        self._seed = seed
+        self._ahead: Ahead | None = None
+        self._processes: list[_Process] = []
+        try:
+            self._start(loader, seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, seed: int, ahead: Ahead) -> None:
+        """The job's, which is known now."""
+        self._seed, self._ahead = seed, ahead
+
+    def read(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]], samples: Sequence[int]) -> list[Any]:
+        """The samples of a run, in their order."""
+        assert self._ahead is not None
+        self._ahead.saw(epoch, round_, ranges)
+        needed: dict[Call, tuple[int, ...]] = {}
+        at = 0
+        for call in self._samples.calls(epoch, ranges):
+            needed[call] = tuple(samples[at : at + call.end - call.first])
+            at += call.end - call.first
+        for call, which in needed.items():
+            if (known := self._known.get(call)) is not None and self._samples_of(call, known) != which:
+                self._forget(call)  # read by another order than the session's
+        self._ask_for_missing(needed)
+        self._read_ahead(needed)
+        end = time.monotonic() + self._timeout if self._timeout > 0 else math.inf
+        while True:
+            self._ask_for_missing(needed)
+            there = [self._known[call] for call in needed]
+            for one in there:
+                if isinstance(one, _Failed):
+                    raise one.error.get()
+            if not any(isinstance(one, _Piece) for one in there):
+                break
+            if not self._receive(end - time.monotonic()) and time.monotonic() >= end:
+                raise JobFailed(f"no samples from the loader processes in {self._timeout:g} s, the timeout of the DataLoader")
+        for call in needed:
+            del self._known[call]
+        return [value for one in there if isinstance(one, _Read) for value in one.values]
+
+    def close(self) -> None:
+        """Ends the processes. May be called again."""
+        processes, self._processes = self._processes, []
+        self._known.clear()
+        self._pieces.clear()
+        if os.getpid() != self._pid:
+            return
+        for one in processes:
+            one.link.close()
+        end = time.monotonic() + _END_S
+        for one in processes:
+            one.process.join(max(0.0, end - time.monotonic()))
+            if one.process.is_alive():
+                one.process.kill()
+            one.process.join()
+            one.process.close()
+
+    # --- within
+
+    def _start(self, loader: DataLoader[Any], seed: int) -> None:
+        context: Any = loader.multiprocessing_context or multiprocessing.get_context()
+        if loader.multiprocessing_context is None and context.get_start_method() == "fork" and _session.any_open():
+            context = multiprocessing.get_context("forkserver")
+        method = context.get_start_method()
+        advice = (
+            f"as '{method}' starts them without what the script has: define classes and functions at the top of a module, and open "
+            "files in worker_init_fn or with the first sample; or say multiprocessing_context='fork'"
+        )
+        count = loader.num_workers
+        links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
+        dataset, init = _Carried("dataset", loader.dataset), _Carried("worker_init_fn", loader.worker_init_fn)
+        ends = [end for pair in links for end in pair]
+        resource_tracker.ensure_running()  # it would unblock what is blocked here
+        for number, (mine, its) in enumerate(links):
+            forked = method == "fork"
+            others = [end for end in ends if end is not its] if forked else []
+            process = context.Process(
+                target=_main,
+                kwargs={
+                    "link": its,
+                    "others": others,
+                    "forked": forked,
+                    "trainer": self._pid,
+                    "place": (number, count, seed),
+                    "dataset": dataset,
+                    "init": init,
+                },
+                name=f"lockstep loader {number}",
+                daemon=True,
+            )
+            mine.setblocking(False)
+            # Ctrl-C before a new process ignores it would be a traceback of each.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                process.start()
+            except _Unsendable as error:
+                raise UsageError(f"{error}, {advice}") from None
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._processes.append(_Process(process, mine))
+        for _, its in links:
+            its.close()
+        # A fork has the files' positions from here; so nobody reads before each has its own.
+        begun: set[int] = set()
+        while len(begun) < count:
+            try:
+                answers = self._received(None)
+            except JobFailed as error:
+                raise UsageError(f"{error}, before its first sample; what it has said of that is above") from None
+            for number, ticket, value in answers:
+                assert ticket == _START
+                begun.add(number)
+                if isinstance(value, str):
+                    raise UsageError(f"a loader process has no use for what it was sent ({value}), {advice}")
+                if value is not None:
+                    raise value.get()
+
+    def _samples_of(self, call: Call, known: "_Piece | _Read | _Failed") -> tuple[int, ...]:
+        return known.calls[call] if isinstance(known, _Piece) else known.samples
+
+    def _forget(self, call: Call) -> None:
+        """Drops a piece of which nothing is known any more."""
+        known = self._known.pop(call)
+        if isinstance(known, _Piece) and not any(self._known.get(other) is known for other in known.calls):
+            self._pieces.pop(known.ticket, None)
+            self._processes[known.process].waiting -= known.size
+            self._send(known.process, "drop", known.ticket)
+
+    def _ask_for_missing(self, needed: dict[Call, tuple[int, ...]]) -> None:
+        """All of a run is on its way, at once."""
+        self._ask([(call, which) for call, which in needed.items() if call not in self._known], urgent=True)
+        for call in needed:
+            piece = self._known[call]
+            if isinstance(piece, _Piece) and not piece.urgent:
+                piece.urgent = True
+                self._send(piece.process, "first", piece.ticket)
+
+    def _read_ahead(self, needed: dict[Call, tuple[int, ...]]) -> None:
+        """Of what is likely to come: `prefetch_factor` rounds of this worker, so as many batches of it. What is not likely any more
+        is dropped: by then somebody else has it."""
+        assert self._ahead is not None
+        likely: dict[Call, tuple[int, ...]] = {}
+        for epoch, first, end in self._ahead.next(self._depth * self._ahead.share):
+            which = self._ahead.samples_of(epoch, first, end)
+            for call in self._samples.calls(epoch, [(first, end)]):
+                likely[call] = tuple(which[call.first - first : call.end - first])
+        for call in [call for call in self._known if call not in likely and call not in needed]:
+            self._forget(call)
+        self._ask([(call, which) for call, which in likely.items() if call not in self._known and call not in needed], urgent=False)
+
+    def _ask(self, calls: Sequence[tuple[Call, tuple[int, ...]]], *, urgent: bool) -> None:
+        assert self._ahead is not None
+        if not calls:
+            return
+        of_each = math.ceil(sum(len(which) for _, which in calls) / len(self._processes))
+        if not urgent:
+            part = math.ceil(self._ahead.longest / len(self._processes))
+            of_each = max(part, math.ceil(self._ahead.share / len(self._processes) / _PIECES))
+        piece: dict[Call, tuple[int, ...]] = {}
+        size = 0
+        for call, which in calls:
+            piece[call] = which
+            size += len(which)
+            if size >= min(of_each, _MOST_AT_ONCE):
+                self._ask_one(piece, size, urgent)
+                piece, size = {}, 0
+        if piece:
+            self._ask_one(piece, size, urgent)
+
+    def _ask_one(self, calls: dict[Call, tuple[int, ...]], size: int, urgent: bool) -> None:
+        number = min(range(len(self._processes)), key=lambda i: self._processes[i].waiting)
+        self._tickets += 1
+        piece = _Piece(self._tickets, number, calls, urgent, size)
+        self._pieces[piece.ticket] = piece
+        self._known.update((call, piece) for call in calls)
+        self._processes[number].waiting += size
+        self._send(number, "read", piece.ticket, urgent, self._seed, list(calls.items()))
+
+    def _send(self, number: int, *message: object) -> None:
+        self._processes[number].to_send.append(pickle.dumps(message))
+        self._flush(number)
+
+    def _flush(self, number: int) -> None:
+        one = self._processes[number]
+        try:
+            while one.to_send:
+                one.link.send(one.to_send[0])
+                one.to_send.popleft()
+        except BlockingIOError:  # goes on when there is room
+            pass
+        except ConnectionError:
+            self._died(number)
+
+    def _receive(self, seconds: float) -> bool:
+        """Waits for the next answers, at most so long; False: there was none."""
+        some = False
+        for number, ticket, value in self._received(None if seconds == math.inf else max(0.0, seconds)):
+            some = True
+            piece = self._pieces.pop(ticket)
+            self._processes[number].waiting -= piece.size
+            results, error = value
+            calls = iter(piece.calls.items())
+            for values, (call, which) in zip(results, calls, strict=False):
+                self._settle(call, piece, _Read(which, values))
+            if error is not None:  # what is behind it is asked for again, if it is wanted
+                rest = list(piece.calls.items())[len(results) :]
+                for i, (call, which) in enumerate(rest):
+                    self._settle(call, piece, _Failed(which, error) if i == 0 else None)
+        return some
+
+    def _settle(self, call: Call, piece: _Piece, to: "_Read | _Failed | None") -> None:
+        if self._known.get(call) is not piece:
+            return
+        if to is None:
+            del self._known[call]
+        else:
+            self._known[call] = to
+
+    def _received(self, seconds: float | None) -> Iterable[tuple[int, int, Any]]:
+        """(process, ticket, value) of the answers that are there."""
+        poll = select.poll()
+        numbers: dict[int, int] = {}
+        for number, one in enumerate(self._processes):
+            numbers[one.link.fileno()] = number
+            poll.register(one.link, select.POLLIN | (select.POLLOUT if one.to_send else 0))
+        answers = []
+        for file, events in poll.poll(None if seconds is None else math.ceil(seconds * 1000)):
+            number = numbers[file]
+            if events & select.POLLOUT:
+                self._flush(number)
+            if not events & ~select.POLLOUT:
+                continue
+            try:
+                head, files, _, _ = socket.recv_fds(self._processes[number].link, 8, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                head, files = b"", []
+            if not head or not files:
+                self._died(number)
+            ticket = int.from_bytes(head, "little")
+            if ticket != _START and ticket not in self._pieces:  # was dropped meanwhile
+                os.close(files[0])
+                continue
+            answers.append((number, ticket, unpack(files[0])))
+        return answers
+
+    def _died(self, number: int) -> None:
+        process = self._processes[number].process
+        process.join(_END_S)
+        code = process.exitcode
+        if code is None:
+            how = "has closed its socket"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += " (by the kernel, perhaps, for want of memory: then fewer num_workers, or a smaller prefetch_factor)"
+        else:
+            how = f"has ended with status {code}"
+        raise JobFailed(f"loader process {number} of {len(self._processes)}, process id {process.pid}, {how}")
