@@ -35,15 +35,32 @@ std::size_t CutToOneCall(std::span<iovec> vectors) {
   return total;
 }
 
-// Both ends on one machine: no path to probe, and pacing (bbr, the default of many systems) only
-// costs there; 10 to 30 % of the CPU time per byte. Buffers are left to the kernel's tuning: fixed
-// ones cost the receiver more wake-ups.
-void TuneForOneHost(Connection::Socket& socket) {
+// Between hosts, what is said waits behind the bytes that were written before it and have not left
+// yet; so do requests, and until they arrive the other direction of the link has nothing to carry.
+// No more than this is written ahead: a millisecond of 1 Gbit/s. ...
+constexpr int kWrittenAhead = 128 << 10;
+// ... And a piece goes out in frames of this size, with what is said in between.
+constexpr std::size_t kPieceFrameBytes = 128u << 10;
+
+bool OnOneHost(const Connection::Socket& socket) {
   boost::system::error_code local_error;
   boost::system::error_code remote_error;
   const auto local = socket.local_endpoint(local_error);
   const auto remote = socket.remote_endpoint(remote_error);
-  if (local_error || remote_error || local.address() != remote.address()) return;
+  return !local_error && !remote_error && local.address() == remote.address();
+}
+
+// How much may be on its way unacknowledged stays the kernel's to find out, so the rate stays that
+// of the path. Where it is not known what is said waits longer.
+void KeepQueueShort(Connection::Socket& socket) {
+  (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kWrittenAhead,
+                     sizeof(kWrittenAhead));
+}
+
+// Both ends on one machine: no path to probe, and pacing (bbr, the default of many systems) only
+// costs there; 10 to 30 % of the CPU time per byte. Buffers are left to the kernel's tuning: fixed
+// ones cost the receiver more wake-ups.
+void TuneForOneHost(Connection::Socket& socket) {
   constexpr std::string_view kAlgorithm = "reno";
   // Where it is not allowed the default stays.
   (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kAlgorithm.data(),
@@ -126,7 +143,12 @@ void Connection::StartGreeting() {
     End(Error{ErrorCode::kUnavailable, error.message()});
     return;
   }
-  TuneForOneHost(socket_);
+  if (OnOneHost(socket_)) {
+    TuneForOneHost(socket_);
+  } else {
+    KeepQueueShort(socket_);
+    outbox_.CutPieces(kPieceFrameBytes);
+  }
   BoundSilence(socket_, owner_.options().silence_timeout);
   const auto role = whom_ ? tls::Role::kClient : tls::Role::kServer;
   if (SSL_CTX* context = owner_.tls(role)) {

@@ -89,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct PendingFetch {
     FetchId id;
     std::span<std::byte> destination;
+    std::size_t begun = 0;  // bytes of it that came, or are announced by a header that came
     bool given_up = false;
     bool owes_given_up = false;  // OnFetchDone(kGivenUp) has not been called yet
   };

@@ -26,7 +26,9 @@ bool Connection::HandleFrames() {
     }
     if (*event == Inbox::Event::kNone) return true;
     if (*event == Inbox::Event::kPieceDone) {
-      FinishFetch(Find(inbox_.header().id), FetchStatus::kOk);
+      const auto fetch = Find(inbox_.header().id);
+      LOCKSTEP_CHECK(fetch != fetches_.end());
+      if (fetch->begun == fetch->destination.size()) FinishFetch(fetch, FetchStatus::kOk);
       continue;
     }
     const Status handled = state_ == State::kGreeting ? HandleGreeting() : HandleFrame();
@@ -149,14 +151,17 @@ Status Connection::HandlePieceHeader() {
   const FrameHeader& header = inbox_.header();
   const auto fetch = Find(header.id);
   if (fetch == fetches_.end()) return Malformed("a piece that was not asked for");
-  if (fetch->destination.size() != header.bytes) {
-    return Malformed(fmt::format("a piece of {} bytes where {} were asked for", header.bytes,
-                                 fetch->destination.size()));
+  const std::size_t whole = fetch->destination.size();
+  if (header.bytes > whole - fetch->begun || (header.bytes == 0 && whole > 0)) {
+    return Malformed(fmt::format("{} bytes behind {} of a piece where {} were asked for",
+                                 header.bytes, fetch->begun, whole));
   }
+  const auto into = fetch->destination.subspan(fetch->begun, header.bytes);
+  fetch->begun += header.bytes;
   if (fetch->given_up) {
     inbox_.ReadBodyAway();
   } else {
-    inbox_.ReadBodyInto(fetch->destination);
+    inbox_.ReadBodyInto(into);
   }
   return {};
 }

@@ -34,7 +34,8 @@ enum class FrameType : std::uint8_t {
   kFetch = 4,      // id: the requester's number for it; body: the PieceName
   kCancel = 5,  // id: of a fetch that its requester gave up; answered like any, as kGone if it was
                 // not begun
-  kPiece = 6,   // id: of the fetch; body: the piece, of exactly the length asked for
+  kPiece = 6,   // id: of the fetch; body: the next bytes of the piece, which in all its frames
+                // together has exactly the length asked for
   kGone = 7,    // id: of the fetch
 };
 

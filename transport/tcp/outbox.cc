@@ -23,9 +23,6 @@ std::optional<std::uint64_t> Outbox::Cancel(std::uint64_t id) {
   if (found == nullptr || !found->have) return std::nullopt;
   const std::uint64_t cookie = found->cookie;
   *found = Answer{.id = id, .have = false, .body = {}, .cookie = 0};
-  if (current_ && found == &*current_) {
-    current_header_ = EncodeHeader({FrameType::kGone, 0, id});
-  }
   return cookie;
 }
 
@@ -36,13 +33,17 @@ void Outbox::ChooseAnswer() {
   if (next == answers_.end()) next = answers_.begin();
   current_ = *next;
   answers_.erase(next);
-  current_header_ = EncodeHeader({current_->have ? FrameType::kPiece : FrameType::kGone,
-                                  static_cast<std::uint32_t>(current_->body.size()), current_->id});
   current_written_ = 0;
 }
 
+std::size_t Outbox::StreamBytes() const {
+  const std::size_t body = current_->body.size();
+  const std::size_t frames = std::max<std::size_t>(1, (body + frame_bytes_ - 1) / frame_bytes_);
+  return body + frames * kHeaderBytes;
+}
+
 std::size_t Outbox::Gather(std::array<iovec, kMaxVectors>& vectors) {
-  if (written_ == writing_.size() && current_written_ == 0) {
+  if (written_ == writing_.size() && BetweenFrames()) {
     writing_.clear();
     written_ = 0;
     std::swap(writing_, waiting_);
@@ -55,10 +56,22 @@ std::size_t Outbox::Gather(std::array<iovec, kMaxVectors>& vectors) {
     vectors[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   };
   add(std::span(writing_).subspan(written_));
-  if (current_) {
-    const std::size_t header_written = std::min(current_written_, kHeaderBytes);
-    add(std::span(current_header_).subspan(header_written));
-    add(current_->body.subspan(current_written_ - header_written));
+  if (!current_) return count;
+  std::size_t frame = current_written_ / (kHeaderBytes + frame_bytes_);
+  std::size_t written = current_written_ % (kHeaderBytes + frame_bytes_);  // of this frame
+  for (auto& header : headers_) {
+    const std::size_t from = frame * frame_bytes_;
+    if (frame > 0 && from >= current_->body.size()) break;
+    const std::size_t bytes = std::min(frame_bytes_, current_->body.size() - from);
+    header = EncodeHeader({current_->have ? FrameType::kPiece : FrameType::kGone,
+                           static_cast<std::uint32_t>(bytes), current_->id});
+    const std::size_t header_written = std::min(written, kHeaderBytes);
+    add(std::span(header).subspan(header_written));
+    add(current_->body.subspan(from, bytes).subspan(written - header_written));
+    // What waits goes out behind this frame.
+    if (!waiting_.empty()) break;
+    ++frame;
+    written = 0;
   }
   return count;
 }
@@ -72,7 +85,7 @@ std::optional<Outbox::Answer> Outbox::Wrote(std::size_t bytes) {
     return std::nullopt;
   }
   current_written_ += bytes;
-  const std::size_t whole = kHeaderBytes + current_->body.size();
+  const std::size_t whole = StreamBytes();
   LOCKSTEP_CHECK(current_written_ <= whole, "more was written than there was");
   if (current_written_ < whole) return std::nullopt;
   const Answer done = *current_;

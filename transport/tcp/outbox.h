@@ -1,9 +1,10 @@
 // What waits to be written to one connection, and in which order. No I/O: it names the bytes, its
 // owner writes them.
 //
-// Small frames are copied into a buffer and go out before the next answer, so one waits for at most
-// one piece. Bodies of answers are never copied; they are read from the region until Wrote()
-// returns the answer or Withdraw gives it back.
+// Small frames are copied into a buffer and go out before the next frame of an answer. A piece is
+// one frame, or, after CutPieces, several, so that a request for what the other end could send
+// meanwhile does not wait behind all of it. Bodies of answers are never copied; they are read from
+// the region until Wrote() returns the answer or Withdraw gives it back.
 #pragma once
 
 #include <sys/uio.h>
@@ -28,7 +29,12 @@ class Outbox {
     std::span<const std::byte> body{};
     std::uint64_t cookie = 0;
   };
-  static constexpr std::size_t kMaxVectors = 3;
+  static constexpr std::size_t kFramesAtOnce = 4;
+  static constexpr std::size_t kMaxVectors = 1 + 2 * kFramesAtOnce;
+
+  // From here on the bodies of a piece's frames have at most this many bytes. Before the first
+  // answer.
+  void CutPieces(std::size_t most) { frame_bytes_ = most; }
 
   void PushSmall(FrameType type, std::uint64_t id, std::span<const std::byte> body);
   void PushAnswer(const Answer& answer);
@@ -53,14 +59,20 @@ class Outbox {
 
  private:
   void ChooseAnswer();
+  // Of the current answer with its headers.
+  std::size_t StreamBytes() const;
+  // The current answer is not in the midst of a frame.
+  bool BetweenFrames() const { return current_written_ % (kHeaderBytes + frame_bytes_) == 0; }
 
   std::vector<std::byte> writing_;  // small frames on their way, from written_ on
   std::size_t written_ = 0;
   std::vector<std::byte> waiting_;  // small frames behind them
   std::vector<Answer> answers_;     // in the order of the fetches; bounded by the peer's window
   std::optional<Answer> current_;   // follows writing_ in the stream
-  std::array<std::byte, kHeaderBytes> current_header_{};
-  std::size_t current_written_ = 0;  // header and body
+  std::array<std::array<std::byte, kHeaderBytes>, kFramesAtOnce>
+      headers_{};                    // of what Gather named
+  std::size_t current_written_ = 0;  // headers and body
+  std::size_t frame_bytes_ = kMaxPieceBytes;
 };
 
 }  // namespace lockstep::transport::tcp

@@ -70,8 +70,11 @@ class RawPeer {
     EXPECT_TRUE(header.ok());
     std::vector<std::byte> body(header->bytes);
     if (!ReadAll(body)) return std::nullopt;
+    header_ = *header;
     return body;
   }
+  // Of the frame that was read last.
+  const FrameHeader& header() const { return header_; }
   // True when the other end closes before the time-out; what it sends until then is thrown away.
   bool AwaitEnd() {
     std::vector<std::byte> away(65536);
@@ -105,13 +108,16 @@ class RawPeer {
                                 static_cast<ssize_t>(bytes.size());
   }
   int socket_ = -1;
+
+ private:
+  FrameHeader header_;
 };
 
 // The same in TLS.
 class TlsPeer : public RawPeer {
  public:
-  explicit TlsPeer(const std::string& address)
-      : RawPeer(address),
+  explicit TlsPeer(const std::string& address, const char* from = "127.0.0.1")
+      : RawPeer(address, from),
         context_(tls::MakeContext(
             tls::Role::kClient,
             tls::DeriveKey(JobKey(), "lockstep job key v1", "data plane TLS 1.3 pre-shared key"))),
@@ -148,9 +154,9 @@ class HostileFixture : public ::testing::Test, public Handler {
  protected:
   explicit HostileFixture(bool encryption) { options_.encryption = encryption; }
   // A peer that speaks as the transport does.
-  std::unique_ptr<RawPeer> MakePeer() {
-    if (options_.encryption) return std::make_unique<TlsPeer>(transport_->address());
-    return std::make_unique<RawPeer>(transport_->address());
+  std::unique_ptr<RawPeer> MakePeer(const char* from = "127.0.0.1") {
+    if (options_.encryption) return std::make_unique<TlsPeer>(transport_->address(), from);
+    return std::make_unique<RawPeer>(transport_->address(), from);
   }
 
   void SetUp() override {

@@ -52,6 +52,67 @@ TEST(OutboxTest, ASmallMessageWaitsForAtMostOnePiece) {
   EXPECT_EQ(Order(stream), "PmPPP");
 }
 
+TEST(OutboxTest, ASmallMessageWaitsForAtMostOneFrameOfAPieceThatIsCut) {
+  Stream body(1000);
+  for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<std::byte>(i * 7);
+  for (const std::size_t limit : {1, 7, 16, 100, 250, 266, 300, 5000}) {
+    Outbox outbox;
+    outbox.CutPieces(250);
+    Stream stream;
+    for (std::uint64_t i = 0; i < 2; ++i) outbox.PushAnswer({.id = i, .have = true, .body = body});
+    Write(outbox, stream, 300);  // one frame, and something of the second
+    outbox.PushSmall(FrameType::kMessage, 0, Text("now"));
+    while (outbox.answers() > 0 || outbox.small_bytes() > 0) Write(outbox, stream, limit);
+    EXPECT_EQ(Order(stream), "PPmPPPPPP") << "at most " << limit << " bytes at once";
+    Stream pieces;
+    for (std::size_t at = 0; at < stream.size();) {
+      const auto header =
+          *DecodeHeader(std::span<const std::byte, kHeaderBytes>(&stream[at], kHeaderBytes));
+      at += kHeaderBytes;
+      if (header.type == FrameType::kPiece) {
+        pieces.insert(pieces.end(), &stream[at], &stream[at] + header.bytes);
+      }
+      at += header.bytes;
+    }
+    ASSERT_EQ(pieces.size(), 2 * body.size());
+    EXPECT_TRUE(std::ranges::equal(std::span(pieces).first(1000), body));
+    EXPECT_TRUE(std::ranges::equal(std::span(pieces).last(1000), body));
+  }
+}
+
+TEST(OutboxTest, SeveralFramesOfAPieceAreWrittenAtOnce) {
+  const Stream body(Outbox::kFramesAtOnce * 250 + 1);
+  Outbox outbox;
+  outbox.CutPieces(250);
+  Stream stream;
+  outbox.PushAnswer({.id = 1, .have = true, .body = body});
+  EXPECT_EQ(Write(outbox, stream, 1u << 20), std::nullopt);
+  EXPECT_EQ(stream.size(), Outbox::kFramesAtOnce * (kHeaderBytes + 250));
+  EXPECT_TRUE(Write(outbox, stream, 1u << 20).has_value());
+  EXPECT_EQ(Order(stream), "PPPPP");
+}
+
+TEST(OutboxTest, APieceThatIsCutIsNotCancelledBetweenItsFrames) {
+  const Stream body(1000);
+  Outbox outbox;
+  outbox.CutPieces(250);
+  Stream stream;
+  outbox.PushAnswer({.id = 1, .have = true, .body = body, .cookie = 5});
+  Write(outbox, stream, kHeaderBytes + 250);
+  EXPECT_EQ(outbox.Cancel(1), std::nullopt);
+  while (outbox.answers() > 0) Write(outbox, stream, 1u << 20);
+  EXPECT_EQ(Order(stream), "PPPP");
+}
+
+TEST(OutboxTest, NothingIsAPieceOfOneFrameWhateverItIsCutTo) {
+  Outbox outbox;
+  outbox.CutPieces(250);
+  Stream stream;
+  outbox.PushAnswer({.id = 1, .have = true});
+  EXPECT_TRUE(Write(outbox, stream, 1u << 20).has_value());
+  EXPECT_EQ(Order(stream), "P");
+}
+
 TEST(OutboxTest, AStreamOfMessagesDoesNotStarveAPiece) {
   const Stream body(1000);
   Outbox outbox;
