@@ -64,8 +64,10 @@ class Ahead:
         self._epoch = self._round = -1
         self._taken: list[tuple[int, int]] = []
         self._fresh = 0
-        # Of the last whole round: the share's ranges, from where it began; and how far that is behind the one before.
+        # Of the last whole round: the share's ranges, from where it began; where in the round that was, and how far behind the one
+        # before.
         self._share: list[tuple[int, int]] = [(0, max(1, self._batch // workers))]
+        self._offset = -1
         self._begun = -1
         self._stride = self._batch
         self.longest = 0  # run of the round in hand
@@ -92,7 +94,9 @@ class Ahead:
             step = begun - self._begun
             self._stride = step if self._begun >= 0 and 0 < step <= self._batch else self._batch
             self._begun, self._fresh = begun, max(end for _, end in self._taken)
-            if begun - begun % self._batch + self._batch <= self._samples:  # else it was an epoch's last, which may be smaller
+            offset = begun % self._batch
+            if begun - offset + self._batch <= self._samples:  # else it was an epoch's last, which may be smaller
+                self._offset = offset
                 self._share = [(first - begun, end - begun) for first, end in self._taken if first >= begun]
         if epoch != self._epoch:
             self._begun, self._fresh, self._stride = -1, 0, self._batch
@@ -113,24 +117,32 @@ class Ahead:
     def _rounds(self) -> Iterator[tuple[int, int, int]]:
         epoch, begun = self._epoch, self._taken[0][0]
         reached = max(end for _, end in self._taken)
-        for first, end in self._share:  # what is left of this round's
-            yield epoch, max(reached, begun + first), min(begun + end, self._samples)
+        offset = begun % self._batch
+        base = begun - offset
+        if base + self._batch > self._samples and self._offset >= 0:
+            offset = self._offset
+        for first, end in self._of_round(base, offset, self._share):  # what is left of this one
+            yield epoch, max(reached, first), end
         share = self._share
         if sum(end - first for first, end in self._taken) > self.share:  # more already
             share = [(first - begun, end - begun) for first, end in self._taken if first >= begun]
-        offset = begun % self._batch
-        base = begun - offset
         while True:
             base += self._stride
             if base >= self._samples:
                 epoch, base = epoch + 1, 0
                 if epoch >= self._epochs:
                     return
-            # The last round of an epoch may have less, of which a share is the same part.
-            left = min(self._batch, self._samples - base)
-            for first, end in share:
-                of_round = left * (offset + first) // self._batch, left * min(offset + end, self._batch) // self._batch
-                yield epoch, base + of_round[0], base + of_round[1]
+            for first, end in self._of_round(base, offset, share):
+                yield epoch, first, end
+
+    def _of_round(self, base: int, offset: int, share: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Of one that begins at `base`. The last one of an epoch may have less, of which a share is the same part."""
+        left = min(self._batch, self._samples - base)
+        for first, end in share:
+            if left == self._batch:
+                yield base + offset + first, min(base + offset + end, self._samples)
+            else:
+                yield base + left * (offset + first) // self._batch, base + left * min(offset + end, self._batch) // self._batch
 
     def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
         """Which samples those positions are."""

@@ -435,7 +435,8 @@ class Processes:
 
     def _ask_for_missing(self, needed: dict[Call, tuple[int, ...]]) -> None:
         """All of a run is on its way, at once."""
-        self._ask([(call, which) for call, which in needed.items() if call not in self._known], urgent=True)
+        missing = [(call, which) for call, which in needed.items() if call not in self._known]
+        self._ask(missing, math.ceil(sum(len(which) for _, which in missing) / len(self._processes)), urgent=True)
         for call in needed:
             piece = self._known[call]
             if isinstance(piece, _Piece) and not piece.urgent:
@@ -447,22 +448,26 @@ class Processes:
         is dropped: by then somebody else has it."""
         assert self._ahead is not None
         likely: dict[Call, tuple[int, ...]] = {}
-        for epoch, first, end in self._ahead.next(self._depth * self._ahead.share):
+        most, size = self._depth * self._ahead.share, 0
+        for epoch, first, end in self._ahead.next(most):
+            size += end - first
             which = self._ahead.samples_of(epoch, first, end)
             for call in self._samples.calls(epoch, [(first, end)]):
                 likely[call] = tuple(which[call.first - first : call.end - first])
         for call in [call for call in self._known if call not in likely and call not in needed]:
             self._forget(call)
-        self._ask([(call, which) for call, which in likely.items() if call not in self._known and call not in needed], urgent=False)
+        missing = [(call, which) for call, which in likely.items() if call not in self._known and call not in needed]
+        # Where runs are short, each brings a little at the far end of what is likely: together it is one message.
+        if size < most or sum(len(which) for _, which in missing) >= self._of_each():
+            self._ask(missing, self._of_each(), urgent=False)
 
-    def _ask(self, calls: Sequence[tuple[Call, tuple[int, ...]]], *, urgent: bool) -> None:
+    def _of_each(self) -> int:
+        """Samples that a process reads ahead at a time."""
         assert self._ahead is not None
-        if not calls:
-            return
-        of_each = math.ceil(sum(len(which) for _, which in calls) / len(self._processes))
-        if not urgent:
-            part = math.ceil(self._ahead.longest / len(self._processes))
-            of_each = max(part, math.ceil(self._ahead.share / len(self._processes) / _PIECES))
+        count = len(self._processes)
+        return max(math.ceil(self._ahead.longest / count), math.ceil(self._ahead.share / count / _PIECES))
+
+    def _ask(self, calls: Sequence[tuple[Call, tuple[int, ...]]], of_each: int, *, urgent: bool) -> None:
         piece: dict[Call, tuple[int, ...]] = {}
         size = 0
         for call, which in calls:
@@ -543,8 +548,10 @@ class Processes:
                 continue
             except ConnectionError:
                 head, files = b"", []
-            if not head or not files:
+            if not head:
                 self._died(number)
+            if not files:
+                raise JobFailed("no file descriptor is free for what a loader process has read (ulimit -n)")
             ticket = int.from_bytes(head, "little")
             if ticket != _START and ticket not in self._pieces:  # was dropped meanwhile
                 os.close(files[0])

@@ -76,10 +76,10 @@ class LoaderTest(harness.ClusterTest):
 
         def end():
             process.kill()
-            process.communicate()
             for pid in self.loaders():
                 if is_there(pid) and re.search(b"torch_loader|multiprocessing", (pathlib.Path("/proc") / str(pid) / "cmdline").read_bytes()):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)  # they would hold its pipes
+            process.communicate()
 
         self.addCleanup(end)
         return process
@@ -200,6 +200,11 @@ one.saw(1, 4, [(10, 30)])  # more than ever
 assert list(one.next(1000)) == [(1, 40, 60), (1, 70, 90), (1, 93, 100)], list(one.next(1000))
 one.saw(1, 5, [(2, 5), (40, 50)])  # with something that was given back
 assert list(one.next(20)) == [(1, 50, 60), (1, 70, 80)], list(one.next(20))
+one = ahead()
+one.saw(0, 2, [(70, 80)])
+assert list(one.next(25)) == [(0, 93, 96), (1, 10, 20), (1, 40, 50), (1, 70, 72)], list(one.next(25))
+one.saw(0, 3, [(93, 96)])  # what is read for the next epoch stays wanted
+assert list(one.next(22)) == [(1, 10, 20), (1, 40, 50), (1, 70, 72)], list(one.next(22))
 print("whole")
 """)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))
@@ -235,6 +240,9 @@ class EndTest(LoaderTest):
     def test_ctrl_c_is_one_line_and_no_loader_process_stays(self):
         process = self.start("workers=2", "stop=77")
         self.assertEqual(self.line(process)[0], "stopped")
+        for pid in self.loaders():
+            ignored = re.search(r"^SigIgn:\s*(\w+)", (pathlib.Path("/proc") / str(pid) / "status").read_text(), re.MULTILINE).group(1)
+            self.assertTrue(int(ignored, 16) >> (signal.SIGINT - 1) & 1, ignored)
         for pid in [*self.loaders(), process.pid]:  # as a terminal does
             os.kill(pid, signal.SIGINT)
         out, err = process.communicate(timeout=package.TIMEOUT_S)
