@@ -47,6 +47,7 @@ struct Connection {
   // kClosing: until then at most the endpoint stays, so that the other end can be told
   // (kAddresses), or until UCX has made the connection (kListener).
   std::optional<Time> kept_until;
+  Time kept_at_most;  // kAddresses: however much of what was under way gets through meanwhile
 
   std::size_t operations = 0;    // those that UCX works on
   std::size_t queued_bytes = 0;  // of small messages, see Options::send_queue_bytes

@@ -15,8 +15,12 @@ namespace {
 
 // Connections that have not proven anything yet: what a stranger can make us keep.
 constexpr std::size_t kMaxStrangers = 64;
-// How long an end that was refused has to read why, and how long one that is left to hear of it.
+// How long an end that was refused has to read why.
 constexpr Duration kFarewellTime = std::chrono::milliseconds(500);
+// How long an end that is left has to hear of it, from the last time on that something got through
+// to it, and in all; UcxTransport::Loop stops within kStopTime.
+constexpr Duration kGoodbyeTime = std::chrono::seconds(1);
+constexpr Duration kLongestGoodbye = std::chrono::seconds(4);
 // A hello has an introduction and a message of the handshake, and some bytes that say how long they
 // are.
 constexpr std::size_t kMaxHelloBytes = 2 * kMaxSealedBytes + Handshake::kMaxMessageBytes;
@@ -425,8 +429,15 @@ bool Engine::SayGoodbye(Connection& connection) {
     return false;
   }
   connection.endpoint->Flush();
-  connection.kept_until = MonotonicNow() + kFarewellTime;
+  connection.kept_at_most = MonotonicNow() + kLongestGoodbye;
+  KeepWhileItTakes(connection);
   return true;
+}
+
+// The goodbye goes out behind the pieces that are under way. Whoever takes those is there to hear
+// it, however busy its machine is.
+void Engine::KeepWhileItTakes(Connection& connection) const {
+  connection.kept_until = std::min(MonotonicNow() + kGoodbyeTime, connection.kept_at_most);
 }
 
 // UCX has made the connection: the hello has left, or something has come.

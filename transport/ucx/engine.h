@@ -109,6 +109,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   void FailMalformed(Connection& connection, const std::string& what);
   void PingAll();
   bool SayGoodbye(Connection& connection);
+  void KeepWhileItTakes(Connection& connection) const;
   bool Settled(const Connection& connection) const;
   bool KeepUntilSettled(Connection& connection);
   void CloseEndpoint(Connection& connection);

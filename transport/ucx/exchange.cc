@@ -252,6 +252,7 @@ void Engine::EndOperation(Operation* operation) {
   const FetchId fetch = operation->fetch;
   connection.queued_bytes -= operation->charged_bytes;
   operations_->Release(operation);
+  if (connection.kept_until && wiring_ == UcxWiring::kAddresses) KeepWhileItTakes(connection);
 
   const bool replied = kind == Operation::Kind::kServe || kind == Operation::Kind::kReply;
   if (replied) --connection.replies;
