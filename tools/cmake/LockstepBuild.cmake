@@ -55,8 +55,13 @@ if(LOCKSTEP_SANITIZE)
     # The thread sanitizer does not model fences; Asio's locks order the same accesses.
     add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)
   endif()
-  # Quick to build, fast enough to run, and stacks that can be read.
+  # Quick to build, fast enough to run, and stacks that can be read. The sources of a target are compiled some at a time, for which
+  # names in unnamed namespaces must differ; the other builds compile each by itself and find what it forgets to include.
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
+  if(NOT LOCKSTEP_FUZZ)
+    set(CMAKE_UNITY_BUILD ON)
+  endif()
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
 if(LOCKSTEP_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -65,6 +70,11 @@ if(LOCKSTEP_FUZZ)
   # Coverage everywhere; the fuzz targets themselves link with -fsanitize=fuzzer, which brings main().
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
+
+# Sources with a name in an unnamed namespace that others of their target have for something else.
+function(lockstep_compile_alone)
+  set_source_files_properties(${ARGV} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 # tests-LABEL builds what the tests with that label run, and no more.
 if(LOCKSTEP_BUILD_TESTS)
