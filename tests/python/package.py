@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import harness  # noqa: E402, F401
 
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", ROOT / "build" / "release"))
+TORCH_PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
 TIMEOUT_S = 120
 OURS = ("LOCKSTEP_COORDINATOR", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_WORKER", "LOCKSTEP_SLOWDOWN", "LOCKSTEP_LOG_LEVEL", "LOCKSTEP_INITIAL",
         "RANK", "WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher's, too
@@ -38,3 +39,11 @@ def run(*arguments, python=sys.executable, **more):
             process.communicate()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def main_with_torch():
+    """Runs the tests of a script that want torch in TORCH_PYTHON; without it they are skipped, as ctest has it."""
+    if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
+        print(f"skipped: {TORCH_PYTHON} has no torch; LOCKSTEP_TORCH_PYTHON names an interpreter that has")
+        sys.exit(77)
+    harness.main()

@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, harness  # noqa: E402
 
-PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
+PYTHON = package.TORCH_PYTHON
 WORKER = HERE / "torch_worker.py"
 
 # The beginning of the small scripts below.
@@ -720,13 +720,5 @@ job._session.next = counted
                 process.communicate()
 
 
-def has_torch():
-    found = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, text=True, check=False)
-    return found.returncode == 0
-
-
 if __name__ == "__main__":
-    if not has_torch():
-        print(f"skipped: {PYTHON} has no torch; LOCKSTEP_TORCH_PYTHON names an interpreter that has")
-        sys.exit(77)
-    harness.main()
+    package.main_with_torch()

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, harness  # noqa: E402
 
-PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
+PYTHON = package.TORCH_PYTHON
 WORKER = HERE / "torch_loader.py"
 
 # A script that takes no care: nothing is guarded, and everything is defined where it is run.
@@ -344,13 +344,5 @@ more = {"generator": torch.Generator(), "pin_memory": True}
         self.assertIn("What the dataset returns cannot be sent to the training process", done.stderr)
 
 
-def has_torch():
-    found = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, text=True, check=False)
-    return found.returncode == 0
-
-
 if __name__ == "__main__":
-    if not has_torch():
-        print(f"skipped: {PYTHON} has no torch; LOCKSTEP_TORCH_PYTHON names an interpreter that has")
-        sys.exit(77)
-    harness.main()
+    package.main_with_torch()
