@@ -63,4 +63,11 @@ void ChildPeer::Kill() {
   pid_ = -1;
 }
 
+bool ChildPeer::AwaitKilled() {
+  int status = 0;
+  LOCKSTEP_CHECK(::waitpid(pid_, &status, 0) == pid_);
+  pid_ = -1;
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
 }  // namespace lockstep::transport

@@ -4,13 +4,17 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "transport/transport.h"
 
 namespace lockstep::transport {
 
+// A peer that is told so kills itself from its data thread, between two turns of its transport.
+inline constexpr std::string_view kDie = "die";
+
 // Runs the helper program: it serves the pattern, gives every message back that begins with "echo",
-// and ends with its standard input, hence with the test.
+// dies when it is told to, and ends with its standard input, hence with the test.
 class ChildPeer {
  public:
   ChildPeer(const std::string& transport, const MemberId& self, const std::string& listen_host);
@@ -24,6 +28,8 @@ class ChildPeer {
   // Returns when all its threads have stopped.
   void SuspendAndWait();
   void Kill();
+  // Of one that kills itself. False: it ended in another way.
+  bool AwaitKilled();
 
  private:
   pid_t pid_ = -1;

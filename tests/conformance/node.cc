@@ -81,6 +81,12 @@ Node::Seen Node::seen() const {
   return seen_;
 }
 
+std::string Node::Failures() const {
+  std::string text;
+  for (const auto& [who, error] : seen().failed) text += "; failed: " + error.message;
+  return text;
+}
+
 PeerId Node::AwaitPeer(const MemberId& who) {
   PeerId found;
   EXPECT_TRUE(Await([&](const Seen& seen) {
@@ -88,7 +94,8 @@ PeerId Node::AwaitPeer(const MemberId& who) {
       if (identity == who && !seen.down.contains(peer)) found = peer;
     }
     return found != PeerId();
-  })) << "no connection came up";
+  })) << "no connection came up"
+      << Failures();
   return found;
 }
 

@@ -93,6 +93,7 @@ class Node final : public Handler {
   // The peer that is `who`, once it is up (the last, if there are several); fails the test
   // otherwise.
   PeerId AwaitPeer(const MemberId& who);
+  std::string Failures() const;  // what became of the attempts to connect, for a test that fails
 
   MemoryKind memory_kind = MemoryKind::kHost;  // of Register
 

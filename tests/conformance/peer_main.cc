@@ -1,5 +1,6 @@
 // transport_conformance_peer TRANSPORT WORKER INCARNATION LISTEN_HOST   (tls: tcp with encryption)
 // The other process of the conformance tests; see child.h.
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <future>
 #include <string>
 
+#include "tests/conformance/child.h"
 #include "tests/conformance/make.h"
 #include "tests/conformance/pattern.h"
 #include "transport/transport.h"
@@ -29,6 +31,7 @@ class Peer final : public Handler {
   void OnMessage(PeerId peer, std::span<const std::byte> bytes) override {
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (text.starts_with("echo")) (void)transport_.Send(peer, bytes);
+    if (text == kDie) transport_.Post([] { ::kill(::getpid(), SIGKILL); });
   }
   ServeAnswer OnFetch(PeerId, const PieceName& name) override {
     return ServePattern(region_, name);

@@ -50,6 +50,19 @@ class ProcessTest : public TransportTest {
     ASSERT_TRUE(node_->Await([](const Node::Seen& seen) { return seen.done.size() > kWindow; }));
   }
 
+  // UCX's shared memory has one queue for all that send to a process: a place in it is taken first
+  // and marked as written afterwards, and one that is killed in between stops the queue for good
+  // (uct_mm_ep_am_common_send, 1.13 to 1.20). Only the tests take that way (make.h), so there the
+  // peer dies between two turns of its transport. Everywhere else it is killed at any moment.
+  void KillInTheMiddle() {
+    if (node_->seen().paths.at(peer_).text.find("posix") == std::string::npos) {
+      child_->Kill();
+      return;
+    }
+    EXPECT_TRUE(node_->Send(peer_, kDie));
+    EXPECT_TRUE(child_->AwaitKilled());
+  }
+
   // Other bytes each time.
   void Ask(std::uint64_t slot) {
     const PieceName name = PatternPiece(asked_ * 4099, kBytes);
@@ -88,7 +101,7 @@ class ProcessTest : public TransportTest {
 
 TEST_P(ProcessTest, KilledInTheMiddleOfABody) {
   StartEndless();
-  child_->Kill();
+  KillInTheMiddle();
   ASSERT_TRUE(node_->Await([](const Node::Seen& seen) { return seen.down.size() == 1; }));
   const Node::Seen seen = node_->seen();
   EXPECT_GT(seen.Count(FetchStatus::kPeerDown), 0u);
