@@ -10,6 +10,7 @@ from lockstep import _place
 from lockstep._errors import Error
 
 _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     a job on this machine
+       lockstep run --hosts A:WORKERS,B:WORKERS [options] SCRIPT [ARGUMENT ...]   on several, by ssh
        lockstep ctl --run-dir DIR status                                          look at a running job and change it
        lockstep simulate [options]                                                thousands of workers on virtual time
        lockstep coordinator [options]                                             lockstep-coordinator
@@ -22,13 +23,14 @@ def _run(arguments: list[str]) -> int:
     launcher = _place.launcher()
     parser = launcher.make_parser()
     parser.prog = "lockstep run"
-    parser.description = "Starts SCRIPT as each of n workers of a job on this machine, with a coordinator."
+    parser.description = "Starts SCRIPT as each of n workers of a job, with a coordinator, on this machine or on several hosts."
     parser.epilog = "What --config and --set do not say of the job, the script says."
     parser.add_argument("--policy", metavar="NAME", help="what is done about stragglers, as auto or backup; --set policy.name=NAME")
     parser.add_argument("script", metavar="SCRIPT", help="in Python, with lockstep.init()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
     options = parser.parse_args(arguments)
-    if not Path(options.script).is_file():
+    options.package = True
+    if options.hosts is None and options.hosts_file is None and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     if options.devices:
         parser.error("--device: the script chooses its device")

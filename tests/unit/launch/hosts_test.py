@@ -1,0 +1,334 @@
+"""tools/launch --hosts, with a stand-in for ssh that runs the command here, and with those of launch_test.py for the programs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+from pathlib import Path
+
+import launch_test
+from launch_test import TIMEOUT_S, is_running
+
+LAUNCH = None  # the path under test, from the command line
+AGENT = Path(__file__).resolve().parents[3] / "tools/lib/host_agent.py"
+
+# Each host is a line of the file HOSTS beside it: NAME WHAT, where WHAT is `is-there` or what ssh does instead.
+SSH = """
+import json, os, subprocess, sys
+folder = os.path.dirname(os.path.abspath(__file__))
+arguments = sys.argv[1:]
+with open(os.path.join(folder, "ssh.log"), "a") as file:
+    file.write(json.dumps(arguments) + "\\n")
+at = arguments.index("--")
+host, command = arguments[at + 1:]
+what = dict(line.split(" ", 1) for line in open(os.path.join(folder, "hosts"))).get(host, "is-there").strip()
+if what == "is-not-there":
+    print(f"ssh: connect to host {host} port 22: Connection refused", file=sys.stderr)
+    sys.exit(255)
+if what == "has-another-key":
+    print("@@@@@@@@@@@@\\r\\n@ WARNING @\\r\\n@@@@@@@@@@@@\\r\\nHost key verification failed.\\r", file=sys.stderr)
+    sys.exit(255)
+os.environ.pop("SSH_CONNECTION", None)
+if what != "tells-no-address":
+    os.environ["SSH_CONNECTION"] = "127.0.0.1 55555 127.0.0.1 22"
+print("welcome to", host, end="", flush=True)
+os.environ["STAND_IN"] = host
+status = subprocess.run(["sh", "-c", command]).returncode  # a process of its own, as behind sshd: it outlives this one
+sys.exit(status if status >= 0 else 255)
+"""
+
+
+class HostsTest(launch_test.LaunchTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "hosts").write_text("")
+        for name, body in (("ssh", SSH), ("lockstep-coordinator", launch_test.COORDINATOR), ("lockstep-worker", launch_test.WORKER)):
+            version = f"import sys\nif '--version' in sys.argv:\n    print('{name} 1.2.3')\n    sys.exit()\n" if name != "ssh" else ""
+            (self.folder / name).write_text(f"#!{sys.executable}\n{version}{textwrap.dedent(body)}")
+            (self.folder / name).chmod(0o755)
+        path = f"{self.folder}:{os.environ['PATH']}"
+        saved = os.environ["PATH"]
+        os.environ["PATH"] = path
+        self.addCleanup(os.environ.__setitem__, "PATH", saved)
+
+    def command(self, *arguments, plan="finish", hosts=("--hosts", "a:2,b:1", "--listen", "127.0.0.1")):
+        return [sys.executable, "-B", LAUNCH, *hosts, "--config", str(self.config), "--run-dir", "run", "--build-dir", str(self.folder),
+                "--python", sys.executable, "--set", f"plan.do={plan}", *arguments]
+
+    def refused(self, *arguments, status=2, **options):
+        done = self.run_to_end(*arguments, **options)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done)
+        self.assertRegex(done.stderr, r"\Alaunch: [^\n]+\n\Z")
+        return done.stderr
+
+    def calls(self):
+        return [json.loads(line) for line in (self.folder / "ssh.log").read_text().splitlines()]
+
+    def agents(self):
+        """By host, the process id of its agent."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    environment = (entry / "environ").read_bytes().split(b"\0")
+                    command = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if f"PATH={self.folder}:".encode() in b"\0".join(environment) and any(b"stdin.buffer.readline" in word for word in command):
+                    found.update({word[9:].decode(): int(entry.name) for word in environment if word.startswith(b"STAND_IN=")})
+        return found
+
+    def test_a_job_runs_on_its_hosts_and_every_line_has_its_process_in_front(self):
+        done = self.run_to_end("--set", "job.rounds=5")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertRegex(done.stdout, r"coordinator \| arguments: --listen 127.0.0.1:0 --workers 3 --config \S+/job.ini --run-dir run "
+                                      r"--plan.do=finish --job.rounds=5 --secret-file ")
+        self.assertEqual(sorted(re.findall(r"joined: (\d)", done.stdout)), ["0", "1", "2"])
+        for line in done.stdout.splitlines():
+            self.assertRegex(line, r"^(coordinator|worker \d   |launch     ) \| ")
+        self.assertIn("launch      | a: workers 0, 1\nlaunch      | b: worker 2\nlaunch      | run directory: a:run\n", done.stdout)
+        # A secret in a file for this user alone at each host, and the same folder for those of one host; gone afterwards.
+        secrets = {worker: re.search(rf"worker {worker}    \| worker's secret: (\S+)", done.stdout)[1] for worker in range(3)}
+        self.assertEqual(secrets[0], secrets[1])
+        self.assertNotEqual(secrets[0], secrets[2])
+        self.assertRegex(done.stdout, rf"coordinator \| secret: {secrets[0]} 0o600 0o700 32\n")
+        for secret in secrets.values():
+            self.assertFalse(Path(secret).parent.exists(), "it is still there")
+        self.assert_none_left(done.stdout)
+
+    def test_nothing_of_the_job_is_on_a_command_line(self):
+        self.run_to_end("--env", "TOKEN=word-for-nobody")
+        calls = self.calls()
+        self.assertEqual([call[-2] for call in calls], ["a", "b"])
+        for call in calls:
+            self.assertEqual(call[-3], "--")
+            self.assertRegex(call[-1], r"\Aexec \S+ -u -c 'import sys;exec\(sys.stdin.buffer.read\(int\(sys.stdin.buffer.readline\(\)\)\)\)'\Z")
+        self.assertNotIn("word-for-nobody", (self.folder / "ssh.log").read_text())
+
+    def test_a_hosts_file_and_options_for_ssh(self):
+        file = self.folder / "machines"
+        file.write_text("# ours\n\na:2 user=me port=2222  # the first\nyou@b\n")
+        done = self.run_to_end("--ssh-option", "ConnectTimeout=3", hosts=("--hosts-file", str(file), "--listen", "127.0.0.1"))
+        self.assertEqual(done.returncode, 0, done)
+        a, b = self.calls()
+        for call in (a, b):
+            self.assertEqual(call[:3], ["-T", "-o", "ConnectTimeout=3"])  # before ours: ssh takes the first
+            self.assertIn("BatchMode=yes", call)
+        self.assertEqual(a[-7:-2], ["-p", "2222", "-l", "me", "--"])
+        self.assertEqual(b[-5:-2], ["-l", "you", "--"])
+
+    def test_the_coordinator_may_run_here(self):
+        done = self.run_to_end("--coordinator", "here", hosts=("--hosts", "a:2,b:1"))
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn(f"--listen 127.0.0.1:0 --workers 3 --config {self.config} --run-dir run ", done.stdout)
+        self.assertIn("launch      | run directory: run\n", done.stdout)
+
+    def test_a_program_of_ones_own_and_its_environment(self):
+        program = self.folder / "own.py"
+        program.write_text(textwrap.dedent("""
+            import os, socket
+            env = os.environ
+            print("own:", env["LOCKSTEP_WORKER"], "of", env["LOCKSTEP_WORKERS"], env["COLOUR"], "threads", env["OMP_NUM_THREADS"], flush=True)
+            host, port = env["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
+            channel = socket.create_connection((host, int(port)))
+            channel.sendall((env["LOCKSTEP_WORKER"] + "\\n").encode())
+            channel.recv(1)
+            """))
+        done = self.run_to_end("--env", "COLOUR=blue", "--env", "OMP_NUM_THREADS=7", "--", sys.executable, str(program))
+        self.assertEqual(done.returncode, 0, done)
+        for worker in range(3):
+            self.assertIn(f"worker {worker}    | own: {worker} of 3 blue threads 7\n", done.stdout)
+
+    def test_what_is_wrong_with_a_host_is_one_line_and_status_2(self):
+        (self.folder / "hosts").write_text("gone is-not-there\nother has-another-key\nmute tells-no-address\n")
+        for hosts, more, message in (
+                ("a,gone", (), "gone: not reached by ssh: ssh: connect to host gone port 22: Connection refused"),
+                ("a,other", (), "other: not reached by ssh: Host key verification failed."),
+                ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody (--python names another one): "),
+                ("a", ("--cwd", "/nowhere"), "a: no working directory /nowhere: No such file or directory"),
+                ("mute", (), "mute: no SSH_CONNECTION there to tell the coordinator's address: name it with --listen"),
+                ("a,b", (), "a was reached as 127.0.0.1, where the other hosts do not reach it")):
+            with self.subTest(hosts, more=more):
+                self.assertIn(message, self.refused(*more, hosts=("--hosts", hosts)))
+
+    def test_another_version_or_none_is_one_line_and_status_2(self):
+        for name, body, message in (("lockstep-worker", "print('lockstep-worker 1.2.4')", "it has lockstep 1.2.4 ("),
+                                    ("lockstep-worker", "import sys; sys.exit('libfmt.so.9: not found')", "does not run: libfmt.so.9: not found"),
+                                    ("lockstep-worker", None, "lockstep-worker")):
+            with self.subTest(message):
+                if body is None:
+                    (self.folder / name).unlink()
+                else:
+                    (self.folder / name).write_text(f"#!{sys.executable}\n{body}\n")
+                self.assertIn(message, self.refused())
+
+    def test_wrong_usage_is_one_line_and_status_2(self):
+        file = self.folder / "machines"
+        for text, message in (("a:2 colour=blue\n", "machines:1: 'colour=blue' is not KEY=VALUE with a key of user, port, python, cwd"),
+                              ("# none\n", "names no host"), ("a\n-oProxyCommand=x\n", "machines:2: '-oProxyCommand=x' is no host")):
+            file.write_text(text)
+            with self.subTest(text):
+                self.assertIn(message, self.refused(hosts=("--hosts-file", str(file))))
+        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "is no host"), ("a,a:2", "a is there 2 times"), ("", "'' is no host"),
+                               ("-l:2", "is no host")):
+            with self.subTest(hosts):
+                self.assertIn(message, self.refused(hosts=(f"--hosts={hosts}",)))
+        self.assertIn("-n 5: the hosts have 3 workers", self.refused("-n", "5"))
+        self.assertIn("one of them", self.refused("--hosts-file", "x"))
+        self.assertIn("--env x: wants KEY=VALUE", self.refused("--env", "x"))
+        self.assertIn("--python is for --hosts", self.refused(hosts=("-n", "2")))
+
+    def test_the_first_signal_goes_to_the_coordinator_and_the_second_kills_all(self):
+        process = self.start(plan="stubborn")
+        seen = self.read_until(process, "all joined")
+        process.send_signal(signal.SIGINT)
+        seen += self.read_until(process, "asked to stop by SIGINT")
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL, seen)
+        self.assert_none_left(seen)
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        process.send_signal(signal.SIGTERM)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+        self.assert_none_left(seen)
+
+    def test_nothing_is_left_at_any_host_when_the_launcher_is_killed(self):
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        agents = self.agents()
+        self.assertEqual(set(agents), {"a", "b"})
+        process.kill()
+        process.wait(TIMEOUT_S)
+        self.assert_none_left(seen)
+        for folder in re.findall(r"secret: (\S+)/secret", seen):
+            self.wait_until(lambda folder=folder: not Path(folder).exists(), f"{folder} is still there")
+        for agent in agents.values():
+            self.wait_until(lambda agent=agent: not is_running(agent), "an agent is still there")
+
+    def wait_until(self, condition, message):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, message)
+            os.sched_yield()
+
+    def test_a_host_that_is_lost_is_its_workers_and_their_restarts(self):
+        process = self.start("--restart-workers", "3", plan="wait")
+        seen = self.read_until(process, "all joined")
+        os.kill(self.agents()["b"], signal.SIGKILL)
+        seen += self.read_until(process, "worker 2 ended with status 1; the job goes on as its policy allows")
+        self.assertRegex(seen, r"launch      \| b: the connection is lost: ")
+        process.send_signal(signal.SIGTERM)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+        self.assert_none_left(seen)
+
+    def test_the_coordinators_host_that_is_lost_ends_the_job(self):
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        os.kill(self.agents()["a"], signal.SIGKILL)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 1, seen)
+        self.assert_none_left(seen)
+
+    def test_ctrl_c_before_the_hosts_are_there(self):
+        self.config.unlink()
+        os.mkfifo(self.config.with_name("entered"))
+        (self.folder / "ssh").write_text(f"#!{sys.executable}\nimport signal\nopen({str(self.folder / 'entered')!r}, 'w').close()\nsignal.pause()\n")
+        self.config.write_text("")
+        process = self.start(hosts=("--hosts", "a"))
+        open(self.folder / "entered").close()  # waits until ssh has begun
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(TIMEOUT_S), 130)
+
+
+class AgentTest(unittest.TestCase):
+    """The agent by itself, over pipes."""
+
+    def agent(self, silence_s):
+        process = subprocess.Popen([sys.executable, str(AGENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        self.send(process, begin={"cwd": None, "env": {}, "secret": "00", "config": None, "silence_s": silence_s, "package": False, "script": None,
+                                  "programs": ["true"], "build_dir": self.folder, "version": "0"})
+        self.assertEqual([process.stdout.readline() for _ in range(2)], [b"\n", b"lockstep host agent\n"])
+        self.ready = json.loads(process.stdout.readline())["ready"]
+        return process
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        program = Path(self.folder, "true")
+        program.write_text("#!/bin/sh\necho true 0\n")
+        program.chmod(0o755)
+
+    def send(self, process, **message):
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+
+    def start_one(self, process):
+        self.send(process, start={"name": "one", "command": ["sh", "-c", "echo $$; exec sleep 1000"], "env": {}, "address_file": None,
+                                  "shares_initial": True})
+        return int(json.loads(process.stdout.readline())["text"])
+
+    def assert_ended(self, process, pid):
+        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        deadline = time.monotonic() + TIMEOUT_S
+        while is_running(pid):
+            self.assertLess(time.monotonic(), deadline)
+            os.sched_yield()
+        self.assertFalse(Path(self.ready["secret"]).parent.exists())
+
+    def test_silence_ends_everything(self):
+        process = self.agent(silence_s=5)
+        self.addCleanup(process.stdin.close)
+        self.assert_ended(process, self.start_one(process))  # its input is open, and nothing comes
+
+    def test_the_end_of_the_input_ends_everything(self):
+        process = self.agent(silence_s=1000)
+        pid = self.start_one(process)
+        process.stdin.close()
+        self.assert_ended(process, pid)
+
+    def test_the_initial_model_is_told_once_and_taken_as_a_whole(self):
+        first, second = self.agent(silence_s=1000), None
+        self.start_one(first)
+        data = os.urandom((5 << 20) // 2)
+        Path(self.ready["initial"], "part-of-worker-0").write_bytes(data)
+        os.replace(Path(self.ready["initial"], "part-of-worker-0"), Path(self.ready["initial"], "initial"))
+        pieces = []
+        while not pieces or not pieces[-1]["last"]:
+            pieces.append(json.loads(first.stdout.readline())["file"])
+        self.assertEqual(len(pieces), 4)
+        first.stdin.close()
+        second = self.agent(silence_s=1000)
+        there = Path(self.ready["initial"], "initial")
+        for piece in pieces:
+            self.assertFalse(there.exists())
+            self.send(second, file=piece)
+        second.stdin.write(b'{"start": {"name": "end", "command": ["true"], "env": {}, "address_file": null, "shares_initial": false}}\n')
+        second.stdin.flush()
+        self.assertEqual(json.loads(second.stdout.readline()), {"ended": "end", "status": 0})
+        self.assertEqual(there.read_bytes(), data)
+        second.stdin.close()
+
+
+def load_tests(loader, _tests, _pattern):
+    """Not those of launch_test.py again, which come with its class."""
+    suite = unittest.TestSuite(HostsTest(name) for name in loader.getTestCaseNames(HostsTest) if name in vars(HostsTest))
+    suite.addTests(loader.loadTestsFromTestCase(AgentTest))
+    return suite
+
+
+if __name__ == "__main__":
+    LAUNCH = launch_test.LAUNCH = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,255 @@
+"""What tools/launch runs on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
+
+Lines of JSON go both ways. In come `begin` once, then `start`, `signal` and `file`, and empty objects as signs of life; out go, after a
+line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
+line and in no environment; it lies in a folder for this user alone, with the job's config and the folder in which workers find the
+initial model.
+
+The end of the input, or its silence, is the end of everything that was started here: the launcher is gone, or cannot be heard.
+"""
+
+import base64
+import codecs
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+MARK = "lockstep host agent"  # what a login shell writes before it is none of ours
+ADDRESS_LOOK_S = 0.05
+FILE_LOOK_S = 0.05
+PIECE = 1 << 20  # bytes of a file in a message
+OUTPUT_END_S = 1.0  # for what is still in the pipe of a process that has ended, and may be held open by a child of it
+INITIAL = "initial"  # the file with worker 0's model, as python/lockstep/_initial.py calls it
+# Becomes a program that ends with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL). Not between fork and exec: this process has threads.
+DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
+        os._exit(2)
+"""
+WHERE_PROGRAMS_ARE = "from lockstep import _place; print(_place.program('lockstep-coordinator').parent)"
+
+
+class Unfit(Exception):
+    """One line: why this host cannot take part."""
+
+
+class Agent:
+    def __init__(self, source, sink):
+        self.source, self.sink = source, sink
+        self.writing = threading.Lock()
+        self.folder = None
+        self.processes = {}
+        self.shared = False  # the initial model has gone to the others
+        self.over = threading.Event()
+        self.heard = time.monotonic()
+
+    def run(self):
+        self.say_line("\n" + MARK)
+        try:
+            for line in self.source:
+                self.heard = time.monotonic()
+                message = json.loads(line)
+                for name, handle in (("begin", self.begin), ("start", self.start), ("signal", self.signal), ("file", self.take_file)):
+                    if name in message:
+                        handle(message[name])
+        except Unfit as error:
+            self.say({"error": str(error)})
+        except Exception as error:
+            self.say({"error": f"{type(error).__name__}: {error}"})
+        self.end()
+
+    def say(self, message):
+        self.say_line(json.dumps(message))
+
+    def say_line(self, line):
+        try:
+            with self.writing:
+                self.sink.write(line.encode() + b"\n")
+                self.sink.flush()
+        except OSError:
+            pass  # nobody is there any more: the input ends as well
+
+    # --- at the beginning
+
+    def begin(self, what):
+        try:
+            if what["cwd"]:
+                os.chdir(what["cwd"])
+        except OSError as error:
+            raise Unfit(f"no working directory {what['cwd']}: {error.strerror} (--cwd names another one)") from None
+        os.environ.update(what["env"])
+        if what["script"] and not os.path.isfile(what["script"]):
+            raise Unfit(f"there is no script {what['script']} in {os.getcwd()}")
+        programs = self._programs(what)
+        self.folder = tempfile.mkdtemp(prefix="lockstep-")  # 0700
+        secret, initial = os.path.join(self.folder, "secret"), os.path.join(self.folder, "initial")
+        self._write(secret, bytes.fromhex(what["secret"]))
+        os.mkdir(initial, 0o700)
+        config = None
+        if what["config"]:  # its name, for messages, and its text
+            config = os.path.join(self.folder, what["config"][0])
+            self._write(config, what["config"][1].encode("utf-8", "surrogateescape"))
+        self.initial = initial
+        self.heard = time.monotonic()  # all this may have taken its time
+        threading.Thread(target=self._watch_silence, args=(what["silence_s"],), daemon=True).start()
+        self.say({"ready": {"connection": os.environ.get("SSH_CONNECTION", ""), "cores": len(os.sched_getaffinity(0)),
+                            "programs": programs, "secret": secret, "config": config, "initial": initial}})
+
+    @staticmethod
+    def _write(path, data):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+
+    def _programs(self, what):
+        """The folder of those of Lockstep's programs that run here, which have the launcher's version; None: none does."""
+        if not what["programs"]:
+            return None
+        if what["package"]:
+            found = subprocess.run([sys.executable, "-c", WHERE_PROGRAMS_ARE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, universal_newlines=True, check=False)
+            if found.returncode != 0:
+                last = (found.stderr.strip().splitlines() or ["no word"])[-1]
+                if "No module named 'lockstep'" in last:
+                    raise Unfit(f"there is no lockstep for {sys.executable}: install the wheel there, or name another --python")
+                raise Unfit(f"lockstep of {sys.executable} cannot be used: {last}")
+            folder = found.stdout.strip()
+        else:
+            folder = self._folder_of(what["programs"], what["build_dir"])
+        for name in what["programs"]:
+            program = os.path.join(folder, name)
+            try:
+                asked = subprocess.run([program, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       universal_newlines=True, check=False)
+            except OSError as error:
+                raise Unfit(f"{program}: {error.strerror}") from None
+            if asked.returncode != 0:
+                raise Unfit(f"{program} does not run: {(asked.stderr.strip().splitlines() or ['no word'])[-1]}")
+            version = (asked.stdout.split() or ["?"])[-1]
+            if version != what["version"]:
+                raise Unfit(f"it has lockstep {version} ({program}), and the launcher is of {what['version']}: let all have the same")
+        return folder
+
+    @staticmethod
+    def _folder_of(programs, build_dir):
+        if build_dir:
+            for folder in (os.path.join(build_dir, "bin"), build_dir):
+                if os.path.isfile(os.path.join(folder, programs[0])):
+                    return folder
+            raise Unfit(f"there is no {programs[0]} in {build_dir}")
+        found = shutil.which(programs[0])
+        if found is None:
+            raise Unfit(f"{programs[0]} is not on PATH: install lockstep there, or name its --build-dir")
+        return os.path.dirname(found)
+
+    # --- processes
+
+    def start(self, what):
+        name, command = what["name"], what["command"]
+        address = self._identity(what["address_file"])
+        process = subprocess.Popen([sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **what["env"]})
+        self.processes[name] = process
+        reader = threading.Thread(target=self._forward, args=(name, process.stdout.fileno()), daemon=True)
+        reader.start()
+        threading.Thread(target=self._await, args=(name, process, reader), daemon=True).start()
+        if what["address_file"]:
+            threading.Thread(target=self._tell_address, args=(process, what["address_file"], address), daemon=True).start()
+        if what["shares_initial"]:
+            threading.Thread(target=self._share_initial, args=(process,), daemon=True).start()
+
+    def _forward(self, name, output):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while True:
+            data = os.read(output, 65536)
+            text = decoder.decode(data, not data)
+            if text:
+                self.say({"out": name, "text": text})
+            if not data:
+                return
+
+    def _await(self, name, process, reader):
+        status = process.wait()
+        reader.join(OUTPUT_END_S)
+        self.say({"ended": name, "status": status})
+
+    @staticmethod
+    def _identity(path):
+        try:
+            found = os.stat(path) if path else None
+        except OSError:
+            return None
+        return found and (found.st_ino, found.st_mtime_ns)
+
+    def _tell_address(self, process, path, stale):
+        while process.poll() is None and not self.over.wait(ADDRESS_LOOK_S):
+            if self._identity(path) not in (None, stale):
+                with open(path, encoding="utf-8") as file:
+                    self.say({"address": file.read().strip()})
+                return
+
+    def _share_initial(self, process):
+        """The model of worker 0 goes to the other hosts once it is there; it is written beside its place and renamed."""
+        path = os.path.join(self.initial, INITIAL)
+        while not self.shared and process.poll() is None and not self.over.wait(FILE_LOOK_S):
+            if os.path.exists(path):
+                self.shared = True
+                with open(path, "rb") as file:
+                    for piece in iter(lambda: file.read(PIECE), b""):
+                        self.say({"file": {"data": base64.b64encode(piece).decode(), "last": False}})
+                self.say({"file": {"data": "", "last": True}})
+
+    def take_file(self, piece):
+        part = os.path.join(self.initial, "part")
+        with open(part, "ab") as file:
+            file.write(base64.b64decode(piece["data"]))
+        if piece["last"]:
+            os.replace(part, os.path.join(self.initial, INITIAL))
+
+    def signal(self, what):
+        process = self.processes.get(what["name"])
+        if process is not None and process.poll() is None:
+            try:
+                os.killpg(process.pid, what["number"])
+            except ProcessLookupError:
+                pass
+
+    # --- at the end
+
+    def _watch_silence(self, silence_s):
+        while not self.over.wait(max(0.0, self.heard + silence_s - time.monotonic())):
+            if time.monotonic() - self.heard >= silence_s:
+                self.end()
+
+    def end(self):
+        """Of this process as well."""
+        self.over.set()
+        for process in list(self.processes.values()):
+            if process.poll() is None:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(0)
+
+
+def main():
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the end of the input says it
+    Agent(sys.stdin.buffer, os.fdopen(os.dup(1), "wb")).run()
+
+
+main()

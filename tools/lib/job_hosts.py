@@ -1,0 +1,215 @@
+"""The hosts of a job: which they are, and the connection to each, which is an ssh with tools/lib/host_agent.py at its other end.
+
+Nothing of a job is on a command line but the name of a Python there; the secret and everything else goes through ssh's standard input.
+"""
+
+import codecs
+import collections
+import dataclasses
+import json
+import os
+import queue
+import re
+import shlex
+import subprocess
+import threading
+from pathlib import Path
+
+AGENT = Path(__file__).resolve().with_name("host_agent.py")
+MARK = b"lockstep host agent\n"  # as in host_agent.py
+BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+BEAT_S = 5.0
+SILENCE_S = 60.0  # after so long without a beat everything at a host ends: its launcher's machine is gone
+# The ways to lose a host are bounded as well: one that does not answer any more is given up after a quarter of a minute.
+SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+SSH_FAILED = 255  # ssh's own status; any other is that of the command there
+NOT_FOUND = (126, 127)  # a shell's
+NAME = r"(?:[A-Za-z0-9_.-]+@)?(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)"
+KEYS = ("user", "port", "python", "cwd")
+
+
+class BadHosts(Exception):
+    """One line: what is wrong with the hosts that were named."""
+
+
+@dataclasses.dataclass
+class Host:
+    name: str  # as ssh takes it
+    workers: int = 1
+    user: str | None = None
+    port: str | None = None
+    python: str | None = None
+    cwd: str | None = None
+
+
+def parse_host(text):
+    found = re.fullmatch(rf"({NAME})(?::(\d+))?", text)
+    if not found:
+        raise BadHosts(f"'{text}' is no host: expected NAME:WORKERS, as a:2 or user@a:2 or [::1]:2")
+    user, _, name = found[1].rpartition("@")
+    host = Host(name.strip("[]"), int(found[2] or 1), user or None)
+    if not 1 <= host.workers <= 4096:
+        raise BadHosts(f"'{text}': a host has 1 to 4096 workers")
+    return host
+
+
+def parse(text):
+    return _unlike([parse_host(one) for one in text.split(",")])
+
+
+def read(path):
+    """A host on each line, NAME[:WORKERS] and then KEY=VALUE; what follows a # is for people."""
+    hosts = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadHosts(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shlex.split(line, comments=True)
+            if not words:
+                continue
+            host = parse_host(words[0])
+            for word in words[1:]:
+                key, equals, value = word.partition("=")
+                if not equals or key not in KEYS or not value:
+                    raise BadHosts(f"'{word}' is not KEY=VALUE with a key of {', '.join(KEYS)}")
+                setattr(host, key, value)
+        except (BadHosts, ValueError) as error:
+            raise BadHosts(f"{path}:{number}: {error}") from None
+        hosts.append(host)
+    if not hosts:
+        raise BadHosts(f"{path} names no host")
+    return _unlike(hosts, f"{path}: ")
+
+
+def _unlike(hosts, where=""):
+    for name, count in collections.Counter(host.name for host in hosts).items():
+        if count > 1:
+            raise BadHosts(f"{where}{name} is there {count} times")
+    return hosts
+
+
+class Link:
+    """The connection to one host. Used by one thread; never waits for the host."""
+
+    def __init__(self, host, number, options, python, preexec):
+        self.host, self.number = host, number
+        self.ready = None  # what the agent has said of its host
+        self.failure = None  # why there is no connection (any more), one line
+        self.found = False  # the agent is there
+        self.said = collections.deque(maxlen=8)  # of ssh and the shell there: the last lines
+        self.buffer = b""
+        self.python = host.python or python
+        command = ["ssh", "-T"]
+        for option in (*options, *SSH_OPTIONS):  # the first of two counts
+            command += ["-o", option]
+        command += ["-p", host.port] if host.port else []
+        command += ["-l", host.user] if host.user else []
+        command += ["--", host.name, f"exec {shlex.quote(self.python)} -u -c {shlex.quote(BOOT)}"]
+        self.errors, writer = os.pipe()
+        try:
+            self.ssh = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writer, bufsize=0,
+                                        start_new_session=True, preexec_fn=preexec)
+        except OSError as error:
+            os.close(self.errors)
+            raise BadHosts(f"ssh: {error.strerror}") from None
+        finally:
+            os.close(writer)
+        self.output = self.ssh.stdout.fileno()
+        for end in (self.output, self.errors):
+            os.set_blocking(end, False)
+        self.outgoing = queue.SimpleQueue()
+        agent = AGENT.read_bytes()
+        self.outgoing.put(b"%d\n" % len(agent) + agent)
+
+    def begin_to_write(self):
+        """In a thread of its own, so that a host that does not read keeps nobody waiting, and so that it hears of us while our own
+        output is stopped. Once all processes are started: what runs between fork and exec knows of no threads."""
+        self.writer = threading.Thread(target=self._write, daemon=True)
+        self.writer.start()
+
+    def send(self, **message):
+        self.outgoing.put(json.dumps(message).encode() + b"\n")
+
+    def end(self):
+        self.outgoing.put(None)
+
+    def _write(self):
+        while True:
+            try:
+                data = self.outgoing.get(timeout=BEAT_S)
+            except queue.Empty:
+                data = b"{}\n"
+            try:
+                while data:
+                    data = data[self.ssh.stdin.write(data):]
+                if data is None:
+                    self.ssh.stdin.close()
+                    return
+            except OSError:
+                return  # ssh has ended, which its output tells
+
+    def messages(self):
+        """Those that have come; None at the end, with `failure`."""
+        try:
+            data = os.read(self.output, 1 << 16)
+        except BlockingIOError:
+            return []
+        if not data:
+            self._ended()
+            return None
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        found = []
+        for line in lines:
+            if self.found:
+                found.append(json.loads(line))
+            elif line + b"\n" == MARK:
+                self.found = True
+            else:
+                self._note(line)
+        return found
+
+    def error_lines(self):
+        """What ssh and the agent's Python have said; None at the end."""
+        try:
+            data = os.read(self.errors, 1 << 16)
+        except BlockingIOError:
+            return []
+        lines = [codecs.decode(line, "utf-8", "replace").strip() for line in data.splitlines()]
+        for line in lines:
+            self._note(line.encode())
+        return lines if data else None
+
+    def _note(self, line):
+        text = re.sub(r"[^ -~\u00a0-\uffff]", "", codecs.decode(line, "utf-8", "replace")).strip()
+        if text:
+            self.said.append(text)
+
+    def _ended(self):
+        status = self.ssh.wait()
+        while self.error_lines():
+            pass
+        last = self.said[-1] if self.said else f"ssh ended with status {status}"
+        if self.found:
+            failure = f"the connection is lost: {last}"
+        elif status == SSH_FAILED:
+            failure = f"not reached by ssh: {last}"
+        elif status in NOT_FOUND:
+            failure = f"there is no {self.python} (--python names another one): {last}"
+        else:
+            failure = f"{self.python} does not run there (--python names another one): {last}"
+        self.failure = self.failure or failure  # what the agent has said is more
+
+    def close(self):
+        if self.ssh.poll() is None:
+            self.ssh.kill()
+            self.ssh.wait()
+        for end in (self.ssh.stdin, self.ssh.stdout):
+            try:
+                end.close()
+            except OSError:
+                pass
+        if self.errors >= 0:
+            os.close(self.errors)
+            self.errors = -1
