@@ -8,14 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "base/regular_file.h"
-#include "coordinator/record/timeline.h"
 #include "coordinator/record/whole_file.h"
 #include "coordinator/record/write_json.h"
 
@@ -26,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRounds = "rounds.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
+constexpr const char* kTimeline = "timeline.json";
 // More than a summary takes.
 constexpr off_t kRoomBytes = 1 << 20;
 
@@ -162,6 +161,15 @@ Status RunDirectory::CutBack(const Kept& kept) {
   if (!kept.evaluations.empty() || fs::exists(path_ / kEvaluations)) {
     if (Status cut = WriteFile(kEvaluations, kept.evaluations); !cut.ok()) return cut;
   }
+  timeline_ = Timeline();
+  std::error_code ignored;
+  fs::remove(path_ / kTimeline, ignored);
+  std::istringstream rounds(kept.rounds);
+  for (std::string line; std::getline(rounds, line);) {
+    const auto record = RoundFromLine(line);
+    if (!record) continue;  // Keep has read it
+    if (Status written = AppendTimeline(*record); !written.ok()) return written;
+  }
   return WriteFile(kRounds, kept.rounds);
 }
 
@@ -225,25 +233,51 @@ std::function<Status()> RunDirectory::Sync() const {
   };
 }
 
-Status RunDirectory::WriteTimeline() {
-  if (!fs::exists(path_ / kRounds)) return {};
-  const fs::path temporary = path_ / "timeline.json.tmp";
-  auto rounds = OpenRegularFile((path_ / kRounds).string());
-  if (!rounds) return rounds.error();
-  {
-    std::ofstream out(temporary, std::ios::trunc);
-    TimelineFromRounds(*rounds, out);
-    errno = 0;
-    out.flush();
-    if (!out) {
-      const Error error = IoError(temporary, "cannot write");
-      ::unlink(temporary.c_str());
+Status RunDirectory::AppendTimeline(const RoundRecord& record) {
+  Timeline& timeline = timeline_;
+  if (timeline.failed) return *timeline.failed;
+  const fs::path path = path_ / kTimeline;
+  const auto failed = [&](const char* doing) {
+    timeline.failed = IoError(path, doing);
+    return *timeline.failed;
+  };
+  std::string text;
+  if (timeline.file.get() < 0) {
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    timeline.file = OwnedFd(::open(path.c_str(), flags, 0644));
+    if (timeline.file.get() < 0) return failed("cannot open");
+    text = kTimelineHead;
+  }
+  text += timeline.text.Add(record);
+  const std::size_t events = text.size();
+  text += kTimelineTail;
+  for (std::size_t wrote = 0; wrote < text.size();) {
+    const ssize_t now = ::pwrite(timeline.file.get(), text.data() + wrote, text.size() - wrote,
+                                 timeline.end + static_cast<off_t>(wrote));
+    if (now < 0 && errno == EINTR) continue;
+    if (now < 0) {
+      const Error error = failed("cannot write");
+      EndTimelineBefore();
       return error;
     }
+    wrote += static_cast<std::size_t>(now);
   }
-  if (::rename(temporary.c_str(), (path_ / "timeline.json").c_str()) != 0)
-    return IoError(temporary, "cannot rename");
+  timeline.end += static_cast<off_t>(events);
   return {};
+}
+
+// The tail takes no room that was not the file's before.
+void RunDirectory::EndTimelineBefore() {
+  const auto tail = static_cast<off_t>(kTimelineTail.size());
+  if (timeline_.end == 0) {
+    ::unlink((path_ / kTimeline).c_str());
+    return;
+  }
+  if (::pwrite(timeline_.file.get(), kTimelineTail.data(), kTimelineTail.size(), timeline_.end) <
+          0 ||
+      ::ftruncate(timeline_.file.get(), timeline_.end + tail) != 0) {
+    errno = 0;  // the first error is the one that is told
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -3,6 +3,8 @@
 // Control thread only.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "coordinator/record/records.h"
+#include "coordinator/record/timeline.h"
 #include "coordinator/record/whole_file.h"
 
 namespace lockstep::coordinator {
@@ -46,8 +49,8 @@ class RunDirectory {
   // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
   // `samples` samples in all.
   Result<Kept> Keep(RoundId next, std::uint64_t samples) const;
-  // Cuts rounds.jsonl and evaluations.jsonl back to them, and clears away what a coordinator that
-  // was killed has left half written.
+  // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them, and clears away what a
+  // coordinator that was killed has left half written.
   Status CutBack(const Kept& kept);
 
   // A line is there as a whole or not at all. After an error no more lines of that file are taken:
@@ -59,8 +62,9 @@ class RunDirectory {
   std::function<Status()> Sync() const;
   Status AppendEvaluation(const EvaluationRecord& record);
 
-  // Writes timeline.json (Chrome trace format, opens in Perfetto) from rounds.jsonl.
-  Status WriteTimeline();
+  // timeline.json (Chrome trace format, opens in Perfetto) with this round, too: one write, after
+  // which the file is whole again. After an error no more rounds are taken.
+  Status AppendTimeline(const RoundRecord& record);
 
  private:
   // A file that grows by lines.
@@ -70,16 +74,26 @@ class RunDirectory {
     std::optional<Error> failed = std::nullopt;
   };
 
+  // timeline.json, begun with its first round.
+  struct Timeline {
+    OwnedFd file = OwnedFd();
+    TimelineText text = {};
+    off_t end = 0;  // where the next events go: in the place of the document's tail
+    std::optional<Error> failed = std::nullopt;
+  };
+
   RunDirectory(std::filesystem::path path, OwnedFd lock);
   Status Append(Lines& lines, std::string line);
   void KeepRoom();
   void RemovePartialFiles();
+  void EndTimelineBefore();
 
   std::filesystem::path path_;
   OwnedFd lock_;
   OwnedFd room_;  // see WriteLast
   Lines rounds_;
   Lines evaluations_;
+  Timeline timeline_;
 };
 
 }  // namespace lockstep::coordinator

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -21,69 +20,103 @@ std::int64_t Micros(double seconds) {
 
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
-std::string Instant(std::string_view name, std::uint64_t track, double at) {
-  return fmt::format(R"({{"name":"{}","ph":"i","s":"t","pid":1,"tid":{},"ts":{}}})", name, track,
-                     Micros(at));
-}
-
-std::string Excluded(const RoundRecord& record) {
-  std::string text;
-  for (const WorkerId worker : record.excluded) {
-    text += fmt::format("{}{}", text.empty() ? "" : ",", worker);
-  }
-  return text;
-}
-
 }  // namespace
 
-TimelineWriter::TimelineWriter(std::ostream& out) : out_(out) {
-  out_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-}
+// A round of 256 workers has five hundred events and more, and the coordinator has other things to
+// do: text is appended, not formatted.
+class TimelineText::Events {
+ public:
+  explicit Events(TimelineText& text) : text_(text) {}
 
-TimelineWriter::~TimelineWriter() { out_ << "\n]}\n"; }
-
-void TimelineWriter::Write(std::string_view event) {
-  if (!first_) out_ << ",\n";
-  out_ << event;
-  first_ = false;
-}
-
-void TimelineWriter::NameTrack(std::uint64_t track) {
-  if (!named_.insert(track).second) return;
-  const std::string name = track == kRoundsTrack ? "rounds" : fmt::format("worker {}", track - 1);
-  Write(fmt::format(R"({{"name":"thread_name","ph":"M","pid":1,"tid":{},"args":{{"name":"{}"}}}})",
-                    track, name));
-  Write(fmt::format(
-      R"({{"name":"thread_sort_index","ph":"M","pid":1,"tid":{0},"args":{{"sort_index":{0}}}}})",
-      track));
-}
-
-void TimelineWriter::Add(const RoundRecord& record) {
-  const std::int64_t start = Micros(record.start);
-  NameTrack(kRoundsTrack);
-  Write(fmt::format(R"({{"name":"round {}","ph":"X","pid":1,"tid":{},"ts":{},"dur":{},)"
-                    R"("args":{{"reason":{},"excluded":[{}],"loss":{}}}}})",
-                    record.round, kRoundsTrack, start,
-                    Micros(record.applied.value_or(record.commit)) - start, Quoted(record.reason),
-                    Excluded(record), nlohmann::json(record.loss).dump()));
-  Write(Instant("commit", kRoundsTrack, record.commit));
-  fmt::memory_buffer event;
-  for (const UnitRecord& unit : record.units) {
+  // "{"name":NAME of R","ph":"PHASE","pid":1,"tid":TRACK"; `round` is nobody's where there is none.
+  void Begin(std::string_view name, const RoundId* round, char phase, std::uint64_t track) {
+    Raw(text_.first_ ? "{\"name\":\"" : ",\n{\"name\":\"");
+    text_.first_ = false;
+    Raw(name);
+    if (round != nullptr) Number(round->value);
+    Raw("\",\"ph\":\"");
+    out_.push_back(phase);
+    Raw("\",\"pid\":1,\"tid\":");
+    Number(track);
+  }
+  void Raw(std::string_view text) { out_.append(text); }
+  template <class Integer>
+  void Number(Integer value) {
+    const fmt::format_int digits(value);
+    out_.append(digits.data(), digits.data() + digits.size());
+  }
+  void Span(std::int64_t start, std::int64_t end) {
+    Raw(",\"ts\":");
+    Number(start);
+    Raw(",\"dur\":");
+    Number(end - start);
+  }
+  void Instant(std::string_view name, std::uint64_t track, double at) {
+    Begin(name, nullptr, 'i', track);
+    Raw(",\"s\":\"t\",\"ts\":");
+    Number(Micros(at));
+    Raw("}");
+  }
+  void NameTrack(std::uint64_t track) {
+    if (!text_.named_.insert(track).second) return;
+    const std::string name = track == kRoundsTrack ? "rounds" : fmt::format("worker {}", track - 1);
+    Begin("thread_name", nullptr, 'M', track);
+    Raw(fmt::format(",\"args\":{{\"name\":\"{}\"}}}}", name));
+    Begin("thread_sort_index", nullptr, 'M', track);
+    Raw(fmt::format(",\"args\":{{\"sort_index\":{}}}}}", track));
+  }
+  void Round(const RoundRecord& record) {
+    NameTrack(kRoundsTrack);
+    Begin("round ", &record.round, 'X', kRoundsTrack);
+    Span(Micros(record.start), Micros(record.applied.value_or(record.commit)));
+    Raw(",\"args\":{\"reason\":");
+    Raw(Quoted(record.reason));
+    Raw(",\"excluded\":[");
+    const char* before = "";
+    for (const WorkerId worker : record.excluded) {
+      Raw(before);
+      Number(worker.value);
+      before = ",";
+    }
+    Raw("],\"loss\":");
+    Raw(nlohmann::json(record.loss).dump());
+    Raw("}}");
+    Instant("commit", kRoundsTrack, record.commit);
+  }
+  void Unit(RoundId round, const UnitRecord& unit) {
     const std::uint64_t track = std::uint64_t{unit.worker.value} + 1;
     NameTrack(track);
-    event.clear();
-    fmt::format_to(std::back_inserter(event),
-                   R"({{"name":"{} of round {}","ph":"X","pid":1,"tid":{},"ts":{},"dur":{},)"
-                   R"("args":{{"range":[{},{}]}}}})",
-                   unit.units == 1 ? "unit" : "units", record.round, track, Micros(unit.start),
-                   Micros(unit.end) - Micros(unit.start), unit.range.from, unit.range.to);
-    Write({event.data(), event.size()});
+    Begin(unit.units == 1 ? "unit of round " : "units of round ", &round, 'X', track);
+    Span(Micros(unit.start), Micros(unit.end));
+    Raw(",\"args\":{\"range\":[");
+    Number(unit.range.from);
+    Raw(",");
+    Number(unit.range.to);
+    Raw("]}}");
   }
+  std::string Take() { return fmt::to_string(out_); }
+
+ private:
+  TimelineText& text_;
+  fmt::memory_buffer out_;
+};
+
+std::string TimelineText::Add(const RoundRecord& record) {
+  Events events(*this);
+  events.Round(record);
+  for (const UnitRecord& unit : record.units) events.Unit(record.round, unit);
   for (const auto& [worker, at] : record.ready) {
-    NameTrack(std::uint64_t{worker.value} + 1);
-    Write(Instant("ready", std::uint64_t{worker.value} + 1, at));
+    events.NameTrack(std::uint64_t{worker.value} + 1);
+    events.Instant("ready", std::uint64_t{worker.value} + 1, at);
   }
+  return events.Take();
 }
+
+TimelineWriter::TimelineWriter(std::ostream& out) : out_(out) { out_ << kTimelineHead; }
+
+TimelineWriter::~TimelineWriter() { out_ << kTimelineTail; }
+
+void TimelineWriter::Add(const RoundRecord& record) { out_ << text_.Add(record); }
 
 void TimelineFromRounds(std::istream& rounds, std::ostream& out) {
   TimelineWriter timeline(out);

@@ -5,11 +5,27 @@
 #include <istream>
 #include <ostream>
 #include <set>
+#include <string>
 #include <string_view>
 
 #include "coordinator/record/records.h"
 
 namespace lockstep::coordinator {
+
+// The document's text piece by piece: kTimelineHead, what Add returns, kTimelineTail, which the
+// next piece takes the place of.
+inline constexpr std::string_view kTimelineHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+inline constexpr std::string_view kTimelineTail = "\n]}\n";
+
+class TimelineText {
+ public:
+  std::string Add(const RoundRecord& record);
+
+ private:
+  class Events;
+  std::set<std::uint64_t> named_;  // tracks
+  bool first_ = true;
+};
 
 // Writes one JSON document, round by round; the destructor ends it.
 class TimelineWriter {
@@ -22,12 +38,8 @@ class TimelineWriter {
   void Add(const RoundRecord& record);
 
  private:
-  void NameTrack(std::uint64_t track);
-  void Write(std::string_view event);
-
   std::ostream& out_;
-  std::set<std::uint64_t> named_;
-  bool first_ = true;
+  TimelineText text_;
 };
 
 // Reads lines of rounds.jsonl; a line that cannot be read ends the timeline there. Memory: one

@@ -220,6 +220,31 @@ std::string EvaluationLine(const EvaluationRecord& record) {
   return line.dump();
 }
 
+namespace {
+
+// By hand, too, as Json::dump(2) has it: 256 workers have 65,280 paths.
+std::string PathsText(const std::vector<PathRecord>& paths) {
+  LineWriter out;
+  const char* before = "[\n";
+  for (const PathRecord& path : paths) {
+    out.Raw(before);
+    out.Raw("    {\n      \"from\": ");
+    out.Number(path.from.value);
+    out.Raw(",\n      \"to\": ");
+    out.Number(path.to.value);
+    out.Raw(",\n      \"path\": ");
+    out.Text(path.path);
+    out.Raw(",\n      \"gb_per_s\": ");
+    out.Raw(Json(path.gb_per_second).dump());
+    out.Raw("\n    }");
+    before = ",\n";
+  }
+  out.Raw("\n  ]");
+  return out.Take();
+}
+
+}  // namespace
+
 std::string SummaryText(const JobResult& result) {
   Json out;
   out["status"] = std::string(Name(result.outcome));
@@ -245,12 +270,6 @@ std::string SummaryText(const JobResult& result) {
   out["samples_requeued"] = result.totals.samples_requeued;
   out["samples_moved"] = result.totals.samples_moved;
   out["paths"] = Json::array();
-  for (const PathRecord& path : result.paths) {
-    out["paths"].push_back({{"from", path.from.value},
-                            {"to", path.to.value},
-                            {"path", path.path},
-                            {"gb_per_s", path.gb_per_second}});
-  }
   out["stragglers"] = Json::array();
   for (const StragglerRecord& s : result.stragglers) {
     out["stragglers"].push_back({{"worker", s.worker.value},
@@ -267,7 +286,13 @@ std::string SummaryText(const JobResult& result) {
     out["exchange"] = result.simulated->exchange;
     out["seed"] = result.simulated->seed;
   }
-  return out.dump(2) + "\n";
+  std::string text = out.dump(2) + "\n";
+  // A line break within a text is escaped, so this is the key.
+  constexpr std::string_view kNoPaths = "\n  \"paths\": []";
+  if (const auto at = text.find(kNoPaths); at != std::string::npos && !result.paths.empty()) {
+    text.replace(at + kNoPaths.size() - 2, 2, PathsText(result.paths));
+  }
+  return text;
 }
 
 std::string StatusText(const JobStatus& status) {

@@ -90,6 +90,7 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     metrics_.Note(*closed->record);
     std::string text = RoundLine(*closed->record);
     Check(directory_.AppendRound(text), follow);
+    Check(directory_.AppendTimeline(*closed->record), follow);
     recent_rounds_.Note(closed->record->round, std::move(text));
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
     Check(directory_.AppendEvaluation(evaluated->record), follow);
@@ -128,7 +129,6 @@ void ActionRunner::Save(const SaveCheckpoint& save) {
 void ActionRunner::WriteResult(JobResult result) {
   std::vector<Event> ignored;
   Check(directory_.Sync()(), ignored);
-  Check(directory_.WriteTimeline(), ignored);
   // What has failed before is the cause, this at most another consequence.
   if (!io_error_.empty() && result.outcome != JobOutcome::kFailed) {
     result.outcome = JobOutcome::kFailed;

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -49,6 +50,37 @@ def listening_port(pid):
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
                 return int(fields[1].rsplit(":", 1)[1], 16)
     return None
+
+
+class Timeline(ClusterTest):
+    """timeline.json can be opened at any time, also of a job that was resumed."""
+
+    @staticmethod
+    def rounds_of_timeline(job):
+        try:
+            timeline = json.loads((job.run_dir / "timeline.json").read_text())
+        except (FileNotFoundError, ValueError):  # not there yet, or in the middle of a write
+            return []
+        names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X"]
+        return [int(name[6:]) for name in names if name.startswith("round ")]
+
+    def test_it_is_whole_while_the_job_runs(self):
+        with Job(2, LONG | {"checkpoint.every_rounds": 5}) as job:
+            job.start()
+            for count in (5, 15):
+                wait_for(f"{count} rounds in the timeline", lambda count=count: len(self.rounds_of_timeline(job)) >= count, 60)
+            self.assertIsNone(job.processes["coordinator"].poll())
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130)
+            self.assertEqual(self.rounds_of_timeline(job), [line["round"] for line in job.rounds()])
+            before = len(job.rounds())
+            job.start_coordinator("--resume")
+            for index in range(2):
+                job.start_worker(index, name=f"again{index}")
+            job.wait_for_rounds(before + 5)
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130)
+            self.assertEqual(self.rounds_of_timeline(job), [line["round"] for line in job.rounds()])
 
 
 class Metrics(ClusterTest):

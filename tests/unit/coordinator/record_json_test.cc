@@ -114,6 +114,21 @@ TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
   }
 }
 
+TEST(Summary, PathsAreWrittenAsAllTheRest) {
+  JobResult result;
+  result.reason = "\n  \"paths\": []";
+  EXPECT_EQ(nlohmann::json::parse(SummaryText(result))["paths"], nlohmann::json::array());
+  result.paths = {{WorkerId(0), WorkerId(1), "mapped \"x\"\n", 13.5},
+                  {WorkerId(1), WorkerId(0), "tcp", 0.1}};
+  const std::string text = SummaryText(result);
+  const auto summary = nlohmann::ordered_json::parse(text);
+  EXPECT_EQ(text, summary.dump(2) + "\n");
+  EXPECT_EQ(summary["reason"], result.reason);
+  ASSERT_EQ(summary["paths"].size(), 2u);
+  EXPECT_EQ(summary["paths"][0]["path"], result.paths[0].path);
+  EXPECT_EQ(summary["paths"][1]["gb_per_s"], 0.1);
+}
+
 TEST(Timeline, IsOneJsonDocument) {
   std::stringstream lines(RoundLine(Example()) + "\nnot a line\n");
   std::stringstream out;

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "coordinator/record/write_json.h"
 #include "tests/temp_folder.h"
@@ -89,7 +90,55 @@ TEST(RunDirectory, RecordsThatAreNoFileAreNotWaitedFor) {
   const auto kept = directory->Keep(RoundId(1), 10);
   ASSERT_FALSE(kept.ok());
   EXPECT_THAT(kept.error().message, HasSubstr("rounds.jsonl: is not a regular file"));
-  EXPECT_FALSE(directory->WriteTimeline().ok());
+}
+
+std::vector<std::uint64_t> RoundsOfTimeline(const std::filesystem::path& path) {
+  std::vector<std::uint64_t> rounds;
+  const auto timeline = nlohmann::json::parse(TextOf(path));
+  for (const auto& event : timeline["traceEvents"]) {
+    const std::string name = event["name"];
+    if (event["ph"] == "X" && name.rfind("round ", 0) == 0)
+      rounds.push_back(std::stoul(name.substr(6)));
+  }
+  return rounds;
+}
+
+TEST(RunDirectory, TheTimelineIsWholeAfterEachRound) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  const auto path = folder / "run/timeline.json";
+  std::vector<std::uint64_t> expected;
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    ASSERT_TRUE(directory->AppendRound(RoundLine(Record(round))).ok());
+    ASSERT_TRUE(directory->AppendTimeline(Record(round)).ok());
+    expected.push_back(round);
+    EXPECT_EQ(RoundsOfTimeline(path), expected);
+  }
+  const auto kept = directory->Keep(RoundId(3), 30);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  ASSERT_TRUE(directory->CutBack(*kept).ok());
+  EXPECT_EQ(RoundsOfTimeline(path), (std::vector<std::uint64_t>{0, 1, 2}));
+  ASSERT_TRUE(directory->AppendTimeline(Record(3)).ok());
+  EXPECT_EQ(RoundsOfTimeline(path), (std::vector<std::uint64_t>{0, 1, 2, 3}));
+}
+
+TEST(RunDirectory, ATimelineThatCannotGrowStaysWhole) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  const auto path = folder / "run/timeline.json";
+  ASSERT_TRUE(directory->AppendTimeline(Record(0)).ok());
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{std::filesystem::file_size(path) + 10, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  const Status second = directory->AppendTimeline(Record(1));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.error().message, HasSubstr("timeline.json: cannot write"));
+  EXPECT_EQ(RoundsOfTimeline(path), std::vector<std::uint64_t>{0});
+  EXPECT_FALSE(directory->AppendTimeline(Record(2)).ok());
 }
 
 TEST(RunDirectory, WhatCannotBeUsedIsAnErrorOfTheUser) {
