@@ -1,5 +1,5 @@
-# What `cmake --install` puts where, and the package that find_package(lockstep CONFIG) finds: headers below include/lockstep, so that
-# #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs, lockstep-launch, lockstep-ctl and others.
+# What `cmake --install` puts where, and the package that find_package(lockstep CONFIG) finds: the public headers below include/lockstep,
+# so that #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs, lockstep-launch, lockstep-ctl and others.
 include(CMakePackageConfigHelpers)
 
 get_property(lockstep_libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
@@ -27,9 +27,15 @@ install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION "${lockstep_package_dir}")
 
-foreach(folder base policies transport coordinator worker)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
-          FILES_MATCHING PATTERN "*.h")
+# For training loops (session.h; lockstep.h, for C, is worker/capi's) and policies of one's own (plugin.h, and the halves that a policy of
+# one half may take from us), and what these include. All others may change at any time.
+set(lockstep_public_headers
+  base/check.h base/digest.h base/ids.h base/job_config.h base/messages.h base/random.h base/result.h base/slowdown_spec.h base/time.h
+  policies/plugin.h policies/policy.h policies/waiting.h policies/work_none.h
+  worker/runtime/session.h)
+foreach(header IN LISTS lockstep_public_headers)
+  get_filename_component(folder "${header}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}")
 endforeach()
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in"
