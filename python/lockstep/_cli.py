@@ -12,6 +12,9 @@ from lockstep._errors import Error
 _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     a job on this machine
        lockstep run --hosts A:WORKERS,B:WORKERS [options] SCRIPT [ARGUMENT ...]   on several, by ssh
        lockstep ctl --run-dir DIR status                                          look at a running job and change it
+       lockstep doctor [--json FILE]                                              is this machine fit for it?
+       lockstep compare --out DIR [options] -- SCRIPT [ARGUMENT ...]              policies against slow-downs, one report
+       lockstep export RUN_DIR --tensorboard DIR --otlp FILE                      rounds for other tools
        lockstep simulate [options]                                                thousands of workers on virtual time
        lockstep coordinator [options]                                             lockstep-coordinator
        lockstep --version
@@ -58,11 +61,15 @@ def _command() -> int:
     match sys.argv[1:]:
         case ["run", *arguments]:
             return _run(arguments)
-        case ["coordinator" | "simulate" as name, *arguments]:
+        case ["coordinator" | "doctor" | "simulate" as name, *arguments]:
             program = str(_place.program(f"lockstep-{name}"))
             os.execv(program, [program, *arguments])
-        case ["ctl", *arguments]:
-            os.execv(sys.executable, [sys.executable, str(_place.tool("ctl")), *arguments])
+        case ["compare" | "ctl" as name, *arguments]:
+            os.execv(sys.executable, [sys.executable, str(_place.tool(name)), *arguments])
+        case ["export", *arguments]:
+            from lockstep import _export
+
+            return _export.main(arguments)
         case ["--version"]:
             from lockstep import version
 

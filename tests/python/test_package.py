@@ -1,11 +1,13 @@
 """The package without torch: settings, the command line, and a session in plain Python."""
 
+import json
 import pathlib
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -107,7 +109,8 @@ class RunTest(harness.ClusterTest):
                 self.assertIn(message, done.stderr)
         self.assertEqual(run("-m", "lockstep").returncode, 2)
         self.assertRegex(run("-m", "lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
-        self.assertIn("--workers", run("-m", "lockstep", "coordinator", "--help").stdout)
+        for command, message in (("coordinator", "--workers"), ("doctor", "--json"), ("compare", "--patterns"), ("export", "--otlp")):
+            self.assertIn(message, run("-m", "lockstep", command, "--help").stdout)
 
     def test_a_setting_that_is_none_ends_the_job_with_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +134,113 @@ class RunTest(harness.ClusterTest):
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+
+
+STAND_IN_WRITER = """
+class SummaryWriter:
+    def __init__(self, folder):
+        self.file = open(folder + ".calls", "w")
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.file.close()
+    def add_scalar(self, tag, value, step, walltime=None):
+        print(tag, value, step, file=self.file)
+"""
+
+
+class ExportTest(harness.ClusterTest):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lockstep-export-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        with harness.Job(2, folder=cls.folder, evaluation__every_epochs=1, job__rounds=80, policy__name="full+flexrr") as job:
+            job.start().finish()
+            cls.run_dir, cls.rounds = job.run_dir, job.rounds()
+
+    def export(self, *arguments, **more):
+        return run("-m", "lockstep", "export", self.run_dir, *arguments, **more)
+
+    def test_spans_and_metrics_of_otlp(self):
+        done = self.export("--otlp", self.folder / "otlp")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        self.assertEqual(self.export("--otlp", "-").stdout, (self.folder / "otlp").read_text())  # the same ids again
+        spans, points = [], {}
+        for line in (self.folder / "otlp").read_text().splitlines():
+            (kind, (one,)), = json.loads(line, parse_constant=self.fail).items()
+            self.assertIn({"key": "service.name", "value": {"stringValue": "lockstep"}}, one["resource"]["attributes"])
+            (scope,) = one[{"resourceSpans": "scopeSpans", "resourceMetrics": "scopeMetrics"}[kind]]
+            spans += scope.get("spans", [])
+            for metric in scope.get("metrics", []):
+                points.setdefault(metric["name"], []).extend(metric["gauge"]["dataPoints"])
+        by_id = {span["spanId"]: span for span in spans}
+        self.assertEqual(len(by_id), len(spans))
+        self.assertEqual(len({span["traceId"] for span in spans}), 1)
+        for span in spans:
+            self.assertRegex(span["traceId"] + span["spanId"], r"\A[0-9a-f]{48}\Z")
+            self.assertLessEqual(int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"]))
+            if span["name"] != "job":
+                parent = by_id[span["parentSpanId"]]["name"]
+                self.assertEqual(parent, {"round": "job", "worker": "compute"}.get(span["name"], "round"))
+        self.assertEqual([span["name"] for span in spans].count("round"), len(self.rounds))
+        self.assertEqual([span["name"] for span in spans].count("worker"), sum(len(line["times"]["ready"]) for line in self.rounds))
+        self.assertEqual([point["asDouble"] for point in points["lockstep.loss"]], [line["loss"] for line in self.rounds])
+        self.assertIn("lockstep.test_accuracy", points)
+        now = time.time()
+        (job,) = (span for span in spans if span["name"] == "job")
+        self.assertLess(abs(int(job["endTimeUnixNano"]) / 1e9 - now), 600)
+
+    def test_scalars_for_tensorboard(self):
+        where = self.folder / "site/torch/utils/tensorboard"
+        where.mkdir(parents=True)
+        (where / "__init__.py").write_text(STAND_IN_WRITER)
+        done = self.export("--tensorboard", self.folder / "tb", PYTHONPATH=f"{self.folder / 'site'}:{ROOT / 'python'}")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        calls = [line.split() for line in (self.folder / "tb.calls").read_text().splitlines()]
+        self.assertEqual([(float(value), int(step)) for tag, value, step in calls if tag == "round/loss"],
+                         [(line["loss"], line["round"]) for line in self.rounds])
+        tags = {tag for tag, _, _ in calls}
+        self.assertGreaterEqual(tags, {"round/learning_rate", "round/exchange_seconds", "worker/0/ready_seconds", "worker/1/ready_seconds",
+                                       "test/accuracy"})
+
+    def test_what_cannot_be_exported_is_one_line_and_status_2(self):
+        empty = self.folder / "none"
+        empty.mkdir(exist_ok=True)
+        broken = self.folder / "broken"
+        broken.mkdir(exist_ok=True)
+        (broken / "rounds.jsonl").write_text("{}\n")
+        nothing = self.folder / "nothing" / "torch"
+        nothing.mkdir(parents=True)
+        (nothing / "__init__.py").write_text("")
+        for arguments, message in (([self.run_dir], "nothing to write"), ([empty, "--otlp", "-"], "there is no rounds.jsonl"),
+                                   ([broken, "--otlp", "-"], "rounds.jsonl:1: is no record"),
+                                   ([self.run_dir, "--otlp", empty / "no" / "file"], "No such file or directory"),
+                                   ([self.run_dir, "--tensorboard", empty], "--tensorboard takes torch and tensorboard, and ")):
+            with self.subTest(arguments):
+                done = run("-m", "lockstep", "export", *arguments, PYTHONPATH=f"{nothing.parent}:{ROOT / 'python'}")
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+                self.assertRegex(done.stderr, r"\Alockstep: export: [^\n]+\n\Z")
+                self.assertIn(message, done.stderr)
+
+    def test_a_line_that_is_being_written_is_left_for_later(self):
+        text = (self.run_dir / "rounds.jsonl").read_text()
+        part = self.folder / "part"
+        part.mkdir()
+        (part / "rounds.jsonl").write_text(text[:-10])
+        done = run("-m", "lockstep", "export", part, "--otlp", "-")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(done.stdout.count('"name":"round"'), len(self.rounds) - 1)
+
+
+class CompareTest(harness.ClusterTest):
+    def test_policies_are_compared_with_a_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run("-m", "lockstep", "compare", "--out", folder, "-n", "2", "--runs", "1", "--policies", "full", "--patterns", "one-slow",
+                       "--set", "job.epochs=2", "--", HERE / "linear.py")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("2 workers, linear.py, real jobs", done.stdout)
+            self.assertTrue((pathlib.Path(folder) / "report.html").is_file())
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class WheelTest(harness.ClusterTest):
     def native(self):
         files = [path for path in [*(self.site / "lockstep/_native").rglob("*"), *(self.site / "lockstep.libs").glob("*")]
                  if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
-        self.assertGreaterEqual({path.name for path in files}, {"liblockstep.so.1", "lockstep-coordinator", "lockstep-simulate"})
+        self.assertGreaterEqual({path.name for path in files}, {"liblockstep.so.1", "lockstep-coordinator", "lockstep-doctor", "lockstep-simulate"})
         return files
 
     @unittest.skipIf(shutil.which("readelf") is None, "there is no readelf")
@@ -65,10 +65,21 @@ class WheelTest(harness.ClusterTest):
     def test_each_command_is_there(self):
         self.assertRegex(self.run_here("lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
         for words, message in ((["run", "--help"], "--policy"), (["coordinator", "--help"], "--workers"), (["simulate", "--help"], "--faults"),
-                               (["ctl", "--help"], "drain")):
+                               (["ctl", "--help"], "drain"), (["doctor", "--help"], "--json"), (["compare", "--help"], "--patterns"),
+                               (["export", "--help"], "--otlp")):
             done = self.run_here("lockstep", *words)
             self.assertEqual(done.returncode, 0, done)
             self.assertIn(message, done.stdout)
+        done = self.run_here("lockstep", "doctor", "--json", "-")
+        self.assertIn(done.returncode, (0, 1), done)  # 1: a problem of this machine
+        self.assertIn('"verdict"', done.stdout)
+        done = self.run_here("lockstep", "compare", "--config", ROOT / "examples/fashion_mnist_mlp.ini", "--out", "compared")
+        self.assertEqual((done.returncode, done.stderr), (2, "compare: lockstep-worker is not part of the Python package: give -- SCRIPT, or --simulate\n"))
+        done = self.run_here("lockstep", "compare", "--config", ROOT / "examples/fashion_mnist_mlp.ini", "--out", "compared", "--simulate",
+                             "-n", "4", "--runs", "1", "--policies", "full", "--patterns", "one-slow", "--set", "job.epochs=1")
+        self.assertEqual(done.returncode, 0, done)
+        done = self.run_here("lockstep", "export", "compared/one-slow/full-1", "--otlp", "otlp.jsonl")
+        self.assertEqual(done.returncode, 0, done)
         done = self.run_here("lockstep", "simulate", "--faults", "--seeds", "1..3")
         self.assertEqual(done.returncode, 0, done)
 
