@@ -25,10 +25,13 @@ ADDRESS_LOOK_S = 0.05
 FILE_LOOK_S = 0.05
 PIECE = 1 << 20  # bytes of a file in a message
 OUTPUT_END_S = 1.0  # for what is still in the pipe of a process that has ended, and may be held open by a child of it
+KILLED_S = 1.0  # for what was killed to be gone
 INITIAL = "initial"  # the file with worker 0's model, as python/lockstep/_initial.py calls it
 # Becomes a program that ends with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL). Not between fork and exec: this process has threads.
 DIE_WITH_PARENT = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
+for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python itself ignores
+    signal.signal(number, signal.SIG_DFL)
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     try:
@@ -38,6 +41,10 @@ if os.getppid() == int(sys.argv[1]):
         os._exit(2)
 """
 WHERE_PROGRAMS_ARE = "from lockstep import _place; print(_place.program('lockstep-coordinator').parent)"
+
+
+def ending_with_us(command):
+    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 class Unfit(Exception):
@@ -83,6 +90,7 @@ class Agent:
     # --- at the beginning
 
     def begin(self, what):
+        threading.Thread(target=self._watch_silence, args=(what["silence_s"],), daemon=True).start()
         try:
             if what["cwd"]:
                 os.chdir(what["cwd"])
@@ -102,7 +110,6 @@ class Agent:
             self._write(config, what["config"][1].encode("utf-8", "surrogateescape"))
         self.initial = initial
         self.heard = time.monotonic()  # all this may have taken its time
-        threading.Thread(target=self._watch_silence, args=(what["silence_s"],), daemon=True).start()
         self.say({"ready": {"connection": os.environ.get("SSH_CONNECTION", ""), "cores": len(os.sched_getaffinity(0)),
                             "programs": programs, "secret": secret, "config": config, "initial": initial}})
 
@@ -116,8 +123,7 @@ class Agent:
         if not what["programs"]:
             return None
         if what["package"]:
-            found = subprocess.run([sys.executable, "-c", WHERE_PROGRAMS_ARE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, universal_newlines=True, check=False)
+            found = self._ask([sys.executable, "-c", WHERE_PROGRAMS_ARE])
             if found.returncode != 0:
                 last = (found.stderr.strip().splitlines() or ["no word"])[-1]
                 if "No module named 'lockstep'" in last:
@@ -128,17 +134,21 @@ class Agent:
             folder = self._folder_of(what["programs"], what["build_dir"])
         for name in what["programs"]:
             program = os.path.join(folder, name)
-            try:
-                asked = subprocess.run([program, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       universal_newlines=True, check=False)
-            except OSError as error:
-                raise Unfit(f"{program}: {error.strerror}") from None
+            if not os.path.exists(program):
+                raise Unfit(f"there is no {program}")
+            asked = self._ask([program, "--version"])
             if asked.returncode != 0:
                 raise Unfit(f"{program} does not run: {(asked.stderr.strip().splitlines() or ['no word'])[-1]}")
             version = (asked.stdout.split() or ["?"])[-1]
             if version != what["version"]:
                 raise Unfit(f"it has lockstep {version} ({program}), and the launcher is of {what['version']}: let all have the same")
         return folder
+
+    @staticmethod
+    def _ask(command):
+        """May take long (a file system that hangs): it ends with this process, which the silence ends."""
+        return subprocess.run(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              universal_newlines=True, check=False)
 
     @staticmethod
     def _folder_of(programs, build_dir):
@@ -157,9 +167,8 @@ class Agent:
     def start(self, what):
         name, command = what["name"], what["command"]
         address = self._identity(what["address_file"])
-        process = subprocess.Popen([sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, **what["env"]})
+        process = subprocess.Popen(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   start_new_session=True, env={**os.environ, **what["env"]})
         self.processes[name] = process
         reader = threading.Thread(target=self._forward, args=(name, process.stdout.fileno()), daemon=True)
         reader.start()
@@ -241,15 +250,23 @@ class Agent:
                     os.killpg(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
+        deadline = time.monotonic() + KILLED_S
+        for process in list(self.processes.values()):  # what still writes into the folder keeps it from being removed
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(0)
 
 
 def main():
+    agent = Agent(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the end of the input says it
-    Agent(sys.stdin.buffer, os.fdopen(os.dup(1), "wb")).run()
+        signal.signal(number, lambda *_: None)  # the end of the input says it; not SIG_IGN, which the programs would inherit
+    signal.signal(signal.SIGTERM, lambda *_: agent.end())
+    agent.run()
 
 
 main()

@@ -22,6 +22,8 @@ BEAT_S = 5.0
 SILENCE_S = 60.0  # after so long without a beat everything at a host ends: its launcher's machine is gone
 # The ways to lose a host are bounded as well: one that does not answer any more is given up after a quarter of a minute.
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+SSH_END_S = 5.0  # for ssh to end once its output has
+LONGEST_TALK = 1 << 16  # bytes in a line of a login shell: what is longer is none of our lines
 SSH_FAILED = 255  # ssh's own status; any other is that of the command there
 NOT_FOUND = (126, 127)  # a shell's
 NAME = r"(?:[A-Za-z0-9_.-]+@)?(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)"
@@ -43,7 +45,7 @@ class Host:
 
 
 def parse_host(text):
-    found = re.fullmatch(rf"({NAME})(?::(\d+))?", text)
+    found = re.fullmatch(rf"({NAME})(?::([0-9]{{1,9}}))?", text)
     if not found:
         raise BadHosts(f"'{text}' is no host: expected NAME:WORKERS, as a:2 or user@a:2 or [::1]:2")
     user, _, name = found[1].rpartition("@")
@@ -90,6 +92,18 @@ def _unlike(hosts, where=""):
     return hosts
 
 
+def _readable(line):
+    return re.sub(r"[^ -~\u00a0-\uffff]", "", codecs.decode(line, "utf-8", "replace")).strip()
+
+
+def _message(line):
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
 class Link:
     """The connection to one host. Used by one thread; never waits for the host."""
 
@@ -99,14 +113,15 @@ class Link:
         self.failure = None  # why there is no connection (any more), one line
         self.found = False  # the agent is there
         self.said = collections.deque(maxlen=8)  # of ssh and the shell there: the last lines
-        self.buffer = b""
+        self.buffer = self.error_buffer = b""
         self.python = host.python or python
         command = ["ssh", "-T"]
-        for option in (*options, *SSH_OPTIONS):  # the first of two counts
-            command += ["-o", option]
-        command += ["-p", host.port] if host.port else []
+        command += ["-p", host.port] if host.port else []  # the first of two counts, for all of ssh's options
         command += ["-l", host.user] if host.user else []
-        command += ["--", host.name, f"exec {shlex.quote(self.python)} -u -c {shlex.quote(BOOT)}"]
+        for option in (*options, *SSH_OPTIONS):
+            command += ["-o", option]
+        # -I: what lies in the home directory or is named by PYTHONPATH is not in the place of the modules that the agent imports.
+        command += ["--", host.name, f"exec {shlex.quote(self.python)} -I -u -c {shlex.quote(BOOT)}"]
         self.errors, writer = os.pipe()
         try:
             self.ssh = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writer, bufsize=0,
@@ -163,33 +178,65 @@ class Link:
         found = []
         for line in lines:
             if self.found:
-                found.append(json.loads(line))
+                message = _message(line)
+                if message is None:
+                    self.failure = self.failure or f"what comes from there is not the agent's: {_readable(line)[:200]}"
+                    self.cut()
+                    return None
+                found.append(message)
             elif line + b"\n" == MARK:
                 self.found = True
+                self.said.clear()  # a welcome is no reason for anything that follows
             else:
                 self._note(line)
+        if not self.found:
+            self.buffer = self.buffer[-LONGEST_TALK:]
         return found
+
+    def cut(self, failure=None):
+        """Its end; nothing more is to be read from it."""
+        self.failure = self.failure or failure
+        if self.ssh.poll() is None:
+            self.ssh.kill()
 
     def error_lines(self):
         """What ssh and the agent's Python have said; None at the end."""
-        try:
-            data = os.read(self.errors, 1 << 16)
-        except BlockingIOError:
+        data = self._read_errors()
+        if data is None:
             return []
-        lines = [codecs.decode(line, "utf-8", "replace").strip() for line in data.splitlines()]
+        return self._error_lines_in(data) if data else None
+
+    def _read_errors(self):
+        """None: nothing is there now."""
+        try:
+            return os.read(self.errors, 1 << 16)
+        except BlockingIOError:
+            return None
+
+    def _error_lines_in(self, data):
+        *lines, self.error_buffer = (self.error_buffer + data).split(b"\n")  # a line may come in pieces
+        self.error_buffer = self.error_buffer[-LONGEST_TALK:]
         for line in lines:
-            self._note(line.encode())
-        return lines if data else None
+            self._note(line)
+        return [text for text in map(_readable, lines) if text]
 
     def _note(self, line):
-        text = re.sub(r"[^ -~\u00a0-\uffff]", "", codecs.decode(line, "utf-8", "replace")).strip()
+        text = _readable(line)
         if text:
             self.said.append(text)
 
     def _ended(self):
-        status = self.ssh.wait()
-        while self.error_lines():
-            pass
+        try:
+            status = self.ssh.wait(SSH_END_S)
+        except subprocess.TimeoutExpired:  # something that a login shell has started may keep its connection
+            self.failure = self.failure or "ssh has closed its output and does not end"
+            self.ssh.kill()
+            status = self.ssh.wait()
+        data = self._read_errors()
+        while data:
+            self._error_lines_in(data)
+            data = self._read_errors()
+        self._note(self.error_buffer)
         last = self.said[-1] if self.said else f"ssh ended with status {status}"
         if self.found:
             failure = f"the connection is lost: {last}"

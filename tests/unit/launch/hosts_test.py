@@ -20,7 +20,7 @@ AGENT = Path(__file__).resolve().parents[3] / "tools/lib/host_agent.py"
 
 # Each host is a line of the file HOSTS beside it: NAME WHAT, where WHAT is `is-there` or what ssh does instead.
 SSH = """
-import json, os, subprocess, sys
+import json, os, signal, subprocess, sys
 folder = os.path.dirname(os.path.abspath(__file__))
 arguments = sys.argv[1:]
 with open(os.path.join(folder, "ssh.log"), "a") as file:
@@ -34,12 +34,26 @@ if what == "is-not-there":
 if what == "has-another-key":
     print("@@@@@@@@@@@@\\r\\n@ WARNING @\\r\\n@@@@@@@@@@@@\\r\\nHost key verification failed.\\r", file=sys.stderr)
     sys.exit(255)
+if what == "closes-its-output":
+    os.close(1)
+    signal.pause()
+if what == "stutters":
+    for piece in ("a", "b"):
+        print(piece, end="", file=sys.stderr, flush=True)
+    print("\\r", file=sys.stderr)
+    sys.exit(255)
 os.environ.pop("SSH_CONNECTION", None)
 if what != "tells-no-address":
     os.environ["SSH_CONNECTION"] = "127.0.0.1 55555 127.0.0.1 22"
 print("welcome to", host, end="", flush=True)
 os.environ["STAND_IN"] = host
-status = subprocess.run(["sh", "-c", command]).returncode  # a process of its own, as behind sshd: it outlives this one
+if what == "has-somebody-else-who-talks":
+    agent = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE)
+    for line in agent.stdout:
+        os.write(1, line + (b"Broadcast message\\n" if line == b"lockstep host agent\\n" else b""))
+else:
+    agent = subprocess.Popen(["sh", "-c", command])
+status = agent.wait()  # a process of its own, as behind sshd: it outlives this one
 sys.exit(status if status >= 0 else 255)
 """
 
@@ -68,7 +82,8 @@ class HostsTest(launch_test.LaunchTest):
         return done.stderr
 
     def calls(self):
-        return [json.loads(line) for line in (self.folder / "ssh.log").read_text().splitlines()]
+        """By host: they are made at the same time."""
+        return sorted((json.loads(line) for line in (self.folder / "ssh.log").read_text().splitlines()), key=lambda call: call[-2])
 
     def agents(self):
         """By host, the process id of its agent."""
@@ -108,7 +123,7 @@ class HostsTest(launch_test.LaunchTest):
         self.assertEqual([call[-2] for call in calls], ["a", "b"])
         for call in calls:
             self.assertEqual(call[-3], "--")
-            self.assertRegex(call[-1], r"\Aexec \S+ -u -c 'import sys;exec\(sys.stdin.buffer.read\(int\(sys.stdin.buffer.readline\(\)\)\)\)'\Z")
+            self.assertRegex(call[-1], r"\Aexec \S+ -I -u -c 'import sys;exec\(sys.stdin.buffer.read\(int\(sys.stdin.buffer.readline\(\)\)\)\)'\Z")
         self.assertNotIn("word-for-nobody", (self.folder / "ssh.log").read_text())
 
     def test_a_hosts_file_and_options_for_ssh(self):
@@ -117,11 +132,11 @@ class HostsTest(launch_test.LaunchTest):
         done = self.run_to_end("--ssh-option", "ConnectTimeout=3", hosts=("--hosts-file", str(file), "--listen", "127.0.0.1"))
         self.assertEqual(done.returncode, 0, done)
         a, b = self.calls()
+        # ssh takes the first: what the host's line says is before what is for all hosts, and that before ours.
+        self.assertEqual(a[:7], ["-T", "-p", "2222", "-l", "me", "-o", "ConnectTimeout=3"])
+        self.assertEqual(b[:5], ["-T", "-l", "you", "-o", "ConnectTimeout=3"])
         for call in (a, b):
-            self.assertEqual(call[:3], ["-T", "-o", "ConnectTimeout=3"])  # before ours: ssh takes the first
-            self.assertIn("BatchMode=yes", call)
-        self.assertEqual(a[-7:-2], ["-p", "2222", "-l", "me", "--"])
-        self.assertEqual(b[-5:-2], ["-l", "you", "--"])
+            self.assertIn("BatchMode=yes", call[5:])
 
     def test_the_coordinator_may_run_here(self):
         done = self.run_to_end("--coordinator", "here", hosts=("--hosts", "a:2,b:1"))
@@ -140,16 +155,20 @@ class HostsTest(launch_test.LaunchTest):
             channel.sendall((env["LOCKSTEP_WORKER"] + "\\n").encode())
             channel.recv(1)
             """))
-        done = self.run_to_end("--env", "COLOUR=blue", "--env", "OMP_NUM_THREADS=7", "--", sys.executable, str(program))
+        done = self.run_to_end("--env", "COLOUR", "--env", "OMP_NUM_THREADS=7", "--", sys.executable, str(program), env={"COLOUR": "blue"})
         self.assertEqual(done.returncode, 0, done)
         for worker in range(3):
             self.assertIn(f"worker {worker}    | own: {worker} of 3 blue threads 7\n", done.stdout)
 
     def test_what_is_wrong_with_a_host_is_one_line_and_status_2(self):
-        (self.folder / "hosts").write_text("gone is-not-there\nother has-another-key\nmute tells-no-address\n")
+        (self.folder / "hosts").write_text("gone is-not-there\nother has-another-key\nmute tells-no-address\n"
+                                           "half closes-its-output\nbad stutters\nloud has-somebody-else-who-talks\n")
         for hosts, more, message in (
                 ("a,gone", (), "gone: not reached by ssh: ssh: connect to host gone port 22: Connection refused"),
                 ("a,other", (), "other: not reached by ssh: Host key verification failed."),
+                ("a,half", (), "half: ssh has closed its output and does not end"),
+                ("a,bad", (), "bad: not reached by ssh: ab\n"),
+                ("a,loud", (), "loud: what comes from there is not the agent's: Broadcast message"),
                 ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody (--python names another one): "),
                 ("a", ("--cwd", "/nowhere"), "a: no working directory /nowhere: No such file or directory"),
                 ("mute", (), "mute: no SSH_CONNECTION there to tell the coordinator's address: name it with --listen"),
@@ -175,13 +194,14 @@ class HostsTest(launch_test.LaunchTest):
             file.write_text(text)
             with self.subTest(text):
                 self.assertIn(message, self.refused(hosts=("--hosts-file", str(file))))
-        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "is no host"), ("a,a:2", "a is there 2 times"), ("", "'' is no host"),
+        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "is no host"), ("a,a:2", "a is there 2 times"), ("", "'' is no host"), ("a:" + "9" * 5000, "is no host"),
                                ("-l:2", "is no host")):
             with self.subTest(hosts):
                 self.assertIn(message, self.refused(hosts=(f"--hosts={hosts}",)))
         self.assertIn("-n 5: the hosts have 3 workers", self.refused("-n", "5"))
         self.assertIn("one of them", self.refused("--hosts-file", "x"))
-        self.assertIn("--env x: wants KEY=VALUE", self.refused("--env", "x"))
+        self.assertIn("--env 1x=2: wants KEY=VALUE", self.refused("--env", "1x=2"))
+        self.assertIn("--env NOBODYS: there is no such variable here", self.refused("--env", "NOBODYS"))
         self.assertIn("--python is for --hosts", self.refused(hosts=("-n", "2")))
 
     def test_the_first_signal_goes_to_the_coordinator_and_the_second_kills_all(self):
@@ -225,10 +245,54 @@ class HostsTest(launch_test.LaunchTest):
         seen = self.read_until(process, "all joined")
         os.kill(self.agents()["b"], signal.SIGKILL)
         seen += self.read_until(process, "worker 2 ended with status 1; the job goes on as its policy allows")
-        self.assertRegex(seen, r"launch      \| b: the connection is lost: ")
+        self.assertIn("launch      | b: the connection is lost: ssh ended with status 255\n", seen)  # not the shell's welcome
         process.send_signal(signal.SIGTERM)
         seen += process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+        self.assert_none_left(seen)
+
+    def test_a_host_that_is_lost_before_its_workers_are_started_is_told_and_its_workers_are_lost(self):
+        go = self.folder / "go"
+        os.mkfifo(go)
+        program = self.folder / "lockstep-coordinator"
+        program.write_text(program.read_text().replace("listener = ", f"print('begun', flush=True)\nopen({str(go)!r}).close()\nlistener = "))
+        process = self.start("--restart-workers", "3", plan="wait")
+        self.read_until(process, "begun")
+        os.kill(self.agents()["b"], signal.SIGKILL)
+        self.read_until(process, "b: the connection is lost: ")
+        open(go, "w").close()
+        self.read_until(process, "worker 2 ended with status 1; the job goes on as its policy allows")
+        process.send_signal(signal.SIGTERM)
+        seen = process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+
+    def test_a_host_whose_agent_stands_still_does_not_keep_the_launcher(self):
+        process = self.start(plan="stubborn")
+        seen = self.read_until(process, "all joined")
+        agent = self.agents()["b"]
+        os.kill(agent, signal.SIGSTOP)
+        self.addCleanup(lambda: is_running(agent) and os.kill(agent, signal.SIGKILL))
+        process.send_signal(signal.SIGINT)
+        seen += self.read_until(process, "asked to stop by SIGINT")
+        process.send_signal(signal.SIGINT)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL, seen)
+        self.assertIn("launch      | b: it does not answer: the connection is cut\n", seen)
+        os.kill(agent, signal.SIGCONT)
+        self.assert_none_left(seen)
+        self.wait_until(lambda: not is_running(agent), "an agent is still there")
+
+    def test_a_reader_that_goes_away_does_not_keep_the_launcher(self):
+        process = self.start(plan="wait")
+        seen = self.read_until(process, "all joined")
+        # The coordinator's last line and its end come together.
+        process.send_signal(signal.SIGSTOP)
+        process.stdout.close()
+        coordinator = int(re.search(r"pid (\d+)", seen)[1])
+        os.kill(coordinator, signal.SIGTERM)
+        self.wait_until(lambda: not Path(f"/proc/{coordinator}").exists(), "the coordinator is still there")
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.wait(TIMEOUT_S), 7)
         self.assert_none_left(seen)
 
     def test_the_coordinators_host_that_is_lost_ends_the_job(self):
@@ -244,21 +308,26 @@ class HostsTest(launch_test.LaunchTest):
         os.mkfifo(self.config.with_name("entered"))
         (self.folder / "ssh").write_text(f"#!{sys.executable}\nimport signal\nopen({str(self.folder / 'entered')!r}, 'w').close()\nsignal.pause()\n")
         self.config.write_text("")
-        process = self.start(hosts=("--hosts", "a"))
-        open(self.folder / "entered").close()  # waits until ssh has begun
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(TIMEOUT_S), 130)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start(hosts=("--hosts", "a"))
+            open(self.folder / "entered").close()  # waits until ssh has begun
+            process.send_signal(number)
+            self.assertEqual(process.wait(TIMEOUT_S), 128 + number)
 
 
 class AgentTest(unittest.TestCase):
     """The agent by itself, over pipes."""
 
-    def agent(self, silence_s):
+    def begun(self, silence_s):
         process = subprocess.Popen([sys.executable, str(AGENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         self.send(process, begin={"cwd": None, "env": {}, "secret": "00", "config": None, "silence_s": silence_s, "package": False, "script": None,
                                   "programs": ["true"], "build_dir": self.folder, "version": "0"})
+        return process
+
+    def agent(self, silence_s):
+        process = self.begun(silence_s)
         self.assertEqual([process.stdout.readline() for _ in range(2)], [b"\n", b"lockstep host agent\n"])
         self.ready = json.loads(process.stdout.readline())["ready"]
         return process
@@ -289,7 +358,7 @@ class AgentTest(unittest.TestCase):
         self.assertFalse(Path(self.ready["secret"]).parent.exists())
 
     def test_silence_ends_everything(self):
-        process = self.agent(silence_s=5)
+        process = self.agent(silence_s=10)
         self.addCleanup(process.stdin.close)
         self.assert_ended(process, self.start_one(process))  # its input is open, and nothing comes
 
@@ -298,6 +367,38 @@ class AgentTest(unittest.TestCase):
         pid = self.start_one(process)
         process.stdin.close()
         self.assert_ended(process, pid)
+
+    def test_a_signal_to_the_agent_ends_everything(self):
+        process = self.agent(silence_s=1000)
+        self.addCleanup(process.stdin.close)
+        pid = self.start_one(process)
+        process.send_signal(signal.SIGTERM)
+        self.assert_ended(process, pid)
+
+    def test_what_is_asked_for_its_version_and_never_answers_ends_with_the_silence(self):
+        pid_file = Path(self.folder, "pid")
+        os.mkfifo(pid_file)
+        reader = os.open(pid_file, os.O_RDWR)  # nobody waits for the other end
+        self.addCleanup(os.close, reader)
+        Path(self.folder, "true").write_text(f"#!/bin/sh\necho $$ > {pid_file}\nexec sleep 1000\n")
+        process = self.begun(silence_s=10)
+        self.addCleanup(process.stdin.close)
+        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        os.set_blocking(reader, False)
+        pid = int(os.read(reader, 100))
+        deadline = time.monotonic() + TIMEOUT_S
+        while is_running(pid):
+            self.assertLess(time.monotonic(), deadline)
+            os.sched_yield()
+
+    def test_what_is_started_there_ignores_no_signal(self):
+        process = self.agent(silence_s=1000)
+        self.send(process, start={"name": "one", "command": ["grep", "SigIgn", "/proc/self/status"], "env": {}, "address_file": None,
+                                  "shares_initial": False})
+        ignored = int(json.loads(process.stdout.readline())["text"].split()[1], 16)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            self.assertFalse(ignored >> number - 1 & 1, number)
+        process.stdin.close()
 
     def test_the_initial_model_is_told_once_and_taken_as_a_whole(self):
         first, second = self.agent(silence_s=1000), None

@@ -103,7 +103,7 @@ for line in channel.makefile():
 def is_running(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before it was opened, and after
         return False
     return state != "Z"
 
@@ -346,6 +346,14 @@ class LaunchTest(unittest.TestCase):
         seen = self.on_terminal(NO_COLOR="1")
         self.assertIn("\rcoordinator | round 2 of many".replace("\r", "\r\x1b[K"), seen)
         self.assertNotRegex(seen, r"\x1b\[\d+m")
+
+    def test_a_signal_ends_the_job_although_its_reader_has_gone_away(self):
+        process = self.start(plan="wait")  # as `tools/launch | tee log` at Ctrl-C, which tee gets as well
+        seen = self.read_until(process, "all joined")
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(TIMEOUT_S), 7)
+        self.assert_none_left(seen)
 
     def test_a_reader_that_goes_away_ends_the_job(self):
         process = self.start(plan="wait")
