@@ -1,0 +1,174 @@
+"""What examples/ deploys with: the manifests for Kubernetes, the Dockerfiles and the scripts for Slurm, as far as can be seen without a
+cluster. The keys are held to a list of our own, which was written from the APIs' references; no cluster's schema is at hand. That jobs run
+under a real Slurm is tests/cluster/test_slurm.py's.
+
+usage: deploy_test.py ROOT
+"""
+
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+ROOT = None
+STRING, NUMBER, BOOL = "a text", "a whole number", "true or false"
+
+# What is allowed where: a dictionary by key ("*": any), [what each element is], or a kind of value.
+CONTAINER = {
+    "name": STRING, "image": STRING, "command": [STRING], "args": [STRING],
+    "env": [{"name": STRING, "value": STRING, "valueFrom": {"fieldRef": {"fieldPath": STRING}}}],
+    "ports": [{"name": STRING, "containerPort": NUMBER}],
+    "resources": {"requests": {"*": STRING}, "limits": {"*": STRING}},
+    "volumeMounts": [{"name": STRING, "mountPath": STRING, "readOnly": BOOL}],
+}
+POD = {
+    "restartPolicy": STRING, "terminationGracePeriodSeconds": NUMBER,
+    "securityContext": {"runAsNonRoot": BOOL, "runAsUser": NUMBER, "runAsGroup": NUMBER, "fsGroup": NUMBER},
+    "containers": [CONTAINER], "initContainers": [CONTAINER],
+    "volumes": [{"name": STRING, "secret": {"secretName": STRING, "defaultMode": NUMBER}, "configMap": {"name": STRING},
+                 "persistentVolumeClaim": {"claimName": STRING}}],
+}
+JOB = {
+    "parallelism": NUMBER, "completions": NUMBER, "completionMode": STRING, "backoffLimit": NUMBER,
+    "podFailurePolicy": {"rules": [{"action": STRING, "onExitCodes": {"containerName": STRING, "operator": STRING, "values": [NUMBER]},
+                                    "onPodConditions": [{"type": STRING, "status": STRING}]}]},
+    "template": {"spec": POD},
+}
+METADATA = {"name": STRING}
+KINDS = {
+    ("v1", "ConfigMap"): {"metadata": METADATA, "data": {"*": STRING}},
+    ("v1", "PersistentVolumeClaim"): {"metadata": METADATA, "spec": {"accessModes": [STRING], "resources": {"requests": {"*": STRING}}}},
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): {"metadata": METADATA, "spec": {
+        "network": {"enableDNSHostnames": BOOL, "subdomain": STRING},
+        "successPolicy": {"operator": STRING, "targetReplicatedJobs": [STRING]},
+        "failurePolicy": {"maxRestarts": NUMBER, "rules": [{"name": STRING, "action": STRING, "onJobFailureReasons": [STRING]}]},
+        "replicatedJobs": [{"name": STRING, "replicas": NUMBER, "template": {"spec": JOB}}]}},
+}
+TYPES = {STRING: str, NUMBER: int, BOOL: bool}
+
+
+def mistakes(value, schema, where=""):
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            return [f"{where}: is no mapping"]
+        found = [f"{where}.{key}: is not known" for key in value if key not in schema and "*" not in schema]
+        return found + [one for key, inner in value.items() if key in schema or "*" in schema
+                        for one in mistakes(inner, schema.get(key, schema.get("*")), f"{where}.{key}")]
+    if isinstance(schema, list):
+        if not isinstance(value, list):
+            return [f"{where}: is no list"]
+        return [one for number, inner in enumerate(value) for one in mistakes(inner, schema[0], f"{where}[{number}]")]
+    good = isinstance(value, TYPES[schema]) and (schema == BOOL or not isinstance(value, bool))
+    return [] if good else [f"{where}: is not {schema}"]
+
+
+@unittest.skipIf(yaml is None, "this Python has no yaml (Debian: python3-yaml)")
+class KubernetesTest(unittest.TestCase):
+    def manifests(self):
+        for path in sorted((ROOT / "examples/kubernetes").glob("*.yaml")):
+            yield path.name, list(yaml.safe_load_all(path.read_text()))
+
+    def test_each_key_is_one_of_its_kind(self):
+        for name, documents in self.manifests():
+            for document in documents:
+                kind = (document.pop("apiVersion"), document.pop("kind"))
+                self.assertEqual(mistakes(document, KINDS[kind], f"{name}: {kind[1]}"), [])
+
+    def test_a_mistake_is_seen(self):
+        for value, schema, message in (({"nam": "x"}, METADATA, ".nam: is not known"), ({"name": 1}, METADATA, ".name: is not a text"),
+                                       ({"parallelism": "4"}, JOB, ".parallelism: is not a whole number"),
+                                       ({"podFailurePolicy": {"rules": {}}}, JOB, ".podFailurePolicy.rules: is no list")):
+            self.assertEqual(mistakes(value, schema), [message])
+
+    def test_the_parts_fit_together(self):
+        for name, documents in self.manifests():
+            with self.subTest(name):
+                (jobset,) = (document for document in documents if document["kind"] == "JobSet")
+                made = {document["metadata"]["name"] for document in documents}
+                spec = jobset["spec"]
+                jobs = {job["name"]: job["template"]["spec"] for job in spec["replicatedJobs"]}
+                self.assertEqual(set(jobs), {"coordinator", "worker"})
+                self.assertEqual(spec["successPolicy"]["targetReplicatedJobs"], ["coordinator"])
+                workers = jobs["worker"]
+                self.assertEqual(workers["parallelism"], workers["completions"])
+                pods = {job: it["template"]["spec"] for job, it in jobs.items()}
+                (coordinator,), (worker,) = (pods[job]["containers"] for job in ("coordinator", "worker"))
+                script = coordinator["args"][0]
+                self.assertIn(f"--workers {workers['parallelism']} ", script)
+                # By the name that the headless service gives the coordinator's pod, at the port where it listens.
+                port = re.search(r'--listen "\$POD_IP:(\d+)"', script)[1]
+                address = f"{jobset['metadata']['name']}-coordinator-0-0.{spec['network']['subdomain']}:{port}"
+                self.assertEqual([one["containerPort"] for one in coordinator["ports"]], [int(port)])
+                told = [*worker.get("args", ()), *(one.get("value") for one in worker["env"])]
+                self.assertTrue(f"--coordinator={address}" in told or address in told, told)
+                for pod in pods.values():
+                    self.assertEqual(pod["restartPolicy"], "Never")  # podFailurePolicy wants that
+                    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+                    self.assertEqual(volumes["secret"]["secret"]["defaultMode"], 0o400)
+                    (container,) = pod["containers"]
+                    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+                    self.assertEqual(set(mounts), set(volumes))
+                    self.assertIn(f"{mounts['secret']}/secret", str(container))
+                    for volume in volumes.values():
+                        for kind, key in (("configMap", "name"), ("persistentVolumeClaim", "claimName")):
+                            if kind in volume:
+                                self.assertIn(volume[kind][key], made)
+                for job, it in jobs.items():
+                    by_status = {status: rule["action"] for rule in it["podFailurePolicy"]["rules"] for status in rule.get("onExitCodes", {"values": []})["values"]}
+                    self.assertEqual(by_status, {2: "FailJob", 3: "Ignore"} if job == "worker" else {2: "FailJob"})
+                    for rule in it["podFailurePolicy"]["rules"]:
+                        self.assertIn(rule.get("onExitCodes", {}).get("containerName", job), (job,))
+
+    def test_programs_know_their_options(self):
+        known = {
+            "lockstep-coordinator": (ROOT / "coordinator/shell/main.cc").read_text() + (ROOT / "base/program_options.cc").read_text(),
+            "lockstep-worker": (ROOT / "worker/main.cc").read_text() + (ROOT / "base/program_options.cc").read_text(),
+        }
+        for name, documents in self.manifests():
+            (jobset,) = (document for document in documents if document["kind"] == "JobSet")
+            for job in jobset["spec"]["replicatedJobs"]:
+                for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+                    text = " ".join([*container["command"], *container.get("args", [])])
+                    for program, source in known.items():
+                        if program in text:
+                            for option in re.findall(r"--([a-z-]+)(?=[= \n)])", text):
+                                self.assertIn(f'"{option}', source, f"{name}: {program} --{option}")
+
+
+class DockerTest(unittest.TestCase):
+    def test_what_is_copied_and_built_is_there(self):
+        presets = (ROOT / "CMakePresets.json").read_text()
+        for path in sorted((ROOT / "examples/containers").glob("Dockerfile*")):
+            text = path.read_text()
+            with self.subTest(path.name):
+                for source in re.findall(r"^COPY (?!--from)(\S+)", text, re.MULTILINE):
+                    self.assertTrue((ROOT / source).exists(), source)
+                (preset,) = re.findall(r"cmake --preset (\S+)", text)
+                self.assertIn(f'"name": "{preset}"', presets)
+                self.assertEqual(set(re.findall(r"build/(\w+)", text)), {preset})
+                self.assertIn("\nUSER lockstep\n", text)
+                for ran in re.findall(r"RUN (tools/\S+)", text):
+                    self.assertIn(f"COPY {ran} {ran}", text)
+        self.assertIn("build", (ROOT / ".dockerignore").read_text().splitlines())
+
+
+class SlurmTest(unittest.TestCase):
+    def test_the_scripts_are_sound(self):
+        for path in sorted((ROOT / "examples/slurm").glob("*.sbatch")):
+            with self.subTest(path.name):
+                subprocess.run(["bash", "-n", path], check=True)
+                done = subprocess.run(["bash", path], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
+                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.stdout, "")
+                self.assertIn("to be started by sbatch", done.stderr)
+
+
+if __name__ == "__main__":
+    ROOT = Path(sys.argv.pop(1)).resolve()
+    unittest.main()
