@@ -1,6 +1,6 @@
 """What tools/launch runs on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
 
-Lines of JSON go both ways. In come `begin` once, then `start`, `signal` and `file`, and empty objects as signs of life; out go, after a
+Lines of JSON go both ways. In come `begin` once, then `start`, `signal`, `file` and `more`, and empty objects as signs of life; out go, after a
 line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
 line and in no environment; it lies in a folder for this user alone, with the job's config and the folder in which workers find the
 initial model.
@@ -24,6 +24,7 @@ MARK = "lockstep host agent"  # what a login shell writes before it is none of o
 ADDRESS_LOOK_S = 0.05
 FILE_LOOK_S = 0.05
 PIECE = 1 << 20  # bytes of a file in a message
+PIECES_AHEAD = 16  # that no host need have taken yet: the launcher holds them in its memory
 OUTPUT_END_S = 1.0  # for what is still in the pipe of a process that has ended, and may be held open by a child of it
 KILLED_S = 1.0  # for what was killed to be gone
 INITIAL = "initial"  # the file with worker 0's model, as python/lockstep/_initial.py calls it
@@ -58,6 +59,7 @@ class Agent:
         self.folder = None
         self.processes = {}
         self.shared = False  # the initial model has gone to the others
+        self.room = threading.Semaphore(PIECES_AHEAD)
         self.over = threading.Event()
         self.heard = time.monotonic()
 
@@ -67,7 +69,8 @@ class Agent:
             for line in self.source:
                 self.heard = time.monotonic()
                 message = json.loads(line)
-                for name, handle in (("begin", self.begin), ("start", self.start), ("signal", self.signal), ("file", self.take_file)):
+                for name, handle in (("begin", self.begin), ("start", self.start), ("signal", self.signal), ("file", self.take_file),
+                                     ("more", self.send_more)):
                     if name in message:
                         handle(message[name])
         except Unfit as error:
@@ -215,9 +218,16 @@ class Agent:
             if os.path.exists(path):
                 self.shared = True
                 with open(path, "rb") as file:
-                    for piece in iter(lambda: file.read(PIECE), b""):
-                        self.say({"file": {"data": base64.b64encode(piece).decode(), "last": False}})
-                self.say({"file": {"data": "", "last": True}})
+                    last = False
+                    while not last:
+                        self.room.acquire()
+                        piece = file.read(PIECE)
+                        last = not piece
+                        self.say({"file": {"data": base64.b64encode(piece).decode(), "last": last}})
+
+    def send_more(self, pieces):
+        for _ in range(pieces):
+            self.room.release()
 
     def take_file(self, piece):
         part = os.path.join(self.initial, "part")

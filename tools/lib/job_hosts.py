@@ -6,6 +6,7 @@ Nothing of a job is on a command line but the name of a Python there; the secret
 import codecs
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ AGENT = Path(__file__).resolve().with_name("host_agent.py")
 MARK = b"lockstep host agent\n"  # as in host_agent.py
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 BEAT_S = 5.0
+BEAT = b"{}\n"
 SILENCE_S = 60.0  # after so long without a beat everything at a host ends: its launcher's machine is gone
 # The ways to lose a host are bounded as well: one that does not answer any more is given up after a quarter of a minute.
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
@@ -104,6 +106,22 @@ def _message(line):
     return message if isinstance(message, dict) else None
 
 
+def _line(message):
+    return json.dumps(message).encode() + b"\n"
+
+
+def pass_on(message, source, links):
+    """To these; `source` hears of it once all have it, so that the one who takes longest sets the pace and nothing piles up here."""
+    line, taken = _line(message), itertools.count(1)  # next() is one step for all threads
+
+    def written():
+        if next(taken) == len(links):
+            source.send(more=1)
+
+    for link in links:
+        link.post(line, written)
+
+
 class Link:
     """The connection to one host. Used by one thread; never waits for the host."""
 
@@ -136,7 +154,7 @@ class Link:
             os.set_blocking(end, False)
         self.outgoing = queue.SimpleQueue()
         agent = AGENT.read_bytes()
-        self.outgoing.put(b"%d\n" % len(agent) + agent)
+        self.post(b"%d\n" % len(agent) + agent)
 
     def begin_to_write(self):
         """In a thread of its own, so that a host that does not read keeps nobody waiting, and so that it hears of us while our own
@@ -145,25 +163,33 @@ class Link:
         self.writer.start()
 
     def send(self, **message):
-        self.outgoing.put(json.dumps(message).encode() + b"\n")
+        self.post(_line(message))
+
+    def post(self, data, written=None):
+        """written() is called by another thread once ssh has taken the data, and likewise where there is no ssh any more."""
+        self.outgoing.put((data, written))
 
     def end(self):
-        self.outgoing.put(None)
+        self.post(None)
 
     def _write(self):
+        broken = False
         while True:
             try:
-                data = self.outgoing.get(timeout=BEAT_S)
+                data, written = self.outgoing.get(timeout=BEAT_S)
             except queue.Empty:
-                data = b"{}\n"
+                data, written = BEAT, None
             try:
-                while data:
+                while data and not broken:
                     data = data[self.ssh.stdin.write(data):]
                 if data is None:
                     self.ssh.stdin.close()
-                    return
             except OSError:
-                return  # ssh has ended, which its output tells
+                broken = True  # ssh has ended, which its output tells
+            if data is None:
+                return
+            if written:
+                written()
 
     def messages(self):
         """Those that have come; None at the end, with `failure`."""

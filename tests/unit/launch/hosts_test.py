@@ -1,5 +1,6 @@
 """tools/launch --hosts, with a stand-in for ssh that runs the command here, and with those of launch_test.py for the programs."""
 
+import base64
 import json
 import os
 import re
@@ -10,10 +11,13 @@ import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
-import launch_test
-from launch_test import TIMEOUT_S, is_running
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools/lib"))
+import job_hosts  # noqa: E402
+import launch_test  # noqa: E402
+from launch_test import TIMEOUT_S, is_running  # noqa: E402
 
 LAUNCH = None  # the path under test, from the command line
 AGENT = Path(__file__).resolve().parents[3] / "tools/lib/host_agent.py"
@@ -66,10 +70,10 @@ class HostsTest(launch_test.LaunchTest):
             version = f"import sys\nif '--version' in sys.argv:\n    print('{name} 1.2.3')\n    sys.exit()\n" if name != "ssh" else ""
             (self.folder / name).write_text(f"#!{sys.executable}\n{version}{textwrap.dedent(body)}")
             (self.folder / name).chmod(0o755)
-        path = f"{self.folder}:{os.environ['PATH']}"
-        saved = os.environ["PATH"]
-        os.environ["PATH"] = path
-        self.addCleanup(os.environ.__setitem__, "PATH", saved)
+        (self.folder / "tmp").mkdir()  # for what those leave that are killed
+        changed = unittest.mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}", TMPDIR=str(self.folder / "tmp"))
+        changed.start()
+        self.addCleanup(changed.stop)
 
     def command(self, *arguments, plan="finish", hosts=("--hosts", "a:2,b:1", "--listen", "127.0.0.1")):
         return [sys.executable, "-B", LAUNCH, *hosts, "--config", str(self.config), "--run-dir", "run", "--build-dir", str(self.folder),
@@ -400,6 +404,23 @@ class AgentTest(unittest.TestCase):
             self.assertFalse(ignored >> number - 1 & 1, number)
         process.stdin.close()
 
+    def test_a_large_initial_model_waits_for_the_other_hosts(self):
+        process = self.agent(silence_s=1000)
+        self.start_one(process)
+        data = os.urandom(20 << 20)
+        Path(self.ready["initial"], "part-of-worker-0").write_bytes(data)
+        os.replace(Path(self.ready["initial"], "part-of-worker-0"), Path(self.ready["initial"], "initial"))
+        pieces = [json.loads(process.stdout.readline())["file"] for _ in range(16)]
+        # None has said that it has one: something else comes, and not the next piece.
+        self.send(process, start={"name": "two", "command": ["true"], "env": {}, "address_file": None, "shares_initial": False})
+        self.assertEqual(json.loads(process.stdout.readline()), {"ended": "two", "status": 0})
+        for _ in range(5):
+            self.send(process, more=1)
+            pieces.append(json.loads(process.stdout.readline())["file"])
+        self.assertEqual([piece["last"] for piece in pieces], [False] * 20 + [True])
+        self.assertEqual(b"".join(base64.b64decode(piece["data"]) for piece in pieces), data)
+        process.stdin.close()
+
     def test_the_initial_model_is_told_once_and_taken_as_a_whole(self):
         first, second = self.agent(silence_s=1000), None
         self.start_one(first)
@@ -423,10 +444,39 @@ class AgentTest(unittest.TestCase):
         second.stdin.close()
 
 
+class LinkTest(unittest.TestCase):
+    """The launcher's end, with an ssh that takes what it is given or is gone."""
+
+    def link(self, body):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        program = Path(folder.name, "ssh")
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, PATH=f"{folder.name}:{os.environ['PATH']}"):
+            link = job_hosts.Link(job_hosts.Host("a"), 0, [], "python3", None)
+        self.addCleanup(link.close)
+        self.addCleanup(link.end)
+        return link
+
+    def test_the_source_of_a_file_goes_on_when_all_have_a_piece_or_are_gone(self):
+        source, there, gone = self.link("exec cat"), self.link("exec cat >/dev/null"), self.link("exit 0")
+        gone.ssh.wait(TIMEOUT_S)
+        os.set_blocking(source.output, True)
+        for link in (source, there, gone):
+            link.begin_to_write()
+        for _ in range(3):
+            job_hosts.pass_on({"file": {"data": "x" * 100000, "last": False}}, source, [there, gone])
+        told = b""
+        while told.count(b'{"more": 1}\n') < 3:
+            told += os.read(source.output, 1 << 16)
+
+
 def load_tests(loader, _tests, _pattern):
     """Not those of launch_test.py again, which come with its class."""
     suite = unittest.TestSuite(HostsTest(name) for name in loader.getTestCaseNames(HostsTest) if name in vars(HostsTest))
     suite.addTests(loader.loadTestsFromTestCase(AgentTest))
+    suite.addTests(loader.loadTestsFromTestCase(LinkTest))
     return suite
 
 
