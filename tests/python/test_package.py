@@ -86,7 +86,8 @@ class RunTest(harness.ClusterTest):
         done, rounds = self.linear("--policy", "flexrr", "--slowdown", "worker=1,factor=5", "--set", "job.epochs=2",
                                    "--set", "emulate.unit_time=2ms")
         self.assertEqual(done.returncode, 0, done)
-        self.assertEqual(len(rounds), 32)
+        # The epochs are the option's. How many rounds they take is not said: what a worker that does not answer in time had comes again.
+        self.assertEqual({line["epoch"] for line in rounds}, {0, 1})
         self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
         harness.check_epochs(self, rounds, 1024)
 
