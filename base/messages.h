@@ -12,6 +12,7 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
+#include "base/metric.h"
 #include "base/time.h"
 
 namespace lockstep {
@@ -227,6 +228,8 @@ struct Commit {
       checkpoint_writer;  // who streams its state after applying this round (StateUpload)
   std::uint32_t evaluation =
       0;  // non-zero: the state after this round is evaluated, under this id (see Evaluate)
+  double loss = 0;                   // mean over the included samples
+  std::vector<Metric> metrics = {};  // of all parts together
   bool operator==(const Commit&) const = default;
 };
 
@@ -417,6 +420,8 @@ struct Sealed {
   Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
   // How many of `units`, in their order, each run had; empty: it is not said.
   std::vector<std::uint64_t> runs = {};
+  // What the program has logged of its runs, each name once for a reduction.
+  std::vector<Metric> metrics = {};
   bool operator==(const Sealed&) const = default;
 };
 

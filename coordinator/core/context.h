@@ -74,6 +74,7 @@ struct Job {
   // Of closed rounds only: what a resumed job goes on with (I2).
   Totals totals;
   std::optional<double> train_loss;
+  std::vector<Metric> metrics;         // of the last closed round
   std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
   double saved_seconds = 0;
   Emulation emulation;

@@ -126,6 +126,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   result.totals = job_->totals;
   result.wall_seconds = job_->SinceStart(job_->now);
   result.train_loss = job_->train_loss;
+  result.metrics = job_->metrics;
   if (const auto& evaluated = evaluation_->last()) {
     result.test_accuracy = evaluated->accuracy;
     result.test_loss = evaluated->loss;

@@ -69,7 +69,6 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
   record.contributors.reserve(commit.parts.size());
   record.units.reserve(commit.parts.size());
   IntervalSet counted;
-  double loss = 0;
   for (const CommittedPart& part : commit.parts) {
     const WorkerId worker = part.member.worker;
     const SealedPart& sealed = *work.Part(worker, part.part);
@@ -91,9 +90,9 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
       record.delivered.insert_or_assign(record.delivered.end(), worker,
                                         job.SinceStart(*sealed.delivered_at));
     }
-    loss += sealed.loss_sum;
   }
-  record.loss = loss / static_cast<double>(commit.samples);
+  record.loss = commit.loss;
+  record.metrics = commit.metrics;
   for (const WorkerShare& share : work.shares()) {
     const WorkerId worker = share.member.worker;
     if (share.queue.empty() || record.ready.contains(worker)) continue;
@@ -128,6 +127,7 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
   }
   for (const MoveRecord& move : record.moved) totals.samples_moved += move.range.size();
   job->train_loss = record.loss;
+  job->metrics = record.metrics;
 
   const RoundWork& work = round.work();
   const CommittedRound::History& history = round.history();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <iterator>
 
@@ -27,6 +28,13 @@ std::string Escaped(const std::string& value) {
     }
   }
   return text;
+}
+
+// As the format spells what is not finite.
+std::string Real(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
 }
 
 std::string Head(const char* name, const char* type, const char* help) {
@@ -79,6 +87,14 @@ std::string JobText(const JobStatus& status) {
       One("lockstep_samples_per_second", "gauge", "The recent speed.", status.samples_per_second);
   if (status.loss) {
     text += One("lockstep_train_loss", "gauge", "Of the last closed round.", *status.loss);
+  }
+  if (!status.metrics.empty()) {
+    text +=
+        Head("lockstep_metric", "gauge", "That the program has logged, of the last closed round.");
+    for (const Metric& metric : status.metrics) {
+      text += fmt::format("lockstep_metric{{name=\"{}\",reduction=\"{}\"}} {}\n",
+                          Escaped(metric.name), Name(metric.reduction), Real(ValueOf(metric)));
+    }
   }
   if (status.test_accuracy) {
     text += One("lockstep_test_accuracy", "gauge", "Of the last evaluation, 0 to 1.",

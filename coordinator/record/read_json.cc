@@ -1,5 +1,6 @@
 // Lines of rounds.jsonl back into records.
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/job_options.h"
@@ -92,6 +93,21 @@ void ReadWork(const Json& line, RoundRecord* record) {
   record->requeued = RangesOf(line.at("requeued"));
 }
 
+// Of a mean the line has no more than what it has come to.
+std::vector<Metric> MetricsOf(const Json& metrics) {
+  std::vector<Metric> read;
+  for (const auto& [name, values] : metrics.items()) {
+    for (std::uint32_t i = 0; i < kReductions; ++i) {
+      const auto reduction = static_cast<Reduction>(i);
+      const auto value = values.find(Name(reduction));
+      if (value == values.end()) continue;
+      read.push_back({name, reduction, value->is_number() ? value->get<double>() : std::nan(""),
+                      reduction == Reduction::kMean ? 1u : 0u});
+    }
+  }
+  return read;
+}
+
 RoundRecord Read(const Json& line) {
   RoundRecord record;
   record.round = RoundId(CountFrom<std::uint64_t>(line.at("round"), "the round"));
@@ -104,6 +120,9 @@ RoundRecord Read(const Json& line) {
   record.reason = line.at("reason").get<std::string>();
   ReadWork(line, &record);
   record.loss = line.at("loss").is_number() ? line.at("loss").get<double>() : 0;
+  if (const auto metrics = line.find("metrics"); metrics != line.end()) {
+    record.metrics = MetricsOf(*metrics);
+  }
   record.samples =
       CountFrom<std::uint64_t>(line.at("samples"), "the number of samples", kMaxPosition);
   record.learning_rate = NumberFrom<float>(line.at("learning_rate"), "the learning rate");

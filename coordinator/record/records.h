@@ -77,6 +77,7 @@ struct RoundRecord {
   std::vector<SkippedRecord> skipped;  // by worker
   std::vector<SampleRange> requeued;   // left out, given back to the sampler
   double loss = 0;                     // mean over the included samples
+  std::vector<Metric> metrics;         // that the programs have logged
   std::uint64_t samples = 0;
   std::uint64_t update = 0;
   float learning_rate = 0;
@@ -146,6 +147,7 @@ struct JobResult {
   Totals totals;
   double wall_seconds = 0;
   std::optional<double> train_loss;  // of the last closed round
+  std::vector<Metric> metrics;       // of it
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
   std::string dataset_digest;               // empty when the workers had not agreed on one
@@ -196,7 +198,8 @@ struct JobStatus {
   Epoch epoch;
   RoundId round;  // open
   std::uint64_t updates = 0;
-  std::optional<double> loss;  // of the last closed round
+  std::optional<double> loss;   // of the last closed round
+  std::vector<Metric> metrics;  // of it
   std::optional<double> test_accuracy;
   double samples_per_second = 0;   // recent
   std::uint32_t contributors = 0;  // of the last commit

@@ -83,6 +83,13 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+// {"accuracy": {"mean": 0.9}}; what is not finite is null.
+Json MetricsJson(const std::vector<Metric>& metrics) {
+  Json out = Json::object();
+  for (const Metric& metric : metrics) out[metric.name][Name(metric.reduction)] = ValueOf(metric);
+  return out;
+}
+
 void WriteWork(const RoundRecord& record, LineWriter& out) {
   out.Raw(",\"contributors\":");
   out.List(record.contributors, [&out](const ContributorRecord& c) {
@@ -197,6 +204,10 @@ std::string RoundLine(const RoundRecord& record) {
   WriteWork(record, out);
   out.Raw(",\"loss\":");
   out.Real(record.loss);
+  if (!record.metrics.empty()) {
+    out.Raw(",\"metrics\":");
+    out.Raw(MetricsJson(record.metrics).dump());
+  }
   out.Raw(",\"samples\":");
   out.Number(record.samples);
   out.Raw(",\"learning_rate\":");
@@ -256,6 +267,7 @@ std::string SummaryText(const JobResult& result) {
   out["epochs"] = result.totals.epochs;
   out["wall_seconds"] = result.wall_seconds;
   out["train_loss"] = OrNull(result.train_loss);
+  if (!result.metrics.empty()) out["metrics"] = MetricsJson(result.metrics);
   out["test_accuracy"] = OrNull(result.test_accuracy);
   out["test_loss"] = OrNull(result.test_loss);
   out["dataset_digest"] =
@@ -302,6 +314,7 @@ std::string StatusText(const JobStatus& status) {
   out["round"] = status.round.value;
   out["updates"] = status.updates;
   out["loss"] = OrNull(status.loss);
+  if (!status.metrics.empty()) out["metrics"] = MetricsJson(status.metrics);
   out["test_accuracy"] = OrNull(status.test_accuracy);
   out["samples_per_second"] = status.samples_per_second;
   out["contributors"] = status.contributors;

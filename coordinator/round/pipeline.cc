@@ -421,15 +421,19 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
   msg::Commit& commit = draft->commit;
   commit.term = job_->start.term;
   commit.samples = 0;
+  commit.metrics.clear();
+  double loss = 0;
   for (const CommittedPart& part : commit.parts) {
+    const SealedPart& sealed = *work.Part(part.member.worker, part.part);
     commit.samples += part.samples;
-    for (const UnitTiming& timing : work.Part(part.member.worker, part.part)->units) {
-      draft->settled.push_back(timing.unit.range);
-    }
+    loss += sealed.loss_sum;
+    Merge(sealed.metrics, &commit.metrics);
+    for (const UnitTiming& timing : sealed.units) draft->settled.push_back(timing.unit.range);
   }
   LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
   // I2: the gradient is divided by the samples that are really in it, in one place for all.
   commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
+  commit.loss = loss / static_cast<double>(commit.samples);
   SetSteps(work, draft);
   // What is skipped is not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);

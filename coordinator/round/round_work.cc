@@ -187,6 +187,26 @@ const SealedPart* RoundWork::Part(WorkerId worker, PartIndex part) const {
   return found.is_void ? nullptr : &found;
 }
 
+// Each counts once, over no more samples than there are; and what a commit says of all parts is
+// bounded, whoever brings which names.
+Status RoundWork::CheckMetrics(const msg::Sealed& sealed) const {
+  std::size_t names = metrics_seen_.size();
+  for (auto metric = sealed.metrics.begin(); metric != sealed.metrics.end(); ++metric) {
+    const auto same = [&](const Metric& other) { return SameMetric(other, *metric); };
+    if (std::any_of(sealed.metrics.begin(), metric, same)) {
+      return Violation(fmt::format("logged {} twice for a part", metric->name));
+    }
+    if (metric->samples > sealed.samples) {
+      return Violation(fmt::format("logged {} over {} samples of {}", metric->name, metric->samples,
+                                   sealed.samples));
+    }
+    names += std::ranges::any_of(metrics_seen_, same) ? 0 : 1;
+  }
+  if (names <= kMaxMetrics) return {};
+  return Violation(fmt::format("logged {} metrics in a round, together with others, of at most {}",
+                               names, kMaxMetrics));
+}
+
 // A part is taken whole or not at all: what a message that turns out to be wrong has marked is
 // unmarked again, since its sender may be evicted and its units given away as unsealed ones. Parts
 // come in order; the worker numbers them, so a number that is not the next one is a violation.
@@ -208,6 +228,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
                                                std::uint64_t{0}) != sealed.units.size())) {
     return Violation("sealed runs that are not those of its units");
   }
+  if (Status status = CheckMetrics(sealed); !status) return status;
   SealedPart part;
   for (const UnitTiming& timing : sealed.units) {
     if (!units_.Seal(timing.unit, from.id.worker)) {
@@ -224,6 +245,8 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   }
   part.runs = sealed.runs;
   part.loss_sum = sealed.loss_sum;
+  part.metrics = sealed.metrics;
+  Merge(part.metrics, &metrics_seen_);
   part.clock = from.clock;
   part.ready_at = now;
   // A sealed part is the surest sign of progress; reports of it may be behind, or never come.

@@ -168,6 +168,7 @@ class RoundWork {
   void DropAnsweredRevokes();
   void CountReceiptsAnew(const Members& members, Time now);
   void UpdateDelivered(WorkerShare* share, Time now);
+  Status CheckMetrics(const msg::Sealed& sealed) const;
   // Renews its view and the running counts after a change of the share.
   void RenewView(const WorkerShare& share, Time now);
   void Reindex();
@@ -190,6 +191,7 @@ class RoundWork {
   std::deque<std::pair<Time, WorkerId>> asked_;
   std::vector<std::vector<Duration>> receipts_late_;  // by slot; see ReceiptDelays
   std::optional<Time> last_sealed_;
+  std::vector<Metric> metrics_seen_;  // in sealed parts, of whatever became of them; for the names
   // Counted along with each change of a share, so that judging a round costs no pass over them.
   std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes_ = 0;  // that wait for their answer

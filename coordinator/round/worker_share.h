@@ -25,7 +25,8 @@ struct SealedPart {
   double loss_sum = 0;
   std::vector<UnitTiming> units;
   std::vector<std::uint64_t> runs;  // of how many of the units each; none: not said
-  ClockOffset clock;                // of the worker, for its units' times
+  std::vector<Metric> metrics;
+  ClockOffset clock;  // of the worker, for its units' times
   Time ready_at;
   std::optional<Time> delivered_at;  // under the present owner map
 };

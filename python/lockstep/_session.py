@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, of_status
 
-ABI = 2
+ABI = 3
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
 
@@ -61,6 +61,10 @@ class _Range(ctypes.Structure):
     _fields_ = [("first", c_uint64), ("end", c_uint64)]
 
 
+class _Metric(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("reduction", c_int32), ("value", c_double)]
+
+
 class _Work(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -89,6 +93,13 @@ class _Work(ctypes.Structure):
         ("fraction", c_float),
         ("update_samples", c_uint64),
         ("steps", c_uint64),
+        ("has_counted", c_int32),
+        ("counted_epoch", c_uint32),
+        ("counted_round", c_uint64),
+        ("counted_samples", c_uint64),
+        ("counted_loss", c_double),
+        ("metrics", ctypes.POINTER(_Metric)),
+        ("metric_count", c_size_t),
     ]
 
 
@@ -114,6 +125,7 @@ def _library() -> ctypes.CDLL:
         ("begin", c_int32, [session, ctypes.POINTER(_Job)]),
         ("next", c_int32, [session, c_double, ctypes.POINTER(_Work)]),
         ("block_final", None, [session, c_uint32]),
+        ("log_metric", c_int32, [session, c_char_p, c_int32, c_double, c_uint64]),
         ("done", None, [session, c_uint64, c_double]),
         ("evaluation_done", None, [session, c_double, c_uint64]),
         ("update_done", None, [session]),
@@ -138,6 +150,11 @@ def _text(value: bytes | None) -> str:
 
 def _bytes(value: str | None) -> bytes | None:
     return None if value is None else value.encode()
+
+
+def _counted(work: _Work) -> "Counted":
+    metrics = tuple((_text(m.name), Reduction(m.reduction), m.value) for m in work.metrics[: work.metric_count])
+    return Counted(work.counted_round, work.counted_epoch, work.counted_samples, work.counted_loss, metrics)
 
 
 def _join(options: _JoinOptions) -> c_void_p:
@@ -204,6 +221,28 @@ class Kind(enum.IntEnum):
     """Change `update` by `gradient`, then `update_done`."""
 
 
+class Reduction(enum.IntEnum):
+    """What becomes of a number that all workers of a round log."""
+
+    MEAN = 0
+    """Over the samples that each was logged for."""
+    SUM = 1
+    MIN = 2
+    MAX = 3
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a committed round has counted."""
+
+    round: int
+    epoch: int
+    samples: int
+    loss: float
+    """Mean over the samples."""
+    metrics: tuple[tuple[str, Reduction, float], ...] = ()
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A parameter, as checkpoints call it."""
@@ -267,6 +306,8 @@ class Work:
     update_samples: int = 0
     steps: int = 0
     """The sum of all fractions so far, this one included, rounded up."""
+    counted: Counted | None = None
+    """The newest round that is known to be committed; beside a run of a round it is the one before. Of every kind but NONE."""
 
 
 class Session:
@@ -372,6 +413,7 @@ class Session:
             fraction=work.fraction,
             update_samples=work.update_samples,
             steps=work.steps,
+            counted=_counted(work) if work.has_counted else None,
         )
 
     def array(self, address: int, *, state: bool = False) -> Any:
@@ -394,6 +436,10 @@ class Session:
     def block_final(self, tensor: int) -> None:
         """Optional, in a run: the gradient of this tensor does not change any more in it."""
         _library().lockstep_block_final(self._open(), tensor)
+
+    def log(self, name: str, reduction: Reduction, value: float, samples: int = 0) -> None:
+        """In a run, before `done`: a number about it, a mean about so many of its samples."""
+        _check(_library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
 
     def done(self, samples: int, loss_sum: float) -> None:
         _library().lockstep_done(self._open(), samples, loss_sum)

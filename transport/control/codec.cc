@@ -86,6 +86,15 @@ void Validate(const msg::StateChunk& m, Checks& checks) {
                  "a chunk beyond all tensors");
 }
 
+// A metric that is not finite is what a program has logged, and no fault of the message.
+void Fields(auto& f, Of<Metric> auto& m) { f(Text(m.name), m.reduction, m.value, m.samples); }
+void Validate(const Metric& m, Checks& checks) {
+  checks.Require(!m.name.empty() && m.name.size() <= kMaxMetricNameBytes,
+                 "a metric's name that is empty or too long");
+  checks.Require((m.reduction == Reduction::kMean) == (m.samples > 0),
+                 "a mean over nothing, or samples of what is no mean");
+}
+
 // --- to a worker
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
@@ -114,7 +123,8 @@ void Fields(auto& f, Of<msg::Start> auto& m) { f(m.source, m.plan, m.total_sampl
 
 void Fields(auto& f, Of<msg::Commit> auto& m) {
   f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,
-    m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps);
+    m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps,
+    m.loss, AtMost(kMaxMetrics, m.metrics));
 }
 void Validate(const msg::Commit& m, Checks& checks) {
   checks.Require(std::isfinite(m.scale) && std::isfinite(m.learning_rate),
@@ -122,6 +132,7 @@ void Validate(const msg::Commit& m, Checks& checks) {
   checks.Require(m.fraction > 0 && std::isfinite(m.fraction),
                  "an update that is no part of a step");
   checks.Require(m.steps > 0, "an update before the first step");
+  checks.Require(std::isfinite(m.loss), "a committed loss that is no number");
 }
 
 void Fields(auto& f, Of<msg::Revoke> auto& m) { f(m.round, m.from, m.order); }
@@ -225,8 +236,8 @@ void Validate(const UnitTiming& m, Checks& checks) {
 }
 
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
-  f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan,
-    m.runs);
+  f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
+    AtMost(kMaxMetrics, m.metrics));
 }
 void Validate(const msg::Sealed& m, Checks& checks) { RequireTime(m.sealed_ns, checks); }
 

@@ -88,6 +88,7 @@ class Writer {
   void Put(float v) { to_.SetFloat(out_, fields_.Next(), v); }
   void Put(double v) { to_.SetDouble(out_, fields_.Next(), v); }
   void Put(StateSource v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
+  void Put(Reduction v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   template <class Tag, class Rep>
   void Put(Id<Tag, Rep> id) {
     Put(std::conditional_t<sizeof(Rep) == 8, std::uint64_t, std::uint32_t>{id.value});
@@ -180,6 +181,11 @@ class Reader {
     const int source = from_.GetEnumValue(in_, fields_.Next());
     checks_.Require(wire::StateSource_IsValid(source), "an unknown source of state");
     if (checks_.wrong().empty()) v = static_cast<StateSource>(source);
+  }
+  void Get(Reduction& v) {
+    const int reduction = from_.GetEnumValue(in_, fields_.Next());
+    checks_.Require(wire::Reduction_IsValid(reduction), "an unknown reduction");
+    if (checks_.wrong().empty()) v = static_cast<Reduction>(reduction);
   }
   template <class Tag, class Rep>
   void Get(Id<Tag, Rep>& id) {

@@ -28,8 +28,9 @@ struct lockstep_session {
   std::string config;
   lockstep::worker::Work work;  // that was returned last
   std::vector<lockstep_range> ranges;
-  bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
-  bool tried = false;  // it was called
+  std::vector<lockstep_metric> metrics;  // of the newest committed round
+  bool begun = false;                    // lockstep_begin has returned LOCKSTEP_OK
+  bool tried = false;                    // it was called
 };
 
 struct lockstep_memory {
@@ -200,6 +201,19 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->fraction = work.fraction;
   to->update_samples = work.update_samples;
   to->steps = work.steps;
+  session.metrics.clear();
+  if (!work.counted) return;
+  for (const lockstep::Metric& metric : work.counted->metrics) {
+    session.metrics.push_back({metric.name.c_str(), static_cast<std::int32_t>(metric.reduction),
+                               lockstep::ValueOf(metric)});
+  }
+  to->has_counted = 1;
+  to->counted_epoch = work.counted->epoch.value;
+  to->counted_round = work.counted->round.value;
+  to->counted_samples = work.counted->samples;
+  to->counted_loss = work.counted->loss;
+  to->metrics = session.metrics.data();
+  to->metric_count = session.metrics.size();
 }
 
 }  // namespace
@@ -274,6 +288,19 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
 
 void lockstep_block_final(lockstep_session* session, uint32_t block) {
   session->session->BlockFinal(block);
+}
+
+lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
+                                    lockstep_reduction reduction, double value, uint64_t samples) {
+  return Guarded([&]() -> lockstep::Status {
+    const auto which = static_cast<std::uint32_t>(reduction);
+    if (which >= lockstep::kReductions) {
+      return Error{ErrorCode::kInvalid, fmt::format("there is no reduction {}", which)};
+    }
+    const double sum = reduction == LOCKSTEP_MEAN ? value * static_cast<double>(samples) : value;
+    return session->session->Log(
+        {Text(name), static_cast<lockstep::Reduction>(which), sum, samples});
+  });
 }
 
 void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 2u
+#define LOCKSTEP_ABI_VERSION 3u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -93,7 +93,9 @@ typedef struct lockstep_job {
   /* The parameters that a new job starts from, the same on every worker, which is checked:
    * parameter_count values, left as they are until lockstep_next has returned work or the end. */
   const float* initial;
-  const char* dataset_digest; /* workers whose digests differ cannot be in one job */
+  /* Workers whose digests differ cannot be in one job. What else must be the same may stand behind
+   * that of the data, each after "; ": the message names what differs. */
+  const char* dataset_digest;
   uint64_t train_samples;
   uint64_t test_samples;
   /* Where the job's optimizer.name is custom this program makes the updates (LOCKSTEP_UPDATE): not
@@ -120,6 +122,20 @@ typedef enum lockstep_kind {
   LOCKSTEP_END = 3,
   LOCKSTEP_UPDATE = 4, /* change `update` by `gradient`, then lockstep_update_done */
 } lockstep_kind;
+
+/* A number about samples, reduced over all that a round counts. */
+typedef enum lockstep_reduction {
+  LOCKSTEP_MEAN = 0, /* over samples */
+  LOCKSTEP_SUM = 1,
+  LOCKSTEP_MIN = 2,
+  LOCKSTEP_MAX = 3,
+} lockstep_reduction;
+
+typedef struct lockstep_metric {
+  const char* name;
+  int32_t reduction;
+  double value;
+} lockstep_metric;
 
 /* Pointers are valid until the lockstep_done, lockstep_evaluation_done or lockstep_update_done for
  * it; at the end until lockstep_end; those to floats as long as they are kept (lockstep_keep). */
@@ -163,6 +179,16 @@ typedef struct lockstep_work {
   float fraction;
   uint64_t update_samples;
   uint64_t steps;
+  /* Of each kind, where has_counted is not 0: the newest round that is known to be committed, how
+   * many samples it has counted, the mean loss over them, and what was logged of them. Beside a run
+   * of a round it is the one before. Valid until the next lockstep_next. */
+  int32_t has_counted;
+  uint32_t counted_epoch;
+  uint64_t counted_round;
+  uint64_t counted_samples;
+  double counted_loss;
+  const lockstep_metric* metrics;
+  size_t metric_count;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */
@@ -170,6 +196,11 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
 
 /* Optional, in a run: the gradient of a block does not change any more in it, and may travel. */
 void lockstep_block_final(lockstep_session* session, uint32_t block);
+/* In a run, before lockstep_done: a number about it. A mean is one over `samples` of the run, and
+ * counts so many times; they do not matter to the others. Each name once in a run for a reduction,
+ * of 1 to 64 bytes; at most 64 of them in a job. It counts when the run's gradient does, once. */
+lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
+                                    lockstep_reduction reduction, double value, uint64_t samples);
 /* The run is done, or was left off because lockstep_cancelled is true. */
 void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);

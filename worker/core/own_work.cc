@@ -246,6 +246,7 @@ void OwnWork::OnRunDone(const event::RunDone& done) {
   c->loss_sum += done.loss_sum;
   c->units.insert(c->units.end(), done.units.begin(), done.units.end());
   c->runs.push_back(done.units.size());
+  Merge(done.metrics, &c->metrics);
   TellProgress();
 }
 
@@ -278,7 +279,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
-                            sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs)});
+                            sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
+                            std::move(c->metrics)});
 }
 
 // What it was told went to a connection that is no more.

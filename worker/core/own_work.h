@@ -130,6 +130,7 @@ class OwnWork {
     double loss_sum = 0;  // of a contribution that is not finite: not a number
     std::vector<UnitTiming> units;
     std::vector<std::uint64_t> runs;  // of how many of them each
+    std::vector<Metric> metrics;
     std::map<MemberId, Told> told;
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };

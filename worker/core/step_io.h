@@ -136,6 +136,7 @@ struct RunDone {
   std::uint64_t samples = 0;
   double loss_sum = 0;
   std::vector<UnitTiming> units;
+  std::vector<Metric> metrics = {};  // that the program has logged in it
 };
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.
 struct BucketsFinal {

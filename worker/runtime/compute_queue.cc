@@ -41,6 +41,17 @@ void ComputeQueue::Update(const ProgramUpdate& update) {
   wake_.notify_one();
 }
 
+// Told again with what a worker that was away is to take; a later attempt is over other parts.
+void ComputeQueue::Committed(const msg::Commit& commit) {
+  std::lock_guard lock(mutex_);
+  if (counts_ &&
+      std::pair(commit.round, commit.attempt) <= std::pair(counts_->round, counts_->attempt)) {
+    return;
+  }
+  counts_ = std::make_shared<CommittedCounts>(CommittedCounts{
+      commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss, commit.metrics});
+}
+
 void ComputeQueue::End(Ending ending) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
@@ -59,11 +70,13 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
     Pick pick;
     if (ended_) {
       pick.ending = ending_;
+      pick.counts = counts_;
       return pick;
     }
     if (update_) {
       pick.kind = Pick::Kind::kUpdate;
       pick.update = *std::exchange(update_, std::nullopt);
+      pick.counts = counts_;
       return pick;
     }
     if (look_) {
@@ -80,6 +93,7 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
         for (std::uint32_t i = 0; i < pick.take.count; ++i) {
           pick.units.push_back(queue_->UnitAt(pick.take.position + i));
         }
+        pick.counts = counts_;
         return pick;
       }
       look_ = false;
@@ -87,6 +101,7 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
     if (chunk_) {
       pick.kind = Pick::Kind::kEvaluate;
       pick.chunk = *std::exchange(chunk_, std::nullopt);
+      pick.counts = counts_;
       return pick;
     }
     const auto something = [this] {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -37,17 +38,28 @@ struct ProgramUpdate {
   std::uint32_t digest_bucket = 0;
 };
 
+// What the newest commit that has come says of its round.
+struct CommittedCounts {
+  RoundId round;
+  Attempt attempt;
+  Epoch epoch;
+  std::uint64_t samples = 0;
+  double loss = 0;  // mean over them
+  std::vector<Metric> metrics;
+};
+
 class ComputeQueue {
  public:
   struct Pick {
     enum class Kind : std::uint8_t { kUpdate, kRun, kSeal, kEvaluate, kEnd, kNone };
     Kind kind = Kind::kEnd;
-    action::StartWork work;       // kRun, kSeal
-    UnitQueue::Take take;         // kRun, kSeal
-    std::vector<Unit> units;      // kRun
-    action::EvaluateChunk chunk;  // kEvaluate
-    ProgramUpdate update;         // kUpdate
-    Ending ending;                // kEnd
+    action::StartWork work;                         // kRun, kSeal
+    UnitQueue::Take take;                           // kRun, kSeal
+    std::vector<Unit> units;                        // kRun
+    action::EvaluateChunk chunk;                    // kEvaluate
+    ProgramUpdate update;                           // kUpdate
+    Ending ending;                                  // kEnd
+    std::shared_ptr<const CommittedCounts> counts;  // null: nothing is committed yet
   };
 
   // --- data thread ---
@@ -58,6 +70,8 @@ class ComputeQueue {
   void Evaluate(const action::EvaluateChunk& chunk);
   // Comes before all else. Any thread.
   void Update(const ProgramUpdate& update);
+  // Shown to whoever picks from here on. Any thread.
+  void Committed(const msg::Commit& commit);
   // The first one counts; any thread.
   void End(Ending ending);
 
@@ -87,6 +101,7 @@ class ComputeQueue {
   std::optional<ProgramUpdate> update_;
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
+  std::shared_ptr<const CommittedCounts> counts_;
   Ending ending_;
 };
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/emulated_unit.h"
@@ -307,40 +309,13 @@ class SessionImpl final : public Session {
   Work NextWithin(Duration limit) override {
     for (;;) {
       auto pick = compute_.Next(limit);
-      switch (pick.kind) {
-        case ComputeQueue::Pick::Kind::kUpdate:
-          return UpdateWork(pick.update);
-        case ComputeQueue::Pick::Kind::kRun:
-          return TrainWork(pick);
-        case ComputeQueue::Pick::Kind::kSeal:
-          Collect(gradient_);
-          plane_->Post(Seal(pick.take.work, pick.take.part));
-          break;
-        case ComputeQueue::Pick::Kind::kEvaluate:
-          return EvaluationWork(pick.chunk);
-        case ComputeQueue::Pick::Kind::kNone: {
-          Work none;
-          none.kind = Work::Kind::kNone;
-          return none;
-        }
-        case ComputeQueue::Pick::Kind::kEnd: {
-          if (buffers_ && !ended_) TellMemory();
-          ended_ = true;
-          Work work;
-          work.kind = Work::Kind::kEnd;
-          Ending& ending = pick.ending;
-          work.failed = ending.failed;
-          work.unfit = ending.unfit;
-          work.left = ending.left;
-          work.final_parameters = ending.final_parameters;
-          work.params_digest = std::move(ending.params_digest);
-          work.not_final = std::move(ending.not_final);
-          if (!work.final_parameters && work.not_final.empty()) work.not_final = ending.reason;
-          work.reason = std::move(ending.reason);
-          if (buffers_) work.parameters = {buffers_->parameters(), description_.parameter_count};
-          return work;
-        }
+      std::optional<Work> work = WorkOf(pick);
+      if (!work) continue;
+      if (const auto& counts = pick.counts) {
+        work->counted = Work::Counted{counts->round, counts->epoch, counts->samples, counts->loss,
+                                      counts->metrics};
       }
+      return *std::move(work);
     }
   }
 
@@ -374,12 +349,40 @@ class SessionImpl final : public Session {
                        .part = take_.part,
                        .samples = result.samples,
                        .loss_sum = result.loss_sum,
-                       .units = pacer_->Split(ended)};
+                       .units = pacer_->Split(ended),
+                       .metrics = std::exchange(logged_, {})};
     if (ends_part_) {
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));
     } else {
       plane_->Post(std::move(run));
     }
+  }
+
+  Status Log(Metric metric) override {
+    if (!in_run_) return Error{ErrorCode::kInvalid, "a metric is logged without a run"};
+    if (metric.name.empty() || metric.name.size() > kMaxMetricNameBytes) {
+      return Error{ErrorCode::kInvalid, fmt::format("a metric's name has {} bytes, of 1 to {}",
+                                                    metric.name.size(), kMaxMetricNameBytes)};
+    }
+    const bool mean = metric.reduction == Reduction::kMean;
+    if (mean && (metric.samples == 0 || metric.samples > run_.samples().size())) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{} is a mean over {} samples of a run that has {}", metric.name,
+                               metric.samples, run_.samples().size())};
+    }
+    if (!mean) metric.samples = 0;
+    const auto same = [&](const Metric& other) { return SameMetric(other, metric); };
+    if (std::ranges::any_of(logged_, same)) {
+      return Error{ErrorCode::kInvalid, fmt::format("{} was logged twice in a run", metric.name)};
+    }
+    metric_names_.emplace(metric.name, metric.reduction);
+    if (metric_names_.size() > kMaxMetrics) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("{} is one metric more than the {} that a job can have", metric.name,
+                               kMaxMetrics)};
+    }
+    logged_.push_back(std::move(metric));
+    return {};
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
@@ -493,12 +496,55 @@ class SessionImpl final : public Session {
            .failed = true,
            .unfit = !refuse->try_again});
     }
+    if (const auto* commit = std::get_if<msg::Commit>(&message)) compute_.Committed(*commit);
+    if (const auto* sums = std::get_if<msg::TakeSums>(&message)) compute_.Committed(sums->commit);
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
 
   void Collect(float* contribution) {
     if (!description_.collect) return;
     description_.collect({contribution, description_.parameter_count});
+  }
+
+  // nullopt: it was nothing for the program.
+  std::optional<Work> WorkOf(ComputeQueue::Pick& pick) {
+    switch (pick.kind) {
+      case ComputeQueue::Pick::Kind::kUpdate:
+        return UpdateWork(pick.update);
+      case ComputeQueue::Pick::Kind::kRun:
+        return TrainWork(pick);
+      case ComputeQueue::Pick::Kind::kSeal:
+        Collect(gradient_);
+        plane_->Post(Seal(pick.take.work, pick.take.part));
+        return std::nullopt;
+      case ComputeQueue::Pick::Kind::kEvaluate:
+        return EvaluationWork(pick.chunk);
+      case ComputeQueue::Pick::Kind::kNone: {
+        Work none;
+        none.kind = Work::Kind::kNone;
+        return none;
+      }
+      case ComputeQueue::Pick::Kind::kEnd:
+        return EndWork(pick.ending);
+    }
+    return std::nullopt;
+  }
+
+  Work EndWork(Ending& ending) {
+    if (buffers_ && !ended_) TellMemory();
+    ended_ = true;
+    Work work;
+    work.kind = Work::Kind::kEnd;
+    work.failed = ending.failed;
+    work.unfit = ending.unfit;
+    work.left = ending.left;
+    work.final_parameters = ending.final_parameters;
+    work.params_digest = std::move(ending.params_digest);
+    work.not_final = std::move(ending.not_final);
+    if (!work.final_parameters && work.not_final.empty()) work.not_final = ending.reason;
+    work.reason = std::move(ending.reason);
+    if (buffers_) work.parameters = {buffers_->parameters(), description_.parameter_count};
+    return work;
   }
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
@@ -635,7 +681,9 @@ class SessionImpl final : public Session {
 
   // The compute thread's own.
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
-  std::shared_ptr<LocalSteps> local_steps_;  // null: the policy is not local
+  std::shared_ptr<LocalSteps> local_steps_;                   // null: the policy is not local
+  std::vector<Metric> logged_;                                // in the run in hand
+  std::set<std::pair<std::string, Reduction>> metric_names_;  // ever
   // The run in hand while in_run_, from Next to Done; else the last one.
   UnitQueue::Take take_;
   bool in_run_ = false;

@@ -98,7 +98,8 @@ struct JobDescription {
   // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
   // matter.
   std::optional<std::uint32_t> update_state_tensors;
-  // The samples. Workers whose digests differ cannot be in one job.
+  // The samples. Workers whose digests differ cannot be in one job. What else must be the same may
+  // stand behind that of the data, each after "; ": the message names what differs.
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
   std::uint64_t test_samples = 0;
@@ -149,6 +150,18 @@ struct Work {
   std::uint64_t steps = 0;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
+  // The newest round that this worker knows to be committed, and what it has counted: samples, the
+  // mean loss over them, and what programs have logged of them (Session::Log). Beside a run of
+  // round r it is round r - 1, on all workers alike; where all of a round were fenced it may be
+  // newer. nullopt: there is none yet.
+  struct Counted {
+    RoundId round;
+    Epoch epoch;
+    std::uint64_t samples = 0;
+    double loss = 0;
+    std::vector<Metric> metrics;
+  };
+  std::optional<Counted> counted = std::nullopt;
 
   // kEnd: why, and whether the job failed.
   std::string reason;
@@ -215,6 +228,12 @@ class Session {
   // The run is done, or was broken off because Cancelled() turned true. Paces the run where the
   // job emulates unit times or this worker is slowed down.
   virtual void Done(const UnitResult& result) = 0;
+  // In a run, before Done: a number about its samples. A mean is given as its sum over `samples` of
+  // them, and divided by all samples of the round for which it was logged; each counts as often as
+  // its gradient, which is once or not at all. Refused with one line: a name that is empty, too
+  // long or beyond kMaxMetrics of them, one that was logged in this run, a mean over more samples
+  // than the run has.
+  virtual Status Log(Metric metric) = 0;
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
   // The update is made: peers may be given the state from here on.
   virtual void UpdateDone() = 0;

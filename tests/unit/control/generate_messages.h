@@ -125,6 +125,14 @@ inline PeerInfo Any<PeerInfo>() {
   return {Any<MemberId>(), AnyText(), AnyText(), AnyText()};
 }
 
+inline std::vector<Metric> AnyMetrics() {
+  return Several([] {
+    const auto reduction = static_cast<Reduction>(*rc::gen::inRange(0u, kReductions));
+    const std::uint64_t samples = reduction == Reduction::kMean ? *rc::gen::inRange(1, 1000) : 0;
+    return Metric{std::to_string(Any<std::uint32_t>()), reduction, Any<double>(), samples};
+  });
+}
+
 template <>
 inline msg::Commit Any<msg::Commit>() {
   msg::Commit commit;
@@ -146,6 +154,8 @@ inline msg::Commit Any<msg::Commit>() {
   if (Any<bool>()) commit.next = Any<Plan>();
   if (Any<bool>()) commit.checkpoint_writer = Any<MemberId>();
   commit.evaluation = Any<std::uint32_t>();
+  commit.loss = Any<double>();
+  commit.metrics = AnyMetrics();
   return commit;
 }
 
@@ -259,7 +269,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
                          }),
                          AnyTime(),
                          Any<Attempt>(),
-                         Several([] { return Any<std::uint64_t>(); })};
+                         Several([] { return Any<std::uint64_t>(); }),
+                         AnyMetrics()};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -26,6 +27,9 @@ RoundRecord Example() {
   record.moved = {{WorkerId(1), WorkerId(2), {4, 8}}};
   record.requeued = {{12, 16}};
   record.loss = 0.6931471805599453;
+  record.metrics = {{"accuracy", Reduction::kMean, 9, 12},
+                    {"norm", Reduction::kMin, 0.5, 0},
+                    {"norm", Reduction::kMax, std::nan(""), 0}};
   record.samples = 12;
   record.learning_rate = 0.1f;
   record.start = 1;
@@ -44,6 +48,7 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(RoundLine(*read), line);
   EXPECT_EQ(read->loss, record.loss);
+  EXPECT_EQ(ValueOf(read->metrics.at(0)), 0.75);
   EXPECT_EQ(read->learning_rate, record.learning_rate);
   EXPECT_EQ(read->attempts[1].reason, record.attempts[1].reason);
   EXPECT_EQ(read->contributors[1].weight, 0.25f);
@@ -63,15 +68,19 @@ TEST(RoundLine, HasTheDocumentedKeys) {
         "moved", "dropped", "requeued", "loss", "samples", "learning_rate", "times", "digest"}) {
     EXPECT_TRUE(line.contains(key)) << key;
   }
+  EXPECT_EQ(line["metrics"]["accuracy"], (nlohmann::json{{"mean", 0.75}}));
+  EXPECT_EQ(line["metrics"]["norm"], (nlohmann::json{{"min", 0.5}, {"max", nullptr}}));
   EXPECT_EQ(line["times"]["ready"]["2"], 12.25);
   EXPECT_EQ(line["contributors"][0]["weight"], 1.0);
   EXPECT_EQ(line["dropped"], nlohmann::json::array());
   RoundRecord open = Example();
   open.applied.reset();
   open.digest.reset();
+  open.metrics.clear();
   const auto without = nlohmann::json::parse(RoundLine(open));
   EXPECT_TRUE(without["times"]["applied"].is_null());
   EXPECT_FALSE(without.contains("digest"));
+  EXPECT_FALSE(without.contains("metrics"));
 }
 
 TEST(RoundLine, WhatIsNoneIsAnError) {

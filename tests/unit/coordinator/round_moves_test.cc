@@ -205,6 +205,53 @@ TEST_F(RoundMovesTest, SealedRunsAreThoseOfTheUnits) {
   EXPECT_TRUE(rounds_->On(At(0), right).ok());
 }
 
+// Over the parts of the commit, whichever they are; a mean over samples, not over parts.
+TEST_F(RoundMovesTest, MetricsOfPartsAreReducedInTheCommit) {
+  msg::Sealed some = SealedOf(PartIndex(0), 0, 3);
+  some.loss_sum = 6;
+  some.metrics = {{"accuracy", Reduction::kMean, 3, 3}, {"norm", Reduction::kMax, 2, 0}};
+  msg::Sealed others = SealedOf(PartIndex(0), 4, 8);
+  others.loss_sum = 2;
+  others.metrics = {{"accuracy", Reduction::kMean, 1, 4}, {"norm", Reduction::kMax, 5, 0}};
+  msg::Sealed moved = SealedOf(PartIndex(1), 3, 4);
+  moved.metrics = {{"accuracy", Reduction::kMean, 0, 1}, {"tokens", Reduction::kSum, 7, 0}};
+  Move(0, 1, 1);
+  ASSERT_TRUE(rounds_->On(At(0), some).ok());
+  ASSERT_TRUE(rounds_->On(At(1), others).ok());
+  ASSERT_TRUE(rounds_->On(At(1), moved).ok());
+  Advance();
+  const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
+  ASSERT_THAT(commits, SizeIs(1));
+  EXPECT_EQ(commits[0].loss, 1);
+  EXPECT_THAT(commits[0].metrics, ElementsAre(Metric{"accuracy", Reduction::kMean, 4, 8},
+                                              Metric{"norm", Reduction::kMax, 5, 0},
+                                              Metric{"tokens", Reduction::kSum, 7, 0}));
+}
+
+TEST_F(RoundMovesTest, MetricsAreOfThePartAndBounded) {
+  std::vector<Metric> many;
+  for (std::size_t i = 0; i <= kMaxMetrics; ++i) {
+    many.push_back({std::to_string(i), Reduction::kSum, 1, 0});
+  }
+  for (const std::vector<Metric>& metrics : std::vector<std::vector<Metric>>{
+           {{"more", Reduction::kMean, 1, 5}},
+           {{"twice", Reduction::kSum, 1, 0}, {"twice", Reduction::kSum, 1, 0}},
+           many}) {
+    msg::Sealed wrong = SealedOf(PartIndex(0), 0, 4);
+    wrong.metrics = metrics;
+    EXPECT_FALSE(rounds_->On(At(0), wrong).ok()) << metrics.front().name;
+  }
+  many.pop_back();
+  msg::Sealed right = SealedOf(PartIndex(0), 0, 4);
+  right.metrics = many;
+  EXPECT_TRUE(rounds_->On(At(0), right).ok());
+  msg::Sealed other = SealedOf(PartIndex(0), 4, 8);
+  other.metrics = {{"another", Reduction::kSum, 1, 0}};
+  EXPECT_FALSE(rounds_->On(At(1), other).ok());
+  other.metrics = {many.front()};
+  EXPECT_TRUE(rounds_->On(At(1), other).ok());
+}
+
 TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
