@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "base/ini.h"
@@ -31,11 +32,44 @@ bool BeginsAlike(const Job& job, const msg::Ready& a, const std::string& initial
   return job.start.resume.has_value() || a.initial_digest == initial_digest;
 }
 
-std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
-  if (ready.dataset_digest != job.dataset_digest) {
-    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
-                       ready.dataset_digest, job.agreed_by, job.dataset_digest);
+std::vector<std::string> PartsOf(const std::string& digest) {
+  static constexpr std::string_view kBetween = "; ";
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  for (;;) {
+    const std::size_t end = digest.find(kBetween, at);
+    parts.push_back(digest.substr(at, end - at));
+    if (end == std::string::npos) return parts;
+    at = end + kBetween.size();
   }
+}
+
+// The parts that the other does not have, for people.
+std::string Less(const std::vector<std::string>& parts, const std::vector<std::string>& others) {
+  std::string own;
+  for (const std::string& part : parts) {
+    if (std::ranges::find(others, part) != others.end()) continue;
+    if (!own.empty()) own += ", ";
+    own += part;
+  }
+  if (own.empty()) own = "nothing of the kind";
+  return own;
+}
+
+// The data are the first part; what a program wants to be the same beside them comes behind.
+std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) {
+  const std::vector<std::string> its = PartsOf(ready.dataset_digest);
+  const std::vector<std::string> ours = PartsOf(job.dataset_digest);
+  if (its.front() != ours.front()) {
+    return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
+                       its.front(), job.agreed_by, ours.front());
+  }
+  return fmt::format("worker {} has {}, {} has {}", worker, Less(its, ours), job.agreed_by,
+                     Less(ours, its));
+}
+
+std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
+  if (ready.dataset_digest != job.dataset_digest) return OtherData(job, worker, ready);
   const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
     return its == ours ? std::string()
                        : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,

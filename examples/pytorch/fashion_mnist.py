@@ -56,7 +56,7 @@ def main():
         for x, y in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
-            job.backward(loss)  # was loss.backward()
+            loss.backward()
             opt.step()
             sched.step()
 

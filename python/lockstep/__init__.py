@@ -6,21 +6,23 @@ With PyTorch, three lines:
     job = lockstep.init()
     model, opt, loader = job.prepare(model, opt, loader, epochs=10)
 
-and `job.backward(loss)` where `loss.backward()` was. `docs/pytorch.md` says what that means and what is not supported.
+and a loop that stays as it is. `docs/pytorch.md` says what that means and what is not supported.
 Without PyTorch, `lockstep.Session` is the bare interface: runs of units in, gradient sums out, as memoryviews.
 """
 
 from lockstep._errors import Error, JobFailed, TryAgain, UsageError
 from lockstep._init import init
+from lockstep._session import Counted, Kind, Reduction, Session, Tensor, Work, version
 from lockstep._session import Job as JobDescription
-from lockstep._session import Kind, Session, Tensor, Work, version
 
 __version__ = "0.1.0"
 __all__ = [
+    "Counted",
     "Error",
     "JobDescription",
     "JobFailed",
     "Kind",
+    "Reduction",
     "Session",
     "Tensor",
     "TryAgain",

@@ -5,7 +5,7 @@ import os
 import random
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lockstep import _errors, _settings
 from lockstep._errors import UsageError
@@ -21,6 +21,7 @@ def init(
     secret_file: str | None = None,
     data_host: str | None = None,
     run_dir: str | None = None,
+    resume: bool | Literal["auto"] = False,
     settings: Mapping[str, object] | None = None,
     log_level: str = "warn",
 ) -> "Job":
@@ -28,14 +29,15 @@ def init(
 
     Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, started by torchrun, or by
     mpirun or srun with MASTER_ADDR and MASTER_PORT, a job of those workers, whose coordinator worker 0 starts; else a job of one,
-    for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records.
+    for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records; with `resume` it
+    goes on from the newest checkpoint there, with "auto" if there is one (`lockstep run` has --resume instead).
 
     `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run`, torchrun, mpirun
     or srun has started begin with the model of worker 0, others with that of their script, which must be the same.
     `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
     config and command line win over the script.
     """
-    from lockstep import _launched  # torch may not be there
+    from lockstep import _entry, _initial, _launched  # torch may not be there
     from lockstep._job import Job
 
     _errors.end_with_one_line()
@@ -54,11 +56,20 @@ def init(
         raise UsageError(f"LOCKSTEP_WORKER is {wanted!r}: expected a worker's number")
     if address is not None and run_dir is not None:
         raise UsageError("run_dir is for a job whose coordinator the script starts: the coordinator of this job has its own")
+    if resume not in (False, True, "auto"):
+        raise UsageError(f"resume: {resume!r} is neither True nor False nor 'auto'")
+    if resume and run_dir is None:
+        raise UsageError(
+            "resume wants the run_dir to go on with"
+            if address is None
+            else "resume is for who starts the coordinator: lockstep run --resume"
+        )
     launched = _launched.surroundings() if address is None else None
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % (1 << 32))
-    return Job(
+    initial = environment.get("LOCKSTEP_INITIAL") or None
+    entry = _entry.Entry(
         coordinator=address,
         secret_file=secret_file or environment.get("LOCKSTEP_SECRET_FILE") or None,
         data_host=data_host,
@@ -66,8 +77,8 @@ def init(
         launched=launched,
         slowdowns=environment.get("LOCKSTEP_SLOWDOWN") or None,
         run_dir=run_dir,
-        initial=environment.get("LOCKSTEP_INITIAL") or None,
-        seed=seed,
-        settings=_settings.checked(settings or {}),
+        resume=resume,
+        channel=None if initial is None else _initial.Folder(initial),
         log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
     )
+    return Job(entry, seed=seed, settings=_settings.checked(settings or {}))

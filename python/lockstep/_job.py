@@ -14,7 +14,7 @@ before and after. A pass over the loader is an epoch of the job, also for a work
 import atexit
 import enum
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -23,14 +23,25 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _errors, _initial, _launched, _loader, _model, _optimizer, _samples, _session, _settings, _update
+from lockstep import (
+    _backward,
+    _entry,
+    _errors,
+    _loader,
+    _metrics,
+    _model,
+    _optimizer,
+    _rule,
+    _samples,
+    _session,
+    _settings,
+    _update,
+)
 from lockstep._errors import JobFailed, UsageError
-from lockstep._own import OwnCoordinator
 from lockstep._session import Kind, Session, Work
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
-_MOST_UNITS = 4096
 
 
 class _State(enum.Enum):
@@ -45,33 +56,10 @@ class _State(enum.Enum):
 class Job:
     """What `lockstep.init` returns."""
 
-    def __init__(
-        self,
-        *,
-        coordinator: str | None,
-        secret_file: str | None,
-        data_host: str | None,
-        wanted: int | None,
-        launched: _launched.Launched | None,
-        slowdowns: str | None,
-        run_dir: str | None,
-        initial: str | None,
-        seed: int,
-        settings: dict[str, str],
-        log_level: str,
-    ) -> None:
-        self._coordinator = coordinator
-        self._secret_file = secret_file
-        self._data_host = data_host
-        self._wanted = wanted
-        self._launched = launched
-        self._slowdowns = slowdowns
-        self._run_dir = run_dir
-        self._channel: _initial.Channel | None = None if initial is None else _initial.Folder(initial)
+    def __init__(self, entry: _entry.Entry, *, seed: int, settings: _settings.Settings) -> None:
+        self._entry = entry
         self._seed = seed
         self._settings = settings
-        self._log_level = log_level
-        self._own: OwnCoordinator | None = None
         self._session: Session | None = None
         self._model: nn.Module | None = None
         self._evaluation: _loader.Evaluation | None = None
@@ -87,10 +75,12 @@ class Job:
         self._gradient_version = 0
         self._schedule: _optimizer.Schedule | _update.Schedule | None = None
         self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
-        self._clip: float | None = None  # where it is not the session that clips
         self._schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
+        self._log = _metrics.Log()
+        self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
+        self._metrics = _metrics.Metrics(None)
         torch.manual_seed(seed)
 
     # --- what the script asks
@@ -104,6 +94,11 @@ class Job:
     def size(self) -> int:
         """Workers that the job has."""
         return self._known()[1]
+
+    @property
+    def joined(self) -> bool:
+        """Whether `rank` and `size` are known."""
+        return self._place is not None
 
     @property
     def epoch(self) -> int:
@@ -124,6 +119,24 @@ class Job:
     def config(self) -> dict[str, str]:
         """The job's, every key."""
         return dict(self._config)
+
+    @property
+    def metrics(self) -> _metrics.Metrics:
+        """What the last round has come to, by name, on all workers alike: `loss`, and what `log` was given. Within a run it is the
+        round before that of the run (a newer one, where the run does not count any more); after the last epoch the job's last."""
+        return self._metrics
+
+    def log(
+        self, values: Mapping[str, float | torch.Tensor], *, reduce: str | Mapping[str, str] = "mean", samples: int | None = None
+    ) -> None:
+        """Numbers about the batch in hand, to be reduced over all that its round counts, whoever computes it: `metrics`, and the
+        run directory. `reduce`: "mean" over the samples, "sum", "min" or "max"; of all, or by name (a mean where it is not said),
+        and the same for the whole job. `samples`: of how many of the batch's samples the numbers are means, if not of all. Before
+        opt.step(); each name once for a batch."""
+        run = self._run
+        if run is None or self._end is not None or self._state not in (_State.IN_HAND, _State.BACKWARD):
+            raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
+        self._log.add(values, reduce, len(run.samples) if samples is None else samples, len(run.samples))
 
     def evaluate(
         self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any], *, every_epochs: int = 1
@@ -152,6 +165,7 @@ class Job:
         scheduler: None = None,
         *,
         epochs: int,
+        updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
@@ -166,6 +180,7 @@ class Job:
         scheduler: LRScheduler,
         *,
         epochs: int,
+        updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
@@ -179,6 +194,7 @@ class Job:
         scheduler: LRScheduler | None = None,
         *,
         epochs: int,
+        updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
@@ -186,10 +202,10 @@ class Job:
     ) -> Any:
         """Joins the job with this model; returns what the loop uses instead: (model, optimizer, loader[, scheduler]).
 
-        `epochs`: how many passes over the loader the job has. `global_batch`: samples in an update, of all workers
-        together; without it the loader's batch size. `units`: pieces that it is cut into, the smallest work that moves;
-        without it as many as the policy has use for. `clip_grad_norm`: of the whole update. `scheduler_steps`: what a step
-        of the scheduler stands for.
+        `epochs`: how many passes over the loader the job has. `updates`: after how many it ends, if that is before.
+        `global_batch`: samples in an update, of all workers together; without it the loader's batch size. `units`: pieces that it
+        is cut into, the smallest work that moves; without it as many as the policy has use for. `clip_grad_norm`: of the whole
+        update. `scheduler_steps`: what a step of the scheduler stands for.
         """
         if self._session is not None:
             raise UsageError("job.prepare was called twice: a job has one model")
@@ -198,7 +214,7 @@ class Job:
         parameters = _model.Parameters(model, optimizer)
         batch = loader.batch_size if global_batch is None else global_batch
         assert batch is not None
-        for name, value, least in (("epochs", epochs, 1), ("global_batch", batch, 1), ("units", units, 1)):
+        for name, value, least in (("epochs", epochs, 1), ("updates", updates, 1), ("global_batch", batch, 1), ("units", units, 1)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise UsageError(f"{name}: {value!r} is not a whole number from {least} on")
         samples = len(loader.dataset)  # type: ignore[arg-type]
@@ -206,49 +222,58 @@ class Job:
             raise UsageError("the dataset has no samples")
         said: dict[str, object] = {
             "job.seed": self._seed,
-            "job.epochs": epochs,
             "job.global_batch": batch,
             "evaluation.every_epochs": 0,
         }
+        in_epoch = math.ceil(samples / batch)
+        # One of them ends the job.
+        said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
         if units is not None:
             said["job.units"] = units
         elif parameters.averaged:
-            said["job.units"] = min(max(1, batch // _NORM_SAMPLES), _MOST_UNITS)
+            said["job.units"] = min(max(1, batch // _NORM_SAMPLES), _rule.MOST_UNITS)
         if samples % batch != 0 and samples % batch < parameters.fewest_samples():
             raise UsageError(
                 "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
             )
         if scheduler_steps not in ("update", "epoch"):
             raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
-        updates = math.ceil(samples / batch)
-        in_epoch = scheduler_steps == "epoch"
-        said |= self._decide_update(parameters, optimizer, scheduler, (updates, epochs, in_epoch), clip_grad_norm)
-        schedule = self._schedule
+        self._rule = _rule.Rule(
+            parameters,
+            optimizer,
+            scheduler,
+            updates=in_epoch,
+            total=min(updates or in_epoch * epochs, in_epoch * epochs),
+            in_epoch=scheduler_steps == "epoch",
+            clip=clip_grad_norm,
+            # What its config says of the job is known only when it is joined; what a script says of it comes first.
+            custom=self._settings.get("optimizer.name") == "custom",
+        )
+        self._schedule, self._updates = self._rule.schedule, self._rule.updates
+        said |= self._rule.settings
         settings = {key: _settings.text_of(value) for key, value in said.items()} | self._settings
         self._epochs = epochs
         self._model = model
         self._parameters = parameters
         self._batches = _loader.Batches(loader)
-        self._join(settings, schedule, batch)
-        self._check_update()
+        self._join(settings, batch)
         self._seed = int(self._config["job.seed"])
-        updates = math.ceil(samples / int(self._config["job.global_batch"]))
-        self._rate = _optimizer.Rate(self._config, updates)
+        in_epoch = math.ceil(samples / int(self._config["job.global_batch"]))
+        self._rate = _optimizer.Rate(self._config, in_epoch)
         self._batches.begin(self._seed, int(self._config["job.global_batch"]), self._epochs, self.size)
         digest = _loader.dataset_digest(loader.dataset, self._seed)
         if self._evaluation is not None:
-            digest += f", to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
-        if self._updates is not None:
-            digest += self._updates.digest() + (f", clipped to {self._clip}" if self._clip is not None else "")
-        self._begin(digest + parameters.digest_of_the_rest(), samples)
+            digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
+        self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
         self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped)
-        mine = _loader.Loader(loader, updates, self._pass)
-        if schedule is None:
+        self._taker.begin(parameters.list)
+        mine = _loader.Loader(loader, in_epoch, self._pass)
+        if self._schedule is None:
             return model, self._optimizer, mine
         return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, self._rates)
 
-    def backward(self, loss: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> None:
-        """Instead of loss.backward(): `loss` is the mean (or the sum) over the samples of the batch in hand."""
+    def backward(self, loss: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean", retain_graph: bool = False) -> None:
+        """`loss` is the mean (or the sum) over the samples of the batch in hand. With a mean `loss.backward()` does the same."""
         run = self._run
         if run is None or self._end is not None:
             raise UsageError("job.backward is for a batch of the prepared loader")
@@ -268,9 +293,15 @@ class Job:
             raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
         self._parameters.attach_gradient(run.gradient, self._joined().array)
         self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
-        torch.autograd.backward(total)
+        torch.autograd.backward(total, retain_graph=retain_graph)
         self._gradient_version = self._parameters.check_gradient(len(run.samples))
         self._state = _State.BACKWARD
+
+    def seed_run(self) -> None:
+        """Everything random is as when the batch in hand was handed out, so that what the model draws depends on nothing else. The
+        loader does it; to be called again by who has drawn since, before the model is computed."""
+        if self._run is not None:
+            _samples.seed_all(_samples.seed_of(self._seed, self._run.epoch, self._run.ranges[0][0]))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A copy of the model's, which stays as it is. Within a run its parameters are those that the run is computed with, after
@@ -281,21 +312,22 @@ class Job:
 
     def close(self) -> None:
         """Leaves the job, if it is still on. The model keeps the parameters that it has. May be called again."""
+        self._taker.end()
         session, self._session = self._session, None
         if session is not None:
             self._parameters.detach()
-            if self._updates is not None:
-                self._updates.detach()
+            self._rule.detach()
             session.end()
         if self._batches is not None:
             self._batches.close()
-        own, self._own = self._own, None
-        if own is not None:
-            own.finish() if self._end is not None else own.stop()
+        self._entry.close(self._end is not None)
         atexit.unregister(self.close)
         _errors.last_words.discard(self._fail)
 
     # --- within
+
+    def _in_hand(self) -> bool:
+        return self._run is not None and self._end is None and self._state in (_State.IN_HAND, _State.FAILED, _State.BACKWARD)
 
     def _fail(self, reason: str) -> None:
         if self._session is not None:
@@ -311,75 +343,6 @@ class Job:
             raise UsageError("the job is over" if self._end is not None else "there is no job yet: job.prepare joins it")
         return self._session
 
-    def _decide_update(
-        self,
-        parameters: _model.Parameters,
-        optimizer: Optimizer,
-        scheduler: LRScheduler | None,
-        when: tuple[int, int, bool],
-        clip: float | None,
-    ) -> dict[str, object]:
-        """Who makes the updates, and what the job's settings are then. `when`: updates in an epoch, epochs, whether the scheduler
-        steps once in each."""
-        updates, epochs, in_epoch = when
-        said: dict[str, object] = {} if clip is None else {"optimizer.clip": float(clip)}
-        if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
-            raise UsageError("the scheduler has stepped already: make a new one")
-        # What its config says of the job is known only when it is joined; what a script says of it comes first.
-        custom = self._settings.get("optimizer.name") == "custom" or bool(parameters.averaged)
-        rule = None if custom else _optimizer.settings_of(optimizer)
-        if rule is not None:
-            try:
-                if scheduler is not None:
-                    self._schedule = _optimizer.Schedule(scheduler, updates, epochs, in_epoch)
-                    said |= self._schedule.settings
-                return said | rule
-            except _optimizer.NoSchedule:
-                self._schedule = None
-        schedule = None if scheduler is None else _update.Schedule(scheduler, optimizer, updates, in_epoch)
-        self._schedule = schedule
-        self._updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule)
-        parameters.add_extra(self._updates.extra, self._updates.count_in)
-        if parameters.averaged:  # running statistics are no gradient
-            said.pop("optimizer.clip", None)
-            self._clip = clip
-        return said | {"optimizer.name": "custom", "optimizer.lr": 1.0}
-
-    def _check_update(self) -> None:
-        """Against the job's config, which may say otherwise than the script."""
-        name = self._config["optimizer.name"]
-        if self._updates is None and name == "custom":
-            raise UsageError(
-                "the job's updates are made by its workers, as its config says (optimizer.name = custom), and this script leaves "
-                "them to the session: say so in its settings, too"
-            )
-        if self._updates is not None and name != "custom":
-            raise UsageError(
-                f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's: leave "
-                "optimizer.name out of the config"
-            )
-        if self._parameters.averaged and float(self._config["optimizer.clip"]) > 0:
-            raise UsageError(
-                "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
-            )
-
-        # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
-        if self._parameters.fewest_samples() > 1 and self._samples_of_a_unit() <= self._parameters.fewest_samples():
-            raise UsageError(
-                f"job.units = {self._config['job.units']} of job.global_batch = {self._config['job.global_batch']} samples may "
-                "have only one, and BatchNorm no statistics of it: fewer units, or a larger batch"
-            )
-        if self._parameters.averaged and (dtype := self._config["exchange.dtype"]) != "fp32":
-            raise UsageError(
-                f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
-            )
-
-    def _samples_of_a_unit(self) -> int:
-        """Of a whole round, at least."""
-        batch, text = int(self._config["job.global_batch"]), self._config["job.units"]
-        most = min(max(64 * self.size, 1), _MOST_UNITS)  # of auto, by whatever policy
-        return batch // min(max(most, 4 * self.size) if text == "auto" else int(text) or most, batch)
-
     def _rates(self) -> list[float]:
         """Of the update that is being computed."""
         if self._updates is not None:
@@ -388,19 +351,11 @@ class Job:
 
     def _make_update(self, work: Work) -> None:
         """The round is committed: the script's optimizer makes its update."""
-        assert self._updates is not None
-        session, updates = self._joined(), self._updates
-        state = torch.frombuffer(session.array(work.state, state=True), dtype=torch.float32) if work.state else None
+        session = self._joined()
         _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
-
-        def make(extra: torch.Tensor) -> None:
-            if self._clip is not None:
-                nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
-            updates.make(extra, state, work.learning_rate * work.fraction)
-
         self._state = _State.UPDATING
         try:
-            self._parameters.update(work.update, work.gradient, session.array, make)
+            self._rule.make(work, session)
         except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
             self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
             raise
@@ -408,59 +363,26 @@ class Job:
         self._state = _State.DONE
         session.update_done()
 
-    def _join(
-        self,
-        settings: dict[str, str],
-        schedule: _optimizer.Schedule | _update.Schedule | None,
-        batch: int,
-    ) -> None:
+    def _join(self, settings: _settings.Settings, batch: int) -> None:
         assert self._batches is not None and self._model is not None
         atexit.register(self.close)
+        _errors.last_words.add(self._fail)
         try:
             self._batches.start(self._seed)  # what follows makes threads and sockets
-            self._meet(settings)
+            self._session = self._entry.join(self._model, settings)
         except BaseException:
             self._batches.close()
             raise
+        self._config = _settings.from_ini(self._session.config)
+        self._place = self._session.worker, self._session.workers
         if int(self._config.get("job.epochs", 0)) > self._epochs:
             raise UsageError(
                 f"the job has {self._config['job.epochs']} epochs, as its config says, and job.prepare was told {self._epochs}: "
                 "the script would end before the job"
             )
-        if schedule is not None:
-            schedule.check(self._config, batch)
-
-    def _meet(self, settings: dict[str, str]) -> None:
-        assert self._model is not None
-        meeting = None
-        if self._launched is not None:
-            self._channel = meeting = _launched.Meeting(self._launched)
-        if self._channel is not None and self._wanted is not None:
-            _initial.share(self._channel, self._wanted, self._model)
-        name = "worker" if self._wanted is None else f"worker {self._wanted}"
-        _session.log(name, self._log_level)
-        _errors.last_words.add(self._fail)
-        if self._coordinator is None:
-            if self._run_dir is None:  # nobody could read them
-                settings = {"checkpoint.every_epochs": "0"} | settings
-            if meeting is not None:
-                self._coordinator, self._secret_file, self._own = meeting.coordinator(self._run_dir, self._secret_file)
-            else:
-                self._own = OwnCoordinator(self._run_dir)
-                self._coordinator, self._secret_file = self._own.address, self._own.secret_file
-        self._session = Session(
-            self._coordinator,
-            secret_file=self._secret_file,
-            data_host=self._data_host,
-            settings=_settings.to_ini(settings),
-            slowdowns=self._slowdowns,
-            wanted=self._wanted,
-        )
-        self._config = _settings.from_ini(self._session.config)
-        self._place = self._session.worker, self._session.workers
-        if self._session.worker == 0:
-            for line in _settings.differences(settings, self._config):
-                print(f"lockstep: {line}", flush=True)
+        if self._schedule is not None:
+            self._schedule.check(self._config, batch)
+        self._rule.check(self._config, self.size)
 
     def _begin(self, digest: str, samples: int) -> None:
         self._initial = self._parameters.flat()  # the session reads it until there is work
@@ -498,6 +420,7 @@ class Job:
         while (run := self._next(epoch)) is not None:
             session = self._joined()
             self._run, self._state = run, _State.IN_HAND
+            self._log.begin()
             self._steps_at_run = self._schedule_steps
             self._parameters.use(run.parameters, session.array)
             if self._updates is None:
@@ -507,7 +430,7 @@ class Job:
                 self._updates.advance(run.round)
                 self._optimizer.changed_by_update()
             values = self._batches.read_run(run)
-            _samples.seed_all(_samples.seed_of(self._seed, run.epoch, run.ranges[0][0]))  # for collate_fn and the model
+            self.seed_run()
             batch = self._batches.collate(values)
             del values
             # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
@@ -519,7 +442,10 @@ class Job:
         """The next run of this epoch; None: there is none any more."""
         while self._end is None:
             work, self._held = self._held, None
-            work = work or self._joined().next(_LOOK_S)
+            if work is None:
+                work = self._joined().next(_LOOK_S)
+                if work.counted is not None:
+                    self._metrics = _metrics.Metrics(work.counted)
             if work.kind is Kind.UPDATE:
                 self._make_update(work)
             elif work.kind is Kind.EVALUATE:
@@ -545,7 +471,7 @@ class Job:
 
     def _done(self, session: Session, run: Work) -> None:
         if self._state is _State.IN_HAND:
-            raise UsageError("job.backward(loss) was not called for this batch")
+            raise UsageError("neither loss.backward() nor job.backward(loss) was called for this batch")
         if self._state is _State.FAILED:
             raise UsageError("job.backward has failed for this batch, and the loop went on")
         if self._state is _State.BACKWARD:
@@ -561,12 +487,14 @@ class Job:
         self._optimizer.check_unchanged()
         self._parameters.check_untouched(self._gradient_version)
         self._parameters.release_gradient()
+        for metric in self._log.all():
+            session.log(*metric)
         session.done(len(run.samples), self._loss_sum)
         self._state = _State.DONE
 
     def _stepped(self) -> None:
         if self._run is None or self._state is not _State.BACKWARD:
-            raise UsageError("opt.step() was called without job.backward(loss) before it")
+            raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
         self._state = _State.STEPPED
 
     def _schedule_stepped(self) -> None:
@@ -590,8 +518,8 @@ class Job:
             self._parameters.use(work.parameters, self._joined().array)
         self._end = work
         reason = work.reason
-        if work.failed and self._own is not None:
-            reason = self._own.last_line() or reason
+        if work.failed:
+            reason = self._entry.last_words() or reason
         self.close()
         if work.unfit:
             raise UsageError(reason)

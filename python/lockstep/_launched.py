@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch.distributed
 
@@ -108,10 +108,12 @@ class Meeting:
             return None
         return b"".join(self._store.get(self._key(f"{name}/{i}")) for i in range(int(self._store.get(self._key(name)))))
 
-    def coordinator(self, run_dir: str | None, secret_file: str | None) -> tuple[str, str, OwnCoordinator | None]:
+    def coordinator(
+        self, run_dir: str | None, secret_file: str | None, resume: bool | Literal["auto"]
+    ) -> tuple[str, str, OwnCoordinator | None]:
         """Its address, a file with its secret, and, on worker 0, what ends it. `secret_file`: that all workers have, if they do."""
         if self._where.worker == 0:
-            own = OwnCoordinator(run_dir, self._where.workers, self._where.host, secret_file)
+            own = OwnCoordinator(run_dir, self._where.workers, self._where.host, secret_file, resume)
             told = None if secret_file else Path(own.secret_file).read_bytes().hex()
             self.put("job", json.dumps([own.address, told]).encode())
             return own.address, own.secret_file, own

@@ -106,7 +106,7 @@ class Parameters:
         digest = hashlib.sha256()
         for data in digest_inputs(rest):
             digest.update(data)
-        return f", frozen parameters and buffers {digest.hexdigest()}"
+        return f"; frozen parameters and buffers {digest.hexdigest()}"
 
     def use(self, address: int, array: Callable[[int], Any]) -> None:
         """From here on the parameters are what lies there; `array`: the session's. Of a buffer that is left, perhaps one that the

@@ -63,9 +63,9 @@ class NoSchedule(Exception):
 
 class Schedule:
     """A learning-rate scheduler of torch as the job's schedule: `settings`. `updates`: in an epoch. `steps_in_epoch`: the script
-    calls it once in each. NoSchedule where there is none."""
+    calls it once in each. `total`: updates of the job. NoSchedule where there is none."""
 
-    def __init__(self, scheduler: lr_scheduler.LRScheduler, updates: int, epochs: int, steps_in_epoch: bool) -> None:
+    def __init__(self, scheduler: lr_scheduler.LRScheduler, updates: int, total: int, steps_in_epoch: bool) -> None:
         kind = type(scheduler)
         options: Any = scheduler
         unit = updates if steps_in_epoch else 1
@@ -76,7 +76,7 @@ class Schedule:
         elif kind is lr_scheduler.ExponentialLR:
             self.settings = {"schedule.name": "step", "schedule.step_every": unit, "schedule.factor": float(options.gamma)}
         elif kind is lr_scheduler.CosineAnnealingLR:
-            if unit != 1 or options.T_max != updates * epochs:
+            if unit != 1 or options.T_max != total:
                 raise NoSchedule
             self.settings = {"schedule.name": "cosine", "schedule.final_lr": float(options.eta_min)}
         else:

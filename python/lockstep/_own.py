@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 from lockstep import _place
 from lockstep._errors import JobFailed, UsageError
@@ -29,15 +30,27 @@ if os.getppid() == int(sys.argv[1]):
 
 class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
-    the job; None: one of its own is made."""
+    the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one."""
 
-    def __init__(self, run_dir: str | None, workers: int = 1, host: str = "127.0.0.1", secret_file: str | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: str | None,
+        workers: int = 1,
+        host: str = "127.0.0.1",
+        secret_file: str | None = None,
+        resume: bool | Literal["auto"] = False,
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="lockstep-"))  # for this user alone
         self.secret_file = secret_file or str(self._folder / "secret")
         if secret_file is None:
             with open(os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
         where = Path(run_dir) if run_dir is not None else self._folder / "run"
+        found = any((where / "checkpoints").glob("*.json"))
+        if resume is True and not found:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise UsageError(f"resume: {where} holds no checkpoint (resume='auto' begins a job where there is none)")
+        resume = bool(resume) and found
         address = where / "coordinator.address"
         # Of an earlier job in that directory; looked at before the coordinator may have written its own.
         stale = address.stat().st_mtime_ns if address.exists() else None
@@ -50,6 +63,7 @@ class OwnCoordinator:
                     str(_place.program("lockstep-coordinator")),
                     *("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", "--workers", str(workers)),
                     *("--run-dir", str(where)),
+                    *(("--resume",) if resume else ()),
                     *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
                 ],
                 stdin=subprocess.DEVNULL,

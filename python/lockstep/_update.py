@@ -28,6 +28,8 @@ _FOLLOWED = (*_SCHEDULED, "betas")  # what of it is set anew where the count has
 _STEPS_KEPT = 64  # a round that is computed again is one of the last few
 _TRIALS = 2  # steps; what is kept for the second one was not there in the first
 _TRIAL_GRADIENT = 1e-3
+_GROUPS_SHOWN = 3  # of an optimizer, to people
+_MOST_WORDS = 400  # characters of its options; their digest is behind them
 _MOST_EXTRA = 8  # the part of the parameters that the extra tensor may be as large as, before there is a whole tensor of state more
 
 
@@ -143,16 +145,22 @@ class Updates:
     def digest(self) -> str:
         """Workers in which it differs cannot be in one job."""
         said = hashlib.sha256(repr([self._name, self._entries, self.state_tensors]).encode())
+        words = []
         for group in self._optimizer.param_groups:
-            shown = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in group.items()}
+            shown = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "initial_lr"}
             plain = {k: v for k, v in shown.items() if isinstance(v, int | float | str | tuple)}
             said.update(f"{len(group['params'])} {sorted(plain.items())}".encode())
+            words.append(_in_words(plain))
         for data in _model.digest_inputs(list(state.values()) for state in self._first.values()):
             said.update(data)
-        if self._schedule is not None:
-            numbers = {k: v for k, v in vars(self._schedule.scheduler).items() if isinstance(v, int | float | str)}
-            said.update(f"{type(self._schedule.scheduler).__name__} {sorted(numbers.items())}".encode())
-        return f", updates by {self._name} {said.hexdigest()}"
+        more = [f"{len(words) - _GROUPS_SHOWN} groups more"] if len(words) > _GROUPS_SHOWN else []
+        text = f"; updates by {self._name}({' | '.join(words[:_GROUPS_SHOWN] + more)}) {said.hexdigest()[:16]}"
+        if self._schedule is None:
+            return text
+        scheduler = self._schedule.scheduler
+        numbers = {k: v for k, v in vars(scheduler).items() if isinstance(v, int | float | str)}
+        digest = hashlib.sha256(str(sorted(numbers.items())).encode()).hexdigest()
+        return f"{text}; rates by {type(scheduler).__name__}({_in_words(numbers)}) {digest[:16]}"
 
     def advance(self, update: int) -> None:
         """The rates are those of this update, which is being computed."""
@@ -202,12 +210,15 @@ class Updates:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         own = _kept_elsewhere(optimizer)
         entries: list[_Entry] = []
+        step: Any = type(optimizer).step
+        if getattr(step, "hooked", False):  # torch's own wrapping, which calls step hooks: they are for updates
+            step = step.__wrapped__
         for trial in range(_TRIALS):
             for p in self._parameters:
                 p.grad = torch.full_like(p, _TRIAL_GRADIENT)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                type(optimizer).step(optimizer)
+                step(optimizer)
             found = list(self._entries_now())
             if trial > 0 and found != entries:
                 raise UsageError(f"{self._name} keeps something else after its second step than after its first: not supported")
@@ -296,6 +307,12 @@ class Updates:
         known = sum(entry.parameter >= 0 for entry in self._entries)
         if known != sum(value is not None for state in self._optimizer.state.values() for value in state.values()):
             raise UsageError(f"{self._name} keeps more than after its first step, which is not supported")
+
+
+def _in_words(options: Mapping[str, object]) -> str:
+    """Those that say something; without what separates the parts of a digest."""
+    shown = [f"{key}={value}" for key, value in sorted(options.items()) if not key.startswith("_") and value is not False]
+    return ", ".join(shown).replace(";", ",")[:_MOST_WORDS]
 
 
 def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:

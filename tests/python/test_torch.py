@@ -116,6 +116,10 @@ class SameAsTorchTest(TorchTest):
                 self.assertEqual(replayed.returncode, 0, replayed)
                 print(*words, replayed.stdout.strip())
 
+    def test_step_hooks_see_updates_alone(self):
+        self.assert_outcomes([(SCRIPT + "opt = torch.optim.NAdam(model.parameters())\nseen = []\nopt.register_step_post_hook(lambda *_: seen.append(1))\n"
+                               + PREPARE + LOOP + "assert len(seen) == 8, len(seen)\n", 0, "")])
+
     def test_an_optimizer_of_ones_own_goes_on_in_a_worker_that_is_started_again(self):
         """With all that it keeps: the parameters would differ else, which the coordinator sees."""
         words = ["optimizer=own", "scheduler=lambda", "full_steps=1"]
@@ -386,21 +390,16 @@ print(size - used() > 3 * 65536)
         self.assertIn(int(began[0]), (2, 3))  # the job has waited for it
 
     def test_other_models_and_settings_are_refused_with_one_line(self):
-        other = SCRIPT + """
-        import os
-        if job._wanted == 1:
-            {change}
-        """ + PREPARE + LOOP
         for change, message in (
                 ("model = nn.Linear(1, 3); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "has 6 parameters"),
                 ("opt = torch.optim.SGD(model.parameters(), lr=0.2)", 'its program says "lr = 0.'),
-                ("nn.init.zeros_(model.weight); job._channel = None", "begins with other parameters than"),
-                ("model.register_buffer('scale', torch.ones(2)); job._channel = None", "frozen parameters and buffers"),
+                ("nn.init.zeros_(model.weight); job._entry.channel = None", "begins with other parameters than"),
+                ("model.register_buffer('scale', torch.ones(2)); job._entry.channel = None", "frozen parameters and buffers"),
                 ("loader = DataLoader(TensorDataset(data.tensors[0] + 1, data.tensors[1]), batch_size=16, shuffle=True)",
                  "have the digest")):
             with self.subTest(change):
                 done = lockstep_run("-n", "3", "--run-dir", self.folder / f"run{len(change)}", "--set", "job.min_workers=1",
-                                    self.script(textwrap.dedent(SCRIPT) + f"if job._wanted == 1:\n    {change}\n" + PREPARE + LOOP))
+                                    self.script(textwrap.dedent(SCRIPT) + f"if job._entry.wanted == 1:\n    {change}\n" + PREPARE + LOOP))
                 self.assertIn(message, done.stdout)
                 if "program" not in message:  # where the first one that comes is right
                     self.assertIn("worker 1 ended with status 2", done.stdout)
@@ -469,10 +468,10 @@ class LaunchedTest(TorchTest):
         """The second one begins with its own model and coordinator, and the store has nothing to join with."""
         secret = self.folder / "secret"
         secret.write_bytes(os.urandom(32))
-        look = ('import json\nmeeting = job._channel\nassert json.loads(meeting.get("job"))[1] is None\n'
+        look = ('import json\nmeeting = job._entry.channel\nassert json.loads(meeting.get("job"))[1] is None\n'
                 'begun = [p.tolist() for p in model.parameters()]\n')
         first = SCRIPT.replace("model = nn", "torch.seed()\nmodel = nn") + PREPARE + look + LOOP
-        second = self.SCRIPT.replace(LOOP, "assert meeting is not job._channel\nif job._wanted == 0:\n    assert begun != [p.tolist() for p in model.parameters()]\n" + LOOP)
+        second = self.SCRIPT.replace(LOOP, "assert meeting is not job._entry.channel\nif job._entry.wanted == 0:\n    assert begun != [p.tolist() for p in model.parameters()]\n" + LOOP)
         statuses, ended = self.srun(first + second, [{"LOCKSTEP_SECRET_FILE": str(secret)}] * 3)
         self.assertEqual(statuses, [0, 0, 0], ended)
         self.assert_three_alike(subprocess.CompletedProcess([], 0, "".join(out for out, _ in ended)))
@@ -542,8 +541,8 @@ class RefusedTest(TorchTest):
         inner = "        loss = F.cross_entropy(model(x), y)\n"
         cases = [(SCRIPT + "old = opt\n" + PREPARE + "for epoch in range(2):\n    for x, y in loader:\n" + body, status, message)
                  for body, status, message in (
-                ("        pass\n", 2, "job.backward(loss) was not called for this batch"),
-                (inner + "        loss.backward()\n        opt.step()\n", 2, "opt.step() was called without job.backward(loss)"),
+                ("        pass\n", 2, "neither loss.backward() nor job.backward(loss) was called for this batch"),
+                (inner + "        torch.autograd.backward(loss)\n        opt.step()\n", 2, "opt.step() was called without a backward of the loss"),
                 (inner + "        job.backward(loss)\n", 2, "opt.step() was not called for this batch: to accumulate"),
                 (inner + "        job.backward(loss, reduction='max')\n", 2, "neither 'mean' nor 'sum'"),
                 ("        job.backward(F.cross_entropy(model(x), y, reduction='none'))\n", 2, "the loss has"),
@@ -558,7 +557,8 @@ class RefusedTest(TorchTest):
                  "parameters were changed by the script"),
                 (inner + "        job.backward(loss)\n        old.step()\n", 2, "this optimizer was given to job.prepare"),
                 (inner + "        job.backward(loss * float('nan'))\n        opt.step()\n", 1, "is nan, of the samples"),
-                (inner + "        F.cross_entropy(model(x), y).backward()\n        job.backward(loss)\n", 2, "gradients before job.backward"),
+                (inner + "        torch.autograd.backward(F.cross_entropy(model(x), y))\n        job.backward(loss)\n", 2, "gradients before job.backward"),
+                (inner + "        F.cross_entropy(model(x), y).backward()\n        job.backward(loss)\n", 2, "called twice for one batch"),
                 (inner + "        loss.register_hook(lambda g: 1 / 0)\n        try:\n            job.backward(loss)\n"
                  "        except ZeroDivisionError:\n            job.backward(F.cross_entropy(model(x), y))\n", 2, "cannot be tried again"),
                 ("        break\n    break\nfor x, y in loader:\n    pass\n", 2, "was left before the step"))]

@@ -20,7 +20,7 @@ SAMPLES = 500  # no multiple of the batch: the last update of an epoch has fewer
 
 
 def make_model():
-    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3), *([nn.Dropout(0.2)] if "dropout" in options else []))
 
 
 class OwnRule(torch.optim.Optimizer):
@@ -48,7 +48,7 @@ class OwnRule(torch.optim.Optimizer):
 def make_optimizer(model):
     kind = options.get("optimizer", "sgd")
     others = {
-        "own": lambda: OwnRule(model.parameters(), lr=0.05),
+        "own": lambda: OwnRule(model.parameters(), lr=float(options.get("lr", 0.05))),
         "groups": lambda: torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.02},
                                            {"params": model[2].parameters(), "momentum": 0.5}], lr=0.1, momentum=0.9),
         "adagrad": lambda: torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1),
@@ -86,8 +86,11 @@ def make_data():
 
 
 def main():
-    job = lockstep.init(seed=5, run_dir=options.get("run_dir"),
-                        settings={"optimizer.linear_scaling": False} if "full_steps" in options else None)
+    settings = {"optimizer.linear_scaling": False} if "full_steps" in options else {}
+    if "checkpoint" in options:
+        settings |= {"checkpoint.every_rounds": options["checkpoint"], "checkpoint.every_epochs": 0,
+                     "emulate.unit_time": "10ms"}  # so that it can be killed meanwhile
+    job = lockstep.init(seed=5, run_dir=options.get("run_dir"), resume="auto" if "resume" in options else False, settings=settings)
     model = make_model()
     before = [p.detach().clone() for p in model.parameters()]
     opt = make_optimizer(model)

@@ -30,7 +30,7 @@ install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION "${lockstep_pack
 # For training loops (session.h; lockstep.h, for C, is worker/capi's) and policies of one's own (plugin.h, and the halves that a policy of
 # one half may take from us), and what these include. All others may change at any time.
 set(lockstep_public_headers
-  base/check.h base/digest.h base/ids.h base/job_config.h base/messages.h base/random.h base/result.h base/slowdown_spec.h base/time.h
+  base/check.h base/digest.h base/ids.h base/job_config.h base/messages.h base/metric.h base/random.h base/result.h base/slowdown_spec.h base/time.h
   policies/plugin.h policies/policy.h policies/waiting.h policies/work_none.h
   worker/runtime/session.h)
 foreach(header IN LISTS lockstep_public_headers)

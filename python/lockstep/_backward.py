@@ -1,0 +1,69 @@
+"""`loss.backward()` of a batch in hand is the job's, so a loop, or a trainer of somebody else, need not say `job.backward`.
+
+A job must know the loss beside its gradients, and make their sum of their mean, so hooks of parameters would not do: they see
+gradients alone. `torch.Tensor.backward` is replaced while there is a job. It takes a loss that comes from the job's parameters,
+which the graph behind it tells, and leaves all others, and calls with further arguments, to torch. What gets around it
+(`torch.autograd.backward`) leaves gradients that the job refuses.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lockstep._errors import UsageError
+
+_torch_backward: Callable[..., None] = torch.Tensor.backward
+_taking: list["Taker"] = []
+
+
+class Taker:
+    """Of a job's losses, from `begin` to `end`. `in_hand`: whether there is a batch; `backward`: of the mean over it."""
+
+    def __init__(self, in_hand: Callable[[], bool], backward: Callable[[torch.Tensor, bool], None]) -> None:
+        self.in_hand = in_hand
+        self.backward = backward
+        self._wanted: set[int] = set()
+
+    def begin(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._wanted = {id(p) for p in parameters}
+        _taking.append(self)
+        torch.Tensor.backward = _backward  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """May be called again."""
+        if self in _taking:
+            _taking.remove(self)
+        if not _taking and torch.Tensor.backward is _backward:  # else somebody has done the same since
+            torch.Tensor.backward = _torch_backward  # type: ignore[method-assign]
+
+    def reached_from(self, loss: torch.Tensor) -> bool:
+        """Depth first: the first leaf is one of the job's, as a rule."""
+        seen: set[Any] = set()
+        stack: list[Any] = [loss.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if id(getattr(node, "variable", None)) in self._wanted:
+                return True
+            stack.extend(behind for behind, _ in node.next_functions)
+        return False
+
+
+def _backward(
+    self: torch.Tensor,
+    gradient: torch.Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    if gradient is None and inputs is None:
+        for taker in _taking:
+            if taker.in_hand() and taker.reached_from(self):
+                if create_graph:
+                    raise UsageError("loss.backward(create_graph=True) is not supported")
+                taker.backward(self, bool(retain_graph))
+                return
+    _torch_backward(self, gradient, retain_graph, create_graph, inputs)

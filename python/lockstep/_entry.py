@@ -1,0 +1,67 @@
+"""How this process gets into its job: where the coordinator is, or that one is started here, and what the workers say to each other
+before they join."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from lockstep import _initial, _launched, _session, _settings
+from lockstep._own import OwnCoordinator
+from lockstep._session import Session
+
+
+@dataclass
+class Entry:
+    """As lockstep.init has found it. `close` at the end."""
+
+    coordinator: str | None  # None: there is none yet
+    secret_file: str | None
+    data_host: str | None
+    wanted: int | None  # this worker's number, where a launcher has given it one
+    launched: _launched.Launched | None
+    slowdowns: str | None
+    run_dir: str | None
+    resume: bool | Literal["auto"]
+    channel: _initial.Channel | None
+    log_level: str
+    _own: OwnCoordinator | None = None
+
+    def join(self, model: nn.Module, settings: _settings.Settings) -> Session:
+        """The model has worker 0's values then, where the workers have been started together."""
+        meeting = None
+        if self.launched is not None:
+            self.channel = meeting = _launched.Meeting(self.launched)
+        if self.channel is not None and self.wanted is not None:
+            _initial.share(self.channel, self.wanted, model)
+        _session.log("worker" if self.wanted is None else f"worker {self.wanted}", self.log_level)
+        if self.coordinator is None:
+            if self.run_dir is None:  # nobody could read them
+                settings = {"checkpoint.every_epochs": "0"} | settings
+            if meeting is not None:
+                self.coordinator, self.secret_file, self._own = meeting.coordinator(self.run_dir, self.secret_file, self.resume)
+            else:
+                self._own = OwnCoordinator(self.run_dir, resume=self.resume)
+                self.coordinator, self.secret_file = self._own.address, self._own.secret_file
+        session = Session(
+            self.coordinator,
+            secret_file=self.secret_file,
+            data_host=self.data_host,
+            settings=_settings.to_ini(settings),
+            slowdowns=self.slowdowns,
+            wanted=self.wanted,
+        )
+        if session.worker == 0:
+            for line in _settings.differences(settings, _settings.from_ini(session.config)):
+                print(f"lockstep: {line}", flush=True)
+        return session
+
+    def last_words(self) -> str:
+        """Of the coordinator that was started here."""
+        return "" if self._own is None else self._own.last_line()
+
+    def close(self, ended: bool) -> None:
+        """`ended`: the job has come to its end, and so does its coordinator. May be called again."""
+        own, self._own = self._own, None
+        if own is not None:
+            own.finish() if ended else own.stop()

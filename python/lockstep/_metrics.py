@@ -1,0 +1,97 @@
+"""What a script logs of its batches, and what comes back of it: reduced over a round, by all workers together.
+
+A number belongs to the run in hand and goes with its contribution, so it counts exactly as often as the run's gradient: once, or
+not at all where the round is closed without it (then the samples come again, and with them the numbers). What a round has made of
+the numbers rides on its commit, and is the same on all workers.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from lockstep._errors import UsageError
+from lockstep._session import Counted, Reduction
+
+_MOST = 64  # metrics of a job, as the session has it
+_MOST_BYTES = 64  # of a name
+
+
+class Metrics(Mapping[str, float]):
+    """Of a round, by name; `loss` is among them, the mean over its samples of what `backward` was given. Empty before the first."""
+
+    def __init__(self, counted: Counted | None) -> None:
+        self._values: dict[str, float] = {}
+        self.round = -1
+        """Which round it was."""
+        self.epoch = -1
+        self.samples = 0
+        """How many it has counted."""
+        if counted is not None:
+            self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
+            self._values = {name: value for name, _, value in counted.metrics} | {"loss": counted.loss}
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics(round={self.round}, {self._values})"
+
+
+class Log:
+    """Of the run in hand."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Reduction] = {}  # of each name, for the whole job
+        self._values: dict[str, tuple[float, int]] = {}  # and how many samples it is a mean of
+
+    def begin(self) -> None:
+        """A run; what was logged of the one before is with the session."""
+        self._values = {}
+
+    def add(self, values: Mapping[str, Any], reduce: str | Mapping[str, str], samples: int, run: int) -> None:
+        """`run`: samples that it has, of which `samples` are meant."""
+        if not 1 <= samples <= run:
+            raise UsageError(f"job.log: samples={samples} of a batch that has {run}")
+        checked = {name: (self._kind(name, reduce), _number(name, value)) for name, value in values.items()}
+        for name, (kind, number) in checked.items():
+            if name in self._values:
+                raise UsageError(f"job.log: {name} was logged already for this batch")
+            if self._kinds.setdefault(name, kind) is not kind:
+                raise UsageError(
+                    f"job.log: {name} is reduced by {self._kinds[name].name.lower()} so far, and now by {kind.name.lower()}"
+                )
+            if len(self._kinds) > _MOST:
+                raise UsageError(f"job.log: {name} is one metric more than the {_MOST} that a job can have")
+            self._values[name] = number, samples
+
+    def all(self) -> Iterator[tuple[str, Reduction, float, int]]:
+        for name, (value, samples) in self._values.items():
+            yield name, self._kinds[name], value, samples
+
+    def _kind(self, name: object, reduce: str | Mapping[str, str]) -> Reduction:
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= _MOST_BYTES or not name.isprintable():
+            raise UsageError(f"job.log: {name!r} is no name of 1 to {_MOST_BYTES} printable bytes")
+        if name == "loss":
+            raise UsageError("job.log: loss is what job.backward was given, and logged by itself: call yours otherwise")
+        how = reduce if isinstance(reduce, str) else reduce.get(name, "mean")
+        if how not in ("mean", "sum", "min", "max"):
+            raise UsageError(f"job.log: {name} is to be reduced by {how!r}: expected 'mean', 'sum', 'min' or 'max'")
+        return Reduction[how.upper()]
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise UsageError(f"job.log: {name} has {value.numel()} values, and is to be one number")
+        value = value.detach().item()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"job.log: {name} is {type(value).__name__}, and is to be a number") from None

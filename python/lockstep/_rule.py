@@ -1,0 +1,118 @@
+"""Who makes the job's updates, the session by a rule of its own or the script's optimizer, and what the job must be for that.
+
+In: what the script has given to job.prepare. Out: settings for the job; then, where it is the script's optimizer, its updates.
+"""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lockstep import _model, _optimizer, _settings, _update
+from lockstep._errors import UsageError
+from lockstep._session import Session, Work
+
+MOST_UNITS = 4096
+
+
+class Rule:
+    """`settings`: of the job, what follows from it. `schedule`: of the rates, None without a scheduler."""
+
+    def __init__(
+        self,
+        parameters: _model.Parameters,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        *,
+        updates: int,
+        total: int,
+        in_epoch: bool,
+        clip: float | None,
+        custom: bool,
+    ) -> None:
+        """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each. `custom`: the script wants its
+        own optimizer, whichever it is."""
+        self._parameters = parameters
+        self._clip: float | None = None  # where it is not the session that clips
+        self.schedule: _optimizer.Schedule | _update.Schedule | None = None
+        self.updates: _update.Updates | None = None  # None: the session makes them
+        self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": float(clip)}
+        if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
+            raise UsageError("the scheduler has stepped already: make a new one")
+        rule = None if custom or parameters.averaged else _optimizer.settings_of(optimizer)
+        if rule is not None:
+            try:
+                if scheduler is not None:
+                    self.schedule = _optimizer.Schedule(scheduler, updates, total, in_epoch)
+                    self.settings |= self.schedule.settings
+                self.settings |= rule
+                return
+            except _optimizer.NoSchedule:
+                self.schedule = None
+        schedule = None if scheduler is None else _update.Schedule(scheduler, optimizer, updates, in_epoch)
+        self.schedule = schedule
+        self.updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule)
+        parameters.add_extra(self.updates.extra, self.updates.count_in)
+        if parameters.averaged:  # running statistics are no gradient
+            self.settings.pop("optimizer.clip", None)
+            self._clip = clip
+        self.settings |= {"optimizer.name": "custom", "optimizer.lr": 1.0}
+
+    def check(self, config: _settings.Settings, workers: int) -> None:
+        """The job's config may say otherwise than the script."""
+        name = config["optimizer.name"]
+        if self.updates is None and name == "custom":
+            raise UsageError(
+                "the job's updates are made by its workers, as its config says (optimizer.name = custom), and this script leaves "
+                "them to the session: say so in its settings, too"
+            )
+        if self.updates is not None and name != "custom":
+            raise UsageError(
+                f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's: leave "
+                "optimizer.name out of the config"
+            )
+        if self._parameters.averaged and float(config["optimizer.clip"]) > 0:
+            raise UsageError(
+                "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
+            )
+        # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
+        if self._parameters.fewest_samples() > 1 and _samples_of_a_unit(config, workers) <= self._parameters.fewest_samples():
+            raise UsageError(
+                f"job.units = {config['job.units']} of job.global_batch = {config['job.global_batch']} samples may have only one, "
+                "and BatchNorm no statistics of it: fewer units, or a larger batch"
+            )
+        if self._parameters.averaged and (dtype := config["exchange.dtype"]) != "fp32":
+            raise UsageError(
+                f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
+            )
+
+    def digest(self) -> str:
+        """What all workers must have in common, and a job that goes on."""
+        if self.updates is None:
+            return ""
+        return self.updates.digest() + (f"; clipped to {self._clip}" if self._clip is not None else "")
+
+    def make(self, work: Work, session: Session) -> None:
+        """The update of a round that is committed, by the script's optimizer."""
+        assert self.updates is not None
+        updates = self.updates
+        state = torch.frombuffer(session.array(work.state, state=True), dtype=torch.float32) if work.state else None
+
+        def make(extra: torch.Tensor) -> None:
+            if self._clip is not None:
+                nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
+            updates.make(extra, state, work.learning_rate * work.fraction)
+
+        self._parameters.update(work.update, work.gradient, session.array, make)
+
+    def detach(self) -> None:
+        """The optimizer keeps what it has in memory of its own."""
+        if self.updates is not None:
+            self.updates.detach()
+
+
+def _samples_of_a_unit(config: _settings.Settings, workers: int) -> int:
+    """Of a whole round, at least."""
+    batch, text = int(config["job.global_batch"]), config["job.units"]
+    most = min(max(64 * workers, 1), MOST_UNITS)  # of auto, by whatever policy
+    return batch // min(max(most, 4 * workers) if text == "auto" else int(text) or most, batch)
