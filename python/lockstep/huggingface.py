@@ -1,0 +1,155 @@
+"""transformers' Trainer as a worker of a job: `lockstep.huggingface.Trainer` where `transformers.Trainer` was.
+
+What is overridden is where the loader, the optimizer and the scheduler come from, which are job.prepare's; the pass over an epoch,
+which counts rounds of the job instead of batches, for how many runs a worker has in a round is decided while it goes; and who
+writes files. Loss, backward pass, callbacks, logs and evaluation are transformers' own.
+
+A step of the Trainer is a round. It is over when the first run of the next one comes, or the epoch ends: then the parameters are
+those after it, and the loss that is logged is its mean over all workers.
+"""
+
+import math
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import DataLoader, RandomSampler
+
+from lockstep._errors import UsageError
+from lockstep._init import init
+from lockstep._job import Job
+
+
+class Trainer(transformers.Trainer):
+    """`job`: what lockstep.init has returned, where the script has called it; further keywords of job.prepare in `prepare`.
+
+    `per_device_train_batch_size` is the round's, of all workers together, so training is the same on any number of them.
+    """
+
+    optimizer: Any
+    lr_scheduler: Any
+    control: Any
+
+    def __init__(self, *arguments: Any, job: Job | None = None, prepare: dict[str, Any] | None = None, **more: Any) -> None:
+        if not hasattr(transformers.Trainer, "_run_epoch"):
+            raise UsageError(
+                f"transformers {transformers.__version__} has another Trainer than lockstep's is made for: take 5.23 or later"
+            )
+        super().__init__(*arguments, **more)
+        self.job = init(seed=self.args.seed) if job is None else job
+        self._prepare = prepare or {}
+        self._rate: float | None = None
+        for wrong, words in (
+            (
+                self.args.gradient_accumulation_steps != 1,
+                "gradient_accumulation_steps: give per_device_train_batch_size the whole batch",
+            ),
+            (self.args.world_size > 1, "the Trainer has begun a job of torch.distributed: start the script with lockstep run"),
+            (self.args.n_gpu > 0, "the Trainer has taken a GPU, and lockstep trains on the CPU for now: say use_cpu=True"),
+        ):
+            if wrong:
+                raise UsageError(words)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        theirs = super().get_train_dataloader()
+        if not isinstance(theirs.dataset, torch.utils.data.IterableDataset) and not isinstance(
+            self._get_train_sampler(theirs.dataset), RandomSampler
+        ):
+            raise UsageError("train_sampling_strategy: lockstep shuffles the whole dataset anew in each epoch")
+        return DataLoader(
+            theirs.dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            shuffle=not isinstance(theirs.dataset, torch.utils.data.IterableDataset),
+            drop_last=self.args.dataloader_drop_last,
+            collate_fn=theirs.collate_fn,
+            num_workers=theirs.num_workers,
+            prefetch_factor=theirs.prefetch_factor,
+        )
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:
+        if resume_from_checkpoint is not None:
+            raise UsageError("resume_from_checkpoint: the job resumes from its run directory (lockstep run --resume)")
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps=max_steps)
+        clip = self.args.max_grad_norm
+        model, self.optimizer, loader, self.lr_scheduler = self.job.prepare(
+            self.model,
+            self.optimizer,
+            train_dataloader,
+            self.lr_scheduler,
+            epochs=math.ceil(max_steps / len(train_dataloader)),
+            updates=max_steps,
+            clip_grad_norm=clip if clip and clip > 0 else None,
+            **self._prepare,
+        )
+        self.model_wrapped = model
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.callback_handler.train_dataloader = loader
+        self.state.is_world_process_zero = self.state.is_local_process_zero = self.is_world_process_zero()
+        return model, loader
+
+    def _run_epoch(  # noqa: PLR0917
+        self,
+        model: Any,
+        epoch: int,
+        train_dataloader: Any,
+        trial: Any = None,
+        ignore_keys_for_eval: Any = None,
+        start_time: Any = None,
+        **_: Any,
+    ) -> None:
+        more = (model, trial, epoch, ignore_keys_for_eval, start_time)
+        round_ = -1
+        self.current_gradient_accumulation_steps = 1  # training_step divides by it
+        for inputs in train_dataloader:
+            self._note_rounds(train_dataloader, more)
+            if self.control.should_training_stop:
+                self.job.close()
+                break
+            if self.job.round != round_:
+                round_ = self.job.round
+                self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
+            self.job.seed_run()  # callbacks may have drawn
+            self.training_step(model, inputs)
+            self.current_flos += float(self.floating_point_ops(inputs))
+            self._track_num_input_tokens(inputs)
+            self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
+            self._rate = self._get_learning_rate()
+            self.optimizer.step()
+            self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
+            self.lr_scheduler.step()
+        self._note_rounds(train_dataloader, more)
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+        self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+
+    def _note_rounds(self, loader: Any, more: tuple[Any, ...]) -> None:
+        """Those that are over since the last call: one, or more where this worker had no part in some."""
+        metrics = self.job.metrics
+        rounds = metrics.round + 1 - self.state.global_step
+        if rounds <= 0:
+            return
+        self._tr_loss += metrics["loss"] * rounds
+        self.state.global_step = metrics.round + 1
+        self.state.epoch = self.state.global_step / len(loader)
+        self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
+        self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+
+    # --- worker 0 writes, and speaks
+
+    def is_world_process_zero(self) -> bool:
+        return self.job.rank == 0 if hasattr(self, "job") and self.job.joined else super().is_world_process_zero()
+
+    def is_local_process_zero(self) -> bool:
+        return self.is_world_process_zero()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.is_world_process_zero():
+            super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if self.is_world_process_zero():
+            super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """They are in the job's checkpoints."""

@@ -1,0 +1,99 @@
+"""Models and trainers of others: ResNet-18, GPT-2, transformers' Trainer. What wants transformers is skipped where it is missing."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import package  # noqa: E402
+from package import HERE, ROOT, harness  # noqa: E402
+from test_torch import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
+
+
+def has(module):
+    return subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+
+
+class ModelsTest(TorchTest):
+    def compare(self, words, parts):
+        words = [HERE / "torch_models.py", *words]
+        run_dir = self.folder / "-".join(words[1:])
+        jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *words)
+        self.assertEqual(jobs.returncode, 0, jobs)
+        alone = run(*words, f"alone={parts}")
+        self.assertEqual(alone.returncode, 0, alone)
+        losses = [json.loads(re.search(r"losses (.*)$", done.stdout, re.MULTILINE).group(1)) for done in (jobs, alone)]
+        self.assertEqual(losses[0], [line["loss"] for line in self.rounds(run_dir)])
+        difference = max(abs(a - b) for a, b in zip(*losses, strict=True))
+        print(*words[1:], f"{len(losses[0])} updates, loss {losses[1][0]:.4f} to {losses[1][-1]:.4f}, largest difference {difference:.1e}")
+        self.assertLess(difference, 1e-4)
+
+    def test_a_resnet_trains_as_alone(self):
+        for words in (["optimizer=sgd"],):  # by the script's optimizer, since it has norms
+            with self.subTest(words):
+                self.compare(["model=resnet18", "width=8", "updates=12", "batch=32", *words], parts=4)
+
+    @unittest.skipUnless(has("transformers"), "LOCKSTEP_TORCH_PYTHON has no transformers")
+    def test_a_gpt2_trains_as_alone(self):
+        for words in (["optimizer=adamw"],):
+            with self.subTest(words):
+                self.compare(["model=gpt2", "width=32", "layers=2", "updates=12", *words], parts=1)
+
+
+@unittest.skipUnless(has("transformers") and has("accelerate"), "LOCKSTEP_TORCH_PYTHON has no transformers, or no accelerate")
+class TrainerTest(TorchTest):
+    # What the Trainer does, by hand.
+    HAND = """
+import pathlib, sys
+import torch, lockstep, transformers
+sys.path.insert(0, sys.argv[1])
+from trainer_gpt2 import Bytes, GPT2Config, GPT2LMHeadModel, TOKENS
+from torch.utils.data import DataLoader
+job = lockstep.init()
+model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=TOKENS, n_embd=64, n_layer=2, n_head=4, use_cache=False,
+                                   bos_token_id=0, eos_token_id=0))
+plain = [p for name, p in model.named_parameters() if "ln" not in name and "bias" not in name]
+rest = [p for name, p in model.named_parameters() if "ln" in name or "bias" in name]
+opt = torch.optim.AdamW([{"params": plain, "weight_decay": 0.0}, {"params": rest, "weight_decay": 0.0}], lr=1e-3, fused=True)
+loader = DataLoader(Bytes(pathlib.Path(sys.argv[2])), batch_size=16, shuffle=True, collate_fn=transformers.default_data_collator)
+updates = 2 * len(loader)
+sched = transformers.get_linear_schedule_with_warmup(opt, 0, updates)
+model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2, clip_grad_norm=1.0)
+for _ in range(2):
+    for batch in loader:
+        model(**batch).loss.backward()
+        opt.step()
+        sched.step()
+"""
+
+    def test_transformers_trainer_is_a_worker(self):
+        example = ROOT / "examples" / "pytorch" / "trainer_gpt2.py"
+        text = self.folder / "text"
+        text.write_text("straggler-tolerant synchronous training " * 60)
+        where, run_dir = self.folder / "output", self.folder / "run"
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, example, "--text", text, "--epochs", "2", "--output", where)
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(run_dir)
+        harness.check_epochs(self, rounds, 72)
+        self.assertEqual(len(rounds), 10)
+        # The mean over all workers, by worker 0 alone.
+        logged = [float(x) for x in re.findall(r"'loss': '?([0-9.]+)", done.stdout)]
+        means = [sum(line["loss"] for line in rounds[at : at + 5]) / 5 for at in (0, 5)]
+        self.assertEqual(len(logged), 2, done.stdout)
+        for a, b in zip(logged, means, strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-3 * b)
+        self.assertEqual(len(re.findall(r"eval_loss", done.stdout)), 2, done.stdout)
+        self.assertEqual(sorted(path.name for path in where.glob("checkpoint-*")), ["checkpoint-10", "checkpoint-5"])
+        self.assertTrue((where / "model.safetensors").exists())
+        hand = self.folder / "hand"
+        done = lockstep_run("-n", "2", "--run-dir", hand, self.script(self.HAND), example.parent, text)
+        self.assertEqual(done.returncode, 0, done)
+        digests = [json.loads((each / "summary.json").read_text())["params_digest"] for each in (run_dir, hand)]
+        self.assertEqual(*digests)
+
+
+if __name__ == "__main__":
+    package.main_with_torch()

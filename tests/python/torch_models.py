@@ -1,0 +1,122 @@
+"""Real models as workers of a job, and the same with torch alone. usage: torch_models.py model=resnet18|gpt2 [key=value ...]
+
+resnet18: as torchvision builds it (stem of 7 x 7, four stages of two blocks, BatchNorm), its width to choose. gpt2: transformers', out
+of a config. Prints the mean loss of each update, as JSON. With alone=PARTS no lockstep: batches are the job's, and with BatchNorm, which
+normalizes each run by itself, are computed in so many parts, as by so many workers.
+"""
+
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+options = dict(word.split("=", 1) for word in sys.argv[1:])
+SEED = 11
+UPDATES = int(options.get("updates", 100))
+BATCH = int(options.get("batch", 16))
+SAMPLES = BATCH * 10
+WIDTH = int(options.get("width", 64))
+LAYERS = int(options.get("layers", 4))
+TOKENS = int(options.get("tokens", 32))
+EPOCHS = -(-UPDATES // 10)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(nn.Module):
+    def __init__(self, width, classes):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        sizes = [width, width, 2 * width, 4 * width, 8 * width]
+        self.layers = nn.Sequential(*(nn.Sequential(Block(a, b, 1 if i == 0 else 2), Block(b, b, 1))
+                                      for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))))
+        self.fc = nn.Linear(8 * width, classes)
+
+    def forward(self, x):
+        x = self.layers(self.maxpool(F.relu(self.bn1(self.conv1(x)))))
+        return self.fc(x.mean((2, 3)))
+
+
+def make():
+    draw = torch.Generator().manual_seed(7)
+    if options["model"] == "resnet18":
+        model = ResNet18(WIDTH, 10)
+        y = torch.randint(10, (SAMPLES,), generator=draw)
+        x = torch.randn(SAMPLES, 3, 64, 64, generator=draw) + torch.randn(10, 3, 64, 64, generator=draw)[y] / 4
+        return model, TensorDataset(x, y), lambda x, y: F.cross_entropy(model(x), y)
+    from transformers import GPT2Config, GPT2LMHeadModel  # perhaps it is not there
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=TOKENS, n_embd=WIDTH, n_layer=LAYERS, n_head=4, resid_pdrop=0.0,
+                                       embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+    # Words of which each follows from the one before, mostly.
+    words = [torch.randint(1000, (SAMPLES,), generator=draw)]
+    for _ in range(TOKENS - 1):
+        words.append((words[-1] * 7 + torch.randint(3, (SAMPLES,), generator=draw)) % 1000)
+    return model, TensorDataset(torch.stack(words, 1)), lambda x: model(input_ids=x, labels=x).loss
+
+
+def make_optimizer(model):
+    if options.get("optimizer", "sgd") == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    kind = {"adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam}[options["optimizer"]]
+    return kind(model.parameters(), lr=3e-4, eps=1e-6)
+
+
+def in_a_job():
+    import lockstep
+
+    job = lockstep.init(seed=SEED)
+    model, data, loss_of = make()
+    opt = make_optimizer(model)
+    _, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size=BATCH, shuffle=True), epochs=EPOCHS, updates=UPDATES)
+    losses = {}
+    for _ in range(EPOCHS):
+        for batch in loader:
+            losses[job.metrics.round] = job.metrics.get("loss")
+            loss_of(*batch).backward()
+            opt.step()
+        losses[job.metrics.round] = job.metrics["loss"]
+    losses.pop(-1)
+    assert sorted(losses) == list(range(UPDATES)), sorted(losses)
+    return [losses[i] for i in range(UPDATES)] if job.rank == 0 else None
+
+
+def alone(parts):
+    from lockstep._ahead import epoch_order
+
+    torch.manual_seed(SEED)
+    model, data, loss_of = make()
+    opt = make_optimizer(model)
+    losses = []
+    for update in range(UPDATES):
+        at = update % 10 * BATCH
+        chosen = torch.tensor(epoch_order(SEED, update // 10, SAMPLES)[at : at + BATCH].tolist())
+        opt.zero_grad()
+        losses.append(0.0)
+        for part in chosen.chunk(parts):
+            loss = loss_of(*(tensor[part] for tensor in data.tensors)) * len(part) / BATCH
+            loss.backward()
+            losses[-1] += loss.item()
+        opt.step()
+    return losses
+
+
+if __name__ == "__main__":
+    result = alone(int(options["alone"])) if "alone" in options else in_a_job()
+    if result is not None:
+        print("losses", json.dumps(result), flush=True)
