@@ -35,7 +35,7 @@ std::string ShortestFixed(double value) {
   return std::string(text, end);
 }
 
-Error Expected(const std::string& form) { return {ErrorCode::kInvalid, "expected " + form}; }
+Error ExpectedForm(const std::string& form) { return {ErrorCode::kInvalid, "expected " + form}; }
 
 template <class T>
 OptionType<T> Whole(T min, T max) {
@@ -44,7 +44,7 @@ OptionType<T> Whole(T min, T max) {
   type.form = fmt::format("a whole number, {} to {}", min, max);
   type.parse = [min, max, form = type.form](std::string_view text) -> Result<T> {
     T value = 0;
-    if (!ParseWhole(text, value) || value < min || value > max) return Expected(form);
+    if (!ParseWhole(text, value) || value < min || value > max) return ExpectedForm(form);
     return value;
   };
   type.format = [](const T& value) { return fmt::format("{}", value); };
@@ -100,7 +100,7 @@ OptionType<double> Number(double min, double max, bool below) {
   type.parse = [min, max, below, form = type.form](std::string_view text) -> Result<double> {
     double value = 0;
     if (!ParseDecimal(text, value) || value < min || value > max || (below && value == max)) {
-      return Expected(form);
+      return ExpectedForm(form);
     }
     return value;
   };
@@ -109,7 +109,7 @@ OptionType<double> Number(double min, double max, bool below) {
 }
 
 Result<double> ParseDurationSeconds(std::string_view text) {
-  const Error malformed = Expected("a time with its unit, as 20ms, 10s, 1.5s, 2min or 1h");
+  const Error malformed = ExpectedForm("a time with its unit, as 20ms, 10s, 1.5s, 2min or 1h");
   const auto digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string_view unit = text.substr(digits);
   std::string number(text.substr(0, digits));
@@ -152,7 +152,7 @@ OptionType<double> DurationSeconds(double min, double max) {
   type.parse = [min, max, form = type.form](std::string_view text) -> Result<double> {
     const Result<double> value = ParseDurationSeconds(text);
     if (!value) return value;
-    if (*value < min || *value > max) return Expected(form);
+    if (*value < min || *value > max) return ExpectedForm(form);
     return value;
   };
   type.format = FormatDurationSeconds;
@@ -166,7 +166,7 @@ OptionType<std::uint64_t> Bytes(std::uint64_t min, std::uint64_t max) {
                           FormatBytes(min), FormatBytes(max));
   type.parse = [min, max, form = type.form](std::string_view text) -> Result<std::uint64_t> {
     std::uint64_t value = 0;
-    if (!ParseBytes(text, value) || value < min || value > max) return Expected(form);
+    if (!ParseBytes(text, value) || value < min || value > max) return ExpectedForm(form);
     return value;
   };
   type.format = FormatBytes;
@@ -178,7 +178,7 @@ OptionType<bool> TrueOrFalse() {
   type.placeholder = std::string("true|false");
   type.form = std::string("true or false");
   type.parse = [](std::string_view text) -> Result<bool> {
-    if (text != "true" && text != "false") return Expected("true or false");
+    if (text != "true" && text != "false") return ExpectedForm("true or false");
     return text == "true";
   };
   type.format = [](const bool& value) { return std::string(value ? "true" : "false"); };
@@ -191,7 +191,7 @@ OptionType<std::string> Choice(std::initializer_list<std::string_view> names) {
   type.placeholder = Joined(known, "|");
   type.form = known.size() == 1 ? known.front() : "one of " + Joined(known, ", ");
   type.parse = [known, form = type.form](std::string_view text) -> Result<std::string> {
-    if (std::ranges::find(known, text) == known.end()) return Expected(form);
+    if (std::ranges::find(known, text) == known.end()) return ExpectedForm(form);
     return std::string(text);
   };
   type.format = [](const std::string& value) { return value; };
@@ -203,7 +203,7 @@ OptionType<std::string> Text(std::string placeholder, std::string form) {
   type.placeholder = std::move(placeholder);
   type.form = std::move(form);
   type.parse = [form = type.form](std::string_view text) -> Result<std::string> {
-    if (!IsPrintable(text)) return Expected(form + " in UTF-8 without control characters");
+    if (!IsPrintable(text)) return ExpectedForm(form + " in UTF-8 without control characters");
     return std::string(text);
   };
   type.format = [](const std::string& value) { return value; };
@@ -228,7 +228,7 @@ OptionType<std::vector<std::uint32_t>> Counts(std::uint32_t min, std::uint32_t m
       const bool dangling = comma != std::string_view::npos && comma + 1 == text.size();
       if (dangling || values.size() == most || !ParseWhole(item, value) || value < min ||
           value > max) {
-        return Expected(form);
+        return ExpectedForm(form);
       }
       values.push_back(value);
       text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
