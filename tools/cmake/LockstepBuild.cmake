@@ -76,6 +76,14 @@ function(lockstep_compile_alone)
   set_source_files_properties(${ARGV} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# For the sources of tests alone: with -O3 they take a third longer to compile than with -O1, and test the same. What they test
+# keeps its own options. With -O1 GCC takes values for uninitialized that are not; libraries and programs keep that warning.
+add_library(lockstep_test_options INTERFACE)
+target_link_libraries(lockstep_test_options INTERFACE lockstep_private_options)
+target_compile_options(lockstep_test_options INTERFACE
+  $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>
+  $<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-maybe-uninitialized>)
+
 # tests-LABEL builds what the tests with that label run, and no more.
 if(LOCKSTEP_BUILD_TESTS)
   foreach(label unit golden property sim faults conformance cluster rdma fuzz smoke threads gpu)
@@ -131,7 +139,7 @@ function(lockstep_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE lockstep_private_options GTest::gmock GTest::gtest GTest::gtest_main ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE lockstep_test_options GTest::gmock GTest::gtest GTest::gtest_main ${ARG_DEPS})
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   lockstep_reports_fail(${name})
