@@ -28,12 +28,6 @@ constexpr const char* kTimeline = "timeline.json";
 // More than a summary takes.
 constexpr off_t kRoomBytes = 1 << 20;
 
-Error IoError(const fs::path& path, const std::string& doing) {
-  // A stream may have lost it.
-  if (errno == 0) return {ErrorCode::kIo, fmt::format("{}: {}", path.string(), doing)};
-  return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, bool resume) {

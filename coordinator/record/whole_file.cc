@@ -13,10 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error IoError(const fs::path& path, const std::string& doing) {
-  return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
-}
-
 Status SyncDirectory(const fs::path& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return IoError(directory, "cannot open");
@@ -37,6 +33,12 @@ Status WriteAll(int fd, std::string_view text, const fs::path& path) {
 }
 
 }  // namespace
+
+Error IoError(const fs::path& path, const std::string& doing) {
+  // A stream may have lost it.
+  if (errno == 0) return {ErrorCode::kIo, fmt::format("{}: {}", path.string(), doing)};
+  return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
+}
 
 OwnedFd::~OwnedFd() {
   if (fd_ >= 0) close(fd_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +25,9 @@ class OwnedFd {
  private:
   int fd_;
 };
+
+// Of what errno says about `doing` something with the file.
+Error IoError(const std::filesystem::path& path, const std::string& doing);
 
 // Writes `path`.tmp, syncs it, renames it, syncs the directory. After an error the old file stays
 // and the temporary one is gone.
