@@ -27,6 +27,7 @@ from lockstep import (
     _backward,
     _entry,
     _errors,
+    _final,
     _loader,
     _metrics,
     _model,
@@ -293,7 +294,7 @@ class Job:
             raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
         self._parameters.attach_gradient(run.gradient, self._joined().array)
         self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
-        torch.autograd.backward(total, retain_graph=retain_graph)
+        _final.backward(total, self._parameters.list, self._joined().block_final, retain_graph=retain_graph)
         self._gradient_version = self._parameters.check_gradient(len(run.samples))
         self._state = _State.BACKWARD
 
@@ -393,6 +394,7 @@ class Job:
                 dataset_digest=digest,
                 train_samples=samples,
                 test_samples=0 if self._evaluation is None else len(self._evaluation.dataset),
+                finish_order=_final.order_of(len(self._parameters.list), len(self._parameters.tensors)),
                 state_tensors=None if self._updates is None else self._updates.state_tensors,
             )
         )

@@ -263,7 +263,7 @@ class Job:
     train_samples: int
     test_samples: int = 0
     finish_order: Sequence[int] = field(default=())
-    """In which the backward pass finishes the tensors' gradients; empty: last to first."""
+    """In which the backward pass is expected to finish the tensors' gradients, the same on every worker; empty: last to first."""
     state_tensors: int | None = None
     """The program can make the updates where the job's optimizer.name is custom, and keeps so many times the parameters' size of
     state for them, the same on every worker. None: it cannot."""
@@ -311,7 +311,7 @@ class Work:
 
 
 class Session:
-    """A worker of a job. All calls from one thread, but `interrupt`.
+    """A worker of a job. All calls from one thread, but `interrupt` and `block_final`.
 
     >>> session = Session("127.0.0.1:7070")
     >>> session.begin(Job(...))
@@ -434,7 +434,8 @@ class Session:
         return memoryview(self.array(address)).cast("B").cast("f")
 
     def block_final(self, tensor: int) -> None:
-        """Optional, in a run: the gradient of this tensor does not change any more in it."""
+        """Optional, in a run: the gradient of this tensor does not change any more in it, and may travel. Any thread, in any order,
+        at most once for a tensor, before `done`."""
         _library().lockstep_block_final(self._open(), tensor)
 
     def log(self, name: str, reduction: Reduction, value: float, samples: int = 0) -> None:

@@ -21,7 +21,7 @@ class ModelsTest(TorchTest):
     def compare(self, words, parts):
         words = [HERE / "torch_models.py", *words]
         run_dir = self.folder / "-".join(words[1:])
-        jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *words)
+        jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *words, LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(jobs.returncode, 0, jobs)
         alone = run(*words, f"alone={parts}")
         self.assertEqual(alone.returncode, 0, alone)
@@ -30,6 +30,7 @@ class ModelsTest(TorchTest):
         difference = max(abs(a - b) for a, b in zip(*losses, strict=True))
         print(*words[1:], f"{len(losses[0])} updates, loss {losses[1][0]:.4f} to {losses[1][-1]:.4f}, largest difference {difference:.1e}")
         self.assertLess(difference, 1e-4)
+        return [float(share) for share in re.findall(r"final before the end of a contribution's last run: (\S+) % of the blocks", jobs.stdout)]
 
     def test_a_resnet_trains_as_alone(self):
         for words in (["optimizer=sgd"],):  # by the script's optimizer, since it has norms
@@ -40,7 +41,9 @@ class ModelsTest(TorchTest):
     def test_a_gpt2_trains_as_alone(self):
         for words in (["optimizer=adamw"],):
             with self.subTest(words):
-                self.compare(["model=gpt2", "width=32", "layers=2", "updates=12", *words], parts=1)
+                final = self.compare(["model=gpt2", "width=32", "layers=2", "updates=12", *words], parts=1)
+                self.assertEqual(len(final), 4)
+                self.assertGreaterEqual(min(final), 95)
 
 
 @unittest.skipUnless(has("transformers") and has("accelerate"), "LOCKSTEP_TORCH_PYTHON has no transformers, or no accelerate")

@@ -9,9 +9,9 @@
  * people, of the last failure in the calling thread, until its next one. What a programmer did
  * wrong, as `done` without a run, ends the process with a message.
  *
- * Threads. All calls on a session come from one thread, but lockstep_interrupt and
- * lockstep_cancelled, which any may call; lockstep_join may be called by another. A child that is
- * forked off may do nothing with a session; lockstep_end does nothing there.
+ * Threads. All calls on a session come from one thread, but lockstep_interrupt, lockstep_cancelled
+ * and lockstep_block_final, which any may call; lockstep_join may be called by another. A child
+ * that is forked off may do nothing with a session; lockstep_end does nothing there.
  *
  * Texts are UTF-8 and end with a zero byte. What a function returns by pointer belongs to the
  * library.
@@ -82,7 +82,8 @@ typedef struct lockstep_job {
   size_t size;              /* sizeof(lockstep_job) */
   uint64_t parameter_count; /* FP32 values in model order */
   /* Consecutive runs of parameters, in model order, whose gradients become final together, and the
-   * order in which the backward pass finishes them. Together parameter_count. */
+   * order in which the backward pass is expected to finish them, the same on every worker: buckets
+   * are laid out by it, and one can travel when those before it can. Together parameter_count. */
   const uint64_t* blocks;
   const uint32_t* finish_order;
   size_t block_count;
@@ -194,7 +195,9 @@ typedef struct lockstep_work {
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */
 lockstep_status lockstep_next(lockstep_session* session, double seconds, lockstep_work* work);
 
-/* Optional, in a run: the gradient of a block does not change any more in it, and may travel. */
+/* Optional, in a run: the gradient of a block does not change any more in it, and may travel. From
+ * any thread, several at once too, in any order, at most once for a block, and before the
+ * lockstep_done of the run is called. What is not said is final with lockstep_done. */
 void lockstep_block_final(lockstep_session* session, uint32_t block);
 /* In a run, before lockstep_done: a number about it. A mean is one over `samples` of the run, and
  * counts so many times; they do not matter to the others. Each name once in a run for a reduction,

@@ -21,6 +21,7 @@
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
 #include "worker/runtime/data_plane.h"
+#include "worker/runtime/final_buckets.h"
 #include "worker/runtime/local_steps.h"
 #include "worker/runtime/pacer.h"
 
@@ -45,61 +46,6 @@ std::string HostName() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
-
-// How the gradient is cut into buckets, and how many of them are final in the last unit of a part:
-// blocks become final one after the other, and a bucket with its last one.
-class FinalBuckets {
- public:
-  FinalBuckets(const JobDescription& description, const ExchangeSection& exchange,
-               Layout::Copies copies)
-      : blocks_(description.blocks), finish_order_(description.finish_order) {
-    std::vector<FloatRange> in_model_order;
-    std::uint64_t offset = 0;
-    for (const std::uint64_t size : blocks_) {
-      in_model_order.push_back({offset, size});
-      offset += size;
-    }
-    LOCKSTEP_CHECK(offset == description.parameter_count,
-                   "blocks of {} parameters in a model of {}", offset, description.parameter_count);
-    std::vector<FloatRange> finished;
-    for (const std::uint32_t block : finish_order_) finished.push_back(in_model_order.at(block));
-    layout_.emplace(finished, exchange.bucket_bytes, exchange.number_bytes(), copies);
-    std::uint64_t end = 0;
-    for (std::uint32_t b = 0; b < layout_->bucket_count(); ++b) {
-      end += layout_->bucket(b).count;
-      ends_.push_back(end);
-    }
-  }
-
-  const Layout& layout() const { return *layout_; }
-
-  void BeginRun() {
-    blocks_final_ = 0;
-    floats_final_ = 0;
-    buckets_final_ = 0;
-  }
-
-  // How many buckets are final with this block; null: no more than before. Blocks out of order
-  // count with the seal of the part only, and so does the last bucket, which the seal tells.
-  std::optional<std::uint32_t> BlockFinal(std::uint32_t block) {
-    if (blocks_final_ == finish_order_.size() || finish_order_[blocks_final_] != block) return {};
-    ++blocks_final_;
-    floats_final_ += blocks_[block];
-    std::uint32_t buckets = buckets_final_;
-    while (buckets < ends_.size() && ends_[buckets] <= floats_final_) ++buckets;
-    if (buckets == buckets_final_ || buckets == ends_.size()) return {};
-    return buckets_final_ = buckets;
-  }
-
- private:
-  const std::vector<std::uint64_t> blocks_;
-  const std::vector<std::uint32_t> finish_order_;
-  std::optional<Layout> layout_;
-  std::vector<std::uint64_t> ends_;  // of each bucket, in floats, in the order of becoming final
-  std::size_t blocks_final_ = 0;     // of the run in hand
-  std::uint64_t floats_final_ = 0;
-  std::uint32_t buckets_final_ = 0;  // as was told
-};
 
 // The order of the samples of one epoch, drawn when its first unit comes.
 class SampleOrder {
@@ -148,6 +94,28 @@ class RunSamples {
   std::vector<SampleRange> ranges_;
   std::vector<std::uint32_t> gathered_;  // where there are several ranges
   std::span<const std::uint32_t> samples_;
+};
+
+// How much of the contributions was final before the end of their last runs.
+struct Early {
+  std::uint64_t parts = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t floats = 0;  // that owners were told of
+
+  void Add(const FinalBuckets& run, std::uint32_t told) {
+    ++parts;
+    blocks += run.blocks();
+    floats += run.Floats(told);
+  }
+  std::string Text(const JobDescription& job) const {
+    const auto percent = [&](std::uint64_t early, std::uint64_t each) {
+      return 100.0 * static_cast<double>(early) / static_cast<double>(parts * each);
+    };
+    return fmt::format(
+        "final before the end of a contribution's last run: {:.1f} % of the blocks; could travel "
+        "then: {:.1f} % of the gradient",
+        percent(blocks, job.blocks.size()), percent(floats, job.parameter_count));
+  }
 };
 
 // Joins, builds what the exchange needs out of the job's config and the description, and stands
@@ -250,8 +218,12 @@ class SessionImpl final : public Session {
                                "GPU set exchange.memory = host too",
                                config_.exchange.dtype)};
     }
-    buckets_.emplace(description_, config_.exchange,
+    buckets_.emplace(description_.blocks, description_.finish_order, config_.exchange.bucket_bytes,
+                     config_.exchange.number_bytes(),
                      custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets);
+    LOCKSTEP_CHECK(buckets_->layout().parameter_count() == description_.parameter_count,
+                   "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
+                   description_.parameter_count);
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
@@ -319,25 +291,31 @@ class SessionImpl final : public Session {
     }
   }
 
-  // A run that is paced is not done when its arithmetic is, so neither are its buckets.
   bool EndsPart() override {
-    if (!ends_part_ && !local_steps_ && !pacer_->Active()) ends_part_ = compute_.BeginSeal();
-    return ends_part_;
+    std::lock_guard lock(reporting_);
+    return SealBegun();
   }
 
+  // What is said before it is known that the run is its contribution's last counts as well: it is
+  // handed on with the first block that is said after that.
   void BlockFinal(std::uint32_t block) override {
+    std::lock_guard lock(reporting_);
     LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
-    if (!EndsPart()) return;
-    if (const auto buckets = buckets_->BlockFinal(block)) {
-      NarrowUpTo(*buckets);
-      plane_->Post(
-          event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = *buckets});
-    }
+    const std::uint32_t buckets = buckets_->Mark(block);
+    if (!SealBegun()) return;
+    // The last bucket is the seal's to tell, which comes at once.
+    if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
+    told_ = buckets;
+    NarrowUpTo(buckets);
+    plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
   }
 
   void Done(const UnitResult& result) override {
-    LOCKSTEP_CHECK(in_run_, "Done without a run");
-    in_run_ = false;
+    {
+      std::lock_guard lock(reporting_);
+      LOCKSTEP_CHECK(in_run_, "Done without a run");
+      in_run_ = false;
+    }
     if (local_steps_ && !compute_.cancelled().load()) local_steps_->UnitDone(result.samples);
     const Time ended = pacer_->Pace(compute_.cancelled(), compute_.ended());
     // Before the run is reported: then either the core sees that this thread has something in hand.
@@ -352,6 +330,7 @@ class SessionImpl final : public Session {
                        .units = pacer_->Split(ended),
                        .metrics = std::exchange(logged_, {})};
     if (ends_part_) {
+      early_.Add(*buckets_, told_);
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));
     } else {
       plane_->Post(std::move(run));
@@ -479,7 +458,8 @@ class SessionImpl final : public Session {
   }
 
   // Before whoever trains tells why the job has ended for it: that is the last line.
-  void TellMemory() {
+  void TellFigures() {
+    if (early_.parts > 0) spdlog::info("{}", early_.Text(description_));
     buffers_->NoteAccount();
     if (options_.on_memory_peak) options_.on_memory_peak(buffers_->peak());
     spdlog::info("most memory of the exchange: {}",
@@ -531,7 +511,7 @@ class SessionImpl final : public Session {
   }
 
   Work EndWork(Ending& ending) {
-    if (buffers_ && !ended_) TellMemory();
+    if (buffers_ && !ended_) TellFigures();
     ended_ = true;
     Work work;
     work.kind = Work::Kind::kEnd;
@@ -547,15 +527,27 @@ class SessionImpl final : public Session {
     return work;
   }
 
+  // A run that is paced is not done when its arithmetic is, so neither are its buckets. With
+  // reporting_ held.
+  bool SealBegun() {
+    if (!ends_part_ && !local_steps_ && !pacer_->Active()) ends_part_ = compute_.BeginSeal();
+    return ends_part_;
+  }
+
   Work TrainWork(const ComputeQueue::Pick& pick) {
-    take_ = pick.take;
-    in_run_ = true;
-    ends_part_ = false;
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
-    buckets_->BeginRun();
-    contribution_ = pick.work.parts[take_.part.value];
-    float* gradient = gradient_ = buffers_->Gradient(contribution_);
-    narrowed_ = {};
+    float* gradient = nullptr;
+    {
+      std::lock_guard lock(reporting_);
+      take_ = pick.take;
+      in_run_ = true;
+      ends_part_ = false;
+      buckets_->BeginRun();
+      told_ = 0;
+      contribution_ = pick.work.parts[take_.part.value];
+      gradient = gradient_ = buffers_->Gradient(contribution_);
+      narrowed_ = {};
+    }
     const std::uint64_t count = description_.parameter_count;
     const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
     opened_part_ = std::pair(take_.work, take_.part);
@@ -684,10 +676,14 @@ class SessionImpl final : public Session {
   std::shared_ptr<LocalSteps> local_steps_;                   // null: the policy is not local
   std::vector<Metric> logged_;                                // in the run in hand
   std::set<std::pair<std::string, Reduction>> metric_names_;  // ever
-  // The run in hand while in_run_, from Next to Done; else the last one.
+  // The run in hand while in_run_, from Next to Done; else the last one. While it is in hand other
+  // threads may say what of it is final, so all that they look at changes under the lock only.
+  std::mutex reporting_;
   UnitQueue::Take take_;
   bool in_run_ = false;
   bool ends_part_ = false;  // its part is being sealed, with it
+  std::uint32_t told_ = 0;  // buckets that the core knows to be final
+  Early early_;
   RunSamples run_;
   RunSamples next_run_;
   // Of the last run: which part of which work it added to, and where that is. Another one's first

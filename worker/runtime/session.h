@@ -20,10 +20,10 @@
 //   }
 // clang-format on
 //
-// Threads. All calls come from one thread, the compute thread, except Interrupt. Inside, a session
-// has three threads of its own: control (the coordinator's channel), data (the transport and the
-// core; it serves peers whatever the compute thread does) and reduction (sums, updates,
-// digests). A child that is forked off may do nothing with a session but drop it.
+// Threads. All calls come from one thread, the compute thread, except Interrupt and BlockFinal.
+// Inside, a session has three threads of its own: control (the coordinator's channel), data (the
+// transport and the core; it serves peers whatever the compute thread does) and reduction (sums,
+// updates, digests). A child that is forked off may do nothing with a session but drop it.
 #pragma once
 
 #include <atomic>
@@ -74,7 +74,9 @@ struct SessionOptions {
 struct JobDescription {
   std::uint64_t parameter_count = 0;  // FP32 values in model order
   // Sizes of consecutive runs of parameters, in model order, whose gradients become final together;
-  // the backward pass finishes them in `finish_order` (indices into `blocks`).
+  // the backward pass is expected to finish them in `finish_order` (indices into `blocks`), in
+  // which buckets are laid out. Where it finishes them otherwise, what is final behind what is not
+  // waits.
   std::vector<std::uint64_t> blocks;
   std::vector<std::uint32_t> finish_order;
   // Names and shapes of the parameters, in model order, for checkpoints. Optional.
@@ -222,8 +224,9 @@ class Session {
   // block's gradient is about to become final. Once true it stays true until Done.
   virtual bool EndsPart() = 0;
   // The gradient of a block (index into JobDescription::blocks) does not change any more in this
-  // run; does nothing where the run is not the last of its contribution (EndsPart). Optional: what
-  // was not reported counts as final at Done.
+  // run; without effect where the run is not the last of its contribution (EndsPart). In any order,
+  // at most once in a run; from any thread, several at once too, before Done is called. Optional:
+  // what was not reported counts as final at Done.
   virtual void BlockFinal(std::uint32_t block) = 0;
   // The run is done, or was broken off because Cancelled() turned true. Paces the run where the
   // job emulates unit times or this worker is slowed down.

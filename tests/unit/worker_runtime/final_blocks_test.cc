@@ -1,0 +1,266 @@
+// Sessions of a whole job in this process, whose programs say from several threads, in any order,
+// which blocks are final: what comes of the job is what comes of it when nobody says anything.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <latch>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/job_options.h"
+#include "coordinator/shell/server.h"
+#include "tests/temp_folder.h"
+#include "worker/core/layout.h"
+#include "worker/runtime/session.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr std::uint32_t kWorkers = 2;
+constexpr std::uint64_t kRounds = 6;
+constexpr std::uint32_t kThreads = 3;  // of a program, that compute and report
+// With buckets of 1024 floats: cut, shared, one by itself, in an order that is not the layout's.
+const std::vector<std::uint64_t> kBlocks = {5000, 1024, 100, 924, 3000, 1, 0, 2047};
+const std::vector<std::uint32_t> kFinishOrder = {7, 6, 5, 4, 0, 3, 1, 2};
+
+// What a program does.
+struct Program {
+  bool reports = true;
+  unsigned order = 1;       // seed of the orders in which it reports
+  unsigned leaves_out = 0;  // of a hundred blocks, so many are never reported
+  int work = 1;             // how often it computes a gradient
+  bool nan = false;         // in round 2, in the last block
+  // In round 2, when all but one block is reported; not before the other one, which says so, has
+  // applied the round before: its sums would be gone too.
+  bool leaves_in_2 = false;
+  std::latch* in_2 = nullptr;
+};
+
+class Coordinating {
+ public:
+  explicit Coordinating(const JobConfig& config) {
+    using coordinator::Coordinator, coordinator::Server, coordinator::RunDirectory;
+    CoordinatorOptions options;
+    options.listen = {"127.0.0.1", 0};
+    options.workers = kWorkers;
+    options.run_dir = folder_ / "run";
+    options.job = config;
+    coordinator::StartParameters parameters;
+    parameters.workers = kWorkers;
+    parameters.job_key = std::vector<std::byte>(32, std::byte{7});
+    parameters.job_id = "0123456789abcdef";
+    parameters.started = MonotonicNow();
+    parameters.config = config;
+    parameters.config_text = ToIni(config);
+    auto core = Coordinator::Make(std::move(parameters));
+    EXPECT_TRUE(core.ok());
+    auto directory = RunDirectory::Open(options.run_dir, false);
+    EXPECT_TRUE(directory.ok());
+    directory_ = *std::move(directory);
+    checkpoints_.emplace(directory_->checkpoints(), 1);
+    auto server = Server::Open(options);
+    EXPECT_TRUE(server.ok());
+    server_ = *std::move(server);
+    thread_ = std::thread([this, core = *std::move(core)]() mutable {
+      runner_ = server_->Run([&](coordinator::ActionRunner::Ports ports) {
+        return std::make_unique<coordinator::ActionRunner>(
+            std::move(core), *directory_, *checkpoints_, std::nullopt, std::move(ports));
+      });
+    });
+  }
+  ~Coordinating() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::string address() const { return server_->address(); }
+  const coordinator::JobResult& Result() {
+    thread_.join();
+    return runner_->result();
+  }
+
+ private:
+  test::TempFolder folder_;
+  std::unique_ptr<coordinator::RunDirectory> directory_;
+  std::optional<coordinator::CheckpointStore> checkpoints_;
+  std::unique_ptr<coordinator::Server> server_;
+  std::unique_ptr<coordinator::ActionRunner> runner_;
+  std::thread thread_;
+};
+
+// Whole numbers, so that sums are exact whoever makes them of what.
+float Gradient(std::uint32_t sample, std::uint64_t at) {
+  return static_cast<float>((sample * 31 + at) % 17) - 8;
+}
+
+void Add(const Work& work, FloatRange block) {
+  for (const std::uint32_t sample : work.samples) {
+    for (std::uint64_t i = block.first; i < block.end(); ++i)
+      work.gradient[i] += Gradient(sample, i);
+  }
+}
+
+// The blocks in a random order, each on whichever thread is free.
+void Train(Session& session, const Work& work, const Program& program, std::mt19937& draw) {
+  std::vector<FloatRange> blocks;
+  for (std::uint64_t at = 0; const std::uint64_t size : kBlocks) {
+    blocks.push_back({at, size});
+    at += size;
+  }
+  std::vector<std::uint32_t> order(kBlocks.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::shuffle(order, draw);
+  std::vector<bool> says(kBlocks.size());
+  for (std::size_t b = 0; b < says.size(); ++b) {
+    says[b] = program.reports && draw() % 100 >= program.leaves_out;
+  }
+  const bool second = work.round == RoundId(2);
+  const std::size_t count = order.size() - (program.leaves_in_2 && second ? 1 : 0);
+  std::atomic<std::size_t> next{0};
+  const auto compute = [&] {
+    for (std::size_t i; (i = next++) < count;) {
+      const std::uint32_t block = order[i];
+      for (int more = 1; more < program.work; ++more) {
+        std::vector<float> scratch(work.gradient.size());
+        Work elsewhere = work;
+        elsewhere.gradient = scratch;
+        Add(elsewhere, blocks[block]);
+      }
+      Add(work, blocks[block]);
+      if (program.nan && second && block + 1 == blocks.size()) {
+        work.gradient[blocks[block].first] = std::numeric_limits<float>::quiet_NaN();
+      }
+      if (says[block]) session.BlockFinal(block);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t t = 0; t < kThreads; ++t) threads.emplace_back(compute);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// "" where it has left. The digest of the job's last parameters.
+std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
+                      const Program& program) {
+  SessionOptions options;
+  options.coordinator = coordinator;
+  options.wanted = WorkerId(worker);
+  auto session = Session::Join(std::move(options));
+  if (!session) return session.error().message;
+  JobDescription job;
+  job.blocks = kBlocks;
+  job.finish_order = kFinishOrder;
+  for (const std::uint64_t size : kBlocks) job.parameter_count += size;
+  job.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 0.0f); };
+  job.dataset_digest = "numbers";
+  job.train_samples = 512;
+  if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun.error().message;
+  std::mt19937 draw(program.order);
+  for (;;) {
+    const Work work = (*session)->Next();
+    switch (work.kind) {
+      case Work::Kind::kEnd:
+        return work.final_parameters ? work.params_digest : work.reason + work.not_final;
+      case Work::Kind::kTrain:
+        if (work.round == RoundId(2) && program.in_2 != nullptr) {
+          if (program.leaves_in_2) {
+            program.in_2->wait();
+          } else if (!program.in_2->try_wait()) {
+            program.in_2->count_down();
+          }
+        }
+        Train(**session, work, program, draw);
+        if (program.leaves_in_2 && work.round == RoundId(2)) return "";
+        (*session)->Done({.samples = work.samples.size(), .loss_sum = 1});
+        break;
+      default:
+        (*session)->EvaluationDone(0, 0);
+    }
+  }
+}
+
+class FinalBlocks : public ::testing::Test {
+ protected:
+  FinalBlocks() {
+    spdlog::set_level(spdlog::level::err);
+    config_.job.rounds = kRounds;
+    config_.job.global_batch = 64;
+    config_.job.units = 16;
+    config_.job.min_workers = 1;
+    config_.exchange.transport = "tcp";
+    config_.exchange.mapping = "off";  // who maps reads a contribution when it is in a commit
+    config_.exchange.bucket_bytes = 4096;
+    config_.exchange.piece_bytes = 4096;
+    config_.liveness.timeout_s = 60;
+  }
+
+  // Of a job of these two.
+  std::string Digest(const Program& first, const Program& second) {
+    Coordinating coordinator(config_);
+    std::string ends[kWorkers];
+    std::thread other([&] { ends[1] = RunWorker(coordinator.address(), 1, second); });
+    ends[0] = RunWorker(coordinator.address(), 0, first);
+    other.join();
+    const coordinator::JobResult& result = coordinator.Result();
+    EXPECT_EQ(result.outcome, coordinator::JobOutcome::kCompleted) << result.reason;
+    EXPECT_EQ(result.totals.rounds, kRounds);
+    if (!second.leaves_in_2) {
+      EXPECT_EQ(ends[0], ends[1]);
+    }
+    EXPECT_EQ(ends[0].size(), 64) << ends[0];
+    return ends[0];
+  }
+
+  JobConfig config_;
+};
+
+constexpr Program kSilent = {.reports = false};
+
+TEST_F(FinalBlocks, AnyOrderFromAnyThreadComesToTheSame) {
+  const std::string silent = Digest(kSilent, kSilent);
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    EXPECT_EQ(Digest({.order = seed}, {.order = seed + 100}), silent) << seed;
+  }
+}
+
+TEST_F(FinalBlocks, SomeThatAreNeverSaidComeWithTheEndOfTheRun) {
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.leaves_out = 30}, {.order = 2, .leaves_out = 60}), silent);
+}
+
+TEST_F(FinalBlocks, SoDoGradientsOf16Bits) {
+  config_.exchange.dtype = "bf16";
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+}
+
+// Most runs are not the last ones of a share there, and which is may be decided within one.
+TEST_F(FinalBlocks, RunsThatAreNotTheLastOfTheirShareAreSaidInVain) {
+  config_.policy.name = "full+flexrr";
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.order = 6}, {.order = 7, .work = 20}), silent);
+}
+
+TEST_F(FinalBlocks, WhatIsNoNumberCountsForNothingAlthoughItWasSaid) {
+  config_.job.on_nan = "skip";
+  const std::string silent = Digest({.reports = false, .nan = true}, kSilent);
+  EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
+}
+
+// Its units are somebody else's then, and nothing of what it said was final is in any sum.
+TEST_F(FinalBlocks, WhoLeavesBeforeTheEndOfTheRunCountsForNothing) {
+  const std::string silent = Digest(kSilent, kSilent);
+  std::latch in_2(1);
+  EXPECT_EQ(Digest({.order = 10, .in_2 = &in_2}, {.order = 11, .leaves_in_2 = true, .in_2 = &in_2}),
+            silent);
+}
+
+}  // namespace
+}  // namespace lockstep::worker
