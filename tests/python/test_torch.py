@@ -678,12 +678,12 @@ print("whole")
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))  # and does not listen: the worker tries again for a minute
             process = package.start(self.script(SCRIPT + """
-import lockstep._job
-session = lockstep._job.Session
+import lockstep._entry
+session = lockstep._entry.Session
 def joining(*arguments, **named):
     print("joins", flush=True)
     return session(*arguments, **named)
-lockstep._job.Session = joining
+lockstep._entry.Session = joining
 """ + PREPARE), python=PYTHON, LOCKSTEP_COORDINATOR=f"127.0.0.1:{nobody.getsockname()[1]}")
             try:
                 self.assertEqual(process.stdout.readline(), "joins\n")
