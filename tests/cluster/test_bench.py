@@ -269,6 +269,25 @@ class Peers(unittest.TestCase):
                 self.assertIn(says, done.stderr)
 
 
+class Pytorch(unittest.TestCase):
+    """tools/bench-pytorch without torch; tests/python has the rest."""
+
+    def test_mistakes_end_with_one_line(self):
+        for arguments, status, says in ((["-n", "1"], 2, "--workers: expected numbers"), (["--patterns", "slow"], 2, "there is no 'slow'"),
+                                        (["--systems", "ddp,horovod"], 2, "there is no 'horovod'"), (["--runs", "0"], 2, "at least 1"),
+                                        (["--json", "/nowhere/at/all"], 2, "--json /nowhere/at/all"),
+                                        (["--build-dir", "/nowhere"], 2, "lockstep-coordinator is not there"),
+                                        (["--systems", "ddp,torchft", "--python", "/bin/false"], 2, "torchft: /bin/false cannot import it"),
+                                        (["--systems", "ddp", "--python", "/bin/false", "--runs", "1", "--patterns", "delay"], 1,
+                                         "ddp, 2 workers: false: status 1")):
+            with self.subTest(arguments=arguments):
+                done = subprocess.run([sys.executable, harness.TOOLS / "bench-pytorch", "--build-dir", harness.BIN.parent, *arguments],
+                                      stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120 * harness.PATIENCE, check=False)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertRegex(done.stderr, r"^bench-pytorch: .*\n$")
+                self.assertIn(says, done.stderr)
+
+
 class Link(InAFolder):
     """tools/bench-link"""
 

@@ -1,4 +1,4 @@
-"""What bench-peers starts and waits for, and how busy the machine is meanwhile."""
+"""What bench-peers and bench-pytorch start and wait for, and how busy the machine is meanwhile."""
 
 import os
 import resource
@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 INTERRUPTED = 130
+TOOL = Path(sys.argv[0]).name
 
 
 def fail(message, status=1):
-    print(f"bench-peers: {message}", file=sys.stderr)
+    print(f"{TOOL}: {message}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -31,7 +32,7 @@ class Processes:
 
     def _stop(self, _number, _frame):
         self.end()
-        print("bench-peers: interrupted", file=sys.stderr)
+        print(f"{TOOL}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
     def end(self):

@@ -130,7 +130,7 @@ class Gloo(Peer):
 
 
 def python_with_torch():
-    for python in dict.fromkeys([sys.executable, "/usr/bin/python3"]):
+    for python in dict.fromkeys([os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable), sys.executable, "/usr/bin/python3"]):
         if Path(python).exists() and subprocess.run([python, "-c", "import torch.distributed as d; assert d.is_gloo_available()"],
                                                     capture_output=True, check=False).returncode == 0:
             return python
