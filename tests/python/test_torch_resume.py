@@ -70,6 +70,21 @@ class ResumeTest(TorchTest):
         self.assertNotEqual(whole.stdout, again.stdout)  # it has not begun anew
         harness.check_epochs(self, self.rounds(self.folder / "run"), 500)
 
+    def test_a_job_of_torchrun_goes_on_when_it_is_started_again(self):
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", WORKER, "epochs=6", "checkpoint=4", "optimizer=own",
+                 "scheduler=lambda", "resume=1"]
+        whole = run(*words, f"run_dir={self.folder / 'whole'}")
+        self.assertEqual(whole.returncode, 0, whole)
+        self.assertEqual(self.kill(self.folder / "run", 9, *words, f"run_dir={self.folder / 'run'}"), 2)
+        before = len(self.rounds(self.folder / "run"))
+        again = run(*words, f"run_dir={self.folder / 'run'}")
+        self.assertEqual(again.returncode, 0, again)
+        sums = [re.findall(r"parameters (.*)$", done.stdout, re.MULTILINE) for done in (whole, again)]
+        self.assertEqual((len(sums[0]), len(set(sums[0] + sums[1]))), (2, 1), sums)
+        rounds = self.rounds(self.folder / "run")
+        self.assertGreater(len(rounds), before)
+        harness.check_epochs(self, rounds, 500)
+
     def test_statistics_of_norms_and_counts_go_on(self):
         script = self.script("""
             import sys, torch, lockstep

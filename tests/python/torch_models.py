@@ -2,10 +2,15 @@
 
 resnet18: as torchvision builds it (stem of 7 x 7, four stages of two blocks, BatchNorm), its width to choose. gpt2: transformers', out
 of a config. Prints the mean loss of each update, as JSON. With alone=PARTS no lockstep: batches are the job's, and with BatchNorm, which
-normalizes each run by itself, are computed in so many parts, as by so many workers.
+normalizes each run by itself, are computed in so many parts, as by so many workers; with as=RUN_DIR in the very runs of that job, whatever
+happened to its workers. With die=FILE worker 1 is killed in the middle of a round, once: FILE says that it was. checkpoint=N: one after
+every N rounds.
 """
 
 import json
+import os
+import pathlib
+import signal
 import sys
 
 import torch
@@ -80,7 +85,7 @@ def make_optimizer(model):
 def in_a_job():
     import lockstep
 
-    job = lockstep.init(seed=SEED)
+    job = lockstep.init(seed=SEED, settings={"checkpoint.every_rounds": options.get("checkpoint", 0)})
     model, data, loss_of = make()
     opt = make_optimizer(model)
     _, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size=BATCH, shuffle=True), epochs=EPOCHS, updates=UPDATES)
@@ -89,26 +94,46 @@ def in_a_job():
         for batch in loader:
             losses[job.metrics.round] = job.metrics.get("loss")
             loss_of(*batch).backward()
+            if "die" in options and job.rank == 1 and job.round == UPDATES // 3 and not os.path.exists(options["die"]):
+                pathlib.Path(options["die"]).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             opt.step()
-        losses[job.metrics.round] = job.metrics["loss"]
+        losses[job.metrics.round] = job.metrics.get("loss")
     losses.pop(-1)
+    if job.rank != 0 or 0 not in losses:  # it has come later, or gone on from a checkpoint
+        return None
     assert sorted(losses) == list(range(UPDATES)), sorted(losses)
-    return [losses[i] for i in range(UPDATES)] if job.rank == 0 else None
+    return [losses[i] for i in range(UPDATES)]
+
+
+def parts_of_runs(run_dir):
+    """Of each update, the positions of each run that counted."""
+    for line in (pathlib.Path(run_dir) / "rounds.jsonl").read_text().splitlines():
+        runs, units = [], 0
+        for entry in sorted(json.loads(line)["units"], key=lambda entry: (entry["worker"], entry["start"])):
+            if units == 0:  # the last run is whole
+                runs.append([])
+            runs[-1] += range(*entry["range"])
+            units = (units + entry.get("units", 1)) % entry.get("run", 1)
+        yield runs
 
 
 def alone(parts):
     from lockstep._ahead import epoch_order
 
+    recorded = list(parts_of_runs(options["as"])) if "as" in options else None
     torch.manual_seed(SEED)
     model, data, loss_of = make()
     opt = make_optimizer(model)
     losses = []
     for update in range(UPDATES):
         at = update % 10 * BATCH
-        chosen = torch.tensor(epoch_order(SEED, update // 10, SAMPLES)[at : at + BATCH].tolist())
+        order = torch.tensor(epoch_order(SEED, update // 10, SAMPLES).tolist())
+        pieces = order[at : at + BATCH].chunk(parts) if recorded is None else [order[run] for run in recorded[update]]
+        assert sum(map(len, pieces)) == BATCH, pieces
         opt.zero_grad()
         losses.append(0.0)
-        for part in chosen.chunk(parts):
+        for part in pieces:
             loss = loss_of(*(tensor[part] for tensor in data.tensors)) * len(part) / BATCH
             loss.backward()
             losses[-1] += loss.item()
