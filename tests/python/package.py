@@ -9,11 +9,11 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
-import harness  # noqa: E402, F401
+import harness  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", ROOT / "build" / "release"))
 TORCH_PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
-TIMEOUT_S = 120
+TIMEOUT_S = 120 * harness.PATIENCE
 OURS = ("LOCKSTEP_COORDINATOR", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_WORKER", "LOCKSTEP_SLOWDOWN", "LOCKSTEP_LOG_LEVEL", "LOCKSTEP_INITIAL",
         "RANK", "WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher's, too
 

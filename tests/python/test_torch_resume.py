@@ -28,7 +28,7 @@ class ResumeTest(TorchTest):
         process = package.start(*command, python=PYTHON, cwd=self.folder)
         others = []
         try:
-            harness.wait_for("a checkpoint", lambda: there() or process.poll() is not None, seconds=package.TIMEOUT_S)
+            harness.wait_for("a checkpoint", lambda: there() or process.poll() is not None, seconds=120)
             others = children(process.pid)
         finally:
             process.kill()  # first, or it would end the others in good order
