@@ -13,7 +13,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-Error IoError(const std::string& path, const char* action, int error) {
+Error WriteError(const std::string& path, const char* action, int error) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path, action, std::strerror(error))};
 }
 
@@ -22,9 +22,9 @@ Status SyncFolder(const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) return IoError(folder, "cannot be opened", errno);
+  if (fd.get() < 0) return WriteError(folder, "cannot be opened", errno);
   // Some network file systems cannot sync a folder.
-  if (fsync(fd.get()) != 0 && errno != EINVAL) return IoError(folder, "cannot be synced", errno);
+  if (fsync(fd.get()) != 0 && errno != EINVAL) return WriteError(folder, "cannot be synced", errno);
   return {};
 }
 
@@ -49,7 +49,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   }
   const std::string partial = path + ".partial";
   OwnedFd file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.get() < 0) return IoError(partial, "cannot be created", errno);
+  if (file.get() < 0) return WriteError(partial, "cannot be created", errno);
   std::unique_ptr<SafetensorsWriter> writer(
       new SafetensorsWriter(path, *std::move(header), std::move(file)));
 
@@ -68,7 +68,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
 Error SafetensorsWriter::Fail(const char* action, int error) {
   if (open_) unlink(partial_.c_str());
   open_ = false;
-  return IoError(path_, action, error);
+  return WriteError(path_, action, error);
 }
 
 Status SafetensorsWriter::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) {
