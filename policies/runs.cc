@@ -64,7 +64,8 @@ class GuidedRuns final : public RunRule {
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
       if (worker.units_planned == 0) continue;
-      State(worker).silent = worker.units_timed == 0 && (worker.fenced || !worker.finished_at);
+      const bool silent = worker.units_timed == 0 && (worker.fenced || !worker.finished_at);
+      State(worker).silent = silent ? State(worker).silent + 1 : 0;
       if (worker.units_timed > 0) {
         State(worker).unit_seconds =
             Seconds(worker.computed) / (worker.units_timed + cost * worker.runs_timed);
@@ -77,13 +78,19 @@ class GuidedRuns final : public RunRule {
     }
     if (wholes.size() < 2) return;
     const double ideal = static_cast<double>(units) / rate;
+    // A round lasts longer than its units where workers share processors.
+    double others = ideal;
+    for (const WorkerView& worker : view.workers) {
+      if (worker.units_planned == 0 || worker.fenced || !worker.finished_at) continue;
+      others = std::max(others, Seconds(*worker.finished_at - view.started));
+    }
     double surprise = 0;
     for (const Whole& whole : wholes) {
       const WorkerView& worker = view.workers[whole.worker];
       double late = whole.seconds / ideal - 1;
       // Of who was not waited for it is only known that it has taken longer than the others.
       if (worker.fenced || !worker.finished_at) {
-        late = std::max(late, Seconds(view.now - view.started) / ideal);
+        late = std::max(late, Seconds(view.now - view.started) / others);
       }
       late = std::max(late, 0.0);
       Known& known = State(worker);
@@ -104,7 +111,7 @@ class GuidedRuns final : public RunRule {
     double unit_seconds = 0;  // of a unit without its part of the run's cost; 0: not known
     double late = 0;
     std::uint32_t rounds = 0;
-    bool silent = false;  // the last round has closed without anything of it
+    std::uint32_t silent = 0;  // so many rounds have closed without anything of it, to the last one
   };
 
   Known& State(const WorkerView& worker) {
@@ -131,8 +138,14 @@ class GuidedRuns final : public RunRule {
   // a part of the little that it does; others do it instead.
   RunLimit Limit(const WorkerView& worker, double quota, double usual,
                  const std::optional<double>& cost) {
-    // Of whom nothing is known, or has come: a unit, so that something will.
-    if (rounds_ == 0 || State(worker).silent) return {1, true};
+    // Of whom nothing is known: a unit, so that something will be.
+    if (rounds_ == 0) return {1, true};
+    // Of whom nothing has come: so little that something will, at first in runs of which half is
+    // work. Single units, each with a run's cost, would keep somebody late who was it once.
+    if (const std::uint32_t silent = State(worker).silent; silent > 0) {
+      const double most = cost.value_or(0) / std::exp2(std::min(silent - 1, 32u));
+      return {static_cast<std::uint32_t>(std::max(1.0, std::round(most))), true};
+    }
     if (!cost) {
       const double most = std::max(2.0, std::round(kUnknown * quota));
       return {static_cast<std::uint32_t>(most), true};

@@ -131,7 +131,7 @@ TEST(GuidedRuns, ShortOnesForAllWhereSlownessComesAsASurprise) {
 }
 
 // It is slow, and what it is given as one run never comes.
-TEST(GuidedRuns, SingleUnitsForWhomARoundHasClosedWithout) {
+TEST(GuidedRuns, ShorterAndShorterOnesForWhomRoundsHaveClosedWithout) {
   const std::unique_ptr<RunRule> rule = MakeGuidedRuns();
   std::vector<WorkerView> views(2);
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -145,10 +145,34 @@ TEST(GuidedRuns, SingleUnitsForWhomARoundHasClosedWithout) {
   views[0].finished_at = Time(1s);
   RoundView round;
   round.workers = views;
-  for (int i = 0; i < 3; ++i) rule->OnCommitted(round);
   const std::vector<std::uint32_t> shares = {16, 16};
-  EXPECT_EQ(rule->Runs(views, shares)[0], RunLimit{});
-  EXPECT_EQ(rule->Runs(views, shares)[1], (RunLimit{1, true}));
+  // Half of the first is work; in the end single units, of which something has to come.
+  for (const std::uint32_t most : {3, 2, 1, 1}) {
+    rule->OnCommitted(round);
+    EXPECT_EQ(rule->Runs(views, shares)[0], RunLimit{});
+    EXPECT_EQ(rule->Runs(views, shares)[1], (RunLimit{most, true}));
+  }
+}
+
+TEST(GuidedRuns, WhoIsNotWaitedForIsLateBesideTheOthersAndNotBesideTheirUnits) {
+  // Four workers share two processors: a round lasts ten times as long as a share's units.
+  const std::unique_ptr<RunRule> rule = MakeGuidedRuns();
+  std::vector<WorkerView> views(4);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    views[i].member.worker = WorkerId(i);
+    views[i].units_planned = views[i].units_timed = 16;
+    views[i].runs_timed = 1;
+    views[i].computed = 16ms;
+    views[i].run_cost = 3.0;
+    views[i].finished_at = Time(160ms);
+  }
+  views[3].finished_at.reset();
+  RoundView round;
+  round.now = Time(161ms);
+  round.workers = views;
+  for (int i = 0; i < 20; ++i) rule->OnCommitted(round);
+  const std::vector<std::uint32_t> shares = {16, 16, 16, 16};
+  for (const RunLimit& limit : rule->Runs(views, shares)) EXPECT_EQ(limit, RunLimit{});
 }
 
 TEST(GuidedRuns, ANewHolderOfASlotBeginsAnew) {
