@@ -7,59 +7,15 @@ worker's share of a round begins and ends where that of the round before did, as
 from array import array
 from collections.abc import Iterator, Sequence
 
-import torch
-
-_MASK = (1 << 64) - 1
-_MOST_SAMPLES = 1 << 26  # whose order is worth being known: it takes seconds and 4 bytes of memory for each
-
-
-def _mixed(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
-def _signed(x: int) -> int:
-    return x - (1 << 64) if x >> 63 else x
-
-
-def _all_mixed(x: torch.Tensor) -> torch.Tensor:
-    """The same of 64-bit words; torch's are signed, so a shift to the right brings copies of the sign along."""
-
-    def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
-        return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-    x = x + _signed(0x9E3779B97F4A7C15)
-    x = (x ^ shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ shifted(x, 31)
-
-
-def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
-    """Position -> sample, as the session has it (base/permutation.h). What is read ahead by it is compared with the run's samples,
-    so a session that had another order would cost the time, no more. (Words that its generator rejects, fewer than one in 2^38, are
-    not looked for.)"""
-    key = _mixed(_mixed(_mixed(seed) ^ 0x73616D706C65) ^ epoch)
-    order = array("I", range(size))
-    if size < 2:
-        return order
-    words = _all_mixed(_all_mixed(torch.arange(size - 1)) ^ _signed(key))
-    below = torch.arange(size, 1, -1)
-    # An unsigned word modulo a bound of less than 31 bits, in signed arithmetic.
-    high, low = (words >> 32) & 0xFFFFFFFF, words & 0xFFFFFFFF
-    drawn = ((high % below) * ((1 << 32) % below) + low) % below
-    for i, j in zip(range(size - 1, 0, -1), drawn.tolist(), strict=True):
-        order[i], order[j] = order[j], order[i]
-    return order
+from lockstep._order import Order
 
 
 class Ahead:
     """Told each run as it comes; says what may come behind it."""
 
-    def __init__(self, *, seed: int, samples: int, batch: int, epochs: int, workers: int) -> None:
-        self._seed, self._samples, self._batch, self._epochs = seed, samples, min(batch, samples), epochs
-        self._orders: dict[int, array[int]] = {}
+    def __init__(self, *, order: Order, samples: int, batch: int, epochs: int, workers: int) -> None:
+        """`samples`: of an epoch."""
+        self._order, self._samples, self._batch, self._epochs = order, samples, min(batch, samples), epochs
         # Of the round in hand. Positions that were given back and come again lie before `_fresh` and tell nothing of what is next.
         self._epoch = self._round = -1
         self._taken: list[tuple[int, int]] = []
@@ -104,7 +60,7 @@ class Ahead:
 
     def next(self, count: int) -> Iterator[tuple[int, int, int]]:
         """(epoch, first, end) of at most so many samples, in the order in which they will be wanted."""
-        if not self._taken or self._samples > _MOST_SAMPLES:
+        if not self._taken or not self._order.reaches(self._epoch):
             return
         for epoch, first, end in self._rounds():
             to = min(end, first + count)
@@ -130,7 +86,7 @@ class Ahead:
             base += self._stride
             if base >= self._samples:
                 epoch, base = epoch + 1, 0
-                if epoch >= self._epochs:
+                if epoch >= self._epochs or not self._order.reaches(epoch):
                     return
             for first, end in self._of_round(base, offset, share):
                 yield epoch, first, end
@@ -146,7 +102,4 @@ class Ahead:
 
     def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
         """Which samples those positions are."""
-        if epoch not in self._orders:
-            self._orders = {e: order for e, order in self._orders.items() if e >= self._epoch}
-            self._orders[epoch] = epoch_order(self._seed, epoch, self._samples)
-        return self._orders[epoch][first:end]
+        return self._order.samples_of(epoch, first, end)

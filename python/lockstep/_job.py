@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lockstep import (
+    _ahead,
     _backward,
     _entry,
     _errors,
@@ -32,6 +33,7 @@ from lockstep import (
     _metrics,
     _model,
     _optimizer,
+    _order,
     _rule,
     _samples,
     _session,
@@ -211,16 +213,14 @@ class Job:
         if self._session is not None:
             raise UsageError("job.prepare was called twice: a job has one model")
         _model.refuse_unsupported(model)
-        _loader.refuse_unsupported(loader)
+        self._order = _order.Order(loader)
+        _loader.warn_of_unused(loader, self._order)
         parameters = _model.Parameters(model, optimizer)
-        batch = loader.batch_size if global_batch is None else global_batch
-        assert batch is not None
+        batch = self._order.batch_size if global_batch is None else global_batch
         for name, value, least in (("epochs", epochs, 1), ("updates", updates, 1), ("global_batch", batch, 1), ("units", units, 1)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise UsageError(f"{name}: {value!r} is not a whole number from {least} on")
-        samples = len(loader.dataset)  # type: ignore[arg-type]
-        if samples == 0:
-            raise UsageError("the dataset has no samples")
+        samples = self._order.positions(batch)
         said: dict[str, object] = {
             "job.seed": self._seed,
             "job.global_batch": batch,
@@ -259,10 +259,13 @@ class Job:
         self._batches = _loader.Batches(loader)
         self._join(settings, batch)
         self._seed = int(self._config["job.seed"])
-        in_epoch = math.ceil(samples / int(self._config["job.global_batch"]))
+        batch = int(self._config["job.global_batch"])
+        samples = self._order.positions(batch)
+        in_epoch = math.ceil(samples / batch)
         self._rate = _optimizer.Rate(self._config, in_epoch)
-        self._batches.begin(self._seed, int(self._config["job.global_batch"]), self._epochs, self.size)
-        digest = _loader.dataset_digest(loader.dataset, self._seed)
+        ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
+        self._batches.begin(self._seed, ahead)
+        digest = _loader.dataset_digest(loader.dataset, self._seed) + self._order.begin(self._seed, batch)
         if self._evaluation is not None:
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
@@ -415,6 +418,7 @@ class Job:
         self._passes += 1
         if epoch >= self._epochs:
             raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
+        self._order.begin_pass(epoch)
         return self._runs(epoch)
 
     def _runs(self, epoch: int) -> Iterator[Any]:
@@ -423,6 +427,9 @@ class Job:
             session = self._joined()
             self._run, self._state = run, _State.IN_HAND
             self._log.begin()
+            if metrics := self._order.metrics(run.epoch):
+                how = {_order.LEAST: "min", _order.GREATEST: "max"}
+                self._log.add(metrics, how, len(run.samples), len(run.samples))
             self._steps_at_run = self._schedule_steps
             self._parameters.use(run.parameters, session.array)
             if self._updates is None:
@@ -447,6 +454,7 @@ class Job:
             if work is None:
                 work = self._joined().next(_LOOK_S)
                 if work.counted is not None:
+                    self._order.check(work.counted)
                     self._metrics = _metrics.Metrics(work.counted)
             if work.kind is Kind.UPDATE:
                 self._make_update(work)
@@ -456,7 +464,7 @@ class Job:
                 self._ended(work)
             elif work.kind is Kind.TRAIN:
                 if work.epoch <= epoch:
-                    return work
+                    return self._order.in_order(work)
                 # Its parameters are those at the end of the epoch before.
                 self._held = work
                 self._parameters.use(work.parameters, self._joined().array)

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from lockstep._ahead import Ahead
 from lockstep._errors import UsageError
 from lockstep._model import digest_inputs
+from lockstep._order import Order
 from lockstep._processes import Processes
 from lockstep._samples import Samples, seed_all
 from lockstep._session import Work
@@ -25,24 +26,10 @@ _NOT_USED = {
 }
 
 
-def refuse_unsupported(loader: DataLoader[Any]) -> None:
-    """Loaders whose samples or whose order the job cannot give."""
-    if not isinstance(loader, DataLoader):
-        raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
-    if isinstance(loader.dataset, IterableDataset):
-        raise UsageError("the dataset is an IterableDataset: samples are given out by their number, so it must be a map-style one")
-    if loader.batch_size is None:
-        raise UsageError("the DataLoader has a batch_sampler or batch_size=None, which is not supported: give it a batch_size")
-    sampler = loader.sampler
-    if not isinstance(sampler, RandomSampler) or sampler.replacement or sampler.num_samples != len(loader.dataset):  # type: ignore[arg-type]
-        raise UsageError(
-            f"the DataLoader's order is that of {type(sampler).__name__}: lockstep shuffles the whole dataset anew in each epoch, "
-            "from the job's seed, as DataLoader(shuffle=True) does"
-        )
-    if loader.drop_last:
-        raise UsageError("the DataLoader drops the last samples of an epoch (drop_last=True): lockstep trains on each of them")
+def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
+    """What the script has asked for and is done otherwise."""
     for name, used in (
-        ("generator", loader.generator is None and getattr(sampler, "generator", None) is None),
+        ("generator", not order.has_unused_generator),
         ("pin_memory", not loader.pin_memory),
     ):
         if not used:
@@ -86,11 +73,11 @@ class Batches:
         if self._loader.num_workers > 0 and self._tensors is None:  # else there is nothing for them to do
             self._processes = Processes(self._loader, seed)
 
-    def begin(self, seed: int, batch: int, epochs: int, workers: int) -> None:
+    def begin(self, seed: int, ahead: Ahead) -> None:
         """The job's, which is known now."""
         self._seed = seed
         if self._processes is not None:
-            self._processes.begin(seed, Ahead(seed=seed, samples=len(self._dataset), batch=batch, epochs=epochs, workers=workers))
+            self._processes.begin(seed, ahead)
 
     def read_run(self, run: Work) -> Any:
         """What `collate` makes the run's batch of. What is drawn for a sample depends on its position alone."""

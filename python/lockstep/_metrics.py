@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from lockstep._errors import UsageError
+from lockstep._order import GREATEST, LEAST
 from lockstep._session import Counted, Reduction
 
 _MOST = 64  # metrics of a job, as the session has it
 _MOST_BYTES = 64  # of a name
+_OURS = frozenset((LEAST, GREATEST))  # not for the script
 
 
 class Metrics(Mapping[str, float]):
@@ -29,7 +31,7 @@ class Metrics(Mapping[str, float]):
         """How many it has counted."""
         if counted is not None:
             self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
-            self._values = {name: value for name, _, value in counted.metrics} | {"loss": counted.loss}
+            self._values = {name: value for name, _, value in counted.metrics if name not in _OURS} | {"loss": counted.loss}
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]

@@ -26,7 +26,7 @@ SCRIPT = """
 import torch, lockstep
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset, IterableDataset
 data = TensorDataset(torch.arange(64.0).reshape(64, 1) / 64, torch.arange(64) % 2)
 job = lockstep.init(run_dir=None)
 model = nn.Linear(1, 2)
@@ -520,9 +520,6 @@ class RefusedTest(TorchTest):
                 ("model = model.double()", "weight is float64: parameters are float32"),
                 ("model = nn.Linear(1, 2, dtype=torch.complex64); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is complex64"),
                 ("model = model.to('meta'); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is on meta"),
-                ("loader = DataLoader(data, batch_size=16)", "the DataLoader's order is that of SequentialSampler"),
-                ("loader = DataLoader(data, batch_size=16, sampler=WeightedRandomSampler([1.0] * 64, 64))", "WeightedRandomSampler"),
-                ("loader = DataLoader(data, batch_size=16, shuffle=True, drop_last=True)", "drop_last=True"),
                 ("class S(IterableDataset):\n    def __iter__(self): return iter([])\nloader = DataLoader(S(), batch_size=4)", "IterableDataset"),
                 ("loader = [1, 2]", "list is no torch.utils.data.DataLoader"),
                 ("sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\njob.prepare(model, opt, loader, sched, epochs=2)",

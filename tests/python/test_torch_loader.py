@@ -186,8 +186,13 @@ back[5].add_(1)
 back[10][0, 0] = 7
 assert not any("memfd" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}"))
 
-def ahead(**more):
-    return _ahead.Ahead(**{"seed": 1, "samples": 100, "batch": 30, "epochs": 2, "workers": 3, **more})
+class Order:  # of which every epoch is known that is below
+    below = 9
+    def reaches(self, epoch):
+        return epoch < self.below
+
+def ahead():
+    return _ahead.Ahead(order=Order(), samples=100, batch=30, epochs=2, workers=3)
 one = ahead()  # a third of each round, the middle one; the last one of an epoch has ten samples
 one.saw(0, 0, [(10, 20)])
 assert list(one.next(25)) == [(0, 40, 50), (0, 70, 80), (0, 93, 96), (1, 10, 12)], list(one.next(25))
@@ -205,6 +210,11 @@ one.saw(0, 2, [(70, 80)])
 assert list(one.next(25)) == [(0, 93, 96), (1, 10, 20), (1, 40, 50), (1, 70, 72)], list(one.next(25))
 one.saw(0, 3, [(93, 96)])  # what is read for the next epoch stays wanted
 assert list(one.next(22)) == [(1, 10, 20), (1, 40, 50), (1, 70, 72)], list(one.next(22))
+Order.below = 1  # of a sampler that has not been asked for more yet
+assert list(one.next(22)) == [], list(one.next(22))
+one = ahead()
+one.saw(0, 1, [(40, 50)])
+assert list(one.next(22)) == [(0, 70, 80), (0, 93, 96)], list(one.next(22))
 print("whole")
 """)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))

@@ -18,27 +18,28 @@ def children(pid):
     return [int(word) for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()]
 
 
+def kill_in_an_epoch(test, run_dir, in_epoch, *command):
+    """Starts it, waits for a checkpoint in mid-epoch, and kills all processes, wherever they are by then. `in_epoch`: rounds."""
+    def there():
+        rounds = [int(path.stem.removeprefix("round-")) + 1 for path in (run_dir / "checkpoints").glob("*.json")]
+        return any(done > in_epoch and done % in_epoch != 0 for done in rounds)
+
+    process = package.start(*command, python=PYTHON, cwd=test.folder)
+    others = []
+    try:
+        harness.wait_for("a checkpoint", lambda: there() or process.poll() is not None, seconds=120)
+        others = children(process.pid)
+    finally:
+        process.kill()  # first, or it would end the others in good order
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):  # a script's coordinator ends with it
+                os.kill(pid, signal.SIGKILL)
+        out, _ = process.communicate(timeout=package.TIMEOUT_S)  # when all have closed their ends
+    test.assertEqual(process.returncode, -signal.SIGKILL, out)
+    return len(others)
+
+
 class ResumeTest(TorchTest):
-    def kill(self, run_dir, in_epoch, *command):
-        """Starts it, waits for a checkpoint in mid-epoch, and kills all processes, wherever they are by then. `in_epoch`: rounds."""
-        def there():
-            rounds = [int(path.stem.removeprefix("round-")) + 1 for path in (run_dir / "checkpoints").glob("*.json")]
-            return any(done > in_epoch and done % in_epoch != 0 for done in rounds)
-
-        process = package.start(*command, python=PYTHON, cwd=self.folder)
-        others = []
-        try:
-            harness.wait_for("a checkpoint", lambda: there() or process.poll() is not None, seconds=120)
-            others = children(process.pid)
-        finally:
-            process.kill()  # first, or it would end the others in good order
-            for pid in others:
-                with contextlib.suppress(ProcessLookupError):  # a script's coordinator ends with it
-                    os.kill(pid, signal.SIGKILL)
-            out, _ = process.communicate(timeout=package.TIMEOUT_S)  # when all have closed their ends
-        self.assertEqual(process.returncode, -signal.SIGKILL, out)
-        return len(others)
-
     def test_coordinator_and_workers_are_killed_and_started_again(self):
         for number, words in enumerate((["optimizer=adamw", "scheduler=cosine", "dropout=1"], ["optimizer=own", "scheduler=lambda", "dropout=1"],
                                         ["optimizer=sgd", "scheduler=exponential", "steps=epoch"])):
@@ -47,7 +48,7 @@ class ResumeTest(TorchTest):
                 whole, run_dir = self.folder / f"whole{number}", self.folder / f"run{number}"
                 ends = [lockstep_run("-n", "2", "--run-dir", whole, *words)]
                 self.assertEqual(ends[0].returncode, 0, ends)
-                self.assertEqual(self.kill(run_dir, 9, "-m", "lockstep", "run", "-n", "2", "--run-dir", run_dir, *words), 3)
+                self.assertEqual(kill_in_an_epoch(self, run_dir, 9, "-m", "lockstep", "run", "-n", "2", "--run-dir", run_dir, *words), 3)
                 ends.append(lockstep_run("-n", "2", "--resume", "--run-dir", run_dir, *words))
                 self.assertEqual(ends[1].returncode, 0, ends)
                 sums = [re.findall(r"\| parameters (.*)$", end.stdout, re.MULTILINE) for end in ends]
@@ -62,7 +63,7 @@ class ResumeTest(TorchTest):
         words = [WORKER, "epochs=6", "checkpoint=4", "optimizer=own", "scheduler=lambda", "resume=1"]
         whole = run(*words, f"run_dir={self.folder / 'whole'}")  # there is none yet, so it begins
         self.assertEqual(whole.returncode, 0, whole)
-        self.kill(self.folder / "run", 9, *words, f"run_dir={self.folder / 'run'}")
+        kill_in_an_epoch(self, self.folder / "run", 9, *words, f"run_dir={self.folder / 'run'}")
         again = run(*words, f"run_dir={self.folder / 'run'}")
         self.assertEqual(again.returncode, 0, again)
         said = [re.search(r"^parameters .*$", done.stdout, re.MULTILINE).group() for done in (whole, again)]
@@ -75,7 +76,7 @@ class ResumeTest(TorchTest):
                  "scheduler=lambda", "resume=1"]
         whole = run(*words, f"run_dir={self.folder / 'whole'}")
         self.assertEqual(whole.returncode, 0, whole)
-        self.assertEqual(self.kill(self.folder / "run", 9, *words, f"run_dir={self.folder / 'run'}"), 2)
+        self.assertEqual(kill_in_an_epoch(self, self.folder / "run", 9, *words, f"run_dir={self.folder / 'run'}"), 2)
         before = len(self.rounds(self.folder / "run"))
         again = run(*words, f"run_dir={self.folder / 'run'}")
         self.assertEqual(again.returncode, 0, again)
@@ -107,13 +108,13 @@ class ResumeTest(TorchTest):
         whole = run(script, self.folder / "whole")
         self.assertEqual(whole.returncode, 0, whole)
         self.assertIn("'1.num_batches_tracked': 48", whole.stdout)
-        self.kill(self.folder / "run", 4, script, self.folder / "run")
+        kill_in_an_epoch(self, self.folder / "run", 4, script, self.folder / "run")
         again = run(script, self.folder / "run")
         self.assertEqual(again.stdout, whole.stdout)
 
     def test_what_does_not_go_with_the_checkpoint_is_said(self):
         words = [WORKER, "epochs=6", "checkpoint=4", "optimizer=own", f"run_dir={self.folder / 'run'}"]
-        self.kill(self.folder / "run", 9, *words)
+        kill_in_an_epoch(self, self.folder / "run", 9, *words)
         self.assert_one_line(run(*words), 2, "--resume")  # what is there is not lost by accident
         done = run(*words, "resume=1", "lr=0.1")
         self.assert_one_line(done, 2, "worker 0 has updates by OwnRule(lr=0.1, seen=0) ")

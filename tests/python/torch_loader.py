@@ -86,11 +86,11 @@ def main():
                             torch.stack([one["x"] for one in many]), torch.tensor([one["y"] for one in many]),
                             [one["index"] for one in many], torch.randn(1)))
     model, opt, loader = job.prepare(model, opt, loader, epochs=EPOCHS)
-    from lockstep import _ahead
+    from lockstep import _order
     seen, runs = {}, 0
     began = time.monotonic()
     for epoch in range(EPOCHS):
-        order = _ahead.epoch_order(5, epoch, SAMPLES)
+        order = _order.epoch_order(5, epoch, SAMPLES)
         for x, y, indices, shift in loader:
             runs += 1
             positions = [p for first, end in job._run.ranges for p in range(first, end)]

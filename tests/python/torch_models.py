@@ -119,7 +119,7 @@ def parts_of_runs(run_dir):
 
 
 def alone(parts):
-    from lockstep._ahead import epoch_order
+    from lockstep._order import epoch_order
 
     recorded = list(parts_of_runs(options["as"])) if "as" in options else None
     torch.manual_seed(SEED)

@@ -1,0 +1,212 @@
+"""Which samples an epoch has and in which order: position -> sample of the dataset.
+
+Coordinator and session speak of positions. DataLoader(shuffle=True) is the session's own order, out of the job's seed. All else is
+a list that is made here, the same on every worker: with drop_last the session's order without its end; of a sampler what it gives
+at the beginning of the pass, with everything random seeded from (seed, epoch), in every pass on every worker, also on one that
+comes late. Lists that differ would be samples that count twice or never. So the first one is compared before round 0, and with
+that of the job that is resumed; and each with every round, by two metrics: the least and the greatest digest that workers have.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+from array import array
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from lockstep._errors import JobFailed, UsageError
+from lockstep._samples import seed_all, seed_of
+from lockstep._session import Counted, Work
+
+_MASK = (1 << 64) - 1
+_MOST_SAMPLES = 1 << 26  # of which one would know what comes next: the order takes seconds and 4 bytes of memory for each
+_DRAWN = -2  # in the place of a position, for seeds
+_DIGEST_BYTES = 6  # what a double holds exactly
+LEAST, GREATEST = "lockstep.order_min", "lockstep.order_max"
+"""Metrics of the job."""
+
+
+def _mixed(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _all_mixed(x: torch.Tensor) -> torch.Tensor:
+    """The same of 64-bit words; torch's are signed, so a shift to the right brings copies of the sign along."""
+
+    def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+        return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ shifted(x, 31)
+
+
+def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
+    """As the session has it (base/permutation.h), but for words that its generator rejects, fewer than one in 2^38, which are not
+    looked for. What is read ahead is compared with the run's samples; with drop_last this is the order, whatever the session's."""
+    key = _mixed(_mixed(_mixed(seed) ^ 0x73616D706C65) ^ epoch)
+    order = array("I", range(size))
+    if size < 2:
+        return order
+    words = _all_mixed(_all_mixed(torch.arange(size - 1)) ^ _signed(key))
+    below = torch.arange(size, 1, -1)
+    # An unsigned word modulo a bound of less than 31 bits, in signed arithmetic.
+    high, low = (words >> 32) & 0xFFFFFFFF, words & 0xFFFFFFFF
+    drawn = ((high % below) * ((1 << 32) % below) + low) % below
+    for i, j in zip(range(size - 1, 0, -1), drawn.tolist(), strict=True):
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+class Order:
+    """Of the script's loader."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        if not isinstance(loader, DataLoader):
+            raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
+        if isinstance(loader.dataset, IterableDataset):
+            raise UsageError(
+                "the dataset is an IterableDataset: samples are given out by their number, so it must be a map-style one"
+            )
+        batches: Any = loader.batch_sampler
+        if batches is None:
+            raise UsageError("the DataLoader has batch_size=None, which is not supported: give it a batch_size")
+        if type(batches) is not BatchSampler:
+            raise UsageError(
+                f"the DataLoader's batch_sampler is a {type(batches).__name__}: which samples are computed together is for the job "
+                "to say, since work moves; give the DataLoader batch_size and sampler instead"
+            )
+        self.batch_size: int = batches.batch_size
+        self._drop_last: bool = batches.drop_last
+        sampler: Any = batches.sampler
+        self._dataset_size = self._length(loader.dataset, "dataset")
+        self._sampler: Any = None  # None: shuffled from the job's seed
+        self._size = self._dataset_size
+        if type(sampler) is not RandomSampler or sampler.replacement or sampler.num_samples != self._size:
+            self._size = self._length(sampler, f"sampler, {type(sampler).__name__},")
+            self._sampler = sampler
+            if getattr(sampler, "num_replicas", 1) != 1:
+                raise UsageError(
+                    f"the {type(sampler).__name__} is of one of {sampler.num_replicas} replicas, and the job shares samples out by "
+                    "itself: say shuffle=True instead"
+                )
+        # Nothing to be drawn or compared.
+        self._sequential = type(sampler) is SequentialSampler
+        self._lists: dict[int, array[int]] = {}
+        self._digests: dict[int, int] = {}
+        self._seed = 0
+        self._positions = 0
+
+        self.has_unused_generator = loader.generator is not None or (self.shuffled and sampler.generator is not None)
+        """A sampler of the script's own draws from its generator, as in torch."""
+
+    @property
+    def shuffled(self) -> bool:
+        return self._sampler is None
+
+    def positions(self, batch: int) -> int:
+        """Samples that an epoch trains on, in updates of so many."""
+        if self._size == 0:
+            raise UsageError("the dataset has no samples" if self.shuffled else "the sampler has no samples")
+        positions = self._size // batch * batch if self._drop_last else self._size
+        if positions == 0:
+            raise UsageError(
+                f"an epoch has {self._size} samples, an update {batch}, and drop_last=True leaves out what is less than an update, "
+                "so nothing is left"
+            )
+        return positions
+
+    def begin(self, seed: int, batch: int) -> str:
+        """The job's, which is known now. What all workers must have in common, for their digest."""
+        self._seed, self._positions = seed, self.positions(batch)
+        if self.shuffled:
+            return ""
+        if self._sequential:
+            return "; samples in the dataset's order"
+        self._draw(0)
+        return f"; samples in the order of {type(self._sampler).__name__} {self._digests[0]:012x}"
+
+    def begin_pass(self, epoch: int) -> None:
+        """All of them in turn, also those of which this worker has no part: a sampler may go on from one to the next."""
+        # With set_epoch the script may have said only now which epoch it is.
+        if not self.shuffled and not self._sequential and (epoch > 0 or hasattr(self._sampler, "set_epoch")):
+            self._draw(epoch)
+
+    def reaches(self, epoch: int) -> bool:
+        """Whether it is known, or can be, which samples that epoch has."""
+        if self.shuffled or self._sequential:
+            return self._size <= _MOST_SAMPLES
+        return epoch in self._lists
+
+    def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
+        """Which samples those positions are."""
+        if epoch not in self._lists:
+            if self.shuffled:
+                self._lists[epoch] = epoch_order(self._seed, epoch, self._size)
+            elif self._sequential:
+                return array("I", range(first, end))
+            else:
+                raise JobFailed(f"the job has gone back to epoch {epoch}, whose order of samples is not kept any more")
+        return self._lists[epoch][first:end]
+
+    def in_order(self, run: Work) -> Work:
+        """The same run with the samples that it has by this order."""
+        for epoch in [epoch for epoch in self._lists if epoch < run.epoch - 1]:
+            del self._lists[epoch]
+            self._digests.pop(epoch, None)
+        if self.shuffled and self._positions == self._size:
+            return run
+        samples = tuple(sample for first, end in run.ranges for sample in self.samples_of(run.epoch, first, end))
+        return dataclasses.replace(run, samples=samples)
+
+    def metrics(self, epoch: int) -> dict[str, float]:
+        """To be logged with each run."""
+        digest = self._digests.get(epoch)
+        return {} if digest is None else {LEAST: digest, GREATEST: digest}
+
+    def check(self, counted: Counted) -> None:
+        """A round that is committed."""
+        values = {name: value for name, _, value in counted.metrics}
+        if values.get(LEAST) != values.get(GREATEST):
+            raise UsageError(
+                f"the workers' samplers have given different samples for epoch {counted.epoch}, as round {counted.round} shows: "
+                "what a sampler draws it is to draw from torch, random or numpy, which are seeded alike, and all else that it goes "
+                "by is to be the same on every worker"
+            )
+
+    def _draw(self, epoch: int) -> None:
+        seed_all(seed_of(self._seed, epoch, _DRAWN))
+        kind = type(self._sampler).__name__
+        given = list(itertools.islice(self._sampler, self._size + 1))
+        if len(given) != self._size:
+            count = "more" if len(given) > self._size else len(given)
+            raise UsageError(f"{kind} has given {count} samples for epoch {epoch}, and its length was {self._size}")
+        try:
+            numbers = array("q", given)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"{kind} has given something else than the numbers of samples ({error})") from None
+        least, greatest = min(numbers), max(numbers)
+        if least < 0 or greatest >= self._dataset_size:
+            wrong = least if least < 0 else greatest
+            raise UsageError(f"{kind} has given sample {wrong} of a dataset that has {self._dataset_size}")
+        drawn = array("I", numbers)
+        self._lists[epoch] = drawn
+        digest = hashlib.sha256(drawn.tobytes()).digest()
+        self._digests[epoch] = int.from_bytes(digest[:_DIGEST_BYTES], "little")
+
+    @staticmethod
+    def _length(of: Any, what: str) -> int:
+        try:
+            return len(of)
+        except TypeError:
+            raise UsageError(f"the {what} has no length: how many samples an epoch has is to be known when it begins") from None
