@@ -11,6 +11,7 @@ begins as it does without lockstep.
 
 import hashlib
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,6 +75,9 @@ class Schedule:
         self.steps_in_epoch = steps_in_epoch
         self.scheduler = scheduler
         self._every = updates if steps_in_epoch else 1
+        # One with an end refuses to go beyond it, and a job that leaves contributions out has more updates than it was told of.
+        ends = getattr(scheduler, "total_steps", None)
+        self._last = ends - 1 if isinstance(ends, int) else math.inf
         self._steps = self._shown = 0
         self._values: dict[int, list[dict[str, Any]]] = {}  # of the groups, after so many steps
         self._keep()
@@ -88,7 +92,7 @@ class Schedule:
 
     def advance(self, update: int) -> None:
         """To what holds for this update: ahead, or back to one of the last, as where a round is computed again."""
-        wanted = update // self._every
+        wanted = int(min(update // self._every, self._last))
         if wanted > self._steps:
             self._show(self._steps)  # each step follows from the one before
         with warnings.catch_warnings():

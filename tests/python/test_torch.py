@@ -158,7 +158,7 @@ class SameAsTorchTest(TorchTest):
                 for lr in (0.1, torch.tensor(0.1)):
                     want, opt = [], optimizer(lr if isinstance(lr, float) else lr.clone())
                     scheduler = make(opt)
-                    for _ in range(40):
+                    for _ in range(50):
                         want.append(shown(opt))
                         opt.step()
                         scheduler.step()
@@ -167,12 +167,17 @@ class SameAsTorchTest(TorchTest):
                     for update in (0, 1, 2, 1, 2, 3, 9, 7, 8, 9, 8, 12, 12, 39):
                         schedule.advance(update)
                         assert shown(opt) == want[update], (name, lr, update, shown(opt), want[update])
+                    if name == "onecycle":  # torch's own refuses to go on; a job may have more updates than it was told of
+                        for update in (49, 50, 139, 48, 139):
+                            schedule.advance(update)
+                            assert shown(opt) == want[min(update, 49)], (update, shown(opt), want[49])
+                        continue
                     try:
                         for update in range(40, 140):
                             schedule.advance(update)
                         schedule.advance(2)
                     except Exception as error:
-                        assert name == "onecycle" or "steps ahead of the job" in str(error), (name, error)
+                        assert "steps ahead of the job" in str(error), (name, error)
                     else:
                         assert False
             """))
