@@ -6,6 +6,7 @@ which the graph behind it tells, and leaves all others, and calls with further a
 (`torch.autograd.backward`) leaves gradients that the job refuses.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,13 +29,13 @@ class Taker:
     def begin(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._wanted = {id(p) for p in parameters}
         _taking.append(self)
-        torch.Tensor.backward = _backward  # type: ignore[method-assign]
+        torch.Tensor.backward = _replacement  # type: ignore[method-assign]
 
     def end(self) -> None:
         """May be called again."""
         if self in _taking:
             _taking.remove(self)
-        if not _taking and torch.Tensor.backward is _backward:  # else somebody has done the same since
+        if not _taking and torch.Tensor.backward is _replacement:  # else somebody has done the same since
             torch.Tensor.backward = _torch_backward  # type: ignore[method-assign]
 
     def reached_from(self, loss: torch.Tensor) -> bool:
@@ -67,3 +68,14 @@ def _backward(
                 taker.backward(self, bool(retain_graph))
                 return
     _torch_backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+_replacement: Callable[..., None] = _backward
+
+
+def keep_from_compiler() -> None:
+    """torch.compile looks into what a compiled step calls, and warns of all that it cannot take. It is not loaded for this."""
+    global _replacement
+    if "torch._dynamo" in sys.modules and _replacement is _backward and torch.Tensor.backward is _backward:
+        _replacement = torch._dynamo.disable(_backward)  # type: ignore[no-untyped-call]
+        torch.Tensor.backward = _replacement  # type: ignore[method-assign]

@@ -44,6 +44,7 @@ from lockstep._errors import JobFailed, UsageError
 from lockstep._session import Kind, Session, Work
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
+_COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
 
 
@@ -233,6 +234,8 @@ class Job:
             said["job.units"] = units
         elif parameters.averaged:
             said["job.units"] = min(max(1, batch // _NORM_SAMPLES), _rule.MOST_UNITS)
+        if _model.is_compiled(model):
+            said["liveness.timeout"] = _COMPILING
         if samples % batch != 0 and samples % batch < parameters.fewest_samples():
             raise UsageError(
                 "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
@@ -419,6 +422,7 @@ class Job:
         if epoch >= self._epochs:
             raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
         self._order.begin_pass(epoch)
+        _backward.keep_from_compiler()
         return self._runs(epoch)
 
     def _runs(self, epoch: int) -> Iterator[Any]:

@@ -29,11 +29,24 @@ def refuse_unsupported(model: nn.Module) -> None:
             raise UsageError(f"{name or 'the model'} is SyncBatchNorm: use BatchNorm, whose running statistics the job averages")
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """By torch.compile, in whole or in part."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
+def _own_name(name: str) -> str:
+    """Without what torch.compile puts into it: checkpoints are for the model as it was."""
+    return name.replace("_orig_mod.", "")
+
+
 def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Those whose running statistics change in training."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.training and module.running_mean is not None:
-            yield f"{name}." if name else "", module
+            yield _own_name(f"{name}.") if name else "", module
 
 
 class Parameters:
@@ -46,7 +59,7 @@ class Parameters:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        named = [(name, p) for name, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
+        named = [(_own_name(name), p) for name, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
         in_model = {id(p) for p in model.parameters()}
         if wanted - in_model:
             raise UsageError("the optimizer has parameters that the model does not have")
@@ -76,7 +89,7 @@ class Parameters:
                     self._counters.append((buffer, int(buffer.item())))
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in self.averaged]
         of_job = {id(b) for _, b in self.averaged} | {id(b) for b, _ in self._counters}
-        self._still = [(name, buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
+        self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in self.averaged)  # without the extra ones
@@ -100,7 +113,7 @@ class Parameters:
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
         trained = {id(p) for p in self.list}
-        rest = [(name, p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._still
+        rest = [(_own_name(name), p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._still
         if not rest:
             return ""
         digest = hashlib.sha256()
