@@ -50,8 +50,8 @@ struct WorkerView {
   std::optional<Time> finished_at;  // all of its units are sealed and delivered; set at the round's
                                     // start when it has no units
   std::vector<PartView> parts;
-  // Recent history: exponentially weighted mean and spread of its time per unit; zero when nothing
-  // is known yet.
+  // Recent history: its time per unit, as the median of the means of its last three parts, and how
+  // far parts are from that (exponentially weighted); zero when nothing is known yet.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
   // How it takes its units in this round, by the plan; who was given none there takes all.

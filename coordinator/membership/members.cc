@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -9,14 +10,16 @@
 namespace lockstep::coordinator {
 
 void UnitTimes::Add(Duration unit) {
-  if (mean == Duration{}) {
+  const auto [low, high] = std::minmax({before_, unit});
+  if (parts_ == 0) {
     mean = unit;
-    return;
+  } else {
+    mean = parts_ == 1 ? (low + high) / 2 : std::clamp(before_that_, low, high);
+    // Weight 1/4, as TCP's round-trip estimator has it (RFC 6298).
+    deviation += (std::chrono::abs(unit - mean) - deviation) / 4;
   }
-  // Weights 1/8 and 1/4, as TCP's round-trip estimator has them (RFC 6298).
-  const Duration error = unit - mean;
-  mean += error / 8;
-  deviation += (std::chrono::abs(error) - deviation) / 4;
+  before_that_ = std::exchange(before_, unit);
+  parts_ = std::min(parts_ + 1, 2);
 }
 
 // In a part whose units take b beside their runs, those of a run of r take y = b (1 + c x), x = 1 /

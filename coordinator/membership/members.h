@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,12 +20,24 @@
 
 namespace lockstep::coordinator {
 
-// Exponentially weighted mean and spread of the time per unit.
-struct UnitTimes {
-  Duration mean{};
+// What a unit of a worker usually takes, and the spread of that: the median of its last three parts
+// and the exponentially weighted distance from it. Each part tells once, however many units it has:
+// those of a run share its fate. Where workers share processors a thread waits for one now and then
+// for as long as many units take, and of few units that makes slow ones. A mean that follows makes
+// the share smaller still, where the next wait weighs more, and it stays small.
+class UnitTimes {
+ public:
+  // The mean time of a part's units, without what their runs have cost.
+  void Add(Duration unit);
+
+  Duration mean{};  // zero: nothing is known
   Duration deviation{};
   bool beside_cost = false;  // what a run costs was known, and is not in them
-  void Add(Duration unit);
+
+ private:
+  int parts_ = 0;  // that are known; 2: or more
+  Duration before_{};
+  Duration before_that_{};
 };
 
 // What a run takes beside its units, in unit times: what makes a short run's units longer than a

@@ -125,23 +125,22 @@ void OpenRound::BoundTimes(WorkerId worker, std::vector<UnitTiming>* units) cons
 // By the worker's own clock at both ends: how long a message was on its way is no unit's time. Nor
 // is what its run has cost: the units of short runs would seem slower than those of long ones.
 void OpenRound::NoteUnits(const msg::Sealed& sealed, Member* from) {
-  const std::optional<double> known = from->RunCostInUnits();
-  const double cost = std::max(known.value_or(0), 0.0);
-  auto run = sealed.runs.begin();
-  std::uint64_t left = 0;  // of the run
-  double share = 1;        // of a unit's time that is its own
+  Duration took{};
+  double units = 0;
   for (const UnitTiming& timing : sealed.units) {
-    if (left == 0 && run != sealed.runs.end()) {
-      left = *run++;
-      share = 1 / (1 + cost / static_cast<double>(left));
-    }
-    left -= left > 0 ? 1 : 0;
     if (timing.end_ns <= timing.start_ns) continue;
-    const Duration took = Duration(timing.end_ns) - Duration(timing.start_ns);
-    // Times of before hold the cost of their runs: the longer the shorter the run was.
-    if (known && !from->unit_times.beside_cost) from->unit_times = {.beside_cost = true};
-    from->unit_times.Add(cost > 0 ? FromSeconds(Seconds(took) * share) : took);
+    took += Duration(timing.end_ns) - Duration(timing.start_ns);
+    ++units;
   }
+  if (units == 0) return;
+  const std::optional<double> cost = from->RunCostInUnits();
+  units += std::max(cost.value_or(0), 0.0) * static_cast<double>(sealed.runs.size());
+  // Times of before hold the cost of their runs: the longer the shorter the run was.
+  if (cost && !from->unit_times.beside_cost) {
+    from->unit_times = {};
+    from->unit_times.beside_cost = true;
+  }
+  from->unit_times.Add(FromSeconds(Seconds(took) / units));
 }
 
 // Out of runs of different lengths it is learnt what a run costs beside its units.

@@ -136,16 +136,15 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
 }
 
 // It has ended the run that it was in, and applied the round, which takes others as long as the
-// first of them took. A run is worth a few units only: how long it took is not known exactly.
+// first of them took.
 void Pipeline::NoteUnfinishedRun(Member* from, RoundId applied) const {
-  constexpr std::uint32_t kMostUnits = 4;
   if (!from->unfinished_run || applied < from->unfinished_run->round) return;
   const UnfinishedRun run = *from->unfinished_run;
   from->unfinished_run.reset();
   const double units = run.units + std::max(from->RunCostInUnits().value_or(0), 0.0);
   const Duration unit = FromSeconds(Seconds(job_->now - run.since - usual_application_) / units);
   if (unit <= from->unit_times.mean) return;  // late, and no slower than it is known to be
-  for (std::uint32_t i = 0; i < std::min(run.units, kMostUnits); ++i) from->unit_times.Add(unit);
+  from->unit_times.Add(unit);
 }
 
 // I1, watched: a digest of a slice of the parameters after each round.

@@ -1,4 +1,4 @@
-// What a run of units takes beside them, told from how long runs took.
+// What a run of units takes beside them, told from how long runs took, and what a unit takes.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -77,6 +77,33 @@ TEST(RunCost, WhereRunsAreNearlyOfOneLengthNoiseTellsNothing) {
     cost.Add(runs);
     EXPECT_NEAR(*cost.in_units(), 0, 0.3) << i;
   }
+}
+
+TEST(UnitTimes, OnePartThatWasHeldUpChangesNothing) {
+  UnitTimes times;
+  for (int i = 0; i < 20; ++i) {
+    times.Add(i % 3 == 2 ? Duration(30ms) : Duration(1ms));
+    if (i > 2) EXPECT_EQ(times.mean, 1ms) << i;
+  }
+  EXPECT_GT(times.deviation, times.mean) << "but it is seen";
+}
+
+TEST(UnitTimes, WhoBecomesSlowerIsKnownToBeAfterTwoParts) {
+  UnitTimes times;
+  for (int i = 0; i < 5; ++i) times.Add(1ms);
+  for (const Duration known : {1ms, 4ms, 4ms, 4ms}) {
+    times.Add(4ms);
+    EXPECT_EQ(times.mean, known);
+  }
+}
+
+TEST(UnitTimes, OfFewPartsTellWhatIsThere) {
+  UnitTimes times;
+  EXPECT_EQ(times.mean, Duration{});
+  times.Add(1ms);
+  EXPECT_EQ(times.mean, 1ms);
+  times.Add(3ms);
+  EXPECT_EQ(times.mean, 2ms);
 }
 
 }  // namespace
