@@ -173,6 +173,8 @@ class Job:
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
+        samples: int | None = None,
+        sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader]: ...
     @overload
@@ -188,6 +190,8 @@ class Job:
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
+        samples: int | None = None,
+        sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
     def prepare(
@@ -202,6 +206,8 @@ class Job:
         global_batch: int | None = None,
         units: int | None = None,
         clip_grad_norm: float | None = None,
+        samples: int | None = None,
+        sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> Any:
         """Joins the job with this model; returns what the loop uses instead: (model, optimizer, loader[, scheduler]).
@@ -209,18 +215,20 @@ class Job:
         `epochs`: how many passes over the loader the job has. `updates`: after how many it ends, if that is before.
         `global_batch`: samples in an update, of all workers together; without it the loader's batch size. `units`: pieces that it
         is cut into, the smallest work that moves; without it as many as the policy has use for. `clip_grad_norm`: of the whole
-        update. `scheduler_steps`: what a step of the scheduler stands for.
+        update. `scheduler_steps`: what a step of the scheduler stands for. `samples`: of an IterableDataset, how many of its items
+        an epoch has; `sharded`: it shares them out between the workers by itself.
         """
         if self._session is not None:
             raise UsageError("job.prepare was called twice: a job has one model")
         _model.refuse_unsupported(model)
-        self._order = _order.Order(loader)
+        self._order = _order.Order(loader, samples)
         _loader.warn_of_unused(loader, self._order)
         parameters = _model.Parameters(model, optimizer)
         batch = self._order.batch_size if global_batch is None else global_batch
-        for name, value, least in (("epochs", epochs, 1), ("updates", updates, 1), ("global_batch", batch, 1), ("units", units, 1)):
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise UsageError(f"{name}: {value!r} is not a whole number from {least} on")
+        numbers = {"epochs": epochs, "updates": updates, "global_batch": batch, "units": units, "samples": samples}
+        for name, value in numbers.items():
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name}: {value!r} is not a whole number from 1 on")
         samples = self._order.positions(batch)
         said: dict[str, object] = {
             "job.seed": self._seed,
@@ -259,7 +267,7 @@ class Job:
         self._epochs = epochs
         self._model = model
         self._parameters = parameters
-        self._batches = _loader.Batches(loader)
+        self._batches = _loader.Batches(loader, sharded=sharded)
         self._join(settings, batch)
         self._seed = int(self._config["job.seed"])
         batch = int(self._config["job.global_batch"])
@@ -267,7 +275,7 @@ class Job:
         in_epoch = math.ceil(samples / batch)
         self._rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
-        self._batches.begin(self._seed, ahead)
+        self._batches.begin(self._seed, *self._known(), ahead)
         digest = _loader.dataset_digest(loader.dataset, self._seed) + self._order.begin(self._seed, batch)
         if self._evaluation is not None:
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"

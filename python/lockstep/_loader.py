@@ -1,8 +1,6 @@
 """The script's DataLoader, by runs of units: the session says which samples come next, the script how they are read."""
 
 import hashlib
-import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +16,7 @@ from lockstep._order import Order
 from lockstep._processes import Processes
 from lockstep._samples import Samples, seed_all
 from lockstep._session import Work
+from lockstep._stream import Stream, generators, is_stream, set_generators
 
 _LOOKED_AT = 16  # samples that the dataset's digest is made of
 _NOT_USED = {
@@ -37,27 +36,29 @@ def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
 
 
 def dataset_digest(dataset: Dataset[Any], seed: int) -> str:
-    """To tell whether workers train on the same: of its size and a few of its samples."""
+    """To tell whether workers train on the same: of its size and a few of its samples. Nothing of a stream is read for it."""
+    if isinstance(dataset, IterableDataset):
+        return f"stream of {type(dataset).__name__}"
     size = len(dataset)  # type: ignore[arg-type]
     digest = hashlib.sha256(str(size).encode())
-    numpy: Any = sys.modules.get("numpy")
-    state = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    state = generators()
     for index in sorted({size * i // _LOOKED_AT for i in range(_LOOKED_AT)}):
         seed_all(seed)
         for data in digest_inputs([dataset[index]]):
             digest.update(data)
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    if numpy:
-        numpy.random.set_state(state[2])
+    set_generators(state)
     return digest.hexdigest()
 
 
 class Batches:
     """The dataset's samples, collated as the script's loader does."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], *, sharded: bool = False) -> None:
+        """`sharded`: a stream that shares itself out."""
         self._dataset: Any = loader.dataset
+        self._stream = Stream(loader, sharded=sharded) if is_stream(loader) else None
+        if sharded and self._stream is None:
+            raise UsageError("sharded= is for an IterableDataset: of others the job shares out the samples")
         self._collate = loader.collate_fn
         # What default_collate makes of tensors one by one can be had at once.
         self._tensors: tuple[torch.Tensor, ...] | None = None
@@ -70,12 +71,14 @@ class Batches:
 
     def start(self, seed: int) -> None:
         """The loader processes, if there are to be any. Before this process has the job's threads and sockets."""
-        if self._loader.num_workers > 0 and self._tensors is None:  # else there is nothing for them to do
+        if self._loader.num_workers > 0 and self._tensors is None and self._stream is None:  # else there is nothing for them to do
             self._processes = Processes(self._loader, seed)
 
-    def begin(self, seed: int, ahead: Ahead) -> None:
+    def begin(self, seed: int, worker: int, workers: int, ahead: Ahead) -> None:
         """The job's, which is known now."""
         self._seed = seed
+        if self._stream is not None:
+            self._stream.begin(seed, worker, workers)
         if self._processes is not None:
             self._processes.begin(seed, ahead)
 
@@ -83,6 +86,8 @@ class Batches:
         """What `collate` makes the run's batch of. What is drawn for a sample depends on its position alone."""
         if self._tensors is not None:
             return run.samples
+        if self._stream is not None:
+            return self._stream.read_run(run)
         if self._processes is not None:
             return self._processes.read(run.epoch, run.round, run.ranges, run.samples)
         values: list[Any] = []

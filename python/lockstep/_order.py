@@ -14,11 +14,12 @@ from array import array
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from lockstep._errors import JobFailed, UsageError
 from lockstep._samples import seed_all, seed_of
 from lockstep._session import Counted, Work
+from lockstep._stream import is_stream
 
 _MASK = (1 << 64) - 1
 _MOST_SAMPLES = 1 << 26  # of which one would know what comes next: the order takes seconds and 4 bytes of memory for each
@@ -71,13 +72,18 @@ def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
 class Order:
     """Of the script's loader."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], samples: int | None = None) -> None:
+        """`samples`: of a stream, which has no order: positions mean nothing there, but are counted."""
         if not isinstance(loader, DataLoader):
             raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
-        if isinstance(loader.dataset, IterableDataset):
+        self._stream = is_stream(loader)
+        if self._stream and samples is None:
             raise UsageError(
-                "the dataset is an IterableDataset: samples are given out by their number, so it must be a map-style one"
+                "the dataset is an IterableDataset: say with samples= how many items of the stream an epoch of the job has, of "
+                "which not each is sure to count once; for that it must be a map-style one"
             )
+        if not self._stream and samples is not None:
+            raise UsageError("samples= is for an IterableDataset, and this dataset knows how many it has")
         batches: Any = loader.batch_sampler
         if batches is None:
             raise UsageError("the DataLoader has batch_size=None, which is not supported: give it a batch_size")
@@ -89,10 +95,11 @@ class Order:
         self.batch_size: int = batches.batch_size
         self._drop_last: bool = batches.drop_last
         sampler: Any = batches.sampler
-        self._dataset_size = self._length(loader.dataset, "dataset")
+        self._dataset_size = self._length(loader.dataset, "dataset") if samples is None else samples
         self._sampler: Any = None  # None: shuffled from the job's seed
         self._size = self._dataset_size
-        if type(sampler) is not RandomSampler or sampler.replacement or sampler.num_samples != self._size:
+        plain = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == self._size
+        if not plain and not self._stream:
             self._size = self._length(sampler, f"sampler, {type(sampler).__name__},")
             self._sampler = sampler
             if getattr(sampler, "num_replicas", 1) != 1:
@@ -106,8 +113,7 @@ class Order:
         self._digests: dict[int, int] = {}
         self._seed = 0
         self._positions = 0
-
-        self.has_unused_generator = loader.generator is not None or (self.shuffled and sampler.generator is not None)
+        self.has_unused_generator = loader.generator is not None or (plain and sampler.generator is not None)
         """A sampler of the script's own draws from its generator, as in torch."""
 
     @property
@@ -164,7 +170,7 @@ class Order:
         for epoch in [epoch for epoch in self._lists if epoch < run.epoch - 1]:
             del self._lists[epoch]
             self._digests.pop(epoch, None)
-        if self.shuffled and self._positions == self._size:
+        if self._stream or (self.shuffled and self._positions == self._size):
             return run
         samples = tuple(sample for first, end in run.ranges for sample in self.samples_of(run.epoch, first, end))
         return dataclasses.replace(run, samples=samples)
