@@ -83,7 +83,9 @@ TEST(UnitTimes, OnePartThatWasHeldUpChangesNothing) {
   UnitTimes times;
   for (int i = 0; i < 20; ++i) {
     times.Add(i % 3 == 2 ? Duration(30ms) : Duration(1ms));
-    if (i > 2) EXPECT_EQ(times.mean, 1ms) << i;
+    if (i > 2) {
+      EXPECT_EQ(times.mean, 1ms) << i;
+    }
   }
   EXPECT_GT(times.deviation, times.mean) << "but it is seen";
 }
