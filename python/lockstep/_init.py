@@ -27,10 +27,10 @@ def init(
 ) -> "Job":
     """The job that this process is a worker of: call it before the model is made.
 
-    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, started by torchrun, or by
-    mpirun or srun with MASTER_ADDR and MASTER_PORT, a job of those workers, whose coordinator worker 0 starts; else a job of one,
-    for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records; with `resume` it
-    goes on from the newest checkpoint there, with "auto" if there is one (`lockstep run` has --resume instead).
+    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, started by torchrun, srun or
+    mpirun (of Open MPI; on several hosts with MASTER_ADDR), a job of those workers, whose coordinator worker 0 starts; else a job
+    of one, for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records; with
+    `resume` it goes on from the newest checkpoint there, with "auto" if there is one (`lockstep run` has --resume instead).
 
     `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run`, torchrun, mpirun
     or srun has started begin with the model of worker 0, others with that of their script, which must be the same.

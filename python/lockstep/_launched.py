@@ -1,15 +1,18 @@
 """Workers that torchrun, mpirun or srun has started: which of how many this is, and how they find each other.
 
 Their meeting place is that of torch.distributed, the store at MASTER_ADDR and MASTER_PORT: torchrun's agent serves it, under mpirun
-and srun worker 0 does. That one starts the coordinator, which ends with it, and puts its address there. Its initial state goes
-the same way. So does the job's secret, unless all workers have one in a file: whoever reaches that store can read it, and what is
-put there, as of any job of torch.distributed.
+and srun worker 0 does. Where those two are not said, what the launcher tells is enough for srun, and for mpirun on one host.
+Worker 0 starts the coordinator, which ends with it, and puts its address there. Its initial state goes the same way. So does the
+job's secret, unless all workers have one in a file: whoever reaches that store can read it, and what is put there, as of any job
+of torch.distributed.
 """
 
 import json
 import os
+import re
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,12 +27,19 @@ from lockstep._own import OwnCoordinator
 _PATIENCE_S = 300.0
 _LOOK_S = 0.05
 _PIECE = 8 << 20  # bytes of a value; the store has many values, none of them large
+_PORTS = range(61000, 65000)  # above those that the kernel gives out
 
 # By launcher: the variables for this worker's number and for how many there are, and one that is there in its processes only.
 _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "WORLD_SIZE"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"),
+}
+# What is the same for all workers of one start, and another for others: of two that meet at one port none may take the other's job.
+_STARTS = {
+    "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    "mpirun": ("PMIX_NAMESPACE",),
+    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 }
 
 
@@ -43,7 +53,7 @@ class Launched:
     host: str
     port: int
     serves: bool  # this worker serves the store
-    job: str  # the same for all workers of one start, another one for the next
+    job: str  # of _STARTS
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:
@@ -59,16 +69,34 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
             numbers.append(int(text))
         if numbers[1] <= 1:
             return None
-        host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+        starts = [environment.get(name, "") for name in _STARTS[launcher]]
+        start = "/".join(starts)
+        host = environment.get("MASTER_ADDR") or _host_of_worker_0(launcher, environment)
+        port = environment.get("MASTER_PORT") or (str(_PORTS[zlib.crc32(start.encode()) % len(_PORTS)]) if any(starts) else "")
         if not host or not port.isdecimal():
             raise UsageError(
                 f"{launcher} has started {numbers[1]} workers: say with MASTER_ADDR and MASTER_PORT where they meet, as for "
                 "torch.distributed (the host of worker 0, and a port that is free there)"
             )
         agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        job = f"{environment.get('TORCHELASTIC_RUN_ID', '')}/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        return Launched(launcher, numbers[0], numbers[1], host, int(port), serves=not agent and numbers[0] == 0, job=job)
+        return Launched(launcher, numbers[0], numbers[1], host, int(port), serves=not agent and numbers[0] == 0, job=start)
     return None
+
+
+def _host_of_worker_0(launcher: str, environment: Mapping[str, str]) -> str:
+    """As far as the launcher tells; else nothing."""
+    of = environment.get
+    if launcher == "mpirun":
+        return "127.0.0.1" if of("OMPI_COMM_WORLD_LOCAL_SIZE") == of("OMPI_COMM_WORLD_SIZE") else ""
+    if launcher == "srun":
+        return "127.0.0.1" if of("SLURM_STEP_NUM_NODES") == "1" else _first_host(of("SLURM_STEP_NODELIST", ""))
+    return ""
+
+
+def _first_host(hosts: str) -> str:
+    """Of Slurm's lists: a1,b2; node[003-007,9]; r[1-2]n[01-16]."""
+    name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
+    return re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", name.group()) if name else ""
 
 
 class Meeting:
@@ -95,7 +123,10 @@ class Meeting:
             )
         except RuntimeError as error:
             line = str(error).splitlines()[0]
-            raise JobFailed(f"the workers of {where.launcher} do not meet at {where.host}:{where.port}: {line}") from None
+            raise JobFailed(
+                f"the workers of {where.launcher} do not meet at {where.host}:{where.port} (MASTER_ADDR and MASTER_PORT say "
+                f"another place): {line}"
+            ) from None
 
     def put(self, name: str, data: bytes) -> None:
         pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
