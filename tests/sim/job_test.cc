@@ -312,6 +312,21 @@ TEST(SimulatedJob, WhoWaitsNowAndThenIsNotSlower) {
   }
 }
 
+// The slow one has four of 128 units: out of so few it is not told what a run costs, and where that
+// is taken for too little, the other one computes its share in nine runs. At their speeds the units
+// take 148 ms, each run's 3.4 ms included.
+TEST(SimulatedJob, WhatARunCostsIsNotToldByWhoHasFewUnits) {
+  for (const char* policy : {"flexrr", "auto"}) {
+    EXPECT_LT(MillisecondsARound({"--workers=2", "--job.rounds=300", "--job.global_batch=128",
+                                  "--job.units=128", "--train-samples=1000000", "--unit-time=1.2ms",
+                                  "--run-time=3.4ms", "--unit-spread=0.05", "--model-bytes=64KiB",
+                                  "--slowdown", "worker=1,factor=12",
+                                  std::string("--policy.name=") + policy}),
+              1.12 * 148)
+        << policy;
+  }
+}
+
 TEST(SimulatedJob, AThousandWorkers) {
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(

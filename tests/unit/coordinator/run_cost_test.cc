@@ -46,6 +46,17 @@ TEST(RunCost, AWorkerThatBecomesSlowerHasTheSameInItsUnitTimes) {
   EXPECT_NEAR(*cost.in_units(), 3, 0.2);
 }
 
+// A slow worker has four units, once in runs of three lengths: too little to say that it is unlike
+// the others, and each single unit would weigh as if it were all work.
+TEST(RunCost, AFewUnitsTellNothing) {
+  RunCost cost;
+  cost.Add(Runs({2, 1, 1}, 3ms));
+  for (int i = 0; i < 100; ++i) cost.Add(Runs({1, 1, 1}, 3ms));
+  EXPECT_FALSE(cost.in_units());
+  cost.Add(Runs({2, 1, 1}, 3ms));
+  EXPECT_TRUE(cost.in_units());
+}
+
 // It waits for its processor now and then, and the more often the longer it computes.
 TEST(RunCost, RunsThatWereHeldUpTellNothing) {
   RunCost cost;
