@@ -12,9 +12,9 @@ std::optional<double> MedianRunCost(std::span<const WorkerView> workers) {
     if (worker.run_cost) costs.push_back(*worker.run_cost);
   }
   if (costs.empty()) return std::nullopt;
-  const auto middle = costs.begin() + static_cast<std::ptrdiff_t>((costs.size() - 1) / 2);
-  std::nth_element(costs.begin(), middle, costs.end());
-  return std::max(*middle, 0.0);
+  std::sort(costs.begin(), costs.end());
+  const double median = (costs[costs.size() / 2] + costs[(costs.size() - 1) / 2]) / 2;
+  return std::max(median, 0.0);
 }
 
 // Guided runs are of at most the limit until twice that is left, then of a half of what is left.

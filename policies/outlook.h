@@ -17,7 +17,8 @@ inline double RunCostOf(const WorkerView& worker) {
 }
 
 // The median over the workers of which it is known, and not below zero; what a run costs is much
-// the same for all, and one by itself is all noise.
+// the same for all, and one by itself is all noise. Of two it lies between them: by the lower one,
+// of a worker that hardly knows, all compute in short runs, of which it never learns better.
 std::optional<double> MedianRunCost(std::span<const WorkerView> workers);
 
 // What the units of one of its runs take, and the run itself.

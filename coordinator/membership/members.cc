@@ -217,9 +217,9 @@ void Members::NoteUsualRunCost() {
     if (member.connected() && own) costs.push_back(*own);
   }
   if (costs.empty()) return;
-  const auto middle = costs.begin() + (std::ssize(costs) - 1) / 2;
-  std::nth_element(costs.begin(), middle, costs.end());
-  for (Member& member : members_) member.usual_run_cost = *middle;
+  std::sort(costs.begin(), costs.end());
+  const double median = (costs[costs.size() / 2] + costs[(costs.size() - 1) / 2]) / 2;
+  for (Member& member : members_) member.usual_run_cost = median;
 }
 
 void Members::SetPath(WorkerId from, const PeerPath& path) {

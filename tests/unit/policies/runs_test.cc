@@ -262,5 +262,18 @@ TEST(Outlook, EachRunCostsSomethingBesideItsUnits) {
   EXPECT_EQ(QueueTime(worker, 20, kUnit), 20 * kUnit) << "noise";
 }
 
+TEST(Outlook, WhatARunCostsLiesBetweenWhatTwoWorkersKnow) {
+  const auto median = [](const std::vector<double>& costs) {
+    std::vector<WorkerView> views(costs.size() + 1);  // one of them knows nothing
+    for (std::size_t i = 0; i < costs.size(); ++i) views[i].run_cost = costs[i];
+    return MedianRunCost(views);
+  };
+  EXPECT_EQ(median({}), std::nullopt);
+  EXPECT_EQ(median({3}), 3.0);
+  EXPECT_EQ(median({12, 1}), 6.5);
+  EXPECT_EQ(median({12, 1, 2}), 2.0);
+  EXPECT_EQ(median({-3, 1}), 0.0);
+}
+
 }  // namespace
 }  // namespace lockstep::policies
