@@ -1,6 +1,7 @@
 """The wheel that tools/wheel has made, installed into an empty environment outside the tree. LOCKSTEP_WHEEL names it, else build/dist
 is looked into; skipped where there is none. What takes torch takes it from LOCKSTEP_TORCH_PYTHON's environment."""
 
+import json
 import os
 import pathlib
 import re
@@ -72,7 +73,9 @@ class WheelTest(harness.ClusterTest):
             self.assertIn(message, done.stdout)
         done = self.run_here("lockstep", "doctor", "--json", "-")
         self.assertIn(done.returncode, (0, 1), done)  # 1: a problem of this machine
-        self.assertIn('"verdict"', done.stdout)
+        ucx = json.loads(done.stdout)["ucx"]
+        self.assertTrue(ucx["built_with"], ucx)
+        self.assertTrue(ucx["version"] or ucx["error"].startswith("UCX is not on this machine: "), ucx)
         done = self.run_here("lockstep", "compare", "--config", ROOT / "examples/fashion_mnist_mlp.ini", "--out", "compared")
         self.assertEqual((done.returncode, done.stderr), (2, "compare: lockstep-worker is not part of the Python package: give -- SCRIPT, or --simulate\n"))
         done = self.run_here("lockstep", "compare", "--config", ROOT / "examples/fashion_mnist_mlp.ini", "--out", "compared", "--simulate",

@@ -29,12 +29,13 @@ if(NOT OPENBLAS_FOUND)
   lockstep_missing("OpenBLAS" "libopenblas-dev")
 endif()
 
-# UCX: -DUCX_ROOT=DIR or CMAKE_PREFIX_PATH chooses another than the system's. Without it the plain TCP transport remains.
+# UCX, of which the build takes the headers: -DUCX_ROOT=DIR or CMAKE_PREFIX_PATH chooses another than the system's. Without it the
+# plain TCP transport remains, as it does where the library is not there at run time.
 option(LOCKSTEP_WITH_UCX "Build the UCX transport" ON)
 if(LOCKSTEP_WITH_UCX)
-  find_package(UCX QUIET MODULE)
+  find_package(UCX 1.13 QUIET MODULE)
   if(NOT UCX_FOUND)
-    lockstep_missing("UCX (turn it off with -DLOCKSTEP_WITH_UCX=OFF)" "libucx-dev")
+    lockstep_missing("UCX 1.13 (turn it off with -DLOCKSTEP_WITH_UCX=OFF)" "libucx-dev")
   endif()
 endif()
 

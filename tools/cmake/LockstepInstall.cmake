@@ -42,5 +42,4 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
                               "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" INSTALL_DESTINATION "${lockstep_package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" "${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/FindUCX.cmake"
         DESTINATION "${lockstep_package_dir}")

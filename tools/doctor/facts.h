@@ -40,8 +40,9 @@ struct UcxWay {
 struct UcxFacts {
   bool built = false;
   std::string built_with;
-  std::string version;
-  std::string error;
+  std::string version;  // empty: the library is not there, or another than is wanted
+  std::string library;  // its file
+  std::string error;    // why it is not there or does not start
   std::vector<std::string> components;
   std::vector<UcxWay> ways;
   bool cuda_memory = false;

@@ -66,6 +66,7 @@ class Judgement {
   void Rule();
   void Port(const RdmaPort& port);
   void Ucx();
+  void BadUcx(const char* name, const std::string& value, const std::string& remedy);
   void Host();
   void Memory();
   void Processors();
@@ -84,17 +85,13 @@ void Judgement::Versions() {
     Warn("UCX", "not in this build",
          "hosts reach each other over our own TCP only; for RDMA build with UCX (libucx-dev, "
          "LOCKSTEP_WITH_UCX=ON)");
+  } else if (ucx.version.empty()) {
+    BadUcx("UCX", ucx.error,
+           "hosts reach each other over our own TCP only; for RDMA install UCX (Debian, Ubuntu: "
+           "libucx0; Fedora, Red Hat: ucx and ucx-ib), or name the folder of its libraries in "
+           "LD_LIBRARY_PATH");
   } else {
-    const std::string value = fmt::format("{}, built with {}", ucx.version, ucx.built_with);
-    // Newer than the headers is UCX's promise to keep, older is nobody's.
-    if (ucx.version.starts_with(ucx.built_with + ".") || ucx.version == ucx.built_with) {
-      Ok("UCX", value);
-    } else {
-      Warn(
-          "UCX", value,
-          "the library that runs is not the one this was built with; see LD_LIBRARY_PATH, or build "
-          "again");
-    }
+    Ok("UCX", fmt::format("{}, {}; built with {}", ucx.version, ucx.library, ucx.built_with));
   }
   Ok("CUDA", facts_.cuda.built ? facts_.cuda.version : "none: CPU build");
 }
@@ -233,7 +230,8 @@ void Judgement::Rule() {
   if (!best.maker.empty() && ways) {
     Ok(name, "UCX over RDMA, without a port; our own tcp for who has none");
   } else {
-    Ok(name, "our own tcp: " + (best.maker.empty() ? best.why : "UCX has no RDMA, see above"));
+    const std::string no_rdma = facts_.ucx.error.empty() ? "UCX has no RDMA" : "no UCX";
+    Ok(name, "our own tcp: " + (best.maker.empty() ? best.why : no_rdma + ", see above"));
   }
 }
 
@@ -267,19 +265,20 @@ void Judgement::Port(const RdmaPort& port) {
   Ok(name + " GIDs", Joined(gids, ", "));
 }
 
+// Without RDMA only who names ucx has it at all.
+void Judgement::BadUcx(const char* name, const std::string& value, const std::string& remedy) {
+  if (facts_.machine.AnyActivePort()) {
+    Problem(name, value, remedy);
+  } else {
+    Warn(name, value, remedy);
+  }
+}
+
 void Judgement::Ucx() {
-  if (!facts_.ucx.built) return;
+  if (facts_.ucx.version.empty()) return;
   Section("UCX");
-  // Without RDMA only who names ucx has it at all.
-  const auto bad = [this](const char* name, const std::string& value, const std::string& remedy) {
-    if (facts_.machine.AnyActivePort()) {
-      Problem(name, value, remedy);
-    } else {
-      Warn(name, value, remedy);
-    }
-  };
   if (!facts_.ucx.error.empty()) {
-    bad("start", facts_.ucx.error, "see the UCX_ variables below, and ucx_info -d");
+    BadUcx("start", facts_.ucx.error, "see the UCX_ variables below, and ucx_info -d");
   } else {
     Ok("components", Joined(facts_.ucx.components, " "));
     std::vector<std::string> ways;
@@ -292,8 +291,8 @@ void Judgement::Ucx() {
     if (network) {
       Ok("transports", value);
     } else {
-      bad("transports", value.empty() ? "none" : value,
-          "nothing that reaches another process: see UCX_TLS and UCX_NET_DEVICES");
+      BadUcx("transports", value.empty() ? "none" : value,
+             "nothing that reaches another process: see UCX_TLS and UCX_NET_DEVICES");
     }
   }
   for (const std::string& variable : facts_.environment) {

@@ -40,6 +40,7 @@ UcxFacts AskUcx() {
   facts.built = true;
   facts.built_with = std::move(report.built_with);
   facts.version = std::move(report.version);
+  facts.library = std::move(report.library);
   facts.error = std::move(report.error);
   facts.components = std::move(report.components);
   for (const auto& way : report.ways) {

@@ -315,7 +315,7 @@ class Series {
     Add(Named("mapped"), {"mapped", kLoopback, kHost});
     Add(Named("tcp"), {"tcp", kLoopback, kHost});
     const std::string gpu = facts_.cuda.devices.empty() ? "" : GpuName(0);
-    if (facts_.ucx.built) Ucx(kHost);
+    if (!facts_.ucx.version.empty()) Ucx(kHost);
     if (!gpu.empty()) Copies();
     if (!gpu.empty() && facts_.ucx.cuda_memory) Ucx(gpu);
     return std::move(all_);

@@ -97,9 +97,13 @@ std::string RenderJson(const Facts& facts, const std::vector<Line>& lines) {
     for (const UcxWay& way : facts.ucx.ways) {
       ways.push_back({{"transport", way.transport}, {"device", way.device}, {"rdma", way.rdma}});
     }
-    out["ucx"] = {{"version", facts.ucx.version},         {"built_with", facts.ucx.built_with},
-                  {"components", facts.ucx.components},   {"transports", ways},
-                  {"cuda_memory", facts.ucx.cuda_memory}, {"error", OrNull(facts.ucx.error)}};
+    out["ucx"] = {{"version", OrNull(facts.ucx.version)},
+                  {"built_with", facts.ucx.built_with},
+                  {"library", OrNull(facts.ucx.library)},
+                  {"components", facts.ucx.components},
+                  {"transports", ways},
+                  {"cuda_memory", facts.ucx.cuda_memory},
+                  {"error", OrNull(facts.ucx.error)}};
   }
   json devices = json::array();
   for (const CudaDevice& device : facts.cuda.devices) {

@@ -76,6 +76,7 @@ Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link&
     return {"exchange.encryption is on, and UCX does not encrypt",
             "off is for a network that nobody else is on"};
   }
+  if (!facts.no_ucx.empty()) return {facts.no_ucx, "lockstep-doctor tells what would mend it"};
   if (transport.name != "ucx") {
     return {fmt::format("the job's transport is {}", transport.name),
             "with exchange.transport = auto the coordinator's log says who lacks RDMA, and why"};

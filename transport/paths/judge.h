@@ -27,6 +27,7 @@ struct Facts {
   bool gpu = false;                      // gradients are computed on a GPU
   std::string gpu_pci;                   // its PCI address; empty: unknown
   bool device_exchange = false;          // peers read gradients out of the GPU's memory
+  std::string no_ucx;  // why it could not be opened; empty: it was, or was not asked for
 };
 
 // Of this process's machine and environment.

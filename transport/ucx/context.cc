@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "transport/ucx/address.h"
+#include "transport/ucx/library.h"
 #include "transport/ucx/log.h"
 #include "transport/ucx/path.h"
 #include "transport/ucx/transport_list.h"
@@ -31,13 +32,7 @@ void SetDefault(ucp_config_t* config, const std::string& name, const std::string
 
 // The options of a transport are named without its name before 1.17, and then set it for every
 // transport that has one of that name.
-bool TransportOptionsArePrefixed() {
-  unsigned major = 0;
-  unsigned minor = 0;
-  unsigned release = 0;
-  ucp_get_version(&major, &minor, &release);
-  return major > 1 || minor >= 17;
-}
+bool TransportOptionsArePrefixed() { return LibraryHasMinor(17); }
 
 void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
   if (std::getenv(("UCX_TCP_" + name).c_str()) != nullptr) return;
@@ -119,12 +114,13 @@ Error Unavailable(const char* what, ucs_status_t status, const LogCapture& log) 
 std::string Describe(ucs_status_t status) { return ucs_status_string(status); }
 
 Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host, Scope scope) {
+  if (const Status opened = OpenLibrary(); !opened) return opened.error();
   LogCapture log;
   ucp_config_t* raw_config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw_config);
   if (status != UCS_OK) return Unavailable("its configuration cannot be read", status, log);
-  const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw_config,
-                                                                            &ucp_config_release);
+  const std::unique_ptr<ucp_config_t, decltype(ucp_config_release)> config(raw_config,
+                                                                           ucp_config_release);
   // Without TCP the engine pings (Engine::PingAll).
   SetDefault(config.get(), "KEEPALIVE_INTERVAL",
              scope == Scope::kWithoutTcp ? "inf" : kKeepaliveInterval);
@@ -140,7 +136,7 @@ Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host, S
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "lockstep";
   ucp_context_h handle = nullptr;
-  status = ucp_init(&params, config.get(), &handle);
+  status = ucp_init_version(kMajor, kOldestMinor, &params, config.get(), &handle);
   if (status != UCS_OK) return Unavailable("it does not start", status, log);
   std::unique_ptr<Context> context(new Context(handle));
   if (const Status queried = context->Query(); !queried) return queried.error();

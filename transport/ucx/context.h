@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/ucx/way.h"
 
 namespace lockstep::transport::ucx {
 
@@ -22,21 +23,13 @@ enum class Scope : std::uint8_t {
   kWithoutTcp,  // the same without `tcp`, whose ports take memory writes from whoever reaches them
 };
 
-// A transport and a device that it works over.
-struct Way {
-  std::string transport;  // by UCX's name: "tcp", "rc_verbs"
-  std::string device;     // "eth0", "mlx5_0:1"
-  bool rdma = false;
-  bool operator==(const Way&) const = default;
-};
-
 class Context {
  public:
   // Takes UCX's configuration as its file and the environment have it, with defaults of ours where
   // the environment says nothing: no puts over TCP; with kAll a shorter keep-alive interval, and no
   // other network device than the loopback one when `listen_host` is on that (UCX would open ports
-  // on all of them); without TCP no keep-alive of UCX's. kUnavailable, with what UCX said, where
-  // UCX does not start, and where nothing is left without TCP.
+  // on all of them); without TCP no keep-alive of UCX's. kUnavailable, with the reason, where there
+  // is no UCX (OpenLibrary), where it does not start, and where nothing is left without TCP.
   static Result<std::unique_ptr<Context>> Open(const std::string& listen_host, Scope scope);
   ~Context();
   Context(const Context&) = delete;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "transport/ucx/library.h"
 #include "transport/ucx/path.h"
 
 namespace lockstep::transport::ucx {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "transport/ucx/engine.h"
+#include "transport/ucx/library.h"
 
 namespace lockstep::transport::ucx {
 namespace {

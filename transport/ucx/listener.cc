@@ -6,6 +6,7 @@
 
 #include "transport/tcp_sockets.h"
 #include "transport/ucx/address.h"
+#include "transport/ucx/library.h"
 #include "transport/ucx/log.h"
 
 namespace lockstep::transport::ucx {

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "transport/ucx/library.h"
 
 namespace lockstep::transport::ucx {
 namespace {

@@ -1,5 +1,7 @@
 #include "transport/ucx/operation.h"
 
+#include "transport/ucx/library.h"
+
 namespace lockstep::transport::ucx {
 namespace {
 

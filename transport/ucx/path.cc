@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "transport/ucx/library.h"
+
 namespace lockstep::transport::ucx {
 namespace {
 
@@ -82,9 +84,11 @@ PathReport PathFromPrintedInfo(std::string_view printed) {
   return paths.Report();
 }
 
+namespace {
+
 #if UCP_API_VERSION >= UCP_VERSION(1, 14)
 
-PathReport EndpointPath(ucp_ep_h endpoint) {
+PathReport QueriedPath(ucp_ep_h endpoint) {
   std::array<ucp_transport_entry_t, 16> entries{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -108,9 +112,9 @@ PathReport EndpointPath(ucp_ep_h endpoint) {
   return paths.Report();
 }
 
-#else
+#endif
 
-PathReport EndpointPath(ucp_ep_h endpoint) {
+PathReport PrintedPath(ucp_ep_h endpoint) {
   char* text = nullptr;
   std::size_t bytes = 0;
   std::FILE* stream = open_memstream(&text, &bytes);
@@ -122,6 +126,13 @@ PathReport EndpointPath(ucp_ep_h endpoint) {
   return path;
 }
 
+}  // namespace
+
+PathReport EndpointPath(ucp_ep_h endpoint) {
+#if UCP_API_VERSION >= UCP_VERSION(1, 14)
+  if (LibraryHasMinor(14)) return QueriedPath(endpoint);
 #endif
+  return PrintedPath(endpoint);
+}
 
 }  // namespace lockstep::transport::ucx

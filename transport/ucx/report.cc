@@ -2,12 +2,20 @@
 
 #include <fmt/format.h>
 
+#include "transport/ucx/context.h"
+#include "transport/ucx/library.h"
+
 namespace lockstep::transport::ucx {
 
 Report Describe() {
   Report report;
   report.built_with = fmt::format("{}.{}", UCP_API_MAJOR, UCP_API_MINOR);
+  if (const Status opened = OpenLibrary(); !opened) {
+    report.error = opened.error().message;
+    return report;
+  }
   report.version = ucp_get_version_string();
+  report.library = LibraryFile();
   // An address of all interfaces, so that no device is left out.
   const auto context = Context::Open("0.0.0.0", Scope::kAll);
   if (!context) {

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "transport/ucx/address.h"
 #include "transport/ucx/engine.h"
-#include "transport/ucx/log.h"
+#include "transport/ucx/library.h"
 #include "transport/ucx/task_queue.h"
 
 namespace lockstep::transport {
@@ -102,7 +102,7 @@ class UcxTransport final : public Transport {
 
 UcxTransport::UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context) {
   capabilities_.name = "ucx";
-  capabilities_.version = ucp_get_version_string();
+  capabilities_.version = ucx::ucp_get_version_string();
   capabilities_.cuda_memory = context->supports_cuda();
   capabilities_.max_message_bytes = std::min(ucx::kMaxMessageBytes, options.send_queue_bytes);
   capabilities_.max_piece_bytes = ucx::kMaxPieceBytes;
@@ -192,7 +192,6 @@ Result<std::unique_ptr<Context>> OpenContext(const Options& options, UcxWiring w
     return Error{ErrorCode::kInvalid, fmt::format("a fetch window of {} is not in 1..{}",
                                                   options.fetch_window, ucx::kMaxFetchWindow)};
   }
-  ucx::RouteUcxLog();
   return Context::Open(options.listen_host,
                        wiring == UcxWiring::kListener ? ucx::Scope::kAll : ucx::Scope::kWithoutTcp);
 }
@@ -207,6 +206,7 @@ Result<std::unique_ptr<Transport>> MakeUcxTransport(Options options, UcxWiring w
 }
 
 Result<std::unique_ptr<Transport>> MakeUcxRdmaTransport(Options options) {
+  if (const Status opened = ucx::OpenLibrary(); !opened) return opened.error();
   const auto host = ucx::SocketAddress::FromHost(options.listen_host, 0);
   if (!host) return host.error();
   if (!host->LoopbackDevice().empty()) {
@@ -224,8 +224,8 @@ Result<std::unique_ptr<Transport>> MakeUcxRdmaTransport(Options options) {
     }
     others += (others.empty() ? "" : ", ") + way.transport;
   }
-  return Error{ErrorCode::kUnavailable,
-               fmt::format("UCX {} finds no RDMA here, only {}", ucp_get_version_string(), others)};
+  return Error{ErrorCode::kUnavailable, fmt::format("UCX {} finds no RDMA here, only {}",
+                                                    ucx::ucp_get_version_string(), others)};
 }
 
 }  // namespace lockstep::transport

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "base/check.h"
+#include "transport/ucx/library.h"
 
 namespace lockstep::transport::ucx {
 namespace {

@@ -86,6 +86,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     }
     for (const transport::paths::Choice& choice : setup_.transports) transports_.Open(choice);
     if (Status any = transports_.CheckAnyOpen(); !any.ok()) return any;
+    for (const TransportOffer& offer : transports_.offers()) {
+      if (offer.name == "ucx") path_log_.NoUcx(offer.error);
+    }
     MachineConfig core = setup_.core;
     core.transports = transports_.names();
     core_.emplace(std::move(core), layout_);

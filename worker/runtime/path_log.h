@@ -23,6 +23,8 @@ class PathLog {
 
   // Peers cannot map this worker's memory, and why.
   void NoArena(std::string why) { no_arena_ = std::move(why); }
+  // This worker has no UCX to offer, and why.
+  void NoUcx(std::string why) { setup_.facts.no_ucx = std::move(why); }
   // What of this machine decides over paths, once.
   void Machine(const transport::Capabilities& library) const;
   // Which peers are on this host.
@@ -42,7 +44,7 @@ class PathLog {
   std::string AssessOne(const transport::Capabilities& library, const transport::PathReport& report,
                         const std::string& not_mapped, PeerPath& path) const;
 
-  const Setup setup_;
+  Setup setup_;
   std::string no_arena_;
   std::map<MemberId, Neighbour> on_this_host_;  // as the Forms said
 };

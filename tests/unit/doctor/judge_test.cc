@@ -113,10 +113,26 @@ TEST(Judge, APlainMachineIsWellToo) {
 
 TEST(Judge, Versions) {
   Facts facts = Well();
-  facts.ucx.version = "1.12.0";
-  ExpectOnly(facts, Verdict::kWarning, "UCX", "LD_LIBRARY_PATH");
-  facts.ucx.version = "1.130.0";
-  ExpectOnly(facts, Verdict::kWarning, "UCX", "LD_LIBRARY_PATH");
+  facts.ucx.built = false;
+  facts.machine.rdma.clear();
+  ExpectOnly(facts, Verdict::kWarning, "UCX", "libucx-dev");
+}
+
+TEST(Judge, AUcxThatIsNotThere) {
+  Facts facts = Well();
+  facts.machine.rdma.clear();
+  facts.ucx = {};
+  facts.ucx.built = true;
+  facts.ucx.built_with = "1.13";
+  facts.ucx.error = "UCX is not on this machine: libucp.so.0: no";
+  ExpectOnly(facts, Verdict::kWarning, "UCX", "libucx0");
+  EXPECT_EQ(Only(facts).value, facts.ucx.error);
+  // RDMA is lost by it; nothing else is said of what follows from it.
+  facts.machine.rdma = {Port()};
+  facts.cuda = {};
+  facts.machine.nvidia = {};
+  facts.machine.gpus.clear();
+  ExpectOnly(facts, Verdict::kProblem, "UCX", "libucx0");
 }
 
 TEST(Judge, Gpus) {

@@ -56,8 +56,8 @@ class DoctorProgram(unittest.TestCase):
             self.assertIn("CUDA", done.stdout)
 
     def test_a_ucx_that_finds_nothing_is_told(self):
-        if json.loads(doctor("--json", "-").stdout)["ucx"] is None:
-            self.skipTest("a build without UCX")
+        if not (json.loads(doctor("--json", "-").stdout)["ucx"] or {}).get("version"):
+            self.skipTest("no UCX")
         done = doctor("--json", "-", UCX_TLS="self")
         found = json.loads(done.stdout)
         remedies = {line["name"]: line["remedy"] for line in found["lines"] if line["verdict"] != "ok"}

@@ -71,7 +71,7 @@ IMPURE_NAMES = re.compile(r"\b\w+_clock\s*::\s*now\b|\bstd\s*::\s*(?:thread|jthr
 
 
 def in_ucx(path):
-    return path.startswith("transport/ucx/")
+    return path.startswith(("transport/ucx/", "tests/unit/transport_ucx/"))
 
 
 def in_cuda(path):

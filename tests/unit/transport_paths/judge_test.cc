@@ -86,6 +86,15 @@ TEST(Paths, ATransportThatStagesSaysSoItself) {
   EXPECT_EQ(Judge(OnGpu(), Tcp(), link).path, "tcp");
 }
 
+TEST(Paths, AUcxThatIsNotThereIsTheReason) {
+  Facts facts = OnGpu();
+  facts.gpu = false;
+  facts.no_ucx = "UCX is not on this machine: libucp.so.0";
+  ExpectLacking(Judge(facts, Tcp(), kTcp), Way::kRdma, facts.no_ucx, "lockstep-doctor");
+  facts.machine.rdma.clear();
+  EXPECT_FALSE(Judge(facts, Tcp(), kTcp).lacking);
+}
+
 TEST(Paths, GpuMemoryThatUcxMayNotUse) {
   Facts facts = OnGpu();
   facts.environment = {"UCX_TLS=rc,self"};
