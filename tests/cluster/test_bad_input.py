@@ -9,7 +9,7 @@ import socket
 import subprocess
 import unittest
 
-from harness import BIN, ClusterTest, Job, PATIENCE, ini_text, SYNTHETIC
+from harness import BIN, ClusterTest, Job, PATIENCE, ini_text, SYNTHETIC, wait_for
 
 
 class BadInput(ClusterTest):
@@ -90,6 +90,9 @@ class BadInput(ClusterTest):
             done = subprocess.run([BIN / "lockstep-worker", "--coordinator", address, "--connect-timeout", "1s"],
                                   capture_output=True, text=True, timeout=30 * PATIENCE, check=False)
             self.assert_one_line(done, address)
+            # With more patience it says meanwhile what it waits for.
+            job.start_worker(0, address=address)
+            wait_for("the word", lambda: f"{address} is not reached yet: Connection refused; it is tried for 60 s" in job.log("worker0"))
 
     def test_worker_options(self):
         for arguments, words in ((["--device", "cuda:99"], ["cuda:99", "there is cpu"]),

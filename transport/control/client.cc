@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "transport/control/channel_impl.h"
 
@@ -114,6 +115,12 @@ asio::awaitable<void> ControlClient::Impl::Run(std::shared_ptr<Impl> self) {
       boost::system::error_code ignored;
       self->pause.expires_after(pause);
       co_await self->pause.async_wait(redirect_error(use_awaitable, ignored));
+      // Somebody may wait for a worker that has nothing to say of itself.
+      if (pause < kLongestPause && 2 * pause >= kLongestPause && !self->stopped &&
+          !self->time_is_up) {
+        spdlog::info("{} is not reached yet: {}; it is tried for {:g} s", name, why.message,
+                     Seconds(self->options.connect_timeout));
+      }
       pause = std::min(2 * pause, kLongestPause);
     }
     if (self->time_is_up) {

@@ -174,9 +174,12 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
   if (made != shards_.end()) {
     made->reduce_op.reset();
     if (done.torn) {
-      // A contributor has gone on, so this attempt is history; the coordinator will say so.
+      // A contributor has gone on, so this attempt is history, as the coordinator will say; or its
+      // owner was quicker than who stands in for it, which is as it should be.
       made->making = Making::kVoid;
-      context_.Log(fmt::format("round {}: an input changed under the reduction", commit_.round));
+      if (made->owner == context_.config.self) {
+        context_.Log(fmt::format("round {}: an input changed under the reduction", commit_.round));
+      }
       return true;
     }
     for (const FloatRange& range : made->ranges) have_.Merge(range);

@@ -138,6 +138,7 @@ TEST_F(StandInTest, WhoCannotMakeItTakesItFromTheOwner) {
   ASSERT_EQ(reductions.size(), 1u);
   Do(event::OpDone{reductions[0].op, true, 0, ""});
   EXPECT_FALSE(Told<msg::Published>());
+  EXPECT_TRUE(All<action::Log>().empty());
   Says(kOther, Sums());
   EndFetch(kOther, BufferKind::kSum, Shard(kOther));
 }
