@@ -410,6 +410,15 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
+// What of a contribution goes to other workers; not what they read where it lies.
+struct SentBytes {
+  std::uint64_t all = 0;
+  // That the transport had taken before the part was sealed, while its last run was computed.
+  std::uint64_t early = 0;
+  std::int64_t since_ns = 0;  // when the first of these was asked for, or rode on a message
+  bool operator==(const SentBytes&) const = default;
+};
+
 struct Sealed {
   RoundId round;
   PartIndex part;
@@ -422,6 +431,7 @@ struct Sealed {
   std::vector<std::uint64_t> runs = {};
   // What the program has logged of its runs, each name once for a reduction.
   std::vector<Metric> metrics = {};
+  SentBytes sent = {};
   bool operator==(const Sealed&) const = default;
 };
 

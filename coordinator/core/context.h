@@ -77,6 +77,7 @@ struct Job {
   std::vector<Metric> metrics;         // of the last closed round
   std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
   double saved_seconds = 0;
+  SentRecord sent;
   Emulation emulation;
 
   // Time as the parts see it: the stops of this process are cut out, so that nobody looks late

@@ -161,6 +161,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
                             b.held_up_seconds + b.would_have_held_up_seconds;
                    });
   result.saved_seconds = job_->saved_seconds;
+  result.sent = job_->sent;
   result.emulation = job_->emulation;
   job_->phase = Phase::kFinished;
   job_->out->push_back(JobFinished{std::move(result)});

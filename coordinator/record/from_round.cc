@@ -84,6 +84,14 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     }
     record.contributors.push_back(
         {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
+    record.sent.bytes += sealed.sent.all;
+    record.sent.early_bytes += sealed.sent.early;
+    record.sending.erase(worker);
+    if (sealed.sent.early > 0) {
+      record.sending.insert_or_assign(
+          record.sending.end(), worker,
+          job.SinceStart(sealed.clock.ToOurs(sealed.sent.since_ns) - job.stopped));
+    }
     // Parts are in the order of their workers.
     record.ready.insert_or_assign(record.ready.end(), worker, job.SinceStart(sealed.ready_at));
     if (sealed.delivered_at) {
@@ -126,6 +134,8 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     for (const SampleRange& range : skipped.ranges) totals.samples_dropped += range.size();
   }
   for (const MoveRecord& move : record.moved) totals.samples_moved += move.range.size();
+  job->sent.bytes += record.sent.bytes;
+  job->sent.early_bytes += record.sent.early_bytes;
   job->train_loss = record.loss;
   job->metrics = record.metrics;
 

@@ -126,8 +126,14 @@ RoundRecord Read(const Json& line) {
   record.samples =
       CountFrom<std::uint64_t>(line.at("samples"), "the number of samples", kMaxPosition);
   record.learning_rate = NumberFrom<float>(line.at("learning_rate"), "the learning rate");
+  if (const auto sent = line.find("sent"); sent != line.end()) {
+    record.sent.bytes = CountFrom<std::uint64_t>(sent->at("bytes"), "the bytes sent");
+    record.sent.early_bytes =
+        CountFrom<std::uint64_t>(sent->at("early_bytes"), "the bytes sent early");
+  }
   const Json& times = line.at("times");
   record.start = TimeOf(times.at("start"));
+  record.sending = TimesByWorker(times.value("sending", Json::object()));
   record.ready = TimesByWorker(times.at("ready"));
   record.delivered = TimesByWorker(times.at("delivered"));
   record.commit = TimeOf(times.at("commit"));

@@ -60,6 +60,12 @@ struct DigestRecord {
   std::uint32_t agreeing = 0;  // members that reported it
 };
 
+// What of contributions was sent to other workers; none where they read them in mapped memory.
+struct SentRecord {
+  std::uint64_t bytes = 0;
+  std::uint64_t early_bytes = 0;  // of these, before their worker had sealed its part
+};
+
 // One line of rounds.jsonl.
 struct RoundRecord {
   RoundId round;
@@ -81,7 +87,9 @@ struct RoundRecord {
   std::uint64_t samples = 0;
   std::uint64_t update = 0;
   float learning_rate = 0;
+  SentRecord sent;  // by the committed parts
   double start = 0;
+  std::map<WorkerId, double> sending;    // the last part, where any of it was sent early
   std::map<WorkerId, double> ready;      // of the last part
   std::map<WorkerId, double> delivered;  // of the last part
   double commit = 0;
@@ -158,6 +166,7 @@ struct JobResult {
   std::vector<PathRecord> paths;
   std::vector<StragglerRecord> stragglers;  // the worst first
   double saved_seconds = 0;
+  SentRecord sent;  // in closed rounds
   std::optional<SimulatedRecord> simulated;
   Emulation emulation;
 };

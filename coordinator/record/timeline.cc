@@ -11,7 +11,10 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr std::uint64_t kRoundsTrack = 0;  // of thread ids; worker w has track w + 1
+// Of thread ids; worker w has track w + 1, and for what it sends early kSendsTracks + w + 1: no job
+// has so many workers.
+constexpr std::uint64_t kRoundsTrack = 0;
+constexpr std::uint64_t kSendsTracks = 1'000'000;
 
 // The format's times are microseconds.
 std::int64_t Micros(double seconds) {
@@ -59,11 +62,15 @@ class TimelineText::Events {
   }
   void NameTrack(std::uint64_t track) {
     if (!text_.named_.insert(track).second) return;
-    const std::string name = track == kRoundsTrack ? "rounds" : fmt::format("worker {}", track - 1);
+    const bool sends = track > kSendsTracks;
+    const std::uint64_t of = sends ? track - kSendsTracks : track;
+    const std::string name = track == kRoundsTrack
+                                 ? "rounds"
+                                 : fmt::format("worker {}{}", of - 1, sends ? " sends" : "");
     Begin("thread_name", nullptr, 'M', track);
     Raw(fmt::format(",\"args\":{{\"name\":\"{}\"}}}}", name));
     Begin("thread_sort_index", nullptr, 'M', track);
-    Raw(fmt::format(",\"args\":{{\"sort_index\":{}}}}}", track));
+    Raw(fmt::format(",\"args\":{{\"sort_index\":{}}}}}", 2 * of + (sends ? 1 : 0)));
   }
   void Round(const RoundRecord& record) {
     NameTrack(kRoundsTrack);
@@ -94,6 +101,15 @@ class TimelineText::Events {
     Number(unit.range.to);
     Raw("]}}");
   }
+  // What a worker sends of its contribution before that is complete is behind its units: so from
+  // the first of it until all owners have all.
+  void Sends(RoundId round, WorkerId worker, double from, double to) {
+    const std::uint64_t track = kSendsTracks + worker.value + 1;
+    NameTrack(track);
+    Begin("contribution to round ", &round, 'X', track);
+    Span(Micros(from), Micros(to));
+    Raw("}");
+  }
   std::string Take() { return fmt::to_string(out_); }
 
  private:
@@ -105,6 +121,10 @@ std::string TimelineText::Add(const RoundRecord& record) {
   Events events(*this);
   events.Round(record);
   for (const UnitRecord& unit : record.units) events.Unit(record.round, unit);
+  for (const auto& [worker, from] : record.sending) {
+    const auto to = record.delivered.find(worker);
+    if (to != record.delivered.end()) events.Sends(record.round, worker, from, to->second);
+  }
   for (const auto& [worker, at] : record.ready) {
     events.NameTrack(std::uint64_t{worker.value} + 1);
     events.Instant("ready", std::uint64_t{worker.value} + 1, at);

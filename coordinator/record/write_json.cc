@@ -164,6 +164,10 @@ void WriteWork(const RoundRecord& record, LineWriter& out) {
 void WriteTimes(const RoundRecord& record, LineWriter& out) {
   out.Raw(",\"times\":{\"start\":");
   out.Time(record.start);
+  if (!record.sending.empty()) {
+    out.Raw(",\"sending\":");
+    out.TimesByWorker(record.sending);
+  }
   out.Raw(",\"ready\":");
   out.TimesByWorker(record.ready);
   out.Raw(",\"delivered\":");
@@ -212,6 +216,13 @@ std::string RoundLine(const RoundRecord& record) {
   out.Number(record.samples);
   out.Raw(",\"learning_rate\":");
   out.Real(record.learning_rate);
+  if (record.sent.bytes > 0) {
+    out.Raw(",\"sent\":{\"bytes\":");
+    out.Number(record.sent.bytes);
+    out.Raw(",\"early_bytes\":");
+    out.Number(record.sent.early_bytes);
+    out.Raw("}");
+  }
   WriteTimes(record, out);
   if (record.digest) {
     out.Raw(fmt::format(",\"digest\":{{\"slice\":{},\"value\":\"{:016x}\",\"agreeing\":{}}}",
@@ -254,6 +265,24 @@ std::string PathsText(const std::vector<PathRecord>& paths) {
   return out.Take();
 }
 
+// How much of the exchange of contributions took place while they were still computed; why there is
+// no such figure, where there is none.
+Json OverlapJson(const JobResult& result) {
+  if (result.sent.bytes > 0) {
+    return {{"share",
+             static_cast<double>(result.sent.early_bytes) / static_cast<double>(result.sent.bytes)},
+            {"bytes", result.sent.bytes},
+            {"early_bytes", result.sent.early_bytes}};
+  }
+  const bool modelled = result.simulated && result.simulated->exchange == "modelled";
+  const char* why = result.totals.rounds == 0 ? "no round was closed"
+                    : modelled                ? "the exchange is modelled, nothing is sent"
+                    : result.workers == 1
+                        ? "there was no other worker to send to"
+                        : "contributions were read in mapped memory, none was sent";
+  return {{"share", nullptr}, {"reason", why}};
+}
+
 }  // namespace
 
 std::string SummaryText(const JobResult& result) {
@@ -290,6 +319,7 @@ std::string SummaryText(const JobResult& result) {
                                  {"kind", s.kind}});
   }
   out["saved_seconds"] = result.saved_seconds;
+  out["overlap"] = OverlapJson(result);
   out["emulated"] = result.emulation.any() || result.simulated.has_value();
   out["unit_time_seconds"] = result.emulation.unit_seconds;
   out["slowdowns"] = result.emulation.slowdowns;

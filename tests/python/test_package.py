@@ -234,6 +234,72 @@ class ExportTest(harness.ClusterTest):
         self.assertEqual(done.stdout.count('"name":"round"'), len(self.rounds) - 1)
 
 
+# Half of the gradient is final when the other half has its whole backward pass before it, which takes COMPUTE_S.
+OVERLAP = """
+import array, os, sys, time
+import lockstep
+COMPUTE_S, TENSOR = float(sys.argv[1]), 65536
+session = lockstep.Session(os.environ["LOCKSTEP_COORDINATOR"], secret_file=os.environ["LOCKSTEP_SECRET_FILE"], slowdowns="",
+                           settings="[job]\\nrounds = 20\\nglobal_batch = 2\\n[exchange]\\nbucket_bytes = 65536\\npiece_bytes = 65536\\n",
+                           wanted=int(os.environ["LOCKSTEP_WORKER"]))
+initial = array.array("f", bytes(8 * TENSOR))
+session.begin(lockstep.JobDescription(tensors=[lockstep.Tensor("first", (TENSOR,)), lockstep.Tensor("second", (TENSOR,))],
+                                      initial=initial.buffer_info()[0], dataset_digest="none", train_samples=64))
+while (work := session.next(0.2)).kind is not lockstep.Kind.END:
+    if work.kind is lockstep.Kind.TRAIN:
+        if COMPUTE_S:
+            session.block_final(1)
+            time.sleep(COMPUTE_S)
+            session.block_final(0)
+        session.done(len(work.samples), 1.0)
+session.end()
+"""
+
+
+class OverlapTest(harness.ClusterTest):
+    def overlap(self, compute_s, workers=2, **settings):
+        with tempfile.TemporaryDirectory() as folder:
+            script, run_dir = pathlib.Path(folder, "overlap.py"), pathlib.Path(folder, "run")
+            script.write_text(OVERLAP)
+            options = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+            done = run("-m", "lockstep", "run", "-n", workers, "--run-dir", run_dir, *options, script, compute_s)
+            self.assertEqual(done.returncode, 0, done)
+            job = harness.Job(workers, folder=folder)
+            job.run_dir = run_dir
+            return job.summary()["overlap"], job.rounds(), json.loads((run_dir / "timeline.json").read_text())["traceEvents"]
+
+    def test_what_is_sent_before_the_end_of_the_backward_pass(self):
+        overlap, rounds, events = self.overlap(0.05, exchange__mapping="off", exchange__transport="tcp")
+        # Each worker owns half of what the other has to send, and half of that is final early.
+        self.assertEqual(overlap["bytes"], 20 * 2 * 2 * 65536 * 4 // 2)
+        self.assertGreater(overlap["share"], 0)
+        self.assertLessEqual(overlap["early_bytes"], overlap["bytes"] / 2)
+        self.assertEqual(overlap["share"], overlap["early_bytes"] / overlap["bytes"])
+        self.assertEqual(sum(line["sent"]["early_bytes"] for line in rounds), overlap["early_bytes"])
+        # Seen in the timeline from before it was ready, beside the units.
+        sends = [event for event in events if event["name"].startswith("contribution to round") and event["ph"] == "X"]
+        early = [(line, worker) for line in rounds for worker in line["times"].get("sending", {})]
+        self.assertEqual(len(sends), len(early))
+        for line, worker in early:
+            self.assertLess(line["times"]["sending"][worker], line["times"]["ready"][worker])
+        names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        self.assertGreaterEqual(names, {"worker 0 sends"} if any(worker == "0" for _, worker in early) else set())
+
+    def test_nothing_is_sent_early_where_nothing_is_final_early(self):
+        overlap, rounds, events = self.overlap(0, exchange__mapping="off", exchange__transport="tcp")
+        self.assertEqual((overlap["share"], overlap["early_bytes"]), (0, 0))
+        self.assertGreater(overlap["bytes"], 0)
+        self.assertFalse([line for line in rounds if "sending" in line["times"]])
+        self.assertFalse([event for event in events if event["name"].startswith("contribution")])
+
+    def test_who_reads_mapped_memory_or_is_alone_has_no_figure_and_says_why(self):
+        overlap, rounds, _ = self.overlap(0.01)
+        self.assertEqual(overlap, {"share": None, "reason": "contributions were read in mapped memory, none was sent"})
+        self.assertFalse([line for line in rounds if "sent" in line])
+        overlap, _, _ = self.overlap(0, workers=1)
+        self.assertEqual(overlap, {"share": None, "reason": "there was no other worker to send to"})
+
+
 class CompareTest(harness.ClusterTest):
     def test_policies_are_compared_with_a_script(self):
         with tempfile.TemporaryDirectory() as folder:

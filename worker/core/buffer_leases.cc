@@ -42,7 +42,7 @@ std::optional<BufferId> Buffers::Take(BufferKind kind) {
   if (held_by_send) {
     std::set<MemberId> holders;
     for (const auto& [cookie, served] : serves_) {
-      if (served.buffer == *held_by_send) holders.insert(served.peer);
+      if (served.from.buffer == *held_by_send) holders.insert(served.peer);
     }
     for (const MemberId& peer : holders) {
       if (!closing_.insert(peer).second) continue;
@@ -59,23 +59,25 @@ void Buffers::Release(const BufferId& buffer) {
 }
 
 // Of a pool only: staging and state change under whoever reads them.
-std::uint64_t Buffers::Serve(const MemberId& peer, const BufferId& buffer) {
+std::uint64_t Buffers::Serve(const MemberId& peer, const BufferRange& from) {
+  const BufferId& buffer = from.buffer;
   LOCKSTEP_CHECK(buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState,
                  "I4: {} is served out of a buffer that is not for sending", Name(peer));
   LOCKSTEP_CHECK(Taken(buffer), "I4: {} is served out of a buffer that is free", Name(peer));
-  serves_[next_cookie_] = {peer, buffer};
+  serves_[next_cookie_] = {peer, from, context_.now};
   return next_cookie_++;
 }
 
 // Sent, refused, or ended with its connection: all the same here.
-void Buffers::Unserve(std::uint64_t cookie) {
+Buffers::Served Buffers::Unserve(std::uint64_t cookie) {
   const auto at = serves_.find(cookie);
   LOCKSTEP_CHECK(at != serves_.end(), "served twice: {}", cookie);
-  const MemberId peer = at->second.peer;
+  const Served ended = at->second;
   serves_.erase(at);
   const bool more = std::any_of(serves_.begin(), serves_.end(),
-                                [&](const auto& s) { return s.second.peer == peer; });
-  if (!more) closing_.erase(peer);
+                                [&](const auto& s) { return s.second.peer == ended.peer; });
+  if (!more) closing_.erase(ended.peer);
+  return ended;
 }
 
 // Several pieces land in one buffer; it is in use until the last of them has, or never will.
@@ -111,7 +113,7 @@ bool Buffers::InUse(const BufferId& buffer) const {
 
 bool Buffers::ServedOf(const BufferId& buffer) const {
   return std::any_of(serves_.begin(), serves_.end(),
-                     [&](const auto& s) { return s.second.buffer == buffer; });
+                     [&](const auto& s) { return s.second.from.buffer == buffer; });
 }
 
 void Buffers::CheckInvariants() const {

@@ -31,9 +31,14 @@ class Buffers {
   // Its content is needed no longer; uses may still be under way.
   void Release(const BufferId& buffer);
 
-  // A send that a peer asked for. The cookie is for Unserve.
-  std::uint64_t Serve(const MemberId& peer, const BufferId& buffer);
-  void Unserve(std::uint64_t cookie);
+  struct Served {
+    MemberId peer;
+    BufferRange from;
+    Time since;  // that it was asked for
+  };
+  // A send that a peer asked for. The cookie is for Unserve, which tells what it was.
+  std::uint64_t Serve(const MemberId& peer, const BufferRange& from);
+  Served Unserve(std::uint64_t cookie);
   void BeginFetch(const BufferId& into) { ++fetches_[into]; }
   void EndFetch(const BufferId& into);
   void BeginOp(std::uint64_t op, std::vector<BufferId> uses);
@@ -49,10 +54,6 @@ class Buffers {
   void CheckInvariants() const;
 
  private:
-  struct Served {
-    MemberId peer;
-    BufferId buffer;
-  };
   Context& context_;
   // Uses may outlive the taking: what was given back while it is read is free once it is not.
   std::set<BufferId> taken_;

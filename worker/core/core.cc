@@ -581,7 +581,7 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   if (!from) return {};
   LOCKSTEP_CHECK(from->range.count * number == piece.bytes, "a piece of {} bytes, not {}",
                  from->range.count * number, piece.bytes);
-  return {true, *from, buffers_.Serve(peer, from->buffer)};
+  return {true, *from, buffers_.Serve(peer, *from)};
 }
 
 StepMachine::View Core::view() const {

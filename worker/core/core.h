@@ -55,7 +55,7 @@ class Core {
   void On(const event::PeerMapped& e);
   void On(const event::FromPeer& e);
   void On(const event::FetchDone& e);
-  void On(const event::Served& e) { buffers_.Unserve(e.cookie); }
+  void On(const event::Served& e) { own_.OnServed(buffers_.Unserve(e.cookie)); }
   void On(const event::RunDone& e) { own_.OnRunDone(e); }
   void On(const event::BucketsFinal& e) { own_.OnBucketsFinal(e); }
   void On(const event::PartSealed& e) { own_.OnPartSealed(e); }

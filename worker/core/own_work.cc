@@ -280,7 +280,59 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                             sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
-                            std::move(c->metrics)});
+                            std::move(c->metrics),
+                            SentBefore(Time(Duration(sealed.sealed_ns)), *c)});
+  for (auto& [owner, told] : c->told) told.sent.clear();
+}
+
+// How much of the exchange is hidden behind the compute thread is known here alone: what ends with
+// the seal, and on whose clock. The connection is all that a piece is followed to: the kernel may
+// have some of it yet. A peer that goes takes what it was sent along (OnPeerDown).
+msg::SentBytes OwnWork::SentBefore(Time sealed, const Contribution& c) {
+  msg::SentBytes sent;
+  const OwnerMap* map = rounds_.OwnersOf(c.round);
+  if (map == nullptr) return sent;
+  std::uint64_t floats = 0;
+  Time since = kNever;
+  for (const OwnerShare& share : map->owners) {
+    if (share.owner == context_.config.self || peers_.Mapped(share.owner)) continue;
+    for (const Slice& slice : rounds_.Shard(c.round, share.owner)) floats += slice.range.count;
+    const auto told = c.told.find(share.owner);
+    if (told == c.told.end()) continue;
+    for (const SentPiece& piece : told->second.sent) {
+      if (piece.taken >= sealed) continue;
+      sent.early += piece.bytes;
+      since = std::min(since, piece.asked);
+    }
+  }
+  sent.all = floats * context_.layout.number_bytes();
+  // Under a map that was replaced meanwhile others had been sent something, too.
+  sent.early = std::min(sent.early, sent.all);
+  if (sent.early > 0) sent.since_ns = since.time_since_epoch().count();
+  return sent;
+}
+
+// A peer may ask as often as it likes (I7): what is beyond the bound counts as the last one, later
+// than it was, so never as too early.
+void OwnWork::NoteSent(const SentPiece& piece, std::vector<SentPiece>* sent) {
+  if (sent->size() < kMostSentPieces) {
+    sent->push_back(piece);
+    return;
+  }
+  sent->back().taken = piece.taken;
+  sent->back().bytes += piece.bytes;
+}
+
+// Of what is sealed no account is kept.
+void OwnWork::OnServed(const Buffers::Served& ended) {
+  if (ended.from.buffer.kind != BufferKind::kContribution) return;
+  for (Contribution& c : contributions_) {
+    if (c.buffer != ended.from.buffer || c.sealed || c.dropped) continue;
+    const auto told = c.told.find(ended.peer);
+    if (told == c.told.end()) continue;
+    NoteSent({ended.since, context_.now, ended.from.range.count * context_.layout.number_bytes()},
+             &told->second.sent);
+  }
 }
 
 // What it was told went to a connection that is no more.
@@ -353,7 +405,7 @@ void OwnWork::Update() {
 // must give a receipt even for an empty shard.
 bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
   const auto at = c.told.find(owner);
-  const Told told = at == c.told.end() ? Told{} : at->second;
+  Told told = at == c.told.end() ? Told{} : at->second;
   LOCKSTEP_CHECK(told.buckets <= c.buckets, "I2: {} buckets were announced, {} are final",
                  told.buckets, c.buckets);
   const bool new_round = at != c.told.end() && told.round != c.round;
@@ -380,7 +432,11 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
       payload.clear();
     }
   }
-  c.told[owner] = {c.round, c.buckets, c.sealed};
+  if (!c.sealed && !payload.empty()) {
+    NoteSent({context_.now, context_.now, ready.inlined.Floats() * context_.layout.number_bytes()},
+             &told.sent);
+  }
+  c.told[owner] = {c.round, c.buckets, c.sealed, std::move(told.sent)};
   context_.Say(owner, ready, std::move(payload));
   return true;
 }

@@ -59,6 +59,8 @@ class OwnWork {
   void OnRunDone(const event::RunDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
+  // Any send that a peer had asked for has ended.
+  void OnServed(const Buffers::Served& ended);
   void OnPeerDown(const MemberId& peer);
   void OnTimer();
   Time next_timer() const;
@@ -106,6 +108,14 @@ class OwnWork {
     std::uint8_t parts_told = 0;     // the coordinator knows of them
     bool is_void = false;            // nothing more of it counts; the thread may still be in it
   };
+  // The transport has taken it; by `now` of the step that has heard so.
+  struct SentPiece {
+    Time asked;
+    Time taken;
+    std::uint64_t bytes = 0;
+  };
+  static constexpr std::size_t kMostSentPieces = 1024;
+  static void NoteSent(const SentPiece& piece, std::vector<SentPiece>* sent);
   // What an owner was told last of a contribution.
   // `buckets` never more than are final; `round` is another one than the contribution's when that
   // was carried over since, which the owner has to hear of even if no bucket is new.
@@ -113,6 +123,7 @@ class OwnWork {
     RoundId round;
     std::uint32_t buckets = 0;
     bool sealed = false;
+    std::vector<SentPiece> sent = {};  // before it was sealed
   };
   // One part, in a buffer of its own. It is written by the compute thread until it is sealed, then
   // read by owners until its round is applied here, or closed. It keeps its buffer while it is
@@ -147,6 +158,8 @@ class OwnWork {
   void Begin(RoundId round, const GivenUnits& given, const std::array<BufferId, kMaxParts>& parts);
   Contribution* Find(std::uint32_t work, PartIndex part);
   void TellProgress();
+  // While the thread still computes it, and how much of it goes to other workers at all.
+  msg::SentBytes SentBefore(Time sealed, const Contribution& contribution);
   // False: there is something to say that cannot be said yet.
   bool Announce(Contribution& contribution, const MemberId& owner);
 

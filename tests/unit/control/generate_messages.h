@@ -133,6 +133,11 @@ inline std::vector<Metric> AnyMetrics() {
   });
 }
 
+inline msg::SentBytes AnySentBytes() {
+  const auto [early, all] = std::minmax({Any<std::uint32_t>(), Any<std::uint32_t>()});
+  return {all, early, AnyTime()};
+}
+
 template <>
 inline msg::Commit Any<msg::Commit>() {
   msg::Commit commit;
@@ -270,7 +275,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
                          AnyTime(),
                          Any<Attempt>(),
                          Several([] { return Any<std::uint64_t>(); }),
-                         AnyMetrics()};
+                         AnyMetrics(),
+                         AnySentBytes()};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <vector>
 
 #include "coordinator/record/timeline.h"
 
@@ -32,7 +34,9 @@ RoundRecord Example() {
                     {"norm", Reduction::kMax, std::nan(""), 0}};
   record.samples = 12;
   record.learning_rate = 0.1f;
+  record.sent = {4096, 1024};
   record.start = 1;
+  record.sending = {{WorkerId(0), 1.375}};
   record.ready = {{WorkerId(0), 1.5}, {WorkerId(2), 12.25}};
   record.delivered = {{WorkerId(0), 1.75}};
   record.commit = 12.5;
@@ -59,6 +63,8 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->units[1].start, -0.000012);
   EXPECT_EQ(read->units[1].end, 12.000001);
   EXPECT_EQ(read->digest->value, record.digest->value);
+  EXPECT_EQ(read->sent.early_bytes, 1024u);
+  EXPECT_EQ(read->sending, record.sending);
 }
 
 TEST(RoundLine, HasTheDocumentedKeys) {
@@ -71,16 +77,21 @@ TEST(RoundLine, HasTheDocumentedKeys) {
   EXPECT_EQ(line["metrics"]["accuracy"], (nlohmann::json{{"mean", 0.75}}));
   EXPECT_EQ(line["metrics"]["norm"], (nlohmann::json{{"min", 0.5}, {"max", nullptr}}));
   EXPECT_EQ(line["times"]["ready"]["2"], 12.25);
+  EXPECT_EQ(line["sent"], (nlohmann::json{{"bytes", 4096}, {"early_bytes", 1024}}));
   EXPECT_EQ(line["contributors"][0]["weight"], 1.0);
   EXPECT_EQ(line["dropped"], nlohmann::json::array());
   RoundRecord open = Example();
   open.applied.reset();
   open.digest.reset();
   open.metrics.clear();
+  open.sent = {};
+  open.sending.clear();
   const auto without = nlohmann::json::parse(RoundLine(open));
   EXPECT_TRUE(without["times"]["applied"].is_null());
   EXPECT_FALSE(without.contains("digest"));
   EXPECT_FALSE(without.contains("metrics"));
+  EXPECT_FALSE(without.contains("sent"));
+  EXPECT_FALSE(without["times"].contains("sending"));
 }
 
 TEST(RoundLine, WhatIsNoneIsAnError) {
@@ -136,6 +147,44 @@ TEST(Summary, PathsAreWrittenAsAllTheRest) {
   ASSERT_EQ(summary["paths"].size(), 2u);
   EXPECT_EQ(summary["paths"][0]["path"], result.paths[0].path);
   EXPECT_EQ(summary["paths"][1]["gb_per_s"], 0.1);
+}
+
+TEST(Summary, SaysHowMuchOfTheExchangeIsHiddenOrWhyNobodyKnows) {
+  const auto overlap = [](const JobResult& result) {
+    return nlohmann::json::parse(SummaryText(result))["overlap"];
+  };
+  JobResult result;
+  result.workers = 1;
+  EXPECT_EQ(overlap(result)["reason"], "no round was closed");
+  result.totals.rounds = 1;
+  EXPECT_EQ(overlap(result)["reason"], "there was no other worker to send to");
+  result.workers = 2;
+  EXPECT_EQ(overlap(result)["reason"], "contributions were read in mapped memory, none was sent");
+  result.simulated = SimulatedRecord{"modelled", 1};
+  EXPECT_EQ(overlap(result)["reason"], "the exchange is modelled, nothing is sent");
+  EXPECT_TRUE(overlap(result)["share"].is_null());
+  result.sent = {800, 0};
+  EXPECT_EQ(overlap(result), (nlohmann::json{{"share", 0.0}, {"bytes", 800}, {"early_bytes", 0}}));
+  result.sent = {800, 200};
+  EXPECT_EQ(overlap(result)["share"], 0.25);
+}
+
+TEST(Timeline, ShowsWhatIsSentBehindTheUnits) {
+  RoundRecord record = Example();
+  record.sending[WorkerId(2)] = 1.25;  // is not delivered: no span
+  std::ostringstream out;
+  TimelineWriter(out).Add(record);
+  std::vector<nlohmann::json> spans;
+  std::set<nlohmann::json> names;
+  const auto timeline = nlohmann::json::parse(out.str());
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event["name"] == "contribution to round 7") spans.push_back(event);
+    if (event["name"] == "thread_name") names.insert(event["args"]["name"]);
+  }
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0]["ts"], 1375000);
+  EXPECT_EQ(spans[0]["dur"], 375000);
+  EXPECT_EQ(names, (std::set<nlohmann::json>{"rounds", "worker 0", "worker 2", "worker 0 sends"}));
 }
 
 TEST(Timeline, IsOneJsonDocument) {

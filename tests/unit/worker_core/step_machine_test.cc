@@ -142,6 +142,89 @@ TEST_F(StepMachineTest, APartIsSealedAndAnnounced) {
   EXPECT_FALSE(machine_.OnPieceAsked(kPeer, piece).have);
 }
 
+// Four buckets, of which the peer owns the first and the third.
+class SentEarlyTest : public MachineTest {
+ protected:
+  SentEarlyTest() : SentEarlyTest(Config()) {}
+  explicit SentEarlyTest(const MachineConfig& config) : MachineTest(1024, config) {
+    Begin(1);
+    run_ = TakeRun();
+  }
+
+  // The peer asks for half a bucket.
+  std::uint64_t Ask(std::uint64_t offset) {
+    PieceName piece;
+    piece.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
+    piece.attempt = ready_.tag;
+    piece.offset = offset;
+    piece.bytes = 2048;
+    const Serve serve = machine_.OnPieceAsked(kPeer, piece);
+    EXPECT_TRUE(serve.have);
+    return serve.cookie;
+  }
+  void Final(std::uint32_t buckets) {
+    Do(event::BucketsFinal{1, PartIndex(0), buckets});
+    if (const auto ready = Said<PartReady>()) ready_ = *ready;
+  }
+  msg::SentBytes Seal(Time at) {
+    Do(Done(1, run_));
+    Do(event::PartSealed{1, PartIndex(0), at.time_since_epoch().count()});
+    return Told<msg::Sealed>().value().sent;
+  }
+
+  Run run_;
+  PartReady ready_;
+};
+
+TEST_F(SentEarlyTest, IsWhatTheTransportHasTakenBeforeTheSeal) {
+  Final(2);
+  const Time first = now_;
+  const auto one = Ask(0);
+  Do(event::Served{one});
+  // What ends before the seal's time counts, whenever that is heard; not what ends after it.
+  const auto two = Ask(2048);
+  Do(event::Served{two});
+  EXPECT_EQ(Seal(now_), (msg::SentBytes{8192, 2048, first.time_since_epoch().count()}));
+}
+
+TEST_F(SentEarlyTest, IsNothingWhereAllComesWithTheSeal) {
+  EXPECT_EQ(Seal(now_), (msg::SentBytes{8192, 0, 0}));
+}
+
+TEST_F(SentEarlyTest, WhatAPeerThatGoesWasSentIsNotCounted) {
+  Final(2);
+  const auto one = Ask(0);
+  Do(event::Served{one});
+  Do(event::PeerDown{kPeer, "test"});
+  EXPECT_EQ(Seal(now_ + Duration(1)), (msg::SentBytes{8192, 0, 0}));
+}
+
+TEST_F(SentEarlyTest, IsNeverMoreThanTheContribution) {
+  Final(1);
+  for (int i = 0; i < 5000; ++i) {
+    const auto again = Ask(0);
+    Do(event::Served{again});
+  }
+  EXPECT_EQ(Seal(now_ + Duration(1)).early, 8192u);
+}
+
+class SentAlongTest : public SentEarlyTest {
+ protected:
+  SentAlongTest() : SentEarlyTest(Inlining()) {}
+  static MachineConfig Inlining() {
+    MachineConfig config = Config();
+    config.inline_bytes = 1u << 20;
+    return config;
+  }
+};
+
+TEST_F(SentAlongTest, CountsWhenItIsSaid) {
+  Final(2);
+  const Time said = now_;
+  EXPECT_EQ(Seal(said + Duration(1)),
+            (msg::SentBytes{8192, 4096, said.time_since_epoch().count()}));
+}
+
 TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
   for (const bool by_loss : {true, false}) {
     MachineConfig config = Config();
