@@ -6,12 +6,36 @@ worker's share of a round begins and ends where that of the round before did, as
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from lockstep._order import Order
 
+_PARTS = 4  # that an evaluation has for each worker
+
+
+class Guess(Protocol):
+    """Told each run as it comes; says what may come behind it."""
+
+    @property
+    def share(self) -> int:
+        """Samples of which `prefetch_factor` times as many are read ahead."""
+
+    @property
+    def longest(self) -> int:
+        """Of the runs of late."""
+
+    def saw(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """A run, which is to be computed now."""
+
+    def next(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """(epoch, first, end) of at most so many samples, in the order in which they will be wanted."""
+
+    def samples_of(self, epoch: int, first: int, end: int) -> Sequence[int]:
+        """Which samples those positions are."""
+
 
 class Ahead:
-    """Told each run as it comes; says what may come behind it."""
+    """Of what is trained on."""
 
     def __init__(self, *, order: Order, samples: int, batch: int, epochs: int, workers: int) -> None:
         """`samples`: of an epoch."""
@@ -103,3 +127,42 @@ class Ahead:
     def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
         """Which samples those positions are."""
         return self._order.samples_of(epoch, first, end)
+
+
+class AheadInParts:
+    """Of what is evaluated, in its own order. The coordinator cuts it into parts and gives a worker one at a time, to whoever asks;
+    a part comes in pieces, one behind the other."""
+
+    def __init__(self, *, samples: int, workers: int, share: int) -> None:
+        self._samples, self._parts, self.share = samples, min(samples, _PARTS * workers), share
+        self._step = workers  # parts from one of this worker to its next, while nobody is slow
+        self._part = -1  # none yet
+        self._end = self.longest = 0
+
+    def saw(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]]) -> None:
+        del round_
+        self._epoch = epoch
+        (first, self._end) = ranges[0]
+        self.longest = self._end - first
+        part = ((first + 1) * self._parts - 1) // self._samples
+        if 0 <= self._part < part:
+            self._step = part - self._part
+        self._part = part
+
+    def next(self, count: int) -> Iterator[tuple[int, int, int]]:
+        first = self._end
+        for part in range(self._part, self._parts, self._step):
+            end = min(self._begin_of(part + 1), first + count)
+            if first < end:
+                yield self._epoch, first, end
+                count -= end - first
+            if count <= 0:
+                return
+            first = self._begin_of(part + self._step)
+
+    def samples_of(self, epoch: int, first: int, end: int) -> Sequence[int]:
+        del epoch
+        return range(first, end)
+
+    def _begin_of(self, part: int) -> int:
+        return self._samples * part // self._parts

@@ -278,6 +278,7 @@ class Job:
         self._batches.begin(self._seed, *self._known(), ahead)
         digest = _loader.dataset_digest(loader.dataset, self._seed) + self._order.begin(self._seed, batch)
         if self._evaluation is not None:
+            self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
         self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped)
@@ -333,8 +334,7 @@ class Job:
             self._parameters.detach()
             self._rule.detach()
             session.end()
-        if self._batches is not None:
-            self._batches.close()
+        self._close_loaders()
         self._entry.close(self._end is not None)
         atexit.unregister(self.close)
         _errors.last_words.discard(self._fail)
@@ -343,6 +343,11 @@ class Job:
 
     def _in_hand(self) -> bool:
         return self._run is not None and self._end is None and self._state in (_State.IN_HAND, _State.FAILED, _State.BACKWARD)
+
+    def _close_loaders(self) -> None:
+        for loaders in (self._batches, self._evaluation):
+            if loaders is not None:
+                loaders.close()
 
     def _fail(self, reason: str) -> None:
         if self._session is not None:
@@ -384,9 +389,11 @@ class Job:
         _errors.last_words.add(self._fail)
         try:
             self._batches.start(self._seed)  # what follows makes threads and sockets
+            if self._evaluation is not None:
+                self._evaluation.start(self._seed)
             self._session = self._entry.join(self._model, settings)
         except BaseException:
-            self._batches.close()
+            self._close_loaders()
             raise
         self._config = _settings.from_ini(self._session.config)
         self._place = self._session.worker, self._session.workers

@@ -8,31 +8,39 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from lockstep._ahead import Ahead
+from lockstep._ahead import AheadInParts, Guess
 from lockstep._errors import UsageError
 from lockstep._model import digest_inputs
 from lockstep._order import Order
 from lockstep._processes import Processes
-from lockstep._samples import Samples, seed_all
+from lockstep._samples import EVALUATION, Samples, seed_all
 from lockstep._session import Work
 from lockstep._stream import Stream, generators, is_stream, set_generators
 
 _LOOKED_AT = 16  # samples that the dataset's digest is made of
-_NOT_USED = {
-    "generator": "the order of the samples, and what is drawn at random, come from the job's seed",
-    "pin_memory": "lockstep trains on the CPU",
-}
 
 
 def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
     """What the script has asked for and is done otherwise."""
-    for name, used in (
-        ("generator", not order.has_unused_generator),
-        ("pin_memory", not loader.pin_memory),
-    ):
-        if not used:
-            warnings.warn(f"the DataLoader's {name} is not used: {_NOT_USED[name]}", stacklevel=3)
+    if order.has_unused_generator:
+        warnings.warn(
+            "the DataLoader's generator is not used: the order of the samples, and what is drawn at random, come from the job's "
+            "seed",
+            stacklevel=3,
+        )
+
+
+def _pins(loader: DataLoader[Any]) -> bool:
+    """As torch's own DataLoader decides."""
+    if not loader.pin_memory:
+        return False
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is None or device.type == "mps":  # for which torch cannot do it either
+        warnings.warn("the DataLoader's pin_memory is not used: there is no accelerator to pin memory for", stacklevel=4)
+        return False
+    return True
 
 
 def dataset_digest(dataset: Dataset[Any], seed: int) -> str:
@@ -55,7 +63,6 @@ class Batches:
 
     def __init__(self, loader: DataLoader[Any], *, sharded: bool = False) -> None:
         """`sharded`: a stream that shares itself out."""
-        self._dataset: Any = loader.dataset
         self._stream = Stream(loader, sharded=sharded) if is_stream(loader) else None
         if sharded and self._stream is None:
             raise UsageError("sharded= is for an IterableDataset: of others the job shares out the samples")
@@ -65,6 +72,7 @@ class Batches:
         if type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate:
             self._tensors = loader.dataset.tensors
         self._loader = loader
+        self._pins = _pins(loader)
         self._samples = Samples(loader.dataset)
         self._processes: Processes | None = None
         self._seed = 0
@@ -74,7 +82,7 @@ class Batches:
         if self._loader.num_workers > 0 and self._tensors is None and self._stream is None:  # else there is nothing for them to do
             self._processes = Processes(self._loader, seed)
 
-    def begin(self, seed: int, worker: int, workers: int, ahead: Ahead) -> None:
+    def begin(self, seed: int, worker: int, workers: int, ahead: Guess) -> None:
         """The job's, which is known now."""
         self._seed = seed
         if self._stream is not None:
@@ -88,29 +96,30 @@ class Batches:
             return run.samples
         if self._stream is not None:
             return self._stream.read_run(run)
-        if self._processes is not None:
-            return self._processes.read(run.epoch, run.round, run.ranges, run.samples)
-        values: list[Any] = []
-        for call in self._samples.calls(run.epoch, run.ranges):
-            which = run.samples[len(values) : len(values) + call.end - call.first]
-            values += self._samples.read(self._seed, call, which)
-        return values
+        return self._read(run.epoch, run.round, run.ranges, run.samples)
 
     def collate(self, values: Any) -> Any:
-        return self._collate(values) if self._tensors is None else self._chosen(values)
+        batch = self._collate(values) if self._tensors is None else self._chosen(values)
+        return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
 
-    def read(self, samples: Sequence[int]) -> Any:
+    def read(self, first: int, end: int) -> Any:
         """A batch of an evaluation."""
-        if self._tensors is not None:
-            return self._chosen(samples)
-        if hasattr(self._dataset, "__getitems__"):
-            return self._collate(self._dataset.__getitems__(list(samples)))
-        return self._collate([self._dataset[i] for i in samples])
+        samples = range(first, end)
+        return self.collate(samples if self._tensors is not None else self._read(EVALUATION, 0, [(first, end)], samples))
 
     def close(self) -> None:
         """Ends the processes. May be called again."""
         if self._processes is not None:
             self._processes.close()
+
+    def _read(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]], samples: Sequence[int]) -> list[Any]:
+        if self._processes is not None:
+            return self._processes.read(epoch, round_, ranges, samples)
+        values: list[Any] = []
+        for call in self._samples.calls(epoch, ranges):
+            which = samples[len(values) : len(values) + call.end - call.first]
+            values += self._samples.read(self._seed, call, which)
+        return values
 
     def _chosen(self, samples: Sequence[int]) -> list[torch.Tensor]:
         assert self._tensors is not None
@@ -126,28 +135,39 @@ class Evaluation:
             raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
         if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
             raise UsageError("job.evaluate wants a DataLoader with a map-style dataset and a batch_size")
-        if loader.num_workers > 0:
-            warnings.warn(
-                f"lockstep reads what is evaluated in the training process: num_workers={loader.num_workers} is not used",
-                stacklevel=3,
-            )
         self.dataset: Any = loader.dataset
         self._function = function
         self._batch = loader.batch_size
+        self._at_once = loader.batch_size * max(1, loader.num_workers)
         self._batches = Batches(loader)
 
+    def start(self, seed: int) -> None:
+        """As Batches.start."""
+        self._batches.start(seed)
+
+    def begin(self, seed: int, worker: int, workers: int) -> None:
+        """As Batches.begin."""
+        ahead = AheadInParts(samples=len(self.dataset), workers=workers, share=self._at_once)
+        self._batches.begin(seed, worker, workers, ahead)
+
+    def close(self) -> None:
+        """As Batches.close."""
+        self._batches.close()
+
     def run(self, model: nn.Module, first: int, end: int) -> tuple[float, int]:
-        """The sum of the losses and how many are right of the samples [first, end)."""
+        """The sum of the losses and how many are right of the samples [first, end). Changes nothing that the script draws."""
         training = [module for module in model.modules() if module.training]
         model.eval()
         loss_sum, correct = 0.0, 0
+        state = generators()
         with torch.no_grad():
             for at in range(first, end, self._batch):
-                samples = range(at, min(at + self._batch, end))
-                loss, right = self._function(model, self._batches.read(samples))
-                if not 0 <= int(right) <= len(samples):
-                    raise UsageError(f"the function of job.evaluate says that {int(right)} of {len(samples)} samples are right")
+                to = min(at + self._batch, end)
+                loss, right = self._function(model, self._batches.read(at, to))
+                if not 0 <= int(right) <= to - at:
+                    raise UsageError(f"the function of job.evaluate says that {int(right)} of {to - at} samples are right")
                 loss_sum, correct = loss_sum + float(loss), correct + int(right)
+        set_generators(state)
         for module in training:
             module.training = True
         return loss_sum, correct

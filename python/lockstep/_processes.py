@@ -36,10 +36,10 @@ import torch.multiprocessing  # shares tensors of a dataset with processes that 
 from torch.utils.data import DataLoader
 
 from lockstep import _session
-from lockstep._ahead import Ahead
+from lockstep._ahead import Guess
 from lockstep._errors import JobFailed, UsageError
 from lockstep._packed import pack, unpack
-from lockstep._samples import Call, Samples, seed_all, seed_of
+from lockstep._samples import EVALUATION, Call, Samples, seed_all, seed_of
 
 _START = 0  # the ticket of the first answer: it is ready, or why it is not
 _MOST_AT_ONCE = 1024  # samples that one message asks for
@@ -195,7 +195,8 @@ class _Reader:
             except BaseException as error:
                 one = f"sample {samples[0]}" if len(samples) == 1 else f"samples {', '.join(map(str, samples))}"
                 at = f"position {call.first}" if len(samples) == 1 else f"positions {call.first} to {call.end - 1}"
-                return results, _Error(error, f"In {self._name}, {one} ({at} of epoch {call.epoch})")
+                of = "the evaluation" if call.epoch == EVALUATION else f"epoch {call.epoch}"
+                return results, _Error(error, f"In {self._name}, {one} ({at} of {of})")
             results.append(values)
         return results, None
 
@@ -261,6 +262,8 @@ def _main(
 
 # --- in the training process
 
+_links: set[socket.socket] = set()  # of all loader processes; a fork copies them, and a socket has its end with its last copy
+
 
 @dataclass
 class _Piece:
@@ -304,7 +307,7 @@ class Processes:
         self._pieces: dict[int, _Piece] = {}
         self._tickets = _START
         self._seed = seed
-        self._ahead: Ahead | None = None
+        self._ahead: Guess | None = None
         self._processes: list[_Process] = []
         try:
             self._start(loader, seed)
@@ -312,7 +315,7 @@ class Processes:
             self.close()
             raise
 
-    def begin(self, seed: int, ahead: Ahead) -> None:
+    def begin(self, seed: int, ahead: Guess) -> None:
         """The job's, which is known now."""
         self._seed, self._ahead = seed, ahead
 
@@ -354,6 +357,7 @@ class Processes:
             return
         for one in processes:
             one.link.close()
+            _links.discard(one.link)
         end = time.monotonic() + _END_S
         for one in processes:
             one.process.join(max(0.0, end - time.monotonic()))
@@ -377,10 +381,11 @@ class Processes:
         links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
         dataset, init = _Carried("dataset", loader.dataset), _Carried("worker_init_fn", loader.worker_init_fn)
         ends = [end for pair in links for end in pair]
+        _links.update(mine for mine, _ in links)
         resource_tracker.ensure_running()  # it would unblock what is blocked here
         for number, (mine, its) in enumerate(links):
             forked = method == "fork"
-            others = [end for end in ends if end is not its] if forked else []
+            others = [end for end in {*ends, *_links} if end is not its] if forked else []
             process = context.Process(
                 target=_main,
                 kwargs={

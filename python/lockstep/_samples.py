@@ -15,10 +15,11 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 _CELL = 64  # positions, for datasets that fetch many at once
+EVALUATION = -2  # stands for an epoch: positions of what is evaluated
 
 
 class Call(NamedTuple):
-    """Positions of an epoch, half open, that are read together."""
+    """Positions of an epoch (or EVALUATION), half open, that are read together."""
 
     epoch: int
     first: int

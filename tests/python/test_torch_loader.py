@@ -1,5 +1,7 @@
 """Loader processes: the same samples as without them, whoever reads them and whatever moves, and none that outlives its trainer."""
 
+import collections
+import json
 import os
 import pathlib
 import re
@@ -215,6 +217,17 @@ assert list(one.next(22)) == [], list(one.next(22))
 one = ahead()
 one.saw(0, 1, [(40, 50)])
 assert list(one.next(22)) == [(0, 70, 80), (0, 93, 96)], list(one.next(22))
+
+one = _ahead.AheadInParts(samples=50, workers=2, share=10)  # eight parts: 0, 6, 12, 18, 25, 31, 37, 43
+one.saw(-2, 0, [(0, 4)])
+assert list(one.next(12)) == [(-2, 4, 6), (-2, 12, 18), (-2, 25, 29)], list(one.next(12))
+one.saw(-2, 0, [(18, 25)])  # two others' parts between, and the end is near
+assert list(one.next(99)) == [(-2, 37, 43)], list(one.next(99))
+one.saw(-2, 0, [(0, 6)])  # the next evaluation
+assert list(one.next(7)) == [(-2, 18, 25)] and list(one.samples_of(-2, 18, 20)) == [18, 19], list(one.next(7))
+one = _ahead.AheadInParts(samples=3, workers=2, share=10)
+one.saw(-2, 0, [(1, 2)])
+assert list(one.next(7)) == [] and one.longest == 1, list(one.next(7))
 print("whole")
 """)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))
@@ -344,7 +357,7 @@ more = {"generator": torch.Generator(), "pin_memory": True}
 """))
         self.assertEqual(done.returncode, 0, done)
         self.assertIn("the DataLoader's generator is not used: the order of the samples", done.stderr)
-        self.assertIn("the DataLoader's pin_memory is not used: lockstep trains on the CPU", done.stderr)
+        self.assertIn("the DataLoader's pin_memory is not used: there is no accelerator to pin memory for", done.stderr)
         done = run("-c", SCRIPT.format(change="more = {'worker_init_fn': lambda number: {}[number]}"))
         self.assertEqual(done.returncode, 1, done)
         self.assertRegex(done.stderr, "In loader process [01], before its first sample:\nTraceback")
@@ -352,6 +365,100 @@ more = {"generator": torch.Generator(), "pin_memory": True}
         done = run("-c", SCRIPT.format(change="Data.__getitem__ = lambda self, i: lambda: i"))
         self.assertEqual(done.returncode, 1, done)
         self.assertIn("What the dataset returns cannot be sent to the training process", done.stderr)
+
+    def test_batches_are_pinned_where_there_is_an_accelerator(self):
+        """Stands in for one: what is handed out has been through Tensor.pin_memory, of the training and of the evaluation."""
+        done = run("-c", SCRIPT.format(change="""
+more = {"pin_memory": True}
+torch.accelerator.is_available = lambda: True
+torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+pinned = []
+def pin(tensor, *_):
+    pinned.append(tensor.clone())
+    return pinned[-1]
+torch.Tensor.pin_memory = pin
+def is_pinned(tensor):
+    return any(tensor is one for one in pinned)
+def judge(model, batch):
+    assert all(map(is_pinned, batch))
+    return 0.0, 0
+init = lockstep.init
+def init_and_evaluate():
+    job = init()
+    job.evaluate(judge, DataLoader(data, batch_size=16, pin_memory=True))
+    return job
+lockstep.init = init_and_evaluate
+""").replace("    for x, y in loader:", "    for x, y in loader:\n        assert is_pinned(x) and is_pinned(y)"))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+
+
+# Reads at random, and says who has read what for an evaluation.
+EVALUATED = """
+import os, sys, torch, lockstep
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+COUNT, LOG = int(sys.argv[1]), sys.argv[2]
+class Held(Dataset):
+    def __len__(self):
+        return 600
+    def __getitem__(self, i):
+        if i == int(sys.argv[3]):
+            raise KeyError("held")
+        with open(LOG, "a") as log:
+            log.write(f"{os.getpid()}\\n")
+        return torch.rand(())
+class Data(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return torch.tensor([i / 64]), i % 2
+job = lockstep.init()
+job.evaluate(lambda model, values: (values.double().sum(), 0), DataLoader(Held(), batch_size=20, num_workers=COUNT))
+model = nn.Linear(1, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+model, opt, loader = job.prepare(model, opt, DataLoader(Data(), batch_size=16, num_workers=COUNT), epochs=2)
+for epoch in range(2):
+    for x, y in loader:
+        nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+print("drawn", float(torch.rand(())), flush=True)
+"""
+
+
+class EvaluateTest(LoaderTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "evaluated.py").write_text(EVALUATED)
+
+    def evaluate(self, count, workers=1):
+        run_dir, log = self.folder / f"{count}-{workers}", self.folder / f"log-{count}-{workers}"
+        done = lockstep_run("-n", workers, "--set", "liveness.timeout=60s", "--run-dir", run_dir, self.folder / "evaluated.py", count, log, -1)
+        self.assertEqual(done.returncode, 0, done)
+        records = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+        return done, records, collections.Counter(log.read_text().split())
+
+    def test_loader_processes_read_what_is_evaluated_with_the_same_result(self):
+        """Whatever is drawn for a sample: the same in each process, in each evaluation, and apart from what the script draws."""
+        drawn, losses = set(), set()
+        for count in (0, 1, 3):
+            done, records, read = self.evaluate(count)
+            self.assertEqual(records[-1]["samples"], 600)
+            losses.update(record["loss"] for record in records)
+            drawn.update(re.findall(r"\| (drawn .*)$", done.stdout, re.MULTILINE))
+            self.assertGreaterEqual(sum(read.values()), 600 * len(records) + 16)
+            # The training process looks at a few, to tell whether all have the same.
+            self.assertEqual(len(read), 1 + count, read)
+            self.assertEqual(16 in read.values(), count > 0, read)
+        self.assertEqual(len(losses), 1, losses)
+        self.assertEqual(len(drawn), 1, drawn)
+        _, records, _ = self.evaluate(2, workers=2)
+        self.assertAlmostEqual(records[-1]["loss"], losses.pop(), places=9)
+
+    def test_an_exception_in_what_is_evaluated_is_the_script_s(self):
+        done = run(self.folder / "evaluated.py", 2, self.folder / "log", 301)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("sample 301 (position 301 of the evaluation)", done.stderr)
+        self.assertIn("KeyError: 'held'", done.stderr)
 
 
 if __name__ == "__main__":
