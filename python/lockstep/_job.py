@@ -100,6 +100,11 @@ class Job:
         return self._known()[1]
 
     @property
+    def wanted(self) -> int | None:
+        """The number that a launcher has given this worker, which is its `rank`, as a rule, once it has joined."""
+        return self._entry.wanted
+
+    @property
     def joined(self) -> bool:
         """Whether `rank` and `size` are known."""
         return self._place is not None
@@ -325,6 +330,10 @@ class Job:
         if self._model is None:
             raise UsageError("there is no job yet: job.prepare joins it")
         return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+
+    def leave(self, reason: str) -> None:
+        """Says why this worker leaves the job, one line; `close` follows."""
+        self._fail(reason)
 
     def close(self) -> None:
         """Leaves the job, if it is still on. The model keeps the parameters that it has. May be called again."""

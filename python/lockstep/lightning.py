@@ -1,0 +1,266 @@
+"""Lightning's Trainer as a worker of a job: `Trainer(strategy=lockstep.lightning.Strategy())`.
+
+A batch of Lightning's loop is a round of the job. A worker has one run of it as a rule, several where work is cut finer or moves;
+how many, and how many rounds an epoch has, is decided while it goes. So the closure that Lightning makes of a batch is called for
+each run of the round (`optimizer_step`, where `training_step` is given the run's own batch), and then the next run is waited for:
+it tells that the round is over, with the parameters after it, or the end of the epoch does. Only then does Lightning's loop go on.
+
+What of the loop is not its strategy's to say and is set here: which batch is an epoch's last, its count of batches and steps.
+
+In: the module's one optimizer, its scheduler and its train dataloader, which are job.prepare's. Loss, hooks, callbacks, logs,
+validation and checkpoints are Lightning's own.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch.utils.data import DataLoader
+
+from lockstep._errors import UsageError
+from lockstep._init import init
+from lockstep._job import Job
+
+_OVER = object()  # where a run was waited for: the epoch has no further one
+_OURS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # what the job does by itself
+_PRECISIONS = ("32-true", "bf16-mixed")
+
+
+class _Rounds:
+    """Stands in for the script's train dataloader, in Lightning's loop."""
+
+    def __init__(self, loader: DataLoader[Any], strategy: "Strategy") -> None:
+        self.loader = loader
+        self._strategy = strategy
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._strategy.batches()
+
+    def __len__(self) -> int:
+        """Rounds in an epoch, as far as they can be known before."""
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet, as where it is unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+class Strategy(SingleDeviceStrategy):
+    """`job`: what lockstep.init has returned, where the script has called it; further keywords of job.prepare in `prepare`.
+
+    The batch size of the train dataloader is the round's, of all workers together, so training is the same on any number of them.
+    """
+
+    strategy_name = "lockstep"
+    global_rank: int
+    lr_scheduler_configs: list[Any]
+
+    def __init__(self, *, job: Job | None = None, prepare: dict[str, Any] | None = None) -> None:
+        super().__init__(device="cpu")
+        self.job = init() if job is None else job
+        self._prepare = prepare or {}
+        self._rounds: _Rounds | None = None
+        self._loader: Any = None  # what job.prepare has returned
+        self._optimizer: Any = None
+        self._scheduler: Any = None
+        self._steps_in_epoch = False
+        self._runs: Iterator[Any] = iter(())  # of the pass in hand
+        self._next: Any = _OVER  # the first batch of the next round
+        self._further: Any = None  # the batch of a further run of the round in hand
+        self._be(self.job.wanted or 0)  # loggers ask before the job is joined
+
+    # --- what Lightning asks of any strategy
+
+    @property
+    def is_global_zero(self) -> bool:
+        return self.global_rank == 0
+
+    def setup_environment(self) -> None:
+        if not isinstance(self.accelerator, CPUAccelerator):
+            raise UsageError("the Trainer has taken an accelerator, and lockstep trains on the CPU for now: say accelerator='cpu'")
+        super().setup_environment()
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        super().setup(trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._join(trainer)
+
+    def process_dataloader(self, dataloader: object) -> object:
+        if not self._trainer.training or self._trainer.state.fn != TrainerFn.FITTING:
+            return dataloader
+        if self._rounds is not None:
+            raise UsageError("Trainer.fit has several train dataloaders: a job has one")
+        if not isinstance(dataloader, DataLoader):
+            raise UsageError(f"the train dataloader is a {type(dataloader).__name__}, and no torch.utils.data.DataLoader")
+        self._rounds = _Rounds(dataloader, self)
+        return self._rounds
+
+    def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
+        if self._trainer.state.fn == TrainerFn.FITTING:
+            raise UsageError("ckpt_path: the job resumes from its run directory (lockstep run --resume)")
+        loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **more)
+        return loaded
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """It is in the job's checkpoints."""
+        return {}
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Before the teardown leaves the job: the others are told why."""
+        self.job.leave(f"{type(exception).__name__}: {exception}".splitlines()[0])
+
+    def teardown(self) -> None:
+        self.job.close()
+        super().teardown()
+
+    # --- a round
+
+    def batches(self) -> Iterator[Any]:
+        """A pass over the loader: the first batch of each round that this worker has a part in."""
+        self._trainer.fit_loop._data_fetcher.length = None  # whether it is the last one tells _round_over
+        self._runs = iter(self._loader)
+        self._next = next(self._runs, _OVER)
+        if self._next is _OVER:  # an epoch that was over before this worker joined
+            self._pass_over()
+        while self._next is not _OVER:
+            batch, self._next = self._next, None
+            self._count_steps(self.job.round)
+            self.job.seed_run()  # callbacks may have drawn
+            yield batch
+
+    def training_step(self, batch: Any, *arguments: Any, **more: Any) -> Any:
+        further, self._further = self._further, None
+        self.job.seed_run()
+        return super().training_step(batch if further is None else further, *arguments, **more)
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], model: Any = None, **more: Any) -> Any:
+        """All runs of the round: those that are this worker's, one after the other, as they are given to it."""
+        round_ = self.job.round
+        while True:
+            result = closure()
+            call._call_callback_hooks(self._trainer, "on_before_optimizer_step", optimizer)
+            call._call_lightning_module_hook(self._trainer, "on_before_optimizer_step", optimizer)
+            self._optimizer.step()
+            if self._scheduler is not None and not self._steps_in_epoch:
+                self._scheduler.step()
+            batch = next(self._runs, _OVER)
+            if batch is _OVER or self.job.round != round_:
+                break
+            self._further = self._transferred(batch)
+        self._next = batch
+        self._round_over()
+        return result
+
+    # --- within
+
+    @property
+    def _trainer(self) -> Any:
+        module: Any = self.lightning_module
+        return module.trainer
+
+    def _be(self, rank: int) -> None:
+        self.global_rank = rank_zero_only.rank = rank
+
+    def _join(self, trainer: Any) -> None:
+        module: Any = self.lightning_module
+        self._refuse_unsupported(trainer, module)
+        config = self.lr_scheduler_configs[0] if self.lr_scheduler_configs else None
+        self.lr_scheduler_configs = []  # its steps are counted here, run by run
+        loop = trainer.fit_loop
+        loop.setup_data()
+        if isinstance(loop._data_fetcher, _DataLoaderIterDataFetcher):
+            raise UsageError("training_step(dataloader_iter): which samples come next is not for the module to say")
+        if self._rounds is None:
+            raise UsageError("Trainer.fit has no train dataloader, or no batches of it")
+        in_epoch = len(self._rounds)
+        if loop.max_epochs == -1 and loop.max_steps == -1:
+            raise UsageError("max_epochs=-1: a job has an end; say max_epochs or max_steps")
+        epochs = math.ceil(loop.max_steps / in_epoch) if loop.max_epochs == -1 else loop.max_epochs
+        self._steps_in_epoch = config is not None and config.interval == "epoch"
+        prepared = self.job.prepare(
+            module,
+            self.optimizers[0],
+            self._rounds.loader,
+            None if config is None else config.scheduler,
+            epochs=epochs,
+            updates=None if loop.max_steps == -1 else loop.max_steps,
+            clip_grad_norm=trainer.gradient_clip_val or None,
+            scheduler_steps="epoch" if self._steps_in_epoch else "update",
+            **self._prepare,
+        )
+        (_, self._optimizer, self._loader), self._scheduler = prepared[:3], (prepared[3:] or (None,))[0]
+        self._be(self.job.rank)
+        if len(self._loader) != in_epoch:  # job.prepare was told of another batch
+            loop.max_batches = len(self._loader)
+        if repr(trainer.val_check_interval) == "1.0":  # and not 1, each batch: with an epoch's last batch, whichever that is
+            trainer.val_check_batch = math.inf
+
+    def _refuse_unsupported(self, trainer: Any, module: Any) -> None:
+        configs = self.lr_scheduler_configs
+        precision = trainer.precision
+        for wrong, words in (
+            (not module.automatic_optimization, "manual optimization: lockstep wants the loss that training_step returns"),
+            (len(self.optimizers) != 1, f"configure_optimizers has returned {len(self.optimizers)} optimizers: a job has one"),
+            (len(configs) > 1, f"configure_optimizers has returned {len(configs)} schedulers: a job has one"),
+            (any(c.reduce_on_plateau for c in configs), "ReduceLROnPlateau: a schedule follows updates"),
+            (any(c.frequency != 1 for c in configs), "a scheduler's frequency other than 1"),
+            (trainer.accumulate_grad_batches != 1, "accumulate_grad_batches: give the dataloader the whole batch"),
+            (trainer.gradient_clip_algorithm == "value", "gradient_clip_algorithm='value': a job clips the norm of the update"),
+            (trainer.fast_dev_run, "fast_dev_run: say max_steps"),
+            (trainer.overfit_batches > 0, "overfit_batches: give the dataloader a torch.utils.data.Subset"),
+            (repr(trainer.limit_train_batches) != "1.0", "limit_train_batches: an epoch has each sample once; say max_steps"),
+            (trainer.reload_dataloaders_every_n_epochs > 0, "reload_dataloaders_every_n_epochs: a job has one dataset"),
+            (trainer.num_devices * trainer.num_nodes > 1, "devices, num_nodes: lockstep run -n starts the workers"),
+            (
+                precision not in _PRECISIONS,
+                f"precision='{precision}': parameters and gradients are float32, so one of {_PRECISIONS}",
+            ),
+            *((is_overridden(name, module), f"{name} of the module: the job does that by itself") for name in _OURS),
+        ):
+            if wrong:
+                raise UsageError(words)
+
+    def _transferred(self, batch: Any) -> Any:
+        """As Lightning's loop does with the first batch of the round."""
+        module: Any = self.lightning_module
+        batch = self.precision_plugin.convert_input(batch)
+        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+        batch = self.batch_to_device(batch, dataloader_idx=0)
+        results = self._trainer._results
+        results.batch, results.batch_size = batch, None
+        return batch
+
+    def _round_over(self) -> None:
+        """Lightning's loop counts the round when this is done."""
+        loop = self._trainer.fit_loop
+        progress = loop.epoch_loop.batch_progress
+        progress.is_last_batch = over = self._next is _OVER
+        if over and 0 <= loop.max_steps <= self.job.metrics.round + 1:  # in the middle of an epoch, perhaps
+            progress.is_last_batch = progress.current.ready >= len(self._loader)
+        if over:
+            self._pass_over()
+        elif progress.current.ready >= loop.max_batches:  # where contributions are left out they come in a later round
+            loop.max_batches = progress.current.ready + 1
+        self._count_steps(self.job.metrics.round)
+
+    def _count_steps(self, rounds: int) -> None:
+        """That are over before the one in hand, those that this worker had no part in included."""
+        steps = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+        missed = rounds - steps.total.completed
+        for count in (steps.total, steps.current):
+            count.ready += missed
+            count.completed += missed
+
+    def _pass_over(self) -> None:
+        if self._scheduler is not None and self._steps_in_epoch:
+            self._scheduler.step()

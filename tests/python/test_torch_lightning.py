@@ -1,0 +1,219 @@
+"""Lightning's Trainer is a worker: the same as Lightning alone, each sample once whatever moves, and what is refused."""
+
+import collections
+import json
+import pathlib
+import re
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import package  # noqa: E402
+from package import harness  # noqa: E402
+from test_torch import TorchTest, lockstep_run, run  # noqa: E402
+from test_torch_models import has  # noqa: E402
+
+SAMPLES, EPOCHS, BATCH = 120, 3, 24
+
+SCRIPT = f"""
+import sys, warnings
+import torch, lockstep
+import lightning.pytorch as pl
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+warnings.simplefilter("ignore")
+where, alone, *words = sys.argv[1:]
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+    def training_step(self, batch, batch_idx):
+        x, y, samples = batch
+        assert self.training and torch.is_grad_enabled()
+        print("seen", self.current_epoch, self.global_step, *samples.tolist(), flush=True)
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        return loss
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        print("ended", self.current_epoch, self.global_step, float(self.checksum()), flush=True)
+    def validation_step(self, batch, batch_idx):
+        x, y, _ = batch
+        assert not self.training and not torch.is_grad_enabled()
+        self.log("val_loss", F.cross_entropy(self.net(x), y), sync_dist=True)
+    def on_validation_end(self):
+        print("validated", self.current_epoch, self.global_step, float(self.checksum()), flush=True)
+    def checksum(self):
+        return sum(p.detach().double().abs().sum() for p in self.parameters())
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.5)
+draw = torch.Generator().manual_seed(1)
+x = torch.randn({SAMPLES}, 4, generator=draw)
+data = TensorDataset(x, (x.sum(1) > 0).long(), torch.arange({SAMPLES}))
+train, held = DataLoader(data, batch_size={BATCH}), DataLoader(TensorDataset(*data[:30]), batch_size=10)
+fit, settings = {{}}, {{}}
+saves = pl.callbacks.ModelCheckpoint(dirpath=where, monitor="val_loss", filename="{{epoch}}-{{step}}", save_top_k=-1)
+more = {{"max_epochs": {EPOCHS}, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False,
+        "callbacks": [saves], "num_sanity_val_steps": 1}}
+torch.manual_seed(5)
+#change
+if alone == "0":
+    import lockstep.lightning
+    job = lockstep.init(seed=5, settings=settings)
+    more["strategy"] = strategy = lockstep.lightning.Strategy(job=job)
+module = Module()
+trainer = pl.Trainer(**more)
+trainer.fit(module, train, held, **fit)
+print("end", trainer.current_epoch, trainer.global_step, float(module.checksum()), float(trainer.callback_metrics["val_loss"]), flush=True)
+#after
+"""
+
+
+@unittest.skipUnless(has("lightning.pytorch"), "LOCKSTEP_TORCH_PYTHON has no lightning")
+class LightningTest(TorchTest):
+    def fit(self, name, *options, workers=2, change="", after="", status=0):
+        """Of the job: what has been printed, by worker; its rounds."""
+        self.where, self.run_dir = self.folder / f"{name}-files", self.folder / name
+        script = self.script(SCRIPT.replace("#change", change).replace("#after", after))
+        done = lockstep_run("-n", workers, "--run-dir", self.run_dir, "--set", "liveness.timeout=60s", *options, script, self.where, 0)
+        self.assertEqual(done.returncode, status, done)
+        lines = collections.defaultdict(list)
+        for worker, line in re.findall(r"^worker (\d+) *\| (.*)$", done.stdout, re.MULTILINE):
+            lines[int(worker)].append(line.split())
+        return lines, self.rounds(self.run_dir) if status == 0 else done
+
+    @staticmethod
+    def said(lines, what):
+        return [line[1:] for line in lines if line[0] == what]
+
+    def alone(self, name, change=""):
+        where = self.folder / f"{name}-alone"
+        done = run(self.script(SCRIPT.replace("#change", change)), where, 1)
+        self.assertEqual(done.returncode, 0, done)
+        return [line.split() for line in done.stdout.splitlines()], where
+
+    def assert_same(self, theirs, ours):
+        for what in ("ended", "validated", "end"):
+            a, b = self.said(theirs, what), self.said(ours, what)
+            self.assertEqual([words[:2] for words in a], [words[:2] for words in b])
+            for one, other in zip(a, b, strict=True):
+                for x, y in zip(one[2:], other[2:], strict=True):
+                    self.assertAlmostEqual(float(x), float(y), delta=1e-4 * abs(float(x)))
+
+    def test_full_is_what_lightning_alone_does(self):
+        for name, change in (("sgd", ""),
+                             ("by epochs", """
+def configure(self):
+    opt = torch.optim.NAdam(self.parameters(), lr=0.02)
+    return [opt], [{"scheduler": torch.optim.lr_scheduler.ExponentialLR(opt, 0.5), "interval": "epoch"}]
+Module.configure_optimizers = configure
+more["gradient_clip_val"] = 0.3
+"""),
+                             ("by steps", """
+def configure(self):
+    opt = torch.optim.SGD(self.parameters(), lr=0.2)
+    total = self.trainer.estimated_stepping_batches
+    assert total == 12, total
+    return [opt], [{"scheduler": torch.optim.lr_scheduler.OneCycleLR(opt, 0.4, total), "interval": "step"}]
+Module.configure_optimizers = configure
+more["max_steps"] = 12
+""")):
+            with self.subTest(name):
+                alone, files = self.alone(name, change)
+                lines, _ = self.fit(name, change=change)
+                self.assertEqual(sorted(lines), [0, 1])
+                for worker in lines:
+                    self.assert_same(alone, lines[worker])
+                # By worker 0 alone, under the names that Lightning gives.
+                self.assertEqual(sorted(path.name for path in self.where.iterdir()), sorted(path.name for path in files.iterdir()))
+
+    def test_each_sample_once_though_a_worker_is_slow(self):
+        lines, rounds = self.fit("flexrr", "--policy", "flexrr", "--slowdown", "worker=1,factor=6", "--set", "emulate.unit_time=5ms", "--set", "job.units=12")
+        harness.check_epochs(self, rounds, SAMPLES)
+        self.assertEqual(len({line["epoch"] for line in rounds}), EPOCHS)
+        self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
+        # What counts is what the module has been given, in the step that Lightning counts for the round.
+        for worker, said in lines.items():
+            seen = collections.defaultdict(set)
+            for _, step, *samples in self.said(said, "seen"):
+                seen[int(step)].update(map(int, samples))
+            for line in rounds:
+                for part in line["contributors"]:
+                    if part["worker"] == worker:
+                        for first, end in part["ranges"]:
+                            self.assertLessEqual(set(range(first, end)), seen[line["round"]])
+            (end,) = self.said(said, "end")
+            self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
+            # After a round of Lightning's the parameters are those after it, on all workers.
+        sums = {tuple(words) for said in lines.values() for words in self.said(said, "ended")}
+        self.assertEqual(len(sums), len({words[:2] for words in sums}), sums)
+        self.assertEqual(len({tuple(words) for said in lines.values() for words in self.said(said, "validated")[-EPOCHS:]}), EPOCHS)
+
+    def test_an_epoch_has_more_rounds_where_contributions_are_left_out(self):
+        lines, rounds = self.fit("backup", "--policy", "backup", "--set", "backup.workers=1", "--slowdown", "worker=2,factor=8",
+                                 "--set", "emulate.unit_time=5ms", "--set", "job.units=12", workers=3)
+        harness.check_epochs(self, rounds, SAMPLES)
+        self.assertGreater(len(rounds), EPOCHS * SAMPLES // BATCH)
+        for said in lines.values():
+            (end,) = self.said(said, "end")
+            self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
+            self.assertEqual(len(self.said(said, "validated")), EPOCHS + 1)  # with the one before it begins
+
+    def test_a_checkpoint_is_lightning_s_and_what_is_kept_can_be_tested(self):
+        lines, _ = self.fit("files", change="""
+Module.test_step = Module.validation_step
+""", after="""
+if job.rank == 0:
+    kept = torch.load(saves.best_model_path, weights_only=True)
+    again = Module()
+    again.load_state_dict(kept["state_dict"])
+    assert torch.equal(again.checksum(), module.checksum()) and kept["optimizer_states"] == [{}], kept
+    print("tested", trainer.test(module, held, ckpt_path=saves.best_model_path, verbose=False)[0]["val_loss"], flush=True)
+""")
+        (tested,) = self.said(lines[0], "tested")
+        self.assertAlmostEqual(float(tested[0]), float(self.said(lines[0], "end")[0][3]), places=5)
+
+    def test_a_worker_that_is_started_again_goes_on(self):
+        mark = self.folder / "mark"
+        lines, rounds = self.fit("again", "--restart-workers", "1", "--set", "job.min_workers=1", change=f"""
+import os, pathlib
+class Dies(pl.Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if job.rank == 1 and trainer.global_step == 7 and not pathlib.Path({str(mark)!r}).exists():
+            pathlib.Path({str(mark)!r}).touch()
+            os.kill(os.getpid(), 9)
+more["callbacks"].append(Dies())
+""")
+        self.assertTrue(mark.exists())
+        harness.check_epochs(self, rounds, SAMPLES)
+        (end,) = self.said(lines[0], "end")
+        self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
+
+    def test_what_cannot_be_meant_is_one_line(self):
+        begin = f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT
+        self.assert_outcomes([(begin.replace("#change", change), 2, message) for change, message in (
+            ("more['accumulate_grad_batches'] = 2", "accumulate_grad_batches: give the dataloader the whole batch"),
+            ("more['limit_train_batches'] = 1", "limit_train_batches"),
+            ("more['fast_dev_run'] = True", "fast_dev_run"),
+            ("more['overfit_batches'] = 2", "overfit_batches"),
+            ("more['reload_dataloaders_every_n_epochs'] = 1", "reload_dataloaders_every_n_epochs"),
+            ("more['precision'] = '64-true'", "precision='64-true'"),
+            ("more['max_epochs'] = -1", "max_epochs=-1"),
+            ("more.update(gradient_clip_val=1, gradient_clip_algorithm='value')", "gradient_clip_algorithm='value'"),
+            (f"fit['ckpt_path'] = {__file__!r}", "ckpt_path: the job resumes from its run directory"),
+            ("train = [train, train]", "several train dataloaders"),
+            ("train = [1, 2]", "no torch.utils.data.DataLoader"),
+            ("Module.optimizer_step = lambda self, epoch, batch_idx, optimizer, closure: None", "optimizer_step of the module"),
+            ("Module.training_step = lambda self, batch, batch_idx: None", "without a backward of the loss before it"),
+            ("def iterates(self, dataloader_iter):\n    pass\nModule.training_step = iterates", "dataloader_iter"),
+            ("init = Module.__init__\ndef manual(self):\n    init(self)\n    self.automatic_optimization = False\n"
+             "Module.__init__ = manual", "manual optimization"),
+        )])
+        done = run(self.script(SCRIPT.replace("#change", "more['accumulate_grad_batches'] = 2")), self.folder / "none", 0)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertEqual(len(re.findall("^lockstep: accumulate_grad_batches", done.stderr, re.MULTILINE)), 1, done)
+        self.assertNotIn("Traceback", done.stderr)
+
+
+if __name__ == "__main__":
+    package.main_with_torch()
