@@ -8,7 +8,7 @@ from harness import BIN, ClusterTest, Job, main
 from test_paths import can_make_hosts, host, with_rdma_port
 
 HIDDEN = {"LD_AUDIT": os.environ["LOCKSTEP_HIDE_UCX"]}
-REASON = "UCX is not on this machine: libucp.so.0: cannot open shared object file: No such file or directory"
+REASON = "UCX is not on this machine: libucp.so.0: cannot open shared object file"  # the loader may go on
 
 
 class WithoutUcx(ClusterTest):
@@ -36,7 +36,7 @@ class WithoutUcx(ClusterTest):
             job.start_worker(1, prefix=host(job, "b"), environment=HIDDEN)
             self.assertEqual(job.finish()["transport"], "tcp")
             self.assertIn(f"the job uses tcp, because worker 0 does not have ucx: {REASON}", job.log("coordinator"))
-            self.assertIn(f"worker 1: RDMA was to be expected, but {REASON}; lockstep-doctor tells", job.log("worker0"))
+            self.assertRegex(job.log("worker0"), f"worker 1: RDMA was to be expected, but {REASON}.*; lockstep-doctor tells")
             self.assertNotIn("was to be expected", job.log("worker1"))
 
     def test_ucx_by_its_name_ends_with_one_line(self):
@@ -51,9 +51,10 @@ class WithoutUcx(ClusterTest):
         done = subprocess.run([BIN / "lockstep-doctor", "--json", "-"], capture_output=True, text=True, check=False,
                               env={**os.environ, **HIDDEN})
         found = json.loads(done.stdout)
-        self.assertEqual((found["ucx"]["version"], found["ucx"]["error"]), (None, REASON))
+        self.assertIsNone(found["ucx"]["version"])
+        self.assertIn(REASON, found["ucx"]["error"])
         line = next(line for line in found["lines"] if (line["section"], line["name"]) == ("versions", "UCX"))
-        self.assertEqual(line["value"], REASON)
+        self.assertEqual(line["value"], found["ucx"]["error"])
         self.assertIn("libucx0", line["remedy"])
         self.assertNotIn("ucx", {row["transport"] for row in found["bandwidth"]})
 

@@ -36,8 +36,10 @@ Error Unavailable(std::string message) {
 Error NotLoaded(const std::string& file) {
   const char* said = dlerror();
   const std::string why = said != nullptr ? said : file + ": cannot be opened";
-  // Whatever else is wrong with it, or with a library that it needs, it is there.
-  if (!why.starts_with(file) || why.find("No such file") == std::string::npos) {
+  // Whatever else is wrong with it, or with a library that it needs, it is there. The loader does
+  // not always add the reason.
+  const std::string missing = file + ": cannot open shared object file";
+  if (why != missing && why != missing + ": No such file or directory") {
     return Unavailable(fmt::format("UCX cannot be loaded: {}", why));
   }
   if (file == kFile && Load(kNextFile) != nullptr) {
