@@ -189,6 +189,25 @@ more["callbacks"].append(Dies())
         (end,) = self.said(lines[0], "end")
         self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
 
+    def test_a_job_that_has_died_goes_on_from_its_run_directory(self):
+        self.fit("whole")
+        whole = json.loads((self.run_dir / "summary.json").read_text())["params_digest"]
+        dies = """
+import os
+class Dies(pl.Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 7:
+            os._exit(1)
+"""
+        self.fit("died", change=dies + 'more["callbacks"].append(Dies())', status=1)
+        lines, rounds = self.fit("died", "--resume")
+        harness.check_epochs(self, rounds, SAMPLES)
+        self.assertEqual(json.loads((self.run_dir / "summary.json").read_text())["params_digest"], whole)
+        for said in lines.values():
+            self.assertEqual(self.said(said, "seen")[0][:2], ["1", "5"])  # behind the checkpoint of the first epoch
+            (end,) = self.said(said, "end")
+            self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
+
     def test_what_cannot_be_meant_is_one_line(self):
         begin = f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT
         self.assert_outcomes([(begin.replace("#change", change), 2, message) for change, message in (
