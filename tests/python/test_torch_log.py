@@ -39,7 +39,7 @@ for epoch in range(3):
         job.backward(F.cross_entropy(model(x), y))
         opt.step()
     note()
-    assert job.metrics.epoch == epoch
+    assert job.metrics.epoch >= epoch  # newer, where this worker had no part in the first rounds of the next one
 print("metrics", json.dumps(seen), flush=True)
 """
 
