@@ -59,8 +59,12 @@ struct OptimizerSection {
   double epsilon = 1e-8;  // rmsprop, adamw (Chen et al. use 1.0 for rmsprop)
   double beta1 = 0.9;
   double beta2 = 0.999;
-  bool linear_scaling = true;  // lr times samples included / global_batch
+  bool linear_scaling = true;     // lr times samples included / global_batch
+  std::uint32_t replicas = kAll;  // workers that hold each part of the optimizer's state
 
+  static constexpr std::uint32_t kAll = 0xffffffff;
+  // How many shards a job of so many workers cuts the state into; 0: everybody holds all of it.
+  std::uint32_t Shards(std::uint32_t workers) const { return replicas < workers ? workers : 0; }
   // The workers' program makes the update: sgd, rmsprop and adamw are the session's.
   bool custom() const { return name == "custom"; }
 };

@@ -46,21 +46,26 @@ OptionType<std::string> PolicyName() {
 }
 
 // The word auto stands for `value`, which may be a number that can be written as well.
-OptionType<std::uint32_t> CountOrAuto(std::uint32_t most, std::uint32_t value) {
-  OptionType<std::uint32_t> type = Count(0, most);
-  type.placeholder = std::string("N|auto");
-  type.form += " or auto";
-  type.parse = [count = type.parse, form = type.form,
+OptionType<std::uint32_t> CountOr(const char* word, std::uint32_t least, std::uint32_t most,
+                                  std::uint32_t value) {
+  OptionType<std::uint32_t> type = Count(least, most);
+  type.placeholder = fmt::format("N|{}", word);
+  type.form += fmt::format(" or {}", word);
+  type.parse = [count = type.parse, form = type.form, word,
                 value](std::string_view text) -> Result<std::uint32_t> {
-    if (text == "auto") return value;
+    if (text == word) return value;
     auto number = count(text);
     if (!number) return Invalid("expected " + form);
     return number;
   };
-  type.format = [count = type.format, value](const std::uint32_t& number) {
-    return number == value ? std::string("auto") : count(number);
+  type.format = [count = type.format, word, value](const std::uint32_t& number) {
+    return number == value ? std::string(word) : count(number);
   };
   return type;
+}
+
+OptionType<std::uint32_t> CountOrAuto(std::uint32_t most, std::uint32_t value) {
+  return CountOr("auto", 0, most, value);
 }
 
 void DeclareJob(OptionTable& table, JobSection* job) {
@@ -156,6 +161,12 @@ void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
             "Decay of the first moment, of adamw");
   table.Add("optimizer.beta2", &optimizer->beta2, Number(0, 1, true),
             "Decay of the second moment, of adamw");
+  table.Add("optimizer.replicas", &optimizer->replicas,
+            CountOr("all", 1, kMaxWorkers, OptimizerSection::kAll),
+            "How many workers hold each part of the optimizer's state; all: everybody holds all of "
+            "it. With N each worker holds N / --workers of the state, makes that part of the "
+            "update, and the others take the parameters from it; when all N that hold a part are "
+            "lost at once the job ends");
   table.Add("optimizer.linear_scaling", &optimizer->linear_scaling, TrueOrFalse(),
             "An update over fewer samples than job.global_batch is that fraction of a step");
 }

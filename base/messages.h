@@ -44,11 +44,21 @@ struct OwnerShare {
   bool operator==(const OwnerShare&) const = default;
 };
 
+// Of one shard: its owner first, each member once.
+struct ShardHolders {
+  std::vector<MemberId> members;  // at least one
+  bool operator==(const ShardHolders&) const = default;
+};
+
 // Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
 // (worker/core/layout.h).
 struct OwnerMap {
   std::uint32_t version = 0;       // grows within a round with each new map
   std::vector<OwnerShare> owners;  // by ascending worker id, at least one
+  // Where not everybody holds all of the optimizer's state (optimizer.replicas): who holds each
+  // shard. The shards are of equal size, and `owners` are those who own one, each with as many as
+  // it owns. Empty: everybody holds everything, and shards are cut by weight.
+  std::vector<ShardHolders> holders = {};
   bool operator==(const OwnerMap&) const = default;
 };
 
@@ -304,6 +314,14 @@ struct TakeSums {
   bool operator==(const TakeSums&) const = default;
 };
 
+// All holders of this attempt's shards have said Held: it stands, whatever happens. Holders update
+// what they hold.
+struct Decide {
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const Decide&) const = default;
+};
+
 // Your parameters are not those of the last closed round: copy state from `donor`, slice by slice,
 // then follow.
 struct CatchUp {
@@ -361,7 +379,7 @@ struct Ping {
 
 using ToWorker = std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign,
                               FenceRound, NewOwners, FenceAttempt, Hedge, TakeSums, CatchUp,
-                              Evaluate, StateChunk, Finish, SetSlowdown, AskToLeave, Ping>;
+                              Evaluate, StateChunk, Finish, SetSlowdown, AskToLeave, Ping, Decide>;
 
 // --- worker -> coordinator
 // -------------------------------------------------------------------------------------------
@@ -493,7 +511,7 @@ struct Behind {
 // So much of the state is there. Sent with each slice while it is copied: who copies for long gets
 // on.
 struct Copied {
-  std::uint32_t order = 0;  // of the CatchUp
+  std::uint32_t order = 0;  // of the CatchUp; 0: of what a holder, or a checkpoint's writer, lacks
   std::uint64_t values = 0;
   bool operator==(const Copied&) const = default;
 };
@@ -553,10 +571,18 @@ struct ReplicaDigest {
   bool operator==(const ReplicaDigest&) const = default;
 };
 
+// From a holder: it has the sums of all shards that it holds in this attempt, and their state as it
+// is before the round. It does not change that before Decide.
+struct Held {
+  RoundId round;
+  Attempt attempt;
+  bool operator==(const Held&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
-                 Pong, Copied, CheckpointTaken, ReplicaDigest>;
+                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held>;
 
 }  // namespace msg
 

@@ -81,7 +81,9 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
   checkpoint.writer = *writer;
   checkpoint.attempt = commit.attempt;
   for (const Member& member : job_->members.all()) {
-    if (member.live()) checkpoint.voters.push_back(member.id);
+    if (member.live() && (!sharded_ || member.id == *writer)) {
+      checkpoint.voters.push_back(member.id);
+    }
   }
   LOCKSTEP_CHECK(std::ranges::binary_search(checkpoint.voters, *writer),
                  "worker {} writes a checkpoint and has no vote", writer->worker);
@@ -184,7 +186,8 @@ void Checkpointer::SaveIfPossible() {
   LOCKSTEP_CHECK(checkpoint.votes.size() <= checkpoint.voters.size(),
                  "{} members of {} confirm a checkpoint", checkpoint.votes.size(),
                  checkpoint.voters.size());
-  const std::optional<Digest128> confirmed = Confirmed();
+  const std::optional<Digest128> confirmed =
+      sharded_ ? std::optional(checkpoint.digest.Digest()) : Confirmed();
   if (!confirmed) return;
   // Whose own state is another one, whether it wrote or not.
   for (const auto& [id, digest] : checkpoint.votes) {
@@ -230,6 +233,16 @@ void Checkpointer::OnSaved(RoundId round, const std::string& error) {
   decided_ = round;
   decided_error_ = error;
   if (current_ && current_->round == round) current_.reset();
+}
+
+void Checkpointer::OnCopied(const Member& from, const msg::Copied& message) {
+  const std::uint64_t all = (1 + std::uint64_t{job_->state_tensors}) * job_->parameter_count;
+  if (!current_ || current_->writer != from.id || message.values <= current_->copied ||
+      message.values > all) {
+    return;
+  }
+  current_->copied = message.values;
+  current_->last_piece = job_->now;
 }
 
 // Without the writer there is no file; without a voter there may still be a majority of the others.

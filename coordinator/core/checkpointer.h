@@ -27,7 +27,10 @@ namespace lockstep::coordinator {
 
 class Checkpointer {
  public:
-  explicit Checkpointer(Job* job) : job_(job), settings_(SettingsToRemember(job->start.config)) {}
+  explicit Checkpointer(Job* job)
+      : job_(job),
+        settings_(SettingsToRemember(job->start.config)),
+        sharded_(job->start.config.optimizer.Shards(job->start.workers) > 0) {}
 
   // Before a commit is sent, or sent again: its writer, if a checkpoint is due. `after`: the
   // sampler after the round.
@@ -37,6 +40,8 @@ class Checkpointer {
   Status On(Member& from, msg::StateChunk message);
   Status On(Member& from, const msg::ReplicaDigest& message);
   void OnOut(const MemberId& member);
+  // The writer gathers what it is to write, and gets on.
+  void OnCopied(const Member& from, const msg::Copied& message);
   void Tick();  // gives up a writer that does not write
   void OnSaved(RoundId round, const std::string& error);
 
@@ -65,6 +70,7 @@ class Checkpointer {
     bool any = false;  // a piece has been handed on
     Time last_piece;   // or vote
     Attempt attempt;
+    std::uint64_t copied = 0;      // by the writer, of others' state
     DigestStream digest;           // of what has come
     bool finite = true;            // no value that has come is infinite or none
     std::vector<MemberId> voters;  // ascending; who has told its digest or still may
@@ -79,6 +85,8 @@ class Checkpointer {
 
   Job* job_;
   const std::map<std::string, std::string> settings_;
+  // Nobody but the writer, which gathers it, ever has the whole state: there is nobody to confirm.
+  const bool sharded_;
   bool owed_ = false;  // one was due while another was under way
   // Whose checkpoint was not kept, or did not come: another one is asked first, and when all have
   // been there is none. At most one for each slot.

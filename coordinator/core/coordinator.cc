@@ -26,6 +26,8 @@ constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr std::size_t kMemberStates = 7;
+// Of all shards together: each map names them.
+constexpr std::uint64_t kMostHolders = 65536;
 
 }  // namespace
 
@@ -47,6 +49,24 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   auto policy =
       policies::MakePolicy(parameters.config.policy, parameters.workers, parameters.plugin);
   if (!policy) return policy.error();
+  const JobConfig& config = parameters.config;
+  if (config.optimizer.Shards(parameters.workers) > 0) {
+    const auto without = [&](bool wrong, const char* what) -> std::optional<Error> {
+      if (!wrong) return std::nullopt;
+      return invalid(fmt::format("optimizer.replicas = {} with --workers {}: {}",
+                                 config.optimizer.replicas, parameters.workers, what));
+    };
+    for (const std::optional<Error>& wrong :
+         {without(policy->relaxed, "policy.name = async needs all of the state at each worker"),
+          without(policy->local, "policy.name = local needs all of the state at each worker"),
+          without(config.optimizer.custom(),
+                  "optimizer.name = custom updates all parameters at each worker"),
+          without(config.exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
+          without(std::uint64_t{config.optimizer.replicas} * parameters.workers > kMostHolders,
+                  "that are more than 65536 holders to tell everybody of")}) {
+      if (wrong) return *wrong;
+    }
+  }
   if (parameters.resume) {
     const JobState& state = *parameters.resume;
     if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
@@ -256,15 +276,17 @@ bool Coordinator::AwaitsLevel() {
     nobody_live_since_.reset();
     return false;
   }
-  if (joining_.BelieveBehind()) {
+  // Who was behind has given up what it held.
+  const bool may_return = !rounds_.holders().any();
+  if (may_return && joining_.BelieveBehind()) {
     nobody_live_since_.reset();
     return false;
   }
   if (!nobody_live_since_) nobody_live_since_ = job_.now;
-  joining_.AskBehind();
-  const bool hope = joining_.MayBecomeLevel() || joining_.MayBeBelieved();
+  if (may_return) joining_.AskBehind();
+  const bool hope = may_return && (joining_.MayBecomeLevel() || joining_.MayBeBelieved());
   if (hope && job_.now < *nobody_live_since_ + job_.bounds.Survivor()) return true;
-  if (joining_.BelieveBefore()) {
+  if (may_return && joining_.BelieveBefore()) {
     nobody_live_since_.reset();
     return false;
   }
@@ -385,8 +407,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           if (lockstep::Status status = on(joining_)(m); !status) return status;
           if (lockstep::Status status = on(relinking_)(m); !status) return status;
           return on(formation_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Behind> || std::is_same_v<M, msg::Copied> ||
-                             std::is_same_v<M, msg::Level>) {
+        } else if constexpr (std::is_same_v<M, msg::Copied>) {
+          rounds_.OnCopied(from, m);
+          checkpointer_.OnCopied(from, m);
+          return on(joining_)(m);
+        } else if constexpr (std::is_same_v<M, msg::Behind> || std::is_same_v<M, msg::Level>) {
           return on(joining_)(m);
         } else if constexpr (std::is_same_v<M, msg::Unreachable>) {
           joining_.OnUnreachable(from, m.peer);

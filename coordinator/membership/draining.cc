@@ -34,6 +34,7 @@ Result<std::string> Draining::Request(WorkerId worker) {
 
 bool Draining::Needed(const Member& member) const {
   if (!member.live()) return false;
+  if (rounds_->holders().Needed(member.id)) return true;
   const WorkerId worker = member.id.worker;
   if (const OpenRound* open = rounds_->open()) {
     const RoundWork& work = open->work();

@@ -131,8 +131,10 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
     return std::tuple(donor.id == not_from, !lately, busy, donor.unit_times.mean, donor.id);
   };
   for (Member& donor : job_->members.all()) {
-    // It must hold all rounds whose commits the other will not get.
-    if (!donor.live() || donor.id == member.id || donor.next < at) continue;
+    if (!donor.live() || donor.id == member.id) continue;
+    // It must hold all rounds whose commits the other will not get. Where shards have holders, who
+    // comes back takes the parameters from all of these.
+    if (!rounds_->holders().any() && donor.next < at) continue;
     if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
     if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
   }

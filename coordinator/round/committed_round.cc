@@ -27,7 +27,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
-void CommittedRound::BeginAttempt(msg::Commit commit) {
+void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
@@ -38,6 +38,8 @@ void CommittedRound::BeginAttempt(msg::Commit commit) {
   applied_at_.reset();
   first_applied_at_.reset();
   publication_ = Publication(job_, commit_);
+  barrier_.reset();
+  if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, copies);
   answers_missing_ = 0;
   holders_.clear();
   phase_ = Phase::kPublishing;
@@ -166,6 +168,41 @@ Status CommittedRound::On(const Member& from, const msg::HoldAnswer& message) {
   return {};
 }
 
+Result<bool> CommittedRound::On(const Member& from, const msg::Held& message) {
+  if (message.attempt > commit_.attempt) return Violation("holds an attempt to come");
+  if (message.attempt < commit_.attempt || phase_ != Phase::kPublishing) return false;
+  if (!barrier_) return Violation("holds what everybody holds");
+  const Result<bool> all = barrier_->OnHeld(from.id);
+  if (!all) return all;
+  moved_at_ = job_->now;
+  if (!*all) return false;
+  std::vector<MemberId> to;
+  for (const MemberId& id : commit_.members) {
+    const Member* member = job_->members.Find(id);
+    if (member != nullptr && member->exchanging()) to.push_back(id);
+  }
+  job_->Send(to, msg::Decide{round(), commit_.attempt});
+  return true;
+}
+
+// Nobody has changed anything yet, so nobody has to be asked (I1).
+void CommittedRound::TryAgain(const std::string& why) {
+  if (closed() || failing_over()) return;
+  failover_reason_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  Enter(Phase::kStalled);
+}
+
+void CommittedRound::JudgeHolders() {
+  const Barrier::Decision decision = barrier_->OnDeadline();
+  for (const WorkerId worker : decision.ping) job_->Ping(worker);
+  if (decision.blamed.empty()) return;
+  for (const WorkerId worker : decision.blamed) {
+    job_->members.at(worker).owner_trial.Fail(round());
+  }
+  TryAgain(fmt::format("worker {} did not take its shards in time", decision.blamed.front()));
+}
+
 // What the loss of a member means depends on what it was to this round: a holder that others take
 // the sums from, an owner that may not have published to all, or, in a further attempt, a
 // contributor whose parts the new owners may still lack. Anybody else is only not waited for any
@@ -188,6 +225,14 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   const bool stood_in =
       stand_in != nullptr && stand_in->published && !Contains(been_out_, stand_in->by);
   publication_.OnOut(member);
+  if (barrier_) {
+    const bool gives =
+        !publication_.complete() && Contains(commit_.parts, member, &CommittedPart::member);
+    if (!barrier_->decided() && (gives || barrier_->Holds(member))) {
+      TryAgain(fmt::format("worker {} is out: {}", worker, why));
+    }
+    return;
+  }
   if (Contains(holders_, member)) {
     holders_.clear();
     Enter(Phase::kPublishing);
@@ -260,7 +305,10 @@ Time CommittedRound::NextDeadline(bool last) const {
     case Phase::kFromHolders:
       break;
   }
+  if (undecided()) return barrier_->Deadline();
   if (to_apply_ == 0) return kNever;
+  // Who holds nothing up is late for itself.
+  if (barrier_) return last ? LookAtLate(last) : kNever;
   if (phase_ == Phase::kFromHolders) return LookAtLate(last);
   return std::min({publication_.Deadline(), publication_.StandInFrom(), LookAtLate(last)});
 }
@@ -271,7 +319,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
     case Phase::kClosed:
       return Outcome::kGoesOn;
     case Phase::kStalled:  // somebody has come, perhaps one that has the round
-      return ResolveFailover();
+      return barrier_ ? Outcome::kNobodyHolds : ResolveFailover();
     case Phase::kFencing:
       return answers_missing_ == 0 || job_->now >= fence_until_ ? ResolveFailover()
                                                                 : Outcome::kGoesOn;
@@ -279,12 +327,17 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
     case Phase::kFromHolders:
       break;
   }
+  if (undecided()) {
+    if (job_->now >= barrier_->Deadline()) JudgeHolders();
+    return failing_over() ? Outcome::kNobodyHolds : Outcome::kGoesOn;
+  }
   if (to_apply_ == 0) return Outcome::kApplied;
+  if (barrier_ && !last) return Outcome::kGoesOn;
   if (job_->now >= LookAtLate(last)) {
     GiveUpOnLate(last);
     return Outcome::kGoesOn;
   }
-  if (phase_ != Phase::kPublishing) return Outcome::kGoesOn;
+  if (phase_ != Phase::kPublishing || barrier_) return Outcome::kGoesOn;
   if (job_->now >= publication_.StandInFrom()) OrderStandIns();
   if (job_->now >= publication_.Deadline()) JudgeOwners();
   return Outcome::kGoesOn;
@@ -309,7 +362,7 @@ void CommittedRound::GiveUpOnLate(bool last) {
     }
     return;
   }
-  if (phase_ == Phase::kPublishing && TryOnceMore()) {
+  if (phase_ == Phase::kPublishing && !barrier_ && TryOnceMore()) {
     return BeginFailover("nobody has applied it, though all sums are published");
   }
   EvictStuck("applied");
@@ -479,6 +532,7 @@ bool CommittedRound::TakeFromHolders() {
 // still has to fetch.
 void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
                                       const std::vector<std::uint32_t>& broken) {
+  if (barrier_) return;  // who reaches not all is evicted
   if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
   for (const MemberId& id : members) {
     if (broken[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
@@ -590,8 +644,8 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
 
 // Nobody closes a round whose result is open: a fail-over is decided first.
 void CommittedRound::Close() {
-  LOCKSTEP_CHECK(!closed() && !failing_over(), "round {} is closed in phase {}", round(),
-                 static_cast<int>(phase_));
+  LOCKSTEP_CHECK(!closed() && !failing_over() && !undecided(), "round {} is closed in phase {}",
+                 round(), static_cast<int>(phase_));
   phase_ = Phase::kClosed;
   for (const MemberId& id : publication_.Replaced()) {
     Member* owner = job_->members.Find(id);

@@ -37,6 +37,7 @@
 #include "base/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/record/records.h"
+#include "coordinator/round/barrier.h"
 #include "coordinator/round/publication.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
@@ -75,7 +76,8 @@ class CommittedRound {
 
   // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
   // been out.
-  void BeginAttempt(msg::Commit commit);
+  // `copies`: see Barrier.
+  void BeginAttempt(msg::Commit commit, bool copies = false);
   void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
@@ -84,6 +86,11 @@ class CommittedRound {
   // True when the member has it now and had not before.
   Result<bool> On(Member& from, const msg::Applied& message);
   Status On(const Member& from, const msg::HoldAnswer& message);
+  void OnCopied(const Member& from, const msg::Copied& message) {
+    if (undecided()) barrier_->OnCopied(from.id, message.values);
+  }
+  // True when the attempt is decided by it.
+  Result<bool> On(const Member& from, const msg::Held& message);
 
   // The member is not live any more; even if it comes back, it has lost what it had of this round.
   void OnOut(const MemberId& member, const std::string& why);
@@ -117,6 +124,8 @@ class CommittedRound {
   RoundId round() const { return commit_.round; }
   Phase phase() const { return phase_; }
   bool closed() const { return phase_ == Phase::kClosed; }
+  // Its holders are waited for (optimizer.replicas): another attempt may be needed.
+  bool undecided() const { return barrier_ && !barrier_->decided() && !closed(); }
   bool failing_over() const { return phase_ == Phase::kFencing || phase_ == Phase::kStalled; }
   const msg::Commit& commit() const { return commit_; }
   const RoundWork& work() const { return work_; }
@@ -130,6 +139,7 @@ class CommittedRound {
   std::optional<Time> applied_at() const { return applied_at_; }  // by the last who had to
   std::uint32_t to_apply() const { return to_apply_; }
   const Publication& publication() const { return publication_; }
+  const std::optional<Barrier>& barrier() const { return barrier_; }
   // Why sums are asked for; for people.
   const std::string& failover_reason() const { return failover_reason_; }
   // Parts of it cannot be fetched any more.
@@ -171,6 +181,10 @@ class CommittedRound {
   void OrderStandIns();
   void JudgeOwners();
 
+  // --- with a barrier
+  void TryAgain(const std::string& why);
+  void JudgeHolders();
+
   // --- the fail-over
   void BeginFailover(const std::string& why);
   bool AskWhoHolds();
@@ -203,6 +217,7 @@ class CommittedRound {
   std::optional<Time> applied_at_;  // by the last of them
   std::optional<Time> first_applied_at_;  // by the first one
   Publication publication_;
+  std::optional<Barrier> barrier_;
 
   std::string failover_reason_;
   Time fenced_at_;                     // kFencing: since then

@@ -219,7 +219,10 @@ void OpenRound::OnOut(const MemberId& member) {
     slot.blocked_by_loss += job_->now - std::max(work_.started(), slot.last_progress);
   }
   work_.Remove(worker);
-  owners_stale_ = owners_stale_ || work_.delivery().IsOwner(worker);
+  const bool holds = std::ranges::any_of(work_.owners().holders, [&](const ShardHolders& shard) {
+    return std::ranges::find(shard.members, member) != shard.members.end();
+  });
+  owners_stale_ = owners_stale_ || holds || work_.delivery().IsOwner(worker);
 }
 
 // --- work that moves: each unit is with one worker at a time, and is given again only when its
@@ -591,8 +594,9 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   // All receipts are void with it, and are sent again under the new version: an owner that stays
   // has its pieces and only says so.
   OwnerMap map = planner_->ChooseOwners(round(), work_.owners().version + 1, candidates);
-  LOCKSTEP_CHECK(std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
-                 "round {}: a silent owner owns again", round());
+  LOCKSTEP_CHECK(
+      !map.holders.empty() || std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
+      "round {}: a silent owner owns again", round());
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
   work_.SetOwners(map, job_->members, job_->now);
   receipts_.Reset();

@@ -182,6 +182,16 @@ Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   return round->On(from, message);
 }
 
+Status Pipeline::On(Member& from, const msg::Held& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  CommittedRound* round = CommittedAt(message.round);
+  if (!from.live() || round == nullptr) return {};
+  const Result<bool> decided = round->On(from, message);
+  if (!decided) return decided.error();
+  if (*decided) planner_.holders().OnDecided(round->commit().owners);
+  return {};
+}
+
 // Both ends are asked for a sign of life, since the usual reason why one does not reach another is
 // that the other is gone; who is to go is decided when both have been heard since.
 Status Pipeline::On(Member& from, const msg::Unreachable& message) {
@@ -202,6 +212,13 @@ Status Pipeline::On(Member& from, const msg::Unreachable& message) {
 
 // The open round first: a fail-over that begins now finds its units with others already.
 void Pipeline::OnOut(const MemberId& member, const std::string& why) {
+  planner_.holders().OnOut(member);
+  if (const auto shard = planner_.holders().Lost(); shard && !done_) {
+    job_->Fail(fmt::format(
+        "with worker {} the last copy of shard {} of the optimizer's state is lost "
+        "(optimizer.replicas = {}): {}; the job can be resumed from its last checkpoint",
+        member.worker, *shard, job_->start.config.optimizer.replicas, why));
+  }
   if (open_) open_->OnOut(member);
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
 }
@@ -237,7 +254,7 @@ Decision Pipeline::Decide() {
   // Who was evicted or put behind just now is taken out of the rounds first.
   if (!open_ || !job_->leaving.empty() || !job_->behind.empty()) return {};
   if (job_->now >= stop_at_) return Abandon();
-  if (failing_over()) return {};  // the open round may be planned anew
+  if (unsettled()) return {};  // the open round may be planned anew
   if (auto verdict = open_->Advance(MayCloseFrom())) return {Kind::kCommit, std::move(*verdict)};
   return {};
 }
@@ -293,7 +310,7 @@ Time Pipeline::MayCloseFrom() const {
 Time Pipeline::NextDeadline() const {
   if (!begun() || done_) return kNever;
   Time next = open_ ? stop_at_ : kNever;
-  if (open_ && !failing_over()) next = std::min(next, open_->NextDeadline());
+  if (open_ && !unsettled()) next = std::min(next, open_->NextDeadline());
   if (committed_) next = std::min(next, committed_->NextDeadline(/*last=*/!open_));
   return next;
 }
@@ -329,7 +346,8 @@ void Pipeline::AvoidBrokenEdges() {
   const RoundId round = open_ ? open_->round() : committed_->round();
   const std::vector<MemberId> eligible = planner_.EligibleFor(round, false);
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
-  if (std::none_of(eligible.begin(), eligible.end(), whole)) {
+  // Each needs what each other one holds.
+  if (holders().any() || std::none_of(eligible.begin(), eligible.end(), whole)) {
     if (heard && !mending) {
       job_->Evict(job_->members.at(worst->worker), "it and other workers cannot reach each other");
     }
@@ -549,7 +567,9 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     if (carried) open_->Carry(*carried);
   }
   committed_->SetCarried(std::move(carried_workers));
-  committed_->BeginAttempt(std::move(commit));
+  const bool copies = holders().Copies(commit.owners) || gathers_.has_value();
+  gathers_ = commit.checkpoint_writer;
+  committed_->BeginAttempt(std::move(commit), copies);
 }
 
 // From now on the round is a fact: its record goes to the run directory, its samples are counted.
@@ -622,6 +642,7 @@ void Pipeline::StopSoon(Time until) {
 // One reason, the most pressing one: what has to be over before the next one matters.
 std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
+  if (unsettled()) return committed_->barrier()->Waiting();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
   if (job_->waits_for_quorum && job_->members.CountLive() < job_->min_workers) {
     return job_->QuorumText();

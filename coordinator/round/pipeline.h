@@ -84,6 +84,10 @@ class Pipeline {
   Status On(Member& from, const msg::Published& message);
   Status On(Member& from, const msg::Applied& message);
   Status On(Member& from, const msg::HoldAnswer& message);
+  Status On(Member& from, const msg::Held& message);
+  void OnCopied(const Member& from, const msg::Copied& message) {
+    if (from.live() && committed_) committed_->OnCopied(from, message);
+  }
   Status On(Member& from, const msg::Unreachable& message);
 
   // The member takes no part any more: gone, or behind. It is not live when this is called.
@@ -134,6 +138,8 @@ class Pipeline {
   // Once closed it stays until the next commit.
   const CommittedRound* committed() const { return committed_ ? &*committed_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }
+  // Where not everybody holds everything (optimizer.replicas).
+  const Holders& holders() const { return planner_.holders(); }
   std::uint64_t updates() const { return updates_; }
   std::string Waiting() const;  // who is waited for and why; for people
 
@@ -148,6 +154,10 @@ class Pipeline {
   Status CheckRound(RoundId round) const;
   CommittedRound* CommittedAt(RoundId round);  // null: another one, or it is closed
   bool failing_over() const { return committed_ && committed_->failing_over(); }
+  // The committed round may get another attempt, and its plan with it.
+  bool unsettled() const {
+    return committed_ && (committed_->failing_over() || committed_->undecided());
+  }
   void NoteUnfinishedRun(Member* from, RoundId applied) const;
   void Vote(const Member& from, const msg::Applied& message);
   void AvoidBrokenEdges();
@@ -170,6 +180,7 @@ class Pipeline {
   std::uint64_t updates_ = 0;     // committed
   Duration usual_application_{};  // from the last commit to the first who had applied it
   RoundId never_committed_;
+  std::optional<MemberId> gathers_;  // the state of the round before, for a checkpoint
 
   bool stopping_ = false;
   Time stop_at_ = kNever;

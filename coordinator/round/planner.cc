@@ -101,6 +101,12 @@ std::uint32_t MostUnits(const StartParameters& start) {
   return CountUnits(start, !start.config.policy.local());
 }
 
+Planner::Planner(Job* job)
+    : job_(job),
+      weights_(job->members.slots()),
+      holders_(job->start.config.optimizer.Shards(job->start.workers),
+               job->start.config.optimizer.replicas) {}
+
 // Who lags by more than a round would be waited for. In the last round of an epoch, which closes
 // over all of its units, only who has lately shown that it contributes is relied on (I2).
 std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
@@ -249,7 +255,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   }
   LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
                  "I3: the plan of round {} is not ascending by worker", round);
-  plan.owners = ChooseOwners(round, version, Responsive(EligibleFor(round, false)));
+  plan.owners = Choose(round, version, Responsive(EligibleFor(round, false)), true);
   plan.attempt = Attempt(version);
   plan.relaxed = job_->policy.relaxed;
   plan.carries = carried.has_value();
@@ -278,7 +284,13 @@ OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version) {
 // Each choice is noted, so that no later map of the round can have its version.
 OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
                                std::span<const MemberId> candidates) {
+  return Choose(round, version, candidates, false);
+}
+
+OwnerMap Planner::Choose(RoundId round, std::uint32_t version, std::span<const MemberId> candidates,
+                         bool may_move) {
   NoteMap(round, version);
+  if (holders_.any()) return holders_.Choose(version, candidates, job_->members, may_move);
   return weights_.Choose(version, candidates, job_->members);
 }
 

@@ -16,6 +16,7 @@
 #include "base/messages.h"
 #include "base/time.h"
 #include "coordinator/core/context.h"
+#include "coordinator/round/holders.h"
 #include "coordinator/round/owner_weights.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
@@ -41,7 +42,7 @@ std::uint32_t MostUnits(const StartParameters& start);
 
 class Planner {
  public:
-  explicit Planner(Job* job) : job_(job), weights_(job->members.slots()) {}
+  explicit Planner(Job* job);
 
   // Takes the round's samples out of `sampler`. `updates`: made before. The owner map's version is
   // `version`, or more: see newest_version_.
@@ -67,6 +68,10 @@ class Planner {
   // Of a round that is about to be committed.
   void NoteResponses(const RoundWork& work);
 
+  // Who holds the optimizer's state, where not everybody does.
+  Holders& holders() { return holders_; }
+  const Holders& holders() const { return holders_; }
+
   void CheckInvariants() const { weights_.CheckInvariants(); }
 
  private:
@@ -79,9 +84,12 @@ class Planner {
   static PlannedUnits PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
                                 Sampler* sampler);
   void NoteMap(RoundId round, std::uint32_t version);
+  OwnerMap Choose(RoundId round, std::uint32_t version, std::span<const MemberId> candidates,
+                  bool may_move);
 
   Job* job_;
   OwnerWeights weights_;
+  Holders holders_;
   // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it
   // that a further attempt at the round before has made void: what was said under one of them is
   // not taken for another's.

@@ -46,6 +46,14 @@ std::string Owners(const OwnerMap& map) {
     text += fmt::format(" {}", share.owner.worker);
     if (share.weight != 1) text += fmt::format("*{}", share.weight);
   }
+  if (map.holders.empty()) return text;
+  text += ", held by";
+  for (const ShardHolders& shard : map.holders) {
+    text += " ";
+    for (const MemberId& id : shard.members) {
+      text += fmt::format("{}{}", &id == &shard.members.front() ? "" : "/", id.worker);
+    }
+  }
   return text;
 }
 
@@ -133,6 +141,9 @@ struct ToWorkerWords {
     return fmt::format("TakeSums of round {} attempt {} from {}", m.commit.round, m.commit.attempt,
                        m.holder.worker);
   }
+  std::string operator()(const msg::Decide& m) const {
+    return fmt::format("Decide round {} attempt {}", m.round, m.attempt);
+  }
   std::string operator()(const msg::CatchUp& m) const {
     return fmt::format("CatchUp from {}, open round {}", m.donor.worker, m.open_round);
   }
@@ -206,6 +217,9 @@ struct FromWorkerWords {
   std::string operator()(const msg::HoldAnswer& m) const {
     return fmt::format("HoldAnswer round {} attempt {}: {}", m.round, m.attempt,
                        m.holds_all ? "yes" : "no");
+  }
+  std::string operator()(const msg::Held& m) const {
+    return fmt::format("Held round {} attempt {}", m.round, m.attempt);
   }
   std::string operator()(const msg::Behind& m) const { return fmt::format("Behind: {}", m.reason); }
   std::string operator()(const msg::Level& m) const {

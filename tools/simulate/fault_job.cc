@@ -57,6 +57,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.policy = job.policy;
   start.config.schedule = job.schedule;
   start.config.optimizer.linear_scaling = job.linear_scaling;
+  start.config.optimizer.replicas = job.replicas;
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -68,8 +69,19 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   return start;
 }
 
+std::uint32_t ShardsOf(const FaultJob& job) {
+  return StartOf(job).config.optimizer.Shards(job.workers);
+}
+
+Cluster::Options ClusterOf(const FaultJob& job) {
+  Cluster::Options options = job.cluster;
+  options.machine.shards = ShardsOf(job);
+  return options;
+}
+
 // The words of the coordinator when nobody is left.
 bool NobodyIsLeft(const std::string& reason) {
+  if (reason.find("the last copy of shard") != std::string::npos) return true;
   return reason.starts_with("no worker holds") || reason.starts_with("all workers left") ||
          reason.find("cannot reach") != std::string::npos;
 }
@@ -80,10 +92,10 @@ class Run {
       : job_(job),
         history_(history),
         truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies),
-               job.cluster.machine.clip),
+               job.cluster.machine.clip, ShardsOf(job) > 0),
         network_(job.seed),
         compute_(job.unit_time, job.slow, job.slow_factor),
-        cluster_(job.cluster, truth_.layout(), &network_, &compute_,
+        cluster_(ClusterOf(job), truth_.layout(), &network_, &compute_,
                  [this](const MemberId& self) {
                    return std::make_shared<RealNumbers>(self, &truth_, &outcome_.numbers);
                  }),
@@ -195,6 +207,10 @@ class Run {
     if (std::holds_alternative<msg::FenceAttempt>(message)) cluster_.counts["fence"]++;
     if (std::holds_alternative<msg::Hedge>(message)) cluster_.counts["hedge"]++;
     if (std::holds_alternative<msg::CatchUp>(message)) cluster_.counts["catch up"]++;
+    if (std::holds_alternative<msg::Decide>(message)) cluster_.counts["decide"]++;
+    if (const auto* commit = std::get_if<msg::Commit>(&message)) {
+      if (commit->attempt.value > 0) cluster_.counts["further attempts"]++;
+    }
     if (std::holds_alternative<msg::NewOwners>(message)) cluster_.counts["new owners"]++;
     checker_.OnSend(send);
     if (history_ && !std::holds_alternative<msg::Ping>(message)) {
@@ -234,6 +250,7 @@ class Run {
 
   // Whoever was never touched and has the parameters could have gone on.
   void CheckNobodyIsLeft(const std::string& reason) {
+    if (reason.find("the last copy of shard") != std::string::npos) return;
     for (const auto& [id, worker] : cluster_.alive) {
       if (!simulation_.Troubled(id)) checker_.AtLoss(reason, id, worker->view());
     }
@@ -313,9 +330,17 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   job.linear_scaling = more.NextBelow(4) != 0;
   if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;
   FaultMix mix = draw.mix;
+  FaultMix added_mix = draw.more;
+  if (draw.replicas) {
+    job.replicas = *draw.replicas;
+    if (ShardsOf(job) > 0) {
+      job.copies = worker::Layout::Copies::kBuckets;
+      const bool whole = job.policy.name == "async" || job.policy.local();
+      if (whole) job.policy = PolicySection{};
+    }
+  }
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);
-  FaultMix added_mix = draw.more;
   // It may cost one worker for good.
   if (job.min_workers >= job.workers) added_mix.endless = false;
   const std::vector<Fault> added = DrawFaults(added_mix, job.workers, more);

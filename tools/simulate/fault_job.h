@@ -25,6 +25,7 @@ struct FaultJob {
   PolicySection policy;
   policies::PluginMaker plugin = nullptr;  // for the policy of that name
   ScheduleSection schedule;
+  std::uint32_t replicas = OptimizerSection::kAll;  // optimizer.replicas
   bool linear_scaling = true;
   std::uint32_t global_batch = 64;
   std::uint32_t epochs = 3;
@@ -51,6 +52,8 @@ struct FaultDraw {
   FaultMix more;  // drawn beside it
   std::uint32_t more_epochs = 0;
   bool whole_copies = false;  // FaultJob::copies
+  // optimizer.replicas; where the state is shared out, without all that needs it whole.
+  std::optional<std::uint32_t> replicas;
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);
 

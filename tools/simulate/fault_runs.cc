@@ -54,6 +54,9 @@ std::string Command(const SimulateOptions& options, std::uint64_t seed,
                     const std::vector<Fault>* faults) {
   std::string command = fmt::format("lockstep-simulate --faults --seed {}", seed);
   if (options.workers > 0) command += fmt::format(" --workers {}", options.workers);
+  if (options.job.optimizer.replicas != OptimizerSection::kAll) {
+    command += fmt::format(" --optimizer.replicas={}", options.job.optimizer.replicas);
+  }
   if (options.policy_given) {
     const PolicySection& policy = options.job.policy;
     command += fmt::format(" --policy.name={}", policy.name);
@@ -141,6 +144,9 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.more.resume = (bits & 0x380) == 0;
     draw.more.endless = (bits & 0x1c00) == 0;
     draw.whole_copies = (bits & 0x6000) == 0;
+  }
+  if (options.job.optimizer.replicas != OptimizerSection::kAll) {
+    draw.replicas = options.job.optimizer.replicas;
   }
   draw.more.until = draw.mix.until;
   draw.more.mean_pause = 2 * draw.mix.mean_pause;

@@ -59,6 +59,7 @@ class JobRun {
     if (options.full()) {
       Cluster::Options cluster;
       cluster.machine = MachineOf(options);
+      cluster.machine.shards = options.job.optimizer.Shards(options.workers);
       cluster.train_samples = options.train_samples;
       cluster.whole_checkpoints = false;
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,

@@ -71,6 +71,7 @@ class ModelledWorker final : public WorkerModel {
   void On(const msg::NewOwners& m);
   void On(const msg::FenceAttempt& m);
   void On(const msg::Hedge& m);
+  void On(const msg::Decide&) {}  // not modelled (options.cc)
   void On(const msg::TakeSums& m);
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);

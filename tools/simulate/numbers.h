@@ -46,12 +46,15 @@ class Numbers {
   // Operations; each sets in `done` what it has to tell.
   virtual void Run(const worker::action::Reduce& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::CopySums& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::UpdateHeld& a, worker::event::OpDone* done) = 0;
+  virtual void Run(const worker::action::TakeParameters& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::Apply& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::CopyState& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::DigestState& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) = 0;
 
+  virtual void DropHeldState(const worker::action::DropHeldState& a) = 0;
   // It says that it has applied this attempt.
   virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
   // It says that it has caught up and is level before round `next`.
@@ -80,6 +83,11 @@ class NoNumbers final : public Numbers {
   void Seal(const worker::UnitQueue::Take&) override {}
   void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}
   void Run(const worker::action::CopySums&, worker::event::OpDone*) override {}
+  void Run(const worker::action::UpdateHeld&, worker::event::OpDone*) override {}
+  void Run(const worker::action::TakeParameters& a, worker::event::OpDone* done) override {
+    done->digest = a.round.value;
+  }
+  void DropHeldState(const worker::action::DropHeldState&) override {}
   void Run(const worker::action::Apply& a, worker::event::OpDone* done) override {
     done->digest = a.round.value;
   }

@@ -184,6 +184,12 @@ Status Check(const SimulateOptions& options) {
                     "sample",
                     options.job.job.global_batch, options.workers));
   }
+  if (options.job.optimizer.Shards(options.workers) > 0 && !options.full()) {
+    return Invalid(
+        fmt::format("optimizer.replicas = {} is simulated with --exchange full only, "
+                    "and at most {} workers",
+                    options.job.optimizer.replicas, kFullWorkers));
+  }
   const std::uint32_t units = options.job.job.units;
   if (units != 0 && units < options.workers) {
     return Invalid(fmt::format("job.units = {} is less than --workers {}: each needs at least one",

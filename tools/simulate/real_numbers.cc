@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -106,6 +107,37 @@ void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
 void RealNumbers::Run(const action::CopySums& a, OpDone* done) {
   for (const action::SourceRange& from : a.from) {
     if (!Read(from.source, from.range, &memory_->At(a.to))) done->torn = true;
+  }
+}
+
+void RealNumbers::Run(const action::UpdateHeld& a, OpDone*) {
+  std::vector<float>& out = memory_->At(a.sums);
+  const std::vector<float> sum = out;
+  State state{memory_->At(a.from), memory_->state.momentum};
+  state.parameters.resize(memory_->layout.parameter_count());
+  const float factor = ClipFactor(memory_->layout, sum, a.scale, a.clip);
+  Update(sum, a.ranges, a.scale, a.learning_rate, a.fraction, factor, &state);
+  memory_->state.momentum = state.momentum;
+  for (const FloatRange& range : a.ranges) {
+    const auto first = static_cast<std::ptrdiff_t>(range.first);
+    std::copy_n(state.parameters.begin() + first, range.count, out.begin() + first);
+  }
+  truth_->OnHeld(self_, a.round, a.attempt, a.ranges, state);
+}
+
+void RealNumbers::Run(const action::TakeParameters& a, OpDone* done) {
+  for (const action::SourceRange& from : a.from) {
+    if (!Read(from.source, from.range, &memory_->state.parameters)) done->torn = true;
+  }
+  const FloatRange& bucket = memory_->layout.bucket(a.digest_bucket);
+  done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
+}
+
+// To use it shows.
+void RealNumbers::DropHeldState(const action::DropHeldState& a) {
+  for (const FloatRange& range : a.ranges) {
+    std::fill_n(memory_->state.momentum.begin() + static_cast<std::ptrdiff_t>(range.first),
+                range.count, std::nanf(""));
   }
 }
 

@@ -52,11 +52,17 @@ class RealNumbers final : public Numbers {
 
   void Run(const worker::action::Reduce& a, worker::event::OpDone* done) override;
   void Run(const worker::action::CopySums& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::UpdateHeld& a, worker::event::OpDone* done) override;
+  void Run(const worker::action::TakeParameters& a, worker::event::OpDone* done) override;
+  void DropHeldState(const worker::action::DropHeldState& a) override;
   void Run(const worker::action::Apply& a, worker::event::OpDone* done) override;
   void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone*) override {
     if (a.kind == worker::action::SnapshotKind::kCompute) copy_ = memory_->state;
-    if (a.kind == worker::action::SnapshotKind::kCheckpoint) checkpoint_ = memory_->state;
+    if (a.kind != worker::action::SnapshotKind::kCheckpoint) return;
+    checkpoint_ = memory_->state;
+    checkpoint_.parameters = memory_->At(a.parameters);
+    checkpoint_.parameters.resize(memory_->layout.parameter_count());
   }
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) override;

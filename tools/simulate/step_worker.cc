@@ -354,6 +354,17 @@ void StepWorker::Do(const action::Apply& a) {
   Queue(a, 3 * FloatsOf(a.slices));
 }
 
+void StepWorker::Do(const action::UpdateHeld& a) {
+  std::uint64_t floats = 0;
+  for (const worker::FloatRange& range : a.ranges) floats += range.count;
+  Queue(a, 4 * floats);
+}
+
+void StepWorker::Do(const action::TakeParameters& a) {
+  LOCKSTEP_CHECK(!in_run_ || work_->on_copy, "the parameters change under a unit");
+  Queue(a, 2 * FloatsOf(a.from));
+}
+
 void StepWorker::Do(const action::CopyState& a) {
   Queue(a, 2 * cluster_->layout.copy(a.bucket).count);
 }

@@ -129,6 +129,9 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::EvaluateChunk& a);
   void Do(const worker::action::Reduce& a);
   void Do(const worker::action::CopySums& a);
+  void Do(const worker::action::UpdateHeld& a);
+  void Do(const worker::action::TakeParameters& a);
+  void Do(const worker::action::DropHeldState& a) { numbers_->DropHeldState(a); }
   void Do(const worker::action::Apply& a);
   void Do(const worker::action::CopyState& a);
   void Do(const worker::action::TakeSnapshot& a);

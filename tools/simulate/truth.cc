@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 
 namespace lockstep::simulate {
@@ -11,12 +12,12 @@ namespace {
 
 constexpr std::uint64_t kRoundsKept = 64;
 
-std::uint64_t DigestOf(const State& state) {
-  return Digest(state.parameters.data(), state.parameters.size()) ^
-         Digest(state.momentum.data(), state.momentum.size());
-}
-
 }  // namespace
+
+std::uint64_t Truth::DigestOf(const State& state) const {
+  const std::uint64_t parameters = Digest(state.parameters.data(), state.parameters.size());
+  return sharded_ ? parameters : parameters ^ Digest(state.momentum.data(), state.momentum.size());
+}
 
 void Truth::Complain(const MemberId& member, const std::string& what) {
   errors_.push_back(fmt::format("worker {}.{}: {}", member.worker, member.incarnation, what));
@@ -156,7 +157,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
   if (known->second.attempt != attempt) return "";
   ++applied_;
   if (SameBits(known->second.state.parameters, state.parameters) &&
-      SameBits(known->second.state.momentum, state.momentum)) {
+      (sharded_ || SameBits(known->second.state.momentum, state.momentum))) {
     return "";
   }
   for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
@@ -167,13 +168,38 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
   return fmt::format("round {} attempt {}: the momentum differs", round, attempt);
 }
 
+void Truth::OnHeld(const MemberId& member, RoundId round, Attempt attempt,
+                   const std::vector<FloatRange>& ranges, const State& state) {
+  auto known = truth_.find(round);
+  if (known == truth_.end() || known->second.attempt < attempt) {
+    const auto commit = commits_.find({round, attempt});
+    if (commit == commits_.end() || !Learn(commit->second)) return;
+    known = truth_.find(round);
+  }
+  if (known->second.attempt != attempt) return;
+  const auto same = [](const std::vector<float>& a, const std::vector<float>& b,
+                       const FloatRange& range) {
+    return std::memcmp(a.data() + range.first, b.data() + range.first,
+                       range.count * sizeof(float)) == 0;
+  };
+  ++applied_;
+  for (const FloatRange& range : ranges) {
+    if (same(known->second.state.parameters, state.parameters, range) &&
+        same(known->second.state.momentum, state.momentum, range)) {
+      continue;
+    }
+    Complain(member, fmt::format("round {} attempt {}: what it holds in [{}, {}) is not the truth",
+                                 round, attempt, range.begin(), range.end()));
+  }
+}
+
 void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
   const auto known = truth_.find(RoundId(next.value - 1));
   if (known == truth_.end()) return;
   ++caught_up_;
   // Bits, not numbers: what has grown out of bounds is the same as well.
   if (!SameBits(known->second.state.parameters, state.parameters) ||
-      !SameBits(known->second.state.momentum, state.momentum)) {
+      (!sharded_ && !SameBits(known->second.state.momentum, state.momentum))) {
     Complain(member, fmt::format("caught up to round {} wrongly", next));
   }
 }

@@ -18,7 +18,10 @@ namespace lockstep::simulate {
 
 class Truth {
  public:
-  Truth(worker::Layout layout, double clip) : layout_(std::move(layout)), clip_(clip) {}
+  // `sharded`: nobody has the whole state (optimizer.replicas), so what workers have of it is
+  // compared where they hold it (OnHeld), and elsewhere the parameters alone.
+  Truth(worker::Layout layout, double clip, bool sharded = false)
+      : layout_(std::move(layout)), clip_(clip), sharded_(sharded) {}
 
   // What the coordinator commits.
   void OnCommit(const msg::Commit& commit);
@@ -29,6 +32,9 @@ class Truth {
                 const State& state);
   // It has done this update and has this state now, or says so.
   void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
+  // It has this state of these ranges after the round.
+  void OnHeld(const MemberId& member, RoundId round, Attempt attempt,
+              const std::vector<FloatRange>& ranges, const State& state);
   // It has caught up.
   void OnLevel(const MemberId& member, RoundId next, const State& state);
   // A checkpoint of the state before round `next`.
@@ -64,11 +70,13 @@ class Truth {
   std::optional<State> Compute(const msg::Commit& commit);
   // Notes what the attempt comes to; false: nobody knows.
   bool Learn(const msg::Commit& commit);
+  std::uint64_t DigestOf(const State& state) const;
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);
   void CheckContributors(const msg::Commit& commit);
 
   const worker::Layout layout_;
   const double clip_;
+  const bool sharded_;
   RoundId oldest_;  // that is still known
   std::map<std::pair<RoundId, Attempt>, msg::Commit> commits_;
   std::map<PartKey, SealedPart> sealed_;  // by the round in which the work began

@@ -65,7 +65,14 @@ void Validate(const UnitRun& m, Checks& checks) {
   checks.Require(Numbers(m.first.value, m.count), "indices beyond all units");
 }
 
-void Fields(auto& f, Of<OwnerMap> auto& m) { f(m.version, m.owners); }
+void Fields(auto& f, Of<ShardHolders> auto& m) { f(AtMost(kMaxMembers, m.members)); }
+void Validate(const ShardHolders& m, Checks& checks) {
+  checks.Require(!m.members.empty(), "a shard that nobody holds");
+}
+
+void Fields(auto& f, Of<OwnerMap> auto& m) {
+  f(m.version, m.owners, AtMost(kMaxMembers, m.holders));
+}
 
 void Fields(auto& f, Of<Plan> auto& m) {
   f(m.round, m.epoch, m.assignments, m.owners, m.members, m.relaxed, m.carries, m.local_rate,
@@ -147,6 +154,8 @@ void Fields(auto& f, Of<msg::FenceAttempt> auto& m) { f(m.term, m.round, m.attem
 
 void Fields(auto& f, Of<msg::Hedge> auto& m) { f(m.term, m.round, m.attempt, m.owner, m.by); }
 
+void Fields(auto& f, Of<msg::Decide> auto& m) { f(m.round, m.attempt); }
+
 void Fields(auto& f, Of<msg::TakeSums> auto& m) { f(m.commit, m.holder); }
 
 void Fields(auto& f, Of<msg::CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
@@ -168,8 +177,8 @@ void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 void Validate(const msg::Ping& m, Checks& checks) { RequireTime(m.sent_ns, checks); }
 
 // Of each kind in ToWorker.
-constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
-                                         11, 20, 12, 13, 14, 15, 16, 17, 19, 18};
+constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                         20, 12, 13, 14, 15, 16, 17, 19, 18, 21};
 static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 
 // --- of a worker
@@ -293,9 +302,11 @@ void Fields(auto& f, Of<msg::ReplicaDigest> auto& m) {
   f(m.round, m.attempt, m.digest.low, m.digest.high);
 }
 
+void Fields(auto& f, Of<msg::Held> auto& m) { f(m.round, m.attempt); }
+
 // Of each kind in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
-                                           12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
+                                           12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -58,12 +58,16 @@ void Buffers::Release(const BufferId& buffer) {
   LOCKSTEP_CHECK(taken_.erase(buffer) == 1, "released a buffer that was not taken");
 }
 
-// Of a pool only: staging and state change under whoever reads them.
+// Of a pool, or what a holder has of the optimizer's state (holdings.h): staging and parameters
+// change under whoever reads them.
 std::uint64_t Buffers::Serve(const MemberId& peer, const BufferRange& from) {
   const BufferId& buffer = from.buffer;
-  LOCKSTEP_CHECK(buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState,
-                 "I4: {} is served out of a buffer that is not for sending", Name(peer));
-  LOCKSTEP_CHECK(Taken(buffer), "I4: {} is served out of a buffer that is free", Name(peer));
+  const bool state = buffer.kind == BufferKind::kState && buffer.index > 0;
+  LOCKSTEP_CHECK(
+      state || (buffer.kind != BufferKind::kStaging && buffer.kind != BufferKind::kState),
+      "I4: {} is served out of a buffer that is not for sending", Name(peer));
+  LOCKSTEP_CHECK(state || Taken(buffer), "I4: {} is served out of a buffer that is free",
+                 Name(peer));
   serves_[next_cookie_] = {peer, from, context_.now};
   return next_cookie_++;
 }

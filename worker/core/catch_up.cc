@@ -9,9 +9,6 @@ namespace lockstep::worker {
 
 namespace {
 
-// Of a copy that takes long, as that of the whole state may: told so often that it gets on.
-constexpr std::uint64_t kToldFloats = std::uint64_t{16} << 20;
-
 bool OfState(const Want& want) {
   return want.piece.kind == static_cast<std::uint32_t>(PieceKind::kState);
 }

@@ -19,6 +19,18 @@ void CheckpointUpload::OnCheckpoint(const msg::Commit& commit) {
   context_.Emit(action::TakeSnapshot{upload_->op, action::SnapshotKind::kCheckpoint});
 }
 
+std::optional<std::uint64_t> CheckpointUpload::OnGather(const msg::Commit& commit) {
+  if (commit.checkpoint_writer != context_.config.self) return std::nullopt;
+  upload_ = Upload{.round = commit.round, .op = context_.NewOp()};
+  snapshots_.insert(upload_->op);
+  return upload_->op;
+}
+
+void CheckpointUpload::OnNotGathered(std::uint64_t op) {
+  snapshots_.erase(op);
+  if (upload_ && upload_->op == op) upload_.reset();
+}
+
 // A snapshot that gave way to a newer one ends here as well, and is not uploaded.
 bool CheckpointUpload::OnOpDone(const event::OpDone& done) {
   if (auto digest = digests_.extract(done.op)) {

@@ -21,6 +21,11 @@ class CheckpointUpload {
 
   // The state is that after this commit: the update is done, and the next one has not begun.
   void OnCheckpoint(const msg::Commit& commit);
+  // The same where nobody has the whole state: the snapshot's operation, if this worker is to write
+  // it. It is taken when the state has been gathered (holdings.h).
+  std::optional<std::uint64_t> OnGather(const msg::Commit& commit);
+  // That operation will not be.
+  void OnNotGathered(std::uint64_t op);
   void OnChunkUploaded();
   // True when the operation was a snapshot or a digest.
   bool OnOpDone(const event::OpDone& done);

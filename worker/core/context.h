@@ -18,7 +18,11 @@ namespace lockstep::worker {
 // Operations, generations and fetches have numbers that are never used again in the core's life, so
 // what is reported late is known for what it is.
 struct Context {
-  Context(MachineConfig c, Layout l) : config(std::move(c)), layout(std::move(l)) {}
+  Context(MachineConfig c, Layout l) : config(std::move(c)), layout(std::move(l)) {
+    for (std::uint32_t s = 0; s < config.shards; ++s) {
+      shards.push_back(layout.EqualShard(s, config.shards));
+    }
+  }
 
   void Emit(Action action) { actions.push_back(std::move(action)); }
   void Tell(msg::FromWorker message) { Emit(action::ToCoordinator{std::move(message)}); }
@@ -32,6 +36,7 @@ struct Context {
 
   const MachineConfig config;
   const Layout layout;
+  std::vector<std::vector<Slice>> shards;  // that have holders (MachineConfig::shards)
   Time now;
   Actions actions;
   std::uint64_t next_op = 1;

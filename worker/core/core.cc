@@ -18,6 +18,8 @@ Core::Core(MachineConfig config, Layout layout)
       own_(context_, buffers_, peers_, rounds_),
       inputs_(context_, buffers_, fetcher_, peers_, rounds_),
       sums_(context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_),
+      taking_(context_, buffers_, fetcher_, peers_),
+      holdings_(context_, buffers_, fetcher_, peers_, rounds_, taking_),
       catch_up_(context_, buffers_, fetcher_, peers_),
       donor_(context_, buffers_),
       evaluation_(context_),
@@ -48,14 +50,20 @@ void Core::Proceed() {
   own_.Update();
   inputs_.Update();
   sums_.Update();
-  LookForLoss();
-  if (parameters_.catching_up()) WorkInWhileCatchingUp();
-  ApplyIfPossible();
+  if (Sharded()) {
+    holdings_.Update();
+    if (const auto op = holdings_.TakeFailedGather()) upload_.OnNotGathered(*op);
+    TakeIfPossible();
+  } else {
+    LookForLoss();
+    if (parameters_.catching_up()) WorkInWhileCatchingUp();
+    ApplyIfPossible();
+  }
   if (parameters_.level() && !parameters_.update() && !ending_.begun()) {
     own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
   }
   // A joiner is given the state between two updates, never in one.
-  if (!parameters_.update()) {
+  if (!Sharded() && !parameters_.update()) {
     donor_.Update(parameters_.level() ? std::optional(parameters_.next()) : std::nullopt,
                   parameters_.newest() ? parameters_.newest()->attempt : Attempt());
   }
@@ -90,6 +98,7 @@ void Core::On(const event::PeerUp& e) {
   heartbeat_.OnUp(e.peer);
   inputs_.OnPeerUp(e.peer);
   sums_.OnPeerUp(e.peer);
+  holdings_.OnPeerUp(e.peer);
 }
 
 // A connection that broke is no verdict: the coordinator hears of it and judges. Until then what
@@ -102,7 +111,10 @@ void Core::On(const event::PeerDown& e) {
   for (const Want& want : fetcher_.OnPeerDown(e.peer)) {
     inputs_.OnDropped(want);
     sums_.OnDropped(want);
+    taking_.OnDropped(want);
+    holdings_.OnDropped(want);
   }
+  taking_.OnPeerDown(e.peer);
   sums_.OnPeerDown(e.peer);
   own_.OnPeerDown(e.peer);
   donor_.OnPeerDown(e.peer);
@@ -166,6 +178,12 @@ void Core::On(const event::FetchDone& e) {
     case PieceKind::kState:
       catch_up_.OnFetchDone(done);
       break;
+    case PieceKind::kParameters:
+      taking_.OnFetchDone(done);
+      break;
+    case PieceKind::kHeldState:
+      holdings_.OnFetchDone(done);
+      break;
   }
 }
 
@@ -173,11 +191,17 @@ void Core::On(const event::FetchDone& e) {
 // result, so that the step that follows finds them free.
 void Core::On(const event::OpDone& e) {
   if (ending_.OnOpDone(e, parameters_.next())) return;
-  if (evaluation_.OnOpDone(e) || upload_.OnOpDone(e) || own_.OnOpDone(e)) return;
+  if (evaluation_.OnOpDone(e)) return;
+  if (upload_.OnOpDone(e)) {
+    // Of what was gathered it is an operation of the holdings as well.
+    if (holdings_.OnOpDone(e)) buffers_.EndOp(e.op);
+    return;
+  }
+  if (own_.OnOpDone(e)) return;
   buffers_.EndOp(e.op);
   if (parameters_.update() && parameters_.update()->op == e.op) {
-    OnApplied(e);
-  } else if (!sums_.OnOpDone(e)) {
+    Sharded() ? OnTaken(e) : OnApplied(e);
+  } else if (!sums_.OnOpDone(e) && !holdings_.OnOpDone(e)) {
     // Neither of the two: a copy or a reduction that is wanted no longer.
     donor_.OnOpDone(e);
   }
@@ -219,6 +243,7 @@ void Core::On(const msg::Start& m) {
   parameters_.Start(m.plan.round, m.source != StateSource::kPeers);
   rounds_.Expect(m.plan.round);
   if (m.source == StateSource::kSeed) context_.Emit(action::InitializeState{});
+  if (m.source != StateSource::kPeers && Sharded()) holdings_.OnStart(m.plan);
   Adopt(m.plan);
 }
 
@@ -268,6 +293,13 @@ void Core::On(const msg::TakeSums& m) {
   sums_.OnTakeSums(m);
 }
 
+// It would not wait for who holds nothing, and may not go on without who does.
+void Core::On(const msg::Decide& m) {
+  if (!holdings_.OnDecide(m)) {
+    ending_.OnBroken(fmt::format("it decides round {}, whose sums this worker lacks", m.round));
+  }
+}
+
 // From the open round on it follows commits like everybody else; the rounds before it are in what
 // it copies.
 void Core::On(const msg::CatchUp& m) {
@@ -282,7 +314,9 @@ void Core::On(const msg::CatchUp& m) {
     Adopt(*plan_);
   }
   rounds_.Expect(m.open_round);
-  catch_up_.Begin(m);
+  if (!Sharded()) return catch_up_.Begin(m);
+  holdings_.Drop();
+  taking_.BeginCatchUp(m);
 }
 
 // A resumed job starts from a checkpoint, which the coordinator streams ahead of Start.
@@ -397,7 +431,7 @@ void Core::RestartCatchUp(RoundId round) {
   parameters_.BeginCopies();
   rounds_.ReopenFrom(round);
   rounds_.Expect(round);
-  catch_up_.Restart(round);
+  Sharded() ? taking_.FollowFrom(round) : catch_up_.Restart(round);
 }
 
 // The writer of a checkpoint was lost, and its commit came again with another one. The state is
@@ -409,7 +443,7 @@ void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
     return;
   }
   parameters_.NameWriter(*commit.checkpoint_writer);
-  upload_.OnCheckpoint(commit);
+  BeginCheckpoint(commit);
 }
 
 // This worker cannot go on by itself. It says so, keeps serving what it has, and waits to be told
@@ -417,11 +451,12 @@ void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
 void Core::FallBehind(const std::string& reason, bool clean) {
   parameters_.FallBehind(reason);
   catch_up_.End();
+  taking_.EndCatchUp();
   own_.StopAll();
   context_.Log(fmt::format("behind at round {}: {}", parameters_.next(), reason));
   const bool has_any = clean && parameters_.next().value > 0;
   context_.Tell(msg::Behind{RoundId(has_any ? parameters_.next().value - 1 : 0), has_any, reason,
-                            catch_up_.order()});
+                            Sharded() ? taking_.order() : catch_up_.order()});
 }
 
 // While a round may get another attempt, or be computed again, a missing shard is the coordinator's
@@ -513,14 +548,72 @@ void Core::OnApplied(const event::OpDone& done) {
   }
   LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,
                  "I1: round {} was applied, but not as it is committed", round);
-  const msg::Commit& commit = sums->commit();
-  parameters_.OnApplied({round, attempt, commit.checkpoint_writer});
+  TellApplied(sums->commit(), done.digest);
+}
+
+void Core::TellApplied(const msg::Commit& commit, std::uint64_t digest) {
+  const RoundId round = commit.round;
+  parameters_.OnApplied({round, commit.attempt, commit.checkpoint_writer});
   own_.OnApplied(round);
-  context_.Tell(msg::Applied{
-      round, attempt, static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()),
-      done.digest, context_.now.time_since_epoch().count()});
+  context_.Tell(
+      msg::Applied{round, commit.attempt,
+                   static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()), digest,
+                   context_.now.time_since_epoch().count()});
   evaluation_.OnApplied(commit);
-  upload_.OnCheckpoint(commit);
+  BeginCheckpoint(commit);
+}
+
+void Core::BeginCheckpoint(const msg::Commit& commit) {
+  if (!Sharded()) return upload_.OnCheckpoint(commit);
+  if (const auto op = upload_.OnGather(commit)) holdings_.Gather(commit.round.Next(), *op);
+}
+
+// The newest version that this worker knows the commits of. A version that was begun and cannot be
+// had any more leaves the parameters in no state: the update stays until one has been taken.
+void Core::TakeIfPossible() {
+  if (!Follows()) return;
+  const RoundId least =
+      parameters_.catching_up() ? taking_.catch_up()->least : parameters_.next().Next();
+  // Holders may be quicker to tell than the coordinator.
+  const auto known = [&](const Taking::Version& version) {
+    if (version.next > rounds_.expected()) return false;
+    if (parameters_.catching_up() && version.next == least) return true;
+    const RoundSums* sums = rounds_.SumsOf(RoundId(version.next.value - 1));
+    return sums != nullptr && sums->commit().attempt == version.attempt;
+  };
+  if (taking_.active()) {
+    const bool newer = taking_.Stuck() && taking_.Newest(taking_.version().next.Next(), known);
+    if (!newer && !taking_.giving_up()) return taking_.Update();
+    if (!taking_.GiveUp()) return;
+  }
+  const bool quiet = !own_.UsesParameters() && !evaluation_.ReadsState() &&
+                     !evaluation_.WaitsForSnapshot() && !upload_.ReadsState();
+  if (!quiet && !parameters_.update()) return;
+  const auto version = taking_.Newest(least, known);
+  if (!version) return;
+  if (parameters_.update()) parameters_.EndUpdate();
+  const std::uint64_t op = context_.NewOp();
+  parameters_.BeginUpdate(op, RoundId(version->next.value - 1), version->attempt);
+  taking_.Begin(*version, op);
+  taking_.Update();
+}
+
+// What was read in place may have changed under the pass: then it is taken anew.
+void Core::OnTaken(const event::OpDone& done) {
+  const Taking::Version taken = taking_.version();
+  if (!taking_.OnTaken(done)) return;
+  if (parameters_.EndUpdate().abandoned) return;
+  if (parameters_.catching_up()) {
+    const std::uint32_t order = taking_.catch_up()->order;
+    taking_.EndCatchUp();
+    parameters_.BecomeLevel(taken.next, taken.attempt);
+    context_.Tell(msg::Level{parameters_.newest()->round, order});
+    return;
+  }
+  const RoundSums* sums = rounds_.SumsOf(RoundId(taken.next.value - 1));
+  LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == taken.attempt,
+                 "I1: version {} was taken, and is not as it is committed", taken.next);
+  TellApplied(sums->commit(), done.digest);
 }
 
 void Core::Prune() {
@@ -562,9 +655,9 @@ void Core::SetTimer() {
 // Served the buffer is pinned (I4).
 Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   heartbeat_.OnHeard(peer);
-  const std::uint64_t number = piece.kind == static_cast<std::uint32_t>(PieceKind::kState)
-                                   ? sizeof(float)
-                                   : context_.layout.number_bytes();
+  const bool exchanged = piece.kind == static_cast<std::uint32_t>(PieceKind::kContribution) ||
+                         piece.kind == static_cast<std::uint32_t>(PieceKind::kSum);
+  const std::uint64_t number = exchanged ? context_.layout.number_bytes() : sizeof(float);
   if (piece.bytes == 0 || piece.bytes % number != 0 || piece.offset % number != 0) return {};
   std::optional<BufferRange> from;
   switch (static_cast<PieceKind>(piece.kind)) {
@@ -576,6 +669,10 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
       break;
     case PieceKind::kState:
       from = donor_.FindPiece(peer, piece);
+      break;
+    case PieceKind::kParameters:
+    case PieceKind::kHeldState:
+      from = holdings_.FindPiece(piece);
       break;
   }
   if (!from) return {};
@@ -606,6 +703,7 @@ StepMachine::View Core::view() const {
     view.waiting_for = "its compute thread";
   } else if (view.started) {
     view.waiting_for = sums_.Missing(next());
+    if (Sharded()) view.waiting_for += "; parameters; " + holdings_.Missing();
   }
   return view;
 }
@@ -617,13 +715,14 @@ void Core::CheckCheapInvariants() const {
   own_.CheckInvariants();
   evaluation_.CheckInvariants();
   upload_.CheckInvariants();
-  LOCKSTEP_CHECK((parameters_.catching_up()) == catch_up_.active(),
-                 "a worker that catches up has no order to, or the other way round");
+  LOCKSTEP_CHECK(
+      (parameters_.catching_up()) == (catch_up_.active() || taking_.catch_up().has_value()),
+      "a worker that catches up has no order to, or the other way round");
   LOCKSTEP_CHECK(!update || !own_.UsesParameters(),
                  "I1: the parameters change under a unit that reads them");
-  LOCKSTEP_CHECK(!update || update->abandoned || update->round == next(),
+  LOCKSTEP_CHECK(!update || update->abandoned || Sharded() || update->round == next(),
                  "I1: round {} is applied, and {} comes next", update->round, next());
-  if (update && !update->abandoned) {
+  if (update && !update->abandoned && !Sharded()) {
     const RoundSums* sums = rounds_.SumsOf(update->round);
     LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == update->attempt,
                    "I1: attempt {} at round {} is applied, and stands no longer", update->attempt,
@@ -646,6 +745,8 @@ void Core::CheckInvariants() const {
   heartbeat_.CheckInvariants();
   inputs_.CheckInvariants();
   sums_.CheckInvariants();
+  taking_.CheckInvariants();
+  holdings_.CheckInvariants();
   catch_up_.CheckInvariants();
   donor_.CheckInvariants();
 }

@@ -24,6 +24,7 @@
 #include "worker/core/ending.h"
 #include "worker/core/evaluation.h"
 #include "worker/core/heartbeat.h"
+#include "worker/core/holdings.h"
 #include "worker/core/inputs.h"
 #include "worker/core/live_rounds.h"
 #include "worker/core/own_work.h"
@@ -31,6 +32,7 @@
 #include "worker/core/peers.h"
 #include "worker/core/protocol_check.h"
 #include "worker/core/sums.h"
+#include "worker/core/taking.h"
 
 namespace lockstep::worker {
 
@@ -80,6 +82,7 @@ class Core {
   void On(const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); }
   void On(const msg::Hedge& m);
   void On(const msg::TakeSums& m);
+  void On(const msg::Decide& m);
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);
   void On(const msg::StateChunk& m);
@@ -109,6 +112,9 @@ class Core {
     return {};
   }
   Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
+  Status On(const MemberId& peer, const ParametersReady& m, std::span<const std::byte>) {
+    return taking_.OnReady(peer, m);
+  }
 
   // Decisions.
   // No other attempt at the round will be made: the commit of the round after it says so, or, at
@@ -122,7 +128,13 @@ class Core {
   // Commits are taken note of.
   bool Follows() const { return parameters_.level() || parameters_.catching_up(); }
   // The first round that is not in the parameters, or not in all of the copies.
-  RoundId next() const { return parameters_.catching_up() ? catch_up_.next() : parameters_.next(); }
+  RoundId next() const {
+    if (!parameters_.catching_up()) return parameters_.next();
+    return Sharded() ? taking_.catch_up()->from : catch_up_.next();
+  }
+  // Not everybody holds everything (optimizer.replicas): shards have holders, and the others take
+  // the parameters from these, instead of the sums (holdings.h, taking.h).
+  bool Sharded() const { return context_.config.shards > 0; }
   // False when the commit is none that this worker can follow now: it is of another time, this
   // worker is not among its members, or it is known.
   bool Follow(const msg::Commit& commit);
@@ -143,6 +155,10 @@ class Core {
   void ApplyIfPossible();
   void OnApplied(const event::OpDone& done);
   void WorkInWhileCatchingUp();
+  void TakeIfPossible();
+  void OnTaken(const event::OpDone& done);
+  void BeginCheckpoint(const msg::Commit& commit);
+  void TellApplied(const msg::Commit& commit, std::uint64_t digest);
   // Rounds are committed that are not in the parameters, and can be brought there.
   bool Unapplied() const {
     return parameters_.level() && (parameters_.update() || parameters_.next() < rounds_.expected());
@@ -169,6 +185,8 @@ class Core {
   OwnWork own_;
   Inputs inputs_;
   Sums sums_;
+  Taking taking_;
+  Holdings holdings_;
   CatchUpJob catch_up_;
   Donor donor_;
   Evaluation evaluation_;

@@ -18,6 +18,9 @@
 
 namespace lockstep::worker {
 
+// Of a copy of state that takes long the coordinator is told so often that it gets on.
+inline constexpr std::uint64_t kToldFloats = std::uint64_t{16} << 20;
+
 struct Want {
   MemberId peer;
   PieceName piece;

@@ -1,6 +1,7 @@
 #include "worker/core/layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -80,24 +81,18 @@ FloatRange Layout::NormsOf(const Slice& slice) const {
 
 // Grains are dealt out by weight: owner i gets those between the sums of the weights before it and
 // up to it. So the shards of all owners cover each bucket exactly, whatever is rounded.
-std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) const {
-  const std::size_t n = map.owners.size();
-  std::size_t self = n;
+std::vector<Slice> Layout::Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const {
+  const std::size_t n = weights.size();
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (map.owners[i].owner == owner) self = i;
-    total += map.owners[i].weight;
-  }
+  for (const std::uint32_t weight : weights) total += weight;
   std::vector<Slice> shard;
-  if (self == n) return shard;
-  LOCKSTEP_CHECK(total > 0, "I1: the owners of map {} have no weight", map.version);
   for (std::uint32_t b = 0; b < bucket_count(); ++b) {
     // The order of the owners turns from bucket to bucket, so that what rounding favours (who gets
     // a bucket of few grains) is spread.
     const std::size_t turn = b % n;
     std::uint64_t before = 0;
-    for (std::size_t i = turn; i % n != self; ++i) before += map.owners[i % n].weight;
-    const std::uint64_t after = before + map.owners[self].weight;
+    for (std::size_t i = turn; i % n != self; ++i) before += weights[i % n];
+    const std::uint64_t after = before + weights[self];
     const std::uint64_t grains = GrainsIn(buckets_[b].count);
     const std::uint64_t from = grains * before / total;
     const std::uint64_t to = grains * after / total;
@@ -108,6 +103,40 @@ std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) con
     shard.push_back({b, {buckets_[b].first + from * kGrain, end - from * kGrain}});
   }
   return shard;
+}
+
+std::vector<Slice> Layout::Shard(const OwnerMap& map, const MemberId& owner) const {
+  std::vector<Slice> shard;
+  if (!map.holders.empty()) {
+    const auto of = static_cast<std::uint32_t>(map.holders.size());
+    for (std::uint32_t s = 0; s < of; ++s) {
+      if (map.holders[s].members.front() != owner) continue;
+      const std::vector<Slice> slices = EqualShard(s, of);
+      shard.insert(shard.end(), slices.begin(), slices.end());
+    }
+    std::ranges::sort(shard, {}, [](const Slice& s) { return std::pair(s.bucket, s.range.first); });
+    return shard;
+  }
+  const auto self = std::ranges::find(map.owners, owner, &OwnerShare::owner);
+  if (self == map.owners.end()) return shard;
+  std::vector<std::uint32_t> weights;
+  for (const OwnerShare& share : map.owners) weights.push_back(share.weight);
+  LOCKSTEP_CHECK(std::ranges::any_of(weights, [](std::uint32_t weight) { return weight > 0; }),
+                 "I1: the owners of map {} have no weight", map.version);
+  return Cut(weights, static_cast<std::size_t>(self - map.owners.begin()));
+}
+
+std::vector<Slice> Layout::EqualShard(std::uint32_t shard, std::uint32_t of) const {
+  return Cut(std::vector<std::uint32_t>(of, 1), shard);
+}
+
+std::vector<std::uint32_t> HeldBy(const OwnerMap& map, const MemberId& member) {
+  std::vector<std::uint32_t> held;
+  for (std::uint32_t s = 0; s < map.holders.size(); ++s) {
+    const std::vector<MemberId>& members = map.holders[s].members;
+    if (std::ranges::find(members, member) != members.end()) held.push_back(s);
+  }
+  return held;
 }
 
 // Equal ones and a rest, so that the window of fetches is a bound in bytes (I7).

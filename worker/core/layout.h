@@ -75,11 +75,15 @@ class Layout {
   // Where the doubles of this slice's grains lie.
   FloatRange NormsOf(const Slice& slice) const;
 
-  // The shard of `owner`: at most one slice a bucket, by bucket; empty when it owns nothing or is
-  // not in the map.
+  // The shard of `owner`, by bucket and offset; empty when it owns nothing or is not in the map. At
+  // most one slice a bucket where the map has no holders, else one for each shard that it owns.
   std::vector<Slice> Shard(const OwnerMap& map, const MemberId& owner) const;
+  // Of the shards of a map with holders: one of `of` that are equal.
+  std::vector<Slice> EqualShard(std::uint32_t shard, std::uint32_t of) const;
 
  private:
+  std::vector<Slice> Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const;
+
   std::vector<FloatRange> buckets_;
   std::vector<std::uint64_t> grain_start_;  // by bucket, and the total at the end
   std::uint64_t number_bytes_;
@@ -88,6 +92,9 @@ class Layout {
   std::uint64_t largest_bucket_ = 0;
   std::uint64_t norm_offset_ = 0;
 };
+
+// The shards of a map with holders that this member holds, ascending.
+std::vector<std::uint32_t> HeldBy(const OwnerMap& map, const MemberId& member);
 
 // Cuts a range into pieces of at most `piece_bytes`, where a number takes `number_bytes`.
 std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes,

@@ -42,7 +42,7 @@ void Parameters::NameWriter(const MemberId& writer) {
 
 void Parameters::BeginUpdate(std::uint64_t op, RoundId round, Attempt attempt) {
   LOCKSTEP_CHECK(!update_, "I1: round {} is applied over round {}", round, update_->round);
-  LOCKSTEP_CHECK(catching_up() || (level() && round == next_),
+  LOCKSTEP_CHECK(catching_up() || (level() && round >= next_),
                  "I1: round {} is applied where round {} comes next", round, next_);
   update_ = Update{op, round, attempt};
 }
@@ -53,7 +53,7 @@ Parameters::Update Parameters::EndUpdate() {
 }
 
 void Parameters::OnApplied(const Newest& newest) {
-  LOCKSTEP_CHECK(level() && newest.round == next_, "I1: round {} was applied before round {}",
+  LOCKSTEP_CHECK(level() && newest.round >= next_, "I1: round {} was applied before round {}",
                  newest.round, next_);
   next_ = newest.round.Next();
   newest_ = newest;

@@ -31,6 +31,10 @@ class Writer {
     Put(value.has_value());
     if (value) Put(*value);
   }
+  void Put(const std::vector<std::uint32_t>& values) {
+    Put(static_cast<std::uint32_t>(values.size()));
+    for (const std::uint32_t value : values) Put(value);
+  }
   void Put(const InlineRanges& inlined) {
     LOCKSTEP_CHECK(inlined.ranges.size() <= kMaxInlineRanges,
                    "I7: {} ranges ride along, which no peer takes", inlined.ranges.size());
@@ -80,6 +84,16 @@ class Reader {
     bool there = false;
     Get(there);
     if (there) Get(value.emplace());
+  }
+  void Get(std::vector<std::uint32_t>& values) {
+    std::uint32_t count = 0;
+    Get(count);
+    if (failed_ || bytes_.size() < std::size_t{count} * sizeof(std::uint32_t)) {
+      failed_ = true;
+      return;
+    }
+    values.resize(count);
+    for (std::uint32_t& value : values) Get(value);
   }
   void Get(InlineRanges& inlined) {
     std::uint32_t count = 0;
@@ -138,6 +152,8 @@ void Fields(Message& m, Visitor&& v) {
     v(m.bucket, m.version, m.attempt, m.tag, m.buffer, m.gone);
   } else if constexpr (std::is_same_v<M, StateTaken>) {
     v(m.tag);
+  } else if constexpr (std::is_same_v<M, ParametersReady>) {
+    v(m.version, m.attempt, m.buffer, m.generation, m.shards);
   } else {
     static_assert(std::is_same_v<M, Alive>);
     v();

@@ -27,6 +27,8 @@ enum class PieceKind : std::uint32_t {
   kContribution = 1,  // attempt: the contribution's tag; round, part
   kSum = 2,           // round, attempt
   kState = 3,         // attempt: the tag of StateReady; part: index of the state-out buffer
+  kParameters = 4,    // round: the version of ParametersReady
+  kHeldState = 5,     // round: the same; part: 0 the parameters, 1.. the optimizer's tensors
 };
 
 inline constexpr std::size_t kMaxInlineRanges = 1024;
@@ -113,13 +115,25 @@ struct StateTaken {
   bool operator==(const StateTaken&) const = default;
 };
 
+// From a holder to all members: it has updated these shards, of as many as the job has, with all
+// rounds before `version`, the last of them as `attempt` has it. Its parameters are in that sum
+// buffer, and until the round `version` is decided it has their state as well.
+struct ParametersReady {
+  std::uint64_t version = 0;
+  Attempt attempt;
+  std::uint32_t buffer = 0;
+  std::uint32_t generation = 0;
+  std::vector<std::uint32_t> shards;  // ascending
+  bool operator==(const ParametersReady&) const = default;
+};
+
 // To a peer that was told nothing else for a while (worker/core/heartbeat.h).
 struct Alive {
   bool operator==(const Alive&) const = default;
 };
 
-using PeerMessage =
-    std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady, StateTaken, Alive>;
+using PeerMessage = std::variant<PartReady, SumReady, SumWant, MapState, StateWant, StateReady,
+                                 StateTaken, Alive, ParametersReady>;
 
 // The message without the floats: `inlined.Floats()` of them are to be put behind it.
 std::vector<std::byte> EncodePeerMessage(const PeerMessage& message);

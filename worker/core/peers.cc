@@ -149,6 +149,12 @@ bool Peers::Up(const MemberId& peer) const {
   return at != peers_.end() && at->second.up;
 }
 
+void Peers::ForEachUp(const std::function<void(const MemberId&)>& visit) const {
+  for (const auto& [id, peer] : peers_) {
+    if (peer.up) visit(id);
+  }
+}
+
 bool Peers::Left(const MemberId& peer) const {
   const auto at = peers_.find(peer);
   return at != peers_.end() && at->second.left;

@@ -39,6 +39,7 @@ class Peers {
   Time next_timer() const;
 
   bool Up(const MemberId& peer) const;
+  void ForEachUp(const std::function<void(const MemberId&)>& visit) const;
   // It is no member any more, by the coordinator.
   bool Left(const MemberId& peer) const;
   std::size_t known() const { return peers_.size(); }

@@ -169,6 +169,9 @@ Status ProtocolCheck::CheckOwners(const OwnerMap& map) const {
       return Broken("it names owners out of order");
     }
   }
+  if (map.holders.size() != config_.shards) {
+    return Broken("it names the holders of {} shards of {}", map.holders.size(), config_.shards);
+  }
   return {};
 }
 

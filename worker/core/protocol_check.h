@@ -44,6 +44,7 @@ class ProtocolCheck {
   Status Check(const msg::Hedge& m) const;
   Status Check(const msg::TakeSums& m) const;
   Status Check(const msg::CatchUp& m) const;
+  Status Check(const msg::Decide& m) const { return CheckRound(m.round); }
   Status Check(const msg::Evaluate& m) const;
   Status Check(const msg::StateChunk& m);
   Status Check(const msg::Revoke& m) const { return CheckRound(m.round); }

@@ -34,13 +34,28 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
     Shard shard;
     shard.owner = share.owner;
     shard.slices = context_.layout.Shard(commit_.owners, share.owner);
-    for (const Slice& slice : shard.slices) {
-      shard.ranges.push_back(slice.range);
-      if (context_.config.clip > 0) shard.ranges.push_back(context_.layout.NormsOf(slice));
-    }
+    shard.ranges = Wanted(shard);
     shards_.push_back(std::move(shard));
   }
   if (Shard* own = ShardOf(context_.config.self)) own->making = Making::kWaiting;
+}
+
+// What of the shard is to be had here: all of it, but of others' only what this worker holds too,
+// where not everybody holds everything; and the norms of all slices where the gradient is clipped.
+std::vector<FloatRange> RoundSums::Wanted(const Shard& shard) const {
+  FloatSet held;
+  const auto of = static_cast<std::uint32_t>(commit_.owners.holders.size());
+  const std::vector<std::uint32_t> own = HeldBy(commit_.owners, context_.config.self);
+  for (const std::uint32_t s : own) {
+    for (const Slice& slice : context_.layout.EqualShard(s, of)) held.Merge(slice.range);
+  }
+  std::vector<FloatRange> ranges;
+  if (of > 0 && own.empty()) return ranges;
+  for (const Slice& slice : shard.slices) {
+    if (of == 0 || held.Covers(slice.range)) ranges.push_back(slice.range);
+    if (context_.config.clip > 0) ranges.push_back(context_.layout.NormsOf(slice));
+  }
+  return ranges;
 }
 
 RoundSums::~RoundSums() {
@@ -333,15 +348,15 @@ void RoundSums::Absorb(Shard& shard) {
   FetchMissing(shard, from);
 }
 
-// The floats that rode along count only if they are the shard's very ranges: an owner cuts the same
-// map alike.
+// The floats that rode along count only if they are ranges of the shard: an owner cuts the same map
+// alike, and may say more than is held here.
 bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) {
-  if (heard.ready.inlined.ranges != shard.ranges) return false;
   std::span<const std::byte> floats = heard.floats;
-  for (const FloatRange& range : shard.ranges) {
+  for (const FloatRange& range : heard.ready.inlined.ranges) {
     const std::size_t bytes = range.count * context_.layout.number_bytes();
+    const bool wanted = std::ranges::find(shard.ranges, range) != shard.ranges.end();
     // What was asked for may land at any time.
-    if (!asked_.Intersects(range)) {
+    if (wanted && !asked_.Intersects(range)) {
       context_.Emit(action::StoreInline{{*buffer_, range}, floats.first(bytes)});
       have_.Merge(range);
     }
@@ -388,6 +403,18 @@ void RoundSums::OnFetchDone(const Fetcher::Done& done) {
 
 void RoundSums::OnDropped(const Want& want) {
   if (commit_.attempt.value == want.piece.attempt) asked_.Remove(want.to.range);
+}
+
+bool RoundSums::InOwnBuffer() { return HoldsAll() && Localize() && TakeBuffer(); }
+
+BufferId RoundSums::HandOver() {
+  LOCKSTEP_CHECK(HoldsAll() && buffer_ && asked_.empty() && !copy_op_,
+                 "I1: round {} is applied without all shards that are held", commit_.round);
+  applied_ = true;
+  have_ = {};
+  const BufferId buffer = *buffer_;
+  buffer_.reset();
+  return buffer;
 }
 
 // The scalars are the coordinator's, computed once and sent with the commit, and the ranges go by

@@ -86,6 +86,12 @@ class RoundSums {
   // All shards of the attempt are here and may be applied.
   bool MayApply() const { return !fenced_ && HoldsAll(); }
   bool applied() const { return applied_; }
+  // With optimizer.replicas: all shards that this worker holds are in the own buffer, or it holds
+  // none. What is mapped is copied there first.
+  [[nodiscard]] bool InOwnBuffer();
+  // To be asked only when that is so. The buffer is the caller's from here on; the round counts as
+  // applied.
+  BufferId HandOver();
   // To be asked only when MayApply. The update of the buckets that `wanted` names, out of the
   // shards. From here on the round counts as applied.
   action::Apply Apply(const std::function<bool(std::uint32_t bucket)>& wanted);
@@ -133,6 +139,7 @@ class RoundSums {
     State state = State::kToAsk;
   };
 
+  std::vector<FloatRange> Wanted(const Shard& shard) const;
   bool Held(const Shard& shard) const;
   bool HoldsAll() const;
   bool TakeBuffer();

@@ -290,6 +290,34 @@ struct SourceRange {
   Source source;
   FloatRange range;
 };
+// With optimizer.replicas: updates the optimizer's state in `ranges`, by the sums in `sums`. The
+// parameters before the round are in `from`; those after it take the place of the sums.
+struct UpdateHeld {
+  std::uint64_t op = 0;
+  RoundId round;
+  Attempt attempt;
+  std::vector<FloatRange> ranges;  // by offset
+  BufferId from;
+  BufferId sums;
+  float scale = 0;
+  float learning_rate = 0;
+  float fraction = 1;
+  double clip = 0;  // 0: none; else the norms of all grains are in `sums`
+  std::uint64_t steps = 0;
+};
+// Copies parameters from where holders have them to the own ones, at the same offsets, then takes
+// the digest of bucket `digest_bucket`.
+struct TakeParameters {
+  std::uint64_t op = 0;
+  RoundId round;
+  Attempt attempt;
+  std::vector<SourceRange> from;
+  std::uint32_t digest_bucket = 0;
+};
+// This part of the optimizer's state is held no longer.
+struct DropHeldState {
+  std::vector<FloatRange> ranges;
+};
 // Copies ranges of mapped blocks into the own sum buffer, at the same offsets.
 struct CopySums {
   std::uint64_t op = 0;
@@ -328,6 +356,8 @@ enum class SnapshotKind : std::uint8_t { kEvaluation, kCheckpoint, kCompute };
 struct TakeSnapshot {
   std::uint64_t op = 0;
   SnapshotKind kind = SnapshotKind::kEvaluation;
+  // Where the parameters are that are copied: the own ones, or those of a version that is held.
+  BufferId parameters = {BufferKind::kState, 0, {}};
 };
 // SHA-256 of the parameters, hex, in OpDone.text.
 struct DigestState {
@@ -386,7 +416,8 @@ using Action =
                  action::MapPeer, action::UnmapPeer, action::ClosePeer, action::Fetch,
                  action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::StartWork,
                  action::WakeCompute, action::VoidWork, action::EvaluateChunk, action::Reduce,
-                 action::CopySums, action::Apply, action::CopyState, action::TakeSnapshot,
+                 action::CopySums, action::UpdateHeld, action::TakeParameters,
+                 action::DropHeldState, action::Apply, action::CopyState, action::TakeSnapshot,
                  action::DigestState, action::DigestReplica, action::InitializeState,
                  action::StoreState, action::UploadChunk, action::SetTimer, action::Slowdown,
                  action::Exit, action::Log>;

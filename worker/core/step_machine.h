@@ -26,6 +26,8 @@ struct MachineConfig {
   std::string host_id;
   bool mapping = true;                     // exchange.mapping = auto and this worker has an arena
   std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
+  std::uint32_t shards = 0;                // of the job, that have holders (optimizer.replicas); 0:
+                                           // everybody holds everything
   double clip = 0;                         // optimizer.clip
   std::uint64_t piece_bytes = 1u << 20;    // of one fetch
   std::uint32_t fetch_window = 8;          // fetches under way from one peer

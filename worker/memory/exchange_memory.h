@@ -38,6 +38,9 @@ class ExchangeMemory {
   virtual void Free(std::byte* memory, std::size_t bytes) = 0;
   // All of what was allocated will be written, as soon as any of it is: large pages cost nothing.
   virtual void ExpectWhole(std::byte* /*memory*/, std::size_t /*bytes*/) {}
+  // What lies there is needed no more: whole pages of it are given back, where they can be. Any
+  // thread.
+  virtual void GiveBack(std::byte* /*memory*/, std::size_t /*bytes*/) {}
   // How many of these bytes take memory. Any thread, at any time.
   virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 

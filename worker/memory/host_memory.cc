@@ -40,6 +40,14 @@ void HostMemory::ExpectWhole(std::byte* memory, std::size_t bytes) {
   if (first < end) (void)::madvise(memory + (first - begin), end - first, MADV_HUGEPAGE);
 }
 
+void HostMemory::GiveBack(std::byte* memory, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t end = (begin + bytes) / page * page;
+  if (first < end) (void)::madvise(memory + (first - begin), end - first, MADV_DONTNEED);
+}
+
 void HostMemory::Free(std::byte* memory, std::size_t bytes) {
   ::munmap(memory, std::max<std::size_t>(bytes, 1));
 }

@@ -291,6 +291,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
   void Do(action::Reduce& a) { PostOperation(a); }
   void Do(action::CopySums& a) { PostOperation(a); }
+  void Do(action::UpdateHeld& a) { PostOperation(a); }
+  void Do(action::TakeParameters& a) { PostOperation(a); }
+  void Do(action::DropHeldState& a) { operations_.DropHeldState(a); }
   void Do(action::Apply& a) { PostOperation(a); }
   void Do(action::CopyState& a) { PostOperation(a); }
   void Do(action::TakeSnapshot& a) { PostOperation(a); }
@@ -306,6 +309,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
       setup_.initialize(parameters);
       memory_.FromHost(buffers_.parameters(), parameters.data(), count * sizeof(float));
     }
+    // What was never written is zero, and most of it never will be where the state is shared out.
+    if (setup_.core.shards > 0) return;
     for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
       memory_.Zero(buffers_.At({BufferKind::kState, t, {}}), count);
     }

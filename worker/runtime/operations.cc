@@ -22,6 +22,12 @@ constexpr std::uint64_t kDigestFloats = 1u << 20;
 constexpr std::uint64_t kHotBytes = 64u << 10;
 static_assert(kHotBytes / sizeof(float) % kGrain == 0);
 
+// `squares`: of all sums.
+float ClipFactorOf(double squares, float scale, double clip) {
+  const double norm = static_cast<double>(scale) * std::sqrt(squares);
+  return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
+}
+
 }  // namespace
 
 void PeerArenas::Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena) {
@@ -66,6 +72,16 @@ std::uint64_t Operations::Bytes(const action::CopySums& copy) const {
   std::uint64_t floats = 0;
   for (const action::SourceRange& from : copy.from) floats += from.range.count;
   return 2 * floats * layout_.number_bytes();
+}
+std::uint64_t Operations::Bytes(const action::UpdateHeld& update) const {
+  std::uint64_t floats = 0;
+  for (const FloatRange& range : update.ranges) floats += range.count;
+  return floats * (3 + 2 * std::uint64_t{state_tensors_}) * sizeof(float);
+}
+std::uint64_t Operations::Bytes(const action::TakeParameters& take) const {
+  std::uint64_t floats = 0;
+  for (const action::SourceRange& from : take.from) floats += from.range.count;
+  return 2 * floats * sizeof(float);
 }
 // The sums, and the parameters and state twice.
 std::uint64_t Operations::Bytes(const action::Apply& apply) const {
@@ -182,6 +198,15 @@ const float* Operations::Readable(const float* data, std::size_t n, std::vector<
   return scratch.data();
 }
 
+void Operations::DropHeldState(const action::DropHeldState& drop) {
+  for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
+    auto* state = reinterpret_cast<std::byte*>(buffers_.At({BufferKind::kState, t, {}}));
+    for (const FloatRange& range : drop.ranges) {
+      memory_.GiveBack(state + range.first * sizeof(float), range.count * sizeof(float));
+    }
+  }
+}
+
 std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   if (apply.clip <= 0) return 1.0f;
   double total = 0;
@@ -200,8 +225,7 @@ std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
     }
     if (!open->StillValid()) return std::nullopt;
   }
-  const double norm = static_cast<double>(apply.scale) * std::sqrt(total);
-  return norm > apply.clip ? static_cast<float>(apply.clip / norm) : 1.0f;
+  return ClipFactorOf(total, apply.scale, apply.clip);
 }
 
 void Operations::UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range,
@@ -333,6 +357,56 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   return done;
 }
 
+// Piece by piece, so that the sums can give way to the parameters where they lie.
+event::OpDone Operations::Run(const action::UpdateHeld& update) {
+  const float* from = buffers_.At(update.from);
+  float* to = buffers_.At(update.sums);
+  float clip = 1.0f;
+  if (update.clip > 0) {
+    const auto* norms = reinterpret_cast<const double*>(to + layout_.norm_offset());
+    double squares = 0;
+    for (std::uint64_t g = 0; g < layout_.grain_count(); ++g) squares += norms[g];
+    clip = ClipFactorOf(squares, update.scale, update.clip);
+  }
+  const UpdateScalars scalars{.scale = update.scale,
+                              .clip_factor = clip,
+                              .learning_rate = update.learning_rate,
+                              .fraction = update.fraction,
+                              .steps = update.steps};
+  std::vector<float> sums(kHotBytes / sizeof(float));
+  std::vector<float*> state(state_tensors_);
+  for (const FloatRange& range : update.ranges) {
+    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+      std::memcpy(sums.data(), to + piece.first, piece.count * sizeof(float));
+      std::memcpy(to + piece.first, from + piece.first, piece.count * sizeof(float));
+      for (std::uint32_t t = 0; t < state_tensors_; ++t) {
+        state[t] = buffers_.At({BufferKind::kState, t + 1, {}}) + piece.first;
+      }
+      optimizer_.ApplyBy(memory_.update_loops(), scalars, 0, piece.count, to + piece.first, state,
+                         sums.data());
+    }
+  }
+  event::OpDone done;
+  done.op = update.op;
+  return done;
+}
+
+event::OpDone Operations::Run(const action::TakeParameters& take) {
+  event::OpDone done;
+  done.op = take.op;
+  NoteStateWritten();
+  float* parameters = buffers_.parameters();
+  for (const action::SourceRange& from : take.from) {
+    const auto open = OpenSource(from.source);
+    if (open) {
+      memory_.Copy(parameters + from.range.first, open->Floats(from.range.first), from.range.count);
+    }
+    if (!open || !open->StillValid()) done.torn = true;
+  }
+  done.digest = DigestOfBucket(take.digest_bucket);
+  return done;
+}
+
 event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange bucket = layout_.copy(copy.bucket);
   float* to = buffers_.At(copy.to);
@@ -349,10 +423,13 @@ event::OpDone Operations::Run(const action::CopyState& copy) {
 event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   const bool checkpoint = take.kind == action::SnapshotKind::kCheckpoint;
   const std::uint32_t tensors = checkpoint ? 1 + state_tensors_ : 1;
+  // Of other parameters than the own ones no other snapshot is a copy.
+  const bool own = take.parameters.kind == BufferKind::kState;
+  if (!own) NoteStateWritten();
   for (std::uint32_t t = 0; t < tensors; ++t) {
     float* to = buffers_.BeginSnapshot(t, take.kind, changes_.load(std::memory_order_relaxed));
     if (to == nullptr) continue;
-    const float* from = buffers_.At({BufferKind::kState, t, {}});
+    const float* from = buffers_.At(t == 0 ? take.parameters : BufferId{BufferKind::kState, t, {}});
     if (checkpoint) {
       memory_.ToHost(to, from, layout_.parameter_count() * sizeof(float));
     } else {
@@ -360,6 +437,7 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
     }
   }
   memory_.Finish();
+  if (!own) NoteStateWritten();
   if (checkpoint) buffers_.NoteAccount();
   event::OpDone done;
   done.op = take.op;

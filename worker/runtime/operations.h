@@ -47,6 +47,8 @@ class Operations {
   // How much the operation reads and writes.
   std::uint64_t Bytes(const action::Reduce& reduce) const;
   std::uint64_t Bytes(const action::CopySums& copy) const;
+  std::uint64_t Bytes(const action::UpdateHeld& update) const;
+  std::uint64_t Bytes(const action::TakeParameters& take) const;
   std::uint64_t Bytes(const action::Apply& apply) const;
   std::uint64_t Bytes(const action::CopyState& copy) const;
   std::uint64_t Bytes(const action::TakeSnapshot& take) const;
@@ -56,10 +58,15 @@ class Operations {
   // What is copied from others changes the state, too. Any thread.
   void NoteStateWritten() { changes_.fetch_add(1, std::memory_order_relaxed); }
 
+  // At once, while no operation is under way on what it names.
+  void DropHeldState(const action::DropHeldState& drop);
+
   // One thread at a time, in the order of the core. Of these Apply alone writes the parameters and
-  // the optimizer's state.
+  // the optimizer's state; with optimizer.replicas UpdateHeld the one, TakeParameters the other.
   event::OpDone Run(const action::Reduce& reduce);
   event::OpDone Run(const action::CopySums& copy);
+  event::OpDone Run(const action::UpdateHeld& update);
+  event::OpDone Run(const action::TakeParameters& take);
   event::OpDone Run(const action::Apply& apply);
   // Of an update that the program makes: writes its gradient, the mean, clipped, to
   // WorkerBuffers::update_gradient(). OpDone where it cannot be had: no update is made then.

@@ -224,15 +224,24 @@ class SessionImpl final : public Session {
     LOCKSTEP_CHECK(buckets_->layout().parameter_count() == description_.parameter_count,
                    "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
                    description_.parameter_count);
+    const bool shared_out = config_.optimizer.Shards(welcome_.workers) > 0;
+    if (shared_out && description_.memory) {
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("optimizer.replicas = {} shares out state in the host's memory: with "
+                      "a GPU set exchange.memory = host too",
+                      config_.optimizer.replicas)};
+    }
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
-    auto buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type);
+    auto buffers =
+        WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type, shared_out);
     if (!buffers && mapping) {
       no_arena_ = buffers.error().message;
       spdlog::warn("no mapping for peers on this host: {}", no_arena_);
-      buffers =
-          WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory), type);
+      buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory),
+                                    type, shared_out);
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
@@ -406,6 +415,7 @@ class SessionImpl final : public Session {
     setup.core.mapping = buffers_->arena() != nullptr;
     setup.no_arena = no_arena_;
     setup.core.state_tensors = StateTensors();
+    setup.core.shards = config_.optimizer.Shards(welcome_.workers);
     setup.core.clip = local_steps_ ? 0 : config_.optimizer.clip;
     setup.core.piece_bytes = config_.exchange.piece_bytes;
     setup.core.fetch_window = config_.exchange.window;

@@ -55,7 +55,7 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors, bool arena,
                                                            std::shared_ptr<ExchangeMemory> memory,
-                                                           NumberType type) {
+                                                           NumberType type, bool shared_out) {
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory), type));
   const bool narrow = type != NumberType::kFp32;
@@ -73,8 +73,12 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     // What no job does without: a page is taken when it is touched, and of the shared buffers not
     // all need be. Those of this round and of the one before it are.
     std::uint64_t bytes = narrow ? layout.parameter_count() * sizeof(float) : 0;
-    for (const BufferId& id : shared) bytes += id.index < 2 ? buffers->Bytes(id) : 0;
+    for (const BufferId& id : shared) {
+      const bool parts = shared_out && id.kind == BufferKind::kSum;
+      bytes += id.index < 2 && !parts ? buffers->Bytes(id) : 0;
+    }
     for (const BufferId& id : own) {
+      if (shared_out && (id.kind != BufferKind::kState || id.index > 0)) continue;
       // Whole copies of the state are made when somebody joins, and seldom two at once.
       const bool spare = layout.whole() && id.kind == BufferKind::kStateOut;
       if (!spare) bytes += buffers->PagesOf(id);
@@ -91,7 +95,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
       specs.push_back({.name = BlockName(id),
                        .bytes = buffers->Bytes(id),
                        .page_aligned = true,
-                       .spare = id.index >= 2});
+                       .spare = id.index >= 2 || (shared_out && id.kind == BufferKind::kSum)});
     }
     auto made = transport::Arena::Create(specs, buffers->memory().sharing());
     if (!made) return made.error();
@@ -103,7 +107,9 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     auto pages = Pages::Reserve(buffers->memory(), buffers->PagesOf(id));
     if (!pages) return pages.error();
     // Copies for joiners are few buckets, if any.
-    if (id.kind != BufferKind::kStateOut) {
+    const bool parts = shared_out && (id.kind == BufferKind::kSum ||
+                                      (id.kind == BufferKind::kState && id.index > 0));
+    if (id.kind != BufferKind::kStateOut && !parts) {
       buffers->memory().ExpectWhole(pages->data(), buffers->PagesOf(id));
     }
     buffers->pages_.emplace(id, std::move(*pages));

@@ -55,11 +55,13 @@ std::string BlockName(const BufferId& buffer);
 class WorkerBuffers {
  public:
   // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. `type`: of
-  // what is exchanged, of Layout::number_bytes; on a device FP32. kUnavailable where the memory is
-  // not to be had.
+  // what is exchanged, of Layout::number_bytes; on a device FP32. `shared_out`: of sums and state
+  // only parts will be touched (optimizer.replicas). kUnavailable where the memory is not to be
+  // had.
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
-      std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32);
+      std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32,
+      bool shared_out = false);
 
   ExchangeMemory& memory() { return *memory_; }
   NumberType type() const { return type_; }

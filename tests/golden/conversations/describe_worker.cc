@@ -38,6 +38,10 @@ struct PeerWords {
   }
   std::string operator()(const worker::StateTaken&) const { return "StateTaken"; }
   std::string operator()(const worker::Alive&) const { return ""; }
+  std::string operator()(const worker::ParametersReady& m) const {
+    return fmt::format("ParametersReady version {} attempt {}: {} shards", m.version, m.attempt,
+                       m.shards.size());
+  }
 
   static std::string Inlined(const worker::InlineRanges& inlined) {
     return inlined.ranges.empty() ? "" : fmt::format(", with its {} numbers", inlined.Floats());
@@ -55,6 +59,11 @@ std::string Describe(const PieceName& piece) {
                          piece.attempt);
     case PieceKind::kState:
       return fmt::format("[{}, {}) of a copied bucket", from, to);
+    case PieceKind::kParameters:
+      return fmt::format("[{}, {}) of the parameters of version {}", from, to, piece.round);
+    case PieceKind::kHeldState:
+      return fmt::format("[{}, {}) of what is held of tensor {} at version {}", from, to,
+                         piece.part, piece.round);
   }
   return "";
 }

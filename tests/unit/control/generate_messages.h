@@ -98,6 +98,7 @@ inline OwnerMap Any<OwnerMap>() {
   for (const MemberId& member : SomeMembers()) {
     map.owners.push_back({member, *rc::gen::inRange(1u, 1000u)});
   }
+  map.holders = Several([] { return ShardHolders{SomeMembers()}; });
   return map;
 }
 
@@ -171,7 +172,7 @@ inline msg::StateChunk Any<msg::StateChunk>() {
 }
 
 inline msg::ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::ToWorker> == 20);
+  static_assert(std::variant_size_v<msg::ToWorker> == 21);
   switch (kind) {
     case 0:
       return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
@@ -216,8 +217,10 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
     case 18:
       return msg::Hedge{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<MemberId>(),
                         Any<MemberId>()};
-    default:
+    case 19:
       return msg::Ping{Any<std::uint64_t>(), AnyTime()};
+    default:
+      return msg::Decide{Any<RoundId>(), Any<Attempt>()};
   }
 }
 
@@ -245,7 +248,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 21);
+  static_assert(std::variant_size_v<msg::FromWorker> == 22);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -315,9 +318,11 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
       return msg::Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
     case 19:
       return msg::CheckpointTaken{Any<std::uint64_t>()};
-    default:
+    case 20:
       return msg::ReplicaDigest{
           Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), Any<std::uint64_t>()}};
+    default:
+      return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }
 }
 

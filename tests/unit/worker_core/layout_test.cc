@@ -66,6 +66,28 @@ TEST(Layout, AnyMapPartitionsTheVector) {
   }
 }
 
+// Whoever holds a shard, its slices are the same, and all together are everything.
+TEST(Layout, ShardsWithHoldersPartitionTheVector) {
+  const Layout layout({{3000, 9000}, {0, 3000}}, 4096 * sizeof(float));
+  const MemberId a{WorkerId(0), Incarnation(1)};
+  const MemberId b{WorkerId(1), Incarnation(2)};
+  OwnerMap map{0, {{a, 2}, {b, 1}}, {{{a, b}}, {{b}}, {{a}}}};
+  FloatSet floats;
+  std::uint64_t count = 0;
+  for (const MemberId& owner : {a, b}) {
+    for (const Slice& slice : layout.Shard(map, owner)) {
+      EXPECT_TRUE(floats.Add(slice.range));
+      count += slice.range.count;
+    }
+  }
+  EXPECT_EQ(count, 12000u);
+  EXPECT_EQ(floats.Ranges(), (std::vector<FloatRange>{{0, 12000}}));
+  EXPECT_EQ(layout.Shard(map, b), layout.EqualShard(1, 3));
+  EXPECT_EQ(HeldBy(map, a), (std::vector<std::uint32_t>{0, 2}));
+  EXPECT_EQ(HeldBy(map, b), (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_TRUE(HeldBy(map, {WorkerId(1), Incarnation(1)}).empty());
+}
+
 TEST(Layout, PiecesCoverTheirRange) {
   EXPECT_EQ(CutPieces({5, 10}, 4 * sizeof(float)),
             (std::vector<FloatRange>{{5, 4}, {9, 4}, {13, 2}}));

@@ -23,7 +23,8 @@ std::vector<PeerMessage> Samples() {
           StateWant{3, 99},
           StateReady{3, 100, Attempt(2), 8, 1, false},
           StateTaken{8},
-          Alive{}};
+          Alive{},
+          ParametersReady{std::uint64_t{1} << 40, Attempt(2), 3, 9, {0, 5, 7}}};
 }
 
 std::vector<std::byte> Encode(const PeerMessage& message) {

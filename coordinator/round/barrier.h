@@ -1,0 +1,66 @@
+// With optimizer.replicas: the barrier before an attempt is decided. All holders of its shards say
+// Held; until then nobody changes anything, and whatever fails is answered by another attempt.
+//
+// Decides: when all have said so, and at the deadline who is asked for a sign of life, who is given
+// more time, and who is to hold nothing for now. In: Held, who is out, the time.
+//
+// Invariants:
+//   I6  the deadline is never kNever while somebody is awaited; each look at it moves it on or ends
+//       the attempt.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+class Barrier {
+ public:
+  // An attempt's commit is sent now. `copies`: much state has to be copied before it is decided, as
+  // holders have changed, or a checkpoint is being gathered.
+  Barrier(const Job* job, const msg::Commit& commit, bool copies);
+
+  // An error is a violation of the protocol by the sender. True: with it all have said so.
+  Result<bool> OnHeld(const MemberId& from);
+  bool Holds(const MemberId& member) const;
+  // It has copied so many values of the state so far, and goes on.
+  void OnCopied(const MemberId& from, std::uint64_t values);
+  // All have what they are to hold: the attempt stands, whoever is out from now on.
+  bool decided() const { return awaited_ == 0; }
+
+  // While it is not decided.
+  Time Deadline() const;
+  struct Decision {
+    std::vector<WorkerId> ping;
+    std::vector<WorkerId> blamed;  // another attempt is needed, without these
+  };
+  Decision OnDeadline();
+  // For people.
+  std::string Waiting() const;
+
+ private:
+  struct Holder {
+    MemberId id;
+    bool held = false;
+    std::uint64_t copied = 0;
+  };
+
+  const Job* job_;
+  std::vector<Holder> holders_;  // ascending
+  std::uint32_t awaited_ = 0;
+  Time from_;
+  Duration patience_{};
+  std::optional<Time> pinged_at_;
+  std::uint32_t extensions_ = 0;
+  Time stuck_from_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,78 @@
+// Jobs whose optimizer's state is shared out among holders (optimizer.replicas): the same bits as
+// where everybody holds everything, whoever is lost and whenever.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tools/simulate/fault.h"
+#include "tools/simulate/fault_job.h"
+
+namespace lockstep::simulate {
+namespace {
+
+FaultJob JobOf(std::uint64_t seed, std::uint32_t workers, std::uint32_t replicas) {
+  FaultDraw draw;
+  draw.seed = seed;
+  draw.workers = workers;
+  draw.replicas = replicas;
+  draw.policy.emplace();
+  return DrawFaultJob(draw);
+}
+
+class Replicas : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::uint32_t>> {};
+
+// Truth compares the parameters of all workers after each round, and what holders hold, with sums
+// that it makes by itself, as it does where everybody holds everything.
+TEST_P(Replicas, HaveTheBitsOfAJobInWhichEverybodyHoldsEverything) {
+  const auto [workers, replicas] = GetParam();
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    FaultOutcome outcome = RunFaultJob(JobOf(seed, workers, replicas));
+    ASSERT_EQ(outcome.failure, "") << "seed " << seed << "\n" << outcome.details;
+    EXPECT_GT(outcome.rounds, 10u);
+    EXPECT_GE(outcome.counts["decide"], outcome.rounds);
+    EXPECT_EQ(outcome.counts["further attempts"], 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, Replicas,
+                         ::testing::Values(std::tuple(3u, 1u), std::tuple(3u, 2u),
+                                           std::tuple(4u, 2u), std::tuple(5u, 3u),
+                                           std::tuple(8u, 2u)));
+
+// What is said in a round by one worker after the other, from its commit to the parameters that
+// come out of it. Whoever is lost right behind that, others hold what it held.
+class ReplicasLosing : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ReplicasLosing, AnyOneWorkerInARoundGoOn) {
+  std::uint64_t attempts = 0;
+  std::uint64_t came_back = 0;
+  for (const std::uint64_t seed : {2, 9}) {
+    for (std::uint32_t worker = 0; worker < 4; ++worker) {
+      for (std::uint32_t count = 1; count <= 4; ++count) {
+        const std::string fault = fmt::format("crash@{}#{}+0.0002s:{}", GetParam(), count, worker);
+        FaultJob job = JobOf(seed, 4, 2);
+        const auto crash = ParseFault(fault);
+        ASSERT_TRUE(crash.ok()) << crash.error().message;
+        job.faults = {*crash};
+        FaultOutcome outcome = RunFaultJob(job);
+        ASSERT_EQ(outcome.failure, "") << fault << " seed " << seed << "\n" << outcome.details;
+        EXPECT_FALSE(outcome.all_lost) << fault << " seed " << seed;
+        attempts += outcome.counts["further attempts"];
+        came_back += outcome.caught_up;
+      }
+    }
+  }
+  EXPECT_GT(came_back, 0u);
+  if (std::string(GetParam()).starts_with("Held")) {
+    EXPECT_GT(attempts, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Moments, ReplicasLosing,
+                         ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
+                                           "Decide_round_12", "Applied_round_12"));
+
+}  // namespace
+}  // namespace lockstep::simulate

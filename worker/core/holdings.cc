@@ -1,0 +1,401 @@
+#include "worker/core/holdings.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "worker/core/round_sums.h"
+
+namespace lockstep::worker {
+
+namespace {
+
+constexpr std::uint32_t kHeldKind = static_cast<std::uint32_t>(PieceKind::kHeldState);
+
+bool Has(const std::vector<std::uint32_t>& shards, std::uint32_t shard) {
+  return std::ranges::binary_search(shards, shard);
+}
+
+}  // namespace
+
+std::vector<FloatRange> Holdings::RangesOf(const std::vector<std::uint32_t>& shards) const {
+  FloatSet set;
+  for (const std::uint32_t shard : shards) {
+    for (const Slice& slice : context_.shards[shard]) {
+      set.Merge(slice.range);
+    }
+  }
+  return set.Ranges();
+}
+
+void Holdings::Set(Generation& generation, std::vector<std::uint32_t> shards) const {
+  generation.ranges = {};
+  for (const FloatRange& range : RangesOf(shards)) generation.ranges.Merge(range);
+  generation.shards = std::move(shards);
+}
+
+void Holdings::OnStart(const Plan& plan) {
+  const std::vector<std::uint32_t> shards = HeldBy(plan.owners, context_.config.self);
+  if (shards.empty()) return;
+  const std::optional<BufferId> buffer = buffers_.Take(BufferKind::kSum);
+  LOCKSTEP_CHECK(buffer, "no buffer is free at the start");
+  next_ = Generation{plan.round, Attempt(0), *buffer, context_.NewGeneration(), {}, {}};
+  Set(*next_, shards);
+  context_.Emit(action::OpenBlock{*buffer, next_->generation});
+  action::CopySums copy;
+  copy.op = context_.NewOp();
+  copy.to = *buffer;
+  const BufferId parameters{BufferKind::kState, 0, {}};
+  for (const FloatRange& range : RangesOf(shards)) {
+    copy.from.push_back({{parameters, std::nullopt, 0}, range});
+  }
+  op_ = copy.op;
+  buffers_.BeginOp(copy.op, {parameters, *buffer});
+  context_.Emit(std::move(copy));
+}
+
+bool Holdings::OnDecide(const msg::Decide& decide) {
+  const RoundSums* sums = rounds_.SumsOf(decide.round);
+  const bool known = sums != nullptr && sums->commit().attempt == decide.attempt;
+  if (known && told_ != std::pair(decide.round, decide.attempt) &&
+      !HeldBy(sums->commit().owners, context_.config.self).empty()) {
+    return false;
+  }
+  decided_ = decide;
+  acted_ = false;
+  return true;
+}
+
+void Holdings::Release(std::optional<Generation>& generation) {
+  if (generation) buffers_.Release(generation->buffer);
+  generation.reset();
+}
+
+// What is under way may land until it has ended (Lesson).
+void Holdings::GiveUpLessons(const std::vector<std::uint32_t>& but) {
+  for (auto& [shard, lesson] : lessons_) {
+    if (!Has(but, shard)) lesson.failed = true;
+  }
+  for (const Want& want : fetcher_.Cancel(
+           [&](const Want& w) { return w.piece.kind == kHeldKind && !Has(but, w.piece.owner); })) {
+    EndOf(want, false);
+  }
+}
+
+void Holdings::Drop() {
+  GiveUpLessons({});
+  abandoned_ = op_.has_value();
+  EndGather();
+  if (newest_ && !op_) context_.Emit(action::DropHeldState{RangesOf(newest_->shards)});
+  Release(before_);
+  Release(newest_);
+  decided_.reset();
+  told_.reset();
+  taking_.ForgetOwn();
+}
+
+// --- what is said of it
+
+std::optional<ParametersReady> Holdings::Announcement() const {
+  if (!newest_ || newest_->shards.empty()) return std::nullopt;
+  return ParametersReady{newest_->version.value, newest_->attempt, newest_->buffer.index,
+                         newest_->generation, newest_->shards};
+}
+
+// To all that are reached: whoever comes later hears it then.
+void Holdings::Announce() {
+  const std::optional<ParametersReady> ready = Announcement();
+  if (!ready) return;
+  taking_.OnOwn(*ready);
+  peers_.ForEachUp([&](const MemberId& peer) { context_.Say(peer, *ready); });
+}
+
+void Holdings::OnPeerUp(const MemberId& peer) {
+  if (const auto ready = Announcement()) context_.Say(peer, *ready);
+}
+
+// The state is served while it stands still: the round that it is before is not decided.
+std::optional<BufferRange> Holdings::FindPiece(const PieceName& piece) const {
+  const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
+  const RoundId version(piece.round);
+  if (piece.kind == kHeldKind) {
+    if (!newest_ || newest_->version != version || op_ || !newest_->ranges.Covers(range) ||
+        piece.part > context_.config.state_tensors) {
+      return std::nullopt;
+    }
+    if (piece.part == 0) return BufferRange{newest_->buffer, range};
+    return BufferRange{{BufferKind::kState, piece.part, {}}, range};
+  }
+  for (const auto* generation : {&newest_, &before_}) {
+    if (*generation && (*generation)->version == version && (*generation)->ranges.Covers(range)) {
+      return BufferRange{(*generation)->buffer, range};
+    }
+  }
+  return std::nullopt;
+}
+
+// --- a round
+
+void Holdings::Update() {
+  for (auto at = lessons_.begin(); at != lessons_.end();) {
+    at = at->second.failed && at->second.to_come == 0 ? lessons_.erase(at) : std::next(at);
+  }
+  TryUpdate();
+  TryGather();
+  TryHold();
+}
+
+// A holder that was given up for another, as it took too long, is asked by nobody to wait any more.
+void Holdings::TryGather() {
+  if (!gather_ || gather_->copying) return;
+  const RoundId now = newest_ ? newest_->version : next_ ? next_->version : gather_->version;
+  const bool decided = decided_ && decided_->round >= gather_->version;
+  if (decided || now > gather_->version) return EndGather();
+  if (op_ || now < gather_->version) return;
+  std::vector<std::uint32_t> all(context_.config.shards);
+  std::iota(all.begin(), all.end(), 0u);
+  if (!Learn(all, gather_->version)) return;
+  gather_->copying = true;
+  op_ = gather_->op;
+  std::vector<BufferId> uses = {newest_->buffer};
+  for (std::uint32_t t = 1; t <= context_.config.state_tensors; ++t) {
+    uses.push_back({BufferKind::kState, t, {}});
+  }
+  buffers_.BeginOp(gather_->op, std::move(uses));
+  context_.Emit(
+      action::TakeSnapshot{gather_->op, action::SnapshotKind::kCheckpoint, newest_->buffer});
+}
+
+void Holdings::EndGather() {
+  if (gather_ && !gather_->copying) {
+    failed_gather_ = gather_->op;
+    GiveUpLessons({});
+  }
+  gather_.reset();
+}
+
+// What is held beside these is given back.
+void Holdings::DropAllBut(const std::vector<std::uint32_t>& shards) {
+  std::vector<std::uint32_t> gone;
+  std::ranges::set_difference(newest_->shards, shards, std::back_inserter(gone));
+  if (!gone.empty()) context_.Emit(action::DropHeldState{RangesOf(gone)});
+}
+
+// The last one that was committed, until it is decided.
+void Holdings::TryHold() {
+  if (rounds_.expected().value == 0) return;
+  const RoundId round(rounds_.expected().value - 1);
+  RoundSums* sums = rounds_.SumsOf(round);
+  if (sums == nullptr) return;
+  const msg::Commit& commit = sums->commit();
+  const std::pair attempt(commit.round, commit.attempt);
+  if (told_ == attempt || (decided_ && decided_->round >= round)) return;
+  const std::vector<std::uint32_t> shards = HeldBy(commit.owners, context_.config.self);
+  if (gather_ && gather_->version == round) return;
+  const bool here = Learn(shards, commit.round);
+  if (shards.empty() || !sums->InOwnBuffer() || !here) return;
+  told_ = attempt;
+  context_.Tell(msg::Held{commit.round, commit.attempt});
+}
+
+// Whoever has said that it has the shard at this version has it until the round is decided, which
+// waits for this worker.
+std::optional<MemberId> Holdings::DonorOf(std::uint32_t shard, RoundId version) const {
+  std::optional<MemberId> donor;
+  taking_.ForEachHeard([&](const MemberId& holder, const ParametersReady& ready) {
+    if (!donor && ready.version == version.value && peers_.Up(holder) && Has(ready.shards, shard)) {
+      donor = holder;
+    }
+  });
+  return donor;
+}
+
+bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) {
+  if (op_ || (newest_ && newest_->version != version)) return false;
+  bool all = true;
+  for (const std::uint32_t shard : shards) {
+    if (newest_ && Has(newest_->shards, shard)) continue;
+    all = false;
+    if (lessons_.contains(shard)) continue;
+    const std::optional<MemberId> donor = DonorOf(shard, version);
+    if (!donor) continue;
+    if (!newest_) {
+      // What it held lately, and not any more.
+      Release(before_);
+      taking_.ForgetOwn();
+      const std::optional<BufferId> buffer = buffers_.Take(BufferKind::kSum);
+      if (!buffer) return false;
+      newest_ = Generation{
+          version, taking_.Heard(*donor)->attempt, *buffer, context_.NewGeneration(), {}, {}};
+      context_.Emit(action::OpenBlock{*buffer, newest_->generation});
+    }
+    BeginLesson(shard, *donor, version);
+  }
+  // What another attempt wanted here and this one does not.
+  GiveUpLessons(shards);
+  return all;
+}
+
+void Holdings::BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version) {
+  Lesson lesson{version, donor, 0, false};
+  PieceName name;
+  name.kind = kHeldKind;
+  name.round = version.value;
+  name.owner = shard;
+  const std::vector<FloatRange> ranges = RangesOf({shard});
+  for (std::uint32_t t = 0; t <= context_.config.state_tensors; ++t) {
+    name.part = t;
+    const BufferId to = t == 0 ? newest_->buffer : BufferId{BufferKind::kState, t, {}};
+    for (const FloatRange& range : ranges) {
+      lesson.to_come += range.count;
+      fetcher_.Add(donor, name, {to, range}, range.first);
+    }
+  }
+  lessons_[shard] = lesson;
+  if (lesson.to_come == 0) EndOf({donor, name, {}}, true);
+}
+
+// Who has it no longer has begun anew, and will say what it has then.
+void Holdings::OnFetchDone(const Fetcher::Done& done) {
+  if (done.status == FetchStatus::kGone) {
+    taking_.Forget(done.want.peer, RoundId(done.want.piece.round));
+  }
+  EndOf(done.want, done.ok);
+}
+
+void Holdings::OnDropped(const Want& want) {
+  if (want.piece.kind == kHeldKind) EndOf(want, false);
+}
+
+void Holdings::EndOf(const Want& want, bool ok) {
+  const std::uint32_t shard = want.piece.owner;
+  const auto at = lessons_.find(shard);
+  LOCKSTEP_CHECK(at != lessons_.end() && at->second.to_come >= want.to.range.count,
+                 "I4: a piece of shard {} has come that nobody waits for", shard);
+  Lesson& lesson = at->second;
+  lesson.to_come -= want.to.range.count;
+  lesson.failed = lesson.failed || !ok;
+  if (ok) TellCopied(want.to.range.count);
+  if (lesson.to_come > 0 || lesson.failed) return;
+  LOCKSTEP_CHECK(newest_ && newest_->version == lesson.version && !op_,
+                 "I1: shard {} was copied at version {}", shard, lesson.version);
+  std::vector<std::uint32_t> shards = newest_->shards;
+  shards.insert(std::ranges::lower_bound(shards, shard), shard);
+  Set(*newest_, std::move(shards));
+  lessons_.erase(at);
+  // Others may have to copy it from here; but for a checkpoint it is not kept.
+  if (!gather_) Announce();
+}
+
+// Who copies for long is waited for as long as it gets on.
+void Holdings::TellCopied(std::uint64_t floats) {
+  copied_ += floats;
+  untold_ += floats;
+  if (untold_ < kToldFloats) return;
+  untold_ = 0;
+  context_.Tell(msg::Copied{0, copied_});
+}
+
+// The scalars are the coordinator's, and the operations for each number are those of any other
+// holder (I1).
+void Holdings::TryUpdate() {
+  if (!decided_ || acted_ || op_) return;
+  RoundSums* sums = rounds_.SumsOf(decided_->round);
+  if (sums == nullptr || sums->commit().attempt != decided_->attempt) return;
+  acted_ = true;
+  const msg::Commit& commit = sums->commit();
+  std::vector<std::uint32_t> shards = HeldBy(commit.owners, context_.config.self);
+  if (shards.empty()) {
+    EndGather();
+    GiveUpLessons({});
+    if (newest_ && newest_->version <= commit.round) {
+      context_.Emit(action::DropHeldState{RangesOf(newest_->shards)});
+      Release(before_);
+      before_ = std::exchange(newest_, std::nullopt);
+    } else if (before_ && before_->version < commit.round) {
+      Release(before_);
+      taking_.ForgetOwn();
+    }
+    return;
+  }
+  LOCKSTEP_CHECK(told_ == std::pair(commit.round, commit.attempt),
+                 "I1: round {} is decided, and this worker does not hold its shards", commit.round);
+  LOCKSTEP_CHECK(newest_ && newest_->version == commit.round,
+                 "I1: round {} is applied to state of version {}", commit.round,
+                 newest_ ? newest_->version : RoundId(0));
+  action::UpdateHeld update;
+  update.op = context_.NewOp();
+  update.round = commit.round;
+  update.attempt = commit.attempt;
+  update.ranges = RangesOf(shards);
+  update.from = newest_->buffer;
+  update.sums = sums->HandOver();
+  update.scale = commit.scale;
+  update.learning_rate = commit.learning_rate;
+  update.fraction = commit.fraction;
+  update.clip = context_.config.clip;
+  update.steps = commit.steps;
+  next_ = Generation{
+      commit.round.Next(), commit.attempt, update.sums, context_.NewGeneration(), {}, {}};
+  Set(*next_, std::move(shards));
+  context_.Emit(action::OpenBlock{update.sums, next_->generation});
+  op_ = update.op;
+  std::vector<BufferId> uses = {update.from, update.sums};
+  for (std::uint32_t t = 1; t <= context_.config.state_tensors; ++t) {
+    uses.push_back({BufferKind::kState, t, {}});
+  }
+  buffers_.BeginOp(update.op, std::move(uses));
+  context_.Emit(std::move(update));
+}
+
+bool Holdings::OnOpDone(const event::OpDone& done) {
+  if (op_ != done.op) return false;
+  LOCKSTEP_CHECK(!done.torn, "what this worker itself holds has changed under an operation");
+  op_.reset();
+  const std::optional<Gathering> gathered = next_ ? std::nullopt : std::exchange(gather_, {});
+  if (std::exchange(abandoned_, false)) {
+    std::vector<std::uint32_t> all(context_.config.shards);
+    std::iota(all.begin(), all.end(), 0u);
+    context_.Emit(action::DropHeldState{RangesOf(all)});
+    Release(next_);
+    return true;
+  }
+  if (!next_) {
+    // A snapshot of what was gathered. The holders of the round before go on to hold that.
+    const RoundSums* sums = rounds_.SumsOf(RoundId(gathered->version.value - 1));
+    std::vector<std::uint32_t> kept;
+    if (sums != nullptr) kept = HeldBy(sums->commit().owners, context_.config.self);
+    DropAllBut(kept);
+    Set(*newest_, std::move(kept));
+    return true;
+  }
+  if (newest_) DropAllBut(next_->shards);
+  Release(before_);
+  copied_ = untold_ = 0;
+  before_ = std::exchange(newest_, std::exchange(next_, std::nullopt));
+  Announce();
+  return true;
+}
+
+std::string Holdings::Missing() const {
+  std::string text;
+  for (const auto& [shard, lesson] : lessons_) {
+    text += fmt::format("{}shard {} from {}", text.empty() ? "" : ", ", shard, Name(lesson.donor));
+  }
+  return text;
+}
+
+void Holdings::CheckInvariants() const {
+  LOCKSTEP_CHECK(op_ || !next_, "a version is made by no operation");
+  LOCKSTEP_CHECK(!abandoned_ || op_, "no operation is abandoned");
+  for (const auto* generation : {&newest_, &before_, &next_}) {
+    LOCKSTEP_CHECK(!*generation || buffers_.Taken((*generation)->buffer),
+                   "I4: version {} lies in a free buffer", (*generation)->version);
+  }
+  LOCKSTEP_CHECK(!newest_ || !before_ || before_->version < newest_->version,
+                 "I1: version {} is before version {}", before_->version, newest_->version);
+}
+
+}  // namespace lockstep::worker

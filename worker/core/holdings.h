@@ -1,0 +1,133 @@
+// With optimizer.replicas: what this worker holds of the optimizer's state, and of the parameters
+// beside those that it computes with.
+//
+// A holder of a shard has, before round r, the state and the parameters of it at version r (all
+// rounds before r are in them). It takes the sums of the shards that it holds (round_sums.h), says
+// Held, and changes nothing before the coordinator decides the attempt: until then any other
+// attempt can be made, by other holders, and who lacks a shard can copy it from who has it. Once it
+// is decided the state is updated in place; the new parameters are written over the sums, so that
+// those of the version before can still be read. All that happens on the reduction thread, whatever
+// the compute thread does: a slow unit never holds up a holder.
+//
+// In: the start's plan, Decide, the sums of the commit, fetches and operations that end. Out: Held,
+// UpdateHeld, DropHeldState, ParametersReady, and fetches of the shards that are lacking.
+//
+// Invariants:
+//   I1  state and parameters of all shards that are held are at one version, but while an operation
+//       brings them to the next. No round is in them that was not decided.
+//   I4  nothing of a copy that was given up lands in what is held.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "worker/core/fetcher.h"
+#include "worker/core/live_rounds.h"
+#include "worker/core/peers.h"
+#include "worker/core/taking.h"
+
+namespace lockstep::worker {
+
+class Holdings {
+ public:
+  Holdings(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
+           LiveRounds& rounds, Taking& taking)
+      : context_(context),
+        buffers_(buffers),
+        fetcher_(fetcher),
+        peers_(peers),
+        rounds_(rounds),
+        taking_(taking) {}
+
+  // The job begins, and this worker has the whole state: it keeps what it is to hold.
+  void OnStart(const Plan& plan);
+  // False: this worker has not said Held.
+  [[nodiscard]] bool OnDecide(const msg::Decide& decide);
+  // All shards at this version are copied here, then a snapshot is taken of them by that operation;
+  // until then this worker does not say Held, so that nobody goes on.
+  void Gather(RoundId version, std::uint64_t op) { gather_ = {version, op, false}; }
+  // It cannot be had: the operation that will not be.
+  std::optional<std::uint64_t> TakeFailedGather() { return std::exchange(failed_gather_, {}); }
+  // What is held is of no use any more: others hold it from now on.
+  void Drop();
+  void OnPeerUp(const MemberId& peer);
+  void OnFetchDone(const Fetcher::Done& done);
+  void OnDropped(const Want& want);
+  // True when the operation was of what is held.
+  bool OnOpDone(const event::OpDone& done);
+  void Update();
+
+  std::optional<BufferRange> FindPiece(const PieceName& piece) const;
+  // For people; empty: nothing.
+  std::string Missing() const;
+
+  void CheckInvariants() const;
+
+ private:
+  // Parameters at a version, in a sum buffer, and what of them.
+  struct Generation {
+    RoundId version;
+    Attempt attempt;  // at the round before
+    BufferId buffer;
+    std::uint32_t generation = 0;
+    std::vector<std::uint32_t> shards;  // ascending
+    FloatSet ranges;                    // of these
+  };
+  // A shard that is copied from one that holds it. It stays until nothing of it can land any more.
+  struct Lesson {
+    RoundId version;
+    MemberId donor;
+    std::uint64_t to_come = 0;  // floats that may land
+    bool failed = false;
+  };
+
+  // Of a checkpoint.
+  struct Gathering {
+    RoundId version;
+    std::uint64_t op = 0;
+    bool copying = false;
+  };
+
+  std::vector<FloatRange> RangesOf(const std::vector<std::uint32_t>& shards) const;
+  void Set(Generation& generation, std::vector<std::uint32_t> shards) const;
+  void TryUpdate();
+  void TryGather();
+  void EndGather();
+  void TryHold();
+  // True when this worker has all of these shards at the version; else it goes on copying them.
+  bool Learn(const std::vector<std::uint32_t>& shards, RoundId version);
+  std::optional<MemberId> DonorOf(std::uint32_t shard, RoundId version) const;
+  void DropAllBut(const std::vector<std::uint32_t>& shards);
+  void BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version);
+  void GiveUpLessons(const std::vector<std::uint32_t>& but);
+  void EndOf(const Want& want, bool ok);
+  void TellCopied(std::uint64_t floats);
+  void Announce();
+  std::optional<ParametersReady> Announcement() const;
+  void Release(std::optional<Generation>& generation);
+
+  Context& context_;
+  Buffers& buffers_;
+  Fetcher& fetcher_;
+  const Peers& peers_;
+  LiveRounds& rounds_;
+  Taking& taking_;
+
+  std::optional<Generation> newest_;  // with the state
+  std::optional<Generation> before_;  // to be read only
+  std::optional<Generation> next_;    // that the operation makes
+  std::optional<std::uint64_t> op_;
+  bool abandoned_ = false;                   // what the operation makes is of no use
+  std::map<std::uint32_t, Lesson> lessons_;  // by shard
+  std::uint64_t copied_ = 0;                 // floats of other holders, at the newest version
+  std::uint64_t untold_ = 0;                 // of these, since the coordinator heard of it
+  std::optional<msg::Decide> decided_;       // the last one
+  bool acted_ = false;                       // on it
+  std::optional<Gathering> gather_;
+  std::optional<std::uint64_t> failed_gather_;
+  std::optional<std::pair<RoundId, Attempt>> told_;  // Held
+};
+
+}  // namespace lockstep::worker
