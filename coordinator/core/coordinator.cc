@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/job_options.h"
 #include "base/schedule.h"
 #include "coordinator/record/resume_rules.h"
 #include "policies/registry.h"
@@ -62,6 +63,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
           without(config.optimizer.custom(),
                   "optimizer.name = custom updates all parameters at each worker"),
           without(config.exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
+          without(config.exchange.kept() > 0, "exchange.compression has to be none"),
           without(std::uint64_t{config.optimizer.replicas} * parameters.workers > kMostHolders,
                   "that are more than 65536 holders to tell everybody of")}) {
       if (wrong) return *wrong;
@@ -475,6 +477,10 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
                              "same for the whole job",
                              job_.policy.name, made->name)};
   }
+  // What its config cannot have from the start, it cannot change to.
+  JobConfig changed = job_.start.config;
+  changed.policy = section;
+  if (const auto fits = CheckJobConfig(changed); !fits) return fits.error();
   std::string text = made->name;
   // Of two requests between two rounds the later one counts.
   next_policy_ = std::move(*made);

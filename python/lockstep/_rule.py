@@ -85,6 +85,10 @@ class Rule:
             raise UsageError(
                 f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
             )
+        if self._parameters.averaged and (compression := config["exchange.compression"]) != "none":
+            raise UsageError(
+                f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: use none"
+            )
 
     def digest(self) -> str:
         """What all workers must have in common, and a job that goes on."""

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "base/permutation.h"
 #include "base/program_options.h"
 #include "transport/paths/judge.h"
+#include "worker/memory/residual.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
@@ -218,9 +220,16 @@ class SessionImpl final : public Session {
                                "GPU set exchange.memory = host too",
                                config_.exchange.dtype)};
     }
+    if (config_.exchange.kept() > 0 && description_.memory) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("exchange.compression = {} is for gradients in the host's memory: "
+                               "with a GPU set exchange.memory = host too",
+                               config_.exchange.compression)};
+    }
     buckets_.emplace(description_.blocks, description_.finish_order, config_.exchange.bucket_bytes,
                      config_.exchange.number_bytes(),
-                     custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets);
+                     custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets,
+                     config_.exchange.kept());
     LOCKSTEP_CHECK(buckets_->layout().parameter_count() == description_.parameter_count,
                    "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
                    description_.parameter_count);
@@ -245,6 +254,11 @@ class SessionImpl final : public Session {
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
+    if (buffers_->residual(0) != nullptr) {
+      residual_.emplace(buffers_->residual(0),
+                        std::array{buffers_->residual(1), buffers_->residual(2)},
+                        description_.parameter_count);
+    }
 
     pacer_ = std::make_unique<Pacer>(Pacer::Floor{FromSeconds(config_.emulate.unit_time_s),
                                                   EmulatedUnitSamples(config_, welcome_.workers)},
@@ -315,7 +329,7 @@ class SessionImpl final : public Session {
     // The last bucket is the seal's to tell, which comes at once.
     if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
     told_ = buckets;
-    NarrowUpTo(buckets);
+    SendUpTo(buckets);
     plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
   }
 
@@ -546,6 +560,7 @@ class SessionImpl final : public Session {
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
+    const bool first = !opened_part_ || *opened_part_ != std::pair(pick.take.work, pick.take.part);
     float* gradient = nullptr;
     {
       std::lock_guard lock(reporting_);
@@ -555,11 +570,17 @@ class SessionImpl final : public Session {
       buckets_->BeginRun();
       told_ = 0;
       contribution_ = pick.work.parts[take_.part.value];
-      gradient = gradient_ = buffers_->Gradient(contribution_);
-      narrowed_ = {};
+      if (first && residual_) {
+        if (!opened_part_ || opened_part_->first != take_.work) {
+          residual_->OnStart(pick.work.applied, pick.work.copied);
+        }
+        residual_->Begin(take_.part);
+      }
+      gradient = gradient_ =
+          residual_ ? residual_->Gradient(take_.part) : buffers_->Gradient(contribution_);
+      sent_ = {};
     }
     const std::uint64_t count = description_.parameter_count;
-    const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
     opened_part_ = std::pair(take_.work, take_.part);
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
@@ -639,16 +660,23 @@ class SessionImpl final : public Session {
     return work;
   }
 
-  // Where contributions are of 16 bits: what is final of the gradient goes into this one, before
-  // anybody is told that it is there.
-  void NarrowUpTo(std::uint32_t buckets) {
-    if (buffers_->type() == NumberType::kFp32) return;
-    auto* to = reinterpret_cast<std::uint16_t*>(buffers_->Data(contribution_));
-    for (; narrowed_.buckets < buckets; ++narrowed_.buckets) {
-      const FloatRange& bucket = buckets_->layout().bucket(narrowed_.buckets);
-      const bool fits =
-          Narrow(buffers_->type(), gradient_ + bucket.first, to + bucket.first, bucket.count);
-      narrowed_.fits = narrowed_.fits && fits;
+  bool SendsGradientItself() const { return buffers_->type() == NumberType::kFp32 && !residual_; }
+
+  // Where contributions are of 16 bits, or have few numbers of many: what is final of the gradient
+  // goes into this one, before anybody is told that it is there.
+  void SendUpTo(std::uint32_t buckets) {
+    if (SendsGradientItself()) return;
+    const Layout& layout = buckets_->layout();
+    std::byte* contribution = buffers_->Data(contribution_);
+    for (; sent_.buckets < buckets; ++sent_.buckets) {
+      const FloatRange& bucket = layout.bucket(sent_.buckets);
+      std::byte* to = contribution + layout.InContribution(bucket).first * layout.number_bytes();
+      const bool fits = residual_
+                            ? residual_->Send({take_.work, take_.part}, bucket.first, bucket.count,
+                                              buffers_->type(), layout.kept(), to)
+                            : Narrow(buffers_->type(), gradient_ + bucket.first,
+                                     reinterpret_cast<std::uint16_t*>(to), bucket.count);
+      sent_.fits = sent_.fits && fits;
     }
   }
 
@@ -658,10 +686,10 @@ class SessionImpl final : public Session {
       local_steps_->Seal({buffers_->parameters(), count}, {gradient_, count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
-    NarrowUpTo(buckets_->layout().bucket_count());
-    const bool finite = buffers_->type() == NumberType::kFp32
+    SendUpTo(buckets_->layout().bucket_count());
+    const bool finite = SendsGradientItself()
                             ? buffers_->memory().AllFinite(gradient_, description_.parameter_count)
-                            : narrowed_.fits;
+                            : sent_.fits;
     return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite};
   }
 
@@ -701,13 +729,14 @@ class SessionImpl final : public Session {
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
   BufferId contribution_;
   float* gradient_ = nullptr;  // where it is summed
-  // Of that, in contribution_ where it is of 16 bits: so many buckets, and whether all of their
-  // values are numbers there.
-  struct Narrowed {
+  // Of that, in contribution_ where it is not summed there: so many buckets, and whether all of
+  // their values are numbers there.
+  struct Sent {
     std::uint32_t buckets = 0;
     bool fits = true;
   };
-  Narrowed narrowed_;
+  Sent sent_;
+  std::optional<Residual> residual_;     // where contributions have few numbers of many
   action::EvaluateChunk chunk_;          // that is being evaluated, or was last
   std::optional<ProgramUpdate> update_;  // that is being made
   bool ended_ = false;                   // the loop knows: nothing is left to tell the coordinator

@@ -1,5 +1,6 @@
 // Sessions of a whole job in this process, whose programs say from several threads, in any order,
-// which blocks are final: what comes of the job is what comes of it when nobody says anything.
+// which blocks are final: what comes of the job is what comes of it when nobody says anything. And
+// where contributions have few numbers of many, what comes of it is all gradients in the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
@@ -43,6 +44,10 @@ struct Program {
   // applied the round before: its sums would be gone too.
   bool leaves_in_2 = false;
   std::latch* in_2 = nullptr;
+  std::uint64_t gradients = ~std::uint64_t{0};  // only in so many rounds; later ones are zero
+  // The sum of those that it computed, but for one that is no number; the parameters at the end.
+  std::vector<float>* total = nullptr;
+  std::vector<float>* parameters = nullptr;
 };
 
 class Coordinating {
@@ -134,7 +139,7 @@ void Train(Session& session, const Work& work, const Program& program, std::mt19
         elsewhere.gradient = scratch;
         Add(elsewhere, blocks[block]);
       }
-      Add(work, blocks[block]);
+      if (work.round.value < program.gradients) Add(work, blocks[block]);
       if (program.nan && second && block + 1 == blocks.size()) {
         work.gradient[blocks[block].first] = std::numeric_limits<float>::quiet_NaN();
       }
@@ -144,6 +149,11 @@ void Train(Session& session, const Work& work, const Program& program, std::mt19
   std::vector<std::thread> threads;
   for (std::uint32_t t = 0; t < kThreads; ++t) threads.emplace_back(compute);
   for (std::thread& thread : threads) thread.join();
+  if (program.total == nullptr || (program.nan && second)) return;
+  if (work.round.value >= program.gradients) return;
+  Work elsewhere = work;
+  elsewhere.gradient = *program.total;
+  Add(elsewhere, {0, program.total->size()});
 }
 
 // "" where it has left. The digest of the job's last parameters.
@@ -167,6 +177,9 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
     const Work work = (*session)->Next();
     switch (work.kind) {
       case Work::Kind::kEnd:
+        if (program.parameters != nullptr) {
+          program.parameters->assign(work.parameters.begin(), work.parameters.end());
+        }
         return work.final_parameters ? work.params_digest : work.reason + work.not_final;
       case Work::Kind::kTrain:
         if (work.round == RoundId(2) && program.in_2 != nullptr) {
@@ -210,12 +223,39 @@ class FinalBlocks : public ::testing::Test {
     other.join();
     const coordinator::JobResult& result = coordinator.Result();
     EXPECT_EQ(result.outcome, coordinator::JobOutcome::kCompleted) << result.reason;
-    EXPECT_EQ(result.totals.rounds, kRounds);
+    EXPECT_EQ(result.totals.rounds, config_.job.rounds);
     if (!second.leaves_in_2) {
       EXPECT_EQ(ends[0], ends[1]);
     }
     EXPECT_EQ(ends[0].size(), 64) << ends[0];
     return ends[0];
+  }
+
+  // A quarter of them, so that what is kept is sent within four rounds without a gradient. Sums of
+  // whole numbers, over samples that are a power of two: every number is exact, and the parameters
+  // are the sum of all that was sent.
+  void SendFew() {
+    config_.exchange.compression = "topk";
+    config_.exchange.topk_fraction = 0.25;
+    config_.optimizer.name = "sgd";
+    config_.optimizer.momentum = 0;
+    config_.optimizer.lr = 1;
+  }
+  void CheckAllCounts(Program first, Program second) {
+    config_.job.rounds = kRounds + 8;
+    std::vector<float> totals[kWorkers];
+    std::vector<float> parameters;
+    for (auto& total : totals)
+      total.resize(std::accumulate(kBlocks.begin(), kBlocks.end(), std::size_t{0}));
+    first.gradients = second.gradients = kRounds;
+    first.total = &totals[0];
+    second.total = &totals[1];
+    first.parameters = &parameters;
+    (void)Digest(first, second);
+    ASSERT_EQ(parameters.size(), totals[0].size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      ASSERT_EQ(parameters[i] * 64, -(totals[0][i] + totals[1][i])) << i;
+    }
   }
 
   JobConfig config_;
@@ -239,6 +279,34 @@ TEST_F(FinalBlocks, SoDoGradientsOf16Bits) {
   config_.exchange.dtype = "bf16";
   const std::string silent = Digest(kSilent, kSilent);
   EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+}
+
+TEST_F(FinalBlocks, SoDoFewNumbersOfMany) {
+  SendFew();
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+  config_.exchange.mapping = "auto";
+  EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+  config_.exchange.topk_fraction = 0.5;
+  EXPECT_NE(Digest(kSilent, kSilent), silent);
+}
+
+TEST_F(FinalBlocks, OfFewNumbersEveryGradientCountsInTheEnd) {
+  SendFew();
+  CheckAllCounts({.order = 4}, {.order = 5});
+}
+
+// The contribution is left out; what was kept before it is not.
+TEST_F(FinalBlocks, OfFewNumbersAContributionThatIsLeftOutDoesNot) {
+  SendFew();
+  config_.job.on_nan = "skip";
+  CheckAllCounts({.order = 4, .nan = true}, {.order = 5});
+}
+
+TEST_F(FinalBlocks, OfFewNumbersSecondPartsCountToo) {
+  SendFew();
+  config_.policy.name = "full+flexrr";
+  CheckAllCounts({.order = 6}, {.order = 7, .work = 20});
 }
 
 // Most runs are not the last ones of a share there, and which is may be decided within one.
