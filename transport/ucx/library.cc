@@ -16,7 +16,13 @@ namespace {
 
 // A UCX with another number in its name would have other functions.
 constexpr const char* kFile = "libucp.so.0";
-constexpr const char* kNextFile = "libucp.so.1";
+
+// The file of the next such number; empty where this one has another one than ours.
+std::string NextFile(std::string file) {
+  if (!file.ends_with(".so.0")) return {};
+  file.back() = '1';
+  return file;
+}
 
 // UCX's libraries stay as long as the process, since UCX patches functions of it, and are nobody
 // else's business: their symbols are not for what is loaded later.
@@ -42,9 +48,8 @@ Error NotLoaded(const std::string& file) {
   if (why != missing && why != missing + ": No such file or directory") {
     return Unavailable(fmt::format("UCX cannot be loaded: {}", why));
   }
-  if (file == kFile && Load(kNextFile) != nullptr) {
-    return Unavailable(
-        fmt::format("this works with the UCX of {}, and here is {}", kFile, kNextFile));
+  if (const std::string next = NextFile(file); !next.empty() && Load(next) != nullptr) {
+    return Unavailable(fmt::format("this works with the UCX of {}, and here is {}", file, next));
   }
   return Unavailable(fmt::format("UCX is not on this machine: {}", why));
 }

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/temp_folder.h"
@@ -31,6 +32,11 @@ TEST(Library, SaysWhyItIsNotThere) {
   const std::string text = folder / "libucp.so.0";
   std::ofstream(text) << "not a library";
   EXPECT_THAT(WhyNot(text), StartsWith("UCX cannot be loaded: " + text + ": "));
+
+  std::filesystem::remove(text);
+  std::filesystem::create_symlink(NEXT_UCX, folder / "libucp.so.1");
+  EXPECT_EQ(WhyNot(text),
+            "this works with the UCX of " + text + ", and here is " + (folder / "libucp.so.1"));
 
   EXPECT_THAT(WhyNot(NOT_UCX), EndsWith(" is not UCX: it has no ucp_get_version"));
   EXPECT_THAT(WhyNot(OLD_UCX), AllOf(StartsWith("UCX 1.12.3 ("), HasSubstr("ucx_other_old"),
