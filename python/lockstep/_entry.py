@@ -27,8 +27,8 @@ class Entry:
     log_level: str
     _own: OwnCoordinator | None = None
 
-    def join(self, model: nn.Module, settings: _settings.Settings) -> Session:
-        """The model has worker 0's values then, where the workers have been started together."""
+    def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
+        """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
         meeting = None
         if self.launched is not None:
             self.channel = meeting = _launched.Meeting(self.launched)
@@ -50,6 +50,7 @@ class Entry:
             settings=_settings.to_ini(settings),
             slowdowns=self.slowdowns,
             wanted=self.wanted,
+            device=device,
         )
         if session.worker == 0:
             for line in _settings.differences(settings, _settings.from_ini(session.config)):

@@ -61,7 +61,7 @@ def share(channel: Channel, worker: int, model: nn.Module) -> None:
     begun = channel.get("initial") if worker != 0 or channel.restarts else None
     if begun is None and worker == 0:
         file = io.BytesIO()
-        torch.save({name: tensor.detach() for name, tensor in state.items()}, file)
+        torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, file)
         channel.put("initial", file.getvalue())
         return
     end = time.monotonic() + _PATIENCE_S

@@ -307,15 +307,18 @@ class Job:
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
         total = loss.reshape(()).float() * (len(run.samples) if reduction == "mean" else 1)
-        self._loss_sum = float(total.detach())
-        if not math.isfinite(self._loss_sum):
-            shown = ", ".join(map(str, run.samples[:8])) + (", ..." if len(run.samples) > 8 else "")
-            value = float(loss.detach())
-            raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
-        self._parameters.attach_gradient(run.gradient, self._joined().array)
+        session, device = self._joined(), self._parameters.device
+        if device.stream() is None:
+            self._take_loss(run, total, loss)
+        self._parameters.attach_gradient(run.gradient, self._floats)
         self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
-        _final.backward(total, self._parameters.list, self._joined().block_final, retain_graph=retain_graph)
+        _final.backward(
+            total, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
+        )
         self._gradient_version = self._parameters.check_gradient(len(run.samples))
+        if device.stream() is not None:  # before the pass it would have to wait for what is under way
+            self._take_loss(run, total, loss)
+        device.settle(session)
         self._state = _State.BACKWARD
 
     def seed_run(self) -> None:
@@ -342,6 +345,10 @@ class Job:
         if session is not None:
             self._parameters.detach()
             self._rule.detach()
+            try:
+                self._parameters.device.settle(session)
+            except JobFailed:  # the GPU's: who works with the model will hear of it
+                pass
             session.end()
         self._close_loaders()
         self._entry.close(self._end is not None)
@@ -349,6 +356,18 @@ class Job:
         _errors.last_words.discard(self._fail)
 
     # --- within
+
+    def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
+        """`total`: over the samples of the run."""
+        self._loss_sum = float(total.detach())
+        if not math.isfinite(self._loss_sum):
+            shown = ", ".join(map(str, run.samples[:8])) + (", ..." if len(run.samples) > 8 else "")
+            value = float(loss.detach())
+            raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
+
+    def _floats(self, address: int) -> torch.Tensor:
+        """A view of the session's memory."""
+        return self._parameters.device.floats(self._joined(), address)
 
     def _in_hand(self) -> bool:
         return self._run is not None and self._end is None and self._state in (_State.IN_HAND, _State.FAILED, _State.BACKWARD)
@@ -400,7 +419,7 @@ class Job:
             self._batches.start(self._seed)  # what follows makes threads and sockets
             if self._evaluation is not None:
                 self._evaluation.start(self._seed)
-            self._session = self._entry.join(self._model, settings)
+            self._session = self._entry.join(self._model, settings, self._parameters.device.name)
         except BaseException:
             self._close_loaders()
             raise
@@ -459,7 +478,7 @@ class Job:
                 how = {_order.LEAST: "min", _order.GREATEST: "max"}
                 self._log.add(metrics, how, len(run.samples), len(run.samples))
             self._steps_at_run = self._schedule_steps
-            self._parameters.use(run.parameters, session.array)
+            self._parameters.use(run.parameters, self._floats)
             if self._updates is None:
                 self._optimizer.show(self._rate.of(run.round))
             else:
@@ -495,7 +514,7 @@ class Job:
                     return self._order.in_order(work)
                 # Its parameters are those at the end of the epoch before.
                 self._held = work
-                self._parameters.use(work.parameters, self._joined().array)
+                self._parameters.use(work.parameters, self._floats)
                 return None
         return None
 
@@ -504,8 +523,10 @@ class Job:
         if self._evaluation is None or self._model is None:  # the job's config wants it, and there is nothing to evaluate
             session.evaluation_done(0, 0)
             return
-        self._parameters.use(work.parameters, session.array)
-        session.evaluation_done(*self._evaluation.run(self._model, *work.evaluate))
+        self._parameters.use(work.parameters, self._floats)
+        found = self._evaluation.run(self._model, *work.evaluate)
+        self._parameters.device.settle(session)
+        session.evaluation_done(*found)
 
     def _done(self, session: Session, run: Work) -> None:
         if self._state is _State.IN_HAND:
@@ -553,7 +574,7 @@ class Job:
     def _ended(self, work: Work) -> None:
         """Raises where this worker does not have the job's last parameters."""
         if work.final_parameters:
-            self._parameters.use(work.parameters, self._joined().array)
+            self._parameters.use(work.parameters, self._floats)
         self._end = work
         reason = work.reason
         if work.failed:

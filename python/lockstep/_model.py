@@ -8,11 +8,11 @@ import ctypes
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
+from lockstep import _device
 from lockstep._errors import UsageError
 from lockstep._session import Tensor
 
@@ -91,6 +91,7 @@ class Parameters:
         of_job = {id(b) for _, b in self.averaged} | {id(b) for b, _ in self._counters}
         self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
+        self.device = _device.of([*named, *self.averaged])
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in self.averaged)  # without the extra ones
         self._extra = 0
@@ -106,9 +107,9 @@ class Parameters:
         self.tensors.append(Tensor("lockstep.update", (values,)))
 
     def flat(self) -> torch.Tensor:
-        """A copy of their values."""
+        """A copy of their values, on the host."""
         values = [p.detach() for p in self.list] + [buffer for _, buffer in self.averaged] + [torch.zeros(self._extra)]
-        return torch.cat([value.reshape(-1) for value in values]).contiguous()
+        return torch.cat([value.reshape(-1).cpu() for value in values]).contiguous()
 
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
@@ -121,11 +122,11 @@ class Parameters:
             digest.update(data)
         return f"; frozen parameters and buffers {digest.hexdigest()}"
 
-    def use(self, address: int, array: Callable[[int], Any]) -> None:
-        """From here on the parameters are what lies there; `array`: the session's. Of a buffer that is left, perhaps one that the
-        session gives back, no view is kept here."""
+    def use(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
+        """From here on the parameters are what lies there; `floats`: a view of the session's. Of a buffer that is left, perhaps one
+        that the session gives back, no view is kept here."""
         if address != self._at:
-            self._flat = _floats(array(address))
+            self._flat = floats(address)
             for p, view in zip(self.list, self._cut(self._flat), strict=True):
                 p.data = view
             self._at = address
@@ -142,14 +143,17 @@ class Parameters:
             for _, buffer in self.averaged:
                 buffer.copy_(self._flat[at : at + buffer.numel()].view(buffer.shape))
                 at += buffer.numel()
+            updates = int(self._updates(self._flat[self.count :]).item())
             for counter, begun in self._counters:
-                counter.fill_(begun + int(self._updates(self._flat[self.count :]).item()))
+                counter.fill_(begun + updates)
 
-    def update(self, address: int, gradient: int, array: Callable[[int], Any], make: Callable[[torch.Tensor], None]) -> None:
+    def update(
+        self, address: int, gradient: int, floats: Callable[[int], torch.Tensor], make: Callable[[torch.Tensor], None]
+    ) -> None:
         """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`; it is given the extra values."""
-        self.use(address, array)
+        self.use(address, floats)
         if gradient != self._update_at:
-            self._update_gradient = _floats(array(gradient))
+            self._update_gradient = floats(gradient)
             self._update_views, self._update_at = list(self._cut(self._update_gradient)), gradient
         kept = [p.grad for p in self.list]
         views = [p.data for p in self.list]
@@ -164,7 +168,7 @@ class Parameters:
         self._flat[self._trained : self.count] = self._update_gradient[self._trained : self.count]
         self._load_averaged()
 
-    def attach_gradient(self, address: int, array: Callable[[int], Any]) -> None:
+    def attach_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
         """The next backward pass adds to what lies there."""
         if any(p.grad is not None for p in self.list):
             raise UsageError(
@@ -174,7 +178,7 @@ class Parameters:
         if address not in self._gradients:
             if len(self._gradients) >= _MOST_BUFFERS:
                 self._gradients.clear()
-            flat = _floats(array(address))
+            flat = floats(address)
             self._gradients[address] = flat, list(self._cut(flat))
         self._gradient, views = self._gradients[address]
         for p, view in zip(self.list, views, strict=True):
@@ -232,10 +236,6 @@ class Parameters:
             at += count
 
 
-def _floats(array: Any) -> torch.Tensor:
-    return torch.frombuffer(array, dtype=torch.float32)
-
-
 def _refuse_parameter(name: str, p: torch.Tensor) -> None:
     kind = type(p.data).__name__
     if kind == "DTensor" or hasattr(p, "placements"):
@@ -244,8 +244,6 @@ def _refuse_parameter(name: str, p: torch.Tensor) -> None:
         raise UsageError(f"{name} has no shape yet: run the model once before job.prepare")
     if p.layout is not torch.strided:
         raise UsageError(f"{name} is sparse: not supported")
-    if p.device.type != "cpu":
-        raise UsageError(f"{name} is on {p.device}: lockstep trains PyTorch models on the CPU for now")
     if p.dtype is not torch.float32:
         raise UsageError(f"{name} is {str(p.dtype).removeprefix('torch.')}: parameters are float32; autocast may compute in others")
 

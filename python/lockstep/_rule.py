@@ -86,6 +86,13 @@ class Rule:
                 f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
             )
 
+        if (device := self._parameters.device.name) != "cpu":
+            for key, only in (("exchange.dtype", "fp32"), ("optimizer.replicas", "all"), ("exchange.memory", "auto")):
+                if config.get(key, only) != only:
+                    raise UsageError(f"{key} = {config[key]} is for gradients in the host's memory, and this model is on {device}")
+            if config["policy.name"] == "local":
+                raise UsageError(f"policy.name = local takes its steps in the host's memory, and this model is on {device}")
+
     def digest(self) -> str:
         """What all workers must have in common, and a job that goes on."""
         if self.updates is None:
@@ -96,14 +103,16 @@ class Rule:
         """The update of a round that is committed, by the script's optimizer."""
         assert self.updates is not None
         updates = self.updates
-        state = torch.frombuffer(session.array(work.state, state=True), dtype=torch.float32) if work.state else None
+        device = self._parameters.device
+        state = device.floats(session, work.state, state=True) if work.state else None
 
         def make(extra: torch.Tensor) -> None:
             if self._clip is not None:
                 nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
             updates.make(extra, state, work.learning_rate * work.fraction)
 
-        self._parameters.update(work.update, work.gradient, session.array, make)
+        self._parameters.update(work.update, work.gradient, lambda address: device.floats(session, address), make)
+        device.settle(session)
 
     def detach(self) -> None:
         """The optimizer keeps what it has in memory of its own."""

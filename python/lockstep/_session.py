@@ -17,8 +17,9 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, of_status
 
-ABI = 3
+ABI = 4
 
+_DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
 
 
@@ -32,6 +33,7 @@ class _JoinOptions(ctypes.Structure):
         ("slowdowns", c_char_p),
         ("wanted", c_int64),
         ("connect_timeout_s", c_double),
+        ("device", c_char_p),
     ]
 
 
@@ -79,6 +81,7 @@ class _Work(ctypes.Structure):
         ("parameters_version", c_uint32),
         ("parameters", c_void_p),
         ("gradient", c_void_p),
+        ("device", c_int32),
         ("evaluate", _Range),
         ("reason", c_char_p),
         ("failed", c_int32),
@@ -125,13 +128,16 @@ def _library() -> ctypes.CDLL:
         ("begin", c_int32, [session, ctypes.POINTER(_Job)]),
         ("next", c_int32, [session, c_double, ctypes.POINTER(_Work)]),
         ("block_final", None, [session, c_uint32]),
+        ("block_final_after", c_int32, [session, c_uint32, c_void_p]),
+        ("await", c_int32, [session, c_void_p]),
         ("log_metric", c_int32, [session, c_char_p, c_int32, c_double, c_uint64]),
-        ("done", None, [session, c_uint64, c_double]),
+        ("done", c_int32, [session, c_uint64, c_double]),
         ("evaluation_done", None, [session, c_double, c_uint64]),
         ("update_done", None, [session]),
         ("cancelled", c_int32, [session]),
         ("interrupt", None, [session, c_char_p]),
         ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
+        ("keep_tensor", c_int32, [session, c_void_p, c_uint64, ctypes.POINTER(c_void_p)]),
         ("release", None, [c_void_p]),
     ):
         function = getattr(library, f"lockstep_{name}")
@@ -142,6 +148,13 @@ def _library() -> ctypes.CDLL:
 def _check(status: int) -> None:
     if status != 0:
         raise of_status(status, _text(_library().lockstep_error()))
+
+
+def _capsule(tensor: c_void_p) -> Any:
+    """Of a DLManagedTensor, as the Python side of DLPack has it: who takes it over renames it, and calls its deleter later."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+    return new(tensor, _DLPACK, None)
 
 
 def _text(value: bytes | None) -> str:
@@ -285,6 +298,8 @@ class Work:
     """Address of the parameters to use; 0: there are none."""
     gradient: int = 0
     """Address of the sum to add to; of an update, of the mean, which may be written over."""
+    device: int = -1
+    """Where all that addresses point to lies: the number of a GPU; below 0: in the host's memory."""
     evaluate: tuple[int, int] = (0, 0)
     reason: str = ""
     failed: bool = False
@@ -313,6 +328,9 @@ class Work:
 class Session:
     """A worker of a job. All calls from one thread, but `interrupt` and `block_final`.
 
+    `device`: where the program computes, and parameters and gradients are to be; "cuda:0" is a GPU's memory (`tensor`), without it
+    it is the host's.
+
     >>> session = Session("127.0.0.1:7070")
     >>> session.begin(Job(...))
     >>> while (work := session.next()).kind is not Kind.END:
@@ -330,9 +348,11 @@ class Session:
         slowdowns: str | None = None,
         wanted: int | None = None,
         connect_timeout: float = 60,
+        device: str | None = None,
     ) -> None:
         self._process = os.getpid()
-        self._count = 0
+        self._count = self._state_count = 0
+        self._on_host = device in (None, "cpu")
         options = _JoinOptions(
             ctypes.sizeof(_JoinOptions),
             coordinator.encode(),
@@ -342,6 +362,7 @@ class Session:
             _bytes(slowdowns),
             -1 if wanted is None else wanted,
             connect_timeout,
+            _bytes(device),
         )
         self._handle = _join(options)
         _open.add(self)
@@ -399,6 +420,7 @@ class Session:
             units=work.units,
             parameters=work.parameters or 0,
             gradient=work.gradient or 0,
+            device=work.device,
             evaluate=(work.evaluate.first, work.evaluate.end),
             reason=_text(work.reason),
             failed=bool(work.failed),
@@ -421,6 +443,8 @@ class Session:
 
         The memory stays as long as anything refers to it, also beyond `done` and `end`; with it all memory of the session.
         """
+        if not self._on_host:
+            raise UsageError("what lies in the memory of a GPU is no array: tensor has it")
         memory = c_void_p()
         _check(_library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
         array = (c_float * (self._state_count if state else self._count)).from_address(address)
@@ -429,21 +453,35 @@ class Session:
         release.atexit = False  # what is left of it then may still be in use, and goes with the process
         return array
 
+    def tensor(self, address: int, *, state: bool = False) -> Any:
+        """The same, in the host's memory or a GPU's, as a capsule of DLPack, for from_dlpack of torch and others, once."""
+        tensor = c_void_p()
+        count = self._state_count if state else self._count
+        _check(_library().lockstep_keep_tensor(self._open(), address, count, ctypes.byref(tensor)))
+        return _capsule(tensor)
+
     def floats(self, address: int) -> "memoryview[float]":
         """The same as a memoryview of FP32 values."""
         return memoryview(self.array(address)).cast("B").cast("f")
 
-    def block_final(self, tensor: int) -> None:
+    def block_final(self, tensor: int, stream: int | None = None) -> None:
         """Optional, in a run: the gradient of this tensor does not change any more in it, and may travel. Any thread, in any order,
-        at most once for a tensor, before `done`."""
-        _library().lockstep_block_final(self._open(), tensor)
+        at most once for a tensor, before `done`. `stream`: of a GPU, as soon as all that was asked of it so far is done."""
+        if stream is None:
+            _library().lockstep_block_final(self._open(), tensor)
+        else:
+            _check(_library().lockstep_block_final_after(self._open(), tensor, stream))
+
+    def await_stream(self, stream: int) -> None:
+        """Of a GPU: waits until all that was asked of it so far is done. Before `done`, `evaluation_done` and `update_done`."""
+        _check(_library().lockstep_await(self._open(), stream))
 
     def log(self, name: str, reduction: Reduction, value: float, samples: int = 0) -> None:
         """In a run, before `done`: a number about it, a mean about so many of its samples."""
         _check(_library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
 
     def done(self, samples: int, loss_sum: float) -> None:
-        _library().lockstep_done(self._open(), samples, loss_sum)
+        _check(_library().lockstep_done(self._open(), samples, loss_sum))
 
     def update_done(self) -> None:
         _library().lockstep_update_done(self._open())

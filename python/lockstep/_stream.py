@@ -33,7 +33,8 @@ def is_stream(loader: DataLoader[Any]) -> bool:
 def generators() -> Any:
     """The state of all that samples are drawn from, for `set_generators`."""
     numpy: Any = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state(), gpus
 
 
 def set_generators(state: Any) -> None:
@@ -41,6 +42,8 @@ def set_generators(state: Any) -> None:
     random.setstate(state[1])
     if state[2]:
         sys.modules["numpy"].random.set_state(state[2])
+    if state[3]:
+        torch.cuda.set_rng_state_all(state[3])
 
 
 class Stream:

@@ -44,6 +44,7 @@ class _Entry:
     kind: type  # torch.Tensor, int or float
     dtype: torch.dtype
     shape: tuple[int, ...]
+    on_host: bool = True  # where the session's memory is a GPU's, too
 
     @property
     def bytes(self) -> int:
@@ -144,6 +145,7 @@ class Updates:
         self._origin = 4 * ahead
         self._places, self.state_tensors, self.extra = _lay_out(self._entries, ahead)
         self._views: list[torch.Tensor] = []
+        self._near: list[torch.Tensor] = []  # what the optimizer has of them
         self._at: tuple[int, int] | None = None
 
     def digest(self) -> str:
@@ -178,6 +180,7 @@ class Updates:
             self._views, self._at = list(self._cut(extra, state)), at
         count = self.count_in(extra)
         updates = int(count.item())
+        self._bring()
         self.advance(updates)
         if updates == 0:
             self._begin()
@@ -193,6 +196,7 @@ class Updates:
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._store()
+        self._put_back()
         count.fill_(updates + 1)
         self.advance(updates + 1)
 
@@ -202,7 +206,7 @@ class Updates:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     state[key] = value.clone()
-        self._views, self._at = [], None
+        self._views, self._near, self._at = [], [], None
 
     # --- what it keeps
 
@@ -258,9 +262,10 @@ class Updates:
         for p in self._parameters:
             for key, value in self._optimizer.state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
-                    if value.layout is not torch.strided or value.device.type != "cpu":
+                    if value.layout is not torch.strided or value.device not in (p.device, torch.device("cpu")):
                         raise UsageError(f"{self._name} keeps {key} as a {value.layout} tensor on {value.device}: not supported")
-                    yield _Entry(numbers[id(p)], -1, key, torch.Tensor, value.dtype, tuple(value.shape))
+                    on_host = value.device.type == "cpu"
+                    yield _Entry(numbers[id(p)], -1, key, torch.Tensor, value.dtype, tuple(value.shape), on_host)
                 elif isinstance(value, int | float):
                     yield _Entry(numbers[id(p)], -1, key, *_number(value))
                 elif value is None:
@@ -277,6 +282,26 @@ class Updates:
             assert memory is not None
             yield memory.view(torch.uint8)[place.at : place.at + entry.bytes].view(entry.dtype).view(entry.shape)
 
+    def _apart(self) -> list[int]:
+        """Entries that are on the host, where the session's memory is a GPU's."""
+        pairs = enumerate(zip(self._entries, self._views, strict=True))
+        return [i for i, (entry, view) in pairs if entry.on_host and not view.is_cpu]
+
+    def _bring(self) -> None:
+        """What the step has to see on the host, by one copy; the rest where it lies."""
+        self._near = list(self._views)
+        if apart := self._apart():
+            brought = torch.cat([_bytes_of(self._views[i]) for i in apart]).cpu()
+            for i, part in zip(apart, torch.split(brought, [self._entries[i].bytes for i in apart]), strict=True):
+                self._near[i] = part.clone().view(self._entries[i].dtype).view(self._entries[i].shape)
+
+    def _put_back(self) -> None:
+        """As `_bring`, the other way."""
+        if apart := self._apart():
+            near = torch.cat([_bytes_of(self._near[i]) for i in apart]).to(self._views[apart[0]].device)
+            for i, part in zip(apart, torch.split(near, [self._entries[i].bytes for i in apart]), strict=True):
+                _bytes_of(self._views[i]).copy_(part)
+
     def count_in(self, extra: torch.Tensor) -> torch.Tensor:
         """How many updates the parameters are after, of which this is the extra tensor."""
         at = _first(self._origin)
@@ -289,14 +314,14 @@ class Updates:
         return state
 
     def _load(self) -> None:
-        for entry, view in zip(self._entries, self._views, strict=True):
+        for entry, view in zip(self._entries, self._near, strict=True):
             self._keeper(entry)[entry.key] = view if entry.kind is torch.Tensor else entry.kind(view.item())
         for number, key in self._nothing:
             self._optimizer.state[self._parameters[number]].setdefault(key, None)
 
     def _store(self) -> None:
         """Optimizers that make new tensors instead of writing to theirs are given the session's memory again."""
-        for entry, view in zip(self._entries, self._views, strict=True):
+        for entry, view in zip(self._entries, self._near, strict=True):
             keeper = self._keeper(entry)
             value = keeper.get(entry.key)
             if entry.kind is not torch.Tensor:
@@ -359,6 +384,10 @@ def _shown(value: Any, depth: int = 6) -> object:
     if isinstance(value, Iterable) and not isinstance(value, Iterator):
         return [_shown(one, depth - 1) for one in value]
     return type(value).__name__, {key: _shown(one, depth - 1) for key, one in getattr(value, "__dict__", {}).items()}
+
+
+def _bytes_of(value: torch.Tensor) -> torch.Tensor:
+    return value.reshape(-1).view(torch.uint8)
 
 
 def _copy(value: Any) -> Any:

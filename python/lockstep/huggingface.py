@@ -45,7 +45,7 @@ class Trainer(transformers.Trainer):
                 "gradient_accumulation_steps: give per_device_train_batch_size the whole batch",
             ),
             (self.args.world_size > 1, "the Trainer has begun a job of torch.distributed: start the script with lockstep run"),
-            (self.args.n_gpu > 0, "the Trainer has taken a GPU, and lockstep trains on the CPU for now: say use_cpu=True"),
+            (self.args.n_gpu > 0, "the Trainer has taken a GPU, and this one trains on the CPU: say use_cpu=True"),
         ):
             if wrong:
                 raise UsageError(words)

@@ -87,7 +87,7 @@ class Strategy(SingleDeviceStrategy):
 
     def setup_environment(self) -> None:
         if not isinstance(self.accelerator, CPUAccelerator):
-            raise UsageError("the Trainer has taken an accelerator, and lockstep trains on the CPU for now: say accelerator='cpu'")
+            raise UsageError("the Trainer has taken an accelerator, and this Strategy trains on the CPU: say accelerator='cpu'")
         super().setup_environment()
 
     def setup(self, trainer: pl.Trainer) -> None:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/fake_device/fake_device.h"
+#include "tests/fake_device/fake_streams.h"
 #include "tests/fake_device/thread_copies.h"
 #include "transport/mapping/device_sharing.h"
 #include "worker/optimizer/rules.h"
@@ -111,6 +112,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   }
   transport::DeviceCopies* copies() override { return &copies_; }
   transport::DeviceSharing* sharing() override { return this; }
+  ProgramStreams* streams() override { return &streams_; }
 
   transport::DeviceName name() const override { return name_; }
   Result<Exported> Export(std::uint64_t bytes) override {
@@ -132,6 +134,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
 
   const std::shared_ptr<FakeAddresses> addresses_;
   const transport::DeviceName name_;
+  FakeStreams streams_;
   std::vector<std::function<void()>> asked_;  // the reduction thread's
   const FakeLoops loops_{*addresses_, [this](std::function<void()> loop) { Ask(std::move(loop)); }};
   ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {

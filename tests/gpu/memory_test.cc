@@ -9,6 +9,7 @@
 #include "tests/gpu/device.h"
 #include "transport/staging/device_copies.h"
 #include "worker/memory/host_memory.h"
+#include "worker/memory/program_streams.h"
 #include "worker/optimizer/optimizer.h"
 
 namespace lockstep::worker {
@@ -200,6 +201,22 @@ TEST_F(GpuMemory, PiecesGoThroughPinnedMemoryBothWays) {
 TEST_F(GpuMemory, OutlivesTheCompute) {
   gpu_.reset();
   EXPECT_TRUE(SameBits(Floats(*device_, {1, 2}).Read(), {1, 2}));
+}
+
+// What a program has asked of a stream of its own is done before the exchange is told.
+TEST_F(GpuMemory, FollowsAProgramsStream) {
+  ProgramStreams& streams = *device_->streams();
+  std::atomic<int> called = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto here = streams.Visit();
+    streams.After(nullptr, [&, i] {
+      EXPECT_EQ(called, i);
+      ++called;
+    });
+  }
+  streams.Await(nullptr);
+  EXPECT_EQ(called, 100);
+  streams.Settle();
 }
 
 }  // namespace

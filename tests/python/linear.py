@@ -1,4 +1,6 @@
-"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork]
+"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated]
+
+imitated: on the imitated device of tests/fake_device.
 
 Prints "digest DIGEST" and "error E", the largest difference between a parameter and what the samples were made with.
 """
@@ -9,6 +11,10 @@ import random
 import sys
 
 import lockstep
+
+imitated = None
+if "imitated" in sys.argv:
+    import imitated
 
 FEATURES = 8
 SAMPLES = 1024
@@ -28,6 +34,7 @@ def main():
         settings=SETTINGS,
         slowdowns=os.environ["LOCKSTEP_SLOWDOWN"],
         wanted=int(os.environ["LOCKSTEP_WORKER"]),
+        device="cuda:0" if imitated else None,
     )
     samples = [sample(i) for i in range(SAMPLES)]
     initial = array.array("f", [0.0] * FEATURES)
@@ -52,7 +59,12 @@ def main():
     while (work := session.next(0.2)).kind is not lockstep.Kind.END:
         if work.kind is not lockstep.Kind.TRAIN:
             continue
-        parameters, gradient = session.floats(work.parameters), session.floats(work.gradient)
+        assert work.device == (0 if imitated else -1), work
+        if imitated:
+            late = imitated.Late(work.gradient, FEATURES)
+            parameters, gradient = imitated.host(work.parameters, FEATURES), late.array
+        else:
+            parameters, gradient = session.floats(work.parameters), session.floats(work.gradient)
         loss = 0.0
         for index in work.samples:
             features, target = samples[index]
@@ -60,9 +72,14 @@ def main():
             for i, x in enumerate(features):
                 gradient[i] += error * x
             loss += error * error / 2
+        if imitated:
+            for tensor in range(2):
+                session.block_final(tensor, late.ask())
+            session.await_stream(imitated.stream)
         session.done(len(work.samples), loss)
     assert work.final_parameters, work.not_final
-    worst = max(abs(p - i) for i, p in enumerate(session.floats(work.parameters)))
+    found = imitated.host(work.parameters, FEATURES) if imitated else session.floats(work.parameters)
+    worst = max(abs(p - i) for i, p in enumerate(found))
     print(f"digest {work.params_digest}\nerror {worst:.4f}", flush=True)
     session.end()
 

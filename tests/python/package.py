@@ -13,6 +13,7 @@ import harness  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", ROOT / "build" / "release"))
 TORCH_PYTHON = os.environ.get("LOCKSTEP_TORCH_PYTHON", sys.executable)
+ON_FAKE_DEVICE = os.environ.get("LOCKSTEP_ON_FAKE_DEVICE", str(BUILD / "tests" / "fake_device" / "liblockstep_on_fake_device.so"))
 TIMEOUT_S = 120 * harness.PATIENCE
 OURS = ("LOCKSTEP_COORDINATOR", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_WORKER", "LOCKSTEP_SLOWDOWN", "LOCKSTEP_LOG_LEVEL", "LOCKSTEP_INITIAL",
         "RANK", "WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher's, too
@@ -20,7 +21,7 @@ OURS = ("LOCKSTEP_COORDINATOR", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_WORKER", "LOCK
 
 def environment(**more):
     kept = {key: value for key, value in os.environ.items() if key not in OURS}
-    return {**kept, "PYTHONPATH": str(ROOT / "python"), "LOCKSTEP_BUILD_DIR": str(BUILD), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+    return {**kept, "PYTHONPATH": str(ROOT / "python"), "LOCKSTEP_BUILD_DIR": str(BUILD), "LOCKSTEP_ON_FAKE_DEVICE": ON_FAKE_DEVICE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
 
 
 def start(*arguments, python=sys.executable, cwd=None, **more):

@@ -15,7 +15,7 @@ import package  # noqa: E402
 from package import HERE, ROOT, harness, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
-from lockstep import UsageError, _settings  # noqa: E402
+from lockstep import Session, UsageError, _settings  # noqa: E402
 from lockstep._own import OwnCoordinator  # noqa: E402
 
 
@@ -65,6 +65,22 @@ class OwnTest(harness.ClusterTest):
 
 
 class RunTest(harness.ClusterTest):
+    def test_a_program_on_a_device_of_its_own_finds_the_same(self):
+        """Its gradient comes to the device's memory late, which nobody else may touch."""
+        digests = set()
+        for arguments in ((), ("imitated",)):
+            done, _ = self.linear("--set", "exchange.mapping=off", arguments=arguments)
+            self.assertEqual(done.returncode, 0, done)
+            digests |= set(re.findall(r"digest (\w{64})", done.stdout))
+        self.assertEqual(len(digests), 1, digests)
+
+    def test_a_device_that_is_not_there_is_one_line(self):
+        for device, message in (("gpu", "device gpu: no such device (there is cpu"), ("cuda:4095", "device cuda:4095: ")):
+            with self.subTest(device), self.assertRaises(UsageError) as refused:
+                Session("127.0.0.1:1", device=device)
+            self.assertIn(message, str(refused.exception))
+            self.assertNotIn("\n", str(refused.exception))
+
     def linear(self, *options, arguments=()):
         with tempfile.TemporaryDirectory() as folder:
             run_dir = pathlib.Path(folder, "run")

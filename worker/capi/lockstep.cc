@@ -3,12 +3,14 @@
 #include "worker/capi/lockstep.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -21,10 +23,17 @@
 #include "base/program_options.h"
 #include "base/slowdown_spec.h"
 #include "base/slowdown_trace.h"
+#include "worker/capi/dlpack.h"
+#include "worker/compute/device_memory.h"
+#include "worker/memory/exchange_memory.h"
+#include "worker/memory/program_streams.h"
 #include "worker/runtime/session.h"
 
 struct lockstep_session {
   lockstep::worker::SessionPtr session;
+  int process = ::getpid();
+  std::string device = "cpu";
+  std::shared_ptr<lockstep::worker::ExchangeMemory> memory;  // the device's; null: the host's
   std::string config;
   lockstep::worker::Work work;  // that was returned last
   std::vector<lockstep_range> ranges;
@@ -41,6 +50,11 @@ namespace {
 
 using lockstep::Error, lockstep::ErrorCode, lockstep::Status;
 namespace worker = lockstep::worker;
+
+// For the calling thread, while what it returns is there; null where the memory is the host's.
+std::shared_ptr<void> Visit(const lockstep_session& session) {
+  return session.memory ? session.memory->streams()->Visit() : nullptr;
+}
 
 thread_local std::string t_error;
 
@@ -87,6 +101,11 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
   options.secret_file = Text(from.secret_file);
   options.data_host = Text(from.data_host);
   options.settings = Text(from.settings);
+  options.device = from.device == nullptr ? "cpu" : from.device;
+  if (Status there = worker::CheckDevice(options.device); !there) {
+    return Error{there.error().code, "device " + there.error().message};
+  }
+  options.gpu_pci = worker::PciAddress(options.device);
   if (from.wanted >= 0) {
     if (from.wanted >= lockstep::kMaxWorkers) {
       return Error{ErrorCode::kInvalid, fmt::format("there is no worker {}", from.wanted)};
@@ -105,17 +124,37 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
     if (auto loaded = lockstep::LoadTrace(&spec); !loaded) return loaded.error();
   }
   options.slowdowns = *std::move(specs);
+  auto made = std::make_unique<lockstep_session>();
+  made->device = options.device;
   auto joined = worker::Session::Join(std::move(options));
   if (!joined) return joined.error();
-  auto made = std::make_unique<lockstep_session>();
   made->session = *std::move(joined);
   made->config = lockstep::ToIni(made->session->config());
   *session = made.release();
   return {};
 }
 
-lockstep::Status Begin(worker::Session& session, const lockstep_job& from) {
+// Where gradients, parameters and state are to be.
+Status ChooseMemory(lockstep_session& session) {
+  if (session.device == "cpu") return {};
+  const lockstep::JobConfig& config = session.session->config();
+  if (config.exchange.memory == "host") {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("exchange.memory = host, and this program computes with gradients in "
+                             "the memory of {}: leave it at auto",
+                             session.device)};
+  }
+  auto memory = worker::MakeDeviceMemory(session.device);
+  if (!memory) return memory.error();
+  session.memory = *std::move(memory);
+  return {};
+}
+
+lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
+  if (Status chosen = ChooseMemory(of); !chosen) return chosen;
+  const auto here = Visit(of);
   worker::JobDescription job;
+  job.memory = of.memory;
   job.parameter_count = from.parameter_count;
   job.blocks.assign(from.blocks, from.blocks + from.block_count);
   job.finish_order.assign(from.finish_order, from.finish_order + from.block_count);
@@ -145,7 +184,7 @@ lockstep::Status Begin(worker::Session& session, const lockstep_job& from) {
   if (from.makes_updates != 0) job.update_state_tensors = from.state_tensors;
   job.train_samples = from.train_samples;
   job.test_samples = from.test_samples;
-  return session.Begin(std::move(job));
+  return of.session->Begin(std::move(job));
 }
 
 Status Begun(const lockstep_session& session) {
@@ -187,6 +226,7 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->parameters_version = work.parameters_version;
   to->parameters = work.parameters.data();
   to->gradient = work.gradient.data();
+  to->device = session.memory ? worker::GpuNumber(session.device).value_or(-1) : -1;
   to->evaluate = {work.range.from, work.range.to};
   to->reason = work.reason.c_str();
   to->failed = work.failed ? 1 : 0;
@@ -248,7 +288,12 @@ lockstep_status lockstep_join(const lockstep_join_options* options, lockstep_ses
   });
 }
 
-void lockstep_end(lockstep_session* session) { delete session; }
+void lockstep_end(lockstep_session* session) {
+  // In a child that was forked off none of its threads are there, nor the device.
+  if (session == nullptr || ::getpid() != session->process) return;
+  if (session->memory) session->memory->streams()->Settle();
+  delete session;
+}
 
 uint32_t lockstep_worker(const lockstep_session* session) {
   return session->session->self().worker.value;
@@ -267,7 +312,7 @@ lockstep_status lockstep_begin(lockstep_session* session, const lockstep_job* jo
     if (auto checked = CheckSize(job, "lockstep_job"); !checked) return checked;
     if (session->tried) return Error{ErrorCode::kInvalid, "lockstep_begin was called twice"};
     session->tried = true;
-    Status status = Begin(*session->session, *job);
+    Status status = Begin(*session, *job);
     session->begun = status.ok();
     return status;
   });
@@ -281,6 +326,12 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
     session->work = seconds < 0 || seconds > kLong
                         ? session->session->Next()
                         : session->session->NextWithin(lockstep::FromSeconds(seconds));
+    const std::span<float> gradient = session->work.gradient;
+    if (session->memory && session->work.kind == worker::Work::Kind::kTrain &&
+        session->work.first) {
+      const auto here = Visit(*session);
+      session->memory->Zero(gradient.data(), gradient.size());
+    }
     Tell(*session, work);
     return {};
   });
@@ -288,6 +339,26 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
 
 void lockstep_block_final(lockstep_session* session, uint32_t block) {
   session->session->BlockFinal(block);
+}
+
+lockstep_status lockstep_block_final_after(lockstep_session* session, uint32_t block,
+                                           void* stream) {
+  return Guarded([&]() -> lockstep::Status {
+    const auto final = [of = session->session.get(), block] { of->BlockFinal(block); };
+    if (session->memory) {
+      session->memory->streams()->After(stream, final);
+    } else {
+      final();
+    }
+    return {};
+  });
+}
+
+lockstep_status lockstep_await(lockstep_session* session, void* stream) {
+  return Guarded([&]() -> lockstep::Status {
+    if (session->memory) session->memory->streams()->Await(stream);
+    return {};
+  });
 }
 
 lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
@@ -303,8 +374,12 @@ lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
   });
 }
 
-void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {
-  session->session->Done({.samples = samples, .loss_sum = loss_sum});
+lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {
+  return Guarded([&]() -> lockstep::Status {
+    const auto here = Visit(*session);
+    session->session->Done({.samples = samples, .loss_sum = loss_sum});
+    return {};
+  });
 }
 
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct) {
@@ -319,6 +394,17 @@ lockstep_status lockstep_keep(lockstep_session* session, const float* at,
     *memory = nullptr;
     if (Status begun = Begun(*session); !begun) return begun;
     *memory = new lockstep_memory{session->session->Keep(at)};
+    return {};
+  });
+}
+
+lockstep_status lockstep_keep_tensor(lockstep_session* session, const float* at, uint64_t count,
+                                     DLManagedTensor** tensor) {
+  return Guarded([&]() -> lockstep::Status {
+    *tensor = nullptr;
+    if (Status begun = Begun(*session); !begun) return begun;
+    const int gpu = session->memory ? worker::GpuNumber(session->device).value_or(0) : -1;
+    *tensor = lockstep::capi::MakeTensor(session->session->Keep(at), at, count, gpu);
     return {};
   });
 }

@@ -9,9 +9,10 @@
  * people, of the last failure in the calling thread, until its next one. What a programmer did
  * wrong, as `done` without a run, ends the process with a message.
  *
- * Threads. All calls on a session come from one thread, but lockstep_interrupt, lockstep_cancelled
- * and lockstep_block_final, which any may call; lockstep_join may be called by another. A child
- * that is forked off may do nothing with a session; lockstep_end does nothing there.
+ * Threads. All calls on a session come from one thread, but lockstep_interrupt, lockstep_cancelled,
+ * lockstep_block_final and lockstep_block_final_after, which any may call; lockstep_join may be
+ * called by another. A child that is forked off may do nothing with a session; lockstep_end does
+ * nothing there.
  *
  * Texts are UTF-8 and end with a zero byte. What a function returns by pointer belongs to the
  * library.
@@ -26,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 3u
+#define LOCKSTEP_ABI_VERSION 4u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -57,6 +58,9 @@ typedef struct lockstep_join_options {
   const char* slowdowns;    /* to be slowed down, for experiments: one SPEC a line; NULL: not */
   int64_t wanted;           /* a slot that this worker would have; -1: any */
   double connect_timeout_s; /* 0: 60 */
+  /* Where the program computes, and gradients, parameters and state are to be: NULL or "cpu", the
+   * host's memory; "cuda:0" .., that GPU's, see "A GPU's memory" below. */
+  const char* device;
 } lockstep_join_options;
 
 /* Connects to the coordinator and receives the job's config. */
@@ -156,6 +160,9 @@ typedef struct lockstep_work {
   uint32_t parameters_version;
   const float* parameters;
   float* gradient;
+  /* Of any kind: where parameters, gradient, update and state lie. -1: in the host's memory; else
+   * in that of the CUDA device of this number. */
+  int32_t device;
   /* EVALUATE. */
   lockstep_range evaluate;
   /* END: why, and how it is for this worker. */
@@ -204,10 +211,26 @@ void lockstep_block_final(lockstep_session* session, uint32_t block);
  * of 1 to 64 bytes; at most 64 of them in a job. It counts when the run's gradient does, once. */
 lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
                                     lockstep_reduction reduction, double value, uint64_t samples);
-/* The run is done, or was left off because lockstep_cancelled is true. */
-void lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
+/* The run is done, or was left off because lockstep_cancelled is true. It fails where a GPU does.
+ */
+lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);
 void lockstep_update_done(lockstep_session* session);
+
+/* A GPU's memory. With `device` in lockstep_join_options what lockstep_work points to lies on the
+ * GPU, and is for the GPU alone to read and write. Whatever was done there before is done when
+ * lockstep_next returns, a gradient that begins is zero. What the program asks of the GPU may be
+ * under way when a call returns; so it names the stream on which it has, `stream`: a CUstream or
+ * cudaStream_t of that device, NULL for the default stream. The calling thread's current device
+ * stays what it was.
+ *
+ * Returns, asleep until then, when all that was asked of the stream is done: to be called before
+ * lockstep_done, lockstep_evaluation_done, lockstep_update_done and lockstep_end, where something
+ * was asked since lockstep_next. In the host's memory it does nothing. */
+lockstep_status lockstep_await(lockstep_session* session, void* stream);
+/* As lockstep_block_final, as soon as all that was asked of the stream before is done: returns at
+ * once. On the host's memory the same as lockstep_block_final. */
+lockstep_status lockstep_block_final_after(lockstep_session* session, uint32_t block, void* stream);
 
 /* Memory of a session that stays although what it was for is over. */
 typedef struct lockstep_memory lockstep_memory;
@@ -217,6 +240,12 @@ typedef struct lockstep_memory lockstep_memory;
  * session goes on writing there, and after lockstep_end: for languages in which references live on.
  * Together with it stays all other memory of the session. */
 lockstep_status lockstep_keep(lockstep_session* session, const float* at, lockstep_memory** memory);
+/* The same, as a tensor of `count` FP32 values in DLPack's terms (dlpack.h, the structure without a
+ * version): what reads those views that memory, the host's or the GPU's. The tensor's own deleter
+ * is its release, from any thread. */
+struct DLManagedTensor;
+lockstep_status lockstep_keep_tensor(lockstep_session* session, const float* at, uint64_t count,
+                                     struct DLManagedTensor** tensor);
 /* From any thread. NULL is allowed. */
 void lockstep_release(lockstep_memory* memory);
 

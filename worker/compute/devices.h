@@ -1,4 +1,4 @@
-// What a worker can compute on: "cpu", "cuda:0", "cuda:1" ..; "cuda" is cuda:0.
+// What a worker can compute on, by the names of device_memory.h.
 #pragma once
 
 #include <memory>
@@ -6,15 +6,9 @@
 
 #include "base/result.h"
 #include "worker/compute/compute.h"
+#include "worker/compute/device_memory.h"
 
 namespace lockstep::worker {
-
-// Whether there is such a device and this program can use it. The error names it and says why not
-// and what there is.
-Status CheckDevice(const std::string& name);
-
-// Where a GPU hangs on PCI, "0000:3B:00.0"; empty for other devices and where that is not known.
-std::string PciAddress(const std::string& name);
 
 // `precision` as compute.precision in the job's config; the CPU has fp32 only. Errors as
 // CheckDevice.

@@ -23,6 +23,8 @@ class DeviceSharing;
 
 namespace lockstep::worker {
 
+class ProgramStreams;
+
 namespace rules {
 class Loops;
 }
@@ -67,6 +69,10 @@ class ExchangeMemory {
   // For memory that they read, and theirs: what it imports may stand as a source in operations and
   // ToHost. Null where the memory is the host's; lives as long as this object.
   virtual transport::DeviceSharing* sharing() = 0;
+
+  // --- beside a program that computes there on streams of its own
+  // Null where the memory is the host's; lives as long as this object.
+  virtual ProgramStreams* streams() = 0;
 };
 
 }  // namespace lockstep::worker

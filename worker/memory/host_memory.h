@@ -27,6 +27,7 @@ class HostMemory final : public ExchangeMemory {
   void Zero(float* to, std::size_t n) override;
   transport::DeviceCopies* copies() override { return nullptr; }
   transport::DeviceSharing* sharing() override { return nullptr; }
+  ProgramStreams* streams() override { return nullptr; }
 };
 
 }  // namespace lockstep::worker

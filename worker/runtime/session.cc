@@ -190,11 +190,6 @@ class SessionImpl final : public Session {
                                "and {} is the most",
                                *description_.update_state_tensors, kMostStateTensors)};
     }
-    if (custom && description_.update_state_tensors && description_.memory) {
-      return Error{ErrorCode::kInvalid,
-                   "optimizer.name = custom: the program makes its updates in the host's memory, "
-                   "set exchange.memory = host"};
-    }
     if (config_.policy.local()) {
       if (description_.collect || description_.memory) {
         return Error{ErrorCode::kInvalid,
@@ -583,7 +578,7 @@ class SessionImpl final : public Session {
     work.parameters = {pick.work.on_copy ? buffers_->snapshot(0, action::SnapshotKind::kCompute)
                                          : buffers_->parameters(),
                        count};
-    if (description_.collect || description_.memory) PeekNext(order, &work);
+    if (description_.collect || !buffers_->memory().on_host()) PeekNext(order, &work);
     // What a work is computed with changes between two works only: while this thread is in no unit.
     work.parameters_version = take_.work;
     work.gradient = {gradient, count};

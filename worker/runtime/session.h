@@ -93,7 +93,8 @@ struct JobDescription {
   // Optional, for a trainer that computes in the memory of a device: where the gradients, the
   // parameters and the optimizer's state are to be. Work::parameters and Work::gradient then lie
   // there, for the device alone to read and write; the gradient is not zeroed beforehand, and is
-  // complete on the device when Done or BlockFinal is called.
+  // complete on the device when Done or BlockFinal is called, as what an update changes is at
+  // UpdateDone.
   std::shared_ptr<ExchangeMemory> memory;
   // With optimizer.name = custom the program makes the updates itself (Work::Kind::kUpdate), and
   // keeps so many times the parameters' size of state, zero before the first update, the same on

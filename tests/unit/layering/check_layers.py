@@ -43,7 +43,7 @@ ROOMS = {
     },
     "worker": {
         "": {"worker/runtime", "worker/memory", "worker/compute", "worker/models", "worker/data"},
-        "capi": {"worker/runtime"},
+        "capi": {"worker/runtime", "worker/memory", "worker/compute"},
         "core": set(),
         "runtime": {"worker/core", "worker/memory", "worker/compute", "worker/optimizer"},
         "memory": {"worker/optimizer"},

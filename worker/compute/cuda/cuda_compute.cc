@@ -174,23 +174,6 @@ class CudaCompute final : public Compute {
 
 }  // namespace
 
-Result<int> CudaDeviceCount() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess && count > 0) return count;
-  static_cast<void>(cudaGetLastError());
-  if (status == cudaErrorInsufficientDriver) {
-    return Error{ErrorCode::kUnavailable,
-                 fmt::format("there is no CUDA driver for CUDA {}.{} or newer on this machine",
-                             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10)};
-  }
-  if (status == cudaErrorNoDevice || status == cudaSuccess) {
-    return Error{ErrorCode::kUnavailable, "there is no CUDA device to be seen on this machine"};
-  }
-  return Error{ErrorCode::kUnavailable,
-               fmt::format("CUDA cannot be used: {}", cudaGetErrorString(status))};
-}
-
 Result<std::unique_ptr<Compute>> MakeCudaCompute(int number, const std::string& precision) {
   return std::unique_ptr<Compute>(std::make_unique<CudaCompute>(number, precision));
 }

@@ -1,5 +1,5 @@
 // Compute on an NVIDIA GPU: cuBLAS for matrix products, kernels of our own for what stands between
-// them. Programs are built with it or without (LOCKSTEP_WITH_CUDA); without, both functions say so.
+// them. Programs are built with it or without (LOCKSTEP_WITH_CUDA); without, this says so.
 #pragma once
 
 #include <memory>
@@ -7,15 +7,9 @@
 
 #include "base/result.h"
 #include "worker/compute/compute.h"
+#include "worker/compute/cuda/cuda_device.h"
 
 namespace lockstep::worker {
-
-// How many GPUs there are, at least one. The error says, without naming a device, why there is
-// none: built without CUDA, no driver, no device.
-Result<int> CudaDeviceCount();
-
-// Where GPU `number` hangs on PCI, "0000:3B:00.0"; empty where that is not known.
-std::string CudaPciAddress(int number);
 
 // On GPU `number`, below CudaDeviceCount(). `precision`: fp32, tf32 or bf16, what cuBLAS may round
 // the factors of products to; sums are FP32. Failures, there and later, are DeviceErrors.

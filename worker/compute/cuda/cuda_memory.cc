@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -14,9 +16,11 @@
 #include "transport/staging/device_copies.h"
 #include "worker/compute/compute.h"
 #include "worker/compute/cuda/cuda_sharing.h"
+#include "worker/compute/cuda/cuda_streams.h"
 #include "worker/compute/cuda/handles.h"
 #include "worker/compute/cuda/square_sums.h"
 #include "worker/compute/cuda/update_kernels.h"
+#include "worker/compute/cuda/visitor.h"
 #include "worker/compute/cuda/weighted_sum.h"
 
 namespace lockstep::worker::cuda {
@@ -63,11 +67,51 @@ class CopyStreams {
   std::size_t next_ = 0;  // the data thread's
 };
 
+// Streams for calls that wait for what they ask for. Not the thread's own one
+// (cudaStreamPerThread): it waits for the default stream, and that for it, and a program that
+// computes there may have a whole backward pass under way.
+class CallStreams {
+ public:
+  class Borrowed {
+   public:
+    explicit Borrowed(CallStreams& from) : from_(from), stream_(from.Take()) {}
+    ~Borrowed() { from_.Give(std::move(stream_)); }
+    Borrowed(const Borrowed&) = delete;
+    Borrowed& operator=(const Borrowed&) = delete;
+    cudaStream_t get() const { return stream_->get(); }
+    void Wait() const { Check(cudaStreamSynchronize(get()), "copying"); }
+
+   private:
+    CallStreams& from_;
+    std::unique_ptr<Stream> stream_;
+  };
+
+ private:
+  std::unique_ptr<Stream> Take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto stream = std::move(idle_.back());
+        idle_.pop_back();
+        return stream;
+      }
+    }
+    return std::make_unique<Stream>();
+  }
+  void Give(std::unique_ptr<Stream> stream) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(stream));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Stream>> idle_;  // as many as have been in calls at once
+};
+
 class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
  public:
   explicit CudaMemory(int number) : number_(number), chosen_(number) {}
   ~CudaMemory() override {
-    cudaSetDevice(number_);
+    const Visitor here(number_);
     cudaDeviceSynchronize();
     cudaFree(sums_);
   }
@@ -80,12 +124,13 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     if (const cudaError_t status = cudaMalloc(&memory, bytes); status != cudaSuccess) {
       return NoMemory("the GPU's", bytes, status);
     }
-    Check(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread), "clearing memory");
-    Wait();
+    const CallStreams::Borrowed stream(calls_);
+    Check(cudaMemsetAsync(memory, 0, bytes, stream.get()), "clearing memory");
+    stream.Wait();
     return static_cast<std::byte*>(memory);
   }
   void Free(std::byte* memory, std::size_t /*bytes*/) override {
-    cudaSetDevice(number_);
+    const Visitor here(number_);  // of whoever has kept it last
     cudaFree(memory);
   }
 
@@ -111,7 +156,11 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
       Check(cudaMalloc(&sums_, sums.size() * sizeof(double)), "allocating sums of squares");
       sums_held_ = sums.size();
     }
-    cuda::SumOfSquaresByGrain(cudaStreamPerThread, data, n, kGrain, static_cast<double*>(sums_));
+    {
+      const CallStreams::Borrowed stream(calls_);
+      cuda::SumOfSquaresByGrain(stream.get(), data, n, kGrain, static_cast<double*>(sums_));
+      stream.Wait();
+    }
     ToHost(sums.data(), sums_, sums.size() * sizeof(double));
     return std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); });
   }
@@ -132,23 +181,27 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
 
   void ToHost(void* host, const void* from, std::size_t bytes) override {
     const Chosen here(number_);
-    Check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread),
+    const CallStreams::Borrowed stream(calls_);
+    Check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream.get()),
           "copying to the host");
-    Wait();
+    stream.Wait();
   }
   void FromHost(void* to, const void* host, std::size_t bytes) override {
     const Chosen here(number_);
-    Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread),
+    const CallStreams::Borrowed stream(calls_);
+    Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream.get()),
           "copying to the device");
-    Wait();
+    stream.Wait();
   }
   void Zero(float* to, std::size_t n) override {
     const Chosen here(number_);
-    Check(cudaMemsetAsync(to, 0, n * sizeof(float), cudaStreamPerThread), "clearing memory");
-    Wait();
+    const CallStreams::Borrowed stream(calls_);
+    Check(cudaMemsetAsync(to, 0, n * sizeof(float), stream.get()), "clearing memory");
+    stream.Wait();
   }
   transport::DeviceCopies* copies() override { return this; }
   transport::DeviceSharing* sharing() override { return sharing_.get(); }
+  ProgramStreams* streams() override { return streams_.get(); }
 
   Result<std::byte*> AllocatePinned(std::size_t bytes) override {
     const Chosen here(number_);
@@ -174,12 +227,11 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
  private:
-  // For what this thread asked for on its own stream.
-  static void Wait() { Check(cudaStreamSynchronize(cudaStreamPerThread), "copying"); }
-
   const int number_;
   const Chosen chosen_;  // before all that is made on it
   const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
+  const std::unique_ptr<ProgramStreams> streams_ = MakeCudaStreams(number_);
+  CallStreams calls_;
   Stream operations_;
   Event finished_;
   void* sums_ = nullptr;       // of AllFinite

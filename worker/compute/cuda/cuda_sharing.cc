@@ -12,6 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "worker/compute/cuda/driver_call.h"
+#include "worker/compute/cuda/visitor.h"
+
 namespace lockstep::worker::cuda {
 namespace {
 
@@ -20,7 +23,6 @@ using transport::UniqueFd;
 
 Error Unavailable(std::string why) { return {ErrorCode::kUnavailable, std::move(why)}; }
 
-// The driver's calls, looked up when they are needed: programs start without a driver.
 struct Driver {
   decltype(&cuGetErrorString) GetErrorString = nullptr;
   decltype(&cuDeviceGet) DeviceGet = nullptr;
@@ -51,30 +53,11 @@ struct Driver {
   }
 };
 
-// With the meaning that the call has in the driver of CUDA 12.0.
-template <class Function>
-bool Find(const char* name, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult known = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &known);
-#else
-  const cudaError_t status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &known);
-#endif
-  if (status != cudaSuccess || known != cudaDriverEntryPointSuccess || found == nullptr) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
-  function = reinterpret_cast<Function>(found);
-  return true;
-}
-
 Result<Driver> FindDriver() {
   Driver driver;
   const char* missing = nullptr;
   const auto find = [&](const char* name, auto& function) {
-    if (missing == nullptr && !Find(name, function)) missing = name;
+    if (missing == nullptr && !FindDriverCall(name, function)) missing = name;
   };
   find("cuGetErrorString", driver.GetErrorString);
   find("cuDeviceGet", driver.DeviceGet);
@@ -206,7 +189,8 @@ class CudaSharing final : public transport::DeviceSharing {
   }
 
   void Release(std::byte* data, std::uint64_t bytes) override {
-    if (Forget(data) && Choose().ok()) {
+    const Visitor here(number_);  // of whoever has kept it last
+    if (Forget(data) && here.status() == cudaSuccess) {
       // A worker that ends early cannot always have waited for what computes into its own memory.
       cudaDeviceSynchronize();
       static_cast<void>(cudaGetLastError());

@@ -42,7 +42,9 @@ class Event {
     return *this;
   }
 
-  void Record(const Stream& stream) { Check(cudaEventRecord(event_, stream.get()), "computing"); }
+  void Record(const Stream& stream) { Record(stream.get()); }
+  // Of a stream that is somebody else's.
+  void Record(cudaStream_t stream) { Check(cudaEventRecord(event_, stream), "computing"); }
   // At once when it was never recorded.
   void Wait() const { Check(cudaEventSynchronize(event_), "computing"); }
   // Makes `stream` wait for what was last recorded.

@@ -1,0 +1,38 @@
+// A GPU is the calling thread's for a while, and afterwards the thread has what it had before:
+// threads of a program that computes on other GPUs too.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "worker/compute/cuda/driver_call.h"
+
+namespace lockstep::worker::cuda {
+
+// By the driver's contexts: cudaSetDevice back to a GPU that nobody has used would take memory
+// there.
+class Visitor {
+ public:
+  explicit Visitor(int number) {
+    known_ = FindDriverCall("cuCtxGetCurrent", get_) && FindDriverCall("cuCtxSetCurrent", set_) &&
+             get_(&before_) == CUDA_SUCCESS;
+    status_ = cudaSetDevice(number);
+  }
+  ~Visitor() {
+    if (known_) set_(before_);
+  }
+  Visitor(const Visitor&) = delete;
+  Visitor& operator=(const Visitor&) = delete;
+
+  // Of choosing the GPU.
+  cudaError_t status() const { return status_; }
+
+ private:
+  decltype(&cuCtxGetCurrent) get_ = nullptr;
+  decltype(&cuCtxSetCurrent) set_ = nullptr;
+  CUcontext before_ = nullptr;
+  bool known_ = false;
+  cudaError_t status_ = cudaSuccess;
+};
+
+}  // namespace lockstep::worker::cuda
