@@ -5,13 +5,19 @@ of a config. Prints the mean loss of each update, as JSON. With alone=PARTS no l
 normalizes each run by itself, are computed in so many parts, as by so many workers; with as=RUN_DIR in the very runs of that job, whatever
 happened to its workers. With die=FILE worker 1 is killed in the middle of a round, once: FILE says that it was. checkpoint=N: one after
 every N rounds.
+
+order=PASSES: no job either. Of so many backward passes of one batch, how much of the gradient could travel at what moment: with buckets in
+the order in which the package lays them out, and in the order in which the gradients became final here, as a layout would be that is learned
+from a first pass. bucket=BYTES: of a bucket.
 """
 
 import json
 import os
 import pathlib
 import signal
+import statistics
 import sys
+import time
 
 import torch
 import torch.nn.functional as F
@@ -141,7 +147,71 @@ def alone(parts):
     return losses
 
 
+def buckets_of(sizes, order, most):
+    """As worker/core/layout.cc cuts them: the blocks of each, in the order of the buckets."""
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    buckets = []  # first, end, blocks
+    for block in order:
+        first, end = starts[block], starts[block] + sizes[block]
+        if buckets and buckets[-1][1] - buckets[-1][0] + sizes[block] <= most and (end == buckets[-1][0] or first == buckets[-1][1]):
+            buckets[-1] = [min(first, buckets[-1][0]), max(end, buckets[-1][1]), [*buckets[-1][2], block]]
+            continue
+        while end - first > 0:
+            buckets.append([first, min(end, first + most), [block]])
+            first = buckets[-1][1]
+    return [(end - first, blocks) for first, end, blocks in buckets]
+
+
+def travels(buckets, final, moments):
+    """Of the gradient, the part that is in the first buckets that are final, at each moment. The last bucket goes with the end."""
+    total = sum(size for size, _ in buckets)
+    at, ready = [], 0.0
+    for size, blocks in buckets[:-1]:
+        ready = max(ready, *(final[block] for block in blocks))
+        at.append((ready, size / total))
+    return [sum(part for ready, part in at if ready <= moment) for moment in moments]
+
+
+def order(passes):
+    from lockstep import _final
+
+    torch.manual_seed(SEED)
+    model, data, loss_of = make()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    sizes = [p.numel() for p in parameters]
+    seen, lengths, orders = [[] for _ in parameters], [], []
+    for i in range(passes + 1):
+        model.zero_grad()
+        loss = loss_of(*(tensor[:BATCH] for tensor in data.tensors))
+        said = []
+        begin = time.monotonic()
+        _final.backward(loss, parameters, lambda place: said.append((place, time.monotonic() - begin)))
+        length = time.monotonic() - begin
+        if i == 0:  # warm
+            continue
+        lengths.append(length)
+        orders.append([place for place, _ in said])
+        for place, at in said:
+            seen[place].append(at / length)
+    final = [statistics.median(times) if times else 1.0 for times in seen]
+    most = int(options.get("bucket", 4 << 20)) // 4
+    moments = [0.25, 0.5, 0.75, 0.9, 1.0]
+    print(f"{sum(sizes) * 4 / 2**20:.1f} MiB in {len(sizes)} blocks; a pass takes {statistics.median(lengths) * 1e3:.1f} ms; "
+          f"{100 * statistics.mean(len(found) for found in orders) / len(sizes):.1f} % of the blocks final before its end; "
+          f"{len(set(map(tuple, orders)))} order(s) in {passes} passes")
+    grid = [i / 200 for i in range(1, 201)]
+    for name, which in (("as laid out", _final.order_of(len(sizes), len(sizes))), ("as learned", sorted(range(len(sizes)), key=final.__getitem__))):
+        buckets = buckets_of(sizes, which, most)
+        parts = ", ".join(f"{100 * part:.1f} % at {100 * moment:.0f} %" for part, moment in
+                          zip(travels(buckets, final, moments), moments, strict=True))
+        print(f"{name}: {len(buckets)} buckets; could travel: {parts} of the pass; {100 * statistics.mean(travels(buckets, final, grid)):.1f} % "
+              "in the mean over it")
+
+
 if __name__ == "__main__":
+    if "order" in options:
+        order(int(options["order"]))
+        sys.exit(0)
     result = alone(int(options["alone"])) if "alone" in options else in_a_job()
     if result is not None:
         print("losses", json.dumps(result), flush=True)
