@@ -1,9 +1,11 @@
-// What the worker's pure core and the transport both say about bulk: which piece is asked for, and
-// how asking for it ended.
+// What the worker's pure core and others below it both say about what is exchanged: which piece of
+// bulk is asked for, how asking for it ended, and which part of a round's work is meant.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+
+#include "base/ids.h"
 
 namespace lockstep {
 
@@ -18,6 +20,13 @@ struct PieceName {
   std::uint64_t offset = 0;  // bytes
   std::uint64_t bytes = 0;   // length; a serve of any other length is a protocol error
   auto operator<=>(const PieceName&) const = default;
+};
+
+// A part that a worker has sealed, of the work with this number.
+struct SealedPart {
+  std::uint32_t work = 0;
+  PartIndex part;
+  bool operator==(const SealedPart&) const = default;
 };
 
 enum class FetchStatus : std::uint8_t {

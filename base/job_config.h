@@ -3,11 +3,13 @@
 // --help and docs/configuration.md.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/sparse_block.h"
 #include "base/time.h"
 
 namespace lockstep {
@@ -108,13 +110,20 @@ struct ExchangeSection {
   std::string mapping = "auto";    // auto | off
   std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";
-  std::string dtype = "fp32";  // fp32 | bf16 | fp16
+  std::string dtype = "fp32";        // fp32 | bf16 | fp16
+  std::string compression = "none";  // none | topk
+  double topk_fraction = 0.01;
   std::uint64_t bucket_bytes = 4u << 20;
   std::uint64_t piece_bytes = 1u << 20;
   std::uint32_t window = 8;  // pieces under way from one peer
 
   // What a number of a contribution or a sum takes, where it lies and on its way.
   std::uint64_t number_bytes() const { return dtype == "fp32" ? 4 : 2; }
+  // Of each block of a contribution so many numbers are sent; 0: all.
+  std::uint32_t kept() const {
+    if (compression == "none") return 0;
+    return static_cast<std::uint32_t>(std::ceil(topk_fraction * static_cast<double>(kSparseBlock)));
+  }
 };
 
 struct EmulateSection {

@@ -277,6 +277,11 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
             "Type that contributions and sums of gradients lie and travel in; sums are made in "
             "fp32, and parameters and state stay in it. bf16, fp16: half the bytes, rounded to the "
             "nearest; a gradient beyond 65504 is not finite in fp16");
+  table.Add("exchange.compression", &exchange->compression, Choice({"none", "topk"}),
+            "topk: of each 1024 numbers of a gradient a contribution has those of the largest "
+            "magnitude; what it has not is added to the worker's next gradient");
+  table.Add("exchange.topk_fraction", &exchange->topk_fraction, Number(0.0001, 0.5),
+            "Of topk: how many of them, as a share; at least one");
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
             "Gradients are cut into buckets of about this size, in the order in which the "
             "backward pass finishes them");
@@ -357,6 +362,13 @@ Status CheckJobConfig(const JobConfig& config) {
     return Invalid(
         "exchange.encryption = on and exchange.transport = ucx: UCX does not encrypt, take tcp or "
         "auto");
+  }
+  if (exchange.compression != "none" && config.policy.name == "async") {
+    return Invalid(fmt::format(
+        "exchange.compression = {} and policy.name = async: what a contribution has not is added "
+        "to the worker's next gradient when it is known whether it counts, and async does not wait "
+        "for that",
+        exchange.compression));
   }
   const ScheduleSection& schedule = config.schedule;
   if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {

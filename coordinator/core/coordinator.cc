@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/job_options.h"
 #include "base/schedule.h"
 #include "coordinator/record/resume_rules.h"
 #include "policies/registry.h"
@@ -28,6 +29,42 @@ constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr std::size_t kMemberStates = 7;
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
+
+// What goes with some policies only, whatever they are called, and with some numbers of workers.
+lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& policy,
+                               std::uint32_t workers) {
+  const auto refuse = [](bool wrong, std::string what) -> lockstep::Status {
+    if (!wrong) return {};
+    return Error{ErrorCode::kInvalid, std::move(what)};
+  };
+  const ExchangeSection& exchange = config.exchange;
+  if (auto fits =
+          refuse(exchange.kept() > 0 && policy.relaxed,
+                 fmt::format("exchange.compression = {} and policy.name = {}: it does not wait "
+                             "until it is known whether a contribution counts",
+                             exchange.compression, config.policy.name));
+      !fits) {
+    return fits;
+  }
+  if (config.optimizer.Shards(workers) == 0) return {};
+  const auto without = [&](bool wrong, const std::string& what) {
+    return refuse(wrong, fmt::format("optimizer.replicas = {} with --workers {}: {}",
+                                     config.optimizer.replicas, workers, what));
+  };
+  const std::string needs_all =
+      fmt::format("policy.name = {} needs all of the state at each worker", config.policy.name);
+  for (const lockstep::Status& fits :
+       {without(policy.relaxed || policy.local, needs_all),
+        without(config.optimizer.custom(),
+                "optimizer.name = custom updates all parameters at each worker"),
+        without(exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
+        without(exchange.kept() > 0, "exchange.compression has to be none"),
+        without(std::uint64_t{config.optimizer.replicas} * workers > kMostHolders,
+                "that are more than 65536 holders to tell everybody of")}) {
+    if (!fits) return fits;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -49,23 +86,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   auto policy =
       policies::MakePolicy(parameters.config.policy, parameters.workers, parameters.plugin);
   if (!policy) return policy.error();
-  const JobConfig& config = parameters.config;
-  if (config.optimizer.Shards(parameters.workers) > 0) {
-    const auto without = [&](bool wrong, const char* what) -> std::optional<Error> {
-      if (!wrong) return std::nullopt;
-      return invalid(fmt::format("optimizer.replicas = {} with --workers {}: {}",
-                                 config.optimizer.replicas, parameters.workers, what));
-    };
-    for (const std::optional<Error>& wrong :
-         {without(policy->relaxed, "policy.name = async needs all of the state at each worker"),
-          without(policy->local, "policy.name = local needs all of the state at each worker"),
-          without(config.optimizer.custom(),
-                  "optimizer.name = custom updates all parameters at each worker"),
-          without(config.exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
-          without(std::uint64_t{config.optimizer.replicas} * parameters.workers > kMostHolders,
-                  "that are more than 65536 holders to tell everybody of")}) {
-      if (wrong) return *wrong;
-    }
+  if (const auto fits = CheckTogether(parameters.config, *policy, parameters.workers); !fits) {
+    return invalid(fits.error().message);
   }
   if (parameters.resume) {
     const JobState& state = *parameters.resume;
@@ -474,6 +496,13 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
                  fmt::format("a job with the policy {} cannot take {}: what a round is stays the "
                              "same for the whole job",
                              job_.policy.name, made->name)};
+  }
+  // What its config cannot have from the start, it cannot change to.
+  JobConfig changed = job_.start.config;
+  changed.policy = section;
+  if (const auto fits = CheckJobConfig(changed); !fits) return fits.error();
+  if (const auto fits = CheckTogether(changed, *made, job_.start.workers); !fits) {
+    return fits.error();
   }
   std::string text = made->name;
   // Of two requests between two rounds the later one counts.

@@ -85,6 +85,10 @@ class Rule:
             raise UsageError(
                 f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
             )
+        if self._parameters.averaged and (compression := config["exchange.compression"]) != "none":
+            raise UsageError(
+                f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: use none"
+            )
 
         if (device := self._parameters.device.name) != "cpu":
             for key, only in (("exchange.dtype", "fp32"), ("optimizer.replicas", "all"), ("exchange.memory", "auto")):

@@ -35,6 +35,9 @@ class BadInput(ClusterTest):
                 ("[policy]\nname = backup\n[backup]\nworkers = 2\n", ["backup.workers"]),
                 ("[exchange]\ntransport = ucx\nencryption = on\n", ["exchange.encryption", "UCX does not encrypt"]),
                 ("[exchange]\ndtype = int8\n", ["job.ini:2", "exchange.dtype", "int8", "fp32, bf16, fp16"]),
+                ("[exchange]\ncompression = powersgd\n", ["job.ini:2", "exchange.compression", "powersgd", "none, topk"]),
+                ("[exchange]\ntopk_fraction = 0.6\n", ["job.ini:2", "exchange.topk_fraction", "0.0001 to 0.5"]),
+                ("[exchange]\ncompression = topk\n[policy]\nname = async\n", ["exchange.compression = topk", "policy.name = async"]),
                 ("what is this\n", ["job.ini:1"]),
             ]:
                 with self.subTest(text=text):

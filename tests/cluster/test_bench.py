@@ -132,6 +132,14 @@ class Bench(InAFolder):
         self.assertGreater(row["copied_per_byte"], 0.49)
         self.assertLess(row["copied_per_byte"], 0.75)
 
+    def test_exchange_of_few_numbers_of_many(self):
+        out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 1 << 20, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
+                                "--set", "exchange.compression=topk", "--set", "exchange.topk_fraction=0.01", "--json", "-")
+        (row,) = json.loads(out)["rows"]
+        # Of each 4096 bytes of a gradient a contribution has 68, and the sum of two 132. Half of either is fetched.
+        self.assertGreater(row["copied_per_byte"], 0.02)
+        self.assertLess(row["copied_per_byte"], 0.06)
+
     def test_exchange_copies_nothing_where_memory_is_mapped(self):
         sizes = {}
         for optimizer in ("sgd", "adamw"):

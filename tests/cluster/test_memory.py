@@ -120,6 +120,14 @@ class Memory(ClusterTest):
         # Who has stood in for another one has staged that one's share, too.
         self.assertLess(min(one["staging"] for one in accounts), 1 / 2)
 
+    def test_with_few_numbers_of_many(self):
+        # The gradient and what is kept of those before in FP32; contributions of 1 in 100 and their places. Sums of four parts have at
+        # most 44 numbers of 1024, in FP32 beside 88 bytes of places; staged are three contributions at most.
+        accounts = self.accounts(exchange__compression="topk", exchange__mapping="off", exchange__transport="tcp")
+        for one in accounts:
+            self.check(one, state=1 + S, contributions=2 + 0.1, sums=4 * 0.07, staging=0.06, snapshots=1 + S, copies=0)
+            self.assertGreater(one["contributions"], 1.9)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,23 +1,15 @@
 """Jobs whose contributions and sums travel in 16 bits: one result whatever way they go, half the bytes, and nothing lost with a worker."""
 
 import collections
-import signal
 import struct
 import unittest
 
 import test_encryption
-from harness import ClusterTest, Job, check_epochs, wait_for
+from exchanged import OVER_TCP, ExchangeTest, run
+from harness import Job
 
-OVER_TCP = {"exchange.mapping": "off", "exchange.transport": "tcp"}
-PACED = {"emulate.unit_time": "3ms", "job.rounds": 0, "job.epochs": 4}
 FETCH, PIECE = 4, 6
 CONTRIBUTION, SUM = 1, 2
-
-
-def run(workers, options=None, **more):
-    with Job(workers, options, **more) as job:
-        summary = job.start().finish()
-        return summary, job.rounds()
 
 
 class ByDirection(test_encryption.OnTheWire):
@@ -41,25 +33,12 @@ def frames(stream):
         at += 16 + length
 
 
-class NumberTypes(ClusterTest):
+class NumberTypes(ExchangeTest):
     def test_ways_agree_bit_for_bit(self):
         exact = {}
         for dtype in ("fp32", "bf16", "fp16"):
-            digests = {}
-            for name, options in {
-                "mapped": {},
-                "mapped again": {},
-                "tcp": OVER_TCP,
-                "ucx": {"exchange.mapping": "off", "exchange.transport": "ucx"},
-            }.items():
-                # Some buckets are final, and asked for, while the first layers' gradients are still computed.
-                summary, rounds = run(4, {"optimizer.clip": 1.0, "model.widths": "256,512", "exchange.bucket_bytes": "64KiB",
-                                          "exchange.piece_bytes": "16KiB", "job.global_batch": 256, **options}, exchange__dtype=dtype)
-                digests[name] = summary["params_digest"]
-                self.assertEqual({path["path"].split(":")[0] for path in summary["paths"]}, {name.split()[0]})
-                self.assertEqual(summary["digest_differs"], [])
-            self.assertEqual(len(set(digests.values())), 1, digests)
-            exact[dtype] = (digests["mapped"], rounds[-1]["loss"])
+            digest, losses = self.one_result({"exchange.dtype": dtype})
+            exact[dtype] = (digest, losses[-1])
         self.assertEqual(len({digest for digest, _ in exact.values()}), 3, "a type changed nothing")
         for dtype in ("bf16", "fp16"):
             self.assertAlmostEqual(exact[dtype][1] / exact["fp32"][1], 1, delta=0.05)
@@ -100,48 +79,11 @@ class NumberTypes(ClusterTest):
             self.assertAlmostEqual(pieces / wide_pieces, 0.5, delta=0.2)
 
     def test_a_killed_worker(self):
-        for policy in ("flexrr", "backup"):
-            for mapping in ("auto", "off"):
-                with self.subTest(policy=policy, mapping=mapping), Job(
-                        4, PACED, policy__name=policy, exchange__dtype="bf16", exchange__mapping=mapping, exchange__transport="tcp",
-                        job__min_workers=2) as job:
-                    job.start()
-                    job.wait_for_rounds(10)
-                    job.processes["worker2"].kill()
-                    summary = job.finish()
-                    self.assertEqual(summary["status"], "completed")
-                    self.assertEqual(summary["digest_differs"], [])
-                    self.assertEqual(summary["samples_counted"], 4 * 2048)
-                    check_epochs(self, job.rounds(), 2048)
+        self.stand_a_killed_worker({"exchange.dtype": "bf16"})
 
     def test_a_stopped_owner_and_one_that_comes_later(self):
         """Others make a stopped owner's sums, and who was killed is replaced and copies the state, which is FP32."""
-        for mapping in ("auto", "off"):
-            with self.subTest(mapping=mapping), Job(3, PACED, policy__name="backup", backup__workers=1, exchange__dtype="fp16",
-                                                   exchange__mapping=mapping, exchange__transport="tcp", job__min_workers=1,
-                                                   job__epochs=100000) as job:
-
-                def contributes(worker, since):
-                    return any(worker in {c["worker"] for c in line["contributors"]} for line in job.rounds()[since:])
-
-                job.start()
-                job.wait_for_rounds(10)
-                job.processes["worker0"].send_signal(signal.SIGSTOP)
-                job.wait_for_rounds(len(job.rounds()) + 20)
-                back = len(job.rounds())
-                job.processes["worker0"].send_signal(signal.SIGCONT)
-                wait_for("the stopped worker's contribution", lambda: contributes(0, back))
-                job.processes["worker1"].kill()
-                job.processes["worker1"].wait()
-                wait_for("word of the loss", lambda: "worker 1 is out" in job.log("coordinator"))
-                at = len(job.rounds())
-                job.start_worker(1, name="worker1-again")
-                wait_for("the newcomer's contribution", lambda: contributes(1, at + 1))
-                job.wait_for_rounds(len(job.rounds()) + 20)
-                job.processes["coordinator"].send_signal(signal.SIGINT)
-                self.assertEqual(job.wait("coordinator"), 130)
-                summary = job.summary()
-                self.assertEqual((summary["status"], summary["digest_differs"]), ("interrupted", []))
+        self.stand_a_stopped_owner_and_one_that_comes_later({"exchange.dtype": "fp16"})
 
     def test_other_policies(self):
         for policy in ({"policy.name": "async"}, {"policy.name": "local", "local.steps": 4}):
@@ -151,20 +93,8 @@ class NumberTypes(ClusterTest):
                 self.assertLess(rounds[-1]["loss"], rounds[0]["loss"])
 
     def test_resume_with_another_type(self):
-        with Job(2, checkpoint__every_rounds=10, job__rounds=10) as job:
-            job.start().finish()
-            for index in range(2):
-                job.wait(f"worker{index}")
-            for rounds, dtype in ((20, "bf16"), (30, "fp16"), (40, "f32")):  # as fp32 was called once
-                job.start_coordinator("--resume", f"--job.rounds={rounds}", f"--exchange.dtype={dtype}")
-                for index in range(2):
-                    job.start_worker(index)
-                summary = job.finish()
-                for index in range(2):
-                    job.wait(f"worker{index}")
-                self.assertEqual((summary["status"], summary["rounds"]), ("completed", rounds))
-                self.assertEqual(summary["digest_differs"], [])
-            self.assertIn("dtype = fp32", (job.run_dir / "config.ini").read_text())
+        forms = [(rounds, f"--exchange.dtype={dtype}") for rounds, dtype in ((20, "bf16"), (30, "fp16"), (40, "f32"))]  # fp32's old name
+        self.assertIn("dtype = fp32", self.resume_with(forms))
 
     def test_a_gradient_beyond_the_type_is_not_finite(self):
         """With such a step the second gradient is large: FP32 and bf16 have a number for it, fp16 has none."""

@@ -103,7 +103,8 @@ class Replicas(ClusterTest):
             self.assertLess(sums[1], 4 / 4 + 0.1)
 
     def test_what_needs_the_whole_state_is_refused(self):
-        for settings in ({"policy.name": "async"}, {"policy.name": "local"}, {"exchange.dtype": "bf16"}):
+        for settings in ({"policy.name": "async"}, {"policy.name": "local"}, {"exchange.dtype": "bf16"},
+                         {"exchange.compression": "topk"}):
             with self.subTest(settings=settings), Job(2, PACED | settings, optimizer__replicas=1) as job:
                 with self.assertRaises(Exception):
                     job.start_coordinator()

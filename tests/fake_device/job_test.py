@@ -177,11 +177,17 @@ class FakeDeviceJobs(ClusterTest):
             job.on_device = (0, 1)
             summary = job.start().finish()
         self.assertEqual(summary["params_digest"], run(self, (), workers=2, exchange__dtype="bf16")["params_digest"])
-        with DeviceJob(2, exchange__dtype="bf16") as job:
+        self.assert_wants_the_hosts_memory("exchange.dtype", "bf16")
+
+    def test_few_numbers_of_many_on_the_hosts_memory_alone(self):
+        self.assert_wants_the_hosts_memory("exchange.compression", "topk")
+
+    def assert_wants_the_hosts_memory(self, key, value):
+        with DeviceJob(2, {key: value}) as job:
             job.on_device = (0,)
             job.start()
             self.assertEqual(job.wait("worker0"), 2)
-            reason = "exchange.dtype = bf16 is for gradients in the host's memory: with a GPU set exchange.memory = host too"
+            reason = f"{key} = {value} is for gradients in the host's memory: with a GPU set exchange.memory = host too"
             self.assertEqual(job.log("worker0").strip().split("\n")[-1], reason)
             wait_for("the coordinator to hear why", lambda: reason in job.log("coordinator"))
 

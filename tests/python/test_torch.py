@@ -546,6 +546,8 @@ class RefusedTest(TorchTest):
                 ("model = nn.Sequential(nn.SyncBatchNorm(1), model)", "0 is SyncBatchNorm: use BatchNorm"),
                 ("model = nn.Sequential(nn.BatchNorm1d(1), model); opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
                  "job._settings['exchange.dtype'] = 'bf16'", "exchange.dtype = bf16 would round running statistics"),
+                ("model = nn.Sequential(nn.BatchNorm1d(1), model); opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+                 "job._settings['exchange.compression'] = 'topk'", "exchange.compression = topk would leave out running statistics"),
                 ("model = model.double()", "weight is float64: parameters are float32"),
                 ("model = nn.Linear(1, 2, dtype=torch.complex64); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is complex64"),
                 ("model = model.to('meta'); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "weight is on meta"),

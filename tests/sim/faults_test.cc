@@ -69,6 +69,23 @@ TEST(Faults, AJobIsResumedFromItsLastCheckpoint) {
   EXPECT_FALSE(outcome.all_lost);
 }
 
+// What each worker should have kept is reckoned out of the commits, and compared with what it
+// sends.
+TEST(Faults, WhatWasNotSentGoesWithLaterGradients) {
+  for (const char* policy : {"full", "full+flexrr", "backup"}) {
+    FaultDraw draw;
+    draw.workers = 4;
+    draw.kept = 11;
+    draw.policy.emplace();
+    draw.policy->name = policy;
+    for (draw.seed = 1; draw.seed <= 4; ++draw.seed) {
+      FaultOutcome outcome = RunFaultJob(DrawFaultJob(draw));
+      ASSERT_EQ(outcome.failure, "") << policy << " seed " << draw.seed << "\n" << outcome.details;
+      EXPECT_GT(outcome.counts["residuals"], outcome.rounds);
+    }
+  }
+}
+
 TEST(Faults, AFullDiskEndsTheJob) {
   FaultOutcome outcome = RunWith("--fault full-disk@0.2s,for=600s");
   EXPECT_EQ(outcome.failure, "") << outcome.details;

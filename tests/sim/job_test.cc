@@ -128,24 +128,39 @@ TEST(SimulatedJob, WhoIsStalledStaysAway) {
   }
 }
 
+// Twenty rounds of four workers on such a link, with this option.
+double SecondsOfRounds(const char* exchange, const char* bandwidth, const std::string& option) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(
+      Options({"--workers=4", "--job.rounds=20", "--job.epochs=0", "--unit-time=1ms",
+               "--model-bytes=16MiB", std::string("--bandwidth=") + bandwidth, "--policy.name=full",
+               option, std::string("--exchange=") + exchange, "--run-dir=" + (folder / "run")}));
+  EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  return outcome->result.wall_seconds;
+}
+
 // Where links are what a round waits for. A copy of the state would take as long as ever.
 TEST(SimulatedJob, NumbersOfTwoBytesTakeALinkHalfTheTime) {
   for (const char* exchange : {"full", "modelled"}) {
     SCOPED_TRACE(exchange);
-    const auto seconds = [&](const char* dtype) {
-      TempFolder folder;
-      const auto outcome = SimulateIntoRunDirectory(
-          Options({"--workers=4", "--job.rounds=20", "--job.epochs=0", "--unit-time=1ms",
-                   "--model-bytes=16MiB", "--bandwidth=16MiB", "--policy.name=full",
-                   std::string("--exchange.dtype=") + dtype, std::string("--exchange=") + exchange,
-                   "--run-dir=" + (folder / "run")}));
-      EXPECT_TRUE(outcome.ok()) << outcome.error().message;
-      return outcome->result.wall_seconds;
+    const auto seconds = [&](const std::string& dtype) {
+      return SecondsOfRounds(exchange, "16MiB", "--exchange.dtype=" + dtype);
     };
     const double wide = seconds("fp32");
     EXPECT_GT(wide, 20 * 1.5);  // 2 (n - 1) / n of the model, each way
     EXPECT_NEAR(seconds("bf16") / wide, 0.5, 0.05);
     EXPECT_EQ(seconds("fp16"), seconds("bf16"));
+  }
+}
+
+// Of each 4096 bytes a contribution has 68 and the sum of four of them 264, where all are 4096.
+TEST(SimulatedJob, FewNumbersOfManyTakeALinkLittleTime) {
+  for (const char* exchange : {"full", "modelled"}) {
+    SCOPED_TRACE(exchange);
+    const auto seconds = [&](const std::string& compression) {
+      return SecondsOfRounds(exchange, "1MiB", "--exchange.compression=" + compression);
+    };
+    EXPECT_NEAR(seconds("topk") / seconds("none"), (68.0 + 264.0) / (2 * 4096), 0.01);
   }
 }
 

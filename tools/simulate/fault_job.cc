@@ -91,7 +91,7 @@ class Run {
   Run(const FaultJob& job, const std::function<void(const std::string&)>& history)
       : job_(job),
         history_(history),
-        truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies),
+        truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies, job.kept),
                job.cluster.machine.clip, ShardsOf(job) > 0),
         network_(job.seed),
         compute_(job.unit_time, job.slow, job.slow_factor),
@@ -148,6 +148,7 @@ class Run {
     outcome_.events = simulation_.queue().run();
     outcome_.applied = truth_.applied();
     outcome_.caught_up = truth_.caught_up();
+    if (job_.kept > 0) outcome_.counts["residuals"] += truth_.residuals().used();
     for (const auto& [name, count] : cluster_.counts) outcome_.counts[name] += count;
     return std::move(outcome_);
   }
@@ -328,6 +329,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   RandomStream more(draw.seed, 6);
   job.schedule = DrawSchedule(more);
   job.linear_scaling = more.NextBelow(4) != 0;
+  if (job.policy.name != "async") job.kept = draw.kept;
   if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;
   FaultMix mix = draw.mix;
   FaultMix added_mix = draw.more;
@@ -337,6 +339,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
       job.copies = worker::Layout::Copies::kBuckets;
       const bool whole = job.policy.name == "async" || job.policy.local();
       if (whole) job.policy = PolicySection{};
+      job.kept = 0;
     }
   }
   if (job.workers == 1) mix.crashes = false;  // nobody could go on

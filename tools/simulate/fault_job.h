@@ -33,6 +33,7 @@ struct FaultJob {
   std::uint64_t bucket_bytes = 8192;
   // kWhole: as where the program makes the updates.
   worker::Layout::Copies copies = worker::Layout::Copies::kBuckets;
+  std::uint32_t kept = 0;  // Layout::kept
   Cluster::Options cluster;
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // workers
@@ -54,6 +55,7 @@ struct FaultDraw {
   bool whole_copies = false;  // FaultJob::copies
   // optimizer.replicas; where the state is shared out, without all that needs it whole.
   std::optional<std::uint32_t> replicas;
+  std::uint32_t kept = 0;  // FaultJob::kept, unless the policy is async
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <utility>
 
@@ -144,6 +145,8 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.more.resume = (bits & 0x380) == 0;
     draw.more.endless = (bits & 0x1c00) == 0;
     draw.whole_copies = (bits & 0x6000) == 0;
+    const std::array<std::uint32_t, 4> kept = {1, 11, 103, 512};
+    if ((bits & 0x38000) == 0) draw.kept = kept[bits >> 18 & 3];
   }
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;

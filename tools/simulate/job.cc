@@ -42,7 +42,8 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
 worker::Layout LayoutOf(const SimulateOptions& options) {
   const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
   const ExchangeSection& exchange = options.job.exchange;
-  return worker::Layout({{0, floats}}, exchange.bucket_bytes, exchange.number_bytes());
+  return worker::Layout({{0, floats}}, exchange.bucket_bytes, exchange.number_bytes(),
+                        worker::Layout::Copies::kBuckets, exchange.kept());
 }
 
 class JobRun {
@@ -73,6 +74,7 @@ class JobRun {
       exchange.network = options.network;
       exchange.model_bytes = options.model_bytes;
       exchange.number_bytes = options.job.exchange.number_bytes();
+      exchange.kept = options.job.exchange.kept();
       exchange.train_samples = options.train_samples;
       exchange.machine = MachineOf(options);
       exchange.delivery = options.delivery;

@@ -27,16 +27,16 @@ State InitialState(const Layout& layout) {
 }
 
 void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
-                 std::vector<float>* gradient) {
+                 std::span<float> gradient) {
   const std::uint64_t word = Mix64(unit.from * 31 + unit.to);
   const float size = static_cast<float>(unit.size());
   std::array<float, 64> targets;
   for (std::uint32_t i = 0; i < targets.size(); ++i) {
     targets[i] = static_cast<float>((std::rotr(word, static_cast<int>(i)) & 63) + i % 7) * 0.013f;
   }
-  for (std::size_t first = 0; first < gradient->size(); first += targets.size()) {
-    const std::size_t count = std::min(targets.size(), gradient->size() - first);
-    float* sums = gradient->data() + first;
+  for (std::size_t first = 0; first < gradient.size(); first += targets.size()) {
+    const std::size_t count = std::min(targets.size(), gradient.size() - first);
+    float* sums = gradient.data() + first;
     const float* at = parameters.data() + first;
     // Bounded: where many stale contributions add up, the numbers stay numbers.
     for (std::size_t i = 0; i < count; ++i) {
@@ -113,7 +113,10 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 Memory::Memory(const Layout& l) : layout(l) {
   // What was never written is NaN: using it shows.
   const float junk = std::nanf("");
-  for (auto& buffer : contributions) buffer.assign(layout.parameter_count(), junk);
+  for (auto& buffer : contributions) buffer.assign(layout.contribution_numbers(), junk);
+  if (layout.kept() > 0) {
+    for (auto& buffer : residual) buffer.assign(layout.parameter_count(), 0.0f);
+  }
   for (auto& buffer : sums) buffer.assign(layout.sum_floats(), junk);
   for (auto& buffer : state_out) buffer.assign(2 * layout.largest_copy(), junk);
   state.parameters.assign(layout.parameter_count(), junk);
@@ -135,7 +138,7 @@ std::vector<float>& Memory::At(const BufferId& buffer) {
       break;
   }
   auto& floats = staging[buffer];
-  if (floats.empty()) floats.assign(layout.parameter_count(), std::nanf(""));
+  if (floats.empty()) floats.assign(layout.contribution_numbers(), std::nanf(""));
   return floats;
 }
 

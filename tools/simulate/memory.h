@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "worker/core/step_io.h"
@@ -28,7 +29,7 @@ State InitialState(const Layout& layout);
 
 // The gradient sum of a unit, added to `gradient`.
 void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
-                 std::vector<float>* gradient);
+                 std::span<float> gradient);
 
 // One update out of the sum of the gradients (Layout::sum_floats() floats).
 void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
@@ -53,6 +54,7 @@ struct Memory {
   std::array<std::vector<float>, worker::kContributionBuffers> contributions;
   std::array<std::vector<float>, worker::kSumBuffers> sums;
   std::array<std::vector<float>, worker::kStateOutBuffers> state_out;
+  std::array<std::vector<float>, 1 + kMaxParts> residual;  // where few numbers are sent
   std::map<BufferId, std::vector<float>> staging;
   std::map<BufferId, std::uint32_t> generations;
 };

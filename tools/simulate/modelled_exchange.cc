@@ -52,6 +52,13 @@ std::vector<WorkerId> ModelledExchange::WitnessesOf(WorkerId slot) const {
   return witnesses;
 }
 
+std::uint64_t ModelledExchange::Options::GradientBytes(std::uint64_t entries) const {
+  const std::uint64_t numbers = model_bytes / sizeof(float);
+  if (entries == 0) return numbers * number_bytes;
+  const std::uint64_t blocks = (numbers + kSparseBlock - 1) / kSparseBlock;
+  return std::min(numbers, blocks * SparseBlockNumbers(entries, number_bytes)) * number_bytes;
+}
+
 Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
   return FromSeconds(bytes / options.network.BandwidthOf(machine));
 }
@@ -59,7 +66,7 @@ Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
 Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now) {
   if (options.delivery) return now + options.delivery(worker, now - Simulation::kStart);
   const auto owners = static_cast<double>(workers_.size());
-  const auto bytes = static_cast<double>(options.gradient_bytes());
+  const auto bytes = static_cast<double>(options.contribution_bytes());
   // It is announced and asked for, then it leaves as a whole while each owner takes its shard.
   const Duration latency = options.network.latency;
   const Time begins = std::max(now + 2 * latency, out_free_[machine]);
@@ -93,7 +100,7 @@ ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
 Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t weight) const {
   if (options.apply) return {};
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
-  const double bytes = static_cast<double>(options.gradient_bytes()) * share;
+  const double bytes = static_cast<double>(options.contribution_bytes()) * share;
   return FromSeconds(bytes * static_cast<double>(sums.parts) /
                      options.network.memory_bytes_per_second);
 }
@@ -101,7 +108,7 @@ Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t wei
 Duration ModelledExchange::SendTime(const Publication& sums, std::uint32_t weight,
                                     std::uint32_t machine) const {
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
-  const double bytes = static_cast<double>(options.gradient_bytes()) * share;
+  const double bytes = static_cast<double>(options.sum_bytes(sums.parts)) * share;
   return Transfer(bytes * static_cast<double>(workers_.size() - 1), machine);
 }
 

@@ -24,7 +24,11 @@ class ModelledExchange {
     NetworkOptions network;
     std::uint64_t model_bytes = 4u << 20;        // of the parameters
     std::uint64_t number_bytes = sizeof(float);  // of a number in a contribution or a sum
-    std::uint64_t gradient_bytes() const { return model_bytes * number_bytes / sizeof(float); }
+    std::uint64_t kept = 0;                      // of them in each block of a contribution; 0: all
+    std::uint64_t contribution_bytes() const { return GradientBytes(kept); }
+    std::uint64_t sum_bytes(std::size_t parts) const { return GradientBytes(kept * parts); }
+    // With so many entries for each block, unless that is more than all numbers take.
+    std::uint64_t GradientBytes(std::uint64_t entries) const;
     std::uint64_t train_samples = 1;
     worker::MachineConfig machine;  // self and term are set for each
     // Measured latencies in place of those that follow from the network: until a sealed part is

@@ -91,8 +91,9 @@ void ModelledWorker::TryApply() {
   }
   const Duration latency = exchange_->options.network.latency;
   const Time taken =
-      std::max(sums->sent, sums->last + exchange_->TakeTime(exchange_->options.gradient_bytes(),
-                                                            host_->machine())) +
+      std::max(sums->sent,
+               sums->last + exchange_->TakeTime(exchange_->options.sum_bytes(sums->parts),
+                                                host_->machine())) +
       latency;
   host_->At(std::max(host_->now(), taken) + exchange_->UpdateTime(),
             [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });

@@ -41,6 +41,8 @@ class Numbers {
   virtual void BeginRun() = 0;
   virtual void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                          bool is_void) = 0;
+  // Owners are about to be told that the first so many buckets of a part are final.
+  virtual void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) = 0;
   virtual void Seal(const worker::UnitQueue::Take& take) = 0;
 
   // Operations; each sets in `done` what it has to tell.
@@ -80,6 +82,7 @@ class NoNumbers final : public Numbers {
   void StartWork(const worker::action::StartWork&) override {}
   void BeginRun() override {}
   void FinishRun(const worker::UnitQueue::Take&, std::span<const Unit>, bool) override {}
+  void BucketsFinal(const worker::UnitQueue::Take&, std::uint32_t) override {}
   void Seal(const worker::UnitQueue::Take&) override {}
   void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}
   void Run(const worker::action::CopySums&, worker::event::OpDone*) override {}

@@ -128,8 +128,8 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Add("worker-spread", &options->unit.worker_spread, Number(0, 10),
             "The same of the workers' speeds, each drawn once");
   table.Add("model-bytes", &options->model_bytes, Bytes(4, std::uint64_t{1} << 40),
-            "Parameters in FP32: what a contribution and the sums have to move, or half of it "
-            "with exchange.dtype = bf16 or fp16");
+            "Parameters in FP32: what a contribution and the sums have to move, or less of it as "
+            "exchange.dtype and exchange.compression say");
   table.Add("train-samples", &options->train_samples, WideCount(0, std::uint64_t{1} << 40),
             "Of the dataset; 0: data.synthetic_train, 50000 for cifar10, 60000 for idx");
   table.Add("latency", &raw->latency_s, DurationSeconds(0, 3600), "Of every message, one way");

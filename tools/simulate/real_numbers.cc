@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "worker/memory/sparse.h"
 
 namespace lockstep::simulate {
 
@@ -51,23 +52,105 @@ void RealNumbers::ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
 void RealNumbers::StartWork(const action::StartWork& work) {
   work_ = work;
   part_begun_ = {};
+  if (residual_) residual_->OnStart(work.applied, work.copied);
+}
+
+std::span<float> RealNumbers::Gradient(PartIndex part) {
+  if (residual_) return {residual_->Gradient(part), memory_->layout.parameter_count()};
+  return memory_->At(work_.parts[part.value]);
 }
 
 void RealNumbers::FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                             bool is_void) {
-  auto& gradient = memory_->At(work_.parts[take.part.value]);
-  if (!part_begun_[take.part.value]) gradient.assign(gradient.size(), 0.0f);
+  const std::span<float> gradient = Gradient(take.part);
+  if (!part_begun_[take.part.value]) {
+    std::ranges::fill(gradient, 0.0f);
+    if (residual_) residual_->Begin(take.part);
+    sent_buckets_ = 0;
+  }
   part_begun_[take.part.value] = true;
   if (is_void) return;
   if (!SameBits(run_parameters_, Computed().parameters)) {
     truth_->Complain(self_, "the parameters changed under a run");
   }
-  for (const Unit& unit : units) AddGradient(unit.range, run_parameters_, &gradient);
+  for (const Unit& unit : units) AddGradient(unit.range, run_parameters_, gradient);
+}
+
+void RealNumbers::BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) {
+  if (!residual_) return;
+  const Layout& layout = memory_->layout;
+  const std::span<const float> gradient = Gradient(take.part);
+  if (sent_buckets_ == 0) gradient_.assign(gradient.begin(), gradient.end());
+  std::vector<float>& to = memory_->At(work_.parts[take.part.value]);
+  for (; sent_buckets_ < buckets; ++sent_buckets_) {
+    const FloatRange& bucket = layout.bucket(sent_buckets_);
+    residual_->Send({work_.work, take.part}, bucket.first, bucket.count, worker::NumberType::kFp32,
+                    layout.kept(),
+                    reinterpret_cast<std::byte*>(&to[layout.InContribution(bucket).first]));
+  }
+}
+
+std::vector<float> RealNumbers::Sent(PartIndex part) {
+  const Layout& layout = memory_->layout;
+  const std::vector<float>& contribution = memory_->At(work_.parts[part.value]);
+  if (!residual_) return contribution;
+  std::vector<float> sent(layout.parameter_count() + worker::kGrain);
+  for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
+    AddEntries(contribution, layout.kept(), layout.bucket(b), 1, &sent);
+  }
+  sent.resize(layout.parameter_count());
+  return sent;
 }
 
 void RealNumbers::Seal(const worker::UnitQueue::Take& take) {
-  truth_->OnSealed(self_, work_.round, take.part, memory_->At(work_.parts[take.part.value]),
-                   Computed());
+  BucketsFinal(take, memory_->layout.bucket_count());
+  const std::vector<float> sent = Sent(take.part);
+  if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent);
+  truth_->OnSealed(self_, work_.round, take.part, sent, Computed());
+}
+
+void RealNumbers::AddEntries(const std::vector<float>& from, std::uint32_t entries,
+                             const FloatRange& slice, float weight, std::vector<float>* to) const {
+  const Layout& layout = memory_->layout;
+  const float* block = from.data() + layout.InSum(slice, entries).first;
+  for (std::uint64_t at = slice.first; at < slice.end(); at += worker::kGrain) {
+    worker::AddSparse(worker::NumberType::kFp32, entries, reinterpret_cast<const std::byte*>(block),
+                      weight, to->data() + at);
+    block += layout.NumbersOfGrain(entries);
+  }
+}
+
+void RealNumbers::ReduceSparse(const action::Reduce& a, OpDone* done) {
+  const Layout& layout = memory_->layout;
+  const std::uint32_t entries = layout.SumEntries(a.inputs.size());
+  std::vector<float>& out = memory_->At(a.out);
+  std::vector<float> input(layout.contribution_numbers());
+  std::vector<float> sum(layout.sum_floats() + worker::kGrain);
+  for (const action::ReduceInput& in : a.inputs) {
+    for (const Slice& slice : a.slices) {
+      if (!Read(in.source, layout.InContribution(slice.range), &input)) done->torn = true;
+      AddEntries(input, layout.kept(), slice.range, in.weight, &sum);
+    }
+  }
+  const auto copy = [&](const FloatRange& range) {
+    std::copy_n(&sum[range.first], range.count, &out[range.first]);
+  };
+  for (const Slice& slice : a.slices) {
+    if (a.norms) {
+      AddNorms(layout, slice, &sum);
+      copy(layout.NormsOf(slice));
+    }
+    if (entries == 0) {
+      copy(slice.range);
+      continue;
+    }
+    float* to = &out[layout.InSum(slice.range, entries).first];
+    for (const FloatRange& grain : worker::CutPieces(slice.range, worker::kGrain * sizeof(float))) {
+      worker::PutNonZero(worker::NumberType::kFp32, entries, &sum[grain.first], grain.count,
+                         reinterpret_cast<std::byte*>(to));
+      to += layout.NumbersOfGrain(entries);
+    }
+  }
 }
 
 bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,
@@ -87,6 +170,7 @@ bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,
 }
 
 void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
+  if (residual_) return ReduceSparse(a, done);
   std::vector<float>& out = memory_->At(a.out);
   std::vector<float> input(out.size());
   bool first = true;
@@ -142,11 +226,17 @@ void RealNumbers::DropHeldState(const action::DropHeldState& a) {
 }
 
 void RealNumbers::Run(const action::Apply& a, OpDone* done) {
-  std::vector<float> sum(memory_->layout.sum_floats(), 0.0f);
-  for (const auto* list : {&a.slices, &a.norms}) {
-    for (const action::SourceRange& from : *list) {
-      if (!Read(from.source, from.range, &sum)) done->torn = true;
-    }
+  const Layout& layout = memory_->layout;
+  std::vector<float> sum(layout.sum_floats() + worker::kGrain, 0.0f);
+  const std::uint32_t entries = layout.SumEntries(a.parts);
+  std::vector<float> read(layout.sum_floats());
+  for (const action::SourceRange& from : a.slices) {
+    const FloatRange range = layout.InSum(from.range, entries);
+    if (!Read(from.source, range, entries > 0 ? &read : &sum)) done->torn = true;
+    if (entries > 0) AddEntries(read, entries, from.range, 1, &sum);
+  }
+  for (const action::SourceRange& from : a.norms) {
+    if (!Read(from.source, from.range, &sum)) done->torn = true;
   }
   std::vector<FloatRange> ranges;
   std::uint64_t floats = 0;

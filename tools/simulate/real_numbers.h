@@ -9,6 +9,7 @@
 #include "tools/simulate/memory.h"
 #include "tools/simulate/numbers.h"
 #include "tools/simulate/truth.h"
+#include "worker/memory/residual.h"
 
 namespace lockstep::simulate {
 
@@ -25,7 +26,12 @@ class RealNumbers final : public Numbers {
       : self_(self),
         truth_(truth),
         counts_(counts),
-        memory_(std::make_shared<Memory>(truth->layout())) {}
+        memory_(std::make_shared<Memory>(truth->layout())) {
+    auto& [kept, first, second] = memory_->residual;
+    if (memory_->layout.kept() > 0) {
+      residual_.emplace(kept.data(), std::array{first.data(), second.data()}, kept.size());
+    }
+  }
 
   void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) override;
   void StoreInline(const worker::action::StoreInline& a) override;
@@ -48,6 +54,7 @@ class RealNumbers final : public Numbers {
   void BeginRun() override { run_parameters_ = Computed().parameters; }
   void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                  bool is_void) override;
+  void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) override;
   void Seal(const worker::UnitQueue::Take& take) override;
 
   void Run(const worker::action::Reduce& a, worker::event::OpDone* done) override;
@@ -68,6 +75,7 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) override;
   void OnSaidApplied(RoundId round, Attempt attempt) override {
     truth_->OnApplied(self_, round, attempt, memory_->state);
+    truth_->OnSaidApplied(self_, round, attempt);
   }
   void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_->state); }
 
@@ -77,6 +85,16 @@ class RealNumbers final : public Numbers {
   // False when it is torn.
   bool Read(const worker::Source& source, const FloatRange& range, std::vector<float>* to);
 
+  // Where the gradient of the part is summed.
+  std::span<float> Gradient(PartIndex part);
+  // What the contribution has, a number for each parameter.
+  std::vector<float> Sent(PartIndex part);
+  // Sums, or contributions, of so many entries for a grain, out of `from`: added, times `weight`,
+  // to `to`, which has kGrain numbers more than the parameters.
+  void AddEntries(const std::vector<float>& from, std::uint32_t entries, const FloatRange& slice,
+                  float weight, std::vector<float>* to) const;
+  void ReduceSparse(const worker::action::Reduce& a, worker::event::OpDone* done);
+
   const MemberId self_;
   Truth* truth_;
   Counts* counts_;
@@ -84,6 +102,9 @@ class RealNumbers final : public Numbers {
   std::map<MemberId, std::shared_ptr<Memory>> mapped_;
   worker::action::StartWork work_;
   std::array<bool, kMaxParts> part_begun_{};
+  std::optional<worker::Residual> residual_;  // where few numbers are sent
+  std::uint32_t sent_buckets_ = 0;            // of the part in hand
+  std::vector<float> gradient_;               // of that, as a whole
   State copy_;
   State checkpoint_;
   std::vector<float> run_parameters_;  // at its beginning

@@ -474,6 +474,7 @@ void StepWorker::FinishRun(const UnitQueue::Take& take, const ComputedRun& run) 
   if (last) {
     const auto buckets = cluster_->layout.bucket_count();
     for (std::uint32_t b = 1; b < buckets; b += 1 + buckets / 3) {
+      numbers_->BucketsFinal(take, b);
       Handle(event::BucketsFinal{work, take.part, b});
     }
   }

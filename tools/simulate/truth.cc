@@ -117,7 +117,7 @@ std::optional<State> Truth::Compute(const msg::Commit& commit) {
     if (sealed == nullptr) return std::nullopt;
     for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
       const float term = part.weight * sealed->gradient[i];
-      sum[i] = first ? term : sum[i] + term;
+      sum[i] = first && layout_.kept() == 0 ? term : sum[i] + term;
     }
     first = false;
   }
@@ -137,6 +137,17 @@ bool Truth::Learn(const msg::Commit& commit) {
   const std::uint64_t digest = DigestOf(*computed);
   truth_[commit.round] = {commit.attempt, std::move(*computed), digest};
   return true;
+}
+
+void Truth::OnSent(const MemberId& member, RoundId round, PartIndex part,
+                   std::span<const float> gradient, std::span<const float> sent) {
+  const std::string error = residuals_.OnSent(member, round, part, gradient, sent);
+  if (!error.empty()) Complain(member, error);
+}
+
+void Truth::OnSaidApplied(const MemberId& member, RoundId round, Attempt attempt) {
+  const auto commit = commits_.find({round, attempt});
+  if (commit != commits_.end()) residuals_.OnApplied(member, round, commit->second.parts);
 }
 
 void Truth::OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state) {
@@ -194,6 +205,7 @@ void Truth::OnHeld(const MemberId& member, RoundId round, Attempt attempt,
 }
 
 void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
+  residuals_.OnCopied(member);
   const auto known = truth_.find(RoundId(next.value - 1));
   if (known == truth_.end()) return;
   ++caught_up_;
@@ -220,6 +232,7 @@ bool Truth::Finite() const {
 
 void Truth::OnResumed(RoundId next, State state) {
   commits_.clear();
+  residuals_.Clear();
   sealed_.clear();
   chosen_.clear();
   plans_.clear();

@@ -13,6 +13,7 @@
 
 #include "base/messages.h"
 #include "tools/simulate/memory.h"
+#include "tools/simulate/residuals.h"
 
 namespace lockstep::simulate {
 
@@ -30,6 +31,11 @@ class Truth {
   // A worker has sealed a part, with these parameters.
   void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
                 const State& state);
+  // Where few numbers of a gradient are sent: of this one, these (Residuals).
+  void OnSent(const MemberId& member, RoundId round, PartIndex part,
+              std::span<const float> gradient, std::span<const float> sent);
+  // It says that it has applied the round.
+  void OnSaidApplied(const MemberId& member, RoundId round, Attempt attempt);
   // It has done this update and has this state now, or says so.
   void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
   // It has this state of these ranges after the round.
@@ -50,6 +56,7 @@ class Truth {
   const std::vector<std::string>& errors() const { return errors_; }
   std::uint64_t applied() const { return applied_; }      // updates compared
   std::uint64_t caught_up() const { return caught_up_; }  // states compared that were copied
+  const Residuals& residuals() const { return residuals_; }
 
  private:
   struct Known {
@@ -88,6 +95,7 @@ class Truth {
   std::vector<std::string> errors_;
   std::uint64_t applied_ = 0;
   std::uint64_t caught_up_ = 0;
+  Residuals residuals_{layout_};
 };
 
 }  // namespace lockstep::simulate

@@ -306,6 +306,7 @@ void Core::On(const msg::CatchUp& m) {
   if (!parameters_.started()) return;
   parameters_.BeginCopies();
   own_.StopAll();
+  own_.OnCopied();
   rounds_.ReopenFrom(m.open_round);
   if (plan_ && plan_->round == m.open_round) {
     // What was planned for this worker in the open round has been given away; it may get other
@@ -554,7 +555,7 @@ void Core::OnApplied(const event::OpDone& done) {
 void Core::TellApplied(const msg::Commit& commit, std::uint64_t digest) {
   const RoundId round = commit.round;
   parameters_.OnApplied({round, commit.attempt, commit.checkpoint_writer});
-  own_.OnApplied(round);
+  own_.OnApplied(round, commit.parts);
   context_.Tell(
       msg::Applied{round, commit.attempt,
                    static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()), digest,

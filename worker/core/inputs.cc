@@ -28,7 +28,7 @@ Status Inputs::CheckPlausible(const PartReady& ready) const {
                                   ready.round, ready.part, ready.buckets));
   }
   for (const FloatRange& range : ready.inlined.ranges) {
-    if (range.end() > layout.parameter_count()) {
+    if (range.end() > layout.contribution_numbers()) {
       return Impossible("it sent gradients beyond the end of the model");
     }
   }
@@ -272,7 +272,8 @@ void Inputs::FetchMissing(const Key& key, Input& input, std::span<const Slice> s
   name.part = input.ready.part.value;
   for (const Slice& slice : slices) {
     if (slice.bucket >= input.ready.buckets) continue;
-    for (const FloatRange& lacking : input.have.Missing(slice.range)) {
+    for (const FloatRange& lacking :
+         input.have.Missing(context_.layout.InContribution(slice.range))) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
         input.asked.Merge(range);
         fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
@@ -292,9 +293,10 @@ bool Inputs::HasShard(const Input& input) {
   return Has(input, rounds_.Shard(input.ready.round, context_.config.self));
 }
 
-bool Inputs::Has(const Input& input, std::span<const Slice> slices) {
-  return std::ranges::all_of(slices,
-                             [&](const Slice& slice) { return input.have.Covers(slice.range); });
+bool Inputs::Has(const Input& input, std::span<const Slice> slices) const {
+  return std::ranges::all_of(slices, [&](const Slice& slice) {
+    return input.have.Covers(context_.layout.InContribution(slice.range));
+  });
 }
 
 // In place if its worker is mapped, whose generation is checked after the pass (I4); else the

@@ -93,7 +93,7 @@ class Inputs {
   Status CheckPlausible(const PartReady& ready) const;
   bool Wanted(const Input& input) const;
   bool HasShard(const Input& input);
-  static bool Has(const Input& input, std::span<const Slice> slices);
+  bool Has(const Input& input, std::span<const Slice> slices) const;
   void DropClosed(RoundId committed);
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);

@@ -41,8 +41,8 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
 // In the order in which the backward pass finishes the blocks, so that "the first n buckets are
 // final" is one number.
 Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
-               std::uint64_t number_bytes, Copies copies)
-    : number_bytes_(number_bytes), whole_(copies == Copies::kWhole) {
+               std::uint64_t number_bytes, Copies copies, std::uint32_t kept)
+    : number_bytes_(number_bytes), whole_(copies == Copies::kWhole), kept_(kept) {
   LOCKSTEP_CHECK(number_bytes == 4 || number_bytes == 2, "numbers of {} bytes", number_bytes);
   CheckCover(blocks);
   const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));
@@ -58,6 +58,8 @@ Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes
     }
   }
   std::uint64_t grains = 0;
+  for (std::uint32_t b = 0; b < bucket_count(); ++b) by_offset_.push_back(b);
+  std::ranges::sort(by_offset_, {}, [&](std::uint32_t b) { return buckets_[b].first; });
   for (const FloatRange& b : buckets_) {
     grain_start_.push_back(grains);
     grains += GrainsIn(b.count);
@@ -65,18 +67,40 @@ Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes
   }
   grain_start_.push_back(grains);
   LOCKSTEP_CHECK(!buckets_.empty() && largest_bucket_ > 0, "a model without a bucket");
+  LOCKSTEP_CHECK(kept_ <= kGrain, "{} numbers are kept of {}", kept_, kGrain);
   norm_offset_ = GrainsIn(parameter_count_) * kGrain;
 }
 
 // Slices begin at a grain, so no two owners share one, and each sum of squares is computed by one
 // owner alone, in the same order whoever that is (I1).
 FloatRange Layout::NormsOf(const Slice& slice) const {
-  const std::uint64_t grain =
-      grain_start_[slice.bucket] + (slice.range.first - buckets_[slice.bucket].first) / kGrain;
-  LOCKSTEP_CHECK((slice.range.first - buckets_[slice.bucket].first) % kGrain == 0,
-                 "I1: a slice of bucket {} begins within a grain", slice.bucket);
-  return {norm_offset_ + numbers_per_norm() * grain,
+  return {norm_offset_ + numbers_per_norm() * GrainAt(slice.range.first),
           numbers_per_norm() * GrainsIn(slice.range.count)};
+}
+
+std::uint64_t Layout::GrainAt(std::uint64_t parameter) const {
+  const auto behind = std::ranges::upper_bound(by_offset_, parameter, {},
+                                               [&](std::uint32_t b) { return buckets_[b].first; });
+  LOCKSTEP_CHECK(behind != by_offset_.begin(), "parameter {} is in no bucket", parameter);
+  const std::uint32_t bucket = *std::prev(behind);
+  const std::uint64_t offset = parameter - buckets_[bucket].first;
+  LOCKSTEP_CHECK(offset % kGrain == 0, "I1: a slice of bucket {} begins within a grain", bucket);
+  return grain_start_[bucket] + offset / kGrain;
+}
+
+// Where the sums are as a whole, however they are shared out, no shorter in this form, they are in
+// the other one.
+std::uint32_t Layout::SumEntries(std::size_t contributions) const {
+  const std::uint64_t entries = std::min(kept_ * std::uint64_t{contributions}, kGrain);
+  const bool shorter =
+      grain_count() * NumbersOfGrain(static_cast<std::uint32_t>(entries)) < parameter_count_;
+  return shorter ? static_cast<std::uint32_t>(entries) : 0;
+}
+
+FloatRange Layout::InSum(const FloatRange& slice, std::uint32_t entries) const {
+  if (entries == 0 || slice.count == 0) return slice;
+  const std::uint64_t numbers = NumbersOfGrain(entries);
+  return {numbers * GrainAt(slice.first), numbers * GrainsIn(slice.count)};
 }
 
 // Grains are dealt out by weight: owner i gets those between the sums of the weights before it and

@@ -8,12 +8,14 @@
 
 #include "base/interval_set.h"
 #include "base/messages.h"
+#include "base/sparse_block.h"
 
 namespace lockstep::worker {
 
 // Slices begin at multiples of the grain from their bucket's start; sums of squares for clipping
 // are taken for each grain, so that they do not depend on who owns what.
 inline constexpr std::uint64_t kGrain = 1024;
+static_assert(kGrain == kSparseBlock);
 
 // [first, first + count) of the flat parameter vector, or of a buffer; in floats, which in
 // contributions and sums are of the type that the job exchanges (Layout::number_bytes).
@@ -49,8 +51,11 @@ class Layout {
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
   // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes` of
   // FP32; a longer block is cut. `number_bytes`: of a number in a contribution or a sum, 4 or 2.
+  // `kept`: how many numbers of each grain a contribution has, in the sparse form
+  // (base/sparse_block.h); 0: all of them.
   Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
-         std::uint64_t number_bytes = sizeof(float), Copies copies = Copies::kBuckets);
+         std::uint64_t number_bytes = sizeof(float), Copies copies = Copies::kBuckets,
+         std::uint32_t kept = 0);
 
   std::uint64_t number_bytes() const { return number_bytes_; }
 
@@ -65,9 +70,28 @@ class Layout {
   std::uint32_t copy_of(std::uint32_t bucket) const { return whole_ ? 0 : bucket; }
   std::uint64_t largest_copy() const { return whole_ ? parameter_count_ : largest_bucket_; }
 
-  // A sum buffer holds the sum of the gradients at the parameters' offsets and, behind them, one
-  // double for each grain: the sum of squares of the grain's sums. Offsets there are in the sums'
-  // numbers, as many for each double as take its eight bytes.
+  // Where numbers are kept by the grain, contributions are grain after grain in the order of the
+  // buckets, each as long as any other. Sums are too, with as many entries for a grain as their
+  // contributions can have in it, unless all of its numbers take no more.
+  std::uint32_t kept() const { return kept_; }
+  // Of a grain of the sums of so many contributions; 0: all numbers, at the parameters' offsets. A
+  // function of the commit alone, as the sums themselves (I1).
+  std::uint32_t SumEntries(std::size_t contributions) const;
+  // What a buffer of a contribution holds.
+  std::uint64_t contribution_numbers() const {
+    return kept_ == 0 ? parameter_count_ : grain_count() * NumbersOfGrain(kept_);
+  }
+  // Where a slice, or a bucket, lies in a contribution, and in sums with so many entries for a
+  // grain.
+  FloatRange InContribution(const FloatRange& slice) const { return InSum(slice, kept_); }
+  FloatRange InSum(const FloatRange& slice, std::uint32_t entries) const;
+  std::uint64_t NumbersOfGrain(std::uint32_t entries) const {
+    return SparseBlockNumbers(entries, number_bytes_);
+  }
+
+  // A sum buffer holds the sum of the gradients, at most all numbers at the parameters' offsets,
+  // and, behind where those end, one double for each grain: the sum of squares of the grain's sums.
+  // Offsets there are in the sums' numbers, as many for each double as take its eight bytes.
   std::uint64_t norm_offset() const { return norm_offset_; }
   std::uint64_t grain_count() const { return grain_start_.back(); }
   std::uint64_t numbers_per_norm() const { return sizeof(double) / number_bytes_; }
@@ -83,11 +107,15 @@ class Layout {
 
  private:
   std::vector<Slice> Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const;
+  // Counted in the order of the buckets; of the grain that begins at this parameter.
+  std::uint64_t GrainAt(std::uint64_t parameter) const;
 
   std::vector<FloatRange> buckets_;
+  std::vector<std::uint32_t> by_offset_;    // the buckets
   std::vector<std::uint64_t> grain_start_;  // by bucket, and the total at the end
   std::uint64_t number_bytes_;
   bool whole_;
+  std::uint32_t kept_;
   std::uint64_t parameter_count_ = 0;
   std::uint64_t largest_bucket_ = 0;
   std::uint64_t norm_offset_ = 0;

@@ -50,10 +50,27 @@ void OwnWork::OnCommit(const msg::Commit& commit) {
   }
 }
 
-void OwnWork::OnApplied(RoundId round) {
+void OwnWork::OnApplied(RoundId round, std::span<const CommittedPart> parts) {
   for (Contribution& c : contributions_) {
     if (c.round <= round) c.dropped = true;
   }
+  for (const Open& open : open_) {
+    const bool counts =
+        open.round == round && std::ranges::any_of(parts, [&](const CommittedPart& part) {
+          return part.member == context_.config.self && part.part == open.part.part;
+        });
+    if (!counts) continue;
+    applied_.push_back(open.part);
+    told_in_ = 0;
+  }
+  std::erase_if(open_, [&](const Open& open) { return open.round <= round; });
+}
+
+void OwnWork::OnCopied() {
+  open_.clear();
+  applied_.clear();
+  was_copied_ = true;
+  told_in_ = 0;
 }
 
 // Relaxed rounds: a worker that is in no part of the commit goes on with what it has, as work of
@@ -221,8 +238,9 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
     contributions_.push_back(std::move(c));
   }
   queue_.Reset(work_->id, given.units, given.first_part, given.runs);
-  context_.Emit(
-      action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed, work_->local_rate});
+  context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed,
+                                  work_->local_rate, applied_, was_copied_});
+  if (told_in_ == 0) told_in_ = work_->id;
   progress_due_ = context_.now + context_.config.progress_interval;
 }
 
@@ -267,6 +285,11 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   LOCKSTEP_CHECK(sealed.part.value < kMaxParts, "part {} was sealed", sealed.part);
   ++work_->parts_sealed;
   LOCKSTEP_CHECK(work_->parts_sealed <= queue_.seals_begun(), "sealed before the last unit");
+  // The compute thread has heard of them, unless it was in this work when they came.
+  if (told_in_ != 0 && sealed.work >= told_in_) {
+    applied_.clear();
+    was_copied_ = false;
+  }
   Contribution* c = Find(sealed.work, sealed.part);
   if (c == nullptr || c->dropped) return;
   LOCKSTEP_CHECK(!c->sealed, "I2: part {} of round {} was sealed twice", c->part, c->round);
@@ -274,6 +297,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
                  c->round);
   c->buckets = context_.layout.bucket_count();
   c->sealed = true;
+  std::erase_if(open_, [&](const Open& open) { return open.round < c->round; });
+  open_.push_back({c->round, {c->work, c->part}});
   c->all_told.reset();
   ++work_->parts_told;
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
@@ -296,7 +321,9 @@ msg::SentBytes OwnWork::SentBefore(Time sealed, const Contribution& c) {
   Time since = kNever;
   for (const OwnerShare& share : map->owners) {
     if (share.owner == context_.config.self || peers_.Mapped(share.owner)) continue;
-    for (const Slice& slice : rounds_.Shard(c.round, share.owner)) floats += slice.range.count;
+    for (const Slice& slice : rounds_.Shard(c.round, share.owner)) {
+      floats += context_.layout.InContribution(slice.range).count;
+    }
     const auto told = c.told.find(share.owner);
     if (told == c.told.end()) continue;
     for (const SentPiece& piece : told->second.sent) {
@@ -377,6 +404,7 @@ void OwnWork::Forget(RoundId round) {
   for (Contribution& c : contributions_) {
     if (c.round == round) c.dropped = true;
   }
+  std::erase_if(open_, [&](const Open& open) { return open.round == round; });
 }
 
 // Each contribution is announced to each owner of its round's map, again where the map has changed,
@@ -422,8 +450,9 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
     for (const Slice& slice : rounds_.Shard(c.round, owner)) {
       if (slice.bucket < told.buckets || slice.bucket >= c.buckets) continue;
       anything = true;
-      ready.inlined.ranges.push_back(slice.range);
-      payload.push_back({c.buffer, slice.range});
+      const FloatRange range = context_.layout.InContribution(slice.range);
+      ready.inlined.ranges.push_back(range);
+      payload.push_back({c.buffer, range});
     }
     if (!anything && !c.sealed && !new_round) return false;
     if (ready.inlined.Floats() * context_.layout.number_bytes() > context_.config.inline_bytes ||
@@ -476,7 +505,7 @@ std::optional<BufferRange> OwnWork::FindPiece(const PieceName& piece) const {
   for (const Contribution& c : contributions_) {
     if (c.tag != piece.attempt || c.dropped) continue;
     for (std::uint32_t b = 0; b < c.buckets; ++b) {
-      const FloatRange& bucket = context_.layout.bucket(b);
+      const FloatRange bucket = context_.layout.InContribution(context_.layout.bucket(b));
       if (bucket.first <= range.first && range.end() <= bucket.end()) {
         return BufferRange{c.buffer, range};
       }
@@ -510,6 +539,8 @@ void OwnWork::CheckInvariants() const {
       LOCKSTEP_CHECK(&other == &c || other.buffer != c.buffer, "I4: two parts in one buffer");
     }
   }
+  LOCKSTEP_CHECK(open_.size() <= 2 * kMaxParts && applied_.size() <= 2 * kMaxParts,
+                 "I7: {} parts are open, {} applied", open_.size(), applied_.size());
   LOCKSTEP_CHECK(copy_for_ || !copied_, "a copy of the parameters for nobody");
   if (!work_) return;
   LOCKSTEP_CHECK(work_->units_done <= queue_.taken(), "I2: {} units done, {} taken",

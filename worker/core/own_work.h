@@ -10,6 +10,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "worker/core/buffer_leases.h"
@@ -54,8 +55,11 @@ class OwnWork {
   void OnCommit(const msg::Commit& commit);
   // The round is in the parameters, out of all sums of an attempt. While this worker lives it is
   // the holder of that attempt, and no other one is made; if it goes, so do its parts, which no
-  // other attempt takes then. So nobody will ask for them again.
-  void OnApplied(RoundId round);
+  // other attempt takes then. So nobody will ask for them again. `parts`: of the attempt.
+  void OnApplied(RoundId round, std::span<const CommittedPart> parts);
+  // The parameters are copied from somebody: whether a part of this worker is in them, it does not
+  // hear.
+  void OnCopied();
   void OnRunDone(const event::RunDone& done);
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -146,6 +150,12 @@ class OwnWork {
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };
 
+  // A part that is sealed, and what becomes of it is not known.
+  struct Open {
+    RoundId round;
+    SealedPart part;
+  };
+
   bool WorksOn(RoundId round) const { return work_ && work_->round == round && !work_->is_void; }
   // What was given of the round and is waited for: not what is fenced.
   GivenUnits* Given(RoundId round);
@@ -176,6 +186,12 @@ class OwnWork {
   std::optional<RoundId> copy_for_;       // its base; none when it is needed no longer
   bool copied_ = false;                   // the copy for copy_for_ is there
   std::vector<Contribution> contributions_;
+  // For the next StartWork; contributions go earlier, where this worker is late. At most two rounds
+  // are open, and a round has two parts (I7).
+  std::vector<Open> open_;
+  std::vector<SealedPart> applied_;
+  bool was_copied_ = false;
+  std::uint32_t told_in_ = 0;  // the first work that began with all of them; 0: none so far
   Time progress_due_;
 };
 

@@ -43,6 +43,7 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
 // What of the shard is to be had here: all of it, but of others' only what this worker holds too,
 // where not everybody holds everything; and the norms of all slices where the gradient is clipped.
 std::vector<FloatRange> RoundSums::Wanted(const Shard& shard) const {
+  const std::uint32_t entries = context_.layout.SumEntries(commit_.parts.size());
   FloatSet held;
   const auto of = static_cast<std::uint32_t>(commit_.owners.holders.size());
   const std::vector<std::uint32_t> own = HeldBy(commit_.owners, context_.config.self);
@@ -52,7 +53,9 @@ std::vector<FloatRange> RoundSums::Wanted(const Shard& shard) const {
   std::vector<FloatRange> ranges;
   if (of > 0 && own.empty()) return ranges;
   for (const Slice& slice : shard.slices) {
-    if (of == 0 || held.Covers(slice.range)) ranges.push_back(slice.range);
+    if (of == 0 || held.Covers(slice.range)) {
+      ranges.push_back(context_.layout.InSum(slice.range, entries));
+    }
     if (context_.config.clip > 0) ranges.push_back(context_.layout.NormsOf(slice));
   }
   return ranges;
@@ -446,6 +449,7 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   };
   std::sort(apply.slices.begin(), apply.slices.end(), by_offset);
   std::sort(apply.norms.begin(), apply.norms.end(), by_offset);
+  apply.parts = static_cast<std::uint32_t>(commit_.parts.size());
   apply.scale = commit_.scale;
   apply.learning_rate = commit_.learning_rate;
   apply.fraction = commit_.fraction;

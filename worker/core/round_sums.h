@@ -124,7 +124,7 @@ class RoundSums {
     MemberId owner;
     std::optional<MemberId> stand_in;  // who makes it as well
     std::vector<Slice> slices;
-    std::vector<FloatRange> ranges;  // of the slices, and of their norms when clipping
+    std::vector<FloatRange> ranges;  // in the buffer: the slices, and their norms when clipping
     Making making = Making::kNone;
     std::optional<std::uint64_t> reduce_op;  // while it is kReducing
     std::optional<MemberId> requested;       // from there

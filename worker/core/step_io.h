@@ -38,11 +38,11 @@ inline constexpr std::uint32_t kSumBuffers = 4;
 inline constexpr std::uint32_t kStateOutBuffers = 2;
 
 enum class BufferKind : std::uint8_t {
-  kContribution,  // index < kContributionBuffers; parameter_count floats; peers may map it
+  kContribution,  // index < kContributionBuffers; Layout::contribution_numbers(); peers may map it
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
   kStaging,       // pieces of one contributor: index < 4, usually the part;
-                  // parameter_count floats, of which only the slices that this worker owns are
-                  // ever touched
+                  // as a contribution, of which only the slices that this worker owns are ever
+                  // touched
   kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each,
            // those from 1 on one behind the other where the program makes the update itself
   kStateOut,  // index < kStateOutBuffers; Layout::copy of each state tensor, one behind the other:
@@ -63,7 +63,8 @@ constexpr std::uint64_t NumberBytes(BufferKind kind, std::uint64_t exchanged) {
   return state ? sizeof(float) : exchanged;
 }
 
-// Offsets are in floats; in all buffers but kStateOut the offset is the parameter's.
+// Offsets are in floats; in all buffers but kStateOut the offset is the parameter's, or, in
+// contributions and sums, where Layout::InContribution and InSum have it.
 struct BufferRange {
   BufferId buffer;
   FloatRange range;
@@ -258,6 +259,11 @@ struct StartWork {
   // Computed with the snapshot kCompute; the parameters change meanwhile.
   bool on_copy = false;
   float local_rate = 0;  // of the local steps that the work is done in; 0: gradients are summed
+  // What became of the parts before, said again until a part is sealed after it: these are in
+  // rounds that the parameters have come through since; other ones never will be. `copied`: the
+  // parameters were copied from a peer, so it is not known of any.
+  std::vector<SealedPart> applied = {};
+  bool copied = false;
 };
 // Units were appended: look into the queue again.
 struct WakeCompute {};
@@ -276,7 +282,8 @@ struct ReduceInput {
   float weight = 1.0f;
 };
 // out[i] = sum over the inputs, in order, of weight * input[i], for i in the slices; with `norms`
-// also each grain's sum of squares, at Layout::NormsOf(slice).
+// also each grain's sum of squares, at Layout::NormsOf(slice). The slices are of parameters; inputs
+// and sums lie as Layout has them.
 struct Reduce {
   std::uint64_t op = 0;
   RoundId round;
@@ -332,7 +339,8 @@ struct Apply {
   std::uint64_t op = 0;
   RoundId round;
   Attempt attempt;
-  std::vector<SourceRange> slices;  // by offset
+  std::vector<SourceRange> slices;  // of the parameters, by offset
+  std::uint32_t parts = 1;          // whose sums they are: Layout::SumEntries
   // With clipping: the doubles of all grains, by offset; factor = min(1, clip / (scale * norm)).
   std::vector<SourceRange> norms;
   float scale = 0;

@@ -4,6 +4,8 @@
 #include "worker/memory/narrow.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -312,6 +314,16 @@ std::span<const NarrowKernels> AvailableNarrowKernels() {
 
 bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n) {
   return LoopsOf(type).narrow(from, to, n);
+}
+
+bool NarrowSums(NumberType type, float* sums, std::uint16_t* to, std::size_t n) {
+  bool finite = true;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!std::isinf(sums[i])) continue;
+    sums[i] = std::copysign(std::numeric_limits<float>::max(), sums[i]);
+    finite = false;
+  }
+  return Narrow(type, sums, to, n) && finite;
 }
 
 void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) {

@@ -26,6 +26,10 @@ constexpr std::size_t NumberBytes(NumberType type) { return type == NumberType::
 // False: there was such a number among them, an infinity or a NaN.
 bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n);
 
+// As Narrow, of sums that were made elsewhere: of finite terms, so that an infinite one is too
+// large like others, and becomes the largest number, in `sums` the largest of FP32.
+bool NarrowSums(NumberType type, float* sums, std::uint16_t* to, std::size_t n);
+
 void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n);
 
 struct NarrowInput {

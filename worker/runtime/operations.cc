@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "base/digest.h"
 #include "worker/memory/sha256.h"
+#include "worker/memory/sparse.h"
 
 namespace lockstep::worker {
 namespace {
@@ -131,11 +133,66 @@ bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>
   auto* norms = reinterpret_cast<double*>(out + layout_.NormsOf(slice).first);
   std::vector<float> wide(std::min(slice.range.count, kHotBytes / sizeof(float)));
   for (const FloatRange& piece : CutPieces(slice.range, kHotBytes)) {
-    Widen(buffers_.type(), out + piece.first, wide.data(), piece.count);
+    worker::Widen(buffers_.type(), out + piece.first, wide.data(), piece.count);
     SumOfSquaresByGrain(wide.data(), piece.count, kGrain, norms);
     norms += Grains(piece.count, kGrain);
   }
   return fits;
+}
+
+// Grain by grain. A number that no contribution has is zero.
+bool Operations::SumSparse(const action::Reduce& reduce, const std::vector<Open>& sources,
+                           const Slice& slice) {
+  const NumberType type = buffers_.type();
+  const std::uint64_t number = layout_.number_bytes();
+  const std::uint32_t kept = layout_.kept();
+  const std::uint32_t entries = layout_.SumEntries(sources.size());
+  std::byte* sums = buffers_.Data(reduce.out);
+  auto* norms = reinterpret_cast<double*>(sums + layout_.NormsOf(slice).first * number);
+  std::uint64_t from = layout_.InContribution(slice.range).first * number;
+  std::byte* to = sums + layout_.InSum(slice.range, entries).first * number;
+  bool fits = true;
+  Open made;
+  made.data = sums;
+  std::array<float, kGrain> grain;
+  for (const FloatRange& range : CutPieces(slice.range, sizeof grain)) {
+    grain.fill(0);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      AddSparse(type, kept, sources[i].data + from, reduce.inputs[i].weight, grain.data());
+    }
+    if (entries > 0) {
+      fits = PutNonZero(type, entries, grain.data(), range.count, to) && fits;
+    } else if (type == NumberType::kFp32) {
+      std::memcpy(to, grain.data(), range.count * number);
+    } else {
+      fits =
+          NarrowSums(type, grain.data(), reinterpret_cast<std::uint16_t*>(to), range.count) && fits;
+    }
+    if (reduce.norms) {
+      if (type != NumberType::kFp32) Widen(made, entries, range, grain.data());
+      SumOfSquaresByGrain(grain.data(), range.count, kGrain, norms++);
+    }
+    from += layout_.NumbersOfGrain(kept) * number;
+    to += (entries > 0 ? layout_.NumbersOfGrain(entries) : range.count) * number;
+  }
+  return fits;
+}
+
+void Operations::Widen(const Open& sums, std::uint32_t entries, const FloatRange& range,
+                       float* to) const {
+  if (entries == 0) {
+    worker::Widen(buffers_.type(), sums.Narrow(range.first), to, range.count);
+    return;
+  }
+  const std::byte* from = sums.data + layout_.InSum(range, entries).first * layout_.number_bytes();
+  std::array<float, kGrain> grain;
+  for (const FloatRange& piece : CutPieces(range, sizeof grain)) {
+    grain.fill(0);
+    AddSparse(buffers_.type(), entries, from, 1.0f, grain.data());
+    std::memcpy(to, grain.data(), piece.count * sizeof(float));
+    from += layout_.NumbersOfGrain(entries) * layout_.number_bytes();
+    to += piece.count;
+  }
 }
 
 event::OpDone Operations::Run(const action::Reduce& reduce) {
@@ -152,7 +209,9 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   }
   bool fits = true;
   for (const Slice& slice : reduce.slices) {
-    if (buffers_.type() == NumberType::kFp32) {
+    if (layout_.kept() > 0) {
+      fits = SumSparse(reduce, sources, slice) && fits;
+    } else if (buffers_.type() == NumberType::kFp32) {
       Sum(reduce, sources, slice);
     } else {
       fits = SumNarrow(reduce, sources, slice) && fits;
@@ -228,13 +287,13 @@ std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   return ClipFactorOf(total, apply.scale, apply.clip);
 }
 
-void Operations::UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range,
-                              float* parameters, const std::vector<float*>& state,
-                              const Open& sums) {
+void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& range,
+                               float* parameters, const std::vector<float*>& state,
+                               const Open& sums, std::uint32_t entries) {
   std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
   std::vector<float*> state_there(state.size());
   for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-    Widen(buffers_.type(), sums.Narrow(piece.first), wide.data(), piece.count);
+    Widen(sums, entries, piece, wide.data());
     std::ranges::transform(state, state_there.begin(),
                            [&](float* tensor) { return tensor + piece.first; });
     optimizer_.ApplyBy(memory_.update_loops(), scalars, 0, piece.count, parameters + piece.first,
@@ -273,19 +332,20 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
   const auto sources = clip ? OpenSlices(apply) : std::nullopt;
   if (!sources) return torn;
   float* gradient = buffers_.update_gradient();
+  const std::uint32_t entries = layout_.SumEntries(apply.parts);
   std::vector<float> wide;
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
     const Open& sums = (*sources)[i];
     const float factor = apply.scale * *clip;
-    if (buffers_.type() == NumberType::kFp32) {
+    if (Plain(entries)) {
       const Input sum{sums.Floats(range.first), factor};
       memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count);
       continue;
     }
     wide.resize(std::min(range.count, kHotBytes / sizeof(float)));
     for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-      Widen(buffers_.type(), sums.Narrow(piece.first), wide.data(), piece.count);
+      Widen(sums, entries, piece, wide.data());
       const Input sum{wide.data(), factor};
       memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count);
     }
@@ -325,12 +385,13 @@ event::OpDone Operations::Run(const action::Apply& apply) {
                               .steps = apply.steps};
   NoteStateWritten();
   float* parameters = buffers_.parameters();
+  const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
-    if (buffers_.type() == NumberType::kFp32) {
+    if (Plain(entries)) {
       optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters,
                          state, sources[slice].Floats(0));
     } else {
-      UpdateNarrow(scalars, range, parameters, state, sources[slice]);
+      UpdateWidened(scalars, range, parameters, state, sources[slice], entries);
     }
   };
   // The slices go by offset, so those of the bucket whose digest is taken come one behind the

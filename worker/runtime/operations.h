@@ -98,12 +98,21 @@ class Operations {
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
   void Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
+  // Of contributions that have some numbers of each grain. False: as below.
+  bool SumSparse(const action::Reduce& reduce, const std::vector<Open>& sources,
+                 const Slice& slice);
   // False: a sum was too large for its type.
   bool SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
                  const Slice& slice);
-  // One update with the sums of 16 bits in `range`.
-  void UpdateNarrow(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
-                    const std::vector<float*>& state, const Open& sums);
+  // Sums of so many entries for a grain are all of the gradient in FP32, to be read where they lie.
+  bool Plain(std::uint32_t entries) const {
+    return buffers_.type() == NumberType::kFp32 && entries == 0;
+  }
+  // The sums of `range`, whose first parameter begins a grain, in FP32.
+  void Widen(const Open& sums, std::uint32_t entries, const FloatRange& range, float* to) const;
+  // One update with the sums in `range` of which that has to be made.
+  void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
+                     const std::vector<float*>& state, const Open& sums, std::uint32_t entries);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
   // Of each slice; nullopt when one is not there (any more).

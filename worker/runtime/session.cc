@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "base/permutation.h"
 #include "base/program_options.h"
 #include "transport/paths/judge.h"
+#include "worker/memory/residual.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
@@ -213,9 +215,16 @@ class SessionImpl final : public Session {
                                "GPU set exchange.memory = host too",
                                config_.exchange.dtype)};
     }
+    if (config_.exchange.kept() > 0 && description_.memory) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("exchange.compression = {} is for gradients in the host's memory: "
+                               "with a GPU set exchange.memory = host too",
+                               config_.exchange.compression)};
+    }
     buckets_.emplace(description_.blocks, description_.finish_order, config_.exchange.bucket_bytes,
                      config_.exchange.number_bytes(),
-                     custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets);
+                     custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets,
+                     config_.exchange.kept());
     LOCKSTEP_CHECK(buckets_->layout().parameter_count() == description_.parameter_count,
                    "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
                    description_.parameter_count);
@@ -240,6 +249,11 @@ class SessionImpl final : public Session {
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
+    if (buffers_->residual(0) != nullptr) {
+      residual_.emplace(buffers_->residual(0),
+                        std::array{buffers_->residual(1), buffers_->residual(2)},
+                        description_.parameter_count);
+    }
 
     pacer_ = std::make_unique<Pacer>(Pacer::Floor{FromSeconds(config_.emulate.unit_time_s),
                                                   EmulatedUnitSamples(config_, welcome_.workers)},
@@ -310,7 +324,7 @@ class SessionImpl final : public Session {
     // The last bucket is the seal's to tell, which comes at once.
     if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
     told_ = buckets;
-    NarrowUpTo(buckets);
+    SendUpTo(buckets, /*early=*/true);
     plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
   }
 
@@ -541,6 +555,7 @@ class SessionImpl final : public Session {
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
+    const bool first = !opened_part_ || *opened_part_ != std::pair(pick.take.work, pick.take.part);
     float* gradient = nullptr;
     {
       std::lock_guard lock(reporting_);
@@ -550,11 +565,17 @@ class SessionImpl final : public Session {
       buckets_->BeginRun();
       told_ = 0;
       contribution_ = pick.work.parts[take_.part.value];
-      gradient = gradient_ = buffers_->Gradient(contribution_);
-      narrowed_ = {};
+      if (first && residual_) {
+        if (!opened_part_ || opened_part_->first != take_.work) {
+          residual_->OnStart(pick.work.applied, pick.work.copied);
+        }
+        residual_->Begin(take_.part);
+      }
+      gradient = gradient_ =
+          residual_ ? residual_->Gradient(take_.part) : buffers_->Gradient(contribution_);
+      sent_ = {};
     }
     const std::uint64_t count = description_.parameter_count;
-    const bool first = !opened_part_ || *opened_part_ != std::pair(take_.work, take_.part);
     opened_part_ = std::pair(take_.work, take_.part);
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
@@ -634,17 +655,47 @@ class SessionImpl final : public Session {
     return work;
   }
 
-  // Where contributions are of 16 bits: what is final of the gradient goes into this one, before
-  // anybody is told that it is there.
-  void NarrowUpTo(std::uint32_t buckets) {
-    if (buffers_->type() == NumberType::kFp32) return;
-    auto* to = reinterpret_cast<std::uint16_t*>(buffers_->Data(contribution_));
-    for (; narrowed_.buckets < buckets; ++narrowed_.buckets) {
-      const FloatRange& bucket = buckets_->layout().bucket(narrowed_.buckets);
-      const bool fits =
-          Narrow(buffers_->type(), gradient_ + bucket.first, to + bucket.first, bucket.count);
-      narrowed_.fits = narrowed_.fits && fits;
+  bool SendsGradientItself() const { return buffers_->type() == NumberType::kFp32 && !residual_; }
+
+  // Where contributions are of 16 bits, or have few numbers of many: what is final of the gradient
+  // goes into this one, before anybody is told that it is there. `early`: the program may still
+  // read the gradient.
+  void SendUpTo(std::uint32_t buckets, bool early) {
+    if (SendsGradientItself()) return;
+    for (; sent_.buckets < buckets; ++sent_.buckets) {
+      const FloatRange& bucket = buckets_->layout().bucket(sent_.buckets);
+      std::byte* to = InContribution(bucket);
+      sent_.fits = (residual_ ? SendFew(bucket, early, to)
+                              : Narrow(buffers_->type(), gradient_ + bucket.first,
+                                       reinterpret_cast<std::uint16_t*>(to), bucket.count)) &&
+                   sent_.fits;
     }
+    if (early) sent_.unsettled = sent_.buckets;
+  }
+
+  bool SendFew(const FloatRange& bucket, bool early, std::byte* to) {
+    const SealedPart part{take_.work, take_.part};
+    const std::uint32_t kept = buckets_->layout().kept();
+    return early
+               ? residual_->SendEarly(part, bucket.first, bucket.count, buffers_->type(), kept, to)
+               : residual_->Send(part, bucket.first, bucket.count, buffers_->type(), kept, to);
+  }
+
+  // The program does not read the gradient any more.
+  void Settle() {
+    if (!residual_) return;
+    const std::uint32_t unsettled = std::exchange(sent_.unsettled, 0u);
+    for (std::uint32_t b = 0; b < unsettled; ++b) {
+      const FloatRange& bucket = buckets_->layout().bucket(b);
+      residual_->Settle({take_.work, take_.part}, bucket.first, bucket.count, buffers_->type(),
+                        buckets_->layout().kept(), InContribution(bucket));
+    }
+  }
+
+  std::byte* InContribution(const FloatRange& bucket) {
+    const Layout& layout = buckets_->layout();
+    return buffers_->Data(contribution_) +
+           layout.InContribution(bucket).first * layout.number_bytes();
   }
 
   event::PartSealed Seal(std::uint32_t work, PartIndex part) {
@@ -653,10 +704,11 @@ class SessionImpl final : public Session {
       local_steps_->Seal({buffers_->parameters(), count}, {gradient_, count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
-    NarrowUpTo(buckets_->layout().bucket_count());
-    const bool finite = buffers_->type() == NumberType::kFp32
+    Settle();
+    SendUpTo(buckets_->layout().bucket_count(), /*early=*/false);
+    const bool finite = SendsGradientItself()
                             ? buffers_->memory().AllFinite(gradient_, description_.parameter_count)
-                            : narrowed_.fits;
+                            : sent_.fits;
     return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite};
   }
 
@@ -696,13 +748,15 @@ class SessionImpl final : public Session {
   std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
   BufferId contribution_;
   float* gradient_ = nullptr;  // where it is summed
-  // Of that, in contribution_ where it is of 16 bits: so many buckets, and whether all of their
-  // values are numbers there.
-  struct Narrowed {
+  // Of that, in contribution_ where it is not summed there: so many buckets, of which the first
+  // ones went early, and whether all of their values are numbers there.
+  struct Sent {
     std::uint32_t buckets = 0;
+    std::uint32_t unsettled = 0;
     bool fits = true;
   };
-  Narrowed narrowed_;
+  Sent sent_;
+  std::optional<Residual> residual_;     // where contributions have few numbers of many
   action::EvaluateChunk chunk_;          // that is being evaluated, or was last
   std::optional<ProgramUpdate> update_;  // that is being made
   bool ended_ = false;                   // the loop knows: nothing is left to tell the coordinator

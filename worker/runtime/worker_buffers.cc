@@ -43,13 +43,15 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
     : memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
       type_(type),
       parameter_count_(layout.parameter_count()),
+      contribution_numbers_(layout.contribution_numbers()),
       sum_floats_(layout.sum_floats()),
       state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_copy()),
       whole_(layout.whole()),
       state_tensors_(state_tensors) {
   LOCKSTEP_CHECK(worker::NumberBytes(type) == layout.number_bytes(), "numbers of {} bytes, not {}",
                  layout.number_bytes(), worker::NumberBytes(type));
-  LOCKSTEP_CHECK(type == NumberType::kFp32 || memory_->on_host(), "16 bits on a device");
+  LOCKSTEP_CHECK((type == NumberType::kFp32 && layout.kept() == 0) || memory_->on_host(),
+                 "16 bits, or few numbers of many, on a device");
 }
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
@@ -58,7 +60,9 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            NumberType type, bool shared_out) {
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory), type));
-  const bool narrow = type != NumberType::kFp32;
+  const std::uint32_t gradients = layout.kept() > 0           ? 1 + kMaxParts
+                                  : type != NumberType::kFp32 ? 1
+                                                              : 0;
   std::vector<BufferId> shared;
   for (std::uint32_t i = 0; i < kContributionBuffers; ++i)
     shared.push_back({BufferKind::kContribution, i, {}});
@@ -72,7 +76,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   if (buffers->memory().on_host()) {
     // What no job does without: a page is taken when it is touched, and of the shared buffers not
     // all need be. Those of this round and of the one before it are.
-    std::uint64_t bytes = narrow ? layout.parameter_count() * sizeof(float) : 0;
+    std::uint64_t bytes = std::min(gradients, 2u) * layout.parameter_count() * sizeof(float);
     for (const BufferId& id : shared) {
       const bool parts = shared_out && id.kind == BufferKind::kSum;
       bytes += id.index < 2 && !parts ? buffers->Bytes(id) : 0;
@@ -120,10 +124,10 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     if (pages) buffers->memory().ExpectWhole(pages->data(), bytes);
     return pages;
   };
-  if (narrow) {
+  for (std::uint32_t i = 0; i < gradients; ++i) {
     auto pages = as_parameters();
     if (!pages) return pages.error();
-    buffers->gradient_.emplace(std::move(*pages));
+    buffers->gradients_.push_back(std::move(*pages));
   }
   if (layout.whole()) {
     auto pages = as_parameters();
@@ -146,6 +150,7 @@ std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
       return state_out_floats_;
     case BufferKind::kContribution:
     case BufferKind::kStaging:
+      return contribution_numbers_;
     case BufferKind::kState:
       break;
   }
@@ -193,7 +198,7 @@ float* WorkerBuffers::At(const BufferId& buffer) {
 }
 
 float* WorkerBuffers::Gradient(const BufferId& contribution) {
-  return gradient_ ? reinterpret_cast<float*>(gradient_->data()) : At(contribution);
+  return gradients_.empty() ? At(contribution) : reinterpret_cast<float*>(gradients_[0].data());
 }
 
 float* WorkerBuffers::BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind,
@@ -250,7 +255,7 @@ MemoryAccount WorkerBuffers::Backed() {
           memory_->Backed(block.data(), block.size());
     }
   }
-  if (gradient_) account.contributions += gradient_->backed();
+  for (const Pages& gradient : gradients_) account.contributions += gradient.backed();
   const std::lock_guard lock(mutex_);
   if (update_gradient_) account.sums += update_gradient_->backed();
   for (const auto& [buffer, pages] : pages_) {

@@ -1,7 +1,9 @@
 // The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
 // step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
-// Contributions, sums and staging are of the type that the job exchanges; where that is of 16 bits
-// there is one buffer more, in which the gradient is summed in FP32 until it is sealed.
+// Contributions, sums and staging are of the type and in the form that the job exchanges; where
+// that is not all of the gradient in FP32 there is a buffer more, in which the gradient is summed
+// until it is sealed, or, where part of it is kept, three: what is kept, and one for each part of a
+// round.
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
@@ -82,6 +84,11 @@ class WorkerBuffers {
   // Where the gradient of the part in hand is summed, in FP32: this contribution, or, where that is
   // of 16 bits, the one buffer for all of them.
   float* Gradient(const BufferId& contribution);
+  // The buffers of a Residual; null where contributions have all of the gradient.
+  float* residual(std::uint32_t index) {
+    return gradients_.size() == 1 + kMaxParts ? reinterpret_cast<float*>(gradients_[index].data())
+                                              : nullptr;
+  }
 
   // What takes memory now, and what did when it was the most of all times that were noted. Memory
   // grows, but for snapshots that are dropped, so it is noted when those have been taken, and at
@@ -128,12 +135,13 @@ class WorkerBuffers {
   HostMemory host_;
   const NumberType type_;
   std::uint64_t parameter_count_;
+  std::uint64_t contribution_numbers_;
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;
   bool whole_;
   std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
-  std::optional<Pages> gradient_;  // where contributions are of 16 bits
+  std::vector<Pages> gradients_;  // where contributions are not the gradients themselves
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;

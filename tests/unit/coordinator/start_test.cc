@@ -39,6 +39,25 @@ TEST(Start, WrongConfigsAreOneLine) {
   EXPECT_THAT(ErrorOf(wrong), HasSubstr("backup.workers"));
 }
 
+// By what the policy is, not by its name: a plugin may be of any kind.
+TEST(Start, WhatDoesNotGoWithThePolicyIsOneLine) {
+  StartParameters start;
+  start.workers = 4;
+  start.config.policy.name = "plugin";
+  start.plugin = [](const PolicySection& section, std::uint32_t workers) {
+    PolicySection async = section;
+    async.name = "async";
+    return policies::MakePolicy(async, workers);
+  };
+  EXPECT_EQ(ErrorOf(start), "");
+  StartParameters wrong = start;
+  wrong.config.exchange.compression = "topk";
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("exchange.compression = topk and policy.name = plugin"));
+  wrong = start;
+  wrong.config.optimizer.replicas = 2;
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("policy.name = plugin needs all of the state"));
+}
+
 TEST(Start, AsManyUnitsAsThePolicyHasUseFor) {
   StartParameters start;
   start.workers = 8;

@@ -75,7 +75,7 @@ class LayersTest(TreeTest):
                 ("coordinator/shell", (coordinator, directory, store, page), (pipeline, members)),
                 ("worker/core", (), (session, memory, kernels, clones)),
                 ("worker/runtime", (core, memory), ()),
-                ("worker/memory", (), (core, session, kernels)),
+                ("worker/memory", (clones,), (core, session, kernels)),
                 ("worker/data", (clones,), (kernels, session)),
                 ("worker/compute/cuda", (memory, clones), (core, session)),
                 ("transport/tcp", (tls, plain), ()),

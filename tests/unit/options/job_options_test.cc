@@ -94,6 +94,21 @@ TEST(JobOptions, TheTypeOfWhatIsExchanged) {
   EXPECT_FALSE(parsed("f16").ok());
 }
 
+TEST(JobOptions, OfEachBlockAShareIsKeptAndAtLeastOneNumber) {
+  const auto kept = [](const std::string& fraction) {
+    const auto parsed =
+        ParseJobConfig("[exchange]\ncompression = topk\ntopk_fraction = " + fraction + "\n", "x");
+    EXPECT_TRUE(parsed.ok());
+    return parsed.ok() ? parsed->exchange.kept() : 0;
+  };
+  EXPECT_EQ(kept("0.0001"), 1u);
+  EXPECT_EQ(kept("0.01"), 11u);
+  EXPECT_EQ(kept("0.125"), 128u);
+  EXPECT_EQ(kept("0.5"), 512u);
+  EXPECT_EQ(JobConfig().exchange.kept(), 0u);
+  EXPECT_FALSE(ParseJobConfig("[exchange]\ntopk_fraction = 0\n", "x").ok());
+}
+
 TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));

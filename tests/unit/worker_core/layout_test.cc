@@ -17,26 +17,39 @@ TEST(Layout, BucketsFollowTheBackwardPass) {
   EXPECT_EQ(layout.bucket(1), (FloatRange{0, 2000}));
 }
 
+// Neighbours, in either order.
+std::vector<FloatRange> RandomBlocks(RandomStream& random) {
+  std::vector<FloatRange> blocks;
+  std::uint64_t at = 0;
+  for (std::uint64_t b = random.NextBelow(8); b < 8; ++b) {
+    const std::uint64_t count = 1 + random.NextBelow(random.NextBelow(2) == 0 ? 20000 : 1100);
+    blocks.push_back({at, count});
+    at += count;
+  }
+  if (random.NextBelow(2) == 0) std::reverse(blocks.begin(), blocks.end());
+  return blocks;
+}
+
+OwnerMap RandomMap(RandomStream& random) {
+  OwnerMap map;
+  for (std::uint32_t w = 0, n = 1 + static_cast<std::uint32_t>(random.NextBelow(9)); w < n; ++w) {
+    map.owners.push_back(
+        {{WorkerId(w * 2), Incarnation(1)}, static_cast<std::uint32_t>(1 + random.NextBelow(100))});
+  }
+  return map;
+}
+
 TEST(Layout, AnyMapPartitionsTheVector) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     RandomStream random(seed);
-    std::vector<FloatRange> blocks;
+    const std::vector<FloatRange> blocks = RandomBlocks(random);
     std::uint64_t at = 0;
-    for (std::uint64_t b = random.NextBelow(8); b < 8; ++b) {
-      const std::uint64_t count = 1 + random.NextBelow(20000);
-      blocks.push_back({at, count});
-      at += count;
-    }
-    if (random.NextBelow(2) == 0) std::reverse(blocks.begin(), blocks.end());
+    for (const FloatRange& block : blocks) at += block.count;
     const std::uint64_t number_bytes = random.NextBelow(2) == 0 ? 4 : 2;
     const Layout layout(blocks, 4096 * (1 + random.NextBelow(10)), number_bytes);
     ASSERT_EQ(layout.parameter_count(), at);
 
-    OwnerMap map;
-    for (std::uint32_t w = 0, n = 1 + static_cast<std::uint32_t>(random.NextBelow(9)); w < n; ++w) {
-      map.owners.push_back({{WorkerId(w * 2), Incarnation(1)},
-                            static_cast<std::uint32_t>(1 + random.NextBelow(100))});
-    }
+    const OwnerMap map = RandomMap(random);
     FloatSet floats;
     FloatSet norms;
     std::uint64_t count = 0;
@@ -104,6 +117,48 @@ TEST(Layout, NumbersOfTwoBytesAreCutAlike) {
     EXPECT_EQ(narrow.bucket(b), wide.bucket(b));
   }
   EXPECT_EQ(CutPieces({5, 10}, 16, 2), (std::vector<FloatRange>{{5, 8}, {13, 2}}));
+}
+
+// Where few numbers are sent, owners' slices cover contributions and sums all the same, one behind
+// the other, and no sum reaches into the norms.
+TEST(Layout, FewNumbersOfEachGrainArePartitionedAlike) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    RandomStream random(seed);
+    const std::vector<FloatRange> blocks = RandomBlocks(random);
+    const std::uint64_t number_bytes = random.NextBelow(2) == 0 ? 4 : 2;
+    const auto kept = static_cast<std::uint32_t>(1 + random.NextBelow(512));
+    const Layout layout(blocks, 4096 * (1 + random.NextBelow(3)), number_bytes,
+                        Layout::Copies::kBuckets, kept);
+    const OwnerMap map = RandomMap(random);
+    const std::size_t parts = 1 + random.NextBelow(6);
+    const std::uint32_t entries = layout.SumEntries(parts);
+    FloatSet contribution;
+    FloatSet sums;
+    for (const OwnerShare& share : map.owners) {
+      for (const Slice& slice : layout.Shard(map, share.owner)) {
+        const FloatRange own = layout.InContribution(slice.range);
+        const FloatRange sum = layout.InSum(slice.range, entries);
+        ASSERT_FALSE(contribution.Intersects(own));
+        ASSERT_FALSE(sums.Intersects(sum));
+        contribution.Merge(own);
+        sums.Merge(sum);
+      }
+    }
+    EXPECT_EQ(contribution.Ranges(), (std::vector<FloatRange>{{0, layout.contribution_numbers()}}));
+    ASSERT_EQ(sums.Ranges().size(), 1u);
+    EXPECT_EQ(sums.Ranges()[0].first, 0u);
+    EXPECT_LE(sums.Ranges()[0].end(), layout.parameter_count());
+    EXPECT_LE(layout.parameter_count(), layout.norm_offset());
+  }
+}
+
+TEST(Layout, SumsHaveNoMoreEntriesThanMakeThemShorter) {
+  const Layout layout({{0, 10240}}, 1 << 20, 4, Layout::Copies::kBuckets, 100);
+  EXPECT_EQ(layout.SumEntries(1), 100u);
+  EXPECT_EQ(layout.SumEntries(9), 900u);
+  EXPECT_EQ(layout.SumEntries(10), 0u);
+  EXPECT_EQ(layout.SumEntries(1000), 0u);
+  EXPECT_EQ(Layout({{0, 10240}}, 1 << 20).SumEntries(1), 0u);
 }
 
 }  // namespace

@@ -1,19 +1,24 @@
 // Sessions of a whole job in this process, whose programs say from several threads, in any order,
-// which blocks are final: what comes of the job is what comes of it when nobody says anything.
+// which blocks are final: what comes of the job is what comes of it when nobody says anything. And
+// where contributions have few numbers of many, what comes of it is all gradients in the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <deque>
 #include <latch>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/job_options.h"
@@ -37,12 +42,23 @@ struct Program {
   bool reports = true;
   unsigned order = 1;       // seed of the orders in which it reports
   unsigned leaves_out = 0;  // of a hundred blocks, so many are never reported
-  int work = 1;             // how often it computes a gradient
+  int work = 1;             // how often it computes a gradient that is not zero
   bool nan = false;         // in round 2, in the last block
   // In round 2, when all but one block is reported; not before the other one, which says so, has
   // applied the round before: its sums would be gone too.
   bool leaves_in_2 = false;
   std::latch* in_2 = nullptr;
+  std::uint64_t gradients = ~std::uint64_t{0};  // only in so many rounds; later ones are zero
+  // In those rounds both begin before either goes on, so that each has a first part.
+  std::deque<std::latch>* both_begin = nullptr;
+  // Rounds and samples of those that it computed, but for one that is no number. Two programs may
+  // have computed the same: what one holds that nothing was heard of is given to the other.
+  std::set<std::pair<RoundId, std::uint32_t>>* computed = nullptr;
+  std::vector<float>* parameters = nullptr;  // at the end
+  // Its first run goes on when the other has begun a second part: of this one's units, or, once it
+  // is fenced, of all of them.
+  std::latch* waits_for_second = nullptr;
+  std::latch* begins_second = nullptr;
 };
 
 class Coordinating {
@@ -125,25 +141,34 @@ void Train(Session& session, const Work& work, const Program& program, std::mt19
   const bool second = work.round == RoundId(2);
   const std::size_t count = order.size() - (program.leaves_in_2 && second ? 1 : 0);
   std::atomic<std::size_t> next{0};
+  std::vector<float> final(work.gradient.begin(), work.gradient.end());
   const auto compute = [&] {
     for (std::size_t i; (i = next++) < count;) {
       const std::uint32_t block = order[i];
-      for (int more = 1; more < program.work; ++more) {
+      for (int more = 1; more < program.work && work.round.value < program.gradients; ++more) {
         std::vector<float> scratch(work.gradient.size());
         Work elsewhere = work;
         elsewhere.gradient = scratch;
         Add(elsewhere, blocks[block]);
       }
-      Add(work, blocks[block]);
+      if (work.round.value < program.gradients) Add(work, blocks[block]);
       if (program.nan && second && block + 1 == blocks.size()) {
         work.gradient[blocks[block].first] = std::numeric_limits<float>::quiet_NaN();
       }
+      std::copy_n(work.gradient.begin() + static_cast<std::ptrdiff_t>(blocks[block].first),
+                  blocks[block].count,
+                  final.begin() + static_cast<std::ptrdiff_t>(blocks[block].first));
       if (says[block]) session.BlockFinal(block);
     }
   };
   std::vector<std::thread> threads;
   for (std::uint32_t t = 0; t < kThreads; ++t) threads.emplace_back(compute);
   for (std::thread& thread : threads) thread.join();
+  // What was said to be final may go, and can still be read. By their bits: some are no numbers.
+  EXPECT_EQ(std::memcmp(final.data(), work.gradient.data(), work.gradient.size_bytes()), 0);
+  if (program.computed == nullptr || (program.nan && second)) return;
+  if (work.round.value >= program.gradients) return;
+  for (const std::uint32_t sample : work.samples) program.computed->emplace(work.round, sample);
 }
 
 // "" where it has left. The digest of the job's last parameters.
@@ -163,10 +188,14 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
   job.train_samples = 512;
   if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun.error().message;
   std::mt19937 draw(program.order);
+  std::optional<RoundId> began;
   for (;;) {
     const Work work = (*session)->Next();
     switch (work.kind) {
       case Work::Kind::kEnd:
+        if (program.parameters != nullptr) {
+          program.parameters->assign(work.parameters.begin(), work.parameters.end());
+        }
         return work.final_parameters ? work.params_digest : work.reason + work.not_final;
       case Work::Kind::kTrain:
         if (work.round == RoundId(2) && program.in_2 != nullptr) {
@@ -176,6 +205,16 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
             program.in_2->count_down();
           }
         }
+        if (work.first && began == work.round && program.begins_second != nullptr &&
+            !program.begins_second->try_wait()) {
+          program.begins_second->count_down();
+        }
+        if (!began && program.waits_for_second != nullptr) program.waits_for_second->wait();
+        if (began != work.round && program.both_begin != nullptr &&
+            work.round.value >= program.gradients) {
+          program.both_begin->at(work.round.value).arrive_and_wait();
+        }
+        began = work.round;
         Train(**session, work, program, draw);
         if (program.leaves_in_2 && work.round == RoundId(2)) return "";
         (*session)->Done({.samples = work.samples.size(), .loss_sum = 1});
@@ -210,12 +249,43 @@ class FinalBlocks : public ::testing::Test {
     other.join();
     const coordinator::JobResult& result = coordinator.Result();
     EXPECT_EQ(result.outcome, coordinator::JobOutcome::kCompleted) << result.reason;
-    EXPECT_EQ(result.totals.rounds, kRounds);
+    EXPECT_EQ(result.totals.rounds, config_.job.rounds);
     if (!second.leaves_in_2) {
       EXPECT_EQ(ends[0], ends[1]);
     }
     EXPECT_EQ(ends[0].size(), 64) << ends[0];
     return ends[0];
+  }
+
+  // A quarter of them, so that what is kept is sent within four rounds without a gradient. Sums of
+  // whole numbers, over samples that are a power of two: every number is exact, and the parameters
+  // are the sum of all that was sent.
+  void SendFew() {
+    config_.exchange.compression = "topk";
+    config_.exchange.topk_fraction = 0.25;
+    config_.optimizer.name = "sgd";
+    config_.optimizer.momentum = 0;
+    config_.optimizer.lr = 1;
+  }
+  void CheckAllCounts(Program first, Program second, std::uint64_t rounds = kRounds) {
+    config_.job.rounds = rounds + 4;
+    std::deque<std::latch> both_begin;
+    for (std::uint64_t r = 0; r < config_.job.rounds; ++r) both_begin.emplace_back(kWorkers);
+    std::set<std::pair<RoundId, std::uint32_t>> computed[kWorkers];
+    std::vector<float> parameters;
+    first.gradients = second.gradients = rounds;
+    first.both_begin = second.both_begin = &both_begin;
+    first.computed = &computed[0];
+    second.computed = &computed[1];
+    first.parameters = &parameters;
+    (void)Digest(first, second);
+    ASSERT_EQ(parameters.size(), std::accumulate(kBlocks.begin(), kBlocks.end(), std::size_t{0}));
+    computed[0].merge(computed[1]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      float total = 0;
+      for (const auto& [round, sample] : computed[0]) total += Gradient(sample, i);
+      ASSERT_EQ(parameters[i] * 64, -total) << i;
+    }
   }
 
   JobConfig config_;
@@ -239,6 +309,37 @@ TEST_F(FinalBlocks, SoDoGradientsOf16Bits) {
   config_.exchange.dtype = "bf16";
   const std::string silent = Digest(kSilent, kSilent);
   EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+}
+
+TEST_F(FinalBlocks, SoDoFewNumbersOfMany) {
+  SendFew();
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+  config_.exchange.mapping = "auto";
+  EXPECT_EQ(Digest({.order = 4}, {.order = 5, .leaves_out = 20}), silent);
+  config_.exchange.topk_fraction = 0.5;
+  EXPECT_NE(Digest(kSilent, kSilent), silent);
+}
+
+TEST_F(FinalBlocks, OfFewNumbersEveryGradientCountsInTheEnd) {
+  SendFew();
+  CheckAllCounts({.order = 4}, {.order = 5});
+}
+
+// The contribution is left out; what was kept before it is not.
+TEST_F(FinalBlocks, OfFewNumbersAContributionThatIsLeftOutDoesNot) {
+  SendFew();
+  config_.job.on_nan = "skip";
+  CheckAllCounts({.order = 4, .nan = true}, {.order = 5});
+}
+
+TEST_F(FinalBlocks, OfFewNumbersSecondPartsCountToo) {
+  SendFew();
+  config_.policy.name = "full+flexrr";
+  std::latch second{1};
+  // In fewer rounds than after which shares go by speed.
+  CheckAllCounts({.order = 6, .begins_second = &second},
+                 {.order = 7, .work = 20, .waits_for_second = &second}, 3);
 }
 
 // Most runs are not the last ones of a share there, and which is may be decided within one.

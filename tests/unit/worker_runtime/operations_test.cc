@@ -1,18 +1,21 @@
 // The digest that comes with an update is that of the bucket as it is afterwards, however the
-// bucket is sliced and whether any of it was updated. Sums and updates in 16 bits are those of the
-// same numbers in FP32.
+// bucket is sliced and whether any of it was updated. Sums and updates in 16 bits, or of few
+// numbers of many, are those of the same numbers in FP32.
 #include "worker/runtime/operations.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "base/digest.h"
 #include "base/job_config.h"
 #include "worker/memory/narrow.h"
+#include "worker/memory/sparse.h"
 
 namespace lockstep::worker {
 namespace {
@@ -108,9 +111,10 @@ struct Exchanging {
   static constexpr BufferId kSum{BufferKind::kSum, 0, {}};
   static constexpr BufferId kCopy{BufferKind::kSum, 1, {}};
 
-  explicit Exchanging(NumberType exchanged)
+  explicit Exchanging(NumberType exchanged, std::uint32_t kept = 0)
       : type(exchanged),
-        layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(exchanged)),
+        layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(exchanged),
+               Layout::Copies::kBuckets, kept),
         buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
         operations(layout, *buffers, arenas, *optimizer) {}
 
@@ -124,10 +128,30 @@ struct Exchanging {
           Narrow(type, gradient.data(), reinterpret_cast<std::uint16_t*>(to), gradient.size()));
     }
   }
+  // Of layout.kept(); `gradient` becomes what of it is contributed.
+  void ContributeLargest(std::uint32_t index, std::vector<float>* gradient) {
+    std::byte* at = buffers->Data({BufferKind::kContribution, index, {}});
+    for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
+      for (const FloatRange& grain : CutPieces(layout.bucket(b), kGrain * sizeof(float))) {
+        float* block = gradient->data() + grain.first;
+        EXPECT_TRUE(TakeLargest(type, layout.kept(), block, grain.count, at));
+        std::vector<float> sent(kGrain);
+        AddSparse(type, layout.kept(), at, 1, sent.data());
+        std::copy_n(sent.begin(), grain.count, block);
+        at += layout.NumbersOfGrain(layout.kept()) * layout.number_bytes();
+      }
+    }
+  }
   action::Reduce ReduceAll() const {
     action::Reduce reduce;
     for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
-      reduce.slices.push_back({b, layout.bucket(b)});
+      // In two slices, as two owners would have it.
+      const FloatRange& bucket = layout.bucket(b);
+      const std::uint64_t first = std::min<std::uint64_t>(bucket.count, 5 * kGrain);
+      reduce.slices.push_back({b, {bucket.first, first}});
+      if (first < bucket.count) {
+        reduce.slices.push_back({b, {bucket.first + first, bucket.count - first}});
+      }
     }
     reduce.inputs = {{{{BufferKind::kContribution, 0, {}}, std::nullopt, 0}, 1.0f},
                      {{{BufferKind::kContribution, 1, {}}, std::nullopt, 0}, 0.5f}};
@@ -142,8 +166,25 @@ struct Exchanging {
     }
     return ranges;
   }
+  // As they lie in a buffer.
+  std::vector<FloatRange> RangesOfSums() const {
+    std::vector<FloatRange> ranges = Ranges(false);
+    for (FloatRange& range : ranges) range = layout.InSum(range, layout.SumEntries(2));
+    const std::vector<FloatRange> norms = Ranges(true);
+    ranges.insert(ranges.end(), norms.begin(), norms.end());
+    return ranges;
+  }
+  void CopySums() {
+    action::CopySums copy;
+    for (const FloatRange& range : RangesOfSums()) {
+      copy.from.push_back({{kSum, std::nullopt, 0}, range});
+    }
+    copy.to = kCopy;
+    ASSERT_FALSE(operations.Run(copy).torn);
+  }
   action::Apply ApplyFrom(const BufferId& sums) const {
     action::Apply apply;
+    apply.parts = 2;
     for (const FloatRange& r : Ranges(false)) apply.slices.push_back({{sums, std::nullopt, 0}, r});
     for (const FloatRange& r : Ranges(true)) apply.norms.push_back({{sums, std::nullopt, 0}, r});
     apply.scale = 0.25f;
@@ -185,14 +226,7 @@ TEST_P(InSixteenBits, WhatNeedsNoRoundingHasTheBitsOfFp32) {
       worker->Contribute(part, gradient);
     }
     ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
-    action::CopySums copy;
-    for (const bool norms : {false, true}) {
-      for (const FloatRange& range : worker->Ranges(norms)) {
-        copy.from.push_back({{Exchanging::kSum, std::nullopt, 0}, range});
-      }
-    }
-    copy.to = Exchanging::kCopy;
-    ASSERT_FALSE(worker->operations.Run(copy).torn);
+    worker->CopySums();
   }
   const event::OpDone expected = wide.operations.Run(wide.ApplyFrom(Exchanging::kSum));
   const event::OpDone done = narrow.operations.Run(narrow.ApplyFrom(Exchanging::kCopy));
@@ -228,6 +262,76 @@ TEST_P(InSixteenBits, TheNormIsThatOfTheRoundedSums) {
   }
   EXPECT_NEAR(total / expected, 1, 1e-12);
 }
+
+// Sums in the same form, or, where they have too many numbers for it, in the other one. Two
+// contributions have all of their numbers at other places in some grains.
+class FewOfMany : public ::testing::TestWithParam<std::tuple<NumberType, std::uint32_t>> {};
+
+TEST_P(FewOfMany, SumsAndUpdatesHaveTheBitsOfFp32) {
+  const auto [type, kept] = GetParam();
+  Exchanging wide(NumberType::kFp32);
+  Exchanging few(type, kept);
+  EXPECT_EQ(few.layout.SumEntries(2), kept < 400 ? 2 * kept : 0);
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    std::vector<float> gradient(wide.layout.parameter_count());
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.0f;
+    }
+    few.ContributeLargest(part, &gradient);
+    wide.Contribute(part, gradient);
+  }
+  for (Exchanging* worker : {&wide, &few}) {
+    ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
+    worker->CopySums();
+  }
+  const event::OpDone expected = wide.operations.Run(wide.ApplyFrom(Exchanging::kSum));
+  const event::OpDone done = few.operations.Run(few.ApplyFrom(Exchanging::kCopy));
+  EXPECT_FALSE(done.torn);
+  EXPECT_EQ(done.digest, expected.digest);
+  EXPECT_EQ(few.Parameters(), wide.Parameters());
+  EXPECT_NE(wide.Parameters(), std::vector<float>(wide.layout.parameter_count()));
+}
+
+TEST_P(FewOfMany, AProgramIsGivenTheMean) {
+  const auto [type, kept] = GetParam();
+  Exchanging few(type, kept);
+  const Layout layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(type),
+                      Layout::Copies::kWhole, kept);
+  const auto optimizer = MakeCustomOptimizer(0);
+  few.buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false, nullptr, type);
+  Operations operations(layout, *few.buffers, few.arenas, *optimizer);
+  std::vector<float> sum(layout.parameter_count());
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    std::vector<float> gradient(sum.size());
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.0f;
+    }
+    few.ContributeLargest(part, &gradient);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i] * (part == 0 ? 1.0f : 0.5f);
+  }
+  ASSERT_FALSE(operations.Run(few.ReduceAll()).torn);
+  action::Apply apply = few.ApplyFrom(Exchanging::kSum);
+  apply.clip = 0;
+  ASSERT_FALSE(operations.Gather(apply));
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    ASSERT_EQ(few.buffers->update_gradient()[i], 0.25f * sum[i]) << i;
+  }
+}
+
+TEST(FewOfManyMemory, IsThatOfWhatIsSentAndOfThreeGradients) {
+  Exchanging wide(NumberType::kFp32);
+  Exchanging few(NumberType::kFp32, 11);
+  const BufferId contribution{BufferKind::kContribution, 1, {}};
+  EXPECT_LT(few.buffers->Bytes(contribution) * 50, wide.buffers->Bytes(contribution));
+  EXPECT_EQ(few.buffers->Bytes(Exchanging::kSum), wide.buffers->Bytes(Exchanging::kSum));
+  EXPECT_EQ(wide.buffers->residual(0), nullptr);
+  for (std::uint32_t i = 0; i < 3; ++i) EXPECT_NE(few.buffers->residual(i), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FewOfMany,
+                         ::testing::Combine(::testing::Values(NumberType::kFp32, NumberType::kBf16,
+                                                              NumberType::kFp16),
+                                            ::testing::Values(11u, 103u, 512u)));
 
 INSTANTIATE_TEST_SUITE_P(Types, InSixteenBits,
                          ::testing::Values(NumberType::kBf16, NumberType::kFp16));
