@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from lockstep import _place
-from lockstep._errors import UsageError, of_status
+from lockstep._errors import UsageError, end_with_one_line, of_status
 
 ABI = 4
 
@@ -328,6 +328,8 @@ class Work:
 class Session:
     """A worker of a job. All calls from one thread, but `interrupt` and `block_final`.
 
+    From the first one on an error of ours that nobody catches ends the process with one line and its status, and no traceback.
+
     `device`: where the program computes, and parameters and gradients are to be; "cuda:0" is a GPU's memory (`tensor`), without it
     it is the host's.
 
@@ -350,6 +352,7 @@ class Session:
         connect_timeout: float = 60,
         device: str | None = None,
     ) -> None:
+        end_with_one_line()
         self._process = os.getpid()
         self._count = self._state_count = 0
         self._on_host = device in (None, "cpu")

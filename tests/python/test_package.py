@@ -74,6 +74,14 @@ class RunTest(harness.ClusterTest):
             digests |= set(re.findall(r"digest (\w{64})", done.stdout))
         self.assertEqual(len(digests), 1, digests)
 
+    def test_wrong_usage_of_a_bare_session_is_one_line_and_status_2(self):
+        for code, message in (("Session('127.0.0.1:1', device='gpu')", "device gpu: no such device"), ("Session('nowhere')", "nowhere")):
+            with self.subTest(code):
+                done = run("-c", f"import lockstep\nlockstep.{code}")
+                self.assertEqual(done.returncode, 2, done)
+                self.assertRegex(done.stderr, r"\Alockstep: [^\n]+\n\Z")
+                self.assertIn(message, done.stderr)
+
     def test_a_device_that_is_not_there_is_one_line(self):
         for device, message in (("gpu", "device gpu: no such device (there is cpu"), ("cuda:4095", "device cuda:4095: ")):
             with self.subTest(device), self.assertRaises(UsageError) as refused:
