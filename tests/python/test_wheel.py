@@ -107,7 +107,7 @@ class WheelTest(harness.ClusterTest):
                                                          "worker=3,factor=5", EXAMPLE]):
             done = self.run_here(*command, "--epochs", epochs, timeout=600)
             self.assertEqual(done.returncode, 0, done)
-            print(re.search(r"\d+ epochs in [\d.]+ s, test.*", done.stdout).group(0))
+            print(re.search(r"\d+ updates in [\d.]+ s, test.*", done.stdout).group(0))
             reached += [float(x) for x in re.findall(r"test accuracy ([\d.]+) %", done.stdout)]
         self.assertAlmostEqual(*reached, delta=1.0)
 
