@@ -19,6 +19,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
@@ -67,6 +68,8 @@ class Strategy(SingleDeviceStrategy):
 
     def __init__(self, *, job: Job | None = None, prepare: dict[str, Any] | None = None) -> None:
         super().__init__(device="cpu")
+        # A worker is all that Lightning sees of the job, whatever has started it: it would hold srun's tasks to `devices`.
+        self.cluster_environment = LightningEnvironment()
         self.job = init() if job is None else job
         self._prepare = prepare or {}
         self._rounds: _Rounds | None = None

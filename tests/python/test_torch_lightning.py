@@ -2,6 +2,7 @@
 
 import collections
 import json
+import os
 import pathlib
 import re
 import sys
@@ -10,7 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from test_torch import TorchTest, lockstep_run, run  # noqa: E402
+from test_torch import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
 from test_torch_models import has  # noqa: E402
 
 SAMPLES, EPOCHS, BATCH = 120, 3, 24
@@ -126,6 +127,26 @@ more["max_steps"] = 12
                     self.assert_same(alone, lines[worker])
                 # By worker 0 alone, under the names that Lightning gives.
                 self.assertEqual(sorted(path.name for path in self.where.iterdir()), sorted(path.name for path in files.iterdir()))
+
+    def test_started_by_torchrun_and_by_srun(self):
+        """Lightning looks for both by itself. Of srun there are the variables that it sets."""
+        script = self.script(SCRIPT)
+        more = {"LOCKSTEP_BUILD_DIR": str(package.BUILD)}
+        done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, script, self.folder / "torchrun", 0, **more)
+        self.assertEqual(done.returncode, 0, done)
+        ends = re.findall(r"^end .*$", done.stdout, re.MULTILINE)
+        self.assertEqual((len(ends), len(set(ends))), (2, 1), done.stdout)
+        step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0",
+                "SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_NODELIST": "localhost"}
+        workers = [package.start(script, self.folder / "srun", 0, python=PYTHON, SLURM_PROCID=str(i), SLURM_LOCALID=str(i), **step) for i in (0, 1)]
+        try:
+            said = [worker.communicate(timeout=package.TIMEOUT_S) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.communicate()
+        self.assertEqual([worker.returncode for worker in workers], [0, 0], said)
+        self.assertEqual({line for out, _ in said for line in out.splitlines() if line.startswith("end ")}, set(ends))
 
     def test_each_sample_once_though_a_worker_is_slow(self):
         lines, rounds = self.fit("flexrr", "--policy", "flexrr", "--slowdown", "worker=1,factor=6", "--set", "emulate.unit_time=5ms", "--set", "job.units=12")
