@@ -63,6 +63,8 @@ bool Holdings::OnDecide(const msg::Decide& decide) {
       !HeldBy(sums->commit().owners, context_.config.self).empty()) {
     return false;
   }
+  // Of what this worker does not follow, or what its coordinator should not say.
+  if (!known && (sums != nullptr || decide.round >= rounds_.expected())) return true;
   decided_ = decide;
   acted_ = false;
   return true;

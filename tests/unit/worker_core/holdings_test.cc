@@ -1,0 +1,223 @@
+// Shards that have holders: what a holder says and does, and what it must not do before the round
+// is decided.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/worker_core/machine_fixture.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::ElementsAre;
+
+const MemberId kOther{WorkerId(2), Incarnation(1)};
+const std::vector<MemberId> kMembers = {kSelf, kPeer, kOther};
+constexpr FloatRange kFirst{0, 2048};
+constexpr FloatRange kSecond{2048, 2048};
+
+// Two shards: this worker owns the first, the peer has it too; the second is the peer's and the
+// other's.
+class HoldingsTest : public MachineTest {
+ protected:
+  HoldingsTest() : MachineTest(4096, Sharded()) {}
+
+  static MachineConfig Sharded() {
+    MachineConfig config = Config();
+    config.shards = 2;
+    config.state_tensors = 1;
+    return config;
+  }
+  static OwnerMap Owners(std::uint32_t version = 1) {
+    return {version, {{kSelf, 1}, {kPeer, 1}}, {{{kSelf, kPeer}}, {{kPeer, kOther}}}};
+  }
+  // The other is lost: this worker is to hold the second shard in its place.
+  static OwnerMap WithoutOther() {
+    return {2, {{kSelf, 1}, {kPeer, 1}}, {{{kSelf, kPeer}}, {{kPeer, kSelf}}}};
+  }
+  void Start() {
+    Do(event::PeerUp{kPeer, "test"});
+    Do(event::PeerUp{kOther, "test"});
+    Plan plan = MakePlan(0, 0);
+    plan.owners = Owners();
+    plan.members = kMembers;
+    Tell(msg::Start{StateSource::kSeed, plan, 0});
+    const auto copies = All<action::CopySums>();
+    ASSERT_EQ(copies.size(), 1u);
+    ASSERT_EQ(copies[0].from.size(), 1u);
+    EXPECT_EQ(copies[0].from[0].range, kFirst);
+    Do(event::OpDone{copies[0].op, false, 0, ""});
+  }
+  // Of the peer's one part.
+  static msg::Commit TheCommit(std::uint32_t attempt = 0, const OwnerMap& owners = Owners()) {
+    msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
+    commit.attempt = Attempt(attempt);
+    commit.owners = owners;
+    commit.members = kMembers;
+    commit.next.reset();
+    return commit;
+  }
+  // The sums of the first shard are made here.
+  void Commit() {
+    Start();
+    Says(kPeer, PartReady{RoundId(0), PartIndex(0), 1, 0, 1, true, Attempt(0), {}});
+    EndFetches({{BufferKind::kStaging, kFirst}});
+    Tell(TheCommit());
+    EndReduction();
+  }
+  void Decide(std::uint32_t attempt = 0) { Tell(msg::Decide{RoundId(0), Attempt(attempt)}); }
+  void EndUpdate() {
+    const auto updates = All<action::UpdateHeld>();
+    ASSERT_EQ(updates.size(), 1u);
+    Do(event::OpDone{updates[0].op, false, 0, ""});
+  }
+  void Says(const MemberId& peer, const PeerMessage& message) {
+    Do(event::FromPeer{peer, EncodePeerMessage(message)});
+  }
+  static ParametersReady Has(std::uint64_t version, std::vector<std::uint32_t> shards) {
+    ParametersReady ready;
+    ready.version = version;
+    ready.generation = static_cast<std::uint32_t>(version) + 1;
+    ready.shards = std::move(shards);
+    return ready;
+  }
+  // All that the last step began, which go where and come whence in this order.
+  void EndFetches(const std::vector<std::pair<BufferKind, FloatRange>>& to,
+                  const MemberId& from = kPeer) {
+    const auto fetches = All<action::Fetch>();
+    ASSERT_EQ(fetches.size(), to.size());
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      EXPECT_EQ(fetches[i].peer, from);
+      EXPECT_EQ(fetches[i].to.buffer.kind, to[i].first);
+      EXPECT_EQ(fetches[i].to.range, to[i].second);
+    }
+    for (const auto& fetch : fetches) Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
+  }
+  void EndReduction() {
+    const auto reductions = All<action::Reduce>();
+    ASSERT_EQ(reductions.size(), 1u);
+    Do(event::OpDone{reductions[0].op, false, 0, ""});
+  }
+  bool Serves(PieceKind kind, std::uint64_t version, const FloatRange& range,
+              std::uint32_t tensor = 0) {
+    PieceName name;
+    name.kind = static_cast<std::uint32_t>(kind);
+    name.round = version;
+    name.part = tensor;
+    name.offset = range.first * sizeof(float);
+    name.bytes = range.count * sizeof(float);
+    const Serve serve = machine_.OnPieceAsked(kOther, name);
+    if (serve.have) Do(event::Served{serve.cookie});
+    return serve.have;
+  }
+};
+
+TEST_F(HoldingsTest, WhatIsHeldIsToldAndServedFromTheStartOn) {
+  Start();
+  ASSERT_TRUE(Said<ParametersReady>());
+  EXPECT_EQ(Said<ParametersReady>()->version, 0u);
+  EXPECT_THAT(Said<ParametersReady>()->shards, ElementsAre(0));
+  EXPECT_TRUE(Serves(PieceKind::kParameters, 0, kFirst));
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 0, kFirst, 1));
+  EXPECT_FALSE(Serves(PieceKind::kParameters, 0, kSecond));
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kSecond));
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst, 2));  // there is no such tensor
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 1, kFirst));
+}
+
+TEST_F(HoldingsTest, NothingChangesBeforeTheRoundIsDecided) {
+  Commit();
+  ASSERT_TRUE(Told<msg::Held>());
+  EXPECT_EQ(*Told<msg::Held>(), (msg::Held{RoundId(0), Attempt(0)}));
+  EXPECT_TRUE(All<action::UpdateHeld>().empty());
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 0, kFirst));
+  Decide();
+  const auto updates = All<action::UpdateHeld>();
+  ASSERT_EQ(updates.size(), 1u);
+  EXPECT_THAT(updates[0].ranges, ElementsAre(kFirst));
+  // The state is being changed; parameters of before are still whole.
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst));
+  EXPECT_TRUE(Serves(PieceKind::kParameters, 0, kFirst));
+}
+
+TEST_F(HoldingsTest, TheOtherShardIsTakenFromWhoHoldsIt) {
+  Commit();
+  Decide();
+  EndUpdate();
+  ASSERT_TRUE(Said<ParametersReady>());
+  EXPECT_EQ(Said<ParametersReady>()->version, 1u);
+  EXPECT_TRUE(Serves(PieceKind::kParameters, 1, kFirst));
+  EXPECT_TRUE(Serves(PieceKind::kParameters, 0, kFirst));  // for who is late
+  EXPECT_TRUE(All<action::TakeParameters>().empty());
+  Says(kPeer, Has(1, {0, 1}));
+  EndFetches({{BufferKind::kState, kSecond}});
+  const auto takes = All<action::TakeParameters>();
+  ASSERT_EQ(takes.size(), 1u);
+  ASSERT_EQ(takes[0].from.size(), 1u);  // the own ones are copied, the fetched ones are there
+  EXPECT_EQ(takes[0].from[0].range, kFirst);
+  EXPECT_FALSE(Told<msg::Applied>());
+  Do(event::OpDone{takes[0].op, false, 9, ""});
+  ASSERT_TRUE(Told<msg::Applied>());
+  EXPECT_EQ(Told<msg::Applied>()->digest, 9u);
+}
+
+TEST_F(HoldingsTest, AnotherHolderDoesWhereTheFirstIsLost) {
+  Commit();
+  Decide();
+  EndUpdate();
+  Says(kPeer, Has(1, {0, 1}));
+  ASSERT_EQ(All<action::Fetch>().size(), 1u);
+  const auto fetch = All<action::Fetch>()[0].fetch;
+  Says(kOther, Has(1, {1}));
+  Do(event::PeerDown{kPeer, "reset"});
+  EXPECT_TRUE(All<action::Fetch>().empty());  // something may land there yet
+  Do(event::FetchDone{fetch, FetchStatus::kPeerDown});
+  EndFetches({{BufferKind::kState, kSecond}}, kOther);
+  EXPECT_EQ(All<action::TakeParameters>().size(), 1u);
+}
+
+// Who has said nothing cannot be waited for, so the coordinator is wrong.
+TEST_F(HoldingsTest, ADecisionWithoutItsWordIsRefused) {
+  Start();
+  Tell(TheCommit());
+  EXPECT_FALSE(Told<msg::Held>());
+  Decide();
+  EXPECT_TRUE(All<action::UpdateHeld>().empty());
+  ASSERT_TRUE(Told<msg::Leave>());
+  EXPECT_NE(Told<msg::Leave>()->reason.find("it decides round 0"), std::string::npos)
+      << Told<msg::Leave>()->reason;
+}
+
+// The attempt is decided only when whoever is to hold a shard has all of it: parameters and state.
+TEST_F(HoldingsTest, AShardThatIsLackingIsCopiedFirst) {
+  Commit();
+  Says(kPeer, Has(0, {0, 1}));
+  Tell(TheCommit(1, WithoutOther()));
+  EXPECT_FALSE(Told<msg::Held>());
+  const auto fetches = All<action::Fetch>();
+  std::vector<std::uint32_t> tensors;
+  for (const auto& fetch : fetches) {
+    if (fetch.to.range == kSecond && fetch.to.buffer.kind != BufferKind::kStaging) {
+      EXPECT_EQ(fetch.peer, kPeer);
+      tensors.push_back(fetch.piece.part);
+    }
+  }
+  EXPECT_THAT(tensors, ElementsAre(0, 1));
+}
+
+// No coordinator that is right says so.
+TEST_F(HoldingsTest, ADecisionOfWhatIsNotCommittedHereChangesNothing) {
+  Commit();
+  Decide(1);
+  EXPECT_TRUE(All<action::UpdateHeld>().empty());
+  Tell(TheCommit(1));
+  EndReduction();
+  EXPECT_TRUE(All<action::UpdateHeld>().empty());
+  ASSERT_TRUE(Told<msg::Held>());
+  EXPECT_EQ(Told<msg::Held>()->attempt, Attempt(1));
+  Decide(1);
+  EXPECT_EQ(All<action::UpdateHeld>().size(), 1u);
+}
+
+}  // namespace
+}  // namespace lockstep::worker
