@@ -87,12 +87,18 @@ class Rule:
             )
         if self._parameters.averaged and (compression := config["exchange.compression"]) != "none":
             raise UsageError(
-                f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: use none"
+                f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: "
+                "use none"
             )
-
         if (device := self._parameters.device.name) != "cpu":
-            for key, only in (("exchange.dtype", "fp32"), ("optimizer.replicas", "all"), ("exchange.memory", "auto")):
-                if config.get(key, only) != only:
+            wanted = {
+                "exchange.dtype": "fp32",
+                "exchange.compression": "none",
+                "optimizer.replicas": "all",
+                "exchange.memory": "auto",
+            }
+            for key, only in wanted.items():
+                if config[key] != only:
                     raise UsageError(f"{key} = {config[key]} is for gradients in the host's memory, and this model is on {device}")
             if config["policy.name"] == "local":
                 raise UsageError(f"policy.name = local takes its steps in the host's memory, and this model is on {device}")

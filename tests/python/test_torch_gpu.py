@@ -72,6 +72,8 @@ class ImitatedTest(GpuCase):
 
     def test_what_it_cannot_be(self):
         for setting, message in (("exchange.dtype=bf16", "exchange.dtype = bf16 is for gradients in the host's memory, and this model is on cuda:0"),
+                                 ("exchange.compression=topk", "exchange.compression = topk is for gradients in the host's memory, and this model is on cuda:0"),
+                                 ("optimizer.replicas=2", "optimizer.replicas = 2 is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("exchange.memory=host", "exchange.memory = host is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("policy.name=local", "policy.name = local takes its steps in the host's memory, and this model is on cuda:0")):
             with self.subTest(setting):
