@@ -270,9 +270,12 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
       "auto: the gradients, parameters and optimizer state of a worker that computes on a GPU "
       "stay in its memory; host: they are brought to the host's");
   table.Add(
-      "exchange.algorithm", &exchange->algorithm, Choice({"direct"}),
-      "reserved: direct, every owner reduces its shard out of all contributions at once, is the "
-      "only one there is");
+      "exchange.algorithm", &exchange->algorithm, Choice({"direct", "ring", "tree", "auto"}),
+      "direct: each owner takes its shard of every contribution, before the commit, and sums it at "
+      "once. After the commit, from contributor to contributor, and the sums back: ring along all "
+      "of them, tree up and down two trees. A second attempt is always direct. auto: what should "
+      "be "
+      "the quickest over the measured links, and then what is");
   table.Add("exchange.dtype", &exchange->dtype, NumberType(),
             "Type that contributions and sums of gradients lie and travel in; sums are made in "
             "fp32, and parameters and state stay in it. bf16, fp16: half the bytes, rounded to the "
@@ -325,6 +328,31 @@ Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {
   return config;
 }
 
+// What cannot be passed on from worker to worker.
+Status CheckAlgorithm(const JobConfig& config) {
+  const ExchangeSection& exchange = config.exchange;
+  if (exchange.algorithm != "ring" && exchange.algorithm != "tree") return {};
+  const auto wrong = [&](std::string what) {
+    return Invalid(fmt::format("exchange.algorithm = {} and {}", exchange.algorithm, what));
+  };
+  if (exchange.dtype != "fp32") {
+    return wrong(
+        fmt::format("exchange.dtype = {}: partial sums would be rounded at each worker, "
+                    "take fp32 or direct",
+                    exchange.dtype));
+  }
+  if (exchange.kept() > 0) {
+    return wrong(
+        fmt::format("exchange.compression = {}: sums have more numbers with each worker, "
+                    "take none or direct",
+                    exchange.compression));
+  }
+  if (config.policy.local() || config.policy.name == "async") {
+    return wrong(fmt::format("policy.name = {}: it takes direct", config.policy.name));
+  }
+  return {};
+}
+
 }  // namespace
 
 void DeclareJobOptions(OptionTable& table, JobConfig* config) {
@@ -370,6 +398,7 @@ Status CheckJobConfig(const JobConfig& config) {
         "for that",
         exchange.compression));
   }
+  if (Status passed = CheckAlgorithm(config); !passed) return passed;
   const ScheduleSection& schedule = config.schedule;
   if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {
     return Invalid(

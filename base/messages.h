@@ -50,6 +50,14 @@ struct ShardHolders {
   bool operator==(const ShardHolders&) const = default;
 };
 
+// How the sums of a round come about (base/routes.h).
+enum class ExchangeAlgorithm : std::uint8_t {
+  kDirect,  // owners fetch their shard of every part, before the commit, and members the sums
+  // After the commit partial sums go from contributor to contributor, and the sums back.
+  kRing,  // along all of them
+  kTree,  // up two trees, each for half of the parameters
+};
+
 // Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
 // (worker/core/layout.h).
 struct OwnerMap {
@@ -59,6 +67,10 @@ struct OwnerMap {
   // shard. The shards are of equal size, and `owners` are those who own one, each with as many as
   // it owns. Empty: everybody holds everything, and shards are cut by weight.
   std::vector<ShardHolders> holders = {};
+  // Another one than direct is for the plan of a round and its first commit. The commit's owners
+  // are the contributors then at which the routes of the partial sums end.
+  ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
+  bool direct() const { return algorithm == ExchangeAlgorithm::kDirect; }
   bool operator==(const OwnerMap&) const = default;
 };
 

@@ -46,6 +46,14 @@ lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& 
       !fits) {
     return fits;
   }
+  const bool passed_on = exchange.algorithm == "ring" || exchange.algorithm == "tree";
+  if (auto fits =
+          refuse(passed_on && policy.relaxed,
+                 fmt::format("exchange.algorithm = {} and policy.name = {}: it takes direct",
+                             exchange.algorithm, config.policy.name));
+      !fits) {
+    return fits;
+  }
   if (config.optimizer.Shards(workers) == 0) return {};
   const auto without = [&](bool wrong, const std::string& what) {
     return refuse(wrong, fmt::format("optimizer.replicas = {} with --workers {}: {}",
@@ -59,6 +67,7 @@ lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& 
                 "optimizer.name = custom updates all parameters at each worker"),
         without(exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
         without(exchange.kept() > 0, "exchange.compression has to be none"),
+        without(passed_on, "exchange.algorithm has to be direct"),
         without(std::uint64_t{config.optimizer.replicas} * workers > kMostHolders,
                 "that are more than 65536 holders to tell everybody of")}) {
     if (!fits) return fits;

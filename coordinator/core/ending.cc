@@ -122,6 +122,8 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   result.outcome = outcome;
   result.reason = reason;
   result.policy = job_->policy.name;
+  result.algorithm = rounds_->algorithm().chosen();
+  result.algorithm_reason = rounds_->algorithm().reason();
   result.workers = job_->start.workers;
   result.totals = job_->totals;
   result.wall_seconds = job_->SinceStart(job_->now);

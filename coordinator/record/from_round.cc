@@ -55,6 +55,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
   record.round = commit.round;
   record.epoch = commit.epoch;
   record.attempts = history.attempts;
+  record.algorithm = round.commit().owners.algorithm;
   record.policy = history.policy;
   record.reason = history.verdict;
   record.samples = commit.samples;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/job_options.h"
+#include "base/routes.h"
 #include "coordinator/record/json_numbers.h"
 #include "coordinator/record/write_json.h"
 
@@ -115,6 +116,11 @@ RoundRecord Read(const Json& line) {
   for (const Json& attempt : line.at("attempts")) {
     record.attempts.push_back({Attempt(CountFrom<std::uint32_t>(attempt.at("attempt"), "attempt")),
                                attempt.at("reason").get<std::string>()});
+  }
+  if (const auto algorithm = line.find("algorithm"); algorithm != line.end()) {
+    for (const auto known : {ExchangeAlgorithm::kRing, ExchangeAlgorithm::kTree}) {
+      if (*algorithm == AlgorithmName(known)) record.algorithm = known;
+    }
   }
   record.policy = line.at("policy").get<std::string>();
   record.reason = line.at("reason").get<std::string>();

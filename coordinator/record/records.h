@@ -71,6 +71,7 @@ struct RoundRecord {
   RoundId round;
   Epoch epoch;
   std::vector<AttemptRecord> attempts;
+  ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;  // of the last attempt
   std::string policy;
   std::string reason;  // of the closing verdict
   std::vector<ContributorRecord> contributors;
@@ -151,6 +152,8 @@ struct JobResult {
   JobOutcome outcome = JobOutcome::kCompleted;
   std::string reason;
   std::string policy;
+  ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;  // that was chosen last
+  std::string algorithm_reason;
   std::uint32_t workers = 0;  // --workers
   Totals totals;
   double wall_seconds = 0;

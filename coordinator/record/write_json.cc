@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/routes.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -201,6 +203,10 @@ std::string RoundLine(const RoundRecord& record) {
     out.Text(attempt.reason);
     out.Raw("}");
   });
+  if (record.algorithm != ExchangeAlgorithm::kDirect) {
+    out.Raw(",\"algorithm\":");
+    out.Text(std::string(AlgorithmName(record.algorithm)));
+  }
   out.Raw(",\"policy\":");
   out.Text(record.policy);
   out.Raw(",\"reason\":");
@@ -275,7 +281,9 @@ Json OverlapJson(const JobResult& result) {
             {"early_bytes", result.sent.early_bytes}};
   }
   const bool modelled = result.simulated && result.simulated->exchange == "modelled";
+  const bool passed_on = result.algorithm != ExchangeAlgorithm::kDirect;
   const char* why = result.totals.rounds == 0 ? "no round was closed"
+                    : passed_on               ? "sums are passed on once a round is committed"
                     : modelled                ? "the exchange is modelled, nothing is sent"
                     : result.workers == 1
                         ? "there was no other worker to send to"
@@ -290,6 +298,8 @@ std::string SummaryText(const JobResult& result) {
   out["status"] = std::string(Name(result.outcome));
   out["reason"] = result.reason;
   out["policy"] = result.policy;
+  out["algorithm"] = std::string(AlgorithmName(result.algorithm));
+  out["algorithm_reason"] = result.algorithm_reason;
   out["transport"] = result.transport;
   out["workers"] = result.workers;
   out["rounds"] = result.totals.rounds;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/routes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -18,6 +19,21 @@ constexpr std::uint32_t kHopelessAttempts = 3;
 template <class Range, class Value, class Projection = std::identity>
 bool Contains(const Range& range, const Value& value, Projection projection = {}) {
   return std::ranges::find(range, value, projection) != std::ranges::end(range);
+}
+
+// From whom a member may still have to take something.
+std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& member) {
+  std::vector<MemberId> sources;
+  for (std::uint32_t shard = 0; shard < commit.owners.owners.size(); ++shard) {
+    if (commit.owners.direct()) {
+      sources.push_back(commit.owners.owners[shard].owner);
+    } else if (std::ranges::binary_search(commit.members, member)) {
+      const Route route = RouteOf(commit, shard, member);
+      sources.insert(sources.end(), route.below.begin(), route.below.end());
+      if (route.above) sources.push_back(*route.above);
+    }
+  }
+  return sources;
 }
 
 }  // namespace
@@ -205,8 +221,8 @@ void CommittedRound::JudgeHolders() {
 
 // What the loss of a member means depends on what it was to this round: a holder that others take
 // the sums from, an owner that may not have published to all, or, in a further attempt, a
-// contributor whose parts the new owners may still lack. Anybody else is only not waited for any
-// more.
+// contributor whose parts the new owners may still lack; or one that passes sums on. Anybody else
+// is only not waited for any more.
 void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   const WorkerId worker = member.worker;
   Slot& slot = SlotOf(member);
@@ -239,9 +255,11 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
     BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
   } else if (owned && !stood_in && holders_.empty()) {
     BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
-  } else if (commit_.attempt.value > 0 && !publication_.complete() && holders_.empty()) {
-    // Unlike those of the first attempt, the new owners may not have had its pieces yet.
-    if (Contains(commit_.parts, member, &CommittedPart::member)) {
+  } else if (holders_.empty() && Contains(commit_.parts, member, &CommittedPart::member)) {
+    if (!commit_.owners.direct()) {
+      BeginFailover(fmt::format("worker {}, which passes sums on, is out: {}", worker, why));
+    } else if (commit_.attempt.value > 0 && !publication_.complete()) {
+      // Unlike those of the first attempt, the new owners may not have had its pieces yet.
       BeginFailover(fmt::format("worker {}, a contributor, is out: {}", worker, why));
     }
   }
@@ -536,10 +554,10 @@ void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
   if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
   for (const MemberId& id : members) {
     if (broken[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
-    for (const OwnerShare& share : commit_.owners.owners) {
-      if (!job_->members.Broken(id.worker, share.owner.worker)) continue;
+    for (const MemberId& source : SourcesOf(commit_, id)) {
+      if (!job_->members.Broken(id.worker, source.worker)) continue;
       return BeginFailover(
-          fmt::format("workers {} and {} cannot reach each other", id.worker, share.owner.worker));
+          fmt::format("workers {} and {} cannot reach each other", id.worker, source.worker));
     }
   }
 }

@@ -15,6 +15,7 @@ Delivery::Delivery(std::uint32_t slots)
 // A word of 64 owners at a time: a round of a thousand workers has a new map within microseconds.
 void Delivery::SetOwners(const OwnerMap& map, const Members& members) {
   LOCKSTEP_CHECK(!map.owners.empty(), "owner map {} has no owners", map.version);
+  direct_ = map.direct();
   owners_.Clear();
   receipts_.Clear();
   for (const OwnerShare& share : map.owners) {
@@ -31,6 +32,7 @@ void Delivery::CountMissing(std::uint32_t contributor, const Members& members) {
   std::uint32_t missing = 0;
   for (std::size_t i = 0; i < owners_.words(); ++i) {
     std::uint64_t needed = owners_.Word(0, i) & ~members.mapped().Word(contributor, i);
+    if (!direct_) needed = 0;
     if (contributor / 64 == i) needed &= ~(std::uint64_t{1} << (contributor % 64));
     needs_.SetWord(contributor, i, needed);
     missing += static_cast<std::uint32_t>(std::popcount(needed));

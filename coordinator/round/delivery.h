@@ -1,6 +1,7 @@
 // Who has received what in one round: receipts of owners under the current map, counted so that an
 // event costs O(1) and a new map O(members^2 / 64). A part is delivered when every owner is its
-// contributor, is mapped with the contributor, or has sent a receipt under this map version.
+// contributor, is mapped with the contributor, or has sent a receipt under this map version. Where
+// sums are passed on after the commit (base/routes.h) it is delivered when it is sealed.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,7 @@ class Delivery {
   void CountMissing(std::uint32_t contributor, const Members& members);
 
   std::uint32_t slots_;
+  bool direct_ = true;                  // else nobody takes parts before the commit
   BitMatrix owners_;                    // one row
   BitMatrix needs_;                     // [contributor][owner]: a receipt is needed
   BitMatrix receipts_;                  // [owner][key]

@@ -495,7 +495,7 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
   job_->policy.work->OnCommitted(View());
   if (job_->policy.runs) job_->policy.runs->OnCommitted(View());
   job_->policy.closing->OnCommitted(View());
-  planner_->NoteResponses(work_);
+  if (work_.owners().direct()) planner_->NoteResponses(work_);
   return closing;
 }
 
@@ -594,6 +594,9 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
   // All receipts are void with it, and are sent again under the new version: an owner that stays
   // has its pieces and only says so.
   OwnerMap map = planner_->ChooseOwners(round(), work_.owners().version + 1, candidates);
+  // Where somebody is gone sums are passed on by those who are left; where somebody does not reach
+  // another one, or is silent, that one may be on the way.
+  if (silent.empty() && avoided.empty()) map.algorithm = work_.owners().algorithm;
   LOCKSTEP_CHECK(
       !map.holders.empty() || std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
       "round {}: a silent owner owns again", round());
@@ -604,12 +607,15 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
 }
 
 // Before the commit an owner costs nothing but a map, so any broken edge to one is reason enough,
-// where somebody has none. Nobody with one owns again: the same map would be made at each event,
-// for as long as the edge is broken (I6).
+// where somebody has none; and any at all, where sums are to be passed on. Nobody with one owns
+// again: the same map would be made at each event, for as long as the edge is broken (I6).
 void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why) {
-  const bool whole = std::ranges::all_of(work_.owners().owners, [&](const OwnerShare& share) {
-    return broken[share.owner.worker.value] == 0;
-  });
+  const auto reaches_all = [&](WorkerId worker) { return broken[worker.value] == 0; };
+  const bool whole =
+      work_.owners().direct()
+          ? std::ranges::all_of(work_.owners().owners, reaches_all,
+                                [](const OwnerShare& share) { return share.owner.worker; })
+          : std::ranges::all_of(broken, [](std::uint32_t count) { return count == 0; });
   if (whole) return;
   std::vector<WorkerId> avoided;
   for (std::uint32_t slot = 0; slot < broken.size(); ++slot) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/routes.h"
 #include "base/schedule.h"
 #include "coordinator/record/from_round.h"
 
@@ -396,6 +397,10 @@ CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
     commit.parts.push_back({work.Share(choice.worker)->member, choice.part, choice.weight,
                             work.Part(choice.worker, choice.part)->samples});
   }
+  if (!commit.owners.direct()) {
+    commit.owners =
+        RootsOf(commit.owners.algorithm, commit.owners.version + 1, ContributorsOf(commit));
+  }
   CompleteDraft(work, &draft);
   return draft;
 }
@@ -579,10 +584,11 @@ std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
   committed_->Close();
   // Not sooner: whom another one has stood in for publishes all the same, later than all others,
   // and would pass for quick by not being there.
-  if (committed_->publication().complete()) {
+  if (committed_->publication().complete() && committed_->commit().owners.direct()) {
     const auto [owners, took] = committed_->publication().Times();
     planner_.NotePublished(owners, took);
   }
+  NoteExchange();
   // Without an open round nothing was planned behind it, so it was the last one.
   if (!open_) done_ = true;
   // What was left out comes again, in this run or in the one that resumes it.
@@ -593,6 +599,18 @@ std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
   if (!follows) job_->totals.samples_dropped += sampler_->given_back();
   job_->totals.epochs = sampler_->epoch().value;
   return record;
+}
+
+// From its last part until all had applied it: that much of the exchange nothing hides. Of a first
+// attempt that everybody got.
+void Pipeline::NoteExchange() {
+  const msg::Commit& commit = committed_->commit();
+  if (!committed_->applied_at() || commit.attempt.value > 0) return;
+  Time ready;
+  for (const CommittedPart& part : commit.parts) {
+    ready = std::max(ready, committed_->work().Part(part.member.worker, part.part)->ready_at);
+  }
+  planner_.NoteExchange(commit.owners.algorithm, *committed_->applied_at() - ready);
 }
 
 // No contribution is left, so there is nothing to commit: the round is computed again, by whoever

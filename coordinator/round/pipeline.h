@@ -140,6 +140,7 @@ class Pipeline {
   const Sampler& sampler() const { return *sampler_; }
   // Where not everybody holds everything (optimizer.replicas).
   const Holders& holders() const { return planner_.holders(); }
+  const AlgorithmChoice& algorithm() const { return planner_.algorithm(); }
   std::uint64_t updates() const { return updates_; }
   std::string Waiting() const;  // who is waited for and why; for people
 
@@ -169,6 +170,7 @@ class Pipeline {
   bool IsLast(RoundId round, const Sampler& after) const;
   void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
   void SetSteps(const RoundWork& work, CommitDraft* draft) const;
+  void NoteExchange();
   static std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 
   Job* job_;

@@ -1,11 +1,14 @@
 #include "coordinator/round/planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <optional>
 
 #include "base/check.h"
+#include "base/routes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -89,6 +92,22 @@ std::uint32_t CountUnits(const StartParameters& start, bool fine) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
 }
 
+// Why a job with exchange.algorithm = auto has no choice; empty: it has.
+std::string OnlyDirect(const StartParameters& start) {
+  const JobConfig& config = start.config;
+  if (config.optimizer.Shards(start.workers) > 0) return "optimizer.replicas takes it";
+  if (config.exchange.dtype != "fp32") {
+    return fmt::format("exchange.dtype = {} takes it", config.exchange.dtype);
+  }
+  if (config.exchange.kept() > 0) {
+    return fmt::format("exchange.compression = {} takes it", config.exchange.compression);
+  }
+  if (config.policy.local() || config.policy.name == "async") {
+    return fmt::format("policy.name = {} takes it", config.policy.name);
+  }
+  return "";
+}
+
 }  // namespace
 
 // Where shares are equal and whole workers are all that is left out, few will do.
@@ -105,7 +124,8 @@ Planner::Planner(Job* job)
     : job_(job),
       weights_(job->members.slots()),
       holders_(job->start.config.optimizer.Shards(job->start.workers),
-               job->start.config.optimizer.replicas) {}
+               job->start.config.optimizer.replicas),
+      algorithm_(job->start.config.exchange.algorithm, OnlyDirect(job->start)) {}
 
 // Who lags by more than a round would be waited for. In the last round of an epoch, which closes
 // over all of its units, only who has lately shown that it contributes is relied on (I2).
@@ -256,6 +276,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
                  "I3: the plan of round {} is not ascending by worker", round);
   plan.owners = Choose(round, version, Responsive(EligibleFor(round, false)), true);
+  plan.owners.algorithm = ChooseAlgorithm(plan.assignments.size());
   plan.attempt = Attempt(version);
   plan.relaxed = job_->policy.relaxed;
   plan.carries = carried.has_value();
@@ -263,6 +284,43 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
     plan.local_rate = static_cast<float>(job_->ScheduledRate(static_cast<double>(updates)));
   }
   return result;
+}
+
+// Where two do not reach each other the way that all of the sums take may be the one that is
+// closed.
+ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
+  if (holders_.any() || job_->policy.relaxed) return ExchangeAlgorithm::kDirect;
+  const ExchangeAlgorithm chosen =
+      algorithm_.Choose(static_cast<std::uint32_t>(std::max<std::size_t>(contributors, 1)),
+                        job_->parameter_bytes(), Links(contributors));
+  if (algorithm_.TakeNews()) {
+    job_->Log(LogLevel::kInfo, "exchange.algorithm = auto takes {}: {}", AlgorithmName(chosen),
+              algorithm_.reason());
+  }
+  return job_->members.AnyBroken() ? ExchangeAlgorithm::kDirect : chosen;
+}
+
+// Out of the probes of the paths, and of how long messages to the coordinator take. A pass over all
+// pairs, so only when there are others.
+const MeasuredLinks& Planner::Links(std::size_t members) {
+  if (job_->start.config.exchange.algorithm != "auto" || links_of_ == members) return links_;
+  links_of_ = members;
+  links_.bytes_per_second = job_->members.SlowestPath();
+  const std::vector<PathRecord> paths = job_->members.Paths();
+  links_.all_mapped = !paths.empty() && std::ranges::all_of(paths, [](const PathRecord& path) {
+    return path.path.starts_with("mapped");
+  });
+  std::vector<Duration> ways;
+  for (const Member& member : job_->members.all()) {
+    if (member.live() && member.clock.shortest < Duration::max()) {
+      ways.push_back(member.clock.shortest / 2);
+    }
+  }
+  if (ways.empty()) return links_;
+  const auto middle = ways.begin() + static_cast<std::ptrdiff_t>(ways.size() / 2);
+  std::nth_element(ways.begin(), middle, ways.end());
+  links_.latency = *middle;
+  return links_;
 }
 
 // A silent owner costs the whole round, so who has not been heard for half of the time-out owns

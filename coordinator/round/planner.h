@@ -16,6 +16,7 @@
 #include "base/messages.h"
 #include "base/time.h"
 #include "coordinator/core/context.h"
+#include "coordinator/round/algorithm_choice.h"
 #include "coordinator/round/holders.h"
 #include "coordinator/round/owner_weights.h"
 #include "coordinator/round/round_work.h"
@@ -68,6 +69,12 @@ class Planner {
   // Of a round that is about to be committed.
   void NoteResponses(const RoundWork& work);
 
+  // --- which algorithm the exchange takes
+  const AlgorithmChoice& algorithm() const { return algorithm_; }
+  void NoteExchange(ExchangeAlgorithm algorithm, Duration took) {
+    algorithm_.OnRound(algorithm, took);
+  }
+
   // Who holds the optimizer's state, where not everybody does.
   Holders& holders() { return holders_; }
   const Holders& holders() const { return holders_; }
@@ -83,6 +90,8 @@ class Planner {
                                   const std::vector<std::uint32_t>& shares);
   static PlannedUnits PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
                                 Sampler* sampler);
+  ExchangeAlgorithm ChooseAlgorithm(std::size_t contributors);  // of the next round
+  const MeasuredLinks& Links(std::size_t members);
   void NoteMap(RoundId round, std::uint32_t version);
   OwnerMap Choose(RoundId round, std::uint32_t version, std::span<const MemberId> candidates,
                   bool may_move);
@@ -90,6 +99,9 @@ class Planner {
   Job* job_;
   OwnerWeights weights_;
   Holders holders_;
+  AlgorithmChoice algorithm_;
+  MeasuredLinks links_;
+  std::size_t links_of_ = 0;  // so many members; measured anew with others
   // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it
   // that a further attempt at the round before has made void: what was said under one of them is
   // not taken for another's.

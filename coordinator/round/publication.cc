@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/routes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -18,6 +19,7 @@ Publication::Publication(const Job* job, const msg::Commit& commit)
     : job_(job), begun_(job->now), from_(job->now), patience_(job->bounds.Publication()) {
   for (const OwnerShare& share : commit.owners.owners) owners_.push_back({share.owner});
   awaited_ = static_cast<std::uint32_t>(owners_.size());
+  if (!commit.owners.direct()) passing_ = ContributorsOf(commit);
   LOCKSTEP_CHECK(std::ranges::is_sorted(owners_, {}, &Owner::id),
                  "round {}: its owners are not ascending", commit.round);
 }
@@ -109,7 +111,7 @@ void Publication::OnOut(const MemberId& member) {
 // Nobody has to be blamed for it, so it is tried long before, as soon as others show how long it
 // takes. After: J. Dean, L. Barroso, "The Tail at Scale", CACM 56 (2013), hedged requests.
 Time Publication::StandInFrom() const {
-  if (awaited_ == stood_in_for_) return kNever;
+  if (awaited_ == stood_in_for_ || !passing_.empty()) return kNever;
   const auto patience = job_->bounds.Hedge();
   return patience && ChooseStandIn() != nullptr ? begun_ + *patience : kNever;
 }
@@ -151,7 +153,29 @@ Time Publication::Deadline() const {
 
 Publication::Decision Publication::OnDeadline(const Round& round) {
   LOCKSTEP_CHECK(job_->now >= Deadline(), "owners are judged before the deadline");
-  return complete() ? OnServingLate(round) : OnAwaitedLate(round);
+  if (complete()) return OnServingLate(round);
+  return passing_.empty() ? OnAwaitedLate(round) : OnPassingLate();
+}
+
+// Nobody is blamed as an owner: in the next attempt, which is direct, who is silent has none. While
+// all live it may be slow; then the direct way is tried.
+Publication::Decision Publication::OnPassingLate() {
+  Decision decision;
+  if (!pinged_at_) {
+    pinged_at_ = job_->now;
+    for (const MemberId& id : passing_) decision.ping.push_back(id.worker);
+    return decision;
+  }
+  const auto silent =
+      std::ranges::find_if(passing_, [&](const MemberId& id) { return Silent(id); });
+  if (silent != passing_.end()) {
+    decision.fail_over = fmt::format("worker {}, which passes sums on, is silent", silent->worker);
+  } else if (++extensions_ < kExtensions) {
+    GiveMoreTime();
+  } else {
+    decision.fail_over = "sums that are passed on were not whole in time";
+  }
+  return decision;
 }
 
 // An owner that is silent is blamed; owners that live and are late get more time twice, then others
@@ -199,7 +223,9 @@ Publication::Decision Publication::OnServingLate(const Round& round) {
     pinged_at_ = job_->now;
     for (const Member& member : job_->members.all()) {
       const bool lacks = std::ranges::find(round.lacking, member.id) != round.lacking.end();
-      if (member.live() && (lacks || Owns(member.id))) decision.ping.push_back(member.id.worker);
+      if (member.live() && (lacks || Serves(member.id))) {
+        decision.ping.push_back(member.id.worker);
+      }
     }
     return decision;
   }
@@ -209,12 +235,23 @@ Publication::Decision Publication::OnServingLate(const Round& round) {
   for (const Owner& owner : owners_) {
     if (lacked && Silent(owner.id)) decision.blamed.push_back(owner.id.worker);
   }
+  const auto silent =
+      std::ranges::find_if(passing_, [&](const MemberId& id) { return lacked && Silent(id); });
+  if (silent != passing_.end()) {
+    decision.fail_over = fmt::format(
+        "worker {}, which passes sums on, is silent, and not all have them", silent->worker);
+  }
   GiveMoreTime();
   if (!decision.blamed.empty()) {
     decision.fail_over = fmt::format("worker {}, an owner, is silent, and not all have its sums",
                                      decision.blamed.front());
   }
   return decision;
+}
+
+// Others may take sums from it.
+bool Publication::Serves(const MemberId& id) const {
+  return Owns(id) || std::ranges::binary_search(passing_, id);
 }
 
 // Nothing was heard of it since the ping.

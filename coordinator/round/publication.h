@@ -14,6 +14,9 @@
 // Invariants:
 //   I1  a stand-in makes the very bits that the owner would make: they are fixed by the commit. So
 //       nobody need be fenced for it, and to be wrong about an owner costs a reduction and no more.
+// Where sums are passed on from contributor to contributor one that falls silent stops all others,
+// so it is they who are asked, and the attempt ends with the first one that does not answer.
+//
 //   I6  the deadline is never kNever; each look at it moves it on, asks, blames or gives up.
 #pragma once
 
@@ -105,10 +108,12 @@ class Publication {
   Owner* Find(const MemberId& owner);
   const Owner* ChooseStandIn() const;
   Heard Take(Owner& owner, State state);
+  bool Serves(const MemberId& id) const;
   bool Silent(const MemberId& id) const;
   bool Live(const MemberId& id) const;
   void GiveMoreTime();
   Decision OnAwaitedLate(const Round& round);
+  Decision OnPassingLate();
   Decision OnServingLate(const Round& round);
 
   const Job* job_ = nullptr;
@@ -118,6 +123,9 @@ class Publication {
   // Of these, for whom another one stands in; and, by position, those that are kPublished, in that
   // order. Kept so that an event need not look at all owners.
   std::uint32_t stood_in_for_ = 0;
+  // Where sums are passed on (base/routes.h): the contributors. Each of them is waited for, and
+  // nobody can stand in for one.
+  std::vector<MemberId> passing_;
   std::vector<std::size_t> published_;
   // The deadline counts from here; at half of the patience those who are missing are asked for a
   // sign of life.

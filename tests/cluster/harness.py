@@ -201,6 +201,16 @@ def check_epochs(test, rounds, dataset_size):
 class ClusterTest(unittest.TestCase):
     maxDiff = None
 
+    def check_refused(self, options, named):
+        """The coordinator ends with status 2 and one line, which names what is wrong."""
+        with self.subTest(options=options), Job(2, options) as job:
+            with self.assertRaises(Exception):
+                job.start_coordinator()
+            self.assertEqual(job.wait("coordinator"), 2)
+            lines = job.log("coordinator").strip().splitlines()
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn(named, lines[0])
+
 
 def main():
     """unittest.main for files whose tests may all be skipped: ctest is to show that as skipped, not as passed."""

@@ -373,6 +373,7 @@ void Checker::CheckLocalRate(const Plan& plan) {
 void Checker::CheckDelivered(const msg::Commit& m) {
   // Later attempts are over what their new owners still have to fetch.
   if (m.attempt.value > 0) return;
+  if (!m.owners.direct()) return;  // nobody takes parts before the commit
   for (const CommittedPart& part : m.parts) {
     const PartKey key(part.member, m.round, part.part);
     for (const OwnerShare& share : m.owners.owners) {

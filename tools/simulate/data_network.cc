@@ -43,19 +43,31 @@ ModelNetwork::ModelNetwork(NetworkOptions options, std::uint32_t machines)
   for (std::uint32_t m = 0; m < machines; ++m) {
     seconds_per_byte_.push_back(1 / options_.BandwidthOf(m));
   }
+  if (options_.rack == 0) return;
+  rack_out_free_.resize(machines / options_.rack + 1);
+  rack_in_free_.resize(rack_out_free_.size());
 }
 
 Time ModelNetwork::Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) {
-  const auto take = [bytes](double per_byte) {
-    return FromSeconds(static_cast<double>(bytes) * per_byte);
+  const auto take = [&](double per_byte) {
+    return options_.message_cost + FromSeconds(static_cast<double>(bytes) * per_byte);
   };
   Time& out = out_free_[from];
   Time& in = in_free_[to];
   const Time leaves = std::max(now, out);
   out = leaves + take(seconds_per_byte_[from]);
+  Time through = out;
+  if (options_.rack > 0 && from / options_.rack != to / options_.rack) {
+    const Duration takes = FromSeconds(static_cast<double>(bytes) / options_.RackBandwidth());
+    // Many share it, so it is not kept busy by one that comes slowly.
+    for (Time* link : {&rack_out_free_[from / options_.rack], &rack_in_free_[to / options_.rack]}) {
+      *link = std::max(leaves, *link) + takes;
+      through = std::max(through, *link);
+    }
+  }
   // It arrives while it leaves: both ends are busy at the same time when nothing is in the way.
   in = std::max({leaves + options_.latency + take(seconds_per_byte_[to]),
-                 in + take(seconds_per_byte_[to]), out + options_.latency});
+                 in + take(seconds_per_byte_[to]), through + options_.latency});
   return in;
 }
 

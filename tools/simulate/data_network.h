@@ -53,11 +53,19 @@ struct NetworkOptions {
   double bytes_per_second = 1.25e9;                  // of each machine, each way
   double memory_bytes_per_second = 1e10;             // read in one pass
   std::map<std::uint32_t, double> slow_links;        // machines with another bandwidth
+  // A fat tree: machines in racks of so many; what goes from rack to rack goes through a link of
+  // its rack with 1 / oversubscription of what its machines could send together, and as much comes
+  // in; between the racks there is no narrow place. 0: one switch for all.
+  std::uint32_t rack = 0;
+  double oversubscription = 1;
+  Duration message_cost{};  // of each message, at both ends
 
   double BandwidthOf(std::uint32_t machine) const {
     const auto slow = slow_links.find(machine);
     return slow == slow_links.end() ? bytes_per_second : slow->second;
   }
+  // Of a rack's link, each way.
+  double RackBandwidth() const { return rack * bytes_per_second / oversubscription; }
 };
 
 class ModelNetwork final : public DataNetwork {
@@ -73,6 +81,8 @@ class ModelNetwork final : public DataNetwork {
   std::vector<double> seconds_per_byte_;  // by machine
   std::vector<Time> out_free_;
   std::vector<Time> in_free_;
+  std::vector<Time> rack_out_free_;
+  std::vector<Time> rack_in_free_;
 };
 
 }  // namespace lockstep::simulate

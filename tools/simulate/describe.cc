@@ -46,6 +46,9 @@ std::string Owners(const OwnerMap& map) {
     text += fmt::format(" {}", share.owner.worker);
     if (share.weight != 1) text += fmt::format("*{}", share.weight);
   }
+  if (!map.direct()) {
+    text += map.algorithm == ExchangeAlgorithm::kRing ? ", along a ring" : ", along trees";
+  }
   if (map.holders.empty()) return text;
   text += ", held by";
   for (const ShardHolders& shard : map.holders) {

@@ -58,6 +58,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.schedule = job.schedule;
   start.config.optimizer.linear_scaling = job.linear_scaling;
   start.config.optimizer.replicas = job.replicas;
+  start.config.exchange.algorithm = job.algorithm;
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -333,14 +334,19 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;
   FaultMix mix = draw.mix;
   FaultMix added_mix = draw.more;
+  const bool synchronous = job.policy.name != "async" && !job.policy.local();
   if (draw.replicas) {
     job.replicas = *draw.replicas;
     if (ShardsOf(job) > 0) {
       job.copies = worker::Layout::Copies::kBuckets;
-      const bool whole = job.policy.name == "async" || job.policy.local();
-      if (whole) job.policy = PolicySection{};
+      if (!synchronous) job.policy = PolicySection{};
       job.kept = 0;
     }
+  }
+  job.algorithm = draw.algorithm;
+  if (job.algorithm != "direct") {
+    if (!synchronous) job.policy = PolicySection{};
+    job.kept = 0;
   }
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);

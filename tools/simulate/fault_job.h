@@ -26,6 +26,7 @@ struct FaultJob {
   policies::PluginMaker plugin = nullptr;  // for the policy of that name
   ScheduleSection schedule;
   std::uint32_t replicas = OptimizerSection::kAll;  // optimizer.replicas
+  std::string algorithm = "direct";                 // exchange.algorithm
   bool linear_scaling = true;
   std::uint32_t global_batch = 64;
   std::uint32_t epochs = 3;
@@ -55,7 +56,8 @@ struct FaultDraw {
   bool whole_copies = false;  // FaultJob::copies
   // optimizer.replicas; where the state is shared out, without all that needs it whole.
   std::optional<std::uint32_t> replicas;
-  std::uint32_t kept = 0;  // FaultJob::kept, unless the policy is async
+  std::uint32_t kept = 0;            // FaultJob::kept, unless the policy is async
+  std::string algorithm = "direct";  // exchange.algorithm; else without what it does not go with
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);
 

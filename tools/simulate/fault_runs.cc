@@ -58,6 +58,9 @@ std::string Command(const SimulateOptions& options, std::uint64_t seed,
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     command += fmt::format(" --optimizer.replicas={}", options.job.optimizer.replicas);
   }
+  if (options.job.exchange.algorithm != ExchangeSection().algorithm) {
+    command += fmt::format(" --exchange.algorithm={}", options.job.exchange.algorithm);
+  }
   if (options.policy_given) {
     const PolicySection& policy = options.job.policy;
     command += fmt::format(" --policy.name={}", policy.name);
@@ -151,6 +154,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;
   }
+  draw.algorithm = options.job.exchange.algorithm;
   draw.more.until = draw.mix.until;
   draw.more.mean_pause = 2 * draw.mix.mean_pause;
   draw.more_epochs = 12;

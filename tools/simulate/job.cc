@@ -46,6 +46,11 @@ worker::Layout LayoutOf(const SimulateOptions& options) {
                         worker::Layout::Copies::kBuckets, exchange.kept());
 }
 
+// For who chooses by it; other jobs are what they were without.
+double MeasuredGb(const SimulateOptions& options) {
+  return options.job.exchange.algorithm == "auto" ? options.network.bytes_per_second / 1e9 : 0;
+}
+
 class JobRun {
  public:
   JobRun(const SimulateOptions& options, ComputeModel* compute, const OnRound& on_round)
@@ -63,6 +68,7 @@ class JobRun {
       cluster.machine.shards = options.job.optimizer.Shards(options.workers);
       cluster.train_samples = options.train_samples;
       cluster.whole_checkpoints = false;
+      cluster.measured_gb_per_second = MeasuredGb(options);
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
                        [number = options.job.exchange.number_bytes()](const MemberId&) {
                          return std::make_shared<NoNumbers>(number);
@@ -76,6 +82,7 @@ class JobRun {
       exchange.number_bytes = options.job.exchange.number_bytes();
       exchange.kept = options.job.exchange.kept();
       exchange.train_samples = options.train_samples;
+      exchange.measured_gb_per_second = MeasuredGb(options);
       exchange.machine = MachineOf(options);
       exchange.delivery = options.delivery;
       exchange.apply = options.begin;

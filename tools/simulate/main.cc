@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/free_memory.h"
+#include "base/routes.h"
+#include "tools/simulate/exchange_times.h"
 #include "tools/simulate/fault_runs.h"
 #include "tools/simulate/job.h"
 #include "tools/simulate/options.h"
@@ -51,6 +53,23 @@ int RunJob(const SimulateOptions& options) {
   return result.outcome == coordinator::JobOutcome::kCompleted ? 0 : kStatusFailed;
 }
 
+int PrintExchangeTimes(const SimulateOptions& options) {
+  std::string text;
+  for (const auto algorithm :
+       {ExchangeAlgorithm::kDirect, ExchangeAlgorithm::kRing, ExchangeAlgorithm::kTree}) {
+    const ExchangeTimes times =
+        TimesOf({.algorithm = algorithm,
+                 .workers = options.workers,
+                 .bytes = options.model_bytes * options.job.exchange.number_bytes() / 4,
+                 .piece_bytes = options.job.exchange.piece_bytes},
+                options.network);
+    text += fmt::format("{}\"{}\": {:.1f}", text.empty() ? "{" : ", ", AlgorithmName(algorithm),
+                        1e6 * Seconds(times.all()));
+  }
+  fmt::print("{}}}\n", text);
+  return 0;
+}
+
 int RunReplay(const SimulateOptions& options) {
   auto table = Replay(options);
   if (!table) return Fail(table.error());
@@ -65,6 +84,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(options->print.c_str(), stdout);
     return 0;
   }
+  if (options->exchange_times) return PrintExchangeTimes(*options);
   if (!options->replay.empty()) return RunReplay(*options);
   if (options->faults) return RunFaultSeeds(*options) ? 0 : kStatusFailed;
   return RunJob(*options);

@@ -93,7 +93,8 @@ void ModelledWorker::Seal(const UnitQueue::Take& take) {
     machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
     return;
   }
-  const Time delivered = exchange_->Deliver(self_.worker, host_->machine(), now);
+  const Time delivered =
+      owning_.direct ? exchange_->Deliver(self_.worker, host_->machine(), now) : now;
   bool witnessed = false;
   for (const WorkerId slot : exchange_->WitnessesOf(self_.worker)) {
     if (exchange_->Find(slot) == nullptr) continue;

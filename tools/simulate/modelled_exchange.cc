@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/routes.h"
 #include "tools/simulate/modelled_worker.h"
 
 namespace lockstep::simulate {
@@ -60,7 +61,26 @@ std::uint64_t ModelledExchange::Options::GradientBytes(std::uint64_t entries) co
 }
 
 Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
-  return FromSeconds(bytes / options.network.BandwidthOf(machine));
+  return FromSeconds(bytes / options.network.BandwidthOf(machine) * Crowding());
+}
+
+// How much slower a rack's link makes what goes to everybody.
+double ModelledExchange::Crowding() const {
+  const auto workers = static_cast<double>(workers_.size());
+  if (options.network.rack == 0 || workers_.size() <= options.network.rack) return 1;
+  return std::max(1.0,
+                  options.network.oversubscription * (workers - options.network.rack) / workers);
+}
+
+ExchangeTimes ModelledExchange::TimesOf(ExchangeAlgorithm algorithm, std::uint32_t contributors) {
+  const std::pair key(algorithm, contributors);
+  if (const auto known = times_.find(key); known != times_.end()) return known->second;
+  return times_[key] = simulate::TimesOf({.algorithm = algorithm,
+                                          .workers = contributors,
+                                          .bytes = options.sum_bytes(contributors),
+                                          .piece_bytes = options.machine.piece_bytes,
+                                          .inline_bytes = options.machine.inline_bytes},
+                                         options.network);
 }
 
 Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now) {
@@ -71,7 +91,8 @@ Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now)
   const Duration latency = options.network.latency;
   const Time begins = std::max(now + 2 * latency, out_free_[machine]);
   out_free_[machine] = begins + Transfer(bytes * (owners - 1) / owners, machine);
-  owners_free_ = std::max(owners_free_, begins + latency) + FromSeconds(bytes / owners / slowest_);
+  owners_free_ = std::max(owners_free_, begins + latency) +
+                 FromSeconds(bytes / owners / slowest_ * Crowding());
   return std::max(out_free_[machine] + latency, owners_free_);
 }
 
@@ -89,6 +110,10 @@ ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
   sums.round = commit.round;
   sums.attempt = commit.attempt;
   sums.parts = commit.parts.size();
+  sums.algorithm = commit.owners.algorithm;
+  if (!commit.owners.direct() && !options.apply) {
+    sums.times = TimesOf(sums.algorithm, static_cast<std::uint32_t>(ContributorsOf(commit).size()));
+  }
   sums.owners = commit.owners.owners;
   sums.published.resize(workers_.size());
   sums.missing = sums.owners.size();
@@ -99,6 +124,7 @@ ModelledExchange::Publication& ModelledExchange::Of(const msg::Commit& commit) {
 
 Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t weight) const {
   if (options.apply) return {};
+  if (sums.algorithm != ExchangeAlgorithm::kDirect) return sums.times.summed;
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
   const double bytes = static_cast<double>(options.contribution_bytes()) * share;
   return FromSeconds(bytes * static_cast<double>(sums.parts) /
@@ -107,6 +133,7 @@ Duration ModelledExchange::ReduceTime(const Publication& sums, std::uint32_t wei
 
 Duration ModelledExchange::SendTime(const Publication& sums, std::uint32_t weight,
                                     std::uint32_t machine) const {
+  if (sums.algorithm != ExchangeAlgorithm::kDirect) return sums.times.taken;
   const double share = static_cast<double>(weight) / static_cast<double>(sums.weights);
   const double bytes = static_cast<double>(options.sum_bytes(sums.parts)) * share;
   return Transfer(bytes * static_cast<double>(workers_.size() - 1), machine);

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/data_network.h"
+#include "tools/simulate/exchange_times.h"
 #include "worker/core/layout.h"
 #include "worker/core/step_machine.h"
 
@@ -30,7 +32,8 @@ class ModelledExchange {
     // With so many entries for each block, unless that is more than all numbers take.
     std::uint64_t GradientBytes(std::uint64_t entries) const;
     std::uint64_t train_samples = 1;
-    worker::MachineConfig machine;  // self and term are set for each
+    double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
+    worker::MachineConfig machine;      // self and term are set for each
     // Measured latencies in place of those that follow from the network: until a sealed part is
     // delivered, from a commit until it is applied; by the time since the job's start.
     std::function<Duration(WorkerId, Duration)> delivery;
@@ -41,6 +44,8 @@ class ModelledExchange {
     RoundId round;
     Attempt attempt;
     std::size_t parts = 0;
+    ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
+    ExchangeTimes times;        // of another one
     std::uint64_t weights = 0;  // of all owners
     std::vector<OwnerShare> owners;
     std::vector<bool> published;  // by owner's slot: by itself or by who stands in for it
@@ -86,12 +91,15 @@ class ModelledExchange {
 
  private:
   Duration Transfer(double bytes, std::uint32_t machine) const;
+  double Crowding() const;
+  ExchangeTimes TimesOf(ExchangeAlgorithm algorithm, std::uint32_t contributors);
 
   std::vector<ModelledWorker*> workers_;  // by slot
   std::vector<Time> out_free_;            // by machine
   double slowest_ = 0;                    // bandwidth
   Time owners_free_;                      // the incoming links of all owners, which get the same
   std::deque<Publication> publications_;  // the latest
+  std::map<std::pair<ExchangeAlgorithm, std::uint32_t>, ExchangeTimes> times_;
 };
 
 // Null: it owns nothing.

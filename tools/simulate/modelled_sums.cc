@@ -90,11 +90,13 @@ void ModelledWorker::TryApply() {
     return;
   }
   const Duration latency = exchange_->options.network.latency;
-  const Time taken =
-      std::max(sums->sent,
-               sums->last + exchange_->TakeTime(exchange_->options.sum_bytes(sums->parts),
-                                                host_->machine())) +
-      latency;
+  Time taken = sums->sent;
+  if (sums->algorithm == ExchangeAlgorithm::kDirect) {
+    taken =
+        std::max(taken, sums->last + exchange_->TakeTime(exchange_->options.sum_bytes(sums->parts),
+                                                         host_->machine())) +
+        latency;
+  }
   host_->At(std::max(host_->now(), taken) + exchange_->UpdateTime(),
             [this, round = sums->round, attempt = sums->attempt] { OnApplied(round, attempt); });
 }

@@ -55,7 +55,8 @@ void ModelledWorker::On(const msg::Form& m) {
   for (const auto* list : {&m.connect_to, &m.expect}) {
     for (const PeerInfo& peer : *list) {
       const bool mapped = !exchange_->Witnesses(self_.worker, peer.member.worker);
-      reached.peers.push_back({peer.member, true, "", mapped, "modelled", 0});
+      reached.peers.push_back(
+          {peer.member, true, "", mapped, "modelled", exchange_->options.measured_gb_per_second});
     }
   }
   host_->Send(std::move(reached));
@@ -96,7 +97,7 @@ void ModelledWorker::Adopt(const Plan& plan) {
 }
 
 void ModelledWorker::TakeOwners(RoundId round, const OwnerMap& map) {
-  owning_ = {round, map.version, FindOwner(map, self_) != nullptr};
+  owning_ = {round, map.version, FindOwner(map, self_) != nullptr, map.direct()};
   SayReceived();
 }
 

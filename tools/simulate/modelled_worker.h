@@ -59,6 +59,7 @@ class ModelledWorker final : public WorkerModel {
     RoundId round;
     std::uint32_t version = 0;
     bool owner = false;
+    bool direct = true;  // owners take parts before the commit
   };
 
   void On(const msg::Welcome& m);

@@ -87,6 +87,7 @@ struct Raw {
   std::uint64_t bandwidth = 1'250'000'000;
   std::uint64_t memory_bandwidth = 10'000'000'000;
   double coordinator_cost_s = 5e-6;
+  double message_cost_s = 0;
   std::vector<SlowLink> slow_links;
   Seeds seeds;
   bool help = false;
@@ -137,6 +138,12 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
             "Bytes in a second that a worker sends, and as many that it receives");
   table.AddRepeatable("slow-link", &raw->slow_links, SlowLinkOption(),
                       "Another bandwidth for one worker; may be given more than once");
+  table.Add("rack", &options->network.rack, Count(0, 4096),
+            "Workers of a rack, by number, in a fat tree; 0: one switch for all");
+  table.Add("oversubscription", &options->network.oversubscription, Number(1, 1000),
+            "Of a rack's link: what its workers can send together over what it carries");
+  table.Add("message-cost", &raw->message_cost_s, DurationSeconds(0, 1),
+            "Of each message between workers, at either end");
   table.Add("memory-bandwidth", &raw->memory_bandwidth, Bytes(1, std::uint64_t{1} << 50),
             "Bytes in a second that a sum or an update passes over");
   table.Add("coordinator-cost", &raw->coordinator_cost_s, DurationSeconds(0, 1),
@@ -144,6 +151,10 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
 }
 
 void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
+  table.Group("One exchange", "");
+  table.AddSwitch("exchange-times", &options->exchange_times,
+                  "Prints how long one exchange of --model-bytes among --workers takes with each "
+                  "exchange.algorithm, in microseconds, as JSON; no job is run");
   table.Group("Faults", "small jobs with real floats, held to the invariants after every event");
   table.AddSwitch("faults", &options->faults,
                   "Runs the jobs of --seeds with faults, heals them, and demands that they finish");
@@ -165,6 +176,13 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
 }
 
 Status Check(const SimulateOptions& options) {
+  if (options.exchange_times && (options.faults || !options.replay.empty())) {
+    return Invalid("--exchange-times goes with neither --faults nor --replay");
+  }
+  if (options.exchange_times && options.workers < 2) {
+    return Invalid("--exchange-times: it takes --workers 2 at least");
+  }
+  if (options.exchange_times) return {};
   if (options.faults && !options.replay.empty()) {
     return Invalid("--faults and --replay: only one of them");
   }
@@ -267,6 +285,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
     options.network.slow_links[link.worker] = link.bytes_per_second;
   }
   options.coordinator_cost = FromSeconds(raw.coordinator_cost_s);
+  options.network.message_cost = FromSeconds(raw.message_cost_s);
   if (options.train_samples == 0) options.train_samples = TrainSamples(options.job.data);
   const bool one_seed = table.Given("seed");
   if (!one_seed) options.seed = options.job.job.seed;

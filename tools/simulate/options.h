@@ -46,7 +46,8 @@ struct SimulateOptions {
   std::function<Duration(WorkerId, Duration)> delivery;
   std::function<Duration(WorkerId, Duration)> begin;
 
-  // Instead: --faults, --replay.
+  // Instead: --exchange-times, --faults, --replay.
+  bool exchange_times = false;
   bool faults = false;
   std::uint64_t first_seed = 1;
   std::uint64_t last_seed = 100;

@@ -240,6 +240,14 @@ void StepWorker::Do(const action::ToCoordinator& a) {
     numbers_->OnSaidApplied(applied->round, applied->attempt);
   }
   if (std::holds_alternative<msg::Behind>(a.message)) cluster_->counts["behind"]++;
+  if (const auto* reached = std::get_if<msg::Reached>(&a.message);
+      reached != nullptr && cluster_->options.measured_gb_per_second > 0) {
+    msg::Reached measured = *reached;
+    for (PeerPath& path : measured.peers) {
+      path.gb_per_second = cluster_->options.measured_gb_per_second;
+    }
+    return host_->Send(std::move(measured));
+  }
   host_->Send(a.message);
 }
 

@@ -42,6 +42,7 @@ class Cluster {
     bool ucx = false;  // offered beside TCP
     // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
     bool whole_checkpoints = true;
+    double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
   };
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/routes.h"
+
 namespace lockstep::simulate {
 namespace {
 
@@ -101,6 +103,58 @@ void Truth::OnSealed(const MemberId& member, RoundId round, PartIndex part,
   sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state), ++next_sequence_};
 }
 
+// Parts one after the other, in the order of the commit.
+bool Truth::AddParts(const msg::Commit& commit, const MemberId* of, bool first,
+                     std::vector<float>* sum) const {
+  for (const CommittedPart& part : commit.parts) {
+    if (of != nullptr && part.member != *of) continue;
+    const SealedPart* sealed = FindSealed(commit, part);
+    if (sealed == nullptr) return false;
+    for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
+      const float term = part.weight * sealed->gradient[i];
+      (*sum)[i] = first && layout_.kept() == 0 ? term : (*sum)[i] + term;
+    }
+    first = false;
+  }
+  return true;
+}
+
+// What a member of a tree tells who is above: those below in their order, then its own parts.
+std::optional<std::vector<float>> Truth::SumOfTree(const msg::Commit& commit, std::uint32_t shard,
+                                                   const MemberId& member) const {
+  std::vector<float> sum(layout_.sum_floats());
+  bool first = true;
+  for (const MemberId& below : RouteOf(commit, shard, member).below) {
+    const auto partial = SumOfTree(commit, shard, below);
+    if (!partial) return std::nullopt;
+    for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
+      sum[i] = first ? (*partial)[i] : sum[i] + (*partial)[i];
+    }
+    first = false;
+  }
+  if (!AddParts(commit, &member, first, &sum)) return std::nullopt;
+  return sum;
+}
+
+// Direct and ring add in the same order.
+std::optional<std::vector<float>> Truth::SumOf(const msg::Commit& commit) const {
+  std::vector<float> sum(layout_.sum_floats(), 0.0f);
+  if (commit.owners.algorithm != ExchangeAlgorithm::kTree) {
+    if (!AddParts(commit, nullptr, true, &sum)) return std::nullopt;
+    return sum;
+  }
+  for (std::uint32_t shard = 0; shard < commit.owners.owners.size(); ++shard) {
+    const MemberId& owner = commit.owners.owners[shard].owner;
+    const auto whole = SumOfTree(commit, shard, owner);
+    if (!whole) return std::nullopt;
+    for (const worker::Slice& slice : layout_.Shard(commit.owners, owner)) {
+      const auto from = static_cast<std::ptrdiff_t>(slice.range.first);
+      std::copy_n(whole->begin() + from, slice.range.count, sum.begin() + from);
+    }
+  }
+  return sum;
+}
+
 std::optional<State> Truth::Compute(const msg::Commit& commit) {
   State state;
   if (commit.round.value == 0) {
@@ -110,24 +164,15 @@ std::optional<State> Truth::Compute(const msg::Commit& commit) {
     if (before == truth_.end()) return std::nullopt;
     state = before->second.state;
   }
-  std::vector<float> sum(layout_.sum_floats(), 0.0f);
-  bool first = true;
-  for (const CommittedPart& part : commit.parts) {
-    const SealedPart* sealed = FindSealed(commit, part);
-    if (sealed == nullptr) return std::nullopt;
-    for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
-      const float term = part.weight * sealed->gradient[i];
-      sum[i] = first && layout_.kept() == 0 ? term : sum[i] + term;
-    }
-    first = false;
-  }
+  std::optional<std::vector<float>> sum = SumOf(commit);
+  if (!sum) return std::nullopt;
   std::vector<worker::FloatRange> all;
   for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) {
-    AddNorms(layout_, {b, layout_.bucket(b)}, &sum);
+    AddNorms(layout_, {b, layout_.bucket(b)}, &*sum);
     all.push_back(layout_.bucket(b));
   }
-  const float factor = ClipFactor(layout_, sum, commit.scale, clip_);
-  Update(sum, all, commit.scale, commit.learning_rate, commit.fraction, factor, &state);
+  const float factor = ClipFactor(layout_, *sum, commit.scale, clip_);
+  Update(*sum, all, commit.scale, commit.learning_rate, commit.fraction, factor, &state);
   return state;
 }
 

@@ -74,6 +74,11 @@ class Truth {
   // has sealed when the commit is made.
   void Choose(const msg::Commit& commit);
   const SealedPart* FindSealed(const msg::Commit& commit, const CommittedPart& part) const;
+  bool AddParts(const msg::Commit& commit, const MemberId* of, bool first,
+                std::vector<float>* sum) const;
+  std::optional<std::vector<float>> SumOfTree(const msg::Commit& commit, std::uint32_t shard,
+                                              const MemberId& member) const;
+  std::optional<std::vector<float>> SumOf(const msg::Commit& commit) const;
   std::optional<State> Compute(const msg::Commit& commit);
   // Notes what the attempt comes to; false: nobody knows.
   bool Learn(const msg::Commit& commit);

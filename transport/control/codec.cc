@@ -71,7 +71,10 @@ void Validate(const ShardHolders& m, Checks& checks) {
 }
 
 void Fields(auto& f, Of<OwnerMap> auto& m) {
-  f(m.version, m.owners, AtMost(kMaxMembers, m.holders));
+  f(m.version, m.owners, AtMost(kMaxMembers, m.holders), m.algorithm);
+}
+void Validate(const OwnerMap& m, Checks& checks) {
+  checks.Require(m.direct() || m.holders.empty(), "holders, and sums that are passed on");
 }
 
 void Fields(auto& f, Of<Plan> auto& m) {

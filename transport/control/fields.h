@@ -88,6 +88,7 @@ class Writer {
   void Put(float v) { to_.SetFloat(out_, fields_.Next(), v); }
   void Put(double v) { to_.SetDouble(out_, fields_.Next(), v); }
   void Put(StateSource v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
+  void Put(ExchangeAlgorithm v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   void Put(Reduction v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   template <class Tag, class Rep>
   void Put(Id<Tag, Rep> id) {
@@ -181,6 +182,11 @@ class Reader {
     const int source = from_.GetEnumValue(in_, fields_.Next());
     checks_.Require(wire::StateSource_IsValid(source), "an unknown source of state");
     if (checks_.wrong().empty()) v = static_cast<StateSource>(source);
+  }
+  void Get(ExchangeAlgorithm& v) {
+    const int algorithm = from_.GetEnumValue(in_, fields_.Next());
+    checks_.Require(wire::ExchangeAlgorithm_IsValid(algorithm), "an unknown algorithm");
+    if (checks_.wrong().empty()) v = static_cast<ExchangeAlgorithm>(algorithm);
   }
   void Get(Reduction& v) {
     const int reduction = from_.GetEnumValue(in_, fields_.Next());

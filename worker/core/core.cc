@@ -173,6 +173,7 @@ void Core::On(const event::FetchDone& e) {
       inputs_.OnFetchDone(done);
       break;
     case PieceKind::kSum:
+    case PieceKind::kPartialSum:
       sums_.OnFetchDone(done);
       break;
     case PieceKind::kState:
@@ -656,16 +657,18 @@ void Core::SetTimer() {
 // Served the buffer is pinned (I4).
 Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
   heartbeat_.OnHeard(peer);
-  const bool exchanged = piece.kind == static_cast<std::uint32_t>(PieceKind::kContribution) ||
-                         piece.kind == static_cast<std::uint32_t>(PieceKind::kSum);
+  const auto kind = static_cast<PieceKind>(piece.kind);
+  const bool exchanged =
+      kind == PieceKind::kContribution || kind == PieceKind::kSum || kind == PieceKind::kPartialSum;
   const std::uint64_t number = exchanged ? context_.layout.number_bytes() : sizeof(float);
   if (piece.bytes == 0 || piece.bytes % number != 0 || piece.offset % number != 0) return {};
   std::optional<BufferRange> from;
-  switch (static_cast<PieceKind>(piece.kind)) {
+  switch (kind) {
     case PieceKind::kContribution:
       from = own_.FindPiece(piece);
       break;
     case PieceKind::kSum:
+    case PieceKind::kPartialSum:
       from = sums_.FindPiece(piece);
       break;
     case PieceKind::kState:

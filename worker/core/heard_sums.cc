@@ -1,17 +1,25 @@
 #include "worker/core/heard_sums.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
 
 namespace lockstep::worker {
 
+std::size_t HeardSums::KindOf(const SumReady& ready) {
+  if (ready.passed) return kPassed + 2 * ready.passed->shard + (ready.passed->whole ? 1 : 0);
+  return ready.stands_in_for ? kStandIn : kOwn;
+}
+
 // Connections that are made again may bring an older message behind a newer one.
 void HeardSums::Store(const MemberId& from, const SumReady& ready,
                       std::span<const std::byte> floats) {
-  auto& slot = heard_[from][ready.stands_in_for ? kStandIn : kOwn][ready.round.value % kSumBuffers];
-  const auto when = [](const SumReady& said) { return std::pair(said.round, said.attempt); };
+  auto& slot = heard_[from][KindOf(ready)][ready.round.value % kSumBuffers];
+  const auto when = [](const SumReady& said) {
+    return std::tuple(said.round, said.attempt, said.passed ? said.passed->pieces : 0);
+  };
   if (slot && when(slot->ready) > when(ready)) return;
   slot = Heard{ready, {floats.begin(), floats.end()}};
 }
@@ -28,8 +36,13 @@ const HeardSums::Heard* HeardSums::FindStandIn(const MemberId& by, WorkerId owne
   return heard != nullptr && heard->ready.stands_in_for == owner ? heard : nullptr;
 }
 
+const HeardSums::Heard* HeardSums::FindPassed(const MemberId& from, std::uint32_t shard, bool whole,
+                                              const msg::Commit& commit) const {
+  return Find(from, kPassed + 2 * shard + (whole ? 1 : 0), commit);
+}
+
 // The version of the map counts as well: under another one the same owner has other slices.
-const HeardSums::Heard* HeardSums::Find(const MemberId& from, Kind kind,
+const HeardSums::Heard* HeardSums::Find(const MemberId& from, std::size_t kind,
                                         const msg::Commit& commit) const {
   const auto at = heard_.find(from);
   if (at == heard_.end()) return nullptr;
@@ -63,10 +76,9 @@ void HeardSums::CheckInvariants() const {
         const auto& heard = kinds[kind][slot];
         if (!heard) continue;
         LOCKSTEP_CHECK(!heard->ready.gone, "sums of {} are remembered that are gone", from.worker);
-        LOCKSTEP_CHECK(heard->ready.round.value % kSumBuffers == slot &&
-                           heard->ready.stands_in_for.has_value() == (kind == kStandIn),
-                       "I1: sums of round {} lie where another round's are looked for",
-                       heard->ready.round);
+        LOCKSTEP_CHECK(
+            heard->ready.round.value % kSumBuffers == slot && KindOf(heard->ready) == kind,
+            "I1: sums of round {} lie where another round's are looked for", heard->ready.round);
       }
     }
   }

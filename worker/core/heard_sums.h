@@ -7,8 +7,8 @@
 //   I1  what was said of another attempt, or under another owner map, is never found for a commit.
 //   I7  of each peer at most one for each round that could still be taken and each of the two
 //   kinds,
-//       its own shard and that of the owner that it stands in for. Who is ahead by more overwrites
-//       what is history.
+//       its own shard and that of the owner that it stands in for; and of each shard that it passes
+//       on (routes.h) partial and whole sums. Who is ahead by more overwrites what is history.
 #pragma once
 
 #include <array>
@@ -20,6 +20,7 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
+#include "base/routes.h"
 #include "worker/core/peer_messages.h"
 #include "worker/core/step_io.h"
 
@@ -37,15 +38,19 @@ class HeardSums {
   const Heard* Find(const MemberId& owner, const msg::Commit& commit) const;
   // What `by`, which stands in for this owner, said of it.
   const Heard* FindStandIn(const MemberId& by, WorkerId owner, const msg::Commit& commit) const;
+  // What it said last that it passes on of a shard, whole or partial sums.
+  const Heard* FindPassed(const MemberId& from, std::uint32_t shard, bool whole,
+                          const msg::Commit& commit) const;
   void ForgetBefore(RoundId round);
 
   void CheckInvariants() const;
 
  private:
-  enum Kind : std::size_t { kOwn, kStandIn, kKinds };
+  enum Kind : std::size_t { kOwn, kStandIn, kPassed, kKinds = kPassed + 2 * kMostRoots };
+  static std::size_t KindOf(const SumReady& ready);
   using OfMember = std::array<std::array<std::optional<Heard>, kSumBuffers>, kKinds>;
 
-  const Heard* Find(const MemberId& from, Kind kind, const msg::Commit& commit) const;
+  const Heard* Find(const MemberId& from, std::size_t kind, const msg::Commit& commit) const;
 
   std::map<MemberId, OfMember> heard_;
 };

@@ -228,7 +228,7 @@ void Inputs::Update() {
     input.dirty = false;
     const RoundId round = input.ready.round;
     const OwnerMap* map = rounds_.OwnersOf(round);
-    if (map == nullptr || peers_.Mapped(input.member)) continue;
+    if (map == nullptr || !map->direct() || peers_.Mapped(input.member)) continue;
     const bool owner =
         std::any_of(map->owners.begin(), map->owners.end(),
                     [&](const OwnerShare& share) { return share.owner == context_.config.self; });

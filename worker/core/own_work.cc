@@ -316,7 +316,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
 msg::SentBytes OwnWork::SentBefore(Time sealed, const Contribution& c) {
   msg::SentBytes sent;
   const OwnerMap* map = rounds_.OwnersOf(c.round);
-  if (map == nullptr) return sent;
+  if (map == nullptr || !map->direct()) return sent;
   std::uint64_t floats = 0;
   Time since = kNever;
   for (const OwnerShare& share : map->owners) {
@@ -419,6 +419,8 @@ void OwnWork::Update() {
   for (Contribution& c : contributions_) {
     const OwnerMap* map = rounds_.OwnersOf(c.round);
     if (c.dropped || c.buckets == 0 || map == nullptr || c.all_told == map->version) continue;
+    // Nobody takes the part itself: sums are passed on, once the round is committed.
+    if (!map->direct()) continue;
     bool all = true;
     for (const OwnerShare& share : map->owners) {
       if (share.owner != context_.config.self) all = Announce(c, share.owner) && all;

@@ -31,6 +31,11 @@ class Writer {
     Put(value.has_value());
     if (value) Put(*value);
   }
+  void Put(const PassedOn& passed) {
+    Put(passed.shard);
+    Put(passed.whole);
+    Put(passed.pieces);
+  }
   void Put(const std::vector<std::uint32_t>& values) {
     Put(static_cast<std::uint32_t>(values.size()));
     for (const std::uint32_t value : values) Put(value);
@@ -84,6 +89,11 @@ class Reader {
     bool there = false;
     Get(there);
     if (there) Get(value.emplace());
+  }
+  void Get(PassedOn& passed) {
+    Get(passed.shard);
+    Get(passed.whole);
+    Get(passed.pieces);
   }
   void Get(std::vector<std::uint32_t>& values) {
     std::uint32_t count = 0;
@@ -141,7 +151,7 @@ void Fields(Message& m, Visitor&& v) {
     v(m.round, m.part, m.tag, m.buffer, m.buckets, m.sealed, m.plan, m.inlined);
   } else if constexpr (std::is_same_v<M, SumReady>) {
     v(m.term, m.round, m.attempt, m.map_version, m.buffer, m.generation, m.whole, m.gone,
-      m.stands_in_for, m.inlined);
+      m.stands_in_for, m.passed, m.inlined);
   } else if constexpr (std::is_same_v<M, SumWant>) {
     v(m.term, m.round, m.attempt);
   } else if constexpr (std::is_same_v<M, MapState>) {

@@ -29,6 +29,7 @@ enum class PieceKind : std::uint32_t {
   kState = 3,         // attempt: the tag of StateReady; part: index of the state-out buffer
   kParameters = 4,    // round: the version of ParametersReady
   kHeldState = 5,     // round: the same; part: 0 the parameters, 1.. the optimizer's tensors
+  kPartialSum = 6,    // round, attempt, owner: of what is passed on to it
 };
 
 inline constexpr std::size_t kMaxInlineRanges = 1024;
@@ -55,9 +56,17 @@ struct PartReady {
   bool operator==(const PartReady&) const = default;
 };
 
+// How much of one owner's shard is there to be passed on (routes.h).
+struct PassedOn {
+  std::uint32_t shard = 0;   // the owner's place in the map
+  bool whole = false;        // the sums of all contributors; else of those below and of the sender
+  std::uint32_t pieces = 0;  // the first so many (RoutedSums)
+  bool operator==(const PassedOn&) const = default;
+};
+
 // From an owner to all members: its shard of this attempt may be fetched or read. From who stands
 // in for an owner: that one's shard. From a holder, as the answer to SumWant: all shards may be
-// fetched.
+// fetched. Where sums are passed on: so much may be fetched by this neighbour.
 struct SumReady {
   Term term;
   RoundId round;
@@ -69,6 +78,7 @@ struct SumReady {
   bool whole = false;
   bool gone = false;
   std::optional<WorkerId> stands_in_for;
+  std::optional<PassedOn> passed;
   InlineRanges inlined;
   bool operator==(const SumReady&) const = default;
 };

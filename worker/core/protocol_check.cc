@@ -6,6 +6,8 @@
 #include <functional>
 #include <utility>
 
+#include "base/routes.h"
+
 namespace lockstep::worker {
 namespace {
 
@@ -62,6 +64,7 @@ Status ProtocolCheck::Check(const msg::Commit& m) const {
     return Broken("it commits the parts of round {} out of order", m.round);
   }
   if (Status status = CheckOwners(m.owners); !status) return status;
+  if (Status status = CheckRoots(m); !status) return status;
   if (!m.next) return {};
   if (m.next->round != m.round.Next()) {
     return Broken("it plans round {} with the commit of round {}", m.next->round, m.round);
@@ -171,6 +174,18 @@ Status ProtocolCheck::CheckOwners(const OwnerMap& map) const {
   }
   if (map.holders.size() != config_.shards) {
     return Broken("it names the holders of {} shards of {}", map.holders.size(), config_.shards);
+  }
+  return {};
+}
+
+// Everybody who is asked to pass sums on has a part to add, and all agree who ends the routes.
+Status ProtocolCheck::CheckRoots(const msg::Commit& m) const {
+  if (m.owners.direct()) return {};
+  const std::vector<MemberId> contributors = ContributorsOf(m);
+  const OwnerMap roots = RootsOf(m.owners.algorithm, m.owners.version, contributors);
+  if (m.owners != roots || layout_.number_bytes() != sizeof(float) || layout_.kept() > 0 ||
+      !std::ranges::is_sorted(m.members) || !std::ranges::includes(m.members, contributors)) {
+    return Broken("it lets pass on the sums of round {} by who cannot", m.round);
   }
   return {};
 }

@@ -58,6 +58,7 @@ class ProtocolCheck {
   Status CheckRound(RoundId round) const;
   Status CheckUnits(const std::vector<Unit>& units) const;
   Status CheckOwners(const OwnerMap& map) const;
+  Status CheckRoots(const msg::Commit& m) const;
   Status CheckPlan(const Plan& plan) const;
 
   const MachineConfig& config_;

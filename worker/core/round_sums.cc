@@ -10,6 +10,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr std::uint32_t kSumKind = static_cast<std::uint32_t>(PieceKind::kSum);
+constexpr std::uint32_t kPartialKind = static_cast<std::uint32_t>(PieceKind::kPartialSum);
 
 // The order of summation (I3), as ProtocolCheck holds the coordinator to it.
 bool InOrder(const CommittedPart& a, const CommittedPart& b) {
@@ -38,6 +39,9 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
     shards_.push_back(std::move(shard));
   }
   if (Shard* own = ShardOf(context_.config.self)) own->making = Making::kWaiting;
+  if (commit_.owners.direct()) return;
+  routed_.emplace(context_, buffers_, fetcher_, peers_, own_work_, heard_, commit_, generation_,
+                  RoutedSums::Sums{[this] { return TakeBuffer(); }, &buffer_, &have_, &asked_});
 }
 
 // What of the shard is to be had here: all of it, but of others' only what this worker holds too,
@@ -64,7 +68,8 @@ std::vector<FloatRange> RoundSums::Wanted(const Shard& shard) const {
 RoundSums::~RoundSums() {
   // Also what was asked for an older attempt: its name has the round, and nobody waits for it.
   fetcher_.Cancel([&](const Want& want) {
-    return want.piece.kind == kSumKind && want.piece.round == commit_.round.value;
+    return (want.piece.kind == kSumKind || want.piece.kind == kPartialKind) &&
+           want.piece.round == commit_.round.value;
   });
   if (buffer_) buffers_.Release(*buffer_);
 }
@@ -79,6 +84,10 @@ bool RoundSums::Commits(const MemberId& member, PartIndex part) const {
   const CommittedPart sought{member, part};
   const auto at = std::ranges::lower_bound(commit_.parts, sought, InOrder);
   return at != commit_.parts.end() && at->member == member && at->part == part;
+}
+
+std::uint32_t RoundSums::IndexOf(const Shard& shard) const {
+  return static_cast<std::uint32_t>(&shard - shards_.data());
 }
 
 RoundSums::Shard* RoundSums::ShardOf(const MemberId& owner) {
@@ -123,8 +132,21 @@ void RoundSums::Update() {
       if (!Held(shard)) Absorb(shard);
     }
   }
-  for (Shard& shard : shards_) TryReduce(shard);
+  if (routed_) {
+    PassOn();
+  } else {
+    for (Shard& shard : shards_) TryReduce(shard);
+  }
   if (asked_to_hold_) TryAnswerHold();
+}
+
+// With a holder all is taken from there.
+void RoundSums::PassOn() {
+  if (holder_ || gone_) return;
+  routed_->Update();
+  for (std::uint32_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i].making == Making::kWaiting && routed_->Made(i)) Publish(shards_[i]);
+  }
 }
 
 // --- the shards that are made here
@@ -188,6 +210,7 @@ void RoundSums::TryReduce(Shard& shard) {
 }
 
 bool RoundSums::OnOpDone(const event::OpDone& done) {
+  if (routed_ && routed_->OnOpDone(done)) return true;
   const auto made = std::ranges::find(shards_, std::optional(done.op), &Shard::reduce_op);
   if (made != shards_.end()) {
     made->reduce_op.reset();
@@ -229,6 +252,7 @@ void RoundSums::Publish(Shard& shard) {
   msg::Published published{commit_.round, commit_.attempt};
   if (shard.owner != context_.config.self) published.stands_in_for = shard.owner.worker;
   context_.Tell(published);
+  if (routed_) return;
   for (const MemberId& member : commit_.members) SaySumReady(member, shard);
 }
 
@@ -265,6 +289,7 @@ void RoundSums::SaySumReady(const MemberId& to, const Shard& shard) {
 void RoundSums::OnPeerUp(const MemberId& peer) {
   for (Shard& shard : shards_) shard.requested.reset();
   if (holder_ && holder_->member == peer) holder_->state = Holder::State::kToAsk;
+  if (routed_) return routed_->OnPeerUp(peer);
   if (!std::ranges::binary_search(commit_.members, peer)) return;
   for (const Shard& shard : shards_) {
     if (shard.making == Making::kPublished) SaySumReady(peer, shard);
@@ -275,6 +300,7 @@ void RoundSums::OnPeerDown(const MemberId& peer) {
   for (Shard& shard : shards_) {
     if (shard.requested == peer) shard.requested.reset();
   }
+  if (routed_) routed_->OnPeerDown(peer);
 }
 
 // With a holder only the holder's word counts: it was named because owners are gone or silent, and
@@ -290,6 +316,13 @@ Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) 
     return false;
   }
   if (ready.gone) return false;
+  if (ready.passed) {
+    if (!of_it) return true;
+    const Status may = routed_ ? routed_->OnPassed(peer, *ready.passed)
+                               : Status(Error{ErrorCode::kInvalid, "it passes on what is direct"});
+    if (!may) return may.error();
+    return true;
+  }
   // Who stands in for whom is the coordinator's to say, and may be heard later than this.
   const auto owner = [&](const Shard& shard) {
     return ready.stands_in_for ? shard.owner.worker == *ready.stands_in_for : shard.owner == peer;
@@ -305,7 +338,7 @@ Result<bool> RoundSums::OnSumReady(const MemberId& peer, const SumReady& ready) 
 // With a holder nobody stands in any more: all is taken from there.
 bool RoundSums::OnHedge(const MemberId& owner, const MemberId& by) {
   Shard* shard = ShardOf(owner);
-  if (shard == nullptr || shard->stand_in || holder_) return false;
+  if (shard == nullptr || shard->stand_in || holder_ || routed_) return false;
   shard->stand_in = by;
   if (by != context_.config.self) return false;
   shard->making = Making::kWaiting;
@@ -330,6 +363,8 @@ const HeardSums::Heard* RoundSums::WhereReady(const Shard& shard, MemberId& from
 // there: read in place where mapped, else what rode along, else fetched.
 void RoundSums::Absorb(Shard& shard) {
   if (shard.requested || gone_ || shard.making == Making::kReducing) return;
+  // Only from a holder, and not under a reduction.
+  if (routed_ && (!holder_ || routed_->Adding())) return;
   // The own shard is made here, unless that cannot be done any more.
   if (shard.owner == context_.config.self && !shard.stand_in && !holder_) return;
   if (holder_) {
@@ -391,6 +426,10 @@ void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
 // A fetch that ends may be of an attempt that this one has replaced: its buffer, or the attempt in
 // its name, tells.
 void RoundSums::OnFetchDone(const Fetcher::Done& done) {
+  if (done.want.piece.kind == kPartialKind) {
+    if (routed_) routed_->OnFetchDone(done);
+    return;
+  }
   if (commit_.attempt.value != done.want.piece.attempt || buffer_ != done.want.to.buffer) return;
   LOCKSTEP_CHECK(asked_.Covers(done.want.to.range), "round {}: sums came that were not asked for",
                  commit_.round);
@@ -405,6 +444,10 @@ void RoundSums::OnFetchDone(const Fetcher::Done& done) {
 }
 
 void RoundSums::OnDropped(const Want& want) {
+  if (want.piece.kind == kPartialKind) {
+    if (routed_) routed_->OnDropped(want);
+    return;
+  }
   if (commit_.attempt.value == want.piece.attempt) asked_.Remove(want.to.range);
 }
 
@@ -565,6 +608,7 @@ std::optional<std::string> RoundSums::Lost() const {
   for (const Shard& shard : shards_) {
     MemberId from = holder_ ? holder_->member : shard.owner;
     if (!holder_ && shard.stand_in && !peers_.Up(from)) from = *shard.stand_in;
+    if (!holder_ && routed_) from = routed_->Above(IndexOf(shard)).value_or(context_.config.self);
     // Who stands in and cannot make it has it from its owner or not at all.
     if (from != shard.owner && shard.making == Making::kVoid) from = shard.owner;
     if (!Held(shard) && from != context_.config.self && !peers_.Up(from)) {
@@ -605,7 +649,11 @@ std::string RoundSums::Missing() const {
     if (shard.stand_in) {
       text += " or " + (shard.stand_in == context_.config.self ? "itself" : Name(*shard.stand_in));
     }
-    if (shard.making == Making::kWaiting) text += PartsMissing(shard);
+    if (routed_) {
+      text += routed_->Missing(IndexOf(shard));
+    } else if (shard.making == Making::kWaiting) {
+      text += PartsMissing(shard);
+    }
     if (shard.requested) text += " (asked for)";
   }
   if (holder_) text += fmt::format(", held by {}", Name(holder_->member));
@@ -619,6 +667,7 @@ std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
   if (commit_.attempt.value != piece.attempt || !buffer_) return std::nullopt;
   const std::uint64_t number = context_.layout.number_bytes();
   const FloatRange range{piece.offset / number, piece.bytes / number};
+  if (piece.kind == kPartialKind) return routed_ ? routed_->FindPartial(piece) : std::nullopt;
   if (!have_.Covers(range)) return std::nullopt;
   return BufferRange{*buffer_, range};
 }
@@ -640,6 +689,7 @@ void RoundSums::CheckInvariants() const {
   LOCKSTEP_CHECK(buffer_ || (have_.empty() && asked_.empty()), "round {}: sums in no buffer",
                  round);
   LOCKSTEP_CHECK(buffer_ || (!reduces && !copy_op_), "round {}: an operation on no buffer", round);
+  if (routed_) routed_->CheckInvariants();
   LOCKSTEP_CHECK(!buffer_ || buffers_.Taken(*buffer_), "round {}: its buffer is not taken", round);
   LOCKSTEP_CHECK(!holder_ || holder_->member != context_.config.self,
                  "round {}: this worker is to fetch from itself", round);

@@ -22,6 +22,7 @@
 #include "worker/core/heard_sums.h"
 #include "worker/core/inputs.h"
 #include "worker/core/own_work.h"
+#include "worker/core/routed_sums.h"
 
 namespace lockstep::worker {
 
@@ -150,6 +151,7 @@ class RoundSums {
   SumReady Announcement() const;
   void SaySumReady(const MemberId& to, const Shard& shard);
   const HeardSums::Heard* WhereReady(const Shard& shard, MemberId& from) const;
+  void PassOn();
   void Absorb(Shard& shard);
   bool StoreInlined(const Shard& shard, const HeardSums::Heard& heard);
   void FetchMissing(Shard& shard, const MemberId& from);
@@ -159,6 +161,7 @@ class RoundSums {
   void TryAnswerHold();
   void TryServeAll();
   Shard* ShardOf(const MemberId& owner);
+  std::uint32_t IndexOf(const Shard& shard) const;
 
   Context& context_;
   Buffers& buffers_;
@@ -184,6 +187,9 @@ class RoundSums {
   bool applied_ = false;
   bool fenced_ = false;
   mutable bool all_held_ = false;  // found to be, once
+  // Where the commit is not direct: makes the shards, and takes them from neighbours instead of
+  // from owners, until a holder is named.
+  std::optional<RoutedSums> routed_;
   // Something of it cannot be had from where it was; why.
   std::optional<std::string> gone_;
 };

@@ -36,13 +36,14 @@ namespace lockstep::worker {
 inline constexpr std::uint32_t kContributionBuffers = 5;
 inline constexpr std::uint32_t kSumBuffers = 4;
 inline constexpr std::uint32_t kStateOutBuffers = 2;
+inline constexpr std::uint32_t kPartialStaging = 4;  // the index of that staging buffer
 
 enum class BufferKind : std::uint8_t {
   kContribution,  // index < kContributionBuffers; Layout::contribution_numbers(); peers may map it
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
   kStaging,       // pieces of one contributor: index < 4, usually the part;
                   // as a contribution, of which only the slices that this worker owns are ever
-                  // touched
+                  // touched. kPartialStaging: of its partial sums
   kState,  // index 0: parameters, 1..: the optimizer's state tensors; parameter_count floats each,
            // those from 1 on one behind the other where the program makes the update itself
   kStateOut,  // index < kStateOutBuffers; Layout::copy of each state tensor, one behind the other:

@@ -56,6 +56,10 @@ Status Sums::OnSumReady(const MemberId& peer, const SumReady& ready,
   if (ready.buffer >= kSumBuffers || ready.generation == 0) {
     return Error{ErrorCode::kInvalid, "it published a buffer that cannot be"};
   }
+  if (ready.passed &&
+      (ready.passed->shard >= kMostRoots || ready.whole || ready.gone || ready.stands_in_for)) {
+    return Error{ErrorCode::kInvalid, "it passes on sums that cannot be"};
+  }
   for (const FloatRange& range : ready.inlined.ranges) {
     if (range.end() > context_.layout.sum_floats()) {
       return Error{ErrorCode::kInvalid, "it sent sums beyond the end of the model"};
@@ -86,8 +90,8 @@ void Sums::OnSumWant(const MemberId& peer, const SumWant& want) {
 
 // Of a round that is over by now, or of an attempt that was replaced, nobody waits for it.
 void Sums::OnFetchDone(const Fetcher::Done& done) {
-  LOCKSTEP_CHECK(done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kSum) &&
-                     done.want.to.buffer.kind == BufferKind::kSum,
+  const bool partial = done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kPartialSum);
+  LOCKSTEP_CHECK(done.want.to.buffer.kind == (partial ? BufferKind::kStaging : BufferKind::kSum),
                  "I4: what was fetched as sums of round {} is something else",
                  done.want.piece.round);
   if (RoundSums* sums = rounds_.SumsOf(RoundId(done.want.piece.round))) sums->OnFetchDone(done);
@@ -95,7 +99,10 @@ void Sums::OnFetchDone(const Fetcher::Done& done) {
 
 // It is still wanted, from whoever else has it.
 void Sums::OnDropped(const Want& want) {
-  if (want.piece.kind != static_cast<std::uint32_t>(PieceKind::kSum)) return;
+  if (want.piece.kind != static_cast<std::uint32_t>(PieceKind::kSum) &&
+      want.piece.kind != static_cast<std::uint32_t>(PieceKind::kPartialSum)) {
+    return;
+  }
   if (RoundSums* sums = rounds_.SumsOf(RoundId(want.piece.round))) sums->OnDropped(want);
 }
 

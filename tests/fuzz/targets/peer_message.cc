@@ -56,6 +56,8 @@ std::vector<std::string> Seeds() {
   add(sum);
   sum.inlined.ranges = {{8, 3}};
   add(sum, 3);
+  sum.passed = worker::PassedOn{1, true, 3};
+  add(sum, 3);
   add(worker::SumWant{Term(1), RoundId(3), Attempt(1)});
   add(worker::MapState{true});
   add(worker::StateWant{2, 9});

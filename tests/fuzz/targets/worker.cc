@@ -226,7 +226,7 @@ class Shell {
         LOCKSTEP_CHECK(buffer.index < worker::kSumBuffers);
         return layout.sum_floats();
       case BufferKind::kStaging:
-        LOCKSTEP_CHECK(buffer.index < 4);
+        LOCKSTEP_CHECK(buffer.index <= worker::kPartialStaging);
         return kFloats;
       case BufferKind::kState:
         LOCKSTEP_CHECK(buffer.index <= kStateTensors);

@@ -19,8 +19,12 @@ struct PeerWords {
                        fmt::format("{} buckets", m.buckets), Inlined(m.inlined));
   }
   std::string operator()(const worker::SumReady& m) const {
-    return fmt::format("SumReady round {} attempt {}{}{}", m.round, m.attempt,
-                       m.gone ? ": gone" : "", Inlined(m.inlined));
+    const std::string passed =
+        m.passed ? fmt::format(": {} pieces of {} sums of shard {}", m.passed->pieces,
+                               m.passed->whole ? "whole" : "partial", m.passed->shard)
+                 : "";
+    return fmt::format("SumReady round {} attempt {}{}{}{}", m.round, m.attempt,
+                       m.gone ? ": gone" : "", passed, Inlined(m.inlined));
   }
   std::string operator()(const worker::SumWant& m) const {
     return fmt::format("SumWant round {} attempt {}", m.round, m.attempt);
@@ -57,6 +61,9 @@ std::string Describe(const PieceName& piece) {
     case PieceKind::kSum:
       return fmt::format("[{}, {}) of the sums of round {} attempt {}", from, to, piece.round,
                          piece.attempt);
+    case PieceKind::kPartialSum:
+      return fmt::format("[{}, {}) of the partial sums of round {} attempt {}", from, to,
+                         piece.round, piece.attempt);
     case PieceKind::kState:
       return fmt::format("[{}, {}) of a copied bucket", from, to);
     case PieceKind::kParameters:

@@ -98,7 +98,12 @@ inline OwnerMap Any<OwnerMap>() {
   for (const MemberId& member : SomeMembers()) {
     map.owners.push_back({member, *rc::gen::inRange(1u, 1000u)});
   }
-  map.holders = Several([] { return ShardHolders{SomeMembers()}; });
+  if (Any<bool>()) {
+    map.holders = Several([] { return ShardHolders{SomeMembers()}; });
+  } else {
+    map.algorithm = *rc::gen::element(ExchangeAlgorithm::kDirect, ExchangeAlgorithm::kRing,
+                                      ExchangeAlgorithm::kTree);
+  }
   return map;
 }
 

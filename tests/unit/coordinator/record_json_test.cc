@@ -19,6 +19,7 @@ RoundRecord Example() {
   record.round = RoundId(7);
   record.epoch = Epoch(1);
   record.attempts = {{Attempt(0), "the first 2 of 3 workers"}, {Attempt(1), "a \"quoted\"\nword"}};
+  record.algorithm = ExchangeAlgorithm::kTree;
   record.policy = "backup+none";
   record.reason = "the first 2 of 3 workers";
   record.contributors = {{WorkerId(0), PartIndex(0), 1, 8, {{0, 4}, {8, 12}}},
@@ -64,6 +65,7 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->units[1].end, 12.000001);
   EXPECT_EQ(read->digest->value, record.digest->value);
   EXPECT_EQ(read->sent.early_bytes, 1024u);
+  EXPECT_EQ(read->algorithm, ExchangeAlgorithm::kTree);
   EXPECT_EQ(read->sending, record.sending);
 }
 
@@ -80,17 +82,20 @@ TEST(RoundLine, HasTheDocumentedKeys) {
   EXPECT_EQ(line["sent"], (nlohmann::json{{"bytes", 4096}, {"early_bytes", 1024}}));
   EXPECT_EQ(line["contributors"][0]["weight"], 1.0);
   EXPECT_EQ(line["dropped"], nlohmann::json::array());
+  EXPECT_EQ(line["algorithm"], "tree");
   RoundRecord open = Example();
   open.applied.reset();
   open.digest.reset();
   open.metrics.clear();
   open.sent = {};
+  open.algorithm = ExchangeAlgorithm::kDirect;
   open.sending.clear();
   const auto without = nlohmann::json::parse(RoundLine(open));
   EXPECT_TRUE(without["times"]["applied"].is_null());
   EXPECT_FALSE(without.contains("digest"));
   EXPECT_FALSE(without.contains("metrics"));
   EXPECT_FALSE(without.contains("sent"));
+  EXPECT_FALSE(without.contains("algorithm"));
   EXPECT_FALSE(without["times"].contains("sending"));
 }
 

@@ -16,8 +16,11 @@ std::vector<PeerMessage> Samples() {
   sum.map_version = 4;
   sum.buffer = 2;
   sum.generation = 77;
+  SumReady passed = sum;
+  passed.passed = PassedOn{1, true, 12};
   return {part,
           sum,
+          passed,
           SumWant{Term(1), RoundId(5), Attempt(2)},
           MapState{true},
           StateWant{3, 99},

@@ -1,0 +1,69 @@
+// Which algorithm the exchange of the next round takes: the one that exchange.algorithm names, or,
+// with auto, the one that is expected to be the quickest: by a model of what it costs over the
+// measured links, until it has been tried, and from then on by what it took.
+//
+// Invariants: a choice has a reason for people. It changes only after some rounds with the one
+// before, and only for a clear gain, so it comes to rest.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/messages.h"
+#include "base/time.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// What is known of the links between workers.
+struct MeasuredLinks {
+  double bytes_per_second = 0;  // of the slowest path; 0: not measured
+  Duration latency{};           // of a message, one way
+  bool all_mapped = false;      // all workers read each other's memory
+};
+
+// Latency and bandwidth (alpha, beta), as in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of
+// collective communication operations in MPICH", IJHPCA 19 (2005); and a cost of each message at
+// its ends, which is what many senders to one receiver come to.
+Duration PredictExchange(ExchangeAlgorithm algorithm, std::uint32_t workers, std::uint64_t bytes,
+                         const MeasuredLinks& links);
+
+class AlgorithmChoice {
+ public:
+  // `name`: exchange.algorithm. `only_direct`: why no other one can be taken; empty: any can.
+  AlgorithmChoice(const std::string& name, std::string only_direct);
+
+  // Of the next round, of so many workers and bytes of parameters.
+  ExchangeAlgorithm Choose(std::uint32_t workers, std::uint64_t bytes, const MeasuredLinks& links);
+  // A round took so long from its last part until all had applied it.
+  void OnRound(ExchangeAlgorithm algorithm, Duration took);
+
+  ExchangeAlgorithm chosen() const { return chosen_; }
+  const std::string& reason() const { return reason_; }
+  // Since it was asked last, another one was chosen, or one for the first time.
+  bool TakeNews();
+
+ private:
+  struct Tried {
+    RecentLatency took;
+    std::uint32_t rounds = 0;
+  };
+  struct Cost {
+    Duration of{};
+    bool measured = false;
+  };
+  Cost CostOf(ExchangeAlgorithm algorithm, std::uint64_t bytes, const MeasuredLinks& links) const;
+  void Take(ExchangeAlgorithm algorithm, std::string reason);
+
+  const bool auto_;
+  const std::string only_direct_;
+  ExchangeAlgorithm chosen_ = ExchangeAlgorithm::kDirect;
+  std::string reason_;
+  bool news_ = false;
+  std::uint32_t workers_ = 0;   // that `tried_` is of
+  std::array<Tried, 3> tried_;  // by algorithm
+};
+
+}  // namespace lockstep::coordinator

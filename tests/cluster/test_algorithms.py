@@ -1,0 +1,86 @@
+"""Sums that are passed on from worker to worker (exchange.algorithm = ring | tree): one result whatever way they go, ring's that of direct,
+and a direct second attempt when one of those they pass is stopped or gone."""
+
+import signal
+import unittest
+
+from harness import ClusterTest, Job
+
+SMALL_PIECES = {"optimizer.clip": 1.0, "model.widths": "256,512", "exchange.bucket_bytes": "64KiB", "exchange.piece_bytes": "16KiB",
+                "job.global_batch": 256, "policy.name": "full+none"}
+# Not one that rides on the messages.
+PACED = SMALL_PIECES | {"emulate.unit_time": "10ms", "job.rounds": 60, "job.units": 16, "job.min_workers": 2, "liveness.timeout": "4s"}
+OVER_TCP = {"exchange.mapping": "off", "exchange.transport": "tcp"}
+WAYS = {
+    "mapped": {},
+    "tcp": OVER_TCP,
+    "tcp again": OVER_TCP,
+    "tcp (TLS 1.3)": OVER_TCP | {"exchange.encryption": "on"},
+    "ucx": {"exchange.mapping": "off", "exchange.transport": "ucx"},
+}
+
+
+class Algorithms(ClusterTest):
+    def digests(self, workers, algorithm, options):
+        found = {}
+        for name, way in WAYS.items():
+            with Job(workers, options | way, exchange__algorithm=algorithm) as job:
+                summary = job.start().finish()
+                self.assertEqual(summary["digest_differs"], [])
+                self.assertEqual({round.get("algorithm", "direct") for round in job.rounds()}, {algorithm})
+                found[name] = summary["params_digest"]
+        self.assertEqual(len(set(found.values())), 1, found)
+        return found["tcp"]
+
+    def test_ways_agree_and_ring_has_the_bits_of_direct(self):
+        for options in (SMALL_PIECES, SMALL_PIECES | {"model.widths": "16", "exchange.bucket_bytes": "4MiB"}):
+            with self.subTest(widths=options["model.widths"]):
+                digests = {algorithm: self.digests(5, algorithm, options) for algorithm in ("direct", "ring", "tree")}
+                self.assertEqual(digests["ring"], digests["direct"])
+                self.assertNotEqual(digests["tree"], digests["direct"])
+
+    def test_survive_sigkill(self):
+        for algorithm in ("ring", "tree"):
+            with self.subTest(algorithm=algorithm), Job(4, PACED | OVER_TCP, exchange__algorithm=algorithm) as job:
+                job.start()
+                job.wait_for_rounds(10)
+                job.processes["worker1"].kill()
+                job.wait_for_rounds(20)
+                job.start_worker(1, name="again")
+                summary = job.finish()
+                self.assertEqual(summary["rounds"], 60)
+                self.assertEqual(summary["digest_differs"], [])
+                self.assertEqual(job.rounds()[-1]["algorithm"], algorithm)
+
+    def test_survive_one_that_is_stopped_in_the_middle(self):
+        """Under full, which waits for its units, or not for what it has to pass on."""
+        for algorithm in ("ring", "tree"):
+            for victim in (1, 3):
+                with self.subTest(algorithm=algorithm, victim=victim), Job(4, PACED | OVER_TCP, exchange__algorithm=algorithm) as job:
+                    job.start()
+                    job.wait_for_rounds(10)
+                    job.processes[f"worker{victim}"].send_signal(signal.SIGSTOP)
+                    job.wait_for_rounds(20)
+                    job.processes[f"worker{victim}"].send_signal(signal.SIGCONT)
+                    summary = job.finish()
+                    self.assertEqual(summary["rounds"], 60)
+                    self.assertEqual(summary["digest_differs"], [])
+
+    def test_what_cannot_be_passed_on_is_refused(self):
+        for settings in ({"policy.name": "async"}, {"policy.name": "local"}, {"exchange.dtype": "bf16"}, {"optimizer.replicas": 1},
+                         {"exchange.compression": "topk"}):
+            self.check_refused(SMALL_PIECES | settings | {"exchange.algorithm": "tree"}, "exchange.algorithm")
+
+    def test_auto_says_why(self):
+        for way, word in ((OVER_TCP, "5 workers, 0."), ({}, "the workers read each other's memory")):
+            with self.subTest(way=way), Job(5, SMALL_PIECES | way, exchange__algorithm="auto", job__rounds=60) as job:
+                summary = job.start().finish()
+                self.assertEqual(summary["digest_differs"], [])
+                log = job.log("coordinator")
+                self.assertIn("exchange.algorithm = auto takes ", log)
+                self.assertIn(word, summary["algorithm_reason"])
+                self.assertIn(summary["algorithm"], ("direct", "ring", "tree"))
+
+
+if __name__ == "__main__":
+    unittest.main()
