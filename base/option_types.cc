@@ -60,15 +60,15 @@ std::string Joined(const std::vector<std::string>& words, const char* between) {
   return text;
 }
 
-struct Unit {
+struct NamedUnit {
   std::string_view name;
   std::uint64_t bytes;
 };
-constexpr Unit kByteUnits[] = {
+constexpr NamedUnit kByteUnits[] = {
     {"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}, {"B", 1}, {"", 1}};
 
 std::string FormatBytes(std::uint64_t value) {
-  for (const Unit& unit : kByteUnits) {
+  for (const NamedUnit& unit : kByteUnits) {
     if (unit.bytes > 1 && value > 0 && value % unit.bytes == 0) {
       return fmt::format("{}{}", value / unit.bytes, unit.name);
     }
@@ -79,7 +79,7 @@ std::string FormatBytes(std::uint64_t value) {
 bool ParseBytes(std::string_view text, std::uint64_t& value) {
   const auto digits = std::min(text.find_first_not_of("0123456789"), text.size());
   if (!ParseWhole(text.substr(0, digits), value)) return false;
-  for (const Unit& unit : kByteUnits) {
+  for (const NamedUnit& unit : kByteUnits) {
     if (text.substr(digits) == unit.name) return !__builtin_mul_overflow(value, unit.bytes, &value);
   }
   return false;

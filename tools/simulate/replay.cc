@@ -100,15 +100,15 @@ EntriesByWorker ByWorker(const coordinator::RoundRecord& record) {
   return entries;
 }
 
-Error Invalid(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+Error Unplayable(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
 // A line may be well-formed and still be of no round that there was.
 Status CheckRound(const coordinator::RoundRecord& record) {
-  if (!IsPrintable(record.policy)) return Invalid("the policy's name is no text");
-  if (record.commit < record.start) return Invalid("the round ends before it starts");
+  if (!IsPrintable(record.policy)) return Unplayable("the policy's name is no text");
+  if (record.commit < record.start) return Unplayable("the round ends before it starts");
   for (const coordinator::UnitRecord& unit : record.units) {
     if (unit.end < unit.start) {
-      return Invalid(fmt::format("a unit of worker {} ends before it starts", unit.worker));
+      return Unplayable(fmt::format("a unit of worker {} ends before it starts", unit.worker));
     }
   }
   std::uint64_t samples = 0;
@@ -116,13 +116,13 @@ Status CheckRound(const coordinator::RoundRecord& record) {
     std::uint64_t in_ranges = 0;
     for (const SampleRange& range : contributor.ranges) in_ranges += range.size();
     if (in_ranges != contributor.samples) {
-      return Invalid(fmt::format("worker {} contributes {} samples, its ranges have {}",
-                                 contributor.worker, contributor.samples, in_ranges));
+      return Unplayable(fmt::format("worker {} contributes {} samples, its ranges have {}",
+                                    contributor.worker, contributor.samples, in_ranges));
     }
     samples += in_ranges;
   }
   if (samples != record.samples) {
-    return Invalid(
+    return Unplayable(
         fmt::format("the round has {} samples, its contributors {}", record.samples, samples));
   }
   return {};
@@ -130,10 +130,10 @@ Status CheckRound(const coordinator::RoundRecord& record) {
 
 Status CheckOrder(const coordinator::RoundRecord& before, const coordinator::RoundRecord& after) {
   if (after.round.value != before.round.value + 1) {
-    return Invalid(fmt::format("round {} follows round {}", after.round, before.round));
+    return Unplayable(fmt::format("round {} follows round {}", after.round, before.round));
   }
   if (after.start < before.start) {
-    return Invalid(fmt::format("round {} starts before round {}", after.round, before.round));
+    return Unplayable(fmt::format("round {} starts before round {}", after.round, before.round));
   }
   return {};
 }
@@ -346,7 +346,7 @@ Status CheckReplay(const JobConfig& job, const RunTimes& run) {
       std::uint64_t{workers} * (job.policy.local() ? job.policy.local_steps : 1);
   const std::uint32_t batch = job.job.global_batch;
   if (batch < least || (job.job.units != 0 && job.job.units < least)) {
-    return Invalid(
+    return Unplayable(
         fmt::format("job.global_batch = {} and job.units = {} are too few for the {} workers in "
                     "its rounds",
                     batch, job.job.units, workers));
@@ -365,17 +365,17 @@ Status CheckReplay(const JobConfig& job, const RunTimes& run) {
   const double longest = static_cast<double>(run.rounds) * (alone * unit + between);
   constexpr double kMost = 4e9;
   if (!(longest < kMost)) {
-    return Invalid(fmt::format("{} rounds with units of {:.0f} s are too long to be played",
-                               run.rounds, unit));
+    return Unplayable(fmt::format("{} rounds with units of {:.0f} s are too long to be played",
+                                  run.rounds, unit));
   }
   return {};
 }
 
 Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records) {
-  if (records.empty()) return Invalid("the run has no closed round");
+  if (records.empty()) return Unplayable("the run has no closed round");
   RunTimes run;
   run.workers.resize(WorkersOf(records));
-  if (run.workers.empty()) return Invalid("the run's rounds have no units");
+  if (run.workers.empty()) return Unplayable("the run's rounds have no units");
   std::vector<Weighted> sizes;
   RunCostFit fit;
   for (const auto& record : records) {
@@ -395,8 +395,8 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   FillGaps(&run);
   run.unit_samples = std::max(MedianOf(std::move(sizes)), 1.0);
   run.seconds = records.back().commit - records.front().start;
-  if (run.seconds <= 0) return Invalid("the run's rounds took no time");
-  if (run.samples == 0) return Invalid("the run's rounds have no samples");
+  if (run.seconds <= 0) return Unplayable("the run's rounds took no time");
+  if (run.samples == 0) return Unplayable("the run's rounds have no samples");
   run.policy = records.back().policy;
   return run;
 }
@@ -464,7 +464,7 @@ Result<std::string> Replay(const SimulateOptions& options) {
   };
   if (options.policy_given) {
     if (options.job.policy.name == kPlugin && options.job.policy.plugin.empty()) {
-      return Invalid(NotLoaded(options));
+      return Unplayable(NotLoaded(options));
     }
     PolicySection section = options.job.policy;
     auto policy = policies::MakePolicy(section, workers, coordinator::LoadPolicy);

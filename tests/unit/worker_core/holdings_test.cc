@@ -11,7 +11,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-const MemberId kOther{WorkerId(2), Incarnation(1)};
 const std::vector<MemberId> kMembers = {kSelf, kPeer, kOther};
 constexpr FloatRange kFirst{0, 2048};
 constexpr FloatRange kSecond{2048, 2048};

@@ -14,6 +14,7 @@ namespace lockstep::worker {
 
 inline const MemberId kSelf{WorkerId(0), Incarnation(1)};
 inline const MemberId kPeer{WorkerId(1), Incarnation(1)};
+inline const MemberId kOther{WorkerId(2), Incarnation(1)};
 
 class MachineTest : public ::testing::Test {
  protected:

@@ -6,8 +6,6 @@
 namespace lockstep::worker {
 namespace {
 
-const MemberId kOther{WorkerId(2), Incarnation(1)};
-
 // Four pieces of a grain each.
 class PassedSumsTest : public MachineTest {
  protected:

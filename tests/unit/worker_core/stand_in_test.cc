@@ -5,8 +5,6 @@
 namespace lockstep::worker {
 namespace {
 
-const MemberId kOther{WorkerId(2), Incarnation(1)};
-
 class StandInTest : public MachineTest {
  protected:
   StandInTest() = default;
