@@ -39,8 +39,8 @@ lockstep_jobs() {
 # A source that is compiled alike in two build folders is compiled once: the cuda preset has most of its objects from release.
 export CCACHE_NOHASHDIR=1
 
-# Configures PRESET with further cmake arguments; with ccache and lld where they are there (nvcc, which links in the cuda preset,
-# does not know lld).
+# Configures PRESET with further cmake arguments, behind them those in LOCKSTEP_CMAKE_ARGUMENTS; with ccache and lld where they are
+# there (nvcc, which links in the cuda preset, does not know lld).
 lockstep_configure() {
   local preset=$1
   shift
@@ -52,7 +52,9 @@ lockstep_configure() {
   if [[ $preset != cuda ]] && command -v ld.lld >/dev/null; then
     found+=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
   fi
-  cmake --preset "$preset" "${found[@]}" "$@" </dev/null
+  local more=()
+  read -ra more <<<"${LOCKSTEP_CMAKE_ARGUMENTS:-}"
+  cmake --preset "$preset" "${found[@]}" "$@" "${more[@]}" </dev/null
 }
 
 # Builds the targets of PRESET that are named (all: none named). Ninja's line says how far it is.
