@@ -367,6 +367,7 @@ struct StateChunk {
 struct Finish {
   std::string reason;
   bool failed = false;
+  bool early = false;  // there were rounds to come
   bool operator==(const Finish&) const = default;
 };
 
@@ -591,10 +592,16 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
+// The program has what it wanted of the job: it is to end with the round that was committed last.
+struct StopAsked {
+  std::string reason;
+  bool operator==(const StopAsked&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
-                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held>;
+                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked>;
 
 }  // namespace msg
 

@@ -211,8 +211,7 @@ void Coordinator::AdvanceAll() {
     draining_.Advance();
     EndIfShort();
     if (rounds_.done() && job_.phase == Phase::kTraining) {
-      ending_.Begin(stopping_ ? JobOutcome::kInterrupted : JobOutcome::kCompleted,
-                    stopping_ ? stop_reason_ : "all rounds are done");
+      ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
   } while (!job_.leaving.empty() || !job_.behind.empty() ||
@@ -467,6 +466,9 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
         } else if constexpr (std::is_same_v<M, msg::Leave>) {
           job_.Evict(from, "it leaves: " + m.reason);
           return {};
+        } else if constexpr (std::is_same_v<M, msg::StopAsked>) {
+          OnStopAsked(from, m);
+          return {};
         } else if constexpr (std::is_same_v<M, msg::Pong>) {
           return on(liveness_)(m);
         } else {
@@ -480,12 +482,24 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
 void Coordinator::On(const StopRequested& event) {
   const bool again = stopping_;
   stopping_ = true;
+  stop_outcome_ = JobOutcome::kInterrupted;
   stop_reason_ = event.reason;
   if (again || job_.phase == Phase::kGathering || job_.phase == Phase::kForming ||
       !rounds_.begun()) {
     return ending_.Finish(JobOutcome::kInterrupted, event.reason);
   }
   if (job_.phase == Phase::kTraining) rounds_.StopSoon(job_.now + job_.timeout / 2);
+}
+
+// What it has committed is what the program wanted, so the open round is none of it. All workers
+// may ask for the same.
+void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message) {
+  if (stopping_ || job_.phase == Phase::kEnding) return;
+  stopping_ = true;
+  stop_outcome_ = JobOutcome::kCompleted;
+  stop_reason_ = fmt::format("worker {} has ended the job: {}", from.id.worker, message.reason);
+  if (!rounds_.begun()) return ending_.Finish(JobOutcome::kInterrupted, stop_reason_);
+  rounds_.StopSoon(job_.now);
 }
 
 // In the same step: whoever asked waits for it.

@@ -86,6 +86,7 @@ class Coordinator {
   void On(const DrainRequested& event) { Reply(draining_.Request(event.worker)); }
   void On(const CheckpointSaved& event) { checkpointer_.OnSaved(event.round, event.error); }
   lockstep::Status Dispatch(Member& from, msg::FromWorker message);
+  void OnStopAsked(const Member& from, const msg::StopAsked& message);
   void Reply(const Result<std::string>& outcome);
 
   // --- what can be done now
@@ -135,6 +136,7 @@ class Coordinator {
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel
   // Somebody wants an end, or the disk is full: the open round is to be the last one.
   bool stopping_ = false;
+  JobOutcome stop_outcome_ = JobOutcome::kCompleted;  // also of a job that is not stopped
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time
   Time reading_until_;   // after a stop of this process: nobody is judged before

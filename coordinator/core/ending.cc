@@ -10,9 +10,10 @@ namespace lockstep::coordinator {
 
 // Those who were left behind get one time-out to become level, so that they end with the job's
 // result.
-void Ending::Begin(JobOutcome outcome, std::string reason) {
+void Ending::Begin(JobOutcome outcome, bool early, std::string reason) {
   LOCKSTEP_CHECK(!begun_ && rounds_->done(), "the end begins twice, or before the rounds are done");
   outcome_ = outcome;
+  early_ = early;
   reason_ = std::move(reason);
   begun_ = true;
   copied_by_ = job_->now + job_->timeout;
@@ -36,7 +37,7 @@ void Ending::Advance() {
     }
     if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
     deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
-    SayFinish(reason_, /*failed=*/false);
+    SayFinish(reason_, /*failed=*/false, early_);
   }
   // Who does not say its digest in time has no vote; that alone is no difference.
   for (const Member& member : job_->members.all()) {
@@ -78,14 +79,14 @@ bool Ending::OthersCatchUp() const {
 }
 
 // From now on nobody computes anything but the digest of what it has.
-void Ending::SayFinish(const std::string& reason, bool failed) {
+void Ending::SayFinish(const std::string& reason, bool failed, bool early) {
   LOCKSTEP_CHECK(!finishing_, "all are told to finish twice");
   finishing_ = true;
   std::vector<MemberId> all;
   for (const Member& member : job_->members.all()) {
     if (member.connected()) all.push_back(member.id);
   }
-  job_->Send(all, msg::Finish{reason, failed});
+  job_->Send(all, msg::Finish{reason, failed, early});
 }
 
 // Of another round than the last one a digest says nothing; its sender was still behind.
@@ -117,7 +118,9 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   if (job_->phase == Phase::kFinished) return;
   evaluation_->GiveUp("the job ends");
   checkpointer_->GiveUp();
-  if (!finishing_) SayFinish(reason, outcome == JobOutcome::kFailed);
+  if (!finishing_) {
+    SayFinish(reason, outcome == JobOutcome::kFailed, outcome == JobOutcome::kInterrupted);
+  }
   JobResult result;
   result.outcome = outcome;
   result.reason = reason;

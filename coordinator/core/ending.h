@@ -28,8 +28,8 @@ class Ending {
   Ending(Job* job, Pipeline* rounds, Evaluation* evaluation, Checkpointer* checkpointer)
       : job_(job), rounds_(rounds), evaluation_(evaluation), checkpointer_(checkpointer) {}
 
-  // All rounds are closed.
-  void Begin(JobOutcome outcome, std::string reason);
+  // All rounds are closed. `early`: there would have been more.
+  void Begin(JobOutcome outcome, bool early, std::string reason);
   Status On(Member& from, const msg::Final& message);
   void Advance();
   // The last commit is sent once more, with a checkpoint writer that is there.
@@ -40,7 +40,7 @@ class Ending {
   void Finish(JobOutcome outcome, const std::string& reason);
 
  private:
-  void SayFinish(const std::string& reason, bool failed);
+  void SayFinish(const std::string& reason, bool failed, bool early);
   // Somebody who was left behind is copying what the job ended with.
   bool OthersCatchUp() const;
   bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
@@ -51,6 +51,7 @@ class Ending {
   Checkpointer* checkpointer_;
   // What the job will have come to if nothing goes wrong by then.
   JobOutcome outcome_ = JobOutcome::kCompleted;
+  bool early_ = false;
   std::string reason_;
   bool begun_ = false;
   bool finishing_ = false;  // Finish is sent

@@ -120,6 +120,16 @@ class Job:
         return self._run.round if self._run else 0
 
     @property
+    def running(self) -> bool:
+        """From `prepare` to the job's end."""
+        return self._session is not None
+
+    @property
+    def ended_early(self) -> bool:
+        """The job is over, in good order, before all of its epochs were: somebody has stopped it (Ctrl-C, `stop`)."""
+        return self._end is not None and self._end.early
+
+    @property
     def policy(self) -> str:
         """As the job began."""
         return self._config.get("policy.name", "")
@@ -333,6 +343,34 @@ class Job:
         if self._model is None:
             raise UsageError("there is no job yet: job.prepare joins it")
         return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
+
+    def stop(self, reason: str) -> None:
+        """Ends the job for all its workers, completed, with the parameters after the round that was committed last, which the model
+        has then: for a script that has what it wants of it. A batch in hand does not count. All workers may call it, or one; passes
+        over the loader are empty from then on, and the job is `ended_early`."""
+        session = self._joined()
+        if self._state is _State.UPDATING:
+            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
+        session.stop(reason)
+        run = self._held or (None if self._state is _State.DONE else self._run)
+        self._held = None
+        while self._end is None:
+            if run is not None:
+                self._parameters.device.settle(session)
+                self._parameters.release_gradient()
+                session.done(len(run.samples), 0.0)  # which counts for nothing any more
+                self._state, run = _State.DONE, None
+            work = session.next(_LOOK_S)
+            if work.counted is not None:
+                self._metrics = _metrics.Metrics(work.counted)
+            if work.kind is Kind.UPDATE:
+                self._make_update(work)
+            elif work.kind is Kind.EVALUATE:
+                self._evaluate(work)
+            elif work.kind is Kind.END:
+                self._ended(work)
+            elif work.kind is Kind.TRAIN:
+                run = work
 
     def leave(self, reason: str) -> None:
         """Says why this worker leaves the job, one line; `close` follows."""

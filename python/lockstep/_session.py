@@ -87,6 +87,7 @@ class _Work(ctypes.Structure):
         ("failed", c_int32),
         ("unfit", c_int32),
         ("left", c_int32),
+        ("early", c_int32),
         ("final_parameters", c_int32),
         ("params_digest", c_char_p),
         ("not_final", c_char_p),
@@ -136,6 +137,7 @@ def _library() -> ctypes.CDLL:
         ("update_done", None, [session]),
         ("cancelled", c_int32, [session]),
         ("interrupt", None, [session, c_char_p]),
+        ("stop", c_int32, [session, c_char_p]),
         ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
         ("keep_tensor", c_int32, [session, c_void_p, c_uint64, ctypes.POINTER(c_void_p)]),
         ("release", None, [c_void_p]),
@@ -306,6 +308,8 @@ class Work:
     unfit: bool = False
     """At the end: it has failed because of this worker, which does not suit the job."""
     left: bool = False
+    early: bool = False
+    """At the end: the job has ended before all of its rounds were done, and has not failed."""
     final_parameters: bool = False
     """At the end: `parameters` are those that the job ended with; else `not_final` says why not."""
     params_digest: str = ""
@@ -429,6 +433,7 @@ class Session:
             failed=bool(work.failed),
             unfit=bool(work.unfit),
             left=bool(work.left),
+            early=bool(work.early),
             final_parameters=bool(work.final_parameters),
             params_digest=_text(work.params_digest),
             not_final=_text(work.not_final),
@@ -500,6 +505,11 @@ class Session:
         """Leaves the job with this reason: `next` returns the end soon. Any thread."""
         if self._handle and os.getpid() == self._process:
             _library().lockstep_interrupt(self._handle, reason.encode())
+
+    def stop(self, reason: str) -> None:
+        """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. What is
+        in hand does not count, also where `done` is called for it, as it has to be."""
+        _check(_library().lockstep_stop(self._open(), reason.encode()))
 
     def end(self) -> None:
         """Leaves the job if it is still on. May be called again."""

@@ -105,7 +105,7 @@ class Trainer(transformers.Trainer):
         for inputs in train_dataloader:
             self._note_rounds(train_dataloader, more)
             if self.control.should_training_stop:
-                self.job.close()
+                self.job.stop("the Trainer has stopped training")
                 break
             if self.job.round != round_:
                 round_ = self.job.round

@@ -77,6 +77,7 @@ class Strategy(SingleDeviceStrategy):
         self._optimizer: Any = None
         self._scheduler: Any = None
         self._steps_in_epoch = False
+        self._failed = False
         self._runs: Iterator[Any] = iter(())  # of the pass in hand
         self._next: Any = _OVER  # the first batch of the next round
         self._further: Any = None  # the batch of a further run of the round in hand
@@ -121,8 +122,11 @@ class Strategy(SingleDeviceStrategy):
     def on_exception(self, exception: BaseException) -> None:
         """Before the teardown leaves the job: the others are told why."""
         self.job.leave(f"{type(exception).__name__}: {exception}".splitlines()[0])
+        self._failed = True
 
     def teardown(self) -> None:
+        if not self._failed and self.job.running:  # the loop was ended early
+            self.job.stop("the Trainer has stopped training")
         self.job.close()
         super().teardown()
 

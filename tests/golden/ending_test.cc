@@ -43,6 +43,25 @@ TEST(Golden, InterruptAbandonsTheRound) {
   CompareWithFile(s.text(), "interrupt_abandons");
 }
 
+TEST(Golden, StoppedByItsProgram) {
+  Story s("Two workers say that the program has what it wanted: the committed round was the last",
+          {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.From(1, msg::StopAsked{"the loss does not get any better"});
+  s.Sealed(1);
+  s.From(2, msg::StopAsked{"the loss does not get any better"});
+  s.Sealed(2);
+  s.Upload(0, 0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 0);
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(0), "f00d"});
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "stopped_by_its_program");
+}
+
 TEST(Golden, TheEnd) {
   Story s("The last round: evaluation, checkpoint, digests",
           {.workers = 2, .rounds = 1, .test_samples = 8});

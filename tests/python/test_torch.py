@@ -702,6 +702,58 @@ print("whole")
 """))
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))
 
+    def test_a_script_that_has_what_it_wants_stops_the_job_for_all(self):
+        """One of its workers says so, with a batch in hand or between two epochs; all have the parameters after the last round."""
+        for when in ("in a batch", "between epochs"):
+            with self.subTest(when):
+                run_dir = self.folder / when
+                done = lockstep_run("-n", "2", "--run-dir", run_dir, self.script(SCRIPT + """
+model, opt, loader = job.prepare(model, opt, loader, epochs=400)
+for epoch in range(400):
+    for x, y in loader:
+        if WHEN == "in a batch" and epoch == 3 and job.rank == 1 and not job.ended_early:
+            job.stop("it has what it wants")
+            break
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    if WHEN == "between epochs" and epoch == 3 and job.rank == 1:
+        job.stop("it has what it wants")
+assert job.ended_early and not job.running
+print("parameters", *(float(p.double().sum()) for p in model.parameters()))
+""".replace("WHEN", repr(when))))
+                self.assertEqual(done.returncode, 0, done)
+                said = re.findall(r"\| parameters (.*)$", done.stdout, re.MULTILINE)
+                self.assertEqual((len(said), len(set(said))), (2, 1), done.stdout)
+                summary = json.loads((run_dir / "summary.json").read_text())
+                self.assertEqual((summary["status"], summary["reason"]), ("completed", "worker 1 has ended the job: it has what it wants"))
+                rounds = self.rounds(run_dir)
+                self.assertGreaterEqual(len(rounds), 12)
+                self.assertLess(len(rounds), 1600)
+
+    def test_ctrl_c_ends_a_job_early_and_in_good_order(self):
+        """The script goes on behind its loop, and can tell."""
+        process = package.start("-m", "lockstep", "run", "-n", "2", self.script(SCRIPT + """
+model, opt, loader = job.prepare(model, opt, loader, epochs=100_000)
+for epoch in range(100_000):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    if epoch == 2 and job.rank == 0:
+        print("trains", flush=True)
+print("early", job.ended_early, flush=True)
+"""), python=PYTHON, cwd=self.folder)
+        try:
+            said = []
+            while not any("trains" in line for line in said):
+                said.append(process.stdout.readline())
+                self.assertTrue(said[-1], said)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=package.TIMEOUT_S)
+            self.assertEqual(len(re.findall(r"\| early True$", out, re.MULTILINE)), 2, out)
+        finally:
+            process.kill()
+            process.communicate()
+
     def test_ctrl_c_while_it_joins_is_one_line_and_status_130(self):
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))  # and does not listen: the worker tries again for a minute

@@ -148,6 +148,22 @@ more["max_steps"] = 12
         self.assertEqual([worker.returncode for worker in workers], [0, 0], said)
         self.assertEqual({line for out, _ in said for line in out.splitlines() if line.startswith("end ")}, set(ends))
 
+    def test_early_stopping_ends_the_job_in_good_order(self):
+        """All workers see the same validation; the job has completed with the epoch after which they stop."""
+        lines, rounds = self.fit("stops", change="""
+class Stops(pl.Callback):
+    def on_validation_end(self, trainer, module):
+        if trainer.current_epoch == 1 and not trainer.sanity_checking:
+            trainer.should_stop = True
+more["callbacks"] = [*more["callbacks"], Stops()]
+""", after="assert job.ended_early")
+        summary = json.loads((self.run_dir / "summary.json").read_text())
+        self.assertEqual(summary["status"], "completed")
+        self.assertRegex(summary["reason"], r"\Aworker \d has ended the job: the Trainer has stopped training\Z")
+        self.assertEqual({line["epoch"] for line in rounds}, {0, 1})
+        ends = [self.said(lines[worker], "end") for worker in (0, 1)]
+        self.assertEqual(ends[0], ends[1])
+
     def test_each_sample_once_though_a_worker_is_slow(self):
         lines, rounds = self.fit("flexrr", "--policy", "flexrr", "--slowdown", "worker=1,factor=6", "--set", "emulate.unit_time=5ms", "--set", "job.units=12")
         harness.check_epochs(self, rounds, SAMPLES)

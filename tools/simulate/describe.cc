@@ -155,7 +155,11 @@ struct ToWorkerWords {
   }
   std::string operator()(const msg::StateChunk&) const { return "StateChunk"; }
   std::string operator()(const msg::Finish& m) const {
-    return fmt::format("Finish{}: {}", m.failed ? " (failed)" : "", m.reason);
+    return fmt::format("Finish{}: {}",
+                       m.failed  ? " (failed)"
+                       : m.early ? " (early)"
+                                 : "",
+                       m.reason);
   }
   std::string operator()(const msg::SetSlowdown& m) const {
     std::string lines = m.specs;
@@ -223,6 +227,9 @@ struct FromWorkerWords {
   }
   std::string operator()(const msg::Held& m) const {
     return fmt::format("Held round {} attempt {}", m.round, m.attempt);
+  }
+  std::string operator()(const msg::StopAsked& m) const {
+    return fmt::format("StopAsked: {}", m.reason);
   }
   std::string operator()(const msg::Behind& m) const { return fmt::format("Behind: {}", m.reason); }
   std::string operator()(const msg::Level& m) const {

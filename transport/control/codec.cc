@@ -165,7 +165,7 @@ void Fields(auto& f, Of<msg::CatchUp> auto& m) { f(m.donor, m.open_round, m.orde
 
 void Fields(auto& f, Of<msg::Evaluate> auto& m) { f(m.evaluation, m.round, m.range); }
 
-void Fields(auto& f, Of<msg::Finish> auto& m) { f(Text(m.reason), m.failed); }
+void Fields(auto& f, Of<msg::Finish> auto& m) { f(Text(m.reason), m.failed, m.early); }
 
 static void ValidateSlowdowns(const std::string& specs, Checks& checks) {
   checks.Require(specs.size() <= kMaxSlowdownBytes, "slow-downs that are too long");
@@ -306,10 +306,11 @@ void Fields(auto& f, Of<msg::ReplicaDigest> auto& m) {
 }
 
 void Fields(auto& f, Of<msg::Held> auto& m) { f(m.round, m.attempt); }
+void Fields(auto& f, Of<msg::StopAsked> auto& m) { f(Text(m.reason)); }
 
 // Of each kind in FromWorker.
-constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
-                                           12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22};
+constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+                                           13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

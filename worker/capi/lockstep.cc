@@ -232,6 +232,7 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->failed = work.failed ? 1 : 0;
   to->unfit = work.unfit ? 1 : 0;
   to->left = work.left ? 1 : 0;
+  to->early = work.early ? 1 : 0;
   to->final_parameters = work.final_parameters ? 1 : 0;
   to->params_digest = work.params_digest.c_str();
   to->not_final = work.not_final.c_str();
@@ -417,4 +418,12 @@ int32_t lockstep_cancelled(const lockstep_session* session) {
 
 void lockstep_interrupt(lockstep_session* session, const char* reason) {
   session->session->Interrupt(Text(reason));
+}
+
+lockstep_status lockstep_stop(lockstep_session* session, const char* reason) {
+  return Guarded([&]() -> lockstep::Status {
+    if (Status begun = Begun(*session); !begun) return begun;
+    session->session->Stop(Text(reason));
+    return {};
+  });
 }

@@ -170,6 +170,7 @@ typedef struct lockstep_work {
   int32_t failed;
   int32_t unfit; /* failed, because this worker's host or options do not allow it to take part */
   int32_t left;  /* this worker left before the job's end */
+  int32_t early; /* the job has ended before all of its rounds were done, and has not failed */
   /* `parameters` (NULL before the job began) are those that the job ended with, on all its workers
    * the same bits; params_digest is their SHA-256 in hex. Else not_final says why not. */
   int32_t final_parameters;
@@ -254,6 +255,11 @@ int32_t lockstep_cancelled(const lockstep_session* session);
 
 /* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason. */
 void lockstep_interrupt(lockstep_session* session, const char* reason);
+
+/* Ends the job for all its workers, in good order and completed, with the round that was committed
+ * last: lockstep_next returns the end soon, with its parameters. What is in hand does not count,
+ * also where lockstep_done is called for it, as it has to be. All workers may call it, or one. */
+lockstep_status lockstep_stop(lockstep_session* session, const char* reason);
 
 #ifdef __cplusplus
 }

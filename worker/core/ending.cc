@@ -26,7 +26,7 @@ bool Ending::Due(bool unapplied, bool in_use) {
 void Ending::Conclude(const LastState& state) {
   LOCKSTEP_CHECK(finish_ && !digest_op_, "the end is come to twice, or before the job's");
   if (std::string why = NotFinal(state); !why.empty()) {
-    return Exit({finish_->reason, finish_->failed, false, "", std::move(why)});
+    return Exit({finish_->reason, finish_->failed, false, "", std::move(why), finish_->early});
   }
   digest_op_ = context_.NewOp();
   context_.Emit(action::DigestState{*digest_op_});
@@ -35,7 +35,7 @@ void Ending::Conclude(const LastState& state) {
 bool Ending::OnOpDone(const event::OpDone& done, RoundId next) {
   if (digest_op_ != done.op) return false;
   context_.Tell(msg::Final{RoundId(next.value == 0 ? 0 : next.value - 1), done.text});
-  Exit({finish_->reason, false, false, done.text, ""});
+  Exit({finish_->reason, false, false, done.text, "", finish_->early});
   return true;
 }
 
@@ -50,7 +50,7 @@ void Ending::OnLeaveAsked(const std::string& reason, const LastState& state) {
 void Ending::OnCoordinatorGone(const std::string& reason, const LastState& state) {
   if (!finish_) return Exit({reason, true, false, "", NotFinal(state)});
   // Its last word was heard: it need not be there for the rest.
-  if (digest_op_) Exit({finish_->reason, false, false, "", ""});
+  if (digest_op_) Exit({finish_->reason, false, false, "", "", finish_->early});
 }
 
 void Ending::OnRefused(const std::string& reason, const LastState& state) {

@@ -413,6 +413,7 @@ struct Exit {
   // (empty where the coordinator did not wait for it).
   std::string params_digest = {};
   std::string not_final = {};
+  bool early = false;  // the job has ended before all of its rounds were done
 };
 struct Log {
   std::string line;

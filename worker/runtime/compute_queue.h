@@ -25,6 +25,7 @@ struct Ending {
   bool final_parameters = false;
   std::string params_digest = {};
   std::string not_final = {};
+  bool early = false;
 };
 
 // An update that the program is to make, with the gradient in WorkerBuffers::update_gradient().

@@ -352,7 +352,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                   .left = a.left,
                   .final_parameters = a.not_final.empty(),
                   .params_digest = a.params_digest,
-                  .not_final = a.not_final});
+                  .not_final = a.not_final,
+                  .early = a.early});
   }
   void Do(action::Log& a) { spdlog::info("{}", a.line); }
 

@@ -411,6 +411,9 @@ class SessionImpl final : public Session {
     if (!begun) compute_.End({.reason = std::move(reason), .left = true});
   }
 
+  // Before anything that this thread reports later, on the same channel.
+  void Stop(std::string reason) override { control_->Send(msg::StopAsked{std::move(reason)}); }
+
  private:
   std::uint32_t StateTensors() const {
     return static_cast<std::uint32_t>(optimizer_->state_names().size());
@@ -540,6 +543,7 @@ class SessionImpl final : public Session {
     work.final_parameters = ending.final_parameters;
     work.params_digest = std::move(ending.params_digest);
     work.not_final = std::move(ending.not_final);
+    work.early = ending.early && !ending.failed;
     if (!work.final_parameters && work.not_final.empty()) work.not_final = ending.reason;
     work.reason = std::move(ending.reason);
     if (buffers_) work.parameters = {buffers_->parameters(), description_.parameter_count};

@@ -177,6 +177,7 @@ struct Work {
   bool final_parameters = false;
   std::string params_digest = {};
   std::string not_final = {};
+  bool early = false;  // kEnd: not all of the job's rounds were done, and it has not failed
 };
 
 // Of a run.
@@ -254,6 +255,11 @@ class Session {
   // Leaves the job: Next returns kEnd soon, and the coordinator is told this reason. Any thread;
   // async-signal-unsafe.
   virtual void Interrupt(std::string reason) = 0;
+
+  // Ends the job for all workers, which has completed then, with the round that was committed last:
+  // Next returns kEnd soon, with its parameters. What is in hand counts no more, also where Done is
+  // called for it. The compute thread, after Begin.
+  virtual void Stop(std::string reason) = 0;
 };
 
 }  // namespace lockstep::worker

@@ -83,7 +83,7 @@ class Liar final : public WorkerModel {
 
   msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
-    switch (Below(21)) {
+    switch (Below(22)) {
       case 0:
         return msg::Hello{};
       case 1:
@@ -133,6 +133,8 @@ class Liar final : public WorkerModel {
         return msg::CheckpointTaken{Odd()};
       case 19:
         return msg::ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
+      case 20:
+        return msg::StopAsked{"a lie"};
       default:
         return msg::Pong{Odd(), Nanoseconds(), Nanoseconds()};
     }

@@ -214,7 +214,7 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
     case 14:
       return Any<msg::StateChunk>();
     case 15:
-      return msg::Finish{AnyText(), Any<bool>()};
+      return msg::Finish{AnyText(), Any<bool>(), Any<bool>()};
     case 16:
       return msg::SetSlowdown{AnyText()};
     case 17:
@@ -253,7 +253,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 22);
+  static_assert(std::variant_size_v<msg::FromWorker> == 23);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -326,6 +326,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 20:
       return msg::ReplicaDigest{
           Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), Any<std::uint64_t>()}};
+    case 21:
+      return msg::StopAsked{AnyText()};
     default:
       return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }
