@@ -28,15 +28,21 @@ install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION "${lockstep_package_dir}")
 
 # For training loops (session.h; lockstep.h, for C, is worker/capi's) and policies of one's own (plugin.h, and the halves that a policy of
-# one half may take from us), and what these include. All others may change at any time.
-set(lockstep_public_headers
-  base/check.h base/digest.h base/ids.h base/job_config.h base/messages.h base/metric.h base/random.h base/result.h base/slowdown_spec.h base/time.h
-  policies/plugin.h policies/policy.h policies/waiting.h policies/work_none.h
-  worker/runtime/session.h)
-foreach(header IN LISTS lockstep_public_headers)
-  get_filename_component(folder "${header}" DIRECTORY)
-  install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}")
-endforeach()
+# one half may take from us). These and what they include are installed; all others may change at any time.
+set(left worker/runtime/session.h policies/plugin.h policies/waiting.h policies/work_none.h base/random.h)
+set(lockstep_installed_headers)
+while(left)
+  list(POP_FRONT left header)
+  if(NOT header IN_LIST lockstep_installed_headers)
+    list(APPEND lockstep_installed_headers "${header}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${header}")
+    get_filename_component(folder "${header}" DIRECTORY)
+    install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}")
+    file(STRINGS "${PROJECT_SOURCE_DIR}/${header}" includes REGEX "^#include \"")
+    list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*$" "\\1")
+    list(APPEND left ${includes})
+  endif()
+endwhile()
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in"
                               "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" INSTALL_DESTINATION "${lockstep_package_dir}")
