@@ -592,6 +592,15 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
+// From who makes a shard's sums: these parts, by their place in the commit, have values that are
+// infinite or not numbers. The shard is not published.
+struct NotFinite {
+  RoundId round;
+  Attempt attempt;
+  std::vector<std::uint64_t> parts;
+  bool operator==(const NotFinite&) const = default;
+};
+
 // The program has what it wanted of the job: it is to end with the round that was committed last.
 struct StopAsked {
   std::string reason;
@@ -601,7 +610,7 @@ struct StopAsked {
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
-                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked>;
+                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite>;
 
 }  // namespace msg
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/routes.h"
+#include "coordinator/round/not_finite.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -56,6 +57,7 @@ void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
   publication_ = Publication(job_, commit_);
   barrier_.reset();
   if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, copies);
+  not_finite_.clear();
   answers_missing_ = 0;
   holders_.clear();
   phase_ = Phase::kPublishing;
@@ -123,6 +125,21 @@ bool CommittedRound::HasLost(const MemberId& id) const {
   return member == nullptr || !member->live() || Contains(been_out_, id);
 }
 
+bool CommittedRound::HasLost(const CommittedPart& part) const {
+  if (HasLost(part.member)) return true;
+  return std::ranges::any_of(not_finite_, [&](std::size_t i) {
+    return commit_.parts[i].member == part.member && commit_.parts[i].part == part.part;
+  });
+}
+
+// Of who is out the units are computed again as it is.
+void CommittedRound::LeaveOutNotFinite() {
+  for (const std::size_t i : not_finite_) {
+    const CommittedPart& part = commit_.parts[i];
+    if (!HasLost(part.member)) work_.Skip(part.member.worker, part.part);
+  }
+}
+
 // --- what members say
 
 // Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
@@ -137,6 +154,41 @@ Status CommittedRound::On(Member& from, const msg::Published& message) {
   if (message.stands_in_for || *heard == Publication::Heard::kKnown) return {};
   if (first) from.owner_trial.OnPublished();
   job_->bounds.NotePublication(job_->now - committed_at_);
+  return {};
+}
+
+// Whoever makes the shard finds the same in it and does not publish it, so nobody can hold all
+// sums, and what is left is to have that promised. The account changes with the next attempt only:
+// until then the parts are those of this one.
+Status CommittedRound::On(const Member& from, const msg::NotFinite& message) {
+  if (message.attempt > commit_.attempt) return Violation("looked at an attempt to come");
+  if (message.attempt < commit_.attempt || phase_ == Phase::kStalled) return {};
+  if (!Holders().empty() || phase_ == Phase::kFromHolders || (barrier_ && barrier_->decided())) {
+    return Violation("found what others hold not finite");
+  }
+  std::string why;
+  for (const std::uint64_t i : message.parts) {
+    if (i >= commit_.parts.size()) return Violation("looked at a part that there is not");
+    const CommittedPart& part = commit_.parts[i];
+    const auto at = std::ranges::lower_bound(not_finite_, i);
+    if (at != not_finite_.end() && *at == i) continue;
+    const SealedPart* sealed = work_.Part(part.member.worker, part.part);
+    why = NotFiniteText(*job_, work_, part.member.worker, sealed->units);
+    if (!MayLeaveOut(job_, why)) return {};
+    not_finite_.insert(at, i);
+  }
+  if (why.empty()) return {};
+  job_->Log(LogLevel::kDebug, "round {}: worker {} has found it", round(), from.id.worker);
+  if (std::ranges::all_of(commit_.parts,
+                          [&](const CommittedPart& part) { return HasLost(part); })) {
+    job_->Fail(why + ", and so is every other contribution to the round");
+    return {};
+  }
+  if (barrier_) {
+    TryAgain(why);
+  } else {
+    BeginFailover(why);
+  }
   return {};
 }
 

@@ -6,9 +6,9 @@
 // If so that is the truth and the others take the sums from there; if nobody does, once everybody
 // has promised not to apply it any more, another attempt is needed.
 //
-// In: Published, Applied and HoldAnswer, who is out, the time. Out: questions (FenceAttempt) and
-// TakeSums to workers, members that are put behind or evicted, and from Check what the pipeline has
-// to do about the round. The commit itself is made and sent by the pipeline.
+// In: Published, NotFinite, Applied and HoldAnswer, who is out, the time. Out: questions
+// (FenceAttempt) and TakeSums to workers, members that are put behind or evicted, and from Check
+// what the pipeline has to do about the round. The commit itself is made and sent by the pipeline.
 //
 //   publishing --owner silent or lost--> fencing --all answered, nobody has them--> stalled
 //        |    \                        /        \                                     |
@@ -83,6 +83,8 @@ class CommittedRound {
 
   // --- messages; an error is a violation of the protocol by the sender
   Status On(Member& from, const msg::Published& message);
+  // Parts of it can be in no sum: another attempt does without them, or the job ends (job.on_nan).
+  Status On(const Member& from, const msg::NotFinite& message);
   // True when the member has it now and had not before.
   Result<bool> On(Member& from, const msg::Applied& message);
   Status On(const Member& from, const msg::HoldAnswer& message);
@@ -120,6 +122,9 @@ class CommittedRound {
   RoundWork TakeWork() { return std::move(work_); }
   std::vector<AttemptRecord> TakeAttempts() { return std::move(history_.attempts); }
 
+  // Before another attempt: what is not finite is skipped.
+  void LeaveOutNotFinite();
+
   // --- what is
   RoundId round() const { return commit_.round; }
   Phase phase() const { return phase_; }
@@ -144,6 +149,10 @@ class CommittedRound {
   const std::string& failover_reason() const { return failover_reason_; }
   // Parts of it cannot be fetched any more.
   bool HasLost(const MemberId& member) const;
+  // The part, of the present attempt, can be in no further one.
+  bool HasLost(const CommittedPart& part) const;
+  // What is left of it were parts that are not finite.
+  bool HasNotFinite() const { return !not_finite_.empty(); }
 
   // The phase and the fields agree, counts are recounted; O(members). `settled`: all who are out
   // have been taken out.
@@ -211,6 +220,7 @@ class CommittedRound {
   Phase phase_ = Phase::kPublishing;
   std::vector<Slot> slots_;
   Time committed_at_;
+  std::vector<std::size_t> not_finite_;  // of its parts, by their place; ascending
   Time moved_at_;                   // somebody has published or applied it, or is found to hold it
   std::uint32_t to_apply_ = 0;      // live members of the commit that have not
   std::uint32_t past_ = 0;          // live members that have the round in their parameters

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "coordinator/round/not_finite.h"
 #include "policies/outlook.h"
 
 namespace lockstep::coordinator {
@@ -166,23 +167,10 @@ void OpenRound::NoteUnfinished(const policies::WorkerView& view) {
   member.unfinished_run = UnfinishedRun{round(), view.progressed_at, policies::InHand(view)};
 }
 
-// Summed up, one value that is no number makes all parameters such, with no way back. A worker
-// whose gradient is not finite says so by its loss.
+// The worker has said so by its loss.
 void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
-  IntervalSet ranges;
-  for (const UnitTiming& timing : message.units) (void)ranges.Add(timing.unit.range);
-  std::string samples;
-  for (const SampleRange& range : ranges.Ranges()) {
-    samples += fmt::format("{}[{}, {})", samples.empty() ? "" : ", ", range.from, range.to);
-  }
-  std::string what = fmt::format(
-      "round {}: the loss or gradient of worker {} over the samples {} of epoch {} is not finite",
-      message.round, from.id.worker, samples, work_.epoch());
-  if (const std::string& type = job_->start.config.exchange.dtype; type != "fp32") {
-    what += fmt::format(", or beyond the largest number of exchange.dtype = {}", type);
-  }
-  if (job_->start.config.job.on_nan == "stop") return job_->Fail(what + " (job.on_nan = stop)");
-  job_->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
+  const std::string what = NotFiniteText(*job_, work_, from.id.worker, message.units);
+  if (!MayLeaveOut(job_, what)) return;
   work_.Skip(from.id.worker, message.part);
   if (work_.SamplesWanted() == 0) {
     job_->Fail(what + ", and so is every other contribution to the round");

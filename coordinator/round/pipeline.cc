@@ -193,6 +193,13 @@ Status Pipeline::On(Member& from, const msg::Held& message) {
   return {};
 }
 
+Status Pipeline::On(Member& from, const msg::NotFinite& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  CommittedRound* round = CommittedAt(message.round);
+  if (!from.live() || round == nullptr) return {};
+  return round->On(from, message);
+}
+
 // Both ends are asked for a sign of life, since the usual reason why one does not reach another is
 // that the other is gone; who is to go is decided when both have been heard since.
 Status Pipeline::On(Member& from, const msg::Unreachable& message) {
@@ -275,9 +282,13 @@ Decision Pipeline::CheckCommitted() {
   }
   if (!job_->HasQuorum()) return {};
   // New owners fetch pieces anew: only a live contributor can serve them.
-  const bool any_left = std::ranges::any_of(
-      committed_->commit().parts,
-      [this](const CommittedPart& part) { return !committed_->HasLost(part.member); });
+  const bool any_left =
+      std::ranges::any_of(committed_->commit().parts,
+                          [this](const CommittedPart& part) { return !committed_->HasLost(part); });
+  if (!any_left && committed_->HasNotFinite()) {
+    job_->Fail(committed_->failover_reason() + ", and no other contribution is left");
+    return {};
+  }
   return {any_left ? Kind::kNextAttempt : Kind::kOpenAgain};
 }
 
@@ -420,8 +431,9 @@ CommitDraft Pipeline::DraftNextAttempt() {
   commit.attempt = commit.attempt.Next();
   commit.next.reset();
   // Parts that are gone are computed again as samples of a later round: they were not settled.
+  committed_->LeaveOutNotFinite();
   std::erase_if(commit.parts,
-                [this](const CommittedPart& part) { return committed_->HasLost(part.member); });
+                [this](const CommittedPart& part) { return committed_->HasLost(part); });
   std::vector<MemberId> candidates = planner_.EligibleFor(commit.round.Next(), false);
   // An owner that somebody cannot reach would end this attempt at once, as it did the one before,
   // for as long as the edge is broken (I6).

@@ -85,6 +85,7 @@ class Pipeline {
   Status On(Member& from, const msg::Applied& message);
   Status On(Member& from, const msg::HoldAnswer& message);
   Status On(Member& from, const msg::Held& message);
+  Status On(Member& from, const msg::NotFinite& message);
   void OnCopied(const Member& from, const msg::Copied& message) {
     if (from.live() && committed_) committed_->OnCopied(from, message);
   }

@@ -418,6 +418,14 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
       }
     }
   }
+  // Not served again.
+  for (const coordinator::SkippedRecord& skipped : record.skipped) {
+    for (const SampleRange& range : skipped.ranges) {
+      if (counted_.Add(range)) continue;
+      Fail("epoch {}: [{}, {}) is skipped in round {} and counts", record.epoch, range.from,
+           range.to, record.round);
+    }
+  }
   if (!commit_ || !commit_->checkpoint_writer) return;
   Standing& standing = standings_[record.round];
   standing = {{options_.epoch_samples, record.epoch, {}}, samples_, requeued_};
@@ -469,7 +477,13 @@ void Checker::CheckRecord(const coordinator::RoundRecord& record) {
     Fail("round {}: of {} samples its record counts, carries on, requeues or drops {}",
          record.round, all.positions(), told.positions());
   }
-  if (commit_->next && !record.dropped.empty()) {
+  IntervalSet skipped;
+  for (const coordinator::SkippedRecord& of_worker : record.skipped) {
+    for (const SampleRange& range : of_worker.ranges) skipped.Merge(range);
+  }
+  IntervalSet dropped;
+  for (const SampleRange& range : record.dropped) dropped.Merge(range);
+  if (commit_->next && dropped != skipped) {
     Fail("round {} drops samples, though a round follows", record.round);
   }
 }

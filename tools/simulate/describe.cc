@@ -228,6 +228,11 @@ struct FromWorkerWords {
   std::string operator()(const msg::Held& m) const {
     return fmt::format("Held round {} attempt {}", m.round, m.attempt);
   }
+  std::string operator()(const msg::NotFinite& m) const {
+    std::string parts;
+    for (const std::uint64_t part : m.parts) parts += fmt::format(" {}", part);
+    return fmt::format("NotFinite round {} attempt {}:{}", m.round, m.attempt, parts);
+  }
   std::string operator()(const msg::StopAsked& m) const {
     return fmt::format("StopAsked: {}", m.reason);
   }

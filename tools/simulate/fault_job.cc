@@ -59,6 +59,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.optimizer.linear_scaling = job.linear_scaling;
   start.config.optimizer.replicas = job.replicas;
   start.config.exchange.algorithm = job.algorithm;
+  if (!job.poisoned.empty()) start.config.job.on_nan = "skip";
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -98,7 +99,9 @@ class Run {
         compute_(job.unit_time, job.slow, job.slow_factor),
         cluster_(ClusterOf(job), truth_.layout(), &network_, &compute_,
                  [this](const MemberId& self) {
-                   return std::make_shared<RealNumbers>(self, &truth_, &outcome_.numbers);
+                   return std::make_shared<RealNumbers>(
+                       self, &truth_, &outcome_.numbers,
+                       RealNumbers::Poison{job_.poisoned, job_.algorithm != "direct"});
                  }),
         simulation_(
             StartOf(job), job.seed, {},
@@ -242,6 +245,8 @@ class Run {
     } else if (result->reason.find("infinite or no numbers") != std::string::npos &&
                !truth_.Finite()) {
       outcome_.counts["ended by its numbers"]++;  // drawn rates may diverge
+    } else if (!job_.poisoned.empty() && result->reason.find("contribution") != std::string::npos) {
+      outcome_.counts["ended by its poison"]++;
     } else if (NobodyIsLeft(result->reason) && !job_.faults.empty()) {
       outcome_.all_lost = true;
       CheckNobodyIsLeft(result->reason);
@@ -347,6 +352,11 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (job.algorithm != "direct") {
     if (!synchronous) job.policy = PolicySection{};
     job.kept = 0;
+  }
+  if (draw.poisoned && job.workers > 2 && job.kept == 0) {
+    for (std::uint64_t i = 1 + more.NextBelow(3); i > 0; --i) {
+      job.poisoned.push_back(more.NextBelow(job.cluster.train_samples));
+    }
   }
   if (job.workers == 1) mix.crashes = false;  // nobody could go on
   job.faults = DrawFaults(mix, job.workers, random);

@@ -39,6 +39,8 @@ struct FaultJob {
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // workers
   double slow_factor = 6;
+  // Of each epoch, by their place in it: their gradients are not numbers, and are skipped.
+  std::vector<std::uint64_t> poisoned;
   std::vector<Fault> faults;
   Duration faults_until{};  // from here on nothing goes wrong, and the job has to finish
   Duration patience = std::chrono::minutes(2);  // after that
@@ -58,6 +60,7 @@ struct FaultDraw {
   std::optional<std::uint32_t> replicas;
   std::uint32_t kept = 0;            // FaultJob::kept, unless the policy is async
   std::string algorithm = "direct";  // exchange.algorithm; else without what it does not go with
+  bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);
 

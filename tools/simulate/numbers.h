@@ -43,7 +43,8 @@ class Numbers {
                          bool is_void) = 0;
   // Owners are about to be told that the first so many buckets of a part are final.
   virtual void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) = 0;
-  virtual void Seal(const worker::UnitQueue::Take& take) = 0;
+  // False: it was looked through, and a value is not a number.
+  virtual bool Seal(const worker::UnitQueue::Take& take) = 0;
 
   // Operations; each sets in `done` what it has to tell.
   virtual void Run(const worker::action::Reduce& a, worker::event::OpDone* done) = 0;
@@ -83,7 +84,7 @@ class NoNumbers final : public Numbers {
   void BeginRun() override {}
   void FinishRun(const worker::UnitQueue::Take&, std::span<const Unit>, bool) override {}
   void BucketsFinal(const worker::UnitQueue::Take&, std::uint32_t) override {}
-  void Seal(const worker::UnitQueue::Take&) override {}
+  bool Seal(const worker::UnitQueue::Take&) override { return true; }
   void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}
   void Run(const worker::action::CopySums&, worker::event::OpDone*) override {}
   void Run(const worker::action::UpdateHeld&, worker::event::OpDone*) override {}

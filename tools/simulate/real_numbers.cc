@@ -14,6 +14,12 @@ namespace lockstep::simulate {
 using worker::event::OpDone;
 namespace action = worker::action;
 
+namespace {
+
+bool IsFinite(float value) { return std::isfinite(value); }
+
+}  // namespace
+
 void RealNumbers::Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) {
   const float* from = memory_->At(range.buffer).data() + range.range.first;
   const auto* raw = reinterpret_cast<const std::byte*>(from);
@@ -73,7 +79,13 @@ void RealNumbers::FinishRun(const worker::UnitQueue::Take& take, std::span<const
   if (!SameBits(run_parameters_, Computed().parameters)) {
     truth_->Complain(self_, "the parameters changed under a run");
   }
-  for (const Unit& unit : units) AddGradient(unit.range, run_parameters_, gradient);
+  for (const Unit& unit : units) {
+    AddGradient(unit.range, run_parameters_, gradient);
+    for (const std::uint64_t sample : poison_.samples) {
+      if (sample < unit.range.from || sample >= unit.range.to) continue;
+      gradient[sample % gradient.size()] = std::nanf("");
+    }
+  }
 }
 
 void RealNumbers::BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) {
@@ -102,11 +114,12 @@ std::vector<float> RealNumbers::Sent(PartIndex part) {
   return sent;
 }
 
-void RealNumbers::Seal(const worker::UnitQueue::Take& take) {
+bool RealNumbers::Seal(const worker::UnitQueue::Take& take) {
   BucketsFinal(take, memory_->layout.bucket_count());
   const std::vector<float> sent = Sent(take.part);
   if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent);
   truth_->OnSealed(self_, work_.round, take.part, sent, Computed());
+  return !poison_.looked_for || std::ranges::all_of(sent, IsFinite);
 }
 
 void RealNumbers::AddEntries(const std::vector<float>& from, std::uint32_t entries,
@@ -184,8 +197,18 @@ void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
     }
     first = false;
   }
-  if (!a.norms) return;
-  for (const Slice& slice : a.slices) AddNorms(memory_->layout, slice, &out);
+  const auto finite = [](const Slice& slice, const std::vector<float>& values) {
+    const auto from = values.begin() + static_cast<std::ptrdiff_t>(slice.range.first);
+    return std::all_of(from, from + static_cast<std::ptrdiff_t>(slice.range.count), IsFinite);
+  };
+  for (const Slice& slice : a.slices) {
+    if (a.norms) AddNorms(memory_->layout, slice, &out);
+    if (finite(slice, out)) continue;
+    for (std::uint32_t i = 0; i < a.inputs.size(); ++i) {
+      if (!Read(a.inputs[i].source, slice.range, &input)) done->torn = true;
+      if (!finite(slice, input)) done->not_finite.push_back(i);
+    }
+  }
 }
 
 void RealNumbers::Run(const action::CopySums& a, OpDone* done) {

@@ -22,8 +22,17 @@ class RealNumbers final : public Numbers {
     std::uint64_t read_in_place = 0;  // ranges of mapped blocks
   };
 
+  // Samples, by their place in an epoch, whose gradient is not a number.
+  struct Poison {
+    std::vector<std::uint64_t> samples;
+    bool looked_for = false;  // before a part is sealed; else whoever sums finds it
+  };
+
   RealNumbers(const MemberId& self, Truth* truth, Counts* counts)
-      : self_(self),
+      : RealNumbers(self, truth, counts, {}) {}
+  RealNumbers(const MemberId& self, Truth* truth, Counts* counts, Poison poison)
+      : poison_(std::move(poison)),
+        self_(self),
         truth_(truth),
         counts_(counts),
         memory_(std::make_shared<Memory>(truth->layout())) {
@@ -55,7 +64,7 @@ class RealNumbers final : public Numbers {
   void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                  bool is_void) override;
   void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) override;
-  void Seal(const worker::UnitQueue::Take& take) override;
+  bool Seal(const worker::UnitQueue::Take& take) override;
 
   void Run(const worker::action::Reduce& a, worker::event::OpDone* done) override;
   void Run(const worker::action::CopySums& a, worker::event::OpDone* done) override;
@@ -95,6 +104,7 @@ class RealNumbers final : public Numbers {
                   float weight, std::vector<float>* to) const;
   void ReduceSparse(const worker::action::Reduce& a, worker::event::OpDone* done);
 
+  const Poison poison_;
   const MemberId self_;
   Truth* truth_;
   Counts* counts_;

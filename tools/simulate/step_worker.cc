@@ -497,8 +497,8 @@ void StepWorker::FinishRun(const UnitQueue::Take& take, const ComputedRun& run) 
 }
 
 void StepWorker::Seal(const UnitQueue::Take& take) {
-  numbers_->Seal(take);
-  Handle(event::PartSealed{take.work, take.part, host_->now().time_since_epoch().count()});
+  const bool finite = numbers_->Seal(take);
+  Handle(event::PartSealed{take.work, take.part, host_->now().time_since_epoch().count(), finite});
 }
 
 }  // namespace lockstep::simulate

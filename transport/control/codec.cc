@@ -307,10 +307,11 @@ void Fields(auto& f, Of<msg::ReplicaDigest> auto& m) {
 
 void Fields(auto& f, Of<msg::Held> auto& m) { f(m.round, m.attempt); }
 void Fields(auto& f, Of<msg::StopAsked> auto& m) { f(Text(m.reason)); }
+void Fields(auto& f, Of<msg::NotFinite> auto& m) { f(m.round, m.attempt, m.parts); }
 
 // Of each kind in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
-                                           13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
+                                           13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -223,6 +223,13 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
       }
       return true;
     }
+    if (!done.not_finite.empty()) {
+      // Nobody who makes it publishes it, so nobody ever holds all of this attempt (I1).
+      made->making = Making::kVoid;
+      context_.Tell(msg::NotFinite{
+          commit_.round, commit_.attempt, {done.not_finite.begin(), done.not_finite.end()}});
+      return true;
+    }
     for (const FloatRange& range : made->ranges) have_.Merge(range);
     Publish(*made);
     return true;

@@ -166,6 +166,8 @@ struct OpDone {
   std::uint64_t digest = 0;  // of action::Apply
   std::string text;          // of action::DigestState
   Digest128 replica = {};    // of action::DigestReplica
+  // Of action::Reduce: inputs that have values which are infinite or not numbers.
+  std::vector<std::uint32_t> not_finite = {};
 };
 // A chunk of the checkpoint has left for the coordinator (answer to action::UploadChunk).
 struct ChunkUploaded {};

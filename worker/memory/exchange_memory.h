@@ -47,7 +47,9 @@ class ExchangeMemory {
   virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 
   // --- operations
-  virtual void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) = 0;
+  // False as of the function of this name. A device, which nobody waits for here, says true always:
+  // AllFinite tells.
+  virtual bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) = 0;
   virtual void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                                    double* out) = 0;
   virtual const rules::Loops& update_loops() const = 0;

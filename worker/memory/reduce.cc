@@ -47,13 +47,31 @@ LOCKSTEP_INLINE void Store(float* out, const V& value) {
   *reinterpret_cast<LooseVector<float, kBytes>*>(out) = value;
 }
 
-LOCKSTEP_INLINE void SumScalar(std::span<const Input> inputs, float* out, std::size_t from,
+// A number's exponent is not all ones; with one added to the exponent's last bit, and the sign left
+// out, all ones carry into the sign's place. So a chunk is judged by one bit of an OR over it.
+constexpr std::uint32_t kValue = 0x7fffffff;
+constexpr std::uint32_t kLastOfExponent = 0x00800000;
+
+// Of values that have been seen like that.
+constexpr bool Numbers(std::uint32_t seen) { return (seen & ~kValue) == 0; }
+
+template <std::size_t kBytes>
+LOCKSTEP_INLINE bool Numbers(const Vector<std::uint32_t, kBytes>& seen) {
+  std::uint32_t any = 0;
+  for (std::size_t lane = 0; lane < kBytes / sizeof(any); ++lane) any |= seen[lane];
+  return Numbers(any);
+}
+
+LOCKSTEP_INLINE bool SumScalar(std::span<const Input> inputs, float* out, std::size_t from,
                                std::size_t to) {
+  std::uint32_t seen = 0;
   for (std::size_t i = from; i < to; ++i) {
     float sum = inputs[0].weight * inputs[0].data[i];
     for (std::size_t s = 1; s < inputs.size(); ++s) sum += inputs[s].weight * inputs[s].data[i];
     out[i] = sum;
+    seen |= (std::bit_cast<std::uint32_t>(sum) & kValue) + kLastOfExponent;
   }
+  return Numbers(seen);
 }
 
 // What one step reads of each input in turn, in registers: four lines, or as much as eight
@@ -80,8 +98,10 @@ struct Step {
 // Sums whole steps from `from` on; returns where it ended.
 template <std::size_t kBytes, bool kStreaming>
 LOCKSTEP_INLINE std::size_t SumVectors(std::span<const Input> inputs, float* out, std::size_t from,
-                                       std::size_t n) {
+                                       std::size_t n, bool& numbers) {
   using S = Step<kBytes>;
+  using Bits = Vector<std::uint32_t, kBytes>;
+  Bits seen = {};
   constexpr std::size_t kAhead = 1024 / sizeof(float);
   std::size_t i = from;
   for (; n - i >= S::kFloats; i += S::kFloats) {
@@ -99,23 +119,26 @@ LOCKSTEP_INLINE std::size_t SumVectors(std::span<const Input> inputs, float* out
     }
     for (std::size_t v = 0; v < S::kVectors; ++v) {
       Store<kBytes, kStreaming>(out + i + v * S::kLanes, sum[v]);
+      seen |= (__builtin_bit_cast(Bits, sum[v]) & kValue) + kLastOfExponent;
     }
   }
+  numbers &= Numbers<kBytes>(seen);
   return i;
 }
 
 template <std::size_t kBytes>
-LOCKSTEP_INLINE void Sum(std::span<const Input> inputs, float* out, std::size_t n, bool streaming) {
+LOCKSTEP_INLINE bool Sum(std::span<const Input> inputs, float* out, std::size_t n, bool streaming) {
   // Up to a line's boundary of the output by single elements, as streaming stores must be aligned.
   const std::size_t off = reinterpret_cast<std::uintptr_t>(out) % kLine;
   const std::size_t head = std::min(n, (kLine - off) % kLine / sizeof(float));
-  SumScalar(inputs, out, 0, head);
-  const std::size_t done = streaming ? SumVectors<kBytes, true>(inputs, out, head, n)
-                                     : SumVectors<kBytes, false>(inputs, out, head, n);
-  SumScalar(inputs, out, done, n);
+  bool numbers = SumScalar(inputs, out, 0, head);
+  const std::size_t done = streaming ? SumVectors<kBytes, true>(inputs, out, head, n, numbers)
+                                     : SumVectors<kBytes, false>(inputs, out, head, n, numbers);
+  numbers &= SumScalar(inputs, out, done, n);
 #if defined(__SSE__)
   if (streaming) _mm_sfence();
 #endif
+  return numbers;
 }
 
 constexpr std::size_t kSquareLanes = 16;
@@ -153,11 +176,6 @@ LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain
   }
 }
 
-// A number's exponent is not all ones; with one added to the exponent's last bit, and the sign left
-// out, all ones carry into the sign's place. So a chunk is judged by one bit of an OR over it.
-constexpr std::uint32_t kValue = 0x7fffffff;
-constexpr std::uint32_t kLastOfExponent = 0x00800000;
-
 // What is read at several places by turns comes sooner: what the hardware reads ahead ends with a
 // page, and each page has to be found.
 template <std::size_t kBytes, std::size_t kPlaces>
@@ -188,10 +206,7 @@ struct FiniteStep {
           }
         }
       }
-      const Bits all = (seen[0] | seen[1]) | (seen[2] | seen[3]);
-      std::uint32_t any = 0;
-      for (std::size_t lane = 0; lane < kLanes; ++lane) any |= all[lane];
-      if ((any & ~kValue) != 0) return false;
+      if (!Numbers<kBytes>((seen[0] | seen[1]) | (seen[2] | seen[3]))) return false;
     }
     return true;
   }
@@ -210,13 +225,13 @@ LOCKSTEP_INLINE bool Finite(const float* data, std::size_t n) {
   i += whole;
   std::uint32_t rest = 0;
   for (; i < n; ++i) rest |= (std::bit_cast<std::uint32_t>(data[i]) & kValue) + kLastOfExponent;
-  return (rest & ~kValue) == 0;
+  return Numbers(rest);
 }
 
 #define LOCKSTEP_VARIANT(name, bytes, ...)                                              \
-  __VA_ARGS__ void Sum_##name(std::span<const Input> inputs, float* out, std::size_t n, \
+  __VA_ARGS__ bool Sum_##name(std::span<const Input> inputs, float* out, std::size_t n, \
                               bool streaming) {                                         \
-    Sum<bytes>(inputs, out, n, streaming);                                              \
+    return Sum<bytes>(inputs, out, n, streaming);                                       \
   }                                                                                     \
   __VA_ARGS__ void Squares_##name(const float* data, std::size_t n, std::size_t grain,  \
                                   double* out) {                                        \
@@ -254,11 +269,11 @@ std::span<const ReduceKernels> AvailableReduceKernels() {
   return kernels;
 }
 
-void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
-  if (n == 0) return;
+bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
+  if (n == 0) return true;
   if (inputs.empty()) {
     std::fill_n(out, n, 0.0f);
-    return;
+    return true;
   }
   for (const Input& input : inputs) {
     const auto x = reinterpret_cast<std::uintptr_t>(input.data);
@@ -266,8 +281,8 @@ void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
     LOCKSTEP_CHECK(x >= y + n * sizeof(float) || y >= x + n * sizeof(float),
                    "an input overlaps the sum");
   }
-  AvailableReduceKernels().front().weighted_sum(inputs, out, n,
-                                                n * sizeof(float) >= kStreamingBytes);
+  return AvailableReduceKernels().front().weighted_sum(inputs, out, n,
+                                                       n * sizeof(float) >= kStreamingBytes);
 }
 
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out) {

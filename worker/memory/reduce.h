@@ -23,7 +23,9 @@ struct Input {
 // inputs. One pass over all inputs. `out` overlaps no input. Inputs may be memory that another
 // process rewrites meanwhile (a peer's arena): the result is then any numbers at all, to be thrown
 // away. Writes are globally visible before any store that follows.
-void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n);
+//
+// False: a sum is infinite or not a number, as each is that one of its terms is.
+bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n);
 
 inline std::size_t Grains(std::size_t n, std::size_t grain) { return (n + grain - 1) / grain; }
 

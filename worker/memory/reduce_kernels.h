@@ -13,7 +13,7 @@ struct ReduceKernels {
   const char* name;  // "avx512f", "avx2", "generic"
   // At least one input. `streaming`: stores pass the caches by where the machine can, a fence
   // follows.
-  void (*weighted_sum)(std::span<const Input> inputs, float* out, std::size_t n, bool streaming);
+  bool (*weighted_sum)(std::span<const Input> inputs, float* out, std::size_t n, bool streaming);
   void (*sum_of_squares)(const float* data, std::size_t n, std::size_t grain, double* out);
   bool (*all_finite)(const float* data, std::size_t n);
 };

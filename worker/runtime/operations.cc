@@ -105,18 +105,32 @@ std::uint64_t Operations::Bytes(const action::DigestReplica&) const {
   return (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
 }
 
-void Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sources,
+bool Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sources,
                      const Slice& slice) {
   float* out = buffers_.At(reduce.out);
   std::vector<Input> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
   }
-  memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
+  const bool numbers = memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
   if (reduce.norms) {
     memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
                                 reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
   }
+  return numbers;
+}
+
+// None where finite terms have a sum that is too large.
+std::vector<std::uint32_t> Operations::NotFinite(const action::Reduce& reduce,
+                                                 const std::vector<Open>& sources) {
+  std::vector<std::uint32_t> inputs;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const bool finite = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
+      return memory_.AllFinite(sources[i].Floats(slice.range.first), slice.range.count);
+    });
+    if (!finite) inputs.push_back(static_cast<std::uint32_t>(i));
+  }
+  return inputs;
 }
 
 // The squares are of what all members apply, so of the rounded sums.
@@ -208,16 +222,24 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     sources.push_back(std::move(*open));
   }
   bool fits = true;
+  bool numbers = true;
   for (const Slice& slice : reduce.slices) {
     if (layout_.kept() > 0) {
       fits = SumSparse(reduce, sources, slice) && fits;
     } else if (buffers_.type() == NumberType::kFp32) {
-      Sum(reduce, sources, slice);
+      numbers = Sum(reduce, sources, slice) && numbers;
     } else {
       fits = SumNarrow(reduce, sources, slice) && fits;
     }
   }
   memory_.Finish();
+  if (!memory_.on_host()) {
+    const float* sums = buffers_.At(reduce.out);
+    numbers = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
+      return memory_.AllFinite(sums + slice.range.first, slice.range.count);
+    });
+  }
+  if (!numbers) done.not_finite = NotFinite(reduce, sources);
   done.torn = !StillValid(sources);
   // Once: where it happens it happens in each round.
   if (!fits && !done.torn && !told_of_large_sums_.exchange(true)) {

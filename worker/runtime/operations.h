@@ -97,7 +97,11 @@ class Operations {
   std::optional<Open> OpenSource(const Source& source);
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
-  void Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
+  // False: a sum is infinite or not a number. A device says so later.
+  bool Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
+  // By a pass over each of them.
+  std::vector<std::uint32_t> NotFinite(const action::Reduce& reduce,
+                                       const std::vector<Open>& sources);
   // Of contributions that have some numbers of each grain. False: as below.
   bool SumSparse(const action::Reduce& reduce, const std::vector<Open>& sources,
                  const Slice& slice);

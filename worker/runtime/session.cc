@@ -702,6 +702,14 @@ class SessionImpl final : public Session {
            layout.InContribution(bucket).first * layout.number_bytes();
   }
 
+  // Whoever sums gradients themselves sees it in the sum, for nothing. Where partial sums are
+  // passed on, their last one does not tell whose it was.
+  bool Finite() {
+    if (!SendsGradientItself()) return sent_.fits;
+    return config_.exchange.algorithm == "direct" ||
+           buffers_->memory().AllFinite(gradient_, description_.parameter_count);
+  }
+
   event::PartSealed Seal(std::uint32_t work, PartIndex part) {
     if (local_steps_) {
       const std::uint64_t count = description_.parameter_count;
@@ -710,10 +718,7 @@ class SessionImpl final : public Session {
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
     Settle();
     SendUpTo(buckets_->layout().bucket_count(), /*early=*/false);
-    const bool finite = SendsGradientItself()
-                            ? buffers_->memory().AllFinite(gradient_, description_.parameter_count)
-                            : sent_.fits;
-    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = finite};
+    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = Finite()};
   }
 
   const SessionOptions options_;

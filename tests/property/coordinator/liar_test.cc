@@ -83,7 +83,7 @@ class Liar final : public WorkerModel {
 
   msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
-    switch (Below(22)) {
+    switch (Below(23)) {
       case 0:
         return msg::Hello{};
       case 1:
@@ -135,6 +135,8 @@ class Liar final : public WorkerModel {
         return msg::ReplicaDigest{Round(), Attempt(Small()), {Odd(), Odd()}};
       case 20:
         return msg::StopAsked{"a lie"};
+      case 21:
+        return msg::NotFinite{Round(), Attempt(Small()), {Odd(), Odd()}};
       default:
         return msg::Pong{Odd(), Nanoseconds(), Nanoseconds()};
     }

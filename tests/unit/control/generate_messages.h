@@ -253,7 +253,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 23);
+  static_assert(std::variant_size_v<msg::FromWorker> == 24);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -328,6 +328,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
           Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), Any<std::uint64_t>()}};
     case 21:
       return msg::StopAsked{AnyText()};
+    case 22:
+      return msg::NotFinite{Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), 0}};
     default:
       return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }

@@ -44,6 +44,7 @@ class LeftOutTest : public ::testing::Test {
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Seal(std::uint32_t worker, std::uint64_t round, double loss, std::uint32_t units = 4) {
     msg::Sealed sealed{RoundId(round), PartIndex(0), units, loss, {}, 0};
+    sealed.plan = rounds_->open()->work().plan().attempt;
     for (std::uint32_t i = 0; i < units; ++i) {
       const std::uint32_t unit = 4 * worker + i;
       const std::uint64_t at = 8 * round + unit;
@@ -52,8 +53,31 @@ class LeftOutTest : public ::testing::Test {
     ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
     AdvanceRounds(rounds_.get(), &closed_);
   }
-  void Apply(std::uint32_t worker, std::uint64_t round) {
-    ASSERT_TRUE(rounds_->On(At(worker), msg::Applied{RoundId(round), Attempt(0), 0, 0, 0}).ok());
+  void Apply(std::uint32_t worker, std::uint64_t round, std::uint32_t attempt = 0) {
+    const Status status =
+        rounds_->On(At(worker), msg::Applied{RoundId(round), Attempt(attempt), 0, 0, 0});
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    AdvanceRounds(rounds_.get(), &closed_);
+  }
+  Status Finds(std::uint32_t worker, std::vector<std::uint64_t> parts, std::uint32_t attempt = 0) {
+    const Status status =
+        rounds_->On(At(worker), msg::NotFinite{RoundId(0), Attempt(attempt), std::move(parts)});
+    AdvanceRounds(rounds_.get(), &closed_);
+    return status;
+  }
+  // To the question whether it holds all sums of the first attempt at the first round.
+  void HoldsNothing(std::uint32_t worker) {
+    std::uint32_t order = 0;
+    for (const Action& action : actions_) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send == nullptr) continue;
+      if (const auto* fence = std::get_if<msg::FenceAttempt>(&*send->message)) order = fence->order;
+    }
+    ASSERT_GT(order, 0u);
+    ASSERT_TRUE(rounds_
+                    ->On(At(worker),
+                         msg::HoldAnswer{job_->start.term, RoundId(0), Attempt(0), false, order})
+                    .ok());
     AdvanceRounds(rounds_.get(), &closed_);
   }
   // The last one that was sent.
@@ -135,6 +159,90 @@ TEST_F(LeftOutTest, WithNothingButSuchContributionsThereIsNothingToGoOnWith) {
   Seal(1, 0, nan_);
   ASSERT_TRUE(job_->failure);
   EXPECT_THAT(*job_->failure, HasSubstr("every other contribution"));
+}
+
+// What no worker sees in its own gradient, whoever sums sees.
+TEST_F(LeftOutTest, WhatOwnersFindEndsTheJob) {
+  Start("stop");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  ASSERT_EQ(LastCommit().parts.size(), 2u);
+  EXPECT_TRUE(Finds(0, {1}).ok());
+  ASSERT_TRUE(job_->failure);
+  EXPECT_THAT(*job_->failure,
+              HasSubstr("round 0: the loss or gradient of worker 1 over the samples "
+                        "[4, 8) of epoch 0 is not finite"));
+}
+
+TEST_F(LeftOutTest, WhatOwnersFindIsSkippedByAnotherAttempt) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  const msg::Commit first = LastCommit();
+  EXPECT_EQ(first.samples, 8u);
+  EXPECT_TRUE(Finds(0, {1}).ok());
+  EXPECT_TRUE(Finds(1, {1}).ok());  // so does the other owner
+  HoldsNothing(0);
+  EXPECT_EQ(LastCommit().attempt, Attempt(0));  // the other one might hold it
+  HoldsNothing(1);
+  const msg::Commit second = LastCommit();
+  EXPECT_EQ(second.round, RoundId(0));
+  EXPECT_EQ(second.attempt, Attempt(1));
+  ASSERT_EQ(second.parts.size(), 1u);
+  EXPECT_EQ(second.parts[0].member, At(0).id);
+  EXPECT_EQ(second.samples, 4u);
+  EXPECT_TRUE(Finds(1, {1}).ok());  // of the attempt before
+  EXPECT_FALSE(job_->failure);
+  Apply(0, 0, 1);
+  Apply(1, 0, 1);
+  Seal(0, 1, 1.0);
+  Seal(1, 1, 1.0);
+  Apply(0, 1);
+  Apply(1, 1);
+  EXPECT_TRUE(rounds_->done());
+  ASSERT_EQ(closed_.size(), 2u);
+  EXPECT_THAT(closed_[0].dropped, ElementsAre(SampleRange{4, 8}));
+  ASSERT_EQ(closed_[0].skipped.size(), 1u);
+  EXPECT_EQ(closed_[0].skipped[0].worker, WorkerId(1));
+  ASSERT_EQ(closed_[0].attempts.size(), 2u);
+  EXPECT_THAT(closed_[0].attempts[1].reason, HasSubstr("worker 1"));
+  EXPECT_EQ(job_->totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->totals.samples_counted, 12u);
+}
+
+TEST_F(LeftOutTest, WhenOwnersFindNothingElseTheJobEnds) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  EXPECT_TRUE(Finds(0, {0, 1}).ok());
+  ASSERT_TRUE(job_->failure);
+  EXPECT_THAT(*job_->failure, HasSubstr("every other contribution"));
+}
+
+// The first is lost before the promises are given: what is left is what cannot be summed.
+TEST_F(LeftOutTest, NorIsThereAnythingWhenTheOtherIsLost) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  EXPECT_TRUE(Finds(1, {1}).ok());
+  job_->PutBehind(At(0), "test");
+  rounds_->OnOut(At(0).id, "test");
+  job_->behind.clear();
+  HoldsNothing(1);
+  ASSERT_TRUE(job_->failure);
+  EXPECT_THAT(*job_->failure, HasSubstr("no other contribution is left"));
+}
+
+TEST_F(LeftOutTest, WhatCannotBeFoundIsRefused) {
+  Start("skip");
+  Seal(0, 0, 1.0);
+  Seal(1, 0, 1.0);
+  EXPECT_FALSE(Finds(0, {2}).ok());
+  EXPECT_FALSE(Finds(0, {1}, 1).ok());
+  EXPECT_TRUE(Finds(0, {}).ok());
+  Apply(0, 0);
+  EXPECT_FALSE(Finds(1, {1}).ok());  // somebody holds all sums
+  EXPECT_FALSE(job_->failure);
 }
 
 // Somebody else computes what a lost worker's skipped contribution was made of.

@@ -94,6 +94,35 @@ TEST(WeightedSum, EveryVariantHasTheBitsOfTheContract) {
   }
 }
 
+TEST(WeightedSum, SaysWhetherAllSumsAreNumbers) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  constexpr std::size_t kN = 300;
+  for (const ReduceKernels& kernels : AvailableReduceKernels()) {
+    for (const bool streaming : {false, true}) {
+      std::vector<std::vector<float>> memory(3, std::vector<float>(kN, kLargest / 4));
+      std::vector<Input> inputs;
+      for (const std::vector<float>& m : memory) inputs.push_back({m.data(), 1.0f});
+      std::vector<float> out(kN + 5);
+      const auto sum = [&] { return kernels.weighted_sum(inputs, out.data() + 5, kN, streaming); };
+      EXPECT_TRUE(sum()) << kernels.name;
+      for (std::size_t at = 0; at < kN; ++at) {
+        const std::size_t of = at % memory.size();
+        for (const float bad : {kInfinity, -kInfinity, kNan, kLargest}) {
+          memory[of][at] = bad;
+          EXPECT_EQ(sum(), false) << kernels.name << ", " << bad << " at " << at;
+        }
+        memory[of][at] = kInfinity;  // which its opposite makes no number
+        memory[(of + 1) % memory.size()][at] = -kInfinity;
+        EXPECT_FALSE(sum()) << kernels.name << " at " << at;
+        for (std::vector<float>& m : memory) m[at] = 1;
+      }
+      EXPECT_TRUE(sum()) << kernels.name;
+    }
+  }
+}
+
 TEST(WeightedSum, IsNotContracted) {
   // x * x - x * x rounded: a fused multiply-add would leave the rounding error of the product.
   const std::vector<float> x(100, 1.0f + 0x1p-12f);

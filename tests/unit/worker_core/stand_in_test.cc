@@ -96,6 +96,43 @@ TEST_F(StandInTest, WhoStandsInMakesTheOwnersSums) {
   EXPECT_FALSE(Fetches());
 }
 
+// Nor does anybody else who makes it: so this attempt is held by nobody, ever.
+TEST_F(StandInTest, WhatIsNotFiniteIsToldAndNotPublished) {
+  Commit();
+  Hedge(kOther, kSelf);
+  EndFetch(kPeer, BufferKind::kStaging, Shard(kOther));
+  const auto reductions = All<action::Reduce>();
+  ASSERT_EQ(reductions.size(), 1u);
+  event::OpDone done{reductions[0].op, false, 0, ""};
+  done.not_finite = {0};
+  Do(done);
+  ASSERT_TRUE(Told<msg::NotFinite>());
+  EXPECT_EQ(*Told<msg::NotFinite>(), (msg::NotFinite{RoundId(0), Attempt(0), {0}}));
+  EXPECT_FALSE(Told<msg::Published>());
+  EXPECT_FALSE(Said<SumReady>());
+  Says(kPeer, Sums());
+  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EXPECT_FALSE(Reduces());
+  EXPECT_FALSE(Applies());
+  Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0), 1});
+  ASSERT_TRUE(Told<msg::HoldAnswer>());
+  EXPECT_FALSE(Told<msg::HoldAnswer>()->holds_all);
+}
+
+// A part that changed meanwhile says nothing.
+TEST_F(StandInTest, WhatIsTornIsNotToldToBeNotFinite) {
+  Commit();
+  Hedge(kOther, kSelf);
+  EndFetch(kPeer, BufferKind::kStaging, Shard(kOther));
+  const auto reductions = All<action::Reduce>();
+  ASSERT_EQ(reductions.size(), 1u);
+  event::OpDone done{reductions[0].op, true, 0, ""};
+  done.not_finite = {0};
+  Do(done);
+  EXPECT_FALSE(Told<msg::NotFinite>());
+  EXPECT_FALSE(Told<msg::Published>());
+}
+
 TEST_F(StandInTest, TheOwnerIsQuickerAfterAll) {
   Commit();
   Hedge(kOther, kSelf);

@@ -353,6 +353,10 @@ TEST_F(FinalBlocks, WhatIsNoNumberCountsForNothingAlthoughItWasSaid) {
   config_.job.on_nan = "skip";
   const std::string silent = Digest({.reports = false, .nan = true}, kSilent);
   EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
+  config_.exchange.mapping = "auto";  // found in the memory that it is in
+  EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
+  config_.exchange.algorithm = "ring";  // by the one whose it is
+  EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
 }
 
 // Its units are somebody else's then, and nothing of what it said was final is in any sum.

@@ -210,6 +210,29 @@ struct Exchanging {
   Operations operations;
 };
 
+TEST(Reduction, NamesTheInputsThatAreNotFinite) {
+  Exchanging worker(NumberType::kFp32);
+  const std::size_t count = worker.layout.parameter_count();
+  const std::vector<float> ones(count, 1);
+  std::vector<float> infinite = ones;
+  infinite[count - 1] = -std::numeric_limits<float>::infinity();
+  std::vector<float> none = ones;
+  none[0] = std::numeric_limits<float>::quiet_NaN();
+  const auto not_finite = [&](const std::vector<float>& first, const std::vector<float>& second) {
+    worker.Contribute(0, first);
+    worker.Contribute(1, second);
+    return worker.operations.Run(worker.ReduceAll()).not_finite;
+  };
+  using Inputs = std::vector<std::uint32_t>;
+  EXPECT_EQ(not_finite(ones, ones), Inputs{});
+  EXPECT_EQ(not_finite(infinite, ones), Inputs{0});
+  EXPECT_EQ(not_finite(ones, none), Inputs{1});
+  EXPECT_EQ(not_finite(none, infinite), (Inputs{0, 1}));
+  // A sum that is too large of numbers that are not: nobody is to blame.
+  const std::vector<float> large(count, std::numeric_limits<float>::max());
+  EXPECT_EQ(not_finite(large, large), Inputs{});
+}
+
 class InSixteenBits : public ::testing::TestWithParam<NumberType> {};
 
 // The gradients are such that sixteen bits hold them and their sum: so nothing is rounded, and all

@@ -134,9 +134,10 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     cudaFree(memory);
   }
 
-  void WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
+  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
     const Chosen here(number_);
     cuda::WeightedSum(operations_.get(), inputs, out, n);
+    return true;
   }
   void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                            double* out) override {

@@ -1,0 +1,23 @@
+// Contributions that are infinite or not numbers. Summed up, one such value makes all parameters
+// such, with no way back. A worker says it of its own loss, or of its gradient where nobody else
+// looks; else whoever sums the gradients says it (msg::NotFinite).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "coordinator/core/context.h"
+#include "coordinator/round/round_work.h"
+
+namespace lockstep::coordinator {
+
+// Which contribution it is, for people.
+std::string NotFiniteText(const Job& job, const RoundWork& work, WorkerId worker,
+                          std::span<const UnitTiming> units);
+
+// Whether the round may go on without it, which is told. False: the job ends (job.on_nan).
+bool MayLeaveOut(Job* job, const std::string& what);
+
+}  // namespace lockstep::coordinator
