@@ -30,9 +30,11 @@ def account(log):
 
 
 def own_kib(pid):
-    """What is not the arenas': program, heap and buffers that nobody maps."""
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
-        return sum(int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_File:")))
+    """What is not the arenas': heap and buffers that nobody maps, and program and libraries. By the kernel's counters: to have it look at
+    each page (smaps) would stop the worker for as long, and another one would stand in for it."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        said = {line.split(":")[0]: int(line.split()[1]) for line in status if line.startswith(("RssAnon:", "RssFile:"))}
+    return said.get("RssAnon", 0), said.get("RssFile", 0)
 
 
 def arenas(pid):
@@ -59,16 +61,19 @@ class Machine:
     def watch(self):
         while not self.stop.wait(0.05):
             kib = 0
+            programs = 0  # all workers' is the same
             shared = {}
             for name, process in list(self.job.processes.items()):
                 if "worker" not in name:
                     continue
                 try:
-                    kib += own_kib(process.pid)
+                    own, program = own_kib(process.pid)
+                    kib += own
+                    programs = max(programs, program)
                     shared.update(arenas(process.pid))
                 except OSError:
                     pass  # it has ended
-            self.mib = max(self.mib, (kib + sum(shared.values())) / 1024)
+            self.mib = max(self.mib, (kib + programs + sum(shared.values())) / 1024)
 
     def end(self):
         self.stop.set()
@@ -78,13 +83,16 @@ class Machine:
 
 class Memory(ClusterTest):
     def accounts(self, **options):
-        with Job(WORKERS, LARGE, **options) as job:
+        with Job(WORKERS, LARGE, coordinator_args=("--log-level", "debug"), **options) as job:
             machine = Machine(job)
             job.start().finish()
             for index in range(WORKERS):
                 job.wait(f"worker{index}")
             mib = machine.end()
+            stood_in = "stands in for" in job.log("coordinator")
             accounts = [account(job.log(f"worker{index}")) for index in range(WORKERS)]
+        for one in accounts:
+            one["stood_in"] = stood_in
         said = sum(one["mib"] for one in accounts)
         print(self.id(), f"{mib:.0f} MiB in all, said to be {said:.0f}", *accounts, sep="\n")
         # Peaks of several workers need not meet. What is no buffer: programs, data, activations, messages.
@@ -95,6 +103,10 @@ class Memory(ClusterTest):
         return accounts
 
     def check(self, account, **most):
+        if account["stood_in"]:
+            # On a busy machine: that one's share is staged by another one, too, out of contributions that are kept as long.
+            most["staging"] *= 2
+            most["contributions"] += 1
         for kind, times in most.items():
             self.assertLessEqual(account[kind], times + 0.02, f"{kind} in {account}")
 
