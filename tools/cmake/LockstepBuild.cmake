@@ -85,6 +85,11 @@ target_link_libraries(lockstep_test_options INTERFACE lockstep_private_options)
 target_compile_options(lockstep_test_options INTERFACE
   $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>
   $<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-maybe-uninitialized>)
+# It is the libraries and programs that are to have no undefined behaviour; to look for it in the tests themselves takes half of the
+# time that it takes to compile them.
+if(LOCKSTEP_SANITIZE MATCHES "undefined")
+  target_compile_options(lockstep_test_options INTERFACE -fno-sanitize=undefined)
+endif()
 
 # tests-LABEL builds what the tests with that label run, and no more.
 if(LOCKSTEP_BUILD_TESTS)

@@ -272,7 +272,7 @@ Scenario RandomScenario(std::uint64_t seed) {
 
 // Jobs take ten times as long in a sanitized build.
 #ifdef LOCKSTEP_SANITIZED
-constexpr std::uint64_t kShare = 8;
+constexpr std::uint64_t kShare = 20;
 #else
 constexpr std::uint64_t kShare = 1;
 #endif

@@ -27,7 +27,7 @@ FaultMix Mix(std::string_view kinds, int seconds) {
 
 // Jobs take ten times as long in a sanitized build.
 #ifdef LOCKSTEP_SANITIZED
-constexpr std::uint64_t kShare = 6;
+constexpr std::uint64_t kShare = 15;
 #else
 constexpr std::uint64_t kShare = 1;
 #endif
