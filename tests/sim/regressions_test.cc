@@ -40,6 +40,14 @@ TEST_P(Regressions, GoesAsItHasTo) {
 INSTANTIATE_TEST_SUITE_P(
     Seeds, Regressions,
     ::testing::Values(
+        // Sums were being fetched out of a memory that was mapped meanwhile, and what had been
+        // asked for would have come into the new parameters.
+        Case{"AnOwnerIsMappedWhileItsSumsAreFetched",
+             "--faults --seed 1760 --optimizer.replicas=2 --fault crash@0.193242s:1 "
+             "--fault delay@0.272402s:0-1,for=0.019158s --fault crash@0.385002s:2 "
+             "--fault crash@0.578494s:1 --fault stop@0.765474s:0,for=0.064280s "
+             "--fault partition@0.967242s:2-0,for=0.133675s "
+             "--fault lose-control@1.022311s:2,for=0.157233s --fault cut-link@1.176860s:0-1"},
         Case{"ANewcomerIsCutOffBeforeItIsLetIn",
              "--faults --seed 2565 --policy.name=full --fault crash@0.5s:1 "
              "--fault stop@0.9138s:1,for=1s --fault cut-link@1.2s:0-1"},

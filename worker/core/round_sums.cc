@@ -458,7 +458,18 @@ void RoundSums::OnDropped(const Want& want) {
   if (commit_.attempt.value == want.piece.attempt) asked_.Remove(want.to.range);
 }
 
-bool RoundSums::InOwnBuffer() { return HoldsAll() && Localize() && TakeBuffer(); }
+// Who was fetched from when its memory was mapped may still send: that would land on what is made
+// of the sums in their place (I4).
+bool RoundSums::InOwnBuffer() {
+  if (!HoldsAll() || !Localize() || !TakeBuffer()) return false;
+  if (asked_.empty()) return true;
+  const auto dropped = fetcher_.Cancel([&](const Want& want) {
+    return want.piece.kind == kSumKind && want.to.buffer == *buffer_ &&
+           want.piece.round == commit_.round.value;
+  });
+  for (const Want& want : dropped) OnDropped(want);
+  return asked_.empty();
+}
 
 BufferId RoundSums::HandOver() {
   LOCKSTEP_CHECK(HoldsAll() && buffer_ && asked_.empty() && !copy_op_,
