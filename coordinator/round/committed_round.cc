@@ -132,6 +132,17 @@ bool CommittedRound::HasLost(const CommittedPart& part) const {
   });
 }
 
+std::string CommittedRound::NotFinite() const {
+  std::string text;
+  for (const std::size_t i : not_finite_) {
+    const CommittedPart& part = commit_.parts[i];
+    const SealedPart* sealed = work_.Part(part.member.worker, part.part);
+    text += fmt::format("{}{}", text.empty() ? "" : "; ",
+                        NotFiniteText(*job_, work_, part.member.worker, sealed->units));
+  }
+  return text;
+}
+
 // Of who is out the units are computed again as it is.
 void CommittedRound::LeaveOutNotFinite() {
   for (const std::size_t i : not_finite_) {

@@ -151,8 +151,8 @@ class CommittedRound {
   bool HasLost(const MemberId& member) const;
   // The part, of the present attempt, can be in no further one.
   bool HasLost(const CommittedPart& part) const;
-  // What is left of it were parts that are not finite.
-  bool HasNotFinite() const { return !not_finite_.empty(); }
+  // What parts of the present attempt are not finite, for people; empty: none is known to be.
+  std::string NotFinite() const;
 
   // The phase and the fields agree, counts are recounted; O(members). `settled`: all who are out
   // have been taken out.

@@ -285,8 +285,8 @@ Decision Pipeline::CheckCommitted() {
   const bool any_left =
       std::ranges::any_of(committed_->commit().parts,
                           [this](const CommittedPart& part) { return !committed_->HasLost(part); });
-  if (!any_left && committed_->HasNotFinite()) {
-    job_->Fail(committed_->failover_reason() + ", and no other contribution is left");
+  if (const std::string what = committed_->NotFinite(); !any_left && !what.empty()) {
+    job_->Fail(what + ", and no other contribution is left");
     return {};
   }
   return {any_left ? Kind::kNextAttempt : Kind::kOpenAgain};

@@ -4,7 +4,8 @@
 //
 // In: the commit, what owners say (heard_sums.h), fetches and operations that end, orders of the
 // coordinator to stand in for an owner, to fence the attempt or to take everything from a holder.
-// Out: reductions, fetches, Published, SumReady, HoldAnswer, and the update of the parameters.
+// Out: reductions, fetches, Published or NotFinite, SumReady, HoldAnswer, and the update of the
+// parameters.
 //
 // Another attempt is another object. Its end gives up its fetches and gives back its buffer, so no
 // byte of a round that was dropped lands anywhere (I4).

@@ -56,8 +56,8 @@ class ExchangeMemory {
   virtual void Copy(float* to, const float* from, std::size_t n) = 0;
   virtual void Finish() = 0;
 
-  // None of the values is infinite or not a number. One pass over them; one thread at a time, done
-  // when it returns.
+  // None of the values is infinite or not a number. One pass over them. Of what operations have
+  // written, once they are done.
   virtual bool AllFinite(const float* data, std::size_t n) = 0;
 
   // --- between here and the host's memory

@@ -230,7 +230,9 @@ TEST_F(LeftOutTest, NorIsThereAnythingWhenTheOtherIsLost) {
   job_->behind.clear();
   HoldsNothing(1);
   ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure, HasSubstr("no other contribution is left"));
+  EXPECT_THAT(*job_->failure,
+              HasSubstr("worker 1 over the samples [4, 8) of epoch 0 is not finite, "
+                        "and no other contribution is left"));
 }
 
 TEST_F(LeftOutTest, WhatCannotBeFoundIsRefused) {

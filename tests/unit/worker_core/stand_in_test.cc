@@ -69,6 +69,16 @@ class StandInTest : public MachineTest {
     EXPECT_EQ(fetches[0].to.range, range);
     Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
   }
+  // The shard that is stood in for is made, as the operation says of it.
+  void EndStandIn(bool torn, std::vector<std::uint32_t> not_finite) {
+    Hedge(kOther, kSelf);
+    EndFetch(kPeer, BufferKind::kStaging, Shard(kOther));
+    const auto reductions = All<action::Reduce>();
+    ASSERT_EQ(reductions.size(), 1u);
+    event::OpDone done{reductions[0].op, torn, 0, ""};
+    done.not_finite = std::move(not_finite);
+    Do(done);
+  }
   void EndReduction() {
     const auto reductions = All<action::Reduce>();
     ASSERT_EQ(reductions.size(), 1u);
@@ -99,13 +109,7 @@ TEST_F(StandInTest, WhoStandsInMakesTheOwnersSums) {
 // Nor does anybody else who makes it: so this attempt is held by nobody, ever.
 TEST_F(StandInTest, WhatIsNotFiniteIsToldAndNotPublished) {
   Commit();
-  Hedge(kOther, kSelf);
-  EndFetch(kPeer, BufferKind::kStaging, Shard(kOther));
-  const auto reductions = All<action::Reduce>();
-  ASSERT_EQ(reductions.size(), 1u);
-  event::OpDone done{reductions[0].op, false, 0, ""};
-  done.not_finite = {0};
-  Do(done);
+  EndStandIn(/*torn=*/false, {0});
   ASSERT_TRUE(Told<msg::NotFinite>());
   EXPECT_EQ(*Told<msg::NotFinite>(), (msg::NotFinite{RoundId(0), Attempt(0), {0}}));
   EXPECT_FALSE(Told<msg::Published>());
@@ -122,13 +126,7 @@ TEST_F(StandInTest, WhatIsNotFiniteIsToldAndNotPublished) {
 // A part that changed meanwhile says nothing.
 TEST_F(StandInTest, WhatIsTornIsNotToldToBeNotFinite) {
   Commit();
-  Hedge(kOther, kSelf);
-  EndFetch(kPeer, BufferKind::kStaging, Shard(kOther));
-  const auto reductions = All<action::Reduce>();
-  ASSERT_EQ(reductions.size(), 1u);
-  event::OpDone done{reductions[0].op, true, 0, ""};
-  done.not_finite = {0};
-  Do(done);
+  EndStandIn(/*torn=*/true, {0});
   EXPECT_FALSE(Told<msg::NotFinite>());
   EXPECT_FALSE(Told<msg::Published>());
 }

@@ -150,6 +150,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   bool AllFinite(const float* data, std::size_t n) override {
     constexpr std::size_t kGrain = 1u << 16;
     const Chosen here(number_);
+    const std::lock_guard looking(looking_);
     std::vector<double> sums(Grains(n, kGrain));
     if (sums.size() > sums_held_) {
       if (sums_ != nullptr) cudaFree(sums_);
@@ -235,6 +236,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   CallStreams calls_;
   Stream operations_;
   Event finished_;
+  std::mutex looking_;         // guards these
   void* sums_ = nullptr;       // of AllFinite
   std::size_t sums_held_ = 0;  // that many doubles
   const UpdateLoops loops_{operations_.get()};
