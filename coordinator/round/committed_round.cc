@@ -571,7 +571,13 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
     --answers_missing_;
   }
   if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
-  if (!Contains(holders_, holder)) holders_.push_back(holder);
+  if (Contains(holders_, holder)) return;
+  holders_.push_back(holder);
+  // Once it has applied the round it would give back others' sums when that is closed.
+  Member* named = job_->members.Find(holder);
+  if (named != nullptr && named->next > round()) {
+    job_->Send(*named, msg::TakeSums{commit_, holder});
+  }
 }
 
 // False: nobody is known to hold all sums of the attempt.

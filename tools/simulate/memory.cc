@@ -118,6 +118,7 @@ Memory::Memory(const Layout& l) : layout(l) {
     for (auto& buffer : residual) buffer.assign(layout.parameter_count(), 0.0f);
   }
   for (auto& buffer : sums) buffer.assign(layout.sum_floats(), junk);
+  for (auto& buffer : taken) buffer.assign(layout.sum_floats(), junk);
   for (auto& buffer : state_out) buffer.assign(2 * layout.largest_copy(), junk);
   state.parameters.assign(layout.parameter_count(), junk);
   state.momentum.assign(layout.parameter_count(), junk);
@@ -129,6 +130,8 @@ std::vector<float>& Memory::At(const BufferId& buffer) {
       return contributions.at(buffer.index);
     case BufferKind::kSum:
       return sums.at(buffer.index);
+    case BufferKind::kTaken:
+      return taken.at(buffer.index);
     case BufferKind::kStateOut:
       return state_out.at(buffer.index);
     case BufferKind::kState:

@@ -53,6 +53,7 @@ struct Memory {
   State state;
   std::array<std::vector<float>, worker::kContributionBuffers> contributions;
   std::array<std::vector<float>, worker::kSumBuffers> sums;
+  std::array<std::vector<float>, worker::kSumBuffers> taken;
   std::array<std::vector<float>, worker::kStateOutBuffers> state_out;
   std::array<std::vector<float>, 1 + kMaxParts> residual;  // where few numbers are sent
   std::map<BufferId, std::vector<float>> staging;

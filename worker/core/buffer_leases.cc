@@ -13,6 +13,7 @@ std::uint32_t PoolSize(BufferKind kind) {
     case BufferKind::kContribution:
       return kContributionBuffers;
     case BufferKind::kSum:
+    case BufferKind::kTaken:
       return kSumBuffers;
     case BufferKind::kStateOut:
       return kStateOutBuffers;
@@ -121,7 +122,7 @@ bool Buffers::ServedOf(const BufferId& buffer) const {
 }
 
 void Buffers::CheckInvariants() const {
-  LOCKSTEP_CHECK(taken_.size() <= kContributionBuffers + kSumBuffers + kStateOutBuffers,
+  LOCKSTEP_CHECK(taken_.size() <= kContributionBuffers + 2 * kSumBuffers + kStateOutBuffers,
                  "I7: {} buffers are taken", taken_.size());
   for (const BufferId& buffer : taken_) {
     LOCKSTEP_CHECK(buffer.index < PoolSize(buffer.kind), "I7: buffer {} of {} is taken",

@@ -24,9 +24,9 @@ class Buffers {
  public:
   explicit Buffers(Context& context) : context_(context) {}
 
-  // Takes a buffer of a pool (kContribution, kSum, kStateOut) that nobody uses. When all that are
-  // not taken are still being sent, the connections that hold one of them are closed; it can be
-  // taken once they have ended.
+  // Takes a buffer of a pool (kContribution, kSum, kTaken, kStateOut) that nobody uses. When all
+  // that are not taken are still being sent, the connections that hold one of them are closed; it
+  // can be taken once they have ended.
   std::optional<BufferId> Take(BufferKind kind);
   // Its content is needed no longer; uses may still be under way.
   void Release(const BufferId& buffer);

@@ -286,6 +286,8 @@ void Core::On(const msg::Hedge& m) {
 // The answer to "who holds it?": this attempt stands, everybody takes from a holder what is
 // missing. It carries the commit, because who was away may not know it.
 void Core::On(const msg::TakeSums& m) {
+  // Others are told to take everything here, perhaps of a round that it has applied.
+  if (m.holder == context_.config.self) sums_.OnTakeSums(m);
   if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
   const RoundSums* sums = rounds_.SumsOf(m.commit.round);
   if (sums == nullptr || sums->commit().attempt != m.commit.attempt) {

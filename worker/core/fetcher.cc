@@ -13,7 +13,7 @@ void Fetcher::Add(const MemberId& peer, const PieceName& name, const BufferRange
                   std::uint64_t offset) {
   LOCKSTEP_CHECK(to.range.count > 0, "nothing is fetched from {}", Name(peer));
   LOCKSTEP_CHECK(to.buffer.kind == BufferKind::kStaging || to.buffer.kind == BufferKind::kSum ||
-                     to.buffer.kind == BufferKind::kState,
+                     to.buffer.kind == BufferKind::kTaken || to.buffer.kind == BufferKind::kState,
                  "I4: a fetch into a buffer that is written or served otherwise");
   look_at_.insert(peer);
   const bool urgent = name.kind != static_cast<std::uint32_t>(PieceKind::kContribution);

@@ -68,12 +68,13 @@ RoundId LiveRounds::FirstKept(RoundId next) const {
 }
 
 // The sums go when neither this worker nor a late one needs them; the rest when the round is
-// closed.
+// closed, and so do others' sums once they are applied, as a late worker takes each from its owner.
 void LiveRounds::Prune(RoundId next) {
   const RoundId kept = FirstKept(next);
   for (auto at = rounds_.begin(); at != rounds_.end();) {
     auto& [id, round] = *at;
     if (id < kept) round.sums.reset();
+    if (round.sums != nullptr && id < first_not_closed_ && id < next) round.sums->KeepOwnOnly();
     at = id < first_not_closed_ && round.sums == nullptr ? rounds_.erase(at) : std::next(at);
   }
 }

@@ -28,6 +28,7 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
       own_work_(with.own),
       heard_(heard),
       commit_(commit),
+      apart_(context_.config.sums_apart && commit.owners.direct() && commit.owners.holders.empty()),
       generation_(context_.NewGeneration()) {
   LOCKSTEP_CHECK(std::ranges::is_sorted(commit_.parts, InOrder),
                  "I3: the parts of round {} are not in the order of summation", commit_.round);
@@ -41,7 +42,7 @@ RoundSums::RoundSums(const SumsContext& with, const HeardSums& heard, const msg:
   if (Shard* own = ShardOf(context_.config.self)) own->making = Making::kWaiting;
   if (commit_.owners.direct()) return;
   routed_.emplace(context_, buffers_, fetcher_, peers_, own_work_, heard_, commit_, generation_,
-                  RoutedSums::Sums{[this] { return TakeBuffer(); }, &buffer_, &have_, &asked_});
+                  RoutedSums::Sums{[this] { return TakeBuffers(); }, &buffer_, &have_, &asked_});
 }
 
 // What of the shard is to be had here: all of it, but of others' only what this worker holds too,
@@ -72,6 +73,7 @@ RoundSums::~RoundSums() {
            want.piece.round == commit_.round.value;
   });
   if (buffer_) buffers_.Release(*buffer_);
+  if (landing_) buffers_.Release(*landing_);
 }
 
 void RoundSums::NameCheckpointWriter(const msg::Commit& same) {
@@ -99,9 +101,18 @@ RoundSums::Shard* RoundSums::ShardOf(const MemberId& owner) {
 // the step that asks for each round costs nothing.
 bool RoundSums::Held(const Shard& shard) const {
   if (shard.mapped || shard.held) return true;
-  shard.held = std::ranges::all_of(shard.ranges,
-                                   [&](const FloatRange& range) { return have_.Covers(range); });
+  shard.held =
+      std::ranges::all_of(shard.ranges, [&](const FloatRange& range) { return Covers(range); });
   return shard.held;
+}
+
+bool RoundSums::Covers(const FloatRange& range) const {
+  return have_.Covers(range) || made_.Covers(range);
+}
+
+void RoundSums::NoteMade(Shard& shard) {
+  shard.made = true;
+  for (const FloatRange& range : shard.ranges) (apart_ ? made_ : have_).Merge(range);
 }
 
 bool RoundSums::HoldsAll() const {
@@ -113,12 +124,16 @@ bool RoundSums::HoldsAll() const {
 // Taken late, when the first byte is there to be written: until then the rounds before may still
 // need it. The generation is set first, so that nobody who maps it takes old sums for new ones
 // (I4).
-bool RoundSums::TakeBuffer() {
-  if (buffer_) return true;
-  buffer_ = buffers_.Take(BufferKind::kSum);
-  if (!buffer_) return false;
-  context_.Emit(action::OpenBlock{*buffer_, generation_});
-  return true;
+//
+// Both at once: where some are pinned by who does not read, later rounds whose sums come first
+// would have what an earlier one needs, and be applied after it.
+bool RoundSums::TakeBuffers() {
+  if (!buffer_) {
+    buffer_ = buffers_.Take(BufferKind::kSum);
+    if (buffer_) context_.Emit(action::OpenBlock{*buffer_, generation_});
+  }
+  if (apart_ && !landing_ && !own_only_) landing_ = buffers_.Take(BufferKind::kTaken);
+  return buffer_ && (landing_ || !apart_ || own_only_);
 }
 
 // A fenced attempt is served to others and nothing else: it was promised not to come any closer to
@@ -172,6 +187,7 @@ void RoundSums::TryReduce(Shard& shard) {
   // The other one that makes it was quicker. What has come may be all that anybody has of it, where
   // that one stops now: so it is published here, too.
   if (!shard.mapped && Held(shard)) {
+    if (apart_ && !shard.made) return CopyToPublish(shard);
     Publish(shard);
     return;
   }
@@ -191,7 +207,7 @@ void RoundSums::TryReduce(Shard& shard) {
     if (!source->peer) uses.push_back(source->buffer);
     reduce.inputs.push_back({*source, part.weight});
   }
-  if (!TakeBuffer()) return;
+  if (!TakeBuffers()) return;
   uses.push_back(*buffer_);
   reduce.op = context_.NewOp();
   reduce.round = commit_.round;
@@ -207,6 +223,21 @@ void RoundSums::TryReduce(Shard& shard) {
   shard.reduce_op = reduce.op;
   shard.making = Making::kReducing;
   context_.Emit(std::move(reduce));
+}
+
+// Whoever maps this worker reads what it publishes in the one buffer only.
+void RoundSums::CopyToPublish(Shard& shard) {
+  if (!TakeBuffers()) return;
+  action::CopySums copy;
+  copy.op = context_.NewOp();
+  copy.to = *buffer_;
+  for (const FloatRange& range : shard.ranges) {
+    copy.from.push_back({Source{*landing_, std::nullopt, generation_}, range});
+  }
+  buffers_.BeginOp(copy.op, {*landing_, *buffer_});
+  shard.reduce_op = copy.op;
+  shard.making = Making::kReducing;
+  context_.Emit(std::move(copy));
 }
 
 bool RoundSums::OnOpDone(const event::OpDone& done) {
@@ -230,7 +261,7 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
           commit_.round, commit_.attempt, {done.not_finite.begin(), done.not_finite.end()}});
       return true;
     }
-    for (const FloatRange& range : made->ranges) have_.Merge(range);
+    NoteMade(*made);
     Publish(*made);
     return true;
   }
@@ -375,7 +406,7 @@ void RoundSums::Absorb(Shard& shard) {
   // The own shard is made here, unless that cannot be done any more.
   if (shard.owner == context_.config.self && !shard.stand_in && !holder_) return;
   if (holder_) {
-    if (holder_->state != Holder::State::kReady || !peers_.Up(holder_->member) || !TakeBuffer())
+    if (holder_->state != Holder::State::kReady || !peers_.Up(holder_->member) || !TakeBuffers())
       return;
     FetchMissing(shard, holder_->member);
     return;
@@ -388,7 +419,7 @@ void RoundSums::Absorb(Shard& shard) {
         Source{{BufferKind::kSum, heard->ready.buffer, {}}, from, heard->ready.generation};
     return;
   }
-  if (!TakeBuffer()) return;
+  if (!TakeBuffers()) return;
   if (StoreInlined(shard, *heard) || !peers_.Up(from)) return;
   FetchMissing(shard, from);
 }
@@ -402,7 +433,7 @@ bool RoundSums::StoreInlined(const Shard& shard, const HeardSums::Heard& heard) 
     const bool wanted = std::ranges::find(shard.ranges, range) != shard.ranges.end();
     // What was asked for may land at any time.
     if (wanted && !asked_.Intersects(range)) {
-      context_.Emit(action::StoreInline{{*buffer_, range}, floats.first(bytes)});
+      context_.Emit(action::StoreInline{{Landing(), range}, floats.first(bytes)});
       have_.Merge(range);
     }
     floats = floats.subspan(bytes);
@@ -424,7 +455,7 @@ void RoundSums::FetchMissing(Shard& shard, const MemberId& from) {
     for (const FloatRange& lacking : have_.Missing(whole)) {
       for (const FloatRange& range : asked_.Missing(lacking)) {
         asked_.Merge(range);
-        fetcher_.Add(from, name, {*buffer_, range}, range.first);
+        fetcher_.Add(from, name, {Landing(), range}, range.first);
       }
     }
   }
@@ -437,7 +468,8 @@ void RoundSums::OnFetchDone(const Fetcher::Done& done) {
     if (routed_) routed_->OnFetchDone(done);
     return;
   }
-  if (commit_.attempt.value != done.want.piece.attempt || buffer_ != done.want.to.buffer) return;
+  const auto& landing = apart_ ? landing_ : buffer_;
+  if (commit_.attempt.value != done.want.piece.attempt || landing != done.want.to.buffer) return;
   LOCKSTEP_CHECK(asked_.Covers(done.want.to.range), "round {}: sums came that were not asked for",
                  commit_.round);
   asked_.Remove(done.want.to.range);
@@ -461,7 +493,9 @@ void RoundSums::OnDropped(const Want& want) {
 // Who was fetched from when its memory was mapped may still send: that would land on what is made
 // of the sums in their place (I4).
 bool RoundSums::InOwnBuffer() {
-  if (!HoldsAll() || !Localize() || !TakeBuffer()) return false;
+  LOCKSTEP_CHECK(!apart_, "round {}: sums that are updated in their place are in two",
+                 commit_.round);
+  if (!HoldsAll() || !Localize() || !TakeBuffers()) return false;
   if (asked_.empty()) return true;
   const auto dropped = fetcher_.Cancel([&](const Want& want) {
     return want.piece.kind == kSumKind && want.to.buffer == *buffer_ &&
@@ -495,9 +529,10 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   std::vector<BufferId> uses;
   for (const Shard& shard : shards_) {
     if (shard.slices.empty()) continue;
-    if (!shard.mapped) uses.push_back(*buffer_);
+    const BufferId* here = shard.mapped ? nullptr : shard.made ? &*buffer_ : &Landing();
+    if (here != nullptr) uses.push_back(*here);
     const Source source =
-        shard.mapped ? *shard.mapped : Source{*buffer_, std::nullopt, generation_};
+        here == nullptr ? *shard.mapped : Source{*here, std::nullopt, generation_};
     for (const Slice& slice : shard.slices) {
       if (wanted(slice.bucket)) apply.slices.push_back({source, slice.range});
       if (context_.config.clip > 0) {
@@ -523,6 +558,22 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   return apply;
 }
 
+// Its own shard stays, for who is late; each of the others is its owner's to keep. What is still
+// under way may land, so the buffer is used until that has ended (I4).
+void RoundSums::KeepOwnOnly() {
+  const bool making = std::ranges::any_of(shards_, [](const Shard& shard) {
+    return shard.making == Making::kWaiting || shard.making == Making::kReducing;
+  });
+  if (!landing_ || !applied_ || named_ || making || copy_op_ || !wanted_by_.empty()) return;
+  fetcher_.Cancel(
+      [&](const Want& want) { return want.piece.kind == kSumKind && want.to.buffer == *landing_; });
+  have_ = {};
+  asked_ = {};
+  buffers_.Release(*landing_);
+  landing_.reset();
+  own_only_ = true;
+}
+
 // --- when something fails
 
 // Nothing is known of the shards that were mapped: they are fetched again, if anybody still has
@@ -538,7 +589,10 @@ void RoundSums::OnTornApply() {
 void RoundSums::OnTakeSums(const MemberId& holder) {
   fenced_ = false;
   gone_.reset();
-  if (holder == context_.config.self) return;
+  if (holder == context_.config.self) {
+    named_ = true;
+    return;
+  }
   holder_ = Holder{holder};
   // From now on the holder is asked for all that is missing, the own shard too.
   for (Shard& shard : shards_) {
@@ -567,7 +621,7 @@ void RoundSums::TryAnswerHold() {
       "a promise about another attempt than round {} has", commit_.round);
   const bool holds = applied_ || HoldsAll();
   if (holds && !Localize()) return;
-  if (!holds) fenced_ = true;
+  (holds ? named_ : fenced_) = true;
   const msg::FenceAttempt fence = *asked_to_hold_;
   asked_to_hold_.reset();
   context_.Tell(msg::HoldAnswer{fence.term, fence.round, fence.attempt, holds, fence.order});
@@ -582,9 +636,9 @@ bool RoundSums::Localize() {
     for (const FloatRange& range : shard.ranges) copy.from.push_back({*shard.mapped, range});
   }
   if (copy.from.empty()) return true;
-  if (!TakeBuffer()) return false;
+  if (!TakeBuffers()) return false;
   copy.op = context_.NewOp();
-  copy.to = *buffer_;
+  copy.to = Landing();
   buffers_.BeginOp(copy.op, {copy.to});
   copy_op_ = copy.op;
   context_.Emit(std::move(copy));
@@ -602,7 +656,8 @@ void RoundSums::AskHolder() {
 }
 
 bool RoundSums::OnSumWant(const MemberId& peer) {
-  if (!HoldsAll()) return false;
+  if (!HoldsAll() || own_only_) return false;
+  named_ = true;
   wanted_by_.insert(peer);
   return true;
 }
@@ -682,12 +737,13 @@ std::string RoundSums::Missing() const {
 
 // Whoever has the bytes may serve them: an owner its shard, a holder everything.
 std::optional<BufferRange> RoundSums::FindPiece(const PieceName& piece) const {
-  if (commit_.attempt.value != piece.attempt || !buffer_) return std::nullopt;
+  if (commit_.attempt.value != piece.attempt) return std::nullopt;
   const std::uint64_t number = context_.layout.number_bytes();
   const FloatRange range{piece.offset / number, piece.bytes / number};
   if (piece.kind == kPartialKind) return routed_ ? routed_->FindPartial(piece) : std::nullopt;
+  if (made_.Covers(range)) return BufferRange{*buffer_, range};
   if (!have_.Covers(range)) return std::nullopt;
-  return BufferRange{*buffer_, range};
+  return BufferRange{Landing(), range};
 }
 
 void RoundSums::CheckInvariants() const {
@@ -704,11 +760,18 @@ void RoundSums::CheckInvariants() const {
                    "I1: round {} has a holder and a shard is made", round);
     reduces = reduces || shard.reduce_op.has_value();
   }
-  LOCKSTEP_CHECK(buffer_ || (have_.empty() && asked_.empty()), "round {}: sums in no buffer",
+  const bool lands = apart_ ? landing_.has_value() : buffer_.has_value();
+  LOCKSTEP_CHECK(lands || (have_.empty() && asked_.empty()), "round {}: sums in no buffer", round);
+  LOCKSTEP_CHECK(buffer_ || (made_.empty() && !reduces), "round {}: an operation on no buffer",
                  round);
-  LOCKSTEP_CHECK(buffer_ || (!reduces && !copy_op_), "round {}: an operation on no buffer", round);
+  LOCKSTEP_CHECK(lands || !copy_op_, "round {}: sums are copied to no buffer", round);
+  LOCKSTEP_CHECK(apart_ || (!landing_ && made_.empty()), "round {}: its sums are in two", round);
+  LOCKSTEP_CHECK(!own_only_ || (applied_ && !landing_), "round {}: it gave sums back too early",
+                 round);
   if (routed_) routed_->CheckInvariants();
   LOCKSTEP_CHECK(!buffer_ || buffers_.Taken(*buffer_), "round {}: its buffer is not taken", round);
+  LOCKSTEP_CHECK(!landing_ || buffers_.Taken(*landing_), "round {}: where it lands is not taken",
+                 round);
   LOCKSTEP_CHECK(!holder_ || holder_->member != context_.config.self,
                  "round {}: this worker is to fetch from itself", round);
   LOCKSTEP_CHECK(!applied_ || all_held_, "I1: round {} was applied without all shards", round);

@@ -99,6 +99,9 @@ class RoundSums {
   action::Apply Apply(const std::function<bool(std::uint32_t bucket)>& wanted);
   // Mapped shards changed while they were applied.
   void OnTornApply();
+  // The round is closed, and in the parameters: what others have summed of it is needed no longer,
+  // but where somebody was told that all of it can be had here.
+  void KeepOwnOnly();
   // Who was named as holder has them no longer.
   bool HolderFailed() const { return holder_ && gone_ && !HoldsAll(); }
   // The shards cannot be had any more, if the round is closed: why.
@@ -118,7 +121,7 @@ class RoundSums {
   enum class Making : std::uint8_t {
     kNone,       // another one's, and this worker does not stand in for it
     kWaiting,    // for the parts of the commit, and for a buffer
-    kReducing,   // an operation is under way
+    kReducing,   // an operation is under way; or a copy to where it is published
     kPublished,  // it is in the buffer, and the members were told
     kVoid,       // it comes from elsewhere, or cannot be made: an input changed
   };
@@ -131,7 +134,8 @@ class RoundSums {
     std::optional<std::uint64_t> reduce_op;  // while it is kReducing
     std::optional<MemberId> requested;       // from there
     std::optional<Source> mapped;            // read in place, out of the owner's memory
-    mutable bool held = false;               // found to be in the own buffer, once
+    mutable bool held = false;               // found to be in an own buffer, once
+    bool made = false;                       // and that is the one which is published
   };
   // A member that holds everything, where what is missing is taken from. It is asked first, because
   // it may have to copy what it reads out of others' memories before anybody can fetch it.
@@ -144,7 +148,11 @@ class RoundSums {
   std::vector<FloatRange> Wanted(const Shard& shard) const;
   bool Held(const Shard& shard) const;
   bool HoldsAll() const;
-  bool TakeBuffer();
+  bool TakeBuffers();
+  const BufferId& Landing() const { return apart_ ? *landing_ : *buffer_; }
+  void NoteMade(Shard& shard);
+  bool Covers(const FloatRange& range) const;
+  void CopyToPublish(Shard& shard);
   std::string PartsMissing(const Shard& shard) const;
   std::optional<Source> SourceOf(const CommittedPart& part, const Shard& shard) const;
   void TryReduce(Shard& shard);
@@ -174,11 +182,19 @@ class RoundSums {
 
   msg::Commit commit_;
   std::vector<Shard> shards_;  // one for each owner, in the map's order
+  // What is made here is in `buffer_`, which is published. What others have made lands apart from
+  // it where that can be given back earlier: not where all of it is passed on, or updated in its
+  // place. Else it is the same buffer, and all that is here is in `have_`.
+  const bool apart_;
   std::optional<BufferId> buffer_;
-  const std::uint32_t generation_;        // of the buffer, once it is taken
-  FloatSet have_;                         // in the buffer; never less, but for what is fetched anew
-  FloatSet asked_;                        // fetches of it are queued or under way
-  std::vector<Slice> stood_in_for_;       // of all shards that it stands in for
+  std::optional<BufferId> landing_;
+  const std::uint32_t generation_;   // of the buffer, once it is taken
+  FloatSet made_;                    // apart: in the buffer
+  FloatSet have_;                    // where it lands; never less, but for what is fetched anew
+  FloatSet asked_;                   // fetches of it are queued or under way
+  bool named_ = false;               // others may be told that all of it can be had here
+  bool own_only_ = false;            // KeepOwnOnly has given back the rest
+  std::vector<Slice> stood_in_for_;  // of all shards that it stands in for
   std::optional<std::uint64_t> copy_op_;  // of mapped shards, before holding them is promised
   std::optional<msg::FenceAttempt> asked_to_hold_;
   std::optional<Holder> holder_;

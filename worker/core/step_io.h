@@ -41,6 +41,7 @@ inline constexpr std::uint32_t kPartialStaging = 4;  // the index of that stagin
 enum class BufferKind : std::uint8_t {
   kContribution,  // index < kContributionBuffers; Layout::contribution_numbers(); peers may map it
   kSum,           // index < kSumBuffers; Layout::sum_floats() floats; peers may map it
+  kTaken,         // index < kSumBuffers; as kSum, of which what others have summed is taken here
   kStaging,       // pieces of one contributor: index < 4, usually the part;
                   // as a contribution, of which only the slices that this worker owns are ever
                   // touched. kPartialStaging: of its partial sums

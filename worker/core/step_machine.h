@@ -28,6 +28,8 @@ struct MachineConfig {
   std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
   std::uint32_t shards = 0;                // of the job, that have holders (optimizer.replicas); 0:
                                            // everybody holds everything
+  bool sums_apart = true;                  // what others have summed lies in buffers of its own,
+                                           // which are given back when the round is closed
   double clip = 0;                         // optimizer.clip
   std::uint64_t piece_bytes = 1u << 20;    // of one fetch
   std::uint32_t fetch_window = 8;          // fetches under way from one peer

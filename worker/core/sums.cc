@@ -91,9 +91,10 @@ void Sums::OnSumWant(const MemberId& peer, const SumWant& want) {
 // Of a round that is over by now, or of an attempt that was replaced, nobody waits for it.
 void Sums::OnFetchDone(const Fetcher::Done& done) {
   const bool partial = done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kPartialSum);
-  LOCKSTEP_CHECK(done.want.to.buffer.kind == (partial ? BufferKind::kStaging : BufferKind::kSum),
-                 "I4: what was fetched as sums of round {} is something else",
-                 done.want.piece.round);
+  const BufferKind to = done.want.to.buffer.kind;
+  LOCKSTEP_CHECK(
+      partial ? to == BufferKind::kStaging : to == BufferKind::kSum || to == BufferKind::kTaken,
+      "I4: what was fetched as sums of round {} is something else", done.want.piece.round);
   if (RoundSums* sums = rounds_.SumsOf(RoundId(done.want.piece.round))) sums->OnFetchDone(done);
 }
 

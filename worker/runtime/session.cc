@@ -239,13 +239,18 @@ class SessionImpl final : public Session {
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
+    // A device's memory is taken as a whole, so there nothing is saved.
+    sums_apart_ = memory == nullptr && !shared_out && config_.exchange.algorithm == "direct";
+    const auto parts = shared_out    ? WorkerBuffers::Parts::kSumsAndState
+                       : sums_apart_ ? WorkerBuffers::Parts::kSums
+                                     : WorkerBuffers::Parts::kNone;
     auto buffers =
-        WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type, shared_out);
+        WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type, parts);
     if (!buffers && mapping) {
       no_arena_ = buffers.error().message;
       spdlog::warn("no mapping for peers on this host: {}", no_arena_);
       buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory),
-                                    type, shared_out);
+                                    type, parts);
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
@@ -428,6 +433,7 @@ class SessionImpl final : public Session {
     setup.no_arena = no_arena_;
     setup.core.state_tensors = StateTensors();
     setup.core.shards = config_.optimizer.Shards(welcome_.workers);
+    setup.core.sums_apart = sums_apart_;
     setup.core.clip = local_steps_ ? 0 : config_.optimizer.clip;
     setup.core.piece_bytes = config_.exchange.piece_bytes;
     setup.core.fetch_window = config_.exchange.window;
@@ -738,6 +744,7 @@ class SessionImpl final : public Session {
   std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.
+  bool sums_apart_ = false;
   std::string no_arena_;  // why peers on this host cannot map this worker's memory
   std::shared_ptr<LocalSteps> local_steps_;                   // null: the policy is not local
   std::vector<Metric> logged_;                                // in the run in hand

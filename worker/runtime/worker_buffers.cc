@@ -57,7 +57,7 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors, bool arena,
                                                            std::shared_ptr<ExchangeMemory> memory,
-                                                           NumberType type, bool shared_out) {
+                                                           NumberType type, Parts parts) {
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory), type));
   const std::uint32_t gradients = layout.kept() > 0           ? 1 + kMaxParts
@@ -77,12 +77,14 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     // What no job does without: a page is taken when it is touched, and of the shared buffers not
     // all need be. Those of this round and of the one before it are.
     std::uint64_t bytes = std::min(gradients, 2u) * layout.parameter_count() * sizeof(float);
+    // Apart, the sums of others and an own shard of three rounds are no more than that either.
     for (const BufferId& id : shared) {
-      const bool parts = shared_out && id.kind == BufferKind::kSum;
-      bytes += id.index < 2 && !parts ? buffers->Bytes(id) : 0;
+      const bool held = parts == Parts::kSumsAndState && id.kind == BufferKind::kSum;
+      bytes += id.index < 2 && !held ? buffers->Bytes(id) : 0;
     }
     for (const BufferId& id : own) {
-      if (shared_out && (id.kind != BufferKind::kState || id.index > 0)) continue;
+      const bool whole = id.kind == BufferKind::kState && id.index == 0;
+      if (parts == Parts::kSumsAndState && !whole) continue;
       // Whole copies of the state are made when somebody joins, and seldom two at once.
       const bool spare = layout.whole() && id.kind == BufferKind::kStateOut;
       if (!spare) bytes += buffers->PagesOf(id);
@@ -96,10 +98,11 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   if (arena) {
     std::vector<transport::BlockSpec> specs;
     for (const BufferId& id : shared) {
-      specs.push_back({.name = BlockName(id),
-                       .bytes = buffers->Bytes(id),
-                       .page_aligned = true,
-                       .spare = id.index >= 2 || (shared_out && id.kind == BufferKind::kSum)});
+      specs.push_back(
+          {.name = BlockName(id),
+           .bytes = buffers->Bytes(id),
+           .page_aligned = true,
+           .spare = id.index >= 2 || (parts != Parts::kNone && id.kind == BufferKind::kSum)});
     }
     auto made = transport::Arena::Create(specs, buffers->memory().sharing());
     if (!made) return made.error();
@@ -111,9 +114,10 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     auto pages = Pages::Reserve(buffers->memory(), buffers->PagesOf(id));
     if (!pages) return pages.error();
     // Copies for joiners are few buckets, if any.
-    const bool parts = shared_out && (id.kind == BufferKind::kSum ||
-                                      (id.kind == BufferKind::kState && id.index > 0));
-    if (id.kind != BufferKind::kStateOut && !parts) {
+    const bool in_parts =
+        (parts != Parts::kNone && id.kind == BufferKind::kSum) ||
+        (parts == Parts::kSumsAndState && id.kind == BufferKind::kState && id.index > 0);
+    if (id.kind != BufferKind::kStateOut && !in_parts) {
       buffers->memory().ExpectWhole(pages->data(), buffers->PagesOf(id));
     }
     buffers->pages_.emplace(id, std::move(*pages));
@@ -145,6 +149,7 @@ std::uint64_t WorkerBuffers::PagesOf(const BufferId& buffer) const {
 std::uint64_t WorkerBuffers::Size(const BufferId& buffer) const {
   switch (buffer.kind) {
     case BufferKind::kSum:
+    case BufferKind::kTaken:
       return sum_floats_;
     case BufferKind::kStateOut:
       return state_out_floats_;
@@ -184,9 +189,11 @@ std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   const std::lock_guard lock(mutex_);
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
-    LOCKSTEP_CHECK(buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
+    const bool taken = buffer.kind == BufferKind::kTaken;
+    LOCKSTEP_CHECK(taken || buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
                    static_cast<int>(buffer.kind), buffer.index);
     found = pages_.emplace(buffer, Take(*memory_, Bytes(buffer))).first;
+    if (taken) memory_->ExpectWhole(found->second.data(), Bytes(buffer));
   }
   return found->second.data();
 }
@@ -264,6 +271,7 @@ MemoryAccount WorkerBuffers::Backed() {
         account.contributions += pages.backed();
         break;
       case BufferKind::kSum:
+      case BufferKind::kTaken:
         account.sums += pages.backed();
         break;
       case BufferKind::kStaging:

@@ -9,7 +9,8 @@
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
 // when peers map it; a page of them takes memory once it was written. Staging is made when the
 // first piece of a contributor comes, so never for one that is mapped; on the host it takes memory
-// where it is written: the slices that this worker owns.
+// where it is written: the slices that this worker owns. What others have summed lies in memory
+// that is made when the first of it comes, and never where all others are mapped.
 #pragma once
 
 #include <cstddef>
@@ -56,14 +57,18 @@ std::string BlockName(const BufferId& buffer);
 
 class WorkerBuffers {
  public:
+  // Of what only parts will be touched: of sums those of the own shard, with what others have
+  // summed beside them (MachineConfig::sums_apart); of state, and of sums with it, what this worker
+  // holds (optimizer.replicas).
+  enum class Parts : std::uint8_t { kNone, kSums, kSumsAndState };
+
   // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. `type`: of
-  // what is exchanged, of Layout::number_bytes; on a device FP32. `shared_out`: of sums and state
-  // only parts will be touched (optimizer.replicas). kUnavailable where the memory is not to be
-  // had.
+  // what is exchanged, of Layout::number_bytes; on a device FP32. kUnavailable where the memory is
+  // not to be had.
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
       std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32,
-      bool shared_out = false);
+      Parts parts = Parts::kNone);
 
   ExchangeMemory& memory() { return *memory_; }
   NumberType type() const { return type_; }

@@ -223,6 +223,7 @@ class Shell {
         LOCKSTEP_CHECK(buffer.index < worker::kContributionBuffers);
         return kFloats;
       case BufferKind::kSum:
+      case BufferKind::kTaken:
         LOCKSTEP_CHECK(buffer.index < worker::kSumBuffers);
         return layout.sum_floats();
       case BufferKind::kStaging:

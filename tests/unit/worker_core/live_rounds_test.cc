@@ -108,7 +108,7 @@ TEST_F(LiveRoundsTest, TheEndOfARoundGivesUpItsFetchesAndItsBuffer) {
   sums_.Update();
   fetcher_.Pump();
   ASSERT_EQ(fetcher_.under_way(), 1u);
-  const BufferId buffer{BufferKind::kSum, 0, {}};
+  const BufferId buffer{BufferKind::kTaken, 0, {}};
   ASSERT_TRUE(buffers_.Taken(buffer));
   rounds_.ReopenFrom(RoundId(0));
   const bool given_up = std::ranges::any_of(context_.actions, [](const Action& action) {

@@ -59,7 +59,7 @@ TEST_F(PeerDownTest, QueuedContributionsAreNotTakenFromTheSums) {
   Build(kSelf, kPeer);
   CommitAndPublishAll();
   const action::Fetch sum = UnderWay();
-  ASSERT_EQ(sum.to.buffer.kind, BufferKind::kSum);
+  ASSERT_EQ(sum.to.buffer.kind, BufferKind::kTaken);
   AnnouncePart();  // of the same floats, which is queued behind the sums
   BreakBefore(sum);
 }

@@ -100,7 +100,7 @@ TEST_F(StandInTest, WhoStandsInMakesTheOwnersSums) {
   ASSERT_TRUE(Said<SumReady>());
   EXPECT_EQ(Said<SumReady>()->stands_in_for, kOther.worker);
   Says(kPeer, Sums());
-  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kPeer));
   EXPECT_TRUE(Applies());
   Says(kOther, Sums());  // late
   EXPECT_FALSE(Fetches());
@@ -115,7 +115,7 @@ TEST_F(StandInTest, WhatIsNotFiniteIsToldAndNotPublished) {
   EXPECT_FALSE(Told<msg::Published>());
   EXPECT_FALSE(Said<SumReady>());
   Says(kPeer, Sums());
-  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kPeer));
   EXPECT_FALSE(Reduces());
   EXPECT_FALSE(Applies());
   Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0), 1});
@@ -145,7 +145,7 @@ TEST_F(StandInTest, TheOwnerIsQuickerAfterAll) {
   Do(event::FetchDone{sums[0].fetch, FetchStatus::kOk});
   EXPECT_FALSE(Reduces());
   Says(kPeer, Sums());
-  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kPeer));
   EXPECT_TRUE(Applies());
 }
 
@@ -173,28 +173,28 @@ TEST_F(StandInTest, WhoCannotMakeItTakesItFromTheOwner) {
   EXPECT_FALSE(Told<msg::Published>());
   EXPECT_TRUE(All<action::Log>().empty());
   Says(kOther, Sums());
-  EndFetch(kOther, BufferKind::kSum, Shard(kOther));
+  EndFetch(kOther, BufferKind::kTaken, Shard(kOther));
 }
 
 TEST_F(StandInTest, OthersTakeTheShardFromWhoStandsIn) {
   Commit();
   Says(kPeer, Sums());
-  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kPeer));
   Hedge(kOther, kPeer);
   EXPECT_FALSE(Fetches());
   Says(kPeer, Sums(kOther.worker));
-  EndFetch(kPeer, BufferKind::kSum, Shard(kOther));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kOther));
   EXPECT_TRUE(Applies());
 }
 
 TEST_F(StandInTest, WhoStandsInMayBeHeardBeforeTheCoordinator) {
   Commit();
   Says(kPeer, Sums());
-  EndFetch(kPeer, BufferKind::kSum, Shard(kPeer));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kPeer));
   Says(kPeer, Sums(kOther.worker));
   EXPECT_FALSE(Fetches());
   Hedge(kOther, kPeer);
-  EndFetch(kPeer, BufferKind::kSum, Shard(kOther));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kOther));
   EXPECT_TRUE(Applies());
 }
 
@@ -203,7 +203,7 @@ TEST_F(StandInTest, WhoWasLateTakesItsOwnShardFromWhoStandsIn) {
   Tell(TheCommit());
   Hedge(kSelf, kPeer);
   Says(kPeer, Sums(kSelf.worker));
-  EndFetch(kPeer, BufferKind::kSum, Shard(kSelf));
+  EndFetch(kPeer, BufferKind::kTaken, Shard(kSelf));
   Says(kPeer, PartReady{RoundId(0), PartIndex(0), 1, 0, 1, true, Attempt(0), {}});
   for (const auto& fetch : All<action::Fetch>()) {
     Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
@@ -220,7 +220,7 @@ TEST_F(StandInTest, AConnectionThatBreaksSendsToTheOtherOne) {
   Do(event::PeerDown{kPeer, "connection reset"});
   Do(event::FetchDone{fetches[0].fetch, FetchStatus::kPeerDown});
   Says(kOther, Sums());
-  EndFetch(kOther, BufferKind::kSum, Shard(kOther));
+  EndFetch(kOther, BufferKind::kTaken, Shard(kOther));
 }
 
 TEST_F(StandInTest, AFencedAttemptIsNotMade) {
@@ -248,11 +248,20 @@ TEST_F(StandInTest, AHolderIsTakenFromAlone) {
 TEST_F(StandInTest, WhoHasTheShardAlreadyPublishesIt) {
   Commit();
   Says(kOther, Sums());
-  EndFetch(kOther, BufferKind::kSum, Shard(kOther));
+  EndFetch(kOther, BufferKind::kTaken, Shard(kOther));
   EXPECT_FALSE(Told<msg::Published>());
   Hedge(kOther, kSelf);
   EXPECT_FALSE(Fetches());
   EXPECT_FALSE(Reduces());
+  // Where those who map this worker read it.
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  ASSERT_EQ(copies[0].from.size(), 1u);
+  EXPECT_EQ(copies[0].from[0].source.buffer.kind, BufferKind::kTaken);
+  EXPECT_EQ(copies[0].from[0].range, Shard(kOther));
+  EXPECT_EQ(copies[0].to.kind, BufferKind::kSum);
+  EXPECT_FALSE(Told<msg::Published>());
+  Do(event::OpDone{copies[0].op, false, 0, ""});
   ASSERT_TRUE(Told<msg::Published>());
   EXPECT_EQ(Told<msg::Published>()->stands_in_for, kOther.worker);
   ASSERT_TRUE(Said<SumReady>());
