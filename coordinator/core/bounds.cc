@@ -8,6 +8,9 @@ namespace {
 constexpr int kTimesUsual = 10;
 constexpr int kTimesUsualToHedge = 4;
 constexpr Duration kLeastToHedge = std::chrono::milliseconds(2);
+// As many rounds as there are buffers of sums; of many owners as many samples as settle a median.
+constexpr std::size_t kRoundsToHedge = 4;
+constexpr std::size_t kSamplesToHedge = 48;
 // SHA-256 on one slow core.
 constexpr double kDigestBytesPerSecond = 100e6;
 
@@ -34,9 +37,11 @@ Duration Bounds::OfOwner(const RecentLatency& latency, Duration least) const {
 
 // Well before an owner is blamed, so that the second one has a chance to be in time; late enough
 // that it seldom makes what nobody needs.
-std::optional<Duration> Bounds::Hedge() const {
+std::optional<Duration> Bounds::Hedge(std::size_t owners) const {
   const auto usual = publication_.Median();
-  if (!usual) return std::nullopt;
+  if (!usual || publication_.count() < std::min(kRoundsToHedge * owners, kSamplesToHedge)) {
+    return std::nullopt;
+  }
   return std::min(kTimesUsualToHedge * *usual + kLeastToHedge, Publication());
 }
 

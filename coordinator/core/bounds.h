@@ -36,6 +36,7 @@ class RecentLatency {
     if (count_ == 0) return std::nullopt;
     return sorted_[count_ / 2];
   }
+  std::size_t count() const { return count_; }
 
  private:
   Duration* End() { return sorted_.data() + count_; }
@@ -75,9 +76,10 @@ class Bounds {
   // From the last publication until all have applied the round, before an owner that is silent is
   // blamed for it.
   Duration Serving() const { return OfOwner(application_, kLeastPublication); }
-  // Of an owner, until another one stands in for it: soon, because it costs little to be wrong.
-  // Nothing while it is not known what is usual.
-  std::optional<Duration> Hedge() const;
+  // Of one of so many owners, until another one stands in for it: soon, because it costs little to
+  // be wrong. Nothing until the publications of four rounds are known: each buffer is slow when it
+  // is first touched, and a stand-in's are more memory for as long as the job runs.
+  std::optional<Duration> Hedge(std::size_t owners) const;
 
   // --- silence: each sign that a thing gets on begins the bound anew
   // Nobody has published or applied the last round any more.

@@ -112,7 +112,7 @@ void Publication::OnOut(const MemberId& member) {
 // takes. After: J. Dean, L. Barroso, "The Tail at Scale", CACM 56 (2013), hedged requests.
 Time Publication::StandInFrom() const {
   if (awaited_ == stood_in_for_ || !passing_.empty()) return kNever;
-  const auto patience = job_->bounds.Hedge();
+  const auto patience = job_->bounds.Hedge(owners_.size());
   return patience && ChooseStandIn() != nullptr ? begun_ + *patience : kNever;
 }
 

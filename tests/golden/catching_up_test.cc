@@ -11,18 +11,17 @@ TEST(Golden, BehindAndBackBeforeTheNextAttempt) {
   Story s("A contributor is put behind and is back before the next attempt: its part is lost",
           {.min_workers = 2});
   s.Begin();
-  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
-  s.AllPublishAndApply({0, 1, 2});
+  s.OrdinaryRounds(4);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Published(1);
   s.Say("Workers 1 and 2 stop.");
   s.Wait(0.3);
-  s.From(0, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
   s.Say("With one worker there is no quorum for the next attempt.");
   s.Wait(0.3);
-  s.From(1, msg::HoldAnswer{Term(1), RoundId(1), Attempt(0), false});
-  s.From(1, msg::Level{RoundId(0)});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
+  s.From(1, msg::Level{RoundId(3)});
   s.Say("The new owners could not get worker 1's pieces: it has dropped them to catch up.");
   s.AllPublishAndApply({0, 1});
   CompareWithFile(s.text(), "behind_and_back");

@@ -221,22 +221,23 @@ TEST(Golden, WhoWasOutvotedIsNotBelieved) {
 TEST(Golden, SilentOwnerAfterTheCommit) {
   Story s("An owner is stopped after the commit: it is not waited for, and catches up later", {});
   s.Begin();
+  s.OrdinaryRounds(4);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Published(1);
   s.Say("The deadline for publication passes without a word of worker 2.");
-  s.Wait(1.3);
+  s.Wait(0.15);
   s.Pong(0);
   s.Pong(1);
-  s.Wait(1.3);
-  s.From(0, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.Wait(0.15);
+  s.From(0, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
   s.Say("It does not answer either: it is behind.");
-  s.Wait(0.145);
+  s.Wait(0.2);
   s.AllPublishAndApply({0, 1});
   s.Say("It runs again; what it says of the round is ignored, and it copies the parameters.");
-  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, msg::Level{RoundId(0)});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
+  s.From(2, msg::Level{RoundId(4)});
   s.Sealed(0);
   s.Sealed(1);
   CompareWithFile(s.text(), "silent_owner_after_commit");
@@ -248,15 +249,16 @@ TEST(Golden, AnOwnerIsStoodInFor) {
       "asked or fenced",
       {});
   s.Begin();
+  s.OrdinaryRounds(4);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Published(1);
   s.Wait(0.02);
   s.Say("Worker 0 was first; it makes the sums of worker 2 as well.");
-  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  s.From(0, msg::Published{RoundId(4), Attempt(0), WorkerId(2)});
   for (std::uint32_t w : {0u, 1u}) s.Applied(w);
   for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
-  s.Say("What worker 2 publishes late is no breach; before round 0 is closed nor a fault.");
+  s.Say("What worker 2 publishes late is no breach; before round 4 is closed nor a fault.");
   s.Published(2);
   s.Applied(2);
   s.Sealed(2);
@@ -266,11 +268,12 @@ TEST(Golden, AnOwnerIsStoodInFor) {
 TEST(Golden, AnOwnerThatIsStoodInForIsLost) {
   Story s("An owner is lost whose sums another one has published: nobody has to be asked", {});
   s.Begin();
+  s.OrdinaryRounds(4);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Published(1);
   s.Wait(0.02);
-  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  s.From(0, msg::Published{RoundId(4), Attempt(0), WorkerId(2)});
   s.Die(2);
   for (std::uint32_t w : {0u, 1u}) s.Applied(w);
   for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
@@ -280,15 +283,16 @@ TEST(Golden, AnOwnerThatIsStoodInForIsLost) {
 TEST(Golden, WhoStandsInIsLost) {
   Story s("Who stands in for an owner is lost before anybody has all sums: all are asked", {});
   s.Begin();
+  s.OrdinaryRounds(4);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.Published(0);
   s.Published(1);
   s.Wait(0.02);
-  s.From(0, msg::Published{RoundId(0), Attempt(0), WorkerId(2)});
+  s.From(0, msg::Published{RoundId(4), Attempt(0), WorkerId(2)});
   s.Die(0);
   s.Published(2);
-  s.From(1, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
-  s.From(2, msg::HoldAnswer{Term(1), RoundId(0), Attempt(0), false});
+  s.From(1, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
+  s.From(2, msg::HoldAnswer{Term(1), RoundId(4), Attempt(0), false});
   s.AllPublishAndApply({1, 2});
   CompareWithFile(s.text(), "who_stands_in_is_lost");
 }
@@ -397,11 +401,8 @@ TEST(Golden, AnOwnerThatIsAlwaysLateLosesHalfItsShare) {
     s.Published(2);
     s.Applied(2);
   };
+  s.OrdinaryRounds(4);
   s.Quiet(true);
-  for (int i = 0; i < 3; ++i) {
-    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w, 1);
-    s.AllPublishAndApply({0, 1, 2});
-  }
   for (int i = 0; i < 9; ++i) round(false);
   s.Quiet(false);
   round(true);

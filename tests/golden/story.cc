@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <numeric>
 
 #include "base/check.h"
 #include "tools/simulate/describe.h"
@@ -345,6 +346,19 @@ void Story::Begin() {
 void Story::AllPublishAndApply(const std::vector<std::uint32_t>& workers) {
   for (const std::uint32_t worker : workers) Published(worker);
   for (const std::uint32_t worker : workers) Applied(worker);
+}
+
+void Story::OrdinaryRounds(int rounds) {
+  Say(fmt::format("{} rounds go by, so that it is known how long an owner takes.", rounds));
+  const bool was_quiet = quiet_;
+  quiet_ = true;
+  std::vector<std::uint32_t> all(options_.workers);
+  std::iota(all.begin(), all.end(), 0u);
+  for (int round = 0; round < rounds; ++round) {
+    for (const std::uint32_t worker : all) Sealed(worker, 1);
+    AllPublishAndApply(all);
+  }
+  quiet_ = was_quiet;
 }
 
 }  // namespace lockstep::coordinator

@@ -65,6 +65,9 @@ class Story {
   // All of them.
   void Begin();  // until training
   void AllPublishAndApply(const std::vector<std::uint32_t>& workers);
+  // So many rounds, untold, in which all do their part. After four the coordinator knows how long
+  // an owner usually takes, and has others stand in for one that takes longer.
+  void OrdinaryRounds(int rounds);
 
   bool IsConnected(std::uint32_t worker) const {
     const auto found = state_.find(worker);
@@ -73,6 +76,7 @@ class Story {
   const msg::Commit& Commit(std::uint32_t worker) const { return *state_.at(worker).commit; }
   bool HasCommit(std::uint32_t worker) const { return state_.at(worker).commit.has_value(); }
   bool finished() const { return coordinator_->finished(); }
+  JobStatus Status() const { return coordinator_->Status(now_); }
   // Of the last order of its kind that it got.
   std::uint32_t HoldOrder(std::uint32_t worker) const { return state_.at(worker).hold_order; }
   std::uint32_t CopyOrder(std::uint32_t worker) const { return state_.at(worker).copy_order; }

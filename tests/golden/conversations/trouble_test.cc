@@ -35,9 +35,12 @@ TEST(Conversation, AnOwnerIsStoppedAndAnotherOneStandsIn) {
       "An owner is stopped after the commit: another one makes its sums, as all parts are "
       "mapped, and the round goes on",
       {.workers = 3, .policy = "backup", .mapped = true, .rounds = 1000, .units = 3});
-  c.Until("Commit 0");
+  c.Say("Four rounds go by, so that it is known how long an owner takes.");
+  c.Quiet(true);
+  c.Until("Commit 4");
+  c.Quiet(false);
   c.Stop(2, 1s);
-  c.Until("Commit 1");
+  c.Until("Commit 5");
   CompareWithFile(c.text(), "stood_in_for");
 }
 

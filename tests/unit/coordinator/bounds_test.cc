@@ -26,14 +26,30 @@ TEST(Bounds, OfAnOwnerFollowTheMedian) {
 // To be wrong about who is silent costs little before the commit, and less where one stands in.
 TEST(Bounds, AreShorterWhereItCostsLittleToBeWrong) {
   Bounds bounds(seconds(10));
-  EXPECT_FALSE(bounds.Hedge());
-  bounds.NotePublication(milliseconds(5));
-  EXPECT_EQ(bounds.Hedge(), milliseconds(22));
+  for (int i = 0; i < 8; ++i) bounds.NotePublication(milliseconds(5));
+  EXPECT_EQ(bounds.Hedge(2), milliseconds(22));
   for (int i = 0; i < 9; ++i) bounds.NotePublication(seconds(3));
-  EXPECT_EQ(bounds.Hedge(), seconds(6));  // not after the owner is blamed
+  EXPECT_EQ(bounds.Hedge(2), seconds(6));  // not after the owner is blamed
   EXPECT_EQ(bounds.Publication(), seconds(6));
   bounds.NoteReceipts(milliseconds(1));
   EXPECT_EQ(bounds.Receipts(), milliseconds(25));
+}
+
+// The first rounds touch each buffer for the first time: what they take is not usual.
+TEST(Bounds, NobodyStandsInBeforeFourRoundsAreKnown) {
+  Bounds bounds(seconds(10));
+  EXPECT_FALSE(bounds.Hedge(3));
+  for (int i = 0; i < 11; ++i) bounds.NotePublication(milliseconds(5));
+  EXPECT_FALSE(bounds.Hedge(3));
+  EXPECT_TRUE(bounds.Hedge(2));
+  bounds.NotePublication(milliseconds(5));
+  EXPECT_EQ(bounds.Hedge(3), milliseconds(22));
+  // Of many owners the latest few dozens are enough: more are not kept.
+  EXPECT_FALSE(bounds.Hedge(1000));
+  for (int i = 0; i < 35; ++i) bounds.NotePublication(milliseconds(5));
+  EXPECT_FALSE(bounds.Hedge(1000));
+  bounds.NotePublication(milliseconds(5));
+  EXPECT_EQ(bounds.Hedge(1000), milliseconds(22));
 }
 
 // Where each round takes longer than the time-out, its owners do not become suspects for that.
