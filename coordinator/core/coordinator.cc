@@ -585,7 +585,7 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
   last.contributors = 0;
   for (const ContributorRecord& part : record.contributors)
     last.contributors += part.part.value == 0;
-  last.excluded = static_cast<std::uint32_t>(record.excluded.size());
+  last.excluded = record.excluded;
   if (took <= 0) return;
   const double speed = static_cast<double>(record.samples) / took;
   last.samples_per_second =
@@ -622,7 +622,13 @@ JobStatus Coordinator::Status(Time now) const {
   if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
   status.samples_per_second = last_closed_.samples_per_second;
   status.contributors = last_closed_.contributors;
-  status.excluded = last_closed_.excluded;
+  status.excluded = static_cast<std::uint32_t>(last_closed_.excluded.size());
+  status.workers = job_.start.workers;
+  status.taking_part =
+      job_.members.CountLive() - static_cast<std::uint32_t>(std::ranges::count_if(
+                                     last_closed_.excluded, [this](const WorkerId& worker) {
+                                       return job_.members.at(worker).live();
+                                     }));
   status.policy = job_.policy.name;
   status.reason = last_closed_.reason;
   status.seconds = job_.SinceStart(now - job_.stopped);

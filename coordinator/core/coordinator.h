@@ -70,7 +70,7 @@ class Coordinator {
     double samples_per_second = 0;  // weighted mean
     std::string reason;
     std::uint32_t contributors = 0;
-    std::uint32_t excluded = 0;
+    std::vector<WorkerId> excluded;
   };
 
   Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers);

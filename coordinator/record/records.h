@@ -216,6 +216,8 @@ struct JobStatus {
   double samples_per_second = 0;   // recent
   std::uint32_t contributors = 0;  // of the last commit
   std::uint32_t excluded = 0;
+  std::uint32_t workers = 0;      // slots of the job
+  std::uint32_t taking_part = 0;  // live, and not left out of the last commit
   std::string policy;
   std::string transport;
   std::string reason;       // why the last round closed, in the policy's words

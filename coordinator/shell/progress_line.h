@@ -9,8 +9,8 @@
 
 namespace lockstep::coordinator {
 
-// "epoch 2  round 418  loss 0.3127  31.2 k samples/s  7 of 8 workers  waiting for worker 3 (2 of 4
-// units done)"
+// "epoch 2  round 418  loss 0.3127  31.2 k samples/s  7 of 8 workers (worker 5 is missing)  waiting
+// for worker 3 (2 of 4 units done)"
 std::string ProgressText(const JobStatus& status);
 
 class ProgressLine {

@@ -1,0 +1,98 @@
+// What a person reads of a running job.
+#include "coordinator/shell/progress_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+MemberStatus Member(std::uint32_t worker, MemberState state) {
+  MemberStatus status;
+  status.member = {WorkerId(worker), Incarnation(1)};
+  status.state = state;
+  return status;
+}
+
+TEST(ProgressLine, SaysWhatIsKnown) {
+  JobStatus status;
+  status.phase = Phase::kTraining;
+  status.epoch = Epoch(2);
+  status.round = RoundId(418);
+  status.loss = 0.3127;
+  status.test_accuracy = 0.874;
+  status.samples_per_second = 31'200;
+  status.workers = 1;
+  status.taking_part = 1;
+  status.members = {Member(0, MemberState::kLive)};
+  status.waiting_for = "waiting for worker 0";
+  EXPECT_EQ(ProgressText(status),
+            "epoch 2  round 418  loss 0.3127  test 87.40 %  31.2 k samples/s  1 of 1 workers  "
+            "waiting for worker 0");
+  status.phase = Phase::kGathering;
+  EXPECT_EQ(ProgressText(status), "gathering: waiting for worker 0");
+}
+
+TEST(ProgressLine, NamesTheOneThatIsMissingAndCountsSeveral) {
+  JobStatus status;
+  status.phase = Phase::kTraining;
+  status.workers = 5;
+  status.taking_part = 4;
+  const auto set = [&status](std::vector<std::pair<std::uint32_t, MemberState>> members) {
+    status.members.clear();
+    for (const auto& [worker, state] : members) {
+      status.members.push_back(Member(worker, state));
+    }
+  };
+  constexpr auto kLive = MemberState::kLive;
+  set({{0, kLive}, {1, kLive}, {3, kLive}, {4, kLive}});  // a slot that nobody ever had
+  EXPECT_THAT(ProgressText(status), HasSubstr("  4 of 5 workers (worker 2 is missing)"));
+  set({{0, kLive}, {1, kLive}, {2, kLive}, {3, kLive}, {4, MemberState::kCatchingUp}});
+  EXPECT_THAT(ProgressText(status), HasSubstr("  4 of 5 workers (worker 4 is catching up)"));
+  set({{0, kLive}, {1, MemberState::kLost}, {2, MemberState::kBehind}, {3, kLive}});
+  status.taking_part = 2;
+  EXPECT_THAT(ProgressText(status), HasSubstr("  2 of 5 workers (1 is behind, 2 are missing)"));
+}
+
+// Two rounds later a lost worker has no units, so no commit leaves it out.
+TEST(ProgressLine, CountsWhoIsLostUntilItIsReplaced) {
+  Story s("", {});
+  s.Begin();
+  s.OrdinaryRounds(1);
+  EXPECT_THAT(ProgressText(s.Status()),
+              AllOf(HasSubstr("  3 of 3 workers"), Not(HasSubstr("workers ("))));
+  s.Die(2);
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is missing)"));
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+    s.AllPublishAndApply({0, 1});
+  }
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is missing)"));
+  s.Hello(2, 2);
+  s.Ready(2);
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is forming)"));
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is catching up)"));
+  s.From(2, msg::Level{s.Commit(0).round});
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  3 of 3 workers"));
+}
+
+TEST(ProgressLine, CountsWhoWasLeftOut) {
+  Story s("", {.policy = "backup"});
+  s.Begin();
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+    s.AllPublishAndApply({0, 1, 2});
+  }
+  EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers"));
+  EXPECT_THAT(ProgressText(s.Status()), Not(HasSubstr("missing")));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
