@@ -111,6 +111,7 @@ struct ExchangeSection {
   std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";
   std::string dtype = "fp32";        // fp32 | bf16 | fp16
+  std::string rounding = "nearest";  // nearest | stochastic
   std::string compression = "none";  // none | topk
   double topk_fraction = 0.01;
   std::uint64_t bucket_bytes = 4u << 20;

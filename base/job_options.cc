@@ -278,8 +278,12 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
       "the quickest over the measured links, and then what is");
   table.Add("exchange.dtype", &exchange->dtype, NumberType(),
             "Type that contributions and sums of gradients lie and travel in; sums are made in "
-            "fp32, and parameters and state stay in it. bf16, fp16: half the bytes, rounded to the "
-            "nearest; a gradient beyond 65504 is not finite in fp16");
+            "fp32, and parameters and state stay in it. bf16, fp16: half the bytes; a gradient "
+            "beyond 65504 is not finite in fp16");
+  table.Add("exchange.rounding", &exchange->rounding, Choice({"nearest", "stochastic"}),
+            "How a number goes to 16 bits. nearest: to the nearest, in a tie to the even one; "
+            "stochastic: to one of the two beside it, the nearer the likelier, so that on average "
+            "nothing is lost; the same job makes the same choices");
   table.Add("exchange.compression", &exchange->compression, Choice({"none", "topk"}),
             "topk: of each 1024 numbers of a gradient a contribution has those of the largest "
             "magnitude; what it has not is added to the worker's next gradient");
@@ -326,6 +330,24 @@ Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {
   if (Status read = read_file(table); !read) return read.error();
   if (Status checked = CheckJobConfig(config); !checked) return checked.error();
   return config;
+}
+
+// Where there is something to round, and what rounding takes is lost.
+Status CheckRounding(const ExchangeSection& exchange) {
+  if (exchange.rounding == "nearest") return {};
+  if (exchange.dtype == "fp32") {
+    return Invalid(
+        fmt::format("exchange.rounding = {} and exchange.dtype = fp32: nothing is rounded to 16 "
+                    "bits, take bf16 or fp16",
+                    exchange.rounding));
+  }
+  if (exchange.kept() > 0) {
+    return Invalid(
+        fmt::format("exchange.rounding = {} and exchange.compression = {}: what rounding takes is "
+                    "added to the worker's next gradient, take nearest",
+                    exchange.rounding, exchange.compression));
+  }
+  return {};
 }
 
 // What cannot be passed on from worker to worker.
@@ -398,6 +420,7 @@ Status CheckJobConfig(const JobConfig& config) {
         "for that",
         exchange.compression));
   }
+  if (Status rounded = CheckRounding(exchange); !rounded) return rounded;
   if (Status passed = CheckAlgorithm(config); !passed) return passed;
   const ScheduleSection& schedule = config.schedule;
   if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/digest.h"
+#include "worker/memory/narrow.h"
 #include "worker/memory/reduce.h"
 #include "worker/memory/reduce_kernels.h"
 
@@ -125,6 +127,35 @@ void Digest(benchmark::State& state) {
   Finish(state, bytes);
 }
 
+// Of FP32 numbers to 16 bits: `bytes` are those of FP32.
+void NarrowNumbers(benchmark::State& state, NumberType type, const Rounding& rounding) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  auto* to = reinterpret_cast<std::uint16_t*>(Out());
+  for (auto _ : state) {
+    Narrow(type, Memory(0), to, bytes / sizeof(float), rounding);
+    benchmark::ClobberMemory();
+  }
+  Finish(state, bytes + bytes / 2);
+}
+
+// The sum of numbers of 16 bits: as many as FP32 numbers would be in `bytes`.
+void NarrowSum(benchmark::State& state, NumberType type, const Rounding& rounding) {
+  const std::size_t numbers = static_cast<std::size_t>(state.range(0)) / sizeof(float);
+  std::vector<std::vector<std::uint16_t>> memory(static_cast<std::size_t>(state.range(1)));
+  std::vector<NarrowInput> inputs;
+  for (std::vector<std::uint16_t>& input : memory) {
+    input.resize(numbers);
+    Narrow(type, Memory(inputs.size()), input.data(), numbers);
+    inputs.push_back({input.data(), 1.0f});
+  }
+  auto* out = reinterpret_cast<std::uint16_t*>(Out());
+  for (auto _ : state) {
+    WeightedSum(type, inputs, out, numbers, rounding);
+    benchmark::ClobberMemory();
+  }
+  Finish(state, (inputs.size() + 1) * numbers * sizeof(std::uint16_t));
+}
+
 void RegisterAll() {
   constexpr std::int64_t kSmall = 256 << 10, kMiddle = 1 << 20, kLarge = 64 << 20;
   for (const std::int64_t bytes : {kSmall, kMiddle, kLarge}) {
@@ -139,6 +170,17 @@ void RegisterAll() {
       for (const bool streaming : {false, true}) {
         const std::string name = std::string(kernels.name) + (streaming ? "/streaming" : "/cached");
         benchmark::RegisterBenchmark(name.c_str(), Variant, kernels, streaming)->Args({bytes, 4});
+      }
+    }
+    for (const auto& [type, of] :
+         {std::pair(NumberType::kBf16, "bf16"), {NumberType::kFp16, "fp16"}}) {
+      for (const bool stochastic : {false, true}) {
+        const Rounding rounding = stochastic ? Rounding::OfSums(1, RoundId(0)) : Rounding{};
+        const std::string name = std::string(of) + (stochastic ? "/stochastic" : "/nearest");
+        benchmark::RegisterBenchmark((name + "/narrow").c_str(), NarrowNumbers, type, rounding)
+            ->Arg(bytes);
+        benchmark::RegisterBenchmark((name + "/sum").c_str(), NarrowSum, type, rounding)
+            ->Args({bytes, 2});
       }
     }
     benchmark::RegisterBenchmark("sum_of_squares", Squares)->Arg(bytes);

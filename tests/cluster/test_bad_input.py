@@ -34,6 +34,7 @@ class BadInput(ClusterTest):
                 ("[policy]\nname = fastest\n", ["fastest"]),
                 ("[policy]\nname = backup\n[backup]\nworkers = 2\n", ["backup.workers"]),
                 ("[exchange]\ntransport = ucx\nencryption = on\n", ["exchange.encryption", "UCX does not encrypt"]),
+                ("[exchange]\nrounding = stochastic\n", ["exchange.rounding = stochastic", "exchange.dtype = fp32", "take bf16 or fp16"]),
                 ("[exchange]\ndtype = int8\n", ["job.ini:2", "exchange.dtype", "int8", "fp32, bf16, fp16"]),
                 ("[exchange]\ncompression = powersgd\n", ["job.ini:2", "exchange.compression", "powersgd", "none, topk"]),
                 ("[exchange]\ntopk_fraction = 0.6\n", ["job.ini:2", "exchange.topk_fraction", "0.0001 to 0.5"]),

@@ -43,6 +43,15 @@ class NumberTypes(ExchangeTest):
         for dtype in ("bf16", "fp16"):
             self.assertAlmostEqual(exact[dtype][1] / exact["fp32"][1], 1, delta=0.05)
 
+    def test_ways_agree_where_numbers_are_rounded_at_random(self):
+        for dtype in ("bf16", "fp16"):
+            of = {}
+            for rounding in ("nearest", "stochastic"):
+                digest, losses = self.one_result({"exchange.dtype": dtype, "exchange.rounding": rounding})
+                of[rounding] = (digest, losses[-1])
+            self.assertNotEqual(of["nearest"][0], of["stochastic"][0], "rounding at random changed nothing")
+            self.assertAlmostEqual(of["stochastic"][1] / of["nearest"][1], 1, delta=0.05)
+
     def fetched(self, dtype):
         """Bytes that workers asked each other for, by kind, and the bytes of all pieces that came."""
         options = {**OVER_TCP, "exchange.dtype": dtype, "model.widths": "4096", "job.rounds": 20}
@@ -83,7 +92,7 @@ class NumberTypes(ExchangeTest):
 
     def test_a_stopped_owner_and_one_that_comes_later(self):
         """Others make a stopped owner's sums, and who was killed is replaced and copies the state, which is FP32."""
-        self.stand_a_stopped_owner_and_one_that_comes_later({"exchange.dtype": "fp16"})
+        self.stand_a_stopped_owner_and_one_that_comes_later({"exchange.dtype": "fp16", "exchange.rounding": "stochastic"})
 
     def test_other_policies(self):
         for policy in ({"policy.name": "async"}, {"policy.name": "local", "local.steps": 4}):

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "worker/memory/narrow_kernels.h"
 
 namespace lockstep::worker {
@@ -48,6 +49,10 @@ struct Lanes {
     const auto mask = reinterpret_cast<Bits>(where);
     bits = (bits & ~mask) | (other & mask);
   }
+  // Of values without a sign.
+  LOCKSTEP_INLINE static void TakeAtMost(std::uint32_t most, Bits& bits) {
+    Take(reinterpret_cast<Signed>(bits) > static_cast<std::int32_t>(most), Bits{} + most, bits);
+  }
 };
 
 constexpr std::uint32_t kValue = 0x7fffffff;  // all but the sign
@@ -69,6 +74,17 @@ struct Bf16 {
   LOCKSTEP_INLINE static void Round(const typename Lanes<kBytes>::Bits& bits,
                                     typename Lanes<kBytes>::Bits& narrow) {
     narrow = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  }
+  // As many of the random bits as are cut off are added, so what is cut off carries as often as it
+  // is large.
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void RoundAtRandom(const typename Lanes<kBytes>::Bits& bits,
+                                            const typename Lanes<kBytes>::Bits& random,
+                                            typename Lanes<kBytes>::Bits& narrow) {
+    using L = Lanes<kBytes>;
+    narrow = ((bits & kValue) + (random >> 16)) >> 16;
+    L::TakeAtMost(kLargest, narrow);
+    narrow |= (bits & ~kValue) >> 16;
   }
   // In place of what Round made of other ones.
   template <std::size_t kBytes>
@@ -118,6 +134,28 @@ struct Fp16 {
             reinterpret_cast<typename L::Bits>(sum) - 0x3f000000, narrow);
     narrow |= (bits & ~kValue) >> 16;
   }
+  // Small numbers in units of the last bit of their type. What is left of one is compared with 31
+  // random bits: of less than 2^-8 units the share that is rounded up is exact to 2^-31 of a unit.
+  template <std::size_t kBytes>
+  LOCKSTEP_INLINE static void RoundAtRandom(const typename Lanes<kBytes>::Bits& bits,
+                                            const typename Lanes<kBytes>::Bits& random,
+                                            typename Lanes<kBytes>::Bits& narrow) {
+    using L = Lanes<kBytes>;
+    const typename L::Bits value = bits & kValue;
+    narrow = (value - kBias + (random >> 19)) >> 13;
+    L::TakeAtMost(kLargest, narrow);
+    const auto small =
+        reinterpret_cast<typename L::Signed>(value) < static_cast<std::int32_t>(kSmallestBits);
+    const typename L::Floats units =
+        reinterpret_cast<typename L::Floats>(value & reinterpret_cast<typename L::Bits>(small)) *
+        0x1p24f;
+    const auto whole = __builtin_convertvector(units, typename L::Signed);
+    const typename L::Floats left = units - __builtin_convertvector(whole, typename L::Floats);
+    const auto up = reinterpret_cast<typename L::Signed>(random >> 1) <
+                    __builtin_convertvector(left * 0x1p31f, typename L::Signed);
+    L::Take(small, reinterpret_cast<typename L::Bits>(whole - up), narrow);  // true is -1
+    narrow |= (bits & ~kValue) >> 16;
+  }
   // In place of what Round made of other ones.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void TakeTooLarge(const typename Lanes<kBytes>::Bits& bits,
@@ -133,6 +171,58 @@ struct Fp16 {
 
 // As much as is looked at and then rounded while it is in a core's own cache.
 constexpr std::size_t kChunk = 2048;
+
+// How the numbers of a chunk are rounded. Chunk: of the numbers from the `at`-th on so many have
+// one way, which is that of At.
+struct ToNearest {
+  static std::size_t Chunk(std::size_t) { return kChunk; }
+  ToNearest At(std::size_t) const { return {}; }
+  template <class Type, std::size_t kBytes>
+  LOCKSTEP_INLINE void Round(const typename Lanes<kBytes>::Bits& bits, std::size_t,
+                             typename Lanes<kBytes>::Bits& narrow) const {
+    Type::template Round<kBytes>(bits, narrow);
+  }
+};
+
+// 32 random bits for each place, by the hash triple32 (C. Wellons, "Prospecting for hash
+// functions", 2018), a bijection with good avalanche in operations that each instruction set has on
+// vectors. The key goes in before its first and its second round. It is another one from each
+// 2^32nd place on, where a chunk ends.
+class AtRandom {
+ public:
+  AtRandom(std::uint64_t key, std::uint64_t first) : key_(key), first_(first) {
+    const std::uint64_t words = Mix64(key ^ (first >> 32));
+    begin_ = static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(words);
+    second_ = static_cast<std::uint32_t>(words >> 32);
+  }
+  std::size_t Chunk(std::size_t at) const {
+    const std::uint64_t left = (1ull << 32) - ((first_ + at) & 0xffffffff);
+    return std::min<std::uint64_t>(kChunk, left);
+  }
+  AtRandom At(std::size_t at) const { return {key_, first_ + at}; }
+  template <class Type, std::size_t kBytes>
+  LOCKSTEP_INLINE void Round(const typename Lanes<kBytes>::Bits& bits, std::size_t i,
+                             typename Lanes<kBytes>::Bits& narrow) const {
+    typename Lanes<kBytes>::Bits x;
+    for (std::uint32_t lane = 0; lane < Lanes<kBytes>::kCount; ++lane) x[lane] = lane;
+    x += begin_ + static_cast<std::uint32_t>(i);
+    x ^= x >> 17;
+    x *= 0xed5ad4bb;
+    x += second_;
+    x ^= x >> 11;
+    x *= 0xac4c1b51;
+    x ^= x >> 15;
+    x *= 0x31848bab;
+    x ^= x >> 14;
+    Type::template RoundAtRandom<kBytes>(bits, x, narrow);
+  }
+
+ private:
+  std::uint64_t key_;
+  std::uint64_t first_;
+  std::uint32_t begin_;
+  std::uint32_t second_;
+};
 
 // Each loop goes from `i` as near to `n` as whole vectors come, and returns where it ended.
 
@@ -157,15 +247,15 @@ LOCKSTEP_INLINE std::size_t LookRange(const float* from, std::size_t i, std::siz
 // which FP32 has for what is too large for itself, is such a number too.
 enum class TooLarge : std::uint8_t { kIsNotThere, kIsGiven, kIsSum };
 
-template <class Type, std::size_t kBytes, TooLarge kTooLarge>
+template <class Type, std::size_t kBytes, TooLarge kTooLarge, class Way>
 LOCKSTEP_INLINE std::size_t NarrowRange(const float* from, std::uint16_t* to, std::size_t i,
-                                        std::size_t n) {
+                                        std::size_t n, const Way& way) {
   using L = Lanes<kBytes>;
   for (; n - i >= L::kCount; i += L::kCount) {
     typename L::Bits bits;
     L::Load(from + i, bits);
     typename L::Bits narrow;
-    Type::template Round<kBytes>(bits, narrow);
+    way.template Round<Type, kBytes>(bits, i, narrow);
     if constexpr (kTooLarge != TooLarge::kIsNotThere) {
       Type::template TakeTooLarge<kBytes>(bits, narrow);
     }
@@ -229,50 +319,78 @@ LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::s
 constexpr std::size_t kSingle = sizeof(float);
 
 // What is too large is rare, so a chunk is looked through for it first.
-template <class Type, std::size_t kBytes, TooLarge kWhere>
-LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size_t n) {
+template <class Type, std::size_t kBytes, TooLarge kWhere, class Way>
+LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size_t n,
+                                 const Way& way) {
   bool fits = true;
   LookRange<Type, kSingle>(from, LookRange<Type, kBytes>(from, 0, n, fits), n, fits);
   if (fits) {
-    const std::size_t done = NarrowRange<Type, kBytes, TooLarge::kIsNotThere>(from, to, 0, n);
-    NarrowRange<Type, kSingle, TooLarge::kIsNotThere>(from, to, done, n);
+    const std::size_t done = NarrowRange<Type, kBytes, TooLarge::kIsNotThere>(from, to, 0, n, way);
+    NarrowRange<Type, kSingle, TooLarge::kIsNotThere>(from, to, done, n, way);
   } else {
-    NarrowRange<Type, kSingle, kWhere>(from, to, 0, n);
+    NarrowRange<Type, kSingle, kWhere>(from, to, 0, n, way);
   }
   return fits;
 }
 
-#define LOCKSTEP_LOOPS(name, bytes, Type, ...)                                                  \
-  __VA_ARGS__ bool Narrow##Type##_##name(const float* from, std::uint16_t* to, std::size_t n) { \
-    bool fits = true;                                                                           \
-    for (std::size_t at = 0; at < n; at += kChunk) {                                            \
-      const std::size_t count = std::min(kChunk, n - at);                                       \
-      fits = NarrowChunk<Type, bytes, TooLarge::kIsGiven>(from + at, to + at, count) && fits;   \
-    }                                                                                           \
-    return fits;                                                                                \
-  }                                                                                             \
-  __VA_ARGS__ void Widen##Type##_##name(const std::uint16_t* from, float* to, std::size_t n) {  \
-    WidenRange<Type, kSingle>(from, to, WidenRange<Type, bytes>(from, to, 0, n), n);            \
-  }                                                                                             \
-  __VA_ARGS__ bool Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,  \
-                                      std::size_t n) {                                          \
-    bool fits = true;                                                                           \
-    float sum[kChunk];                                                                          \
-    for (std::size_t at = 0; at < n; at += kChunk) {                                            \
-      const std::size_t count = std::min(kChunk, n - at);                                       \
-      const std::size_t done = SumRange<Type, bytes>(inputs, at, sum, 0, count);                \
-      SumRange<Type, kSingle>(inputs, at, sum, done, count);                                    \
-      fits = NarrowChunk<Type, bytes, TooLarge::kIsSum>(sum, out + at, count) && fits;          \
-    }                                                                                           \
-    return fits;                                                                                \
+template <class Type, std::size_t kBytes, class Way>
+LOCKSTEP_INLINE bool NarrowAll(const float* from, std::uint16_t* to, std::size_t n,
+                               const Way& way) {
+  bool fits = true;
+  for (std::size_t at = 0; at < n;) {
+    const std::size_t count = std::min(way.Chunk(at), n - at);
+    fits = NarrowChunk<Type, kBytes, TooLarge::kIsGiven>(from + at, to + at, count, way.At(at)) &&
+           fits;
+    at += count;
+  }
+  return fits;
+}
+
+template <class Type, std::size_t kBytes, class Way>
+LOCKSTEP_INLINE bool SumAll(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n,
+                            const Way& way) {
+  bool fits = true;
+  float sum[kChunk];
+  for (std::size_t at = 0; at < n;) {
+    const std::size_t count = std::min(way.Chunk(at), n - at);
+    const std::size_t done = SumRange<Type, kBytes>(inputs, at, sum, 0, count);
+    SumRange<Type, kSingle>(inputs, at, sum, done, count);
+    fits = NarrowChunk<Type, kBytes, TooLarge::kIsSum>(sum, out + at, count, way.At(at)) && fits;
+    at += count;
+  }
+  return fits;
+}
+
+#define LOCKSTEP_LOOPS(name, bytes, Type, ...)                                                    \
+  __VA_ARGS__ bool Narrow##Type##_##name(const float* from, std::uint16_t* to, std::size_t n) {   \
+    return NarrowAll<Type, bytes>(from, to, n, ToNearest());                                      \
+  }                                                                                               \
+  __VA_ARGS__ bool NarrowRandom##Type##_##name(const float* from, std::uint16_t* to,              \
+                                               std::size_t n, std::uint64_t key,                  \
+                                               std::uint64_t first) {                             \
+    return NarrowAll<Type, bytes>(from, to, n, AtRandom(key, first));                             \
+  }                                                                                               \
+  __VA_ARGS__ void Widen##Type##_##name(const std::uint16_t* from, float* to, std::size_t n) {    \
+    WidenRange<Type, kSingle>(from, to, WidenRange<Type, bytes>(from, to, 0, n), n);              \
+  }                                                                                               \
+  __VA_ARGS__ bool Sum##Type##_##name(std::span<const NarrowInput> inputs, std::uint16_t* out,    \
+                                      std::size_t n) {                                            \
+    return SumAll<Type, bytes>(inputs, out, n, ToNearest());                                      \
+  }                                                                                               \
+  __VA_ARGS__ bool SumRandom##Type##_##name(std::span<const NarrowInput> inputs,                  \
+                                            std::uint16_t* out, std::size_t n, std::uint64_t key, \
+                                            std::uint64_t first) {                                \
+    return SumAll<Type, bytes>(inputs, out, n, AtRandom(key, first));                             \
   }
 
-#define LOCKSTEP_VARIANT(name, bytes, ...)                                                       \
-  LOCKSTEP_LOOPS(name, bytes, Bf16, __VA_ARGS__)                                                 \
-  LOCKSTEP_LOOPS(name, bytes, Fp16, __VA_ARGS__)                                                 \
-  constexpr NarrowKernels kKernels_##name{#name,                                                 \
-                                          {NarrowBf16_##name, WidenBf16_##name, SumBf16_##name}, \
-                                          {NarrowFp16_##name, WidenFp16_##name, SumFp16_##name}};
+#define LOCKSTEP_VARIANT(name, bytes, ...)                                                      \
+  LOCKSTEP_LOOPS(name, bytes, Bf16, __VA_ARGS__)                                                \
+  LOCKSTEP_LOOPS(name, bytes, Fp16, __VA_ARGS__)                                                \
+  constexpr NarrowKernels kKernels_##name{#name,                                                \
+                                          {NarrowBf16_##name, WidenBf16_##name, SumBf16_##name, \
+                                           NarrowRandomBf16_##name, SumRandomBf16_##name},      \
+                                          {NarrowFp16_##name, WidenFp16_##name, SumFp16_##name, \
+                                           NarrowRandomFp16_##name, SumRandomFp16_##name}};
 
 #if defined(__x86_64__)
 LOCKSTEP_VARIANT(avx512f, 64, [[gnu::target("avx512f")]])
@@ -298,6 +416,14 @@ const NarrowKernels::Loops& LoopsOf(NumberType type) {
   return type == NumberType::kBf16 ? kernels.bf16 : kernels.fp16;
 }
 
+constexpr std::uint8_t kPartOfSums = 0xff;
+
+std::uint64_t KeyOf(std::uint64_t seed, RoundId round, WorkerId worker, std::uint8_t part) {
+  constexpr std::uint64_t kRounding = 0x726f756e64;  // what the words are for
+  return RandomStream(seed ^ kRounding, round.value, (std::uint64_t{worker.value} << 8) | part)
+      .Word(0);
+}
+
 }  // namespace
 
 NumberType NumberTypeOf(std::string_view name) {
@@ -312,8 +438,22 @@ std::span<const NarrowKernels> AvailableNarrowKernels() {
   return kernels;
 }
 
-bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n) {
-  return LoopsOf(type).narrow(from, to, n);
+// The part that nobody has is that of the sums.
+Rounding Rounding::OfContribution(std::uint64_t seed, RoundId round, WorkerId worker,
+                                  PartIndex part) {
+  static_assert(kMaxParts < kPartOfSums);
+  return {true, KeyOf(seed, round, worker, part.value)};
+}
+
+Rounding Rounding::OfSums(std::uint64_t seed, RoundId round) {
+  return {true, KeyOf(seed, round, WorkerId(0), kPartOfSums)};
+}
+
+bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+            const Rounding& rounding, std::uint64_t first) {
+  const NarrowKernels::Loops& loops = LoopsOf(type);
+  return rounding.stochastic ? loops.narrow_at_random(from, to, n, rounding.key, first)
+                             : loops.narrow(from, to, n);
 }
 
 bool NarrowSums(NumberType type, float* sums, std::uint16_t* to, std::size_t n) {
@@ -331,12 +471,14 @@ void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n)
 }
 
 bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
-                 std::size_t n) {
+                 std::size_t n, const Rounding& rounding, std::uint64_t first) {
   if (inputs.empty()) {
     std::fill_n(out, n, std::uint16_t{0});
     return true;
   }
-  return LoopsOf(type).weighted_sum(inputs, out, n);
+  const NarrowKernels::Loops& loops = LoopsOf(type);
+  return rounding.stochastic ? loops.weighted_sum_at_random(inputs, out, n, rounding.key, first)
+                             : loops.weighted_sum(inputs, out, n);
 }
 
 }  // namespace lockstep::worker

@@ -17,6 +17,11 @@ struct NarrowKernels {
     void (*widen)(const std::uint16_t* from, float* to, std::size_t n);
     // At least one input.
     bool (*weighted_sum)(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n);
+    // With stochastic rounding.
+    bool (*narrow_at_random)(const float* from, std::uint16_t* to, std::size_t n, std::uint64_t key,
+                             std::uint64_t first);
+    bool (*weighted_sum_at_random)(std::span<const NarrowInput> inputs, std::uint16_t* out,
+                                   std::size_t n, std::uint64_t key, std::uint64_t first);
   };
   const char* name;  // "avx512f", "avx2", "generic", "single": number by number
   Loops bf16;

@@ -47,7 +47,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         buffers_(buffers),
         memory_(buffers.memory()),
         compute_(compute),
-        operations_(layout, buffers, arenas_, optimizer),
+        operations_(layout, buffers, arenas_, optimizer, setup_.rounding_seed),
         transports_(*this, memory_, TransportsOf(setup_)),
         path_log_({.facts = setup_.paths,
                    .require_gpudirect = setup_.require_gpudirect,

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ class DataPlane {
     std::string data_host;                             // to listen on
     std::vector<transport::paths::Choice> transports;  // to open and to offer
     bool encryption = false;                           // exchange.encryption
+    std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

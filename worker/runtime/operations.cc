@@ -141,8 +141,10 @@ bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
   }
-  const bool fits =
-      WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count);
+  const Rounding rounding =
+      rounding_seed_ ? Rounding::OfSums(*rounding_seed_, reduce.round) : Rounding{};
+  const bool fits = WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count,
+                                rounding, slice.range.first);
   if (!reduce.norms) return fits;
   auto* norms = reinterpret_cast<double*>(out + layout_.NormsOf(slice).first);
   std::vector<float> wide(std::min(slice.range.count, kHotBytes / sizeof(float)));

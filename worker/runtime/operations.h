@@ -35,13 +35,15 @@ class PeerArenas {
 
 class Operations {
  public:
+  // `rounding_seed`: sums of 16 bits are rounded at random, by this seed.
   Operations(const Layout& layout, WorkerBuffers& buffers, const PeerArenas& arenas,
-             const Optimizer& optimizer)
+             const Optimizer& optimizer, std::optional<std::uint64_t> rounding_seed = std::nullopt)
       : layout_(layout),
         buffers_(buffers),
         memory_(buffers.memory()),
         arenas_(arenas),
         optimizer_(optimizer),
+        rounding_seed_(rounding_seed),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   // How much the operation reads and writes.
@@ -129,6 +131,7 @@ class Operations {
   ExchangeMemory& memory_;
   const PeerArenas& arenas_;
   const Optimizer& optimizer_;
+  const std::optional<std::uint64_t> rounding_seed_;
   const std::uint32_t state_tensors_;
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The
   // data thread writes what is copied from others.

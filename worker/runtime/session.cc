@@ -444,6 +444,7 @@ class SessionImpl final : public Session {
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
+    if (RoundsAtRandom()) setup.rounding_seed = config_.job.seed;
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.core.formation_timeout = setup.timeouts.formation;
     setup.core.peer_silence = setup.timeouts.silence;
@@ -584,6 +585,10 @@ class SessionImpl final : public Session {
       gradient = gradient_ =
           residual_ ? residual_->Gradient(take_.part) : buffers_->Gradient(contribution_);
       sent_ = {};
+      if (RoundsAtRandom()) {
+        sent_.rounding =
+            Rounding::OfContribution(config_.job.seed, pick.work.round, self().worker, take_.part);
+      }
     }
     const std::uint64_t count = description_.parameter_count;
     opened_part_ = std::pair(take_.work, take_.part);
@@ -665,6 +670,8 @@ class SessionImpl final : public Session {
     return work;
   }
 
+  bool RoundsAtRandom() const { return config_.exchange.rounding == "stochastic"; }
+
   bool SendsGradientItself() const { return buffers_->type() == NumberType::kFp32 && !residual_; }
 
   // Where contributions are of 16 bits, or have few numbers of many: what is final of the gradient
@@ -677,7 +684,8 @@ class SessionImpl final : public Session {
       std::byte* to = InContribution(bucket);
       sent_.fits = (residual_ ? SendFew(bucket, early, to)
                               : Narrow(buffers_->type(), gradient_ + bucket.first,
-                                       reinterpret_cast<std::uint16_t*>(to), bucket.count)) &&
+                                       reinterpret_cast<std::uint16_t*>(to), bucket.count,
+                                       sent_.rounding, bucket.first)) &&
                    sent_.fits;
     }
     if (early) sent_.unsettled = sent_.buckets;
@@ -765,11 +773,12 @@ class SessionImpl final : public Session {
   BufferId contribution_;
   float* gradient_ = nullptr;  // where it is summed
   // Of that, in contribution_ where it is not summed there: so many buckets, of which the first
-  // ones went early, and whether all of their values are numbers there.
+  // ones went early, whether all of their values are numbers there, and how they are rounded.
   struct Sent {
     std::uint32_t buckets = 0;
     std::uint32_t unsettled = 0;
     bool fits = true;
+    Rounding rounding;
   };
   Sent sent_;
   std::optional<Residual> residual_;     // where contributions have few numbers of many

@@ -1,5 +1,6 @@
 #include "base/job_options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,6 +93,22 @@ TEST(JobOptions, TheTypeOfWhatIsExchanged) {
   EXPECT_EQ(parsed("f32")->exchange.dtype, "fp32");
   EXPECT_EQ(JobConfig().exchange.number_bytes(), 4u);
   EXPECT_FALSE(parsed("f16").ok());
+}
+
+TEST(JobOptions, WhatIsNotRoundedIsNotRoundedAtRandom) {
+  for (const char* dtype : {"bf16", "fp16"}) {
+    const auto parsed = ParseJobConfig(
+        fmt::format("[exchange]\ndtype = {}\nrounding = stochastic\n", dtype), "job.ini");
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(parsed->exchange.rounding, "stochastic");
+  }
+  EXPECT_EQ(JobConfig().exchange.rounding, "nearest");
+  EXPECT_THAT(ErrorOf("[exchange]\nrounding = stochastic\n"),
+              HasSubstr("exchange.rounding = stochastic and exchange.dtype = fp32"));
+  EXPECT_THAT(ErrorOf("[exchange]\nrounding = stochastic\ndtype = bf16\ncompression = topk\n"),
+              HasSubstr("exchange.rounding = stochastic and exchange.compression = topk"));
+  EXPECT_THAT(ErrorOf("[exchange]\nrounding = up\n"), HasSubstr("nearest, stochastic"));
+  EXPECT_EQ(ErrorOf("[exchange]\nrounding = nearest\ncompression = topk\n"), "");
 }
 
 TEST(JobOptions, OfEachBlockAShareIsKeptAndAtLeastOneNumber) {

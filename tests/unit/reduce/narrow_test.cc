@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -242,6 +243,219 @@ TEST_P(Narrowed, SumsAreMadeInFp32) {
     }
     EXPECT_EQ(pieces, expected) << inputs;
   }
+}
+
+// --- stochastic rounding
+
+constexpr RoundId kRound{5};
+const Rounding kAtRandom = Rounding::OfContribution(1, kRound, WorkerId(2), PartIndex(0));
+
+// The largest number of the type that is not above it; of a value that is not negative.
+std::uint32_t Below(const Format& format, double value) {
+  std::uint32_t below = 0;
+  for (std::uint32_t bit = 0x4000; bit > 0; bit >>= 1) {
+    const std::uint32_t pattern = below | bit;
+    if (pattern <= format.largest() && ValueOf(format, pattern) <= value) below = pattern;
+  }
+  return below;
+}
+
+// Of all magnitudes that the type has, and some that it has not, exact ones among them.
+std::vector<float> RandomValues(const Format& format, RandomStream& random, std::size_t n) {
+  std::vector<float> values(n);
+  for (float& value : values) {
+    const double sign = random.NextBelow(2) == 0 ? 1 : -1;
+    const double number = ValueOf(format, static_cast<std::uint32_t>(random.NextBelow(
+                                              random.NextBelow(4) == 0 ? 64 : format.largest())));
+    const double more = random.NextBelow(8) == 0 ? 0 : random.NextUniform();
+    const auto pattern = Below(format, number);
+    const double step = ValueOf(format, pattern + 1) - number;
+    value = static_cast<float>(sign * (number + more * step));
+  }
+  return values;
+}
+
+TEST_P(Narrowed, AtRandomANumberGoesToOneOfTheTwoBesideIt) {
+  const Format& format = GetParam();
+  RandomStream random(11);
+  const std::vector<float> from = RandomValues(format, random, 100'000);
+  std::vector<std::uint16_t> to(from.size());
+  EXPECT_TRUE(worker::Narrow(format.type, from.data(), to.data(), from.size(), kAtRandom));
+  std::size_t ups = 0;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const std::uint32_t below = Below(format, std::abs(static_cast<double>(from[i])));
+    const bool exact = ValueOf(format, below) == std::abs(static_cast<double>(from[i]));
+    const std::uint32_t value = to[i] & 0x7fffu;
+    ASSERT_TRUE(value == below || (!exact && value == below + 1)) << from[i] << " " << value;
+    ASSERT_EQ((to[i] & 0x8000) != 0, std::signbit(from[i])) << from[i];
+    ups += value == below ? 0 : 1;
+  }
+  EXPECT_GT(ups, from.size() / 3);
+  EXPECT_LT(ups, from.size() / 2);
+}
+
+// The bits are those of the key and the place, by whichever variant and in whichever pieces.
+TEST_P(Narrowed, AtRandomTheBitsFollowFromTheKeyAndThePlace) {
+  const Format& format = GetParam();
+  RandomStream random(12);
+  const std::vector<float> from = RandomValues(format, random, 9'000);
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 32) - 4'321}) {
+    std::vector<std::uint16_t> expected(from.size());
+    worker::Narrow(format.type, from.data(), expected.data(), from.size(), kAtRandom, first);
+    for (const NarrowKernels& kernels : AvailableNarrowKernels()) {
+      std::vector<std::uint16_t> to(from.size());
+      for (std::size_t at = 0; at < from.size();) {
+        const std::size_t n = std::min<std::size_t>(from.size() - at, 1 + random.NextBelow(900));
+        LoopsOf(kernels, format)
+            .narrow_at_random(from.data() + at, to.data() + at, n, kAtRandom.key, first + at);
+        at += n;
+      }
+      EXPECT_EQ(to, expected) << kernels.name << " " << first;
+    }
+    std::vector<std::uint16_t> other(from.size());
+    worker::Narrow(format.type, from.data(), other.data(), from.size(), kAtRandom, first + 1);
+    EXPECT_NE(other, expected);
+  }
+}
+
+// The same in each build, on each machine, in each version: a job that is run again gives the same.
+TEST_P(Narrowed, AtRandomTheBitsAreTheseOnes) {
+  const std::vector<float> from(
+      64, GetParam().type == NumberType::kBf16 ? 1.0f + 0x1p-8f : 1.0f + 0x1p-11f);
+  std::vector<std::uint16_t> to(from.size());
+  worker::Narrow(GetParam().type, from.data(), to.data(), from.size(), kAtRandom);
+  std::uint64_t ups = 0;
+  for (std::size_t i = 0; i < to.size(); ++i) ups |= std::uint64_t{to[i] & 1u} << i;
+  EXPECT_EQ(ups, 2514661417229344229u);
+}
+
+// As often as of independent draws with this share, give or take six standard deviations: with the
+// keys fixed it holds or does not.
+void ExpectShare(std::uint64_t ups, std::uint64_t n, double share, double value) {
+  const double deviation = std::sqrt(share * (1 - share) * static_cast<double>(n));
+  EXPECT_NEAR(static_cast<double>(ups), share * static_cast<double>(n), 6 * deviation + 1e-9)
+      << value;
+}
+
+TEST_P(Narrowed, AtRandomNothingIsLostOnAverage) {
+  const Format& format = GetParam();
+  constexpr std::uint64_t kDraws = 1 << 18;
+  // A normal number, the smallest one, one that is smaller yet, zero, and the last but one.
+  const std::uint32_t normal = 1u << format.fraction_bits;
+  for (const std::uint32_t pattern :
+       {(format.infinity() + normal) / 2, normal, 3u, 0u, format.largest() - 1}) {
+    const double below = ValueOf(format, pattern);
+    const double step = ValueOf(format, pattern + 1) - below;
+    for (const double share : {0.5, 0.25, 0.75, 0x1p-6, 1 - 0x1p-6, 0x1p-12}) {
+      for (const double sign : {1.0, -1.0}) {
+        const auto value = static_cast<float>(sign * (below + share * step));
+        ASSERT_EQ(static_cast<double>(value), sign * (below + share * step));
+        const std::vector<float> from(kDraws, value);
+        std::vector<std::uint16_t> to(kDraws);
+        ASSERT_TRUE(worker::Narrow(format.type, from.data(), to.data(), kDraws, kAtRandom));
+        std::uint64_t ups = 0;
+        for (const std::uint16_t one : to) ups += (one & 0x7fffu) - pattern;
+        ExpectShare(ups, kDraws, share, static_cast<double>(value));
+      }
+    }
+  }
+}
+
+// One place in many rounds, of many workers, in both parts and among the sums; and no two of these,
+// nor two places beside each other, go up together more often than chance has it.
+TEST_P(Narrowed, AtRandomRoundsWorkersPartsAndPlacesAreIndependent) {
+  const Format& format = GetParam();
+  constexpr std::uint64_t kRounds = 4'000;
+  constexpr std::size_t kPlaces = 32;
+  const std::vector<float> from(
+      kPlaces, format.type == NumberType::kBf16 ? 1.0f + 0x1p-8f : 1.0f + 0x1p-11f);
+  const auto ups = [&](const Rounding& rounding) {
+    std::array<std::uint16_t, kPlaces> to{};
+    worker::Narrow(format.type, from.data(), to.data(), kPlaces, rounding, 1000);
+    std::uint32_t bits = 0;
+    for (std::size_t i = 0; i < kPlaces; ++i) bits |= (to[i] & 1u) << i;
+    return bits;
+  };
+  constexpr std::size_t kKinds = 6;
+  std::array<std::uint64_t, kKinds> differ{};
+  std::uint64_t all = 0;
+  for (std::uint64_t r = 0; r < kRounds; ++r) {
+    const auto of = [&](std::uint64_t seed, std::uint64_t round, std::uint32_t worker, int part) {
+      return ups(Rounding::OfContribution(seed, RoundId(round), WorkerId(worker),
+                                          PartIndex(static_cast<std::uint8_t>(part))));
+    };
+    const std::uint32_t one = of(1, r, 2, 0);
+    all += static_cast<std::uint64_t>(std::popcount(one));
+    const std::array<std::uint32_t, kKinds> others = {of(2, r, 2, 0),
+                                                      of(1, r + 1, 2, 0),
+                                                      of(1, r, 3, 0),
+                                                      of(1, r, 2, 1),
+                                                      ups(Rounding::OfSums(1, RoundId(r))),
+                                                      std::rotl(one, 1)};
+    for (std::size_t k = 0; k < kKinds; ++k) {
+      differ[k] += static_cast<std::uint64_t>(std::popcount(one ^ others[k]));
+    }
+  }
+  ExpectShare(all, kRounds * kPlaces, 0.5, 0);
+  for (const std::uint64_t bits : differ) ExpectShare(bits, kRounds * kPlaces, 0.5, 0);
+}
+
+// Rounding up never makes an infinite number: what is above the largest one is that one, and told
+// where rounding to the nearest tells it.
+TEST_P(Narrowed, AtRandomNothingBecomesInfinite) {
+  const Format& format = GetParam();
+  constexpr std::size_t kCount = 4'000;
+  const double largest = ValueOf(format, format.largest());
+  const double step = largest - ValueOf(format, format.largest() - 1);
+  const auto too_large = static_cast<float>(largest + step / 2);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float value : {static_cast<float>(largest), std::nextafter(too_large, 0.0f), too_large,
+                            std::numeric_limits<float>::max(), kInfinite, nan}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      bool fits = false;
+      const std::uint16_t expected = Narrow(sign * value, &fits);
+      const std::vector<float> from(kCount, sign * value);
+      for (const NarrowKernels& kernels : AvailableNarrowKernels()) {
+        std::vector<std::uint16_t> to(kCount);
+        EXPECT_EQ(LoopsOf(kernels, format).narrow_at_random(from.data(), to.data(), kCount, 3, 0),
+                  fits);
+        EXPECT_EQ(to, std::vector(kCount, expected)) << kernels.name << " " << value;
+      }
+    }
+  }
+}
+
+// Whoever makes the sums of a slice makes the bits that the owner of more makes there.
+TEST_P(Narrowed, AtRandomSumsAreThoseInFp32RoundedOnce) {
+  const Format& format = GetParam();
+  const Rounding rounding = Rounding::OfSums(1, kRound);
+  RandomStream random(13);
+  constexpr std::size_t kCount = 5'000;
+  const std::vector<std::uint16_t> a = RandomNumbers(format, random, kCount);
+  const std::vector<std::uint16_t> b = RandomNumbers(format, random, kCount);
+  const std::vector<NarrowInput> from = {{a.data(), 1.0f}, {b.data(), 0.37f}};
+  std::vector<float> wide_a(kCount);
+  std::vector<float> wide_b(kCount);
+  Widen(format.type, a.data(), wide_a.data(), kCount);
+  Widen(format.type, b.data(), wide_b.data(), kCount);
+  std::vector<float> sum(kCount);
+  worker::WeightedSum(std::vector<Input>{{wide_a.data(), 1.0f}, {wide_b.data(), 0.37f}}, sum.data(),
+                      kCount);
+  std::vector<std::uint16_t> expected(kCount);
+  worker::Narrow(format.type, sum.data(), expected.data(), kCount, rounding, 500);
+  for (const NarrowKernels& kernels : AvailableNarrowKernels()) {
+    std::vector<std::uint16_t> out(kCount);
+    LoopsOf(kernels, format).weighted_sum_at_random(from, out.data(), kCount, rounding.key, 500);
+    EXPECT_EQ(out, expected) << kernels.name;
+  }
+  std::vector<std::uint16_t> slice(1'000);
+  const std::vector<NarrowInput> shifted = {{a.data() + 3'333, 1.0f}, {b.data() + 3'333, 0.37f}};
+  worker::WeightedSum(format.type, shifted, slice.data(), slice.size(), rounding, 500 + 3'333);
+  EXPECT_TRUE(std::equal(slice.begin(), slice.end(), expected.begin() + 3'333));
+  std::vector<std::uint16_t> nearest(kCount);
+  worker::WeightedSum(format.type, from, nearest.data(), kCount);
+  EXPECT_NE(nearest, expected);
 }
 
 TEST_P(Narrowed, ASumOfNothingIsZero) {

@@ -111,12 +111,13 @@ struct Exchanging {
   static constexpr BufferId kSum{BufferKind::kSum, 0, {}};
   static constexpr BufferId kCopy{BufferKind::kSum, 1, {}};
 
-  explicit Exchanging(NumberType exchanged, std::uint32_t kept = 0)
+  explicit Exchanging(NumberType exchanged, std::uint32_t kept = 0,
+                      std::optional<std::uint64_t> rounding_seed = std::nullopt)
       : type(exchanged),
         layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(exchanged),
                Layout::Copies::kBuckets, kept),
         buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
-        operations(layout, *buffers, arenas, *optimizer) {}
+        operations(layout, *buffers, arenas, *optimizer, rounding_seed) {}
 
   // What of the gradient the type can hold, so that all types contribute the same numbers.
   void Contribute(std::uint32_t index, const std::vector<float>& gradient) {
@@ -284,6 +285,42 @@ TEST_P(InSixteenBits, TheNormIsThatOfTheRoundedSums) {
     }
   }
   EXPECT_NEAR(total / expected, 1, 1e-12);
+}
+
+// An owner makes all of its slices, who stands in for another one makes that one's too, of a later
+// bucket first: the bits are those of the round and of the place of each number.
+TEST_P(InSixteenBits, SumsThatAreRoundedAtRandomAreTheSameWhoeverMakesThem) {
+  const auto sums_of = [](Exchanging& worker) {
+    const auto* sums =
+        reinterpret_cast<const std::uint16_t*>(worker.buffers->Data(Exchanging::kSum));
+    return std::vector<std::uint16_t>(sums, sums + worker.layout.parameter_count());
+  };
+  Exchanging owner(GetParam(), 0, 7);
+  Exchanging other(GetParam(), 0, 7);
+  Exchanging nearest(GetParam());
+  for (Exchanging* worker : {&owner, &other, &nearest}) {
+    for (std::uint32_t part = 0; part < 2; ++part) {
+      std::vector<float> gradient(worker->layout.parameter_count());
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = (static_cast<float>(i % 61) - 30.0f) * (part == 0 ? 1.0f : 0x1p-11f);
+      }
+      worker->Contribute(part, gradient);
+    }
+  }
+  action::Reduce all = owner.ReduceAll();
+  ASSERT_FALSE(owner.operations.Run(all).torn);
+  ASSERT_FALSE(nearest.operations.Run(all).torn);
+  for (auto slice = all.slices.rbegin(); slice != all.slices.rend(); ++slice) {
+    action::Reduce one = all;
+    one.slices = {*slice};
+    one.attempt = Attempt(1);
+    ASSERT_FALSE(other.operations.Run(one).torn);
+  }
+  EXPECT_EQ(sums_of(other), sums_of(owner));
+  EXPECT_NE(sums_of(nearest), sums_of(owner));
+  all.round = RoundId(1);
+  ASSERT_FALSE(other.operations.Run(all).torn);
+  EXPECT_NE(sums_of(other), sums_of(owner));
 }
 
 // Sums in the same form, or, where they have too many numbers for it, in the other one. Two
