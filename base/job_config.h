@@ -107,6 +107,7 @@ struct PolicySection {
 struct ExchangeSection {
   std::string transport = "auto";  // auto | ucx | tcp
   std::string encryption = "off";  // off | on
+  std::uint32_t connections = 1;   // of tcp, to each peer
   std::string mapping = "auto";    // auto | off
   std::string memory = "auto";     // auto | host
   std::string algorithm = "direct";

@@ -262,6 +262,9 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
             "on: what workers send each other over a network is encrypted and cannot be changed on "
             "its way (TLS 1.3); the transport is tcp then. off: whoever is on the way can read and "
             "change it");
+  table.Add("exchange.connections", &exchange->connections, Count(1, 16),
+            "Of tcp: connections between two workers, over which pieces are spread. More than one "
+            "where a single one does not fill the link, as where a network limits each");
   table.Add("exchange.mapping", &exchange->mapping, Choice({"auto", "off"}),
             "auto: workers on one host read out of each other's mapped memory; off: they use the "
             "transport as well");
@@ -412,6 +415,18 @@ Status CheckJobConfig(const JobConfig& config) {
     return Invalid(
         "exchange.encryption = on and exchange.transport = ucx: UCX does not encrypt, take tcp or "
         "auto");
+  }
+  if (exchange.connections > 1 && exchange.transport == "ucx") {
+    return Invalid(
+        fmt::format("exchange.connections = {} and exchange.transport = ucx: UCX chooses its "
+                    "connections itself, take tcp or auto",
+                    exchange.connections));
+  }
+  if (exchange.connections > exchange.window) {
+    return Invalid(
+        fmt::format("exchange.connections = {} is more than exchange.window = {}: no more "
+                    "connections than pieces are used at a time",
+                    exchange.connections, exchange.window));
   }
   if (exchange.compression != "none" && config.policy.name == "async") {
     return Invalid(fmt::format(

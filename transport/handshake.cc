@@ -155,6 +155,16 @@ std::vector<std::byte> Handshake::Refusal(std::string_view reason) {
   return out;
 }
 
+std::optional<Error> Handshake::ReadRefusal(std::span<const std::byte> message) {
+  if (message.size() < kHeaderBytes || message.size() > kMaxMessageBytes ||
+      Get<std::uint32_t>(message, 0) != kMagic || Get<std::uint8_t>(message, 6) != kRefused ||
+      message[7] != std::byte{0}) {
+    return std::nullopt;
+  }
+  return Error{ErrorCode::kRefused,
+               "refused by the other end: " + Printable(message.subspan(kHeaderBytes))};
+}
+
 Result<std::vector<std::byte>> Handshake::Consume(std::span<const std::byte> message) {
   LOCKSTEP_CHECK(state_ != State::kFailed && state_ != State::kDone, "the handshake is over");
   if (message.size() < kHeaderBytes || message.size() > kMaxMessageBytes ||
@@ -164,8 +174,8 @@ Result<std::vector<std::byte>> Handshake::Consume(std::span<const std::byte> mes
   const auto version = Get<std::uint16_t>(message, 4);
   const auto type = Get<std::uint8_t>(message, 6);
   const auto body = message.subspan(kHeaderBytes);
-  if (type == kRefused) {
-    return Fail(ErrorCode::kRefused, "refused by the other end: " + Printable(body), false);
+  if (const auto refusal = ReadRefusal(message)) {
+    return Fail(refusal->code, refusal->message, false);
   }
   if (version != kVersion) {
     return Fail(ErrorCode::kRefused,

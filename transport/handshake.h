@@ -67,6 +67,8 @@ class Handshake {
 
   // Such a refusal, to an end with which there can be no handshake at all.
   static std::vector<std::byte> Refusal(std::string_view reason);
+  // What such a refusal says, where a message is one.
+  static std::optional<Error> ReadRefusal(std::span<const std::byte> message);
 
  private:
   enum class State : std::uint8_t {

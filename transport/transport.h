@@ -63,7 +63,8 @@ struct ServeAnswer {
 
 // How bytes travel over a connection.
 struct PathReport {
-  std::string text;  // for people: "tcp", "ucx: tcp/lo", "ucx: rc_mlx5/mlx5_0:1 (RDMA)"
+  std::string text;  // for people: "tcp", "tcp, 4 connections", "ucx: tcp/lo", "ucx:
+                     // rc_mlx5/mlx5_0:1 (RDMA)"
   bool rdma = false;
   bool staged = false;  // a device's memory goes through buffers of the host's
   bool encrypted = false;
@@ -111,6 +112,8 @@ struct Options {
   // "ucx-rdma" only asks whether it is a loopback address, which it does not serve.
   std::string listen_host = "127.0.0.1";
   std::size_t fetch_window = 8;
+  // Of tcp: to each peer, 1 to 16, over which its fetches are spread. All members have it alike.
+  std::size_t connections = 1;
   // Bytes of small messages queued for one peer; a Send that would exceed it is refused.
   std::size_t send_queue_bytes = 4u << 20;
   Duration connect_timeout = std::chrono::seconds(5);

@@ -367,6 +367,12 @@ void Coordinator::BeginTraining() {
   job_.bounds.NotePaths(job_.parameter_bytes(), job_.members.SlowestPath());
   job_.Log(LogLevel::kInfo, "{} workers are connected over {}",
            job_.members.Count(MemberState::kForming), job_.transport);
+  const std::uint32_t connections = job_.start.config.exchange.connections;
+  if (job_.transport == "ucx" && connections > 1) {
+    job_.Log(LogLevel::kWarning,
+             "exchange.connections = {} does not apply: UCX chooses its connections itself",
+             connections);
+  }
   for (const Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     if (job_.start.resume) streams_.Begin(member);

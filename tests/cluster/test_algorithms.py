@@ -16,6 +16,7 @@ WAYS = {
     "tcp": OVER_TCP,
     "tcp again": OVER_TCP,
     "tcp (TLS 1.3)": OVER_TCP | {"exchange.encryption": "on"},
+    "tcp, 3 connections": OVER_TCP | {"exchange.connections": 3},
     "ucx": {"exchange.mapping": "off", "exchange.transport": "ucx"},
 }
 

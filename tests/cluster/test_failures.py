@@ -26,10 +26,12 @@ def connections_of(pid):
     return {(line[1], line[2]): descriptors[line[9]] for line in lines if line[3] == "01" and line[9] in descriptors}
 
 
-def reset_link_between(a, b):
-    """Aborts the TCP connection of two processes, as the network does: the other end gets a reset."""
+def reset_link_between(a, b, connections=1):
+    """Aborts one of the TCP connections of two processes, as the network does: the other end gets a reset."""
     theirs = connections_of(b.pid)
-    [descriptor] = [fd for (local, remote), fd in connections_of(a.pid).items() if (remote, local) in theirs]
+    descriptors = [fd for (local, remote), fd in connections_of(a.pid).items() if (remote, local) in theirs]
+    assert len(descriptors) == connections, descriptors
+    descriptor = descriptors[-1]
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(a.pid)
     copy = libc.syscall(SYS_PIDFD_GETFD, process, descriptor, 0)

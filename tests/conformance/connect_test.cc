@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/conformance/fixture.h"
+#include "tests/conformance/make.h"
 
 namespace lockstep::transport {
 namespace {
@@ -17,8 +18,9 @@ TEST_P(ConnectTest, BothEndsLearnWhoTheOtherIsAndHowBytesTravel) {
   for (const std::string& text : {a->seen().paths[at_a].text, b->seen().paths[at_b].text}) {
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(text.find("tcp (TLS 1.3") == 0, Encrypts(GetParam())) << text;
+    EXPECT_EQ(text.ends_with(", 3 connections"), GetParam().ends_with('3')) << text;
   }
-  const bool tcp = GetParam() == "staged" || Encrypts(GetParam());
+  const bool tcp = GetParam() == "staged" || GetParam() == "tcp3" || Encrypts(GetParam());
   const bool ucx = GetParam() == "ucx_addresses";
   EXPECT_EQ(a->capabilities().name, tcp ? "tcp" : ucx ? "ucx" : GetParam());
   EXPECT_FALSE(a->capabilities().version.empty());

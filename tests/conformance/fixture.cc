@@ -16,13 +16,11 @@ std::vector<std::string> AllTransports() {
 
 std::vector<std::string> ProcessTransports() {
 #ifdef LOCKSTEP_HAVE_UCX
-  return {"tcp", "tls", "ucx", "ucx_addresses"};
+  return {"tcp", "tls", "tcp3", "tls3", "ucx", "ucx_addresses"};
 #else
-  return {"tcp", "tls"};
+  return {"tcp", "tls", "tcp3", "tls3"};
 #endif
 }
-
-bool Encrypts(std::string_view name) { return name == "tls"; }
 
 bool Emulated() { return std::getenv("LOCKSTEP_TEST_EMULATED") != nullptr; }
 
@@ -44,7 +42,6 @@ Options TransportTest::OptionsFor(const MemberId& self) const {
   options.self = self;
   options.job_key.assign(32, std::byte{42});
   options.listen_host = ListenHost();
-  options.encryption = Encrypts(GetParam());
   options.connect_timeout = Slow() ? std::chrono::seconds(30) : std::chrono::seconds(10);
   return options;
 }
@@ -52,7 +49,7 @@ Options TransportTest::OptionsFor(const MemberId& self) const {
 std::unique_ptr<Transport> TransportTest::MakeUnstarted(Options options) {
   if (GetParam() == "inproc") return network_->MakeTransport(std::move(options));
   const bool staged = GetParam() == "staged";
-  auto made = MakeByName(staged || Encrypts(GetParam()) ? "tcp" : GetParam(), std::move(options));
+  auto made = MakeByName(staged ? "tcp" : GetParam(), std::move(options));
   if (!made) {
     ADD_FAILURE() << made.error().message;
     std::abort();

@@ -14,12 +14,12 @@
 
 namespace lockstep::transport {
 
-// "inproc", "tcp" and whatever else this build has; "tls" is tcp with encryption; "staged" is tcp
-// behind the staging of a device, whose memory all regions are taken for.
+// "inproc", "tcp" and whatever else this build has; "tls" is tcp with encryption; "tcp3" and "tls3"
+// have three connections to each peer; "staged" is tcp behind the staging of a device, whose memory
+// all regions are taken for.
 std::vector<std::string> AllTransports();
 // Those that cross a process.
 std::vector<std::string> ProcessTransports();
-bool Encrypts(std::string_view name);
 // Where transports listen: LOCKSTEP_TEST_LISTEN_HOST (an RDMA device's address, say), else
 // loopback.
 std::string ListenHost();

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/result.h"
@@ -13,15 +14,22 @@
 
 namespace lockstep::transport {
 
-// "tcp" and "ucx", and "ucx_addresses": that by which UCX goes over RDMA, over whatever the
-// environment gives UCX. Without RDMA this is shared memory, which nobody else takes that way.
+inline bool Encrypts(std::string_view name) { return name.starts_with("tls"); }
+
+// With the options that go with the name. "tcp" and "ucx"; "tls", which is tcp with encryption;
+// "tcp3" and "tls3", with three connections to each peer; and "ucx_addresses": that by which UCX
+// goes over RDMA, over whatever the environment gives UCX. Without RDMA this is shared memory,
+// which nobody else takes that way.
 inline Result<std::unique_ptr<Transport>> MakeByName(const std::string& name, Options options) {
 #ifdef LOCKSTEP_HAVE_UCX
   if (name == "ucx_addresses") {
     return MakeUcxTransport(std::move(options), UcxWiring::kAddresses);
   }
 #endif
-  return MakeTransport(name, std::move(options));
+  options.encryption = Encrypts(name);
+  options.connections = name.ends_with('3') ? 3 : 1;
+  const bool tcp = name.starts_with("tls") || name.starts_with("tcp");
+  return MakeTransport(tcp ? "tcp" : name, std::move(options));
 }
 
 }  // namespace lockstep::transport

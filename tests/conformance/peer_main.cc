@@ -1,4 +1,4 @@
-// transport_conformance_peer TRANSPORT WORKER INCARNATION LISTEN_HOST   (tls: tcp with encryption)
+// transport_conformance_peer TRANSPORT WORKER INCARNATION LISTEN_HOST   (named as in make.h)
 // The other process of the conformance tests; see child.h.
 #include <signal.h>
 #include <unistd.h>
@@ -51,9 +51,7 @@ int Main(char** arguments) {
   options.self.incarnation = Incarnation(static_cast<std::uint32_t>(std::atoi(arguments[3])));
   options.listen_host = arguments[4];
   options.job_key.assign(32, std::byte{42});
-  const std::string name = arguments[1];
-  options.encryption = name == "tls";
-  auto transport = MakeByName(options.encryption ? "tcp" : name, options);
+  auto transport = MakeByName(arguments[1], options);
   if (!transport) {
     std::fprintf(stderr, "%s\n", transport.error().message.c_str());
     return 1;

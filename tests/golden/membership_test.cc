@@ -29,6 +29,15 @@ TEST(Golden, FormationWithoutUcx) {
   CompareWithFile(s.text(), "formation_without_ucx");
 }
 
+TEST(Golden, ConnectionsOverUcx) {
+  Story s("Several connections are asked for, and the job uses UCX, which has its own",
+          {.connections = 4});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  CompareWithFile(s.text(), "formation_connections_over_ucx");
+}
+
 TEST(Golden, Refusals) {
   Story s("Who is not let in, and why", {.workers = 3, .transport = "auto"});
   s.Say("Another version of the protocol.");

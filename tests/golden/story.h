@@ -22,6 +22,7 @@ struct StoryOptions {
   std::uint64_t train_samples = 120;
   std::uint64_t test_samples = 0;
   std::string transport = "auto";
+  std::uint32_t connections = 1;
   bool mapped = true;
   std::string data_digest = {};
   std::optional<JobState> resume = std::nullopt;

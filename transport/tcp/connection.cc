@@ -94,24 +94,32 @@ constexpr unsigned char kTlsHandshakeRecord = 0x16;
 
 }  // namespace
 
-Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom)
+Connection::Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom,
+                       const ConnectionPlace& place)
     : owner_(owner),
       socket_(std::move(socket)),
       greeting_timer_(socket_.get_executor()),
       whom_(whom),
       handshake_(whom ? Handshake::Role::kConnector : Handshake::Role::kAcceptor,
                  owner.options().self, owner.options().job_key, whom),
+      place_(place),
       inbox_(owner.scratch()) {
   if (socket_.is_open()) guard_ = ForkGuard(socket_.native_handle());
 }
 
-void Connection::StartConnecting(const Endpoint& endpoint) {
+void Connection::StartTimer(const char* too_late) {
   greeting_timer_.expires_after(owner_.options().connect_timeout);
-  greeting_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
-    if (!error && self->state_ == State::kGreeting) {
-      self->End(Error{ErrorCode::kTimeout, "no answer in time"});
-    }
-  });
+  greeting_timer_.async_wait(
+      [self = shared_from_this(), too_late](boost::system::error_code error) {
+        if (error || !self->alive() || self->begun()) return;
+        self->End(Error{ErrorCode::kTimeout, self->state_ == State::kForming
+                                                 ? "not all connections were there in time"
+                                                 : too_late});
+      });
+}
+
+void Connection::StartConnecting(const Endpoint& endpoint) {
+  StartTimer("no answer in time");
   boost::system::error_code failure;
   OpenSocket(socket_, endpoint.protocol(), failure);
   if (!failure) guard_ = ForkGuard(socket_.native_handle());
@@ -126,13 +134,18 @@ void Connection::StartConnecting(const Endpoint& endpoint) {
 }
 
 void Connection::StartAccepted() {
-  greeting_timer_.expires_after(owner_.options().connect_timeout);
-  greeting_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
-    if (!error && self->state_ == State::kGreeting) {
-      self->End(Error{ErrorCode::kTimeout, "no greeting in time"});
-    }
-  });
+  StartTimer("no greeting in time");
   StartGreeting();
+}
+
+void Connection::Begin(PeerId peer) {
+  LOCKSTEP_CHECK(alive() && !begun(), "a connection begins once");
+  greeting_timer_.cancel();
+  peer_ = peer;
+  state_ = State::kUp;
+  if (place_.connections == 1 || !whom_) return;
+  outbox_.PushSmall(FrameType::kBegin, 0, {});
+  ScheduleFlush();
 }
 
 void Connection::StartGreeting() {
@@ -346,17 +359,13 @@ bool Connection::Send(std::span<const std::byte> bytes) {
   return true;
 }
 
-bool Connection::Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination) {
-  const std::size_t window = owner_.options().fetch_window;
-  if (state_ != State::kUp || live_fetches_ >= window ||
-      fetches_.size() >= kWindowsOutstanding * window) {
-    return false;
-  }
+void Connection::Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination) {
+  LOCKSTEP_CHECK(state_ == State::kUp, "a fetch over a connection that is not up");
   ++live_fetches_;
+  bytes_awaited_ += destination.size();
   fetches_.push_back({.id = fetch, .destination = destination});
   outbox_.PushSmall(FrameType::kFetch, fetch.value, EncodePieceName(name));
   ScheduleFlush();
-  return true;
 }
 
 bool Connection::GiveUp(FetchId id) {
@@ -389,7 +398,7 @@ void Connection::CloseLater(std::string reason) {
 
 void Connection::End(const Error& reason) {
   if (state_ == State::kEnded) return;
-  const bool was_greeting = state_ == State::kGreeting;
+  const bool had_begun = begun();
   state_ = State::kEnded;
   const auto self = shared_from_this();  // the owner lets go of it below
   boost::system::error_code ignored;
@@ -397,7 +406,7 @@ void Connection::End(const Error& reason) {
   if (tls_) tls_->SayGoodbye();
   guard_.Release();
   socket_.close(ignored);
-  if (was_greeting) {
+  if (!had_begun) {
     owner_.OnGreetingFailed(*this, reason);
     return;
   }

@@ -1,4 +1,5 @@
-// One TCP connection, from its first byte to its end. Lives on the data thread.
+// One TCP connection, from its first byte to its end, by itself or one of a group (group.h). Lives
+// on the data thread.
 //
 // Reads and writes only when the socket is ready and never leaves one pending in the kernel, so a
 // destination is free the moment its fetch is given up.
@@ -17,6 +18,7 @@
 #include "transport/fork_guard.h"
 #include "transport/handshake.h"
 #include "transport/region_table.h"
+#include "transport/tcp/frame.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/tls_stream.h"
@@ -26,6 +28,7 @@
 namespace lockstep::transport::tcp {
 
 class Connection;
+class Group;
 
 // What a connection needs of the transport that owns it, and tells it.
 class ConnectionOwner {
@@ -39,10 +42,16 @@ class ConnectionOwner {
   virtual SSL_CTX* tls(tls::Role role) = 0;
   // What is to be decrypted is read into it.
   virtual std::span<std::byte> tls_scratch() = 0;
-  // The greeting is over: gives the connection its PeerId. OnPeerUp is the owner's to call.
-  virtual void OnGreeted(Connection& connection) = 0;
+  // The handshake is over. With one connection to a peer that is all: the owner calls Begin.
+  virtual Status OnProven(Connection& connection) = 0;
+  // Of several: the other end says which one this is, an acceptor as the answer to what this end
+  // said. Where that fits the owner calls Settle; it may call Begin.
+  virtual Status OnPlace(Connection& connection, const ConnectionPlace& place) = 0;
+  // The connector says that all are there. The owner calls Begin.
+  virtual Status OnBegin(Connection& connection) = 0;
+  // Of one that has not begun.
   virtual void OnGreetingFailed(Connection& connection, const Error& error) = 0;
-  // All that was under way has been completed; OnPeerDown is the owner's to call.
+  // All that was under way here has been completed; OnPeerDown is the owner's to call.
   virtual void OnDown(Connection& connection, const Error& reason) = 0;
 
  protected:
@@ -54,30 +63,46 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Socket = boost::asio::ip::tcp::socket;
   using Endpoint = boost::asio::ip::tcp::endpoint;
 
-  // `whom` we connect to; nothing for a connection that came in.
-  Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom);
+  // `whom` we connect to, and as which of the connections; nothing for a connection that came in.
+  Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom,
+             const ConnectionPlace& place);
 
   bool up() const { return state_ == State::kUp; }
 
-  // Exactly one of them, once. Both end in OnGreeted or OnGreetingFailed within the connect
-  // time-out, in a later turn.
+  // Exactly one of them, once. Both end in the owner's Begin or in OnGreetingFailed within the
+  // connect time-out, in a later turn.
   void StartConnecting(const Endpoint& endpoint);
   void StartAccepted();
+  // Which one it is, now that both ends know.
+  void Settle(const ConnectionPlace& place);
+  // It carries what `peer` and this end have for each other from here on.
+  void Begin(PeerId peer);
 
   const std::optional<MemberId>& whom() const { return whom_; }
   PeerId peer() const { return peer_; }
-  void set_peer(PeerId peer) { peer_ = peer; }
+  bool proven() const { return handshake_.done(); }
   const MemberId& identity() const { return handshake_.peer(); }
+  const ConnectionPlace& place() const { return place_; }
+  bool settled() const { return settled_; }
+  // Null until the owner has found out, and after its end.
+  Group* group() const { return group_; }
+  void set_group(Group* group) { group_ = group; }
   Time last_heard() const { return last_heard_; }
   PathReport path() const;
 
   bool Send(std::span<const std::byte> bytes);
-  // False: the window is full or the connection is ending.
-  bool Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination);
+  // Only when up(); the window is the group's to keep.
+  void Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination);
+  std::size_t live_fetches() const { return live_fetches_; }
+  // With those that were given up.
+  std::size_t unanswered() const { return fetches_.size(); }
+  std::uint64_t bytes_awaited() const { return bytes_awaited_; }
+  // Fetches of the other end that are not answered.
+  std::size_t asked() const { return outbox_.answers() + deferred_.size(); }
   // False: not a fetch of this connection.
   bool GiveUp(FetchId fetch);
-  // The body of an answer that was to come later; nothing happens where none waits.
-  void Provide(std::uint64_t cookie, std::span<const std::byte> body);
+  // The body of an answer that was to come later. False: none waits here.
+  bool Provide(std::uint64_t cookie, std::span<const std::byte> body);
   // No callback for this peer from here on but those that the end of a connection brings, in a
   // later turn.
   void CloseLater(std::string reason);
@@ -85,7 +110,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void End(const Error& reason);
 
  private:
-  enum class State : std::uint8_t { kGreeting, kUp, kEnding, kEnded };
+  enum class State : std::uint8_t {
+    kGreeting,
+    kForming,  // proven; until all connections to the peer are there
+    kUp,
+    kEnding,
+    kEnded
+  };
   struct PendingFetch {
     FetchId id;
     std::span<std::byte> destination;
@@ -100,7 +131,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::uint64_t bytes = 0;
   };
 
-  bool alive() const { return state_ == State::kGreeting || state_ == State::kUp; }
+  bool begun() const { return state_ == State::kUp || state_ == State::kEnding; }
+  bool alive() const { return state_ != State::kEnding && state_ != State::kEnded; }
+  void StartTimer(const char* too_late);
   void StartGreeting();
   // False: the connection has ended. Only of one that came in.
   bool CheckFirstByte();
@@ -118,7 +151,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool HandleFrames();
   Status HandleFrame();
   Status HandleGreeting();
+  Status HandleForming();
+  Status HandleSettings();
+  void PushSettings();
   void SendFarewell();
+  // Tells the other end why this one ends, and returns that.
+  Error Refuse(const std::string& reason);
   Status HandleFetch();
   Status HandlePieceHeader();
   Status HandleGone();
@@ -133,6 +171,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::steady_timer greeting_timer_;
   const std::optional<MemberId> whom_;
   Handshake handshake_;
+  ConnectionPlace place_;
+  Group* group_ = nullptr;
   PeerId peer_;
   Time last_heard_;
   State state_ = State::kGreeting;
@@ -145,9 +185,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool waiting_writable_ = false;
   bool lone_answer_ = false;     // one piece was asked for, and not more than one is waited for
   std::size_t peer_window_ = 0;  // 0: its settings have not come yet
+  bool settled_ = false;
+  bool awaits_begin_ = false;  // the frame that is next
   std::size_t live_fetches_ = 0;
-  std::vector<PendingFetch> fetches_;  // not answered yet; at most kWindowsOutstanding windows
-  std::vector<Deferred> deferred_;     // with the outbox's answers at most as many of the peer's
+  std::uint64_t bytes_awaited_ = 0;  // the lengths of fetches_
+  // Those of all connections to the peer are at most kWindowsOutstanding windows.
+  std::vector<PendingFetch> fetches_;  // not answered yet
+  std::vector<Deferred> deferred_;     // with the outbox's answers as many of the peer's
 };
 
 }  // namespace lockstep::transport::tcp

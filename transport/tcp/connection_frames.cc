@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/group.h"
 
 namespace lockstep::transport::tcp {
 namespace {
@@ -31,7 +32,9 @@ bool Connection::HandleFrames() {
       if (fetch->begun == fetch->destination.size()) FinishFetch(fetch, FetchStatus::kOk);
       continue;
     }
-    const Status handled = state_ == State::kGreeting ? HandleGreeting() : HandleFrame();
+    const Status handled = state_ == State::kGreeting  ? HandleGreeting()
+                           : state_ == State::kForming ? HandleForming()
+                                                       : HandleFrame();
     if (!handled) {
       End(handled.error());
       return false;
@@ -54,14 +57,66 @@ Status Connection::HandleGreeting() {
   }
   if (!answer->empty()) outbox_.PushSmall(FrameType::kHandshake, 0, *answer);
   if (handshake_.done()) {
-    outbox_.PushSmall(FrameType::kSettings, owner_.options().fetch_window, {});
-    greeting_timer_.cancel();
+    // Of several connections the acceptor answers the connector's.
+    if (whom_ || place_.connections == 1) PushSettings();
     inbox_.Grow();
-    state_ = State::kUp;
-    owner_.OnGreeted(*this);
+    state_ = State::kForming;
+    if (const Status taken = owner_.OnProven(*this); !taken) return Refuse(taken.error().message);
   }
   ScheduleFlush();
   return {};
+}
+
+void Connection::PushSettings() {
+  const auto body = EncodeConnectionPlace(place_);
+  outbox_.PushSmall(FrameType::kSettings, owner_.options().fetch_window,
+                    std::span(body).first(place_.connections == 1 ? 0 : body.size()));
+}
+
+Status Connection::HandleSettings() {
+  const auto place = DecodeConnectionPlace(inbox_.body());
+  if (!place) return Malformed(place.error().message);
+  if (place->connections != place_.connections) {
+    return Refuse(fmt::format("{} has exchange.connections = {}, the other end {}",
+                              Describe(owner_.options().self), place_.connections,
+                              place->connections));
+  }
+  peer_window_ = inbox_.header().id;
+  if (place_.connections == 1) return {};
+  if (const Status taken = owner_.OnPlace(*this, *place); !taken) {
+    return Refuse(taken.error().message);
+  }
+  if (whom_) return {};
+  PushSettings();
+  ScheduleFlush();
+  awaits_begin_ = true;
+  return {};
+}
+
+void Connection::Settle(const ConnectionPlace& place) {
+  place_ = place;
+  settled_ = true;
+}
+
+// One of several connections, which nothing but a settings frame and a begin frame comes over.
+Status Connection::HandleForming() {
+  const FrameType type = inbox_.header().type;
+  if (type == FrameType::kSettings && peer_window_ == 0) return HandleSettings();
+  if (type == FrameType::kBegin && awaits_begin_) {
+    awaits_begin_ = false;
+    if (const Status fits = owner_.OnBegin(*this); !fits) return Malformed(fits.error().message);
+    return {};
+  }
+  if (type == FrameType::kHandshake && peer_window_ == 0) {
+    if (auto refusal = Handshake::ReadRefusal(inbox_.body())) return *std::move(refusal);
+  }
+  return Malformed("its connections are not all there yet");
+}
+
+Error Connection::Refuse(const std::string& reason) {
+  outbox_.PushSmall(FrameType::kHandshake, 0, Handshake::Refusal(reason));
+  SendFarewell();
+  return Error{ErrorCode::kRefused, reason};
 }
 
 void Connection::SendFarewell() {
@@ -73,14 +128,22 @@ void Connection::SendFarewell() {
 
 Status Connection::HandleFrame() {
   const FrameHeader& header = inbox_.header();
+  if (peer_window_ == 0 && header.type == FrameType::kHandshake) {
+    if (auto refusal = Handshake::ReadRefusal(inbox_.body())) return *std::move(refusal);
+  }
   if ((header.type == FrameType::kSettings) != (peer_window_ == 0)) {
     return Malformed("settings come first and once");
+  }
+  if ((header.type == FrameType::kBegin) != awaits_begin_) {
+    return Malformed("each of several connections begins once");
   }
   switch (header.type) {
     case FrameType::kHandshake:
       return Malformed("a second handshake");
     case FrameType::kSettings:
-      peer_window_ = header.id;
+      return HandleSettings();
+    case FrameType::kBegin:
+      awaits_begin_ = false;
       return {};
     case FrameType::kMessage:
       owner_.handler().OnMessage(peer_, inbox_.body());
@@ -99,7 +162,7 @@ Status Connection::HandleFrame() {
 }
 
 Status Connection::HandleFetch() {
-  if (outbox_.answers() + deferred_.size() >= kWindowsOutstanding * peer_window_) {
+  if (group_->asked() >= kWindowsOutstanding * peer_window_) {
     return Malformed("more fetches than its window allows");
   }
   const auto name = DecodePieceName(inbox_.body().first<kPieceNameBytes>());
@@ -122,14 +185,15 @@ Status Connection::HandleFetch() {
   return {};
 }
 
-void Connection::Provide(std::uint64_t cookie, std::span<const std::byte> body) {
+bool Connection::Provide(std::uint64_t cookie, std::span<const std::byte> body) {
   const auto found = std::ranges::find(deferred_, cookie, &Deferred::cookie);
-  if (found == deferred_.end()) return;
+  if (found == deferred_.end()) return false;
   LOCKSTEP_CHECK(body.size() == found->bytes, "a piece of {} bytes served with {}", found->bytes,
                  body.size());
   outbox_.PushAnswer({.id = found->id, .have = true, .body = body, .cookie = cookie});
   deferred_.erase(found);
   if (state_ == State::kUp) ScheduleFlush();
+  return true;
 }
 
 void Connection::HandleCancel() {
@@ -181,6 +245,7 @@ void Connection::FinishFetch(std::vector<PendingFetch>::iterator fetch, FetchSta
   LOCKSTEP_CHECK(fetch != fetches_.end());
   const PendingFetch done = *fetch;
   fetches_.erase(fetch);
+  bytes_awaited_ -= done.destination.size();
   if (!done.given_up) {
     --live_fetches_;
     owner_.handler().OnFetchDone(done.id, status);

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <concepts>
 
+#include "base/check.h"
 #include "transport/handshake.h"
 
 namespace lockstep::transport::tcp {
@@ -39,8 +41,10 @@ LengthRule RuleOf(FrameType type) {
     case FrameType::kPiece:
       return {0, kMaxPieceBytes};
     case FrameType::kSettings:
+      return {0, kConnectionPlaceBytes};
     case FrameType::kCancel:
     case FrameType::kGone:
+    case FrameType::kBegin:
       return {0, 0};
   }
   return {1, 0};
@@ -68,10 +72,18 @@ std::array<std::byte, kPieceNameBytes> EncodePieceName(const PieceName& name) {
   return out;
 }
 
+std::array<std::byte, kConnectionPlaceBytes> EncodeConnectionPlace(const ConnectionPlace& place) {
+  std::array<std::byte, kConnectionPlaceBytes> out{};
+  Store(&out[0], place.connections);
+  Store(&out[4], place.number);
+  std::ranges::copy(place.group, &out[8]);
+  return out;
+}
+
 Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   const auto type = std::to_integer<std::uint8_t>(bytes[4]);
   if (type < static_cast<std::uint8_t>(FrameType::kHandshake) ||
-      type > static_cast<std::uint8_t>(FrameType::kGone)) {
+      type > static_cast<std::uint8_t>(FrameType::kBegin)) {
     return Error{ErrorCode::kInvalid, fmt::format("a frame of the unknown type {}", type)};
   }
   if (bytes[5] != std::byte{0} || bytes[6] != std::byte{0} || bytes[7] != std::byte{0}) {
@@ -80,7 +92,9 @@ Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes)
   const FrameHeader header{static_cast<FrameType>(type), Load<std::uint32_t>(&bytes[0]),
                            Load<std::uint64_t>(&bytes[8])};
   const LengthRule rule = RuleOf(header.type);
-  if (header.bytes < rule.least || header.bytes > rule.most) {
+  const bool neither = header.type == FrameType::kSettings && header.bytes != rule.least &&
+                       header.bytes != rule.most;
+  if (header.bytes < rule.least || header.bytes > rule.most || neither) {
     return Error{ErrorCode::kInvalid,
                  fmt::format("a frame of type {} with {} bytes", type, header.bytes)};
   }
@@ -103,6 +117,21 @@ Result<PieceName> DecodePieceName(std::span<const std::byte, kPieceNameBytes> by
     return Error{ErrorCode::kInvalid, fmt::format("a fetch of {} bytes", name.bytes)};
   }
   return name;
+}
+
+Result<ConnectionPlace> DecodeConnectionPlace(std::span<const std::byte> body) {
+  ConnectionPlace place;
+  if (body.empty()) return place;
+  LOCKSTEP_CHECK(body.size() == kConnectionPlaceBytes);
+  place.connections = Load<std::uint32_t>(&body[0]);
+  place.number = Load<std::uint32_t>(&body[4]);
+  std::ranges::copy(body.subspan(8), place.group.begin());
+  if (place.connections < 2 || place.connections > kMaxConnections ||
+      place.number >= place.connections) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("connection {} of {}", place.number, place.connections)};
+  }
+  return place;
 }
 
 }  // namespace lockstep::transport::tcp

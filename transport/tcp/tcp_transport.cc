@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
+#include <openssl/rand.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -24,6 +25,7 @@
 #include "transport/acceptor.h"
 #include "transport/places.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/group.h"
 
 namespace lockstep::transport::tcp {
 namespace {
@@ -33,6 +35,9 @@ namespace asio = boost::asio;
 // Strangers that have not proven themselves yet. A further one pushes out the oldest one of the
 // address that has most of them, so that a flood of connections keeps nobody else out.
 constexpr std::size_t kMaxStrangers = 128;
+// Of one member, proven and not in a group that is up, as a multiple of the connections to a peer:
+// it may have given up some of them.
+constexpr std::size_t kGroupsForming = 4;
 constexpr std::size_t kScratchBytes = 256u << 10;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
 
@@ -63,6 +68,19 @@ std::string FormatAddress(const Endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
   return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
                                     : fmt::format("{}:{}", host, endpoint.port());
+}
+
+// Why a group ends, when this one of it does.
+Error OfGroup(const Group& group, const Connection& connection, const Error& error) {
+  if (group.size() == 1) return error;
+  const std::uint32_t number = connection.place().number;
+  if (number > 0) {
+    return {error.code,
+            fmt::format("connection {} of {}: {}", number, group.size(), error.message)};
+  }
+  if (error.code != ErrorCode::kTimeout || group.settled() == 0) return error;
+  return {error.code,
+          fmt::format("{} ({} of {} were)", error.message, group.settled(), group.size())};
 }
 
 class TcpTransport final : public Transport, public ConnectionOwner {
@@ -116,7 +134,9 @@ class TcpTransport final : public Transport, public ConnectionOwner {
     return role == tls::Role::kServer ? tls_server_.get() : tls_client_.get();
   }
   std::span<std::byte> tls_scratch() override { return tls_scratch_; }
-  void OnGreeted(Connection& connection) override;
+  Status OnProven(Connection& connection) override;
+  Status OnPlace(Connection& connection, const ConnectionPlace& place) override;
+  Status OnBegin(Connection& connection) override;
   void OnGreetingFailed(Connection& connection, const Error& error) override;
   void OnDown(Connection& connection, const Error& reason) override;
 
@@ -129,11 +149,18 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void FailConnect(const MemberId& who, const Error& error);
   void StopThread();
   void EndAll();
-  std::shared_ptr<Connection> Find(PeerId peer) const {
+  // Null where there is none.
+  Group* Find(PeerId peer) const {
     const auto found = peers_.find(peer);
-    return found == peers_.end() ? nullptr : found->second;
+    return found == peers_.end() ? nullptr : found->second.get();
   }
-  std::shared_ptr<Connection> TakeGreeting(const Connection& connection);
+  // One that came in and belongs to no group.
+  std::shared_ptr<Connection> TakeArrived(const Connection& connection);
+  std::unique_ptr<Group> TakeForming(const Group* group);
+  Status TakeAnswer(Connection& connection, const ConnectionPlace& place);
+  Status TakePlace(Connection& connection, const ConnectionPlace& place);
+  void ConnectFurther(Group& group);
+  void BringUp(const Group& forming);
 
   const Options options_;
   Capabilities capabilities_;
@@ -146,11 +173,11 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   tls::ContextPtr tls_server_;  // null: nothing is encrypted
   tls::ContextPtr tls_client_;
   std::vector<std::byte> tls_scratch_;
-  std::vector<std::shared_ptr<Connection>> greeting_;
+  std::vector<std::shared_ptr<Connection>> arrived_;  // of no group yet
   Places places_{{.most = kMaxStrangers}};
-  std::unordered_map<const Connection*, Places::Ticket> strangers_;  // those of greeting_
-  std::unordered_map<PeerId, std::shared_ptr<Connection>> peers_;
-  std::unordered_map<Connection*, std::string> addresses_;  // of those we connect to
+  std::unordered_map<const Connection*, Places::Ticket> strangers_;  // of arrived_, not proven
+  std::vector<std::unique_ptr<Group>> forming_;
+  std::unordered_map<PeerId, std::unique_ptr<Group>> peers_;  // up, or ending
   PeerId last_peer_;
   FetchId last_fetch_;
   bool stopping_ = false;
@@ -213,8 +240,9 @@ void TcpTransport::EndAll() {
   stopping_ = true;
   acceptor_ = nullptr;
   const Error reason{ErrorCode::kClosed, "the transport was stopped"};
-  while (!greeting_.empty()) greeting_.back()->End(reason);
-  while (!peers_.empty()) std::shared_ptr(peers_.begin()->second)->End(reason);
+  while (!arrived_.empty()) std::shared_ptr(arrived_.back())->End(reason);
+  while (!forming_.empty()) forming_.back()->main().End(reason);
+  while (!peers_.empty()) peers_.begin()->second->main().End(reason);
   if (failures_to_tell_ > 0) {
     asio::post(io_, [this] { EndAll(); });
     return;
@@ -236,17 +264,18 @@ void TcpTransport::PostAt(Time when, std::function<void()> task) {
 void TcpTransport::OnConnection(Connection::Socket socket) {
   const Places::Taken place = places_.Take(MonotonicNow(), AddressKey(socket));
   const auto loser =
-      std::ranges::find_if(greeting_, [&](const std::shared_ptr<Connection>& connection) {
+      std::ranges::find_if(arrived_, [&](const std::shared_ptr<Connection>& connection) {
         const auto stranger = strangers_.find(connection.get());
         return place.ended && stranger != strangers_.end() && stranger->second == *place.ended;
       });
-  if (loser != greeting_.end()) {
+  if (loser != arrived_.end()) {
     std::shared_ptr(*loser)->End(
         Error{ErrorCode::kUnavailable, "too many connections without a greeting"});
   }
-  greeting_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt));
-  strangers_.emplace(greeting_.back().get(), place.ticket);
-  std::shared_ptr(greeting_.back())->StartAccepted();
+  const ConnectionPlace first{.connections = static_cast<std::uint32_t>(options_.connections)};
+  arrived_.push_back(std::make_shared<Connection>(*this, std::move(socket), std::nullopt, first));
+  strangers_.emplace(arrived_.back().get(), place.ticket);
+  std::shared_ptr(arrived_.back())->StartAccepted();
 }
 
 void TcpTransport::Connect(const MemberId& who, const std::string& address) {
@@ -263,10 +292,22 @@ void TcpTransport::Connect(const MemberId& who, const std::string& address) {
     });
     return;
   }
-  auto connection = std::make_shared<Connection>(*this, Connection::Socket(io_), who);
-  addresses_.emplace(connection.get(), address);
-  greeting_.push_back(connection);
+  Group& group = *forming_.emplace_back(std::make_unique<Group>(
+      who, options_.connections, Group::Target{.endpoint = *endpoint, .address = address}));
+  const ConnectionPlace place{.connections = static_cast<std::uint32_t>(options_.connections)};
+  auto connection = std::make_shared<Connection>(*this, Connection::Socket(io_), who, place);
+  group.Add(connection);
   connection->StartConnecting(*endpoint);
+}
+
+void TcpTransport::ConnectFurther(Group& group) {
+  ConnectionPlace place = group.main().place();
+  while (++place.number < place.connections) {
+    auto connection =
+        std::make_shared<Connection>(*this, Connection::Socket(io_), group.who(), place);
+    group.Add(connection);
+    connection->StartConnecting(group.target()->endpoint);
+  }
 }
 
 void TcpTransport::FailConnect(const MemberId& who, const Error& error) {
@@ -274,32 +315,131 @@ void TcpTransport::FailConnect(const MemberId& who, const Error& error) {
       who, Error{error.code, fmt::format("connect to {}: {}", Describe(who), error.message)});
 }
 
-std::shared_ptr<Connection> TcpTransport::TakeGreeting(const Connection& connection) {
-  const auto found = std::ranges::find(greeting_, &connection, &std::shared_ptr<Connection>::get);
-  LOCKSTEP_CHECK(found != greeting_.end());
+std::shared_ptr<Connection> TcpTransport::TakeArrived(const Connection& connection) {
+  const auto found = std::ranges::find(arrived_, &connection, &std::shared_ptr<Connection>::get);
+  LOCKSTEP_CHECK(found != arrived_.end());
   std::shared_ptr<Connection> taken = *found;
-  greeting_.erase(found);
+  arrived_.erase(found);
   if (const auto stranger = strangers_.extract(&connection)) places_.GiveBack(stranger.mapped());
   return taken;
 }
 
-void TcpTransport::OnGreeted(Connection& connection) {
+std::unique_ptr<Group> TcpTransport::TakeForming(const Group* group) {
+  const auto found = std::ranges::find(forming_, group, &std::unique_ptr<Group>::get);
+  if (found == forming_.end()) return nullptr;
+  std::unique_ptr<Group> taken = std::move(*found);
+  forming_.erase(found);
+  return taken;
+}
+
+Status TcpTransport::OnProven(Connection& connection) {
+  if (options_.connections == 1) {
+    if (!connection.whom()) {
+      forming_.push_back(std::make_unique<Group>(connection.identity(), 1, std::nullopt));
+      forming_.back()->Add(TakeArrived(connection));
+    }
+    BringUp(*connection.group());
+    return {};
+  }
+  if (connection.whom()) return {};
+  if (const auto place = strangers_.extract(&connection)) places_.GiveBack(place.mapped());
+  const MemberId& who = connection.identity();
+  std::size_t unfinished = 0;
+  for (const auto& one : arrived_) unfinished += one->proven() && one->identity() == who ? 1 : 0;
+  for (const auto& group : forming_) {
+    unfinished += !group->target() && group->who() == who ? group->settled() : 0;
+  }
+  if (unfinished <= kGroupsForming * options_.connections) return {};
+  return Error{ErrorCode::kRefused, fmt::format("{} has {} connections that are not all there",
+                                                Describe(who), unfinished)};
+}
+
+// What the other end says which connection this is. Both kinds are proven to be of the member, and
+// whatever it says it gets no more than one group of connections for each main one.
+Status TcpTransport::OnPlace(Connection& connection, const ConnectionPlace& place) {
+  return connection.whom() ? TakeAnswer(connection, place) : TakePlace(connection, place);
+}
+
+Status TcpTransport::TakeAnswer(Connection& connection, const ConnectionPlace& place) {
+  Group& group = *connection.group();
+  const ConnectionPlace& own = connection.place();
+  // The acceptor draws the group when the main connection comes.
+  const bool fits = own.number == 0 ? place.number == 0 : place == own;
+  if (!fits) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("the answer to connection {} is for another one", own.number)};
+  }
+  connection.Settle(place);
+  if (place.number == 0) ConnectFurther(group);
+  if (group.complete()) BringUp(group);
+  return {};
+}
+
+Status TcpTransport::TakePlace(Connection& connection, const ConnectionPlace& place) {
+  const MemberId& who = connection.identity();
+  if (place.number == 0) {
+    if (place.group != GroupId{}) {
+      return Error{ErrorCode::kRefused, "a main connection that says its group"};
+    }
+    auto group = std::make_unique<Group>(who, options_.connections, std::nullopt);
+    LOCKSTEP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(group->id.data()),
+                              static_cast<int>(group->id.size())) == 1,
+                   "no random bytes to be had");
+    connection.Settle({place.connections, 0, group->id});
+    group->Add(TakeArrived(connection));
+    forming_.push_back(std::move(group));
+    return {};
+  }
+  const auto found = std::ranges::find_if(forming_, [&](const auto& group) {
+    return !group->target() && group->id == place.group && group->who() == who;
+  });
+  if (found == forming_.end()) {
+    return Error{ErrorCode::kRefused, fmt::format("connection {} belongs to no main one of {}",
+                                                  place.number, Describe(who))};
+  }
+  if ((*found)->Has(place.number)) {
+    return Error{ErrorCode::kRefused,
+                 fmt::format("connection {} of {} is there already", place.number, Describe(who))};
+  }
+  connection.Settle(place);
+  (*found)->Add(TakeArrived(connection));
+  return {};
+}
+
+Status TcpTransport::OnBegin(Connection& connection) {
+  Group& group = *connection.group();
+  if (!group.complete()) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("it begins with {} of {} connections", group.settled(), group.size())};
+  }
+  BringUp(group);
+  return {};
+}
+
+void TcpTransport::BringUp(const Group& forming) {
   last_peer_ = last_peer_.Next();
-  connection.set_peer(last_peer_);
-  addresses_.erase(&connection);
-  peers_.emplace(last_peer_, TakeGreeting(connection));
-  handler_->OnPeerUp(last_peer_, connection.identity(), connection.path());
+  const PeerId peer = last_peer_;
+  Group& group = *peers_.emplace(peer, TakeForming(&forming)).first->second;
+  group.Begin(peer);
+  handler_->OnPeerUp(peer, group.who(), group.path());
 }
 
 void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) {
-  const auto keep = TakeGreeting(connection);
-  if (!connection.whom()) {
+  if (connection.group() == nullptr) {
+    const auto keep = TakeArrived(connection);
     LogRefusal(error);
     return;
   }
-  auto address = addresses_.extract(&connection);
-  FailConnect(*connection.whom(),
-              Error{error.code, fmt::format("{}: {}", address.mapped(), error.message)});
+  const std::unique_ptr<Group> group = TakeForming(connection.group());
+  if (!group) return;  // another one of it has ended before
+  const Error why = OfGroup(*group, connection, error);
+  group->End(error);
+  if (!group->target()) {
+    LogRefusal(why);
+    return;
+  }
+  FailConnect(group->who(),
+              Error{why.code, fmt::format("{}: {}", group->target()->address, why.message)});
 }
 
 void TcpTransport::LogRefusal(const Error& error) {
@@ -311,9 +451,13 @@ void TcpTransport::LogRefusal(const Error& error) {
 }
 
 void TcpTransport::OnDown(Connection& connection, const Error& reason) {
+  Group& group = *connection.group();
+  if (std::exchange(group.ending, true)) return;
   const PeerId peer = connection.peer();
+  const Error why = OfGroup(group, connection, reason);
+  group.End(reason);
   peers_.erase(peer);
-  handler_->OnPeerDown(peer, reason);
+  handler_->OnPeerDown(peer, why);
 }
 
 std::optional<Time> TcpTransport::LastHeard(PeerId peer) const {
@@ -324,24 +468,24 @@ std::optional<Time> TcpTransport::LastHeard(PeerId peer) const {
 
 void TcpTransport::Close(PeerId peer, std::string reason) {
   CheckThread();
-  if (const auto connection = Find(peer)) connection->CloseLater(std::move(reason));
+  if (Group* const group = Find(peer)) group->CloseLater(reason);
 }
 
 bool TcpTransport::Send(PeerId peer, std::span<const std::byte> bytes) {
   CheckThread();
   LOCKSTEP_CHECK(bytes.size() <= kMaxMessageBytes, "a message of {} bytes", bytes.size());
-  const auto connection = Find(peer);
-  return connection && connection->Send(bytes);
+  const Group* const group = Find(peer);
+  return group != nullptr && group->up() && group->main().Send(bytes);
 }
 
 Result<FetchId> TcpTransport::Fetch(PeerId peer, const PieceName& name, const Slice& destination) {
   CheckThread();
   LOCKSTEP_CHECK(name.bytes == destination.bytes && name.bytes <= kMaxPieceBytes,
                  "a fetch of {} bytes into {}", name.bytes, destination.bytes);
-  const auto connection = Find(peer);
-  if (!connection || !connection->up()) return Error{ErrorCode::kClosed, "the peer is down"};
+  Group* const group = Find(peer);
+  if (group == nullptr || !group->up()) return Error{ErrorCode::kClosed, "the peer is down"};
   const FetchId id = last_fetch_.Next();
-  if (!connection->Fetch(id, name, regions_.Resolve(destination))) {
+  if (!group->Fetch(id, name, regions_.Resolve(destination), options_.fetch_window)) {
     return Error{ErrorCode::kUnavailable, "the window to the peer is full"};
   }
   last_fetch_ = id;
@@ -350,14 +494,14 @@ Result<FetchId> TcpTransport::Fetch(PeerId peer, const PieceName& name, const Sl
 
 void TcpTransport::GiveUp(FetchId fetch) {
   CheckThread();
-  for (const auto& [peer, connection] : peers_) {
-    if (connection->GiveUp(fetch)) return;
+  for (const auto& [peer, group] : peers_) {
+    if (group->GiveUp(fetch)) return;
   }
 }
 
 void TcpTransport::Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) {
   CheckThread();
-  if (const auto connection = Find(peer)) connection->Provide(cookie, regions_.Resolve(slice));
+  if (Group* const group = Find(peer)) group->Provide(cookie, regions_.Resolve(slice));
 }
 
 }  // namespace
@@ -372,6 +516,10 @@ Result<std::unique_ptr<Transport>> MakeTcpTransport(Options options) {
   if (options.fetch_window < 1 || options.fetch_window > tcp::kMaxWindow) {
     return Error{ErrorCode::kInvalid, fmt::format("a fetch window of {} (1 to {} can be had)",
                                                   options.fetch_window, tcp::kMaxWindow)};
+  }
+  if (options.connections < 1 || options.connections > tcp::kMaxConnections) {
+    return Error{ErrorCode::kInvalid, fmt::format("{} connections to a peer (1 to {} can be had)",
+                                                  options.connections, tcp::kMaxConnections)};
   }
   if (options.send_queue_bytes < tcp::kHeaderBytes + tcp::kMaxMessageBytes) {
     return Error{ErrorCode::kInvalid,

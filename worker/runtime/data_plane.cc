@@ -31,6 +31,7 @@ TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   options.connect_timeout = setup.timeouts.connect;
   options.silence_timeout = setup.timeouts.unacknowledged;
   options.encryption = setup.encryption;
+  options.connections = setup.connections;
   return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 

@@ -40,6 +40,7 @@ class DataPlane {
     std::vector<transport::paths::Choice> transports;  // to open and to offer
     bool encryption = false;                           // exchange.encryption
     std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
+    std::size_t connections = 1;                       // exchange.connections
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/permutation.h"
 #include "base/program_options.h"
+#include "transport/open_files.h"
 #include "transport/paths/judge.h"
 #include "worker/memory/residual.h"
 #include "worker/optimizer/optimizer.h"
@@ -32,6 +33,8 @@ namespace {
 
 // All units of a round (job.units allows no more) may come to one worker.
 constexpr std::uint32_t kMaxUnits = 65536;
+// Besides the connections to other workers: 128 of strangers, and what the program has open.
+constexpr std::uint64_t kOtherFiles = 256;
 constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
 // Equal on all processes of one running kernel.
 std::string HostId() {
@@ -277,6 +280,7 @@ class SessionImpl final : public Session {
     compute_.OnCancelled([this] { pacer_->Wake(); });
     if (Status set = SetSlowdowns(slowdowns); !set.ok()) return set;
 
+    AllowOpenFiles();
     auto plane =
         DataPlane::Start(MakeSetup(), buckets_->layout(), *buffers_, *optimizer_, compute_);
     if (!plane) return plane.error();
@@ -445,6 +449,7 @@ class SessionImpl final : public Session {
     setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
     if (RoundsAtRandom()) setup.rounding_seed = config_.job.seed;
+    setup.connections = config_.exchange.connections;
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.core.formation_timeout = setup.timeouts.formation;
     setup.core.peer_silence = setup.timeouts.silence;
@@ -471,6 +476,21 @@ class SessionImpl final : public Session {
         spdlog::warn("{}", status.error().message);
     };
     return setup;
+  }
+
+  // Each peer may come back while its old connections are not given up yet.
+  void AllowOpenFiles() const {
+    const std::uint64_t for_peers =
+        (welcome_.workers - std::uint64_t{1}) * config_.exchange.connections;
+    const auto allowed = transport::AllowOpenFiles(2 * for_peers + kOtherFiles);
+    if (!allowed) {
+      spdlog::warn("{}", allowed.error().message);
+    } else if (*allowed < for_peers + kOtherFiles) {
+      spdlog::warn(
+          "{} connections to other workers and {} open files allowed: raise the hard limit "
+          "(ulimit -Hn)",
+          for_peers, *allowed);
+    }
   }
 
   // The control thread may still hold what the plane wants to be told of when the plane has ended.

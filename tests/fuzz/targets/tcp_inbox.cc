@@ -1,6 +1,7 @@
 // What one TCP connection of a stranger says: the frames are the same however the bytes are cut.
 #include "transport/tcp/inbox.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -19,6 +20,16 @@ struct Read {
   std::string frames;
   bool refused = false;
 };
+
+// Taken means: it can be an index, and is the same when sent on.
+void CheckPlace(std::span<const std::byte> body) {
+  const auto place = transport::tcp::DecodeConnectionPlace(body);
+  if (!place) return;
+  LOCKSTEP_CHECK(place->connections <= transport::tcp::kMaxConnections &&
+                 place->number < place->connections);
+  const auto again = transport::tcp::EncodeConnectionPlace(*place);
+  LOCKSTEP_CHECK(body.empty() || std::ranges::equal(again, body));
+}
 
 Read ReadStream(Bytes stream, bool grown, std::uint64_t cuts) {
   std::vector<std::byte> scratch(512);
@@ -55,6 +66,7 @@ Read ReadStream(Bytes stream, bool grown, std::uint64_t cuts) {
               inbox.body().first<transport::tcp::kPieceNameBytes>());
           LOCKSTEP_CHECK(!name || name->bytes <= transport::tcp::kMaxPieceBytes);
         }
+        if (header.type == FrameType::kSettings) CheckPlace(inbox.body());
       } else if (!destination.empty() && header.id % 2 == 0 && header.bytes <= 4096) {
         read.frames.append(reinterpret_cast<const char*>(destination.data()), destination.size());
       }
@@ -103,11 +115,18 @@ std::vector<std::string> Seeds() {
   };
   const auto name = transport::tcp::EncodePieceName({.bytes = 100});
   const std::string fetch(reinterpret_cast<const char*>(name.data()), name.size());
+  const auto settings = [&](const transport::tcp::ConnectionPlace& place) {
+    const auto body = transport::tcp::EncodeConnectionPlace(place);
+    return frame(FrameType::kSettings, 8,
+                 std::string(reinterpret_cast<const char*>(body.data()), body.size()));
+  };
   return {std::string("\0ab", 3) + frame(FrameType::kHandshake, 0, std::string(100, 'h')),
           std::string("\1ab", 3) + frame(FrameType::kSettings, 8, "") +
               frame(FrameType::kMessage, 0, "hello") + frame(FrameType::kFetch, 3, fetch) +
               frame(FrameType::kCancel, 3, "") + frame(FrameType::kPiece, 4, "0123456789") +
-              frame(FrameType::kPiece, 5, std::string(700, 'p')) + frame(FrameType::kGone, 6, "")};
+              frame(FrameType::kPiece, 5, std::string(700, 'p')) + frame(FrameType::kGone, 6, ""),
+          std::string("\1ab", 3) + settings({.connections = 4, .number = 3, .group = {}}) +
+              frame(FrameType::kBegin, 0, "") + frame(FrameType::kFetch, 3, fetch)};
 }
 
 }  // namespace lockstep::fuzz

@@ -130,6 +130,11 @@ TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));
   EXPECT_THAT(ErrorOf("[exchange]\npiece_bytes = 8MiB\n"), HasSubstr("piece_bytes"));
+  EXPECT_THAT(ErrorOf("[exchange]\ntransport = ucx\nconnections = 2\n"),
+              HasSubstr("UCX chooses its connections itself"));
+  EXPECT_THAT(ErrorOf("[exchange]\nwindow = 4\nconnections = 5\n"),
+              HasSubstr("exchange.connections = 5 is more than exchange.window = 4"));
+  EXPECT_EQ(ErrorOf("[exchange]\nwindow = 4\nconnections = 4\n"), "");
   EXPECT_THAT(ErrorOf("[exchange]\ntransport = ucx\nencryption = on\n"),
               HasSubstr("UCX does not encrypt"));
   EXPECT_THAT(ErrorOf("[schedule]\nname = step\n"), HasSubstr("schedule.step_every"));

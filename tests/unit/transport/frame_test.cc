@@ -11,12 +11,14 @@ namespace {
 TEST(FrameTest, HeadersOfAllTypesComeBackAsTheyWere) {
   const FrameHeader headers[] = {{FrameType::kHandshake, 72, 0},
                                  {FrameType::kSettings, 0, 8},
+                                 {FrameType::kSettings, kConnectionPlaceBytes, 8},
                                  {FrameType::kMessage, 0, 0},
                                  {FrameType::kMessage, kMaxMessageBytes, 0},
                                  {FrameType::kFetch, kPieceNameBytes, 1},
                                  {FrameType::kCancel, 0, ~std::uint64_t{0}},
                                  {FrameType::kPiece, kMaxPieceBytes, 3},
-                                 {FrameType::kGone, 0, 4}};
+                                 {FrameType::kGone, 0, 4},
+                                 {FrameType::kBegin, 0, 0}};
   for (const FrameHeader& header : headers) {
     const auto decoded = DecodeHeader(EncodeHeader(header));
     ASSERT_TRUE(decoded.ok()) << decoded.error().message;
@@ -37,6 +39,8 @@ TEST(FrameTest, LengthsThatATypeDoesNotAllowAreRefused) {
   const FrameHeader headers[] = {{FrameType::kHandshake, 0, 0},
                                  {FrameType::kHandshake, 257, 0},
                                  {FrameType::kSettings, 1, 8},
+                                 {FrameType::kSettings, kConnectionPlaceBytes - 1, 8},
+                                 {FrameType::kSettings, kConnectionPlaceBytes + 1, 8},
                                  {FrameType::kSettings, 0, 0},
                                  {FrameType::kSettings, 0, kMaxWindow + 1},
                                  {FrameType::kMessage, kMaxMessageBytes + 1, 0},
@@ -45,7 +49,8 @@ TEST(FrameTest, LengthsThatATypeDoesNotAllowAreRefused) {
                                  {FrameType::kCancel, 1, 0},
                                  {FrameType::kPiece, kMaxPieceBytes + 1, 0},
                                  {FrameType::kPiece, 0xffffffff, 0},
-                                 {FrameType::kGone, 1, 0}};
+                                 {FrameType::kGone, 1, 0},
+                                 {FrameType::kBegin, 1, 0}};
   for (const FrameHeader& header : headers) {
     EXPECT_FALSE(DecodeHeader(EncodeHeader(header)).ok())
         << static_cast<int>(header.type) << " " << header.bytes;
@@ -53,7 +58,7 @@ TEST(FrameTest, LengthsThatATypeDoesNotAllowAreRefused) {
 }
 
 TEST(FrameTest, UnknownTypesAndFilledGapsAreRefused) {
-  for (const int type : {0, 8, 255}) {
+  for (const int type : {0, 9, 255}) {
     EXPECT_FALSE(DecodeHeader(EncodeHeader({static_cast<FrameType>(type), 0, 0})).ok()) << type;
   }
   for (const std::size_t gap : {5u, 6u, 7u}) {
@@ -72,6 +77,32 @@ TEST(FrameTest, PieceNamesComeBackAsTheyWere) {
     RC_ASSERT(decoded.ok());
     RC_ASSERT(*decoded == name);
   });
+}
+
+TEST(FrameTest, PlacesOfConnectionsComeBackAsTheyWere) {
+  ConnectionPlace place{.connections = kMaxConnections, .number = kMaxConnections - 1};
+  for (std::size_t i = 0; i < place.group.size(); ++i)
+    place.group[i] = static_cast<std::byte>(i + 1);
+  const auto bytes = EncodeConnectionPlace(place);
+  const auto decoded = DecodeConnectionPlace(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  EXPECT_EQ(*decoded, place);
+  const unsigned char wanted[] = {16, 0, 0, 0, 15, 0, 0, 0};
+  EXPECT_TRUE(std::ranges::equal(std::span(bytes).first(8), std::as_bytes(std::span(wanted))));
+  EXPECT_EQ(bytes[8], std::byte{1});
+  EXPECT_EQ(bytes[23], std::byte{16});
+  EXPECT_EQ(*DecodeConnectionPlace({}), ConnectionPlace());
+}
+
+TEST(FrameTest, PlacesThatThereAreNotAreRefused) {
+  for (const ConnectionPlace& place :
+       {ConnectionPlace{.connections = 0}, ConnectionPlace{.connections = 1},
+        ConnectionPlace{.connections = kMaxConnections + 1},
+        ConnectionPlace{.connections = 4, .number = 4},
+        ConnectionPlace{.connections = 0xffffffff, .number = 0xffffffff}}) {
+    EXPECT_FALSE(DecodeConnectionPlace(EncodeConnectionPlace(place)).ok())
+        << place.number << " of " << place.connections;
+  }
 }
 
 TEST(FrameTest, AFetchLongerThanAPieceIsRefused) {

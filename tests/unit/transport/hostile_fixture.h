@@ -13,9 +13,11 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "transport/handshake.h"
 #include "transport/tcp/frame.h"
@@ -26,6 +28,7 @@ namespace lockstep::transport::tcp {
 
 inline constexpr MemberId kServer{WorkerId(1), Incarnation(1)};
 inline constexpr MemberId kHostile{WorkerId(2), Incarnation(1)};
+inline constexpr MemberId kAnother{WorkerId(3), Incarnation(1)};
 inline constexpr std::size_t kWindow = 4;
 
 inline std::vector<std::byte> JobKey() { return std::vector<std::byte>(32, std::byte{9}); }
@@ -51,6 +54,8 @@ class RawPeer {
     const timeval patience{30, 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
+  // Of a connection that came in.
+  explicit RawPeer(int socket) : socket_(socket) {}
   virtual ~RawPeer() { ::close(socket_); }
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;
@@ -84,9 +89,13 @@ class RawPeer {
       if (got < 0) return errno == ECONNRESET;
     }
   }
-  void Greet() {
-    Handshake handshake(Handshake::Role::kConnector, kHostile, JobKey(), kServer);
+  // The handshake alone.
+  void Prove(const MemberId& self = kHostile) {
+    Handshake handshake(Handshake::Role::kConnector, self, JobKey(), kServer);
     WriteFrame(FrameType::kHandshake, 0, handshake.Begin());
+    Shake(handshake);
+  }
+  void Shake(Handshake& handshake) {
     while (!handshake.done()) {
       const auto message = ReadFrame();
       ASSERT_TRUE(message.has_value());
@@ -94,11 +103,32 @@ class RawPeer {
       ASSERT_TRUE(answer.ok()) << answer.error().message;
       if (!answer->empty()) WriteFrame(FrameType::kHandshake, 0, *answer);
     }
+  }
+  void Greet() {
+    Prove();
     ASSERT_TRUE(ReadFrame().has_value());  // its settings
   }
   void GreetAndSettle() {
     Greet();
     WriteFrame(FrameType::kSettings, kWindow, {});
+  }
+  // Of several connections.
+  void WritePlace(const ConnectionPlace& place) {
+    WriteFrame(FrameType::kSettings, kWindow, EncodeConnectionPlace(place));
+  }
+  // What the other end says of it; nothing where it ends.
+  std::optional<ConnectionPlace> ReadPlace() {
+    const auto body = ReadFrame();
+    if (!body || header_.type != FrameType::kSettings) return std::nullopt;
+    const auto place = DecodeConnectionPlace(*body);
+    EXPECT_TRUE(place.ok());
+    return place.ok() ? std::optional(*place) : std::nullopt;
+  }
+  // Why the other end refuses this connection; nothing where it says something else.
+  std::string ReadRefusal() {
+    const auto body = ReadFrame();
+    const auto refusal = body ? Handshake::ReadRefusal(*body) : std::nullopt;
+    return refusal && header_.type == FrameType::kHandshake ? refusal->message : "";
   }
 
  protected:
@@ -152,11 +182,41 @@ class TlsPeer : public RawPeer {
 
 class HostileFixture : public ::testing::Test, public Handler {
  protected:
-  explicit HostileFixture(bool encryption) { options_.encryption = encryption; }
+  explicit HostileFixture(bool encryption, std::size_t connections = 1) {
+    options_.encryption = encryption;
+    options_.connections = connections;
+  }
   // A peer that speaks as the transport does.
   std::unique_ptr<RawPeer> MakePeer(const char* from = "127.0.0.1") {
     if (options_.encryption) return std::make_unique<TlsPeer>(transport_->address(), from);
     return std::make_unique<RawPeer>(transport_->address(), from);
+  }
+  using Connections = std::vector<std::unique_ptr<RawPeer>>;
+  // Connected and settled, the main one first, and not begun.
+  Connections MakeConnections(const MemberId& who = kHostile) {
+    Connections all;
+    ConnectionPlace place{.connections = static_cast<std::uint32_t>(options_.connections)};
+    for (; place.number < place.connections; ++place.number) {
+      all.push_back(MakePeer());
+      all.back()->Prove(who);
+      all.back()->WritePlace(place);
+      const auto answer = all.back()->ReadPlace();
+      EXPECT_TRUE(answer.has_value());
+      if (answer && place.number == 0) place.group = answer->group;
+    }
+    return all;
+  }
+  // Those of a member that keeps to the protocol.
+  Connections MakeGood(const MemberId& who = kHostile) {
+    if (options_.connections > 1) {
+      Connections all = MakeConnections(who);
+      for (const auto& one : all) one->WriteFrame(FrameType::kBegin, 0, {});
+      return all;
+    }
+    Connections one;
+    one.push_back(MakePeer());
+    one.front()->GreetAndSettle();
+    return one;
   }
 
   void SetUp() override {
@@ -170,8 +230,8 @@ class HostileFixture : public ::testing::Test, public Handler {
   void TearDown() override {
     // Whatever came before, a peer that keeps to the protocol is served.
     {
-      const auto good = MakePeer();
-      good->GreetAndSettle();
+      const Connections member = MakeGood();
+      const auto& good = member.front();
       good->WriteFrame(FrameType::kMessage, 0, std::as_bytes(std::span(std::string_view("good"))));
       std::unique_lock lock(mutex_);
       EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return good_; }));
@@ -216,6 +276,28 @@ class HostileFixture : public ::testing::Test, public Handler {
     Change([&] { ++served_; });
   }
   void OnFetchDone(FetchId, FetchStatus) override {}
+
+  // What comes of a connection of another member to this address.
+  static Error WhyRefused(const Options& options, const std::string& address) {
+    struct Connector final : Handler {
+      void OnPeerUp(PeerId, const MemberId&, const PathReport&) override {
+        why.set_value({ErrorCode::kInvalid, "it is up"});
+      }
+      void OnConnectFailed(const MemberId&, const Error& error) override { why.set_value(error); }
+      void OnPeerDown(PeerId, const Error&) override {}
+      void OnMessage(PeerId, std::span<const std::byte>) override {}
+      ServeAnswer OnFetch(PeerId, const PieceName&) override { return {}; }
+      void OnServed(PeerId, std::uint64_t) override {}
+      void OnFetchDone(FetchId, FetchStatus) override {}
+      std::promise<Error> why;
+    } connector;
+    auto transport = std::move(*MakeTcpTransport(options));
+    EXPECT_TRUE(transport->Start(&connector).ok());
+    transport->Post([&] { transport->Connect(kServer, address); });
+    Error why = connector.why.get_future().get();
+    transport->Stop();
+    return why;
+  }
 
   template <class Function>
   void Change(Function function) {

@@ -1,6 +1,5 @@
 // The TCP transport with encryption, against peers without it, without the key, and with both that
 // break TLS.
-#include <future>
 #include <random>
 
 #include "tests/unit/transport/hostile_fixture.h"
@@ -18,27 +17,6 @@ class TlsTest : public HostileFixture {
     options_.connect_timeout = connect_timeout;
   }
 
-  // What comes of a connection of another member to the fixture's transport.
-  static Error WhyRefused(const Options& options, const std::string& address) {
-    struct Connector final : Handler {
-      void OnPeerUp(PeerId, const MemberId&, const PathReport&) override {
-        why.set_value({ErrorCode::kInvalid, "it is up"});
-      }
-      void OnConnectFailed(const MemberId&, const Error& error) override { why.set_value(error); }
-      void OnPeerDown(PeerId, const Error&) override {}
-      void OnMessage(PeerId, std::span<const std::byte>) override {}
-      ServeAnswer OnFetch(PeerId, const PieceName&) override { return {}; }
-      void OnServed(PeerId, std::uint64_t) override {}
-      void OnFetchDone(FetchId, FetchStatus) override {}
-      std::promise<Error> why;
-    } connector;
-    auto transport = std::move(*MakeTcpTransport(options));
-    EXPECT_TRUE(transport->Start(&connector).ok());
-    transport->Post([&] { transport->Connect(kServer, address); });
-    Error why = connector.why.get_future().get();
-    transport->Stop();
-    return why;
-  }
   Options Member(bool encryption) const {
     Options options = options_;
     options.self = kHostile;
