@@ -322,8 +322,21 @@ class Link(InAFolder):
                 self.assertGreater(kinds[kind][0], ((int(mib) << 20) - 3 * (1 << 18)) * 8 / 1e9 * 0.9, (mib, kind))
         self.assertEqual(list(self.temp.iterdir()), [])
 
+    @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
+    def test_several_connections_carry_more_than_one_may(self):
+        file = pathlib.Path(self.folder.name) / "link.json"
+        done = self.run_link("--mib", 8, "--rounds", 3, "--runs", 1, "--rate", "400mbit", "--flow-limit", "50mbit", "--connections", "1,4", "--json", file)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout.splitlines()[1].count(" x4 ms"), 2)
+        seconds = json.loads(file.read_text())["seconds"]["8"]
+        # No connection is faster than one may be, but for the bursts of 256 KiB that go at once.
+        gradient = (8 << 20) * 8
+        for kind, rate in (("plain x1", 50e6), ("plain x4", 200e6)):
+            self.assertGreater(seconds[kind][0], gradient * 0.6 / rate, seconds)
+        self.assertLess(seconds["plain x4"][0], seconds["plain x1"][0], seconds)
+
     def test_mistakes_with_a_link_end_with_status_2(self):
-        for arguments, says in ((["--mib", "0"], "--mib"), (["--mib", "x"], "--mib"), (["--runs", 0], "at least 1"), (["--set", "job"], "--set"),
+        for arguments, says in ((["--mib", "0"], "--mib"), (["--connections", "0"], "--connections"), (["--connections", "1,17"], "--connections"), (["--mib", "x"], "--mib"), (["--runs", 0], "at least 1"), (["--set", "job"], "--set"),
                                 (["--json", "/nowhere/at/all"], "--json /nowhere/at/all"), (["--build-dir", "/nowhere"], "is not there"),
                                 (["--what"], "--what")):
             with self.subTest(arguments=arguments):

@@ -9,8 +9,8 @@ class CannotMake(Exception):
     """One line."""
 
 
-def sh(*words):
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+def sh(*words, input=None):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, input=input)
 
 
 def can_be_made():
@@ -59,13 +59,13 @@ class Network:
             sh("ip", "netns", "del", name)
         self.made = []
 
-    def run(self, *words):
-        done = sh(*words)
+    def run(self, *words, input=None):
+        done = sh(*words, input=input)
         if done.returncode != 0:
             raise CannotMake(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
 
-    def inside(self, name, *words):
-        self.run("ip", "netns", "exec", name, *words)
+    def inside(self, name, *words, input=None):
+        self.run("ip", "netns", "exec", name, *words, input=input)
 
     def address(self, host):
         return f"10.77.0.{self.names.index(host) + 1}"
@@ -75,6 +75,20 @@ class Network:
         kept only with a burst of some milliseconds."""
         self.inside(self.hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", burst,
                     "latency", latency)
+
+    def limit_flows(self, host, rate, flow, burst="256kb"):
+        """What the host sends goes out at `rate` at most, and what goes over one connection at `flow`, as clouds have it. Each port that a host's
+        kernel gives to who connects has a class of its own, for the packets from it and, at the other host, to it. Those are the even ones of the
+        range; who listens on any port gets an odd one."""
+        first, last = 0xA000, 0xA0FF
+        lines = ["qdisc add dev eth0 root handle 1: htb default 1", f"class add dev eth0 parent 1: classid 1:1 htb rate {rate} burst {burst} cburst {burst}"]
+        for port in range(first, last, 2):
+            # A little of its own, the rest borrowed: a class that has enough of its own does not look at the whole.
+            lines.append(f"class add dev eth0 parent 1:1 classid 1:{port:x} htb rate 100kbit ceil {flow} burst {burst} cburst {burst} quantum 60000")
+            lines += [f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff match ip {side} {port} 0xffff "
+                      f"flowid 1:{port:x}" for side in ("sport", "dport")]
+        self.inside(self.hosts[host], "sysctl", "-qw", f"net.ipv4.ip_local_port_range={first} {last}")
+        self.inside(self.hosts[host], "tc", "-batch", "-", input="".join(line + "\n" for line in lines))
 
     def part(self, *hosts):
         """What these hosts send each other is dropped; nobody is told."""
