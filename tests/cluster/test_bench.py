@@ -224,6 +224,69 @@ class Bench(InAFolder):
         self.assertRegex(process.stderr, r"^lockstep-bench: --workers 1000: 1064 open files are needed and 64 allowed.*\n$")
 
 
+    def test_tune(self):
+        """On one machine: all settings of tcp are tried, and what it prints can be put into a config."""
+        report = self.temp.parent / "tune.json"
+        out, err = self.run_bench("tune", "-n", 2, "--bytes", 65536, "--rounds", 2, "--pairs", 1, "--set", "exchange.window=4", "--json", report)
+        found = json.loads(report.read_text())
+        tried = {key for one in found["tried"] for key in one["settings"]}
+        self.assertEqual(tried, {"exchange.connections", "exchange.piece_bytes"})  # the window was given
+        self.assertNotIn("8", [one["settings"].get("exchange.connections") for one in found["tried"]])  # more than the window
+        self.assertEqual((found["transport"], found["paths"]), ("tcp", ["tcp"]))
+        self.assertEqual(sum(len(one["ratios"]) for one in found["tried"]) + len(found["best_ratios"]), len(found["defaults_ms"]["65536"]))
+        lines = err.splitlines()
+        most = re.fullmatch(r"\d+ of at most (\d+) jobs: .*", lines[-1])
+        self.assertLessEqual(found["jobs"], int(most[1]))
+        self.assertIn("All workers were on this machine", out)
+        if found["best"]:
+            self.assertIn("\n[exchange]\n", out)
+        else:
+            self.assertIn("nothing is quicker than the defaults", out)
+
+    def test_tune_with_a_worker_that_is_started_elsewhere(self):
+        secret = self.temp.parent / "secret"
+        secret.write_text("s" * 40)
+        secret.chmod(0o600)
+        tune = self.start("tune", "-n", 2, "--bytes", 65536, "--rounds", 2, "--pairs", 1, "--set", "exchange.window=1", "--listen", "127.0.0.1",
+                          "--secret-file", secret, "--json", "-")
+        says = [tune.stderr.readline() for _ in range(2)]
+        command = re.search(r"lockstep-bench exchange-worker --coordinator (\S+) --secret-file FILE", says[1])
+        self.assertTrue(command, says)
+        worker = self.start("exchange-worker", "--coordinator", command[1], "--secret-file", secret)
+        out, err = tune.communicate(timeout=120 * harness.PATIENCE)
+        self.assertEqual(tune.returncode, 0, out + err)
+        found = json.loads(out)
+        self.assertEqual({key for one in found["tried"] for key in one["settings"]}, {"exchange.piece_bytes"})
+        # It would wait for the next job for half a minute.
+        worker.send_signal(signal.SIGINT)
+        out, err = worker.communicate(timeout=60 * harness.PATIENCE)
+        self.assertEqual((worker.returncode, err.splitlines()[-1]), (130, "lockstep-bench: interrupted"))
+        self.assertEqual(list(self.temp.iterdir()), [])
+
+    def test_tune_is_interrupted(self):
+        process = self.start("tune", "-n", 2, "--bytes", 65536, "--rounds", 100000)
+        children = harness.wait_for("its children", lambda: process.poll() is not None or self.children(process, 3))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60 * harness.PATIENCE)
+        self.assertEqual((process.returncode, err), (130, "lockstep-bench: interrupted\n"), out)
+        self.assertFalse([pid for pid in children if is_alive(pid)])
+        self.assertEqual(list(self.temp.iterdir()), [])
+
+    def test_tune_says_what_it_cannot_do(self):
+        for arguments, says in ((["--mapping", "auto"], "--mapping off"), (["--set", "exchange.window=none"], "exchange.window"),
+                                (["--listen", "10.255.255.1"], "10.255.255.1")):
+            with self.subTest(arguments=arguments):
+                _, err = self.run_bench("tune", "-n", 2, "--bytes", 65536, "--rounds", 2, *arguments, status=2)
+                self.assertRegex(err.splitlines()[-1], "^lockstep-bench: .*" + re.escape(says))
+
+    def test_a_tune_worker_without_a_tuning_says_so(self):
+        """A coordinator of another job is none for it."""
+        with harness.Job(1) as job:
+            job.start_coordinator()
+            _, err = self.run_bench("exchange-worker", "--once", "--coordinator", job.address, status=2)
+            self.assertIn("is not what lockstep-bench tune says", err)
+
+
 class Peers(unittest.TestCase):
     """tools/bench-peers without the libraries that it compares with, which are not there for most."""
 

@@ -1,7 +1,6 @@
 #include "tools/bench/exchange_bench.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <array>
@@ -55,25 +54,6 @@ Result<std::string> ConfigOf(const ExchangeBenchOptions& options) {
   auto config = ParseJobConfig(text, "lockstep-bench", options.settings);
   if (!config) return config.error();
   return ToIni(*config);
-}
-
-// Until all have ended; an error as soon as one has failed.
-Status WaitForAll(std::vector<Child*> children, Signals& signals) {
-  while (!children.empty()) {
-    std::vector<::pollfd> waits = {{signals.fd(), POLLIN, 0}};
-    for (const Child* child : children) waits.push_back({child->fd(), POLLIN, 0});
-    ::poll(waits.data(), waits.size(), -1);
-    if (signals.Came()) return Interrupted();
-    for (Child* child : children) {
-      const auto status = child->Status();
-      if (status && *status != 0) {
-        return Error{ErrorCode::kClosed, fmt::format("{} ended with status {}: {}", child->name(),
-                                                     *status, child->LastWords())};
-      }
-    }
-    std::erase_if(children, [](Child* child) { return child->Status().has_value(); });
-  }
-  return {};
 }
 
 std::filesystem::path ReportOf(const TempFolder& folder, std::uint32_t worker) {

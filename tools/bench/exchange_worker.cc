@@ -103,13 +103,20 @@ Result<WorkerReport> ReadWorkerReport(const std::filesystem::path& file) {
   return report;
 }
 
-Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
-  auto meeting = Meeting::Join(options.meeting);
-  if (!meeting) return meeting.error();
+Status RunExchangeWorker(ExchangeWorkerOptions options) {
+  std::optional<Meeting> meeting;
+  if (!options.meeting.empty()) {
+    auto joined = Meeting::Join(options.meeting);
+    if (!joined) return joined.error();
+    meeting.emplace(std::move(*joined));
+  }
   auto compute = worker::MakeCompute(options.device, "fp32");
   if (!compute) return compute.error();
   worker::SessionOptions session_options;
   session_options.coordinator = options.coordinator;
+  session_options.secret_file = options.secret_file;
+  session_options.data_host = options.data_host;
+  session_options.connect_timeout = options.connect_timeout;
   session_options.device = options.device;
   // Its rounds are written by the data thread while the session lives.
   WorkerReport report;
@@ -121,6 +128,9 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
   };
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) return session.error();
+  if (options.describe) {
+    if (Status fits = options.describe((*session)->config(), options); !fits) return fits;
+  }
 
   worker::JobDescription job;
   job.parameter_count = options.parameters;
@@ -138,7 +148,7 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
       case worker::Work::Kind::kEnd:
         if (work.failed) return Error{ErrorCode::kClosed, work.reason};
         session->reset();
-        return Write(report, options.report);
+        return options.report.empty() ? Status() : Write(report, options.report);
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;
@@ -147,7 +157,7 @@ Status RunExchangeWorker(const ExchangeWorkerOptions& options) {
         break;
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it stays as it is.
-        meeting->Wait();
+        if (meeting) meeting->Wait();
         (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});
         break;
     }

@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/job_config.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "worker/runtime/round_times.h"
 
 namespace lockstep::bench {
@@ -36,11 +40,16 @@ class Meeting {
 
 struct ExchangeWorkerOptions {
   std::string coordinator;  // "127.0.0.1:7070"
+  std::string secret_file;  // empty: none
+  std::string data_host;    // as lockstep-worker's
+  Duration connect_timeout = std::chrono::seconds(60);
   std::uint64_t parameters = 0;
   std::uint64_t samples = 0;
-  std::string meeting;  // its file
+  // Optional: sets these two by the job's config, before anything is opened.
+  std::function<Status(const JobConfig& config, ExchangeWorkerOptions& options)> describe;
+  std::string meeting;  // its file; empty: nobody waits for the others
   std::string device = "cpu";
-  std::string report;  // a file: see WorkerReport
+  std::string report;  // a file: see WorkerReport; empty: none
 };
 
 // What a worker of the measured job has found, in a file of its own when the job has ended.
@@ -52,6 +61,6 @@ Status Write(const WorkerReport& report, const std::filesystem::path& file);
 Result<WorkerReport> ReadWorkerReport(const std::filesystem::path& file);
 
 // Until the job ends.
-Status RunExchangeWorker(const ExchangeWorkerOptions& options);
+Status RunExchangeWorker(ExchangeWorkerOptions options);
 
 }  // namespace lockstep::bench

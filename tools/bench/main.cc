@@ -13,6 +13,8 @@
 #include "tools/bench/limits_bench.h"
 #include "tools/bench/options.h"
 #include "tools/bench/process.h"
+#include "tools/bench/tune_bench.h"
+#include "tools/bench/tune_worker.h"
 
 namespace lockstep::bench {
 namespace {
@@ -49,7 +51,8 @@ int MainOfWorker(const std::vector<std::string>& arguments) {
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 7 && arguments[0] == kExchangeWorkerCommand) {
+  if (arguments.size() == 7 && arguments[0] == kExchangeWorkerCommand &&
+      !arguments[1].starts_with("--")) {
     return MainOfWorker(arguments);
   }
   auto options = ParseBenchOptions(arguments);
@@ -58,6 +61,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(options->print.c_str(), stdout);
     return 0;
   }
+  if (options->kind == BenchOptions::Kind::kTuneWorker) InitLogging("worker", "warn");
   Signals signals;
   const Status ran = [&] {
     switch (options->kind) {
@@ -65,11 +69,19 @@ int Main(const std::vector<std::string>& arguments) {
         return RunExchangeBench(options->exchange, signals);
       case BenchOptions::Kind::kLimits:
         return RunLimitsBench(options->limits, signals);
+      case BenchOptions::Kind::kTune:
+        return RunTuneBench(options->tune, signals);
+      case BenchOptions::Kind::kTuneWorker:
+        return RunTuneWorker(options->tune_worker, signals);
       default:
         return RunCoordinatorBench(options->coordinator, signals);
     }
   }();
-  return ran.ok() ? 0 : Fail(ran.error());
+  if (ran.ok()) return 0;
+  const int status = Fail(ran.error());
+  const bool away =
+      ran.error().code == ErrorCode::kUnavailable || ran.error().code == ErrorCode::kTimeout;
+  return options->kind == BenchOptions::Kind::kTuneWorker && away ? kStatusNoCoordinator : status;
 }
 
 }  // namespace

@@ -83,6 +83,45 @@ void DeclareLimits(OptionTable& table, LimitsBenchOptions* options, Common* comm
   table.AddSwitch("help", &common->help, "Print this and end");
 }
 
+void DeclareTune(OptionTable& table, TuneOptions* options, Common* common) {
+  table.Group("Tuning", "which settings of the exchange are quickest between these workers");
+  table.Add("workers", &options->workers, Count(2, 64), "How many workers; -n N is the same");
+  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 8),
+            "Size of the gradient; with several the mean over them counts");
+  table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds of each job that are measured");
+  table.Add("pairs", &options->pairs, Count(1, 100),
+            "For each value of a setting so many jobs, and as many in turn with the defaults");
+  table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
+            "The job's exchange.transport");
+  table.Add("mapping", &options->mapping, Choice({"auto", "off"}),
+            "The job's exchange.mapping; off: workers of one host use the transport as well");
+  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
+            "Whose memory the gradients of this host's workers lie in");
+  table.Add("listen", &options->listen, Text("ADDRESS[:PORT]", "an IP address of this host"),
+            "Workers are on other hosts too; prints what is to be started there");
+  table.Add("secret-file", &options->secret_file, Text("FILE", "a file of at least 16 bytes"),
+            "The job's secret, required beyond loopback");
+  table.Add("here", &options->here, Count(0, 64),
+            "With --listen: how many workers are on this host");
+  DeclareCommon(table, common);
+}
+
+void DeclareTuneWorker(OptionTable& table, TuneWorkerOptions* options, bool* help) {
+  table.Group("A worker of a tuning", "on another host: it takes part in one job after the other");
+  table.Add("coordinator", &options->coordinator, Text("HOST:PORT", "as tune prints it"),
+            "Where the jobs' coordinators listen");
+  table.Add("secret-file", &options->secret_file, Text("FILE", "a file of at least 16 bytes"),
+            "The same secret");
+  table.Add("data-host", &options->data_host, Text("ADDRESS", "an IP address of this host"),
+            "Where the other workers reach this one; else as it reaches the coordinator");
+  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
+            "Whose memory the gradients lie in");
+  table.AddSwitch("once", &options->once, "One job, then it ends");
+  table.Add("meeting", &options->meeting, Text("FILE", "a file"),
+            "Where workers of one host wait for each other; tune makes it");
+  table.AddSwitch("help", help, "Print this and end");
+}
+
 // -n N and -nN are --workers.
 std::vector<std::string> LongNames(std::span<const std::string> arguments) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
@@ -112,7 +151,10 @@ std::string Usage() {
       "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
       "[--mapping auto|off] [--device cpu|cuda:0] [--optimizer RULE] [--json FILE|-]\n"
-      "  lockstep-bench limits [-n N] [--bytes B,...] [--rounds R] [--json FILE|-]\n\n"
+      "  lockstep-bench limits [-n N] [--bytes B,...] [--rounds R] [--json FILE|-]\n"
+      "  lockstep-bench tune [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
+      "[--listen ADDRESS --secret-file FILE [--here N]] [--json FILE|-]\n"
+      "  lockstep-bench exchange-worker --coordinator HOST:PORT --secret-file FILE\n\n"
       "lockstep-bench COMMAND --help tells more\n",
       Version());
 }
@@ -176,11 +218,51 @@ Result<BenchOptions> ParseLimits(std::span<const std::string> arguments) {
   return all;
 }
 
+Result<BenchOptions> ParseTune(std::span<const std::string> arguments) {
+  BenchOptions all;
+  all.kind = BenchOptions::Kind::kTune;
+  TuneOptions& options = all.tune;
+  Common common{&options.json, &options.settings};
+  OptionTable table;
+  DeclareTune(table, &options, &common);
+  const std::string defaults = table.Help();
+  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
+  if (common.help) {
+    all.kind = BenchOptions::Kind::kPrint;
+    all.print = "lockstep-bench tune\n\n" + defaults;
+    return all;
+  }
+  if (Status fine = CheckBytes(options.bytes); !fine) return fine.error();
+  if (options.listen.empty()) {
+    options.here = options.workers;
+  } else if (options.here > options.workers) {
+    return Invalid(fmt::format("--here {}: there are {} workers", options.here, options.workers));
+  }
+  return all;
+}
+
+Result<BenchOptions> ParseTuneWorker(std::span<const std::string> arguments) {
+  BenchOptions all;
+  all.kind = BenchOptions::Kind::kTuneWorker;
+  bool help = false;
+  OptionTable table;
+  DeclareTuneWorker(table, &all.tune_worker, &help);
+  const std::string defaults = table.Help();
+  if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  if (help) {
+    all.kind = BenchOptions::Kind::kPrint;
+    all.print = "lockstep-bench exchange-worker\n\n" + defaults;
+    return all;
+  }
+  if (all.tune_worker.coordinator.empty()) return Invalid("--coordinator is required");
+  return all;
+}
+
 }  // namespace
 
 Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   BenchOptions options;
-  if (arguments.empty()) return Invalid("wants a command: coordinator, exchange or limits");
+  if (arguments.empty()) return Invalid("wants a command: coordinator, exchange, limits or tune");
   const std::string& command = arguments.front();
   if (command == "--help") {
     options.print = Usage();
@@ -193,8 +275,11 @@ Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   if (command == "coordinator") return ParseCoordinator(arguments.subspan(1));
   if (command == "exchange") return ParseExchange(arguments.subspan(1));
   if (command == "limits") return ParseLimits(arguments.subspan(1));
-  return Invalid(
-      fmt::format("'{}' is no command; there are coordinator, exchange and limits", command));
+  if (command == "tune") return ParseTune(arguments.subspan(1));
+  if (command == kExchangeWorkerCommand) return ParseTuneWorker(arguments.subspan(1));
+  return Invalid(fmt::format(
+      "'{}' is no command; there are coordinator, exchange, limits, tune and exchange-worker",
+      command));
 }
 
 }  // namespace lockstep::bench

@@ -38,17 +38,45 @@ struct LimitsBenchOptions {
   std::string json;  // as above
 };
 
-// How the program starts itself as a worker; then coordinator, parameters, samples, meeting,
-// device, report.
+struct TuneOptions {
+  std::uint32_t workers = 2;
+  std::vector<std::uint32_t> bytes = {1048576, 104857600};
+  std::uint32_t rounds = 15;  // of each job
+  std::uint32_t pairs = 3;    // of jobs for each value of a setting
+  std::string transport = "auto";
+  std::string mapping = "off";
+  std::string device = "cpu";
+  std::string listen;  // "10.0.0.1" or with a port; empty: all workers are on this machine
+  std::string secret_file;
+  std::uint32_t here = 1;  // workers of this machine, with `listen`
+  std::vector<Setting> settings;
+  std::string json;  // as above
+};
+
+struct TuneWorkerOptions {
+  std::string coordinator;
+  std::string secret_file;
+  std::string data_host;
+  std::string device = "cpu";
+  bool once = false;
+  std::string meeting;  // as ExchangeWorkerOptions::meeting
+};
+
+// How the program starts itself as a worker, with positional words (coordinator, parameters,
+// samples, meeting, device, report) or with the options of TuneWorkerOptions.
 inline constexpr const char* kExchangeWorkerCommand = "exchange-worker";
+// Such a worker has not reached its coordinator.
+inline constexpr int kStatusNoCoordinator = 3;
 
 struct BenchOptions {
-  enum class Kind : std::uint8_t { kPrint, kCoordinator, kExchange, kLimits };
+  enum class Kind : std::uint8_t { kPrint, kCoordinator, kExchange, kLimits, kTune, kTuneWorker };
   Kind kind = Kind::kPrint;
   std::string print;  // --help or --version
   CoordinatorBenchOptions coordinator;
   ExchangeBenchOptions exchange;
   LimitsBenchOptions limits;
+  TuneOptions tune;
+  TuneWorkerOptions tune_worker;
 };
 
 // `arguments` without the program's name. Errors are kInvalid, one line.

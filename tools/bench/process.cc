@@ -152,8 +152,27 @@ std::string Child::LastWords() const {
   return last;
 }
 
+Status WaitForAll(std::vector<Child*> children, Signals& signals) {
+  while (!children.empty()) {
+    std::vector<::pollfd> waits = {{signals.fd(), POLLIN, 0}};
+    for (const Child* child : children) waits.push_back({child->fd(), POLLIN, 0});
+    ::poll(waits.data(), waits.size(), -1);
+    if (signals.Came()) return Interrupted();
+    for (Child* child : children) {
+      const auto status = child->Status();
+      if (status && *status != 0) {
+        return Error{ErrorCode::kClosed, fmt::format("{} ended with status {}: {}", child->name(),
+                                                     *status, child->LastWords())};
+      }
+    }
+    std::erase_if(children, [](Child* child) { return child->Status().has_value(); });
+  }
+  return {};
+}
+
 Result<RunningCoordinator> StartCoordinator(std::uint32_t workers, const std::string& config,
-                                            const fs::path& folder, Signals& signals) {
+                                            const fs::path& folder, Signals& signals,
+                                            const CoordinatorPlace& place) {
   const fs::path run_dir = folder / "run";
   const fs::path config_file = folder / "job.ini";
   std::error_code error;
@@ -162,11 +181,13 @@ Result<RunningCoordinator> StartCoordinator(std::uint32_t workers, const std::st
   const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   LOCKSTEP_CHECK(watch >= 0, "no inotify: {}", std::strerror(errno));
   ::inotify_add_watch(watch, run_dir.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE);
-  auto child =
-      Child::Start("lockstep-coordinator",
-                   {"--listen", "127.0.0.1:0", "--workers", std::to_string(workers), "--config",
-                    config_file.string(), "--run-dir", run_dir.string(), "--log-level", "warn"},
-                   folder / "coordinator.log");
+  std::vector<std::string> words = {"--listen",    ToString(HostPort{place.host, place.port}),
+                                    "--workers",   std::to_string(workers),
+                                    "--config",    config_file.string(),
+                                    "--run-dir",   run_dir.string(),
+                                    "--log-level", "warn"};
+  if (!place.secret_file.empty()) words.insert(words.end(), {"--secret-file", place.secret_file});
+  auto child = Child::Start("lockstep-coordinator", words, folder / "coordinator.log");
   if (!child) {
     ::close(watch);
     return child.error();

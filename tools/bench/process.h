@@ -77,14 +77,25 @@ class Child {
   std::optional<int> status_;
 };
 
-// Starts lockstep-coordinator on a port of 127.0.0.1 that is free, and waits until it listens.
+// Until all have ended; an error as soon as one has failed.
+Status WaitForAll(std::vector<Child*> children, Signals& signals);
+
+// Where a coordinator listens; port 0: a free one. The secret's file: empty: none.
+struct CoordinatorPlace {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  std::string secret_file;
+};
+
+// Starts lockstep-coordinator, and waits until it listens.
 struct RunningCoordinator {
   Child process;
   std::uint16_t port = 0;
 };
 // `config`: the INI text; `folder` gets the run directory, the config and the log.
 Result<RunningCoordinator> StartCoordinator(std::uint32_t workers, const std::string& config,
-                                            const std::filesystem::path& folder, Signals& signals);
+                                            const std::filesystem::path& folder, Signals& signals,
+                                            const CoordinatorPlace& place = {});
 
 // So many files open at a time, here and in the children; kUnavailable where that is not allowed.
 Status AllowOpenFiles(std::uint64_t files);

@@ -65,6 +65,21 @@ TEST(BenchOptions, TheLimits) {
   EXPECT_EQ(options->limits.json, "-");
 }
 
+TEST(BenchOptions, Tuning) {
+  const auto here = Parse({"tune", "-n", "3", "--bytes", "4096", "--pairs", "2"});
+  ASSERT_TRUE(here.ok()) << here.error().message;
+  EXPECT_EQ(here->kind, BenchOptions::Kind::kTune);
+  EXPECT_EQ(here->tune.here, 3u);
+  EXPECT_EQ(here->tune.pairs, 2u);
+  const auto hosts = Parse({"tune", "-n", "3", "--listen", "10.0.0.1", "--secret-file", "s"});
+  ASSERT_TRUE(hosts.ok()) << hosts.error().message;
+  EXPECT_EQ(hosts->tune.here, 1u);
+  const auto worker = Parse({"exchange-worker", "--coordinator", "10.0.0.1:7", "--once"});
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  EXPECT_EQ(worker->kind, BenchOptions::Kind::kTuneWorker);
+  EXPECT_TRUE(worker->tune_worker.once);
+}
+
 TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("wants a command"));
   EXPECT_THAT(ErrorOf({"everything"}), HasSubstr("'everything' is no command"));
@@ -80,6 +95,10 @@ TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({"exchange", "--bytes", "4097"}), HasSubstr("four bytes each"));
   EXPECT_THAT(ErrorOf({"exchange", "--optimizer", "lion"}), HasSubstr("--optimizer"));
   EXPECT_THAT(ErrorOf({"limits", "--bytes", "2"}), HasSubstr("--bytes"));
+  EXPECT_THAT(ErrorOf({"tune", "--bytes", "2"}), HasSubstr("--bytes"));
+  EXPECT_THAT(ErrorOf({"tune", "-n", "2", "--listen", "10.0.0.1", "--here", "3"}),
+              HasSubstr("--here 3: there are 2 workers"));
+  EXPECT_THAT(ErrorOf({"exchange-worker"}), HasSubstr("--coordinator is required"));
   EXPECT_THAT(ErrorOf({"limits", "--transport", "tcp"}), HasSubstr("transport"));
   EXPECT_THAT(ErrorOf({"exchange", "--bytes", ""}), HasSubstr("--bytes"));
   EXPECT_THAT(ErrorOf({"exchange", "--transport", "mpi"}), HasSubstr("--transport"));
@@ -90,6 +109,8 @@ TEST(BenchOptions, HelpIsPrinted) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
                                                     {"coordinator", "--help"},
                                                     {"exchange", "--help"},
+                                                    {"tune", "--help"},
+                                                    {"exchange-worker", "--help"},
                                                     {"limits", "--help"}}) {
     const auto options = Parse(arguments);
     ASSERT_TRUE(options.ok());

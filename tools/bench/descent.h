@@ -1,0 +1,52 @@
+// Which of some settings make something quickest, found by comparing with the defaults: coordinate
+// descent, one setting after the other. Pure: whoever asks measures.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace lockstep::bench {
+
+// A setting and what it may be; `values` holds the default as well.
+struct Knob {
+  std::string name;
+  std::string initial;
+  std::vector<std::string> values;
+};
+
+// Settings that differ from their defaults.
+using Choice = std::map<std::string, std::string>;
+
+// Their median; of an even number the mean of the middle two.
+double Middle(std::vector<double> ratios);
+
+struct Tried {
+  Choice choice;
+  std::string knob;  // which was changed, and to what
+  std::string value;
+  std::vector<double> ratios;  // of its times to those of the defaults
+  double ratio() const { return Middle(ratios); }
+};
+
+struct Descent {
+  std::vector<Tried> tried;  // in order
+  Choice best;               // empty: the defaults
+};
+
+// The most comparisons that Descend asks for.
+std::size_t MostComparisons(const std::vector<Knob>& knobs, std::uint32_t pairs);
+
+// `fits`: whether such settings go together. `compare` measures them once, and the defaults before
+// or after, and returns the ratio of the times; an error of it ends the search. Each choice is
+// compared `pairs` times, one that is far behind once; a gain of less than 3 % does not count.
+Result<Descent> Descend(const std::vector<Knob>& knobs, std::uint32_t pairs,
+                        const std::function<bool(const Choice&)>& fits,
+                        const std::function<Result<double>(const Tried&)>& compare);
+
+}  // namespace lockstep::bench
