@@ -1,0 +1,256 @@
+// What a committed round does when owners are silent or lost, or when nobody applies it: finds out
+// who holds all of its sums, and has the others take them there, or another attempt made.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/routes.h"
+#include "coordinator/round/committed_round.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+bool IsOneOf(const std::vector<MemberId>& list, const MemberId& member) {
+  return std::ranges::find(list, member) != list.end();
+}
+
+// From whom a member may still have to take something.
+std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& member) {
+  std::vector<MemberId> sources;
+  for (std::uint32_t shard = 0; shard < commit.owners.owners.size(); ++shard) {
+    if (commit.owners.direct()) {
+      sources.push_back(commit.owners.owners[shard].owner);
+    } else if (std::ranges::binary_search(commit.members, member)) {
+      const Route route = RouteOf(commit, shard, member);
+      sources.insert(sources.end(), route.below.begin(), route.below.end());
+      if (route.above) sources.push_back(*route.above);
+    }
+  }
+  return sources;
+}
+
+}  // namespace
+
+// If somebody is known to hold all sums nobody has to be asked. Otherwise everybody is: only when
+// all have promised not to apply this attempt may there be another one (I1).
+void CommittedRound::BeginFailover(const std::string& why) {
+  if (closed() || failing_over() || to_apply_ == 0) return;
+  failover_reason_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  if (TakeFromHolders()) return;
+  AskWhoHolds();
+  Enter(Phase::kFencing);
+  fenced_at_ = job_->now;
+  fence_until_ = job_->now + job_->bounds.Answer();
+}
+
+// Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
+// A promise stands; what was answered is not asked again.
+bool CommittedRound::AskWhoHolds() {
+  LOCKSTEP_CHECK(holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
+                 round(), holders_.front().worker);
+  std::vector<MemberId> asked;
+  for (const Member& member : job_->members.all()) {
+    // Who has been out since the commit has none of its sums.
+    const bool may_hold =
+        std::ranges::binary_search(commit_.members, member.id) && !IsOneOf(been_out_, member.id);
+    Slot& slot = SlotOf(member.id);
+    if (!member.live() || slot.answer != Answer::kUnasked) continue;
+    if (!may_hold && member.next <= round()) continue;
+    slot.answer = Answer::kWaiting;
+    slot.order = job_->orders + 1;
+    ++answers_missing_;
+    asked.push_back(member.id);
+  }
+  if (asked.empty()) return false;
+  job_->Send(asked, msg::FenceAttempt{job_->start.term, round(), commit_.attempt, ++job_->orders});
+  return true;
+}
+
+// Who is known to hold all sums of the attempt.
+// Also who applied it: an owner's sums are kept until the round is closed and two rounds longer.
+std::vector<MemberId> CommittedRound::Holders() const {
+  std::vector<MemberId> holders;
+  for (const Member& member : job_->members.all()) {
+    const Slot& slot = SlotOf(member.id);
+    if (member.live() && (slot.applied || slot.answer == Answer::kYes)) {
+      holders.push_back(member.id);
+    }
+  }
+  return holders;
+}
+
+// The whole commit goes along, for who has missed it.
+void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
+  Slot& slot = SlotOf(member.id);
+  LOCKSTEP_CHECK(member.next <= round(), "I1: worker {} is to take sums that it has applied",
+                 member.id.worker);
+  job_->Send(member, msg::TakeSums{commit_, holder});
+  slot.takes_from = holder;
+  // With it no promise stands. Should the holder go, it is asked anew.
+  if (slot.answer == Answer::kWaiting) {
+    LOCKSTEP_CHECK(answers_missing_ > 0, "round {}: an answer is awaited that is not counted",
+                   round());
+    --answers_missing_;
+  }
+  if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
+  if (IsOneOf(holders_, holder)) return;
+  holders_.push_back(holder);
+  // Once it has applied the round it would give back others' sums when that is closed.
+  Member* named = job_->members.Find(holder);
+  if (named != nullptr && named->next > round()) {
+    job_->Send(*named, msg::TakeSums{commit_, holder});
+  }
+}
+
+// False: nobody is known to hold all sums of the attempt.
+// Somebody that holds the sums is the truth (I1). Each member is sent to a holder that it reaches;
+// who reaches none cannot follow, and catches up from whoever has applied the round by then.
+bool CommittedRound::TakeFromHolders() {
+  const std::vector<MemberId> holders = Holders();
+  if (holders.empty()) return false;
+  holders_.clear();
+  for (const MemberId& id : commit_.members) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->exchanging() || member->next > round()) continue;
+    auto holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return h == id || !job_->members.Broken(h.worker, id.worker);
+    });
+    if (holder == holders.end()) {
+      holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+        return job_->members.Mending(h.worker, id.worker);
+      });
+    }
+    if (holder != holders.end()) {
+      SendToHolder(*member, SlotOf(id).answer == Answer::kYes ? id : *holder);
+    } else if (member->live()) {
+      // Perhaps it reaches somebody who has applied them by then. Who is catching up anyway copies
+      // the slices anew whose sums it does not get.
+      job_->PutBehind(*member, "it reaches nobody that holds the sums");
+    }
+  }
+  Enter(holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
+  if (!holders_.empty()) {
+    moved_at_ = job_->now;
+    job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
+              commit_.attempt, holders_.front().worker);
+  }
+  return true;
+}
+
+// After the commit another owner costs another attempt, so only an edge matters over which somebody
+// still has to fetch.
+void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
+                                      const std::vector<std::uint32_t>& broken) {
+  if (barrier_) return;  // who reaches not all is evicted
+  if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
+  for (const MemberId& id : members) {
+    if (broken[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
+    for (const MemberId& source : SourcesOf(commit_, id)) {
+      if (!job_->members.Broken(id.worker, source.worker)) continue;
+      return BeginFailover(
+          fmt::format("workers {} and {} cannot reach each other", id.worker, source.worker));
+    }
+  }
+}
+
+// A holder that was named may turn out not to be reached: the sums are taken from another one, or
+// the parameters from whoever has applied them. The one that tries may never find out itself: what
+// it asked of a stopped peer stays asked.
+void CommittedRound::AvoidBrokenHolders() {
+  const std::vector<MemberId> holders = Holders();
+  for (const MemberId& id : commit_.members) {
+    Member* member = job_->members.Find(id);
+    const std::optional<MemberId> from = SlotOf(id).takes_from;
+    if (member == nullptr || !MustApply(*member) || !from) continue;
+    if (!job_->members.Broken(id.worker, from->worker)) continue;
+    const auto other = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
+      return !job_->members.Broken(h.worker, id.worker);
+    });
+    if (other != holders.end()) {
+      SendToHolder(*member, *other);
+    } else if (!job_->members.Mending(id.worker, from->worker) &&
+               job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(from->worker)) {
+      job_->PutBehind(*member,
+                      fmt::format("it cannot reach worker {}, which holds the sums", from->worker));
+    }
+  }
+}
+
+// A live member that is past the round has copied its parameters from one that had applied it. So
+// the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
+// Who lacks it copies as well.
+bool CommittedRound::IsInParameters() {
+  LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
+  const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
+    return member.live() && member.next > round();
+  });
+  if (past == job_->members.all().end()) return false;
+  job_->Log(LogLevel::kInfo,
+            "round {} attempt {}: nobody holds its sums, but worker {} has its parameters", round(),
+            commit_.attempt, past->id.worker);
+  Enter(Phase::kPublishing);
+  for (Member& member : job_->members.all()) {
+    if (MustApply(member)) job_->PutBehind(member, "nobody holds the sums any more");
+  }
+  CountToApply();
+  return true;
+}
+
+// Without this the round would stay stalled, and who came would join at it: past it by what it
+// copied, and without the plan of the round that is open.
+void CommittedRound::OnBelieved() {
+  if (!failing_over()) return;
+  const bool stands = IsInParameters();
+  LOCKSTEP_CHECK(stands, "I1: nobody is past round {}, which somebody is believed to have",
+                 round());
+}
+
+void CommittedRound::GiveUp(const std::string& why) {
+  LOCKSTEP_CHECK(!closed() && holders_.empty() && answers_missing_ == 0,
+                 "round {} is given up while somebody may hold it", round());
+  failover_reason_ = why;
+  job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  Enter(Phase::kStalled);
+}
+
+// All have answered, or the time is over. A member that did not answer might hold the sums and
+// apply them: it is put behind, so that it copies whatever becomes the truth. If not even one
+// answered, it may well be the coordinator that is cut off, and nothing is decided.
+CommittedRound::Outcome CommittedRound::ResolveFailover() {
+  LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
+  if (TakeFromHolders()) return Outcome::kGoesOn;
+  const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
+  if (answered == 0 && answers_missing_ > 0 && job_->now < fenced_at_ + job_->bounds.Stuck()) {
+    // Nobody is there to go on with; liveness will say who is lost. Who is heard and does not
+    // answer in all that time never will.
+    fence_until_ = job_->now + job_->bounds.Answer();
+    return Outcome::kGoesOn;
+  }
+  for (Member& member : job_->members.all()) {
+    if (!member.live() || SlotOf(member.id).answer != Answer::kWaiting) continue;
+    SlotOf(member.id).answer = Answer::kUnasked;
+    --answers_missing_;
+    job_->PutBehind(member, "it did not say in time whether it holds the sums");
+  }
+  // Who has become level since the question was sent was not asked. What it says of its parameters
+  // before its answer is heard before it is relied on.
+  if (AskWhoHolds()) {
+    Enter(Phase::kFencing);
+    fence_until_ = job_->now + job_->bounds.Answer();
+    return Outcome::kGoesOn;
+  }
+  if (IsInParameters()) return Outcome::kGoesOn;
+  for (const Member& member : job_->members.all()) {
+    const bool may_hold =
+        std::ranges::binary_search(commit_.members, member.id) && !IsOneOf(been_out_, member.id);
+    LOCKSTEP_CHECK(!member.live() || !may_hold || SlotOf(member.id).answer == Answer::kNo,
+                   "I1: worker {} has not promised that it does not apply round {}",
+                   member.id.worker, round());
+  }
+  Enter(Phase::kStalled);
+  return Outcome::kNobodyHolds;
+}
+
+}  // namespace lockstep::coordinator
