@@ -150,8 +150,8 @@ MUTATIONS = [
     Mutation(
         "a promise not to apply is forgotten",
         "worker/core/round_sums.cc",
-        "  if (!holds) fenced_ = true;\n",
-        "",
+        "  (holds ? named_ : fenced_) = true;\n",
+        "  if (holds) named_ = true;\n",
         WORKER,
     ),
     Mutation(
