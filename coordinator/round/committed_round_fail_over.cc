@@ -69,7 +69,7 @@ bool CommittedRound::AskWhoHolds() {
 }
 
 // Who is known to hold all sums of the attempt.
-// Also who applied it: an owner's sums are kept until the round is closed and two rounds longer.
+// Also who applied it: it keeps them until the round is closed, and longer once it is named.
 std::vector<MemberId> CommittedRound::Holders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {

@@ -2,9 +2,9 @@
 //
 // A round is planned: its units are computed and announced. It is committed: its sums are made,
 // taken and applied, perhaps in several attempts. It is closed by the commit of the round after it:
-// no attempt at it will be made, so nobody needs its contributions; its sums are kept for who is
-// late. Then it goes, and all that is its own goes with it: that is what Prune does, and nothing
-// else drops a round.
+// no attempt at it will be made, so nobody needs its contributions; of its sums those that this
+// worker has made are kept for who is late (RoundSums::KeepOwnOnly). Then it goes, and all that is
+// its own goes with it: that is what Prune does, and nothing else drops a round.
 //
 // Not in here, though it belongs to rounds: contributions of this worker (own_work.h), because the
 // compute thread may still be in the buffer of a round that is gone, and because relaxed work moves

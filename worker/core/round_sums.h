@@ -39,7 +39,7 @@ struct SumsContext {
 
 // The life of an attempt on a member: committed; the own shard is reduced when all parts of the
 // commit are here, and published; the other shards come, each from its owner; all held, it may be
-// applied, and stays, for those who are late, until three later rounds are committed.
+// applied. The own shard stays, for those who are late, until three later rounds are committed.
 //
 // When an owner is silent while others have published, one of these stands in for it: it makes the
 // same sums once more, out of the same parts, and everybody takes them from whichever of the two is
