@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import harness
@@ -123,6 +124,15 @@ class Bench(InAFolder):
         self.assertAlmostEqual(row["copied_per_byte"], 1, places=2)
         self.assertGreater(row["peak_bytes"], 4 * 262144)
 
+    def test_exchange_of_workers_that_sleep(self):
+        began = time.monotonic()
+        out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 4096, "--rounds", 2, "--idle", "500ms", "--json", "-")
+        # With the three that do not count. What is reported is what comes after the sleep.
+        self.assertGreater(time.monotonic() - began, 5 * 0.5)
+        report = json.loads(out)
+        self.assertEqual(report["idle_s"], 0.5)
+        self.assertLess(report["rows"][0]["median_us"], 500e3)
+
     def test_exchange_of_numbers_of_two_bytes(self):
         out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 1 << 20, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
                                 "--set", "exchange.dtype=bf16", "--json", "-")
@@ -175,7 +185,7 @@ class Bench(InAFolder):
         os.kill(children[-1], signal.SIGKILL)  # the coordinator is the first
         out, err = process.communicate(timeout=60 * harness.PATIENCE)
         self.assertEqual(process.returncode, 1, out + err)
-        self.assertRegex(err, r"^lockstep-bench: lockstep-bench ended with status 137: .*\n$")
+        self.assertRegex(err, r"^lockstep-bench: lockstep-bench was killed by signal 9.*\n$")
         self.assertFalse([pid for pid in children if is_alive(pid)])
         self.assertEqual(list(self.temp.iterdir()), [])
 

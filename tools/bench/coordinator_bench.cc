@@ -173,8 +173,7 @@ Result<Row> Measure(const CoordinatorBenchOptions& options, std::uint32_t worker
   const int status = *coordinator->process.Status();
   if (status != 0 || !measurement.whole()) {
     return Error{ErrorCode::kClosed,
-                 fmt::format("the coordinator of {} workers ended with status {}: {}", workers,
-                             status, coordinator->process.LastWords())};
+                 fmt::format("{} workers: {}", workers, coordinator->process.HowItEnded())};
   }
   return measurement.Result(workers);
 }

@@ -47,7 +47,7 @@ std::size_t MostComparisons(const std::vector<Knob>& knobs, std::uint32_t pairs)
 
 Result<Descent> Descend(const std::vector<Knob>& knobs, std::uint32_t pairs,
                         const std::function<bool(const Choice&)>& fits,
-                        const std::function<Result<double>(const Tried&)>& compare) {
+                        const std::function<Result<Comparison>(const Tried&)>& compare) {
   LOCKSTEP_CHECK(pairs > 0, "nothing is compared");
   Descent found;
   double best = 1;
@@ -60,16 +60,21 @@ Result<Descent> Descend(const std::vector<Knob>& knobs, std::uint32_t pairs,
     for (const Knob& knob : knobs) {
       const Choice from = found.best;
       for (const std::string& value : knob.values) {
-        Tried tried{
-            .choice = With(from, knob, value), .knob = knob.name, .value = value, .ratios = {}};
+        Tried tried{.choice = With(from, knob, value),
+                    .knob = knob.name,
+                    .value = value,
+                    .ratios = {},
+                    .failed = {}};
         if (value == ValueIn(from, knob) || known(tried.choice) || !fits(tried.choice)) continue;
         while (tried.ratios.size() < pairs) {
-          const auto ratio = compare(tried);
-          if (!ratio) return ratio.error();
-          tried.ratios.push_back(*ratio);
-          if (*ratio > kFarBehind * best) break;
+          const auto compared = compare(tried);
+          if (!compared) return compared.error();
+          tried.failed = compared->failed;
+          if (!tried.failed.empty()) break;
+          tried.ratios.push_back(compared->ratio);
+          if (compared->ratio > kFarBehind * best) break;
         }
-        if (tried.ratio() < kWorthIt * best) {
+        if (tried.failed.empty() && tried.ratio() < kWorthIt * best) {
           best = tried.ratio();
           found.best = tried.choice;
         }

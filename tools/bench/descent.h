@@ -31,6 +31,7 @@ struct Tried {
   std::string knob;  // which was changed, and to what
   std::string value;
   std::vector<double> ratios;  // of its times to those of the defaults
+  std::string failed;          // why it cannot be used; empty: it can, and has ratios
   double ratio() const { return Middle(ratios); }
 };
 
@@ -42,11 +43,17 @@ struct Descent {
 // The most comparisons that Descend asks for.
 std::size_t MostComparisons(const std::vector<Knob>& knobs, std::uint32_t pairs);
 
+// Of one comparison.
+struct Comparison {
+  double ratio = 0;    // of the times
+  std::string failed;  // as in Tried
+};
+
 // `fits`: whether such settings go together. `compare` measures them once, and the defaults before
-// or after, and returns the ratio of the times; an error of it ends the search. Each choice is
-// compared `pairs` times, one that is far behind once; a gain of less than 3 % does not count.
+// or after; an error of it ends the search. Each choice is compared `pairs` times, one that is far
+// behind or fails once; a gain of less than 3 % does not count.
 Result<Descent> Descend(const std::vector<Knob>& knobs, std::uint32_t pairs,
                         const std::function<bool(const Choice&)>& fits,
-                        const std::function<Result<double>(const Tried&)>& compare);
+                        const std::function<Result<Comparison>(const Tried&)>& compare);
 
 }  // namespace lockstep::bench

@@ -121,7 +121,8 @@ Result<Measured> Measure(const ExchangeBenchOptions& options, std::uint64_t byte
         Child::Start("lockstep-bench",
                      {kExchangeWorkerCommand, fmt::format("127.0.0.1:{}", coordinator->port),
                       std::to_string(bytes / sizeof(float)), std::to_string(samples),
-                      meeting.string(), options.device, ReportOf(*folder, i).string()},
+                      meeting.string(), options.device, ReportOf(*folder, i).string(),
+                      std::to_string(FromSeconds(options.idle).count())},
                      folder->path() / fmt::format("worker-{}.log", i));
     if (!child) return child.error();
     workers.push_back(std::move(*child));
@@ -144,6 +145,7 @@ std::string Json(const ExchangeBenchOptions& options, const std::vector<Row>& ro
   out["workers"] = options.workers;
   out["paths"] = paths;
   out["optimizer"] = options.optimizer;
+  out["idle_s"] = options.idle;
   out["rows"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     nlohmann::ordered_json phases;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -157,6 +158,7 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
         break;
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it stays as it is.
+        if (options.idle > Duration::zero()) std::this_thread::sleep_for(options.idle);
         if (meeting) meeting->Wait();
         (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});
         break;

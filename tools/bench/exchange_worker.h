@@ -48,6 +48,7 @@ struct ExchangeWorkerOptions {
   // Optional: sets these two by the job's config, before anything is opened.
   std::function<Status(const JobConfig& config, ExchangeWorkerOptions& options)> describe;
   std::string meeting;  // its file; empty: nobody waits for the others
+  Duration idle{};      // asleep before each contribution, with `meeting` before that
   std::string device = "cpu";
   std::string report;  // a file: see WorkerReport; empty: none
 };

@@ -46,12 +46,13 @@ int MainOfWorker(const std::vector<std::string>& arguments) {
   options.meeting = arguments[4];
   options.device = arguments[5];
   options.report = arguments[6];
+  options.idle = Duration(std::strtoll(arguments[7].c_str(), nullptr, 10));
   const Status ran = RunExchangeWorker(options);
   return ran.ok() ? 0 : Fail(ran.error());
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 7 && arguments[0] == kExchangeWorkerCommand &&
+  if (arguments.size() == 8 && arguments[0] == kExchangeWorkerCommand &&
       !arguments[1].starts_with("--")) {
     return MainOfWorker(arguments);
   }

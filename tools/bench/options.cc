@@ -28,21 +28,27 @@ OptionType<Setting> SettingOption() {
   return type;
 }
 
-struct Common {
-  std::string* json = nullptr;
-  std::vector<Setting>* settings = nullptr;
-  bool help = false;
-};
-
-void DeclareCommon(OptionTable& table, Common* common) {
-  table.AddRepeatable("set", common->settings, SettingOption(),
-                      "A key of the job's config; may be given more than once");
-  table.Add("json", common->json, Text("FILE", "a file, or - for standard output"),
+void DeclareJson(OptionTable& table, std::string* json) {
+  table.Add("json", json, Text("FILE", "a file, or - for standard output"),
             "Where the rows go as JSON; with - in place of the table");
-  table.AddSwitch("help", &common->help, "Print this and end");
 }
 
-void DeclareCoordinator(OptionTable& table, CoordinatorBenchOptions* options, Common* common) {
+void DeclareSettings(OptionTable& table, std::vector<Setting>* settings) {
+  table.AddRepeatable("set", settings, SettingOption(),
+                      "A key of the job's config; may be given more than once");
+}
+
+void DeclareBytes(OptionTable& table, std::vector<std::uint32_t>* bytes, std::size_t most,
+                  const char* help) {
+  table.Add("bytes", bytes, Counts(4, 0xfffffffc, most), help);
+}
+
+void DeclareDevice(OptionTable& table, std::string* device, const char* help) {
+  table.Add("device", device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."), help);
+}
+
+void DeclareCoordinator(OptionTable& table, BenchOptions* all) {
+  CoordinatorBenchOptions* options = &all->coordinator;
   table.Group("The coordinator",
               "a real lockstep-coordinator with emulated workers over TCP on loopback");
   table.Add("workers", &options->workers, Counts(1, kMostWorkers, 64),
@@ -51,43 +57,46 @@ void DeclareCoordinator(OptionTable& table, CoordinatorBenchOptions* options, Co
             "Rounds that are measured: so many with workers that answer at once, then as many in "
             "which they come one after the other");
   table.Add("units", &options->units, Count(1, 1024), "Units of each worker in a round");
-  DeclareCommon(table, common);
+  DeclareSettings(table, &options->settings);
+  DeclareJson(table, &options->json);
 }
 
-void DeclareExchange(OptionTable& table, ExchangeBenchOptions* options, Common* common) {
+void DeclareExchange(OptionTable& table, BenchOptions* all) {
+  ExchangeBenchOptions* options = &all->exchange;
   table.Group("The exchange", "real worker processes that sum gradients without computing them");
   table.Add("workers", &options->workers, Count(2, 64),
             "How many worker processes; -n N is the same");
-  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 64),
-            "Size of the gradient; a row of the table for each");
+  DeclareBytes(table, &options->bytes, 64, "Size of the gradient; a row of the table for each");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds that are measured");
   table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
             "The job's exchange.transport");
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}), "The job's exchange.mapping");
-  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
-            "Whose memory the gradients lie in, of all workers");
+  DeclareDevice(table, &options->device, "Whose memory the gradients lie in, of all workers");
+  table.Add("idle", &options->idle, DurationSeconds(0, 3600),
+            "How long each worker sleeps before it seals, as if it computed so long: what wakes up "
+            "then is slower than what has never slept");
   table.Add("optimizer", &options->optimizer, Choice({"sgd", "momentum", "rmsprop", "adamw"}),
             "The rule that updates the parameters; momentum: sgd with momentum 0.9");
-  DeclareCommon(table, common);
+  DeclareSettings(table, &options->settings);
+  DeclareJson(table, &options->json);
 }
 
-void DeclareLimits(OptionTable& table, LimitsBenchOptions* options, Common* common) {
+void DeclareLimits(OptionTable& table, BenchOptions* all) {
+  LimitsBenchOptions* options = &all->limits;
   table.Group("The limits",
               "what no exchange between processes of this machine can be faster than");
   table.Add("workers", &options->workers, Count(2, 64), "How many processes; -n N is the same");
-  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 64),
-            "Size of the gradient; a row of the table for each");
+  DeclareBytes(table, &options->bytes, 64, "Size of the gradient; a row of the table for each");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "How often each is measured");
-  table.Add("json", common->json, Text("FILE", "a file, or - for standard output"),
-            "Where the rows go as JSON; with - in place of the table");
-  table.AddSwitch("help", &common->help, "Print this and end");
+  DeclareJson(table, &options->json);
 }
 
-void DeclareTune(OptionTable& table, TuneOptions* options, Common* common) {
+void DeclareTune(OptionTable& table, BenchOptions* all) {
+  TuneOptions* options = &all->tune;
   table.Group("Tuning", "which settings of the exchange are quickest between these workers");
   table.Add("workers", &options->workers, Count(2, 64), "How many workers; -n N is the same");
-  table.Add("bytes", &options->bytes, Counts(4, 0xfffffffc, 8),
-            "Size of the gradient; with several the mean over them counts");
+  DeclareBytes(table, &options->bytes, 8,
+               "Size of the gradient; with several the mean over them counts");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds of each job that are measured");
   table.Add("pairs", &options->pairs, Count(1, 100),
             "For each value of a setting so many jobs, and as many in turn with the defaults");
@@ -95,18 +104,20 @@ void DeclareTune(OptionTable& table, TuneOptions* options, Common* common) {
             "The job's exchange.transport");
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}),
             "The job's exchange.mapping; off: workers of one host use the transport as well");
-  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
-            "Whose memory the gradients of this host's workers lie in");
+  DeclareDevice(table, &options->device,
+                "Whose memory the gradients of this host's workers lie in");
   table.Add("listen", &options->listen, Text("ADDRESS[:PORT]", "an IP address of this host"),
             "Workers are on other hosts too; prints what is to be started there");
   table.Add("secret-file", &options->secret_file, Text("FILE", "a file of at least 16 bytes"),
             "The job's secret, required beyond loopback");
   table.Add("here", &options->here, Count(0, 64),
             "With --listen: how many workers are on this host");
-  DeclareCommon(table, common);
+  DeclareSettings(table, &options->settings);
+  DeclareJson(table, &options->json);
 }
 
-void DeclareTuneWorker(OptionTable& table, TuneWorkerOptions* options, bool* help) {
+void DeclareTuneWorker(OptionTable& table, BenchOptions* all) {
+  TuneWorkerOptions* options = &all->tune_worker;
   table.Group("A worker of a tuning", "on another host: it takes part in one job after the other");
   table.Add("coordinator", &options->coordinator, Text("HOST:PORT", "as tune prints it"),
             "Where the jobs' coordinators listen");
@@ -114,12 +125,10 @@ void DeclareTuneWorker(OptionTable& table, TuneWorkerOptions* options, bool* hel
             "The same secret");
   table.Add("data-host", &options->data_host, Text("ADDRESS", "an IP address of this host"),
             "Where the other workers reach this one; else as it reaches the coordinator");
-  table.Add("device", &options->device, Text("DEVICE", "cpu, cuda:0, cuda:1 ..."),
-            "Whose memory the gradients lie in");
+  DeclareDevice(table, &options->device, "Whose memory the gradients lie in");
   table.AddSwitch("once", &options->once, "One job, then it ends");
   table.Add("meeting", &options->meeting, Text("FILE", "a file"),
             "Where workers of one host wait for each other; tune makes it");
-  table.AddSwitch("help", help, "Print this and end");
 }
 
 // -n N and -nN are --workers.
@@ -150,7 +159,8 @@ std::string Usage() {
       "lockstep-bench {}: measures parts of Lockstep on this machine\n\n"
       "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
-      "[--mapping auto|off] [--device cpu|cuda:0] [--optimizer RULE] [--json FILE|-]\n"
+      "[--mapping auto|off] [--device cpu|cuda:0] [--idle TIME] [--optimizer RULE] "
+      "[--json FILE|-]\n"
       "  lockstep-bench limits [-n N] [--bytes B,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench tune [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
       "[--listen ADDRESS --secret-file FILE [--here N]] [--json FILE|-]\n"
@@ -159,20 +169,8 @@ std::string Usage() {
       Version());
 }
 
-Result<BenchOptions> ParseCoordinator(std::span<const std::string> arguments) {
-  BenchOptions all;
-  all.kind = BenchOptions::Kind::kCoordinator;
-  CoordinatorBenchOptions& options = all.coordinator;
-  Common common{&options.json, &options.settings};
-  OptionTable table;
-  DeclareCoordinator(table, &options, &common);
-  const std::string defaults = table.Help();
-  if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
-  if (common.help) {
-    all.kind = BenchOptions::Kind::kPrint;
-    all.print = "lockstep-bench coordinator\n\n" + defaults;
-    return all;
-  }
+Status CheckCoordinator(BenchOptions* all) {
+  const CoordinatorBenchOptions& options = all->coordinator;
   if (options.workers.empty()) return Invalid("--workers: wants at least one number");
   for (const std::uint32_t workers : options.workers) {
     if (std::uint64_t{workers} * options.units > kMostUnits) {
@@ -180,81 +178,55 @@ Result<BenchOptions> ParseCoordinator(std::span<const std::string> arguments) {
                                  workers, options.units, kMostUnits));
     }
   }
-  return all;
+  return {};
 }
 
-Result<BenchOptions> ParseExchange(std::span<const std::string> arguments) {
-  BenchOptions all;
-  all.kind = BenchOptions::Kind::kExchange;
-  ExchangeBenchOptions& options = all.exchange;
-  Common common{&options.json, &options.settings};
-  OptionTable table;
-  DeclareExchange(table, &options, &common);
-  const std::string defaults = table.Help();
-  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
-  if (common.help) {
-    all.kind = BenchOptions::Kind::kPrint;
-    all.print = "lockstep-bench exchange\n\n" + defaults;
-    return all;
-  }
-  if (Status fine = CheckBytes(options.bytes); !fine) return fine.error();
-  return all;
-}
-
-Result<BenchOptions> ParseLimits(std::span<const std::string> arguments) {
-  BenchOptions all;
-  all.kind = BenchOptions::Kind::kLimits;
-  Common common{&all.limits.json, nullptr};
-  OptionTable table;
-  DeclareLimits(table, &all.limits, &common);
-  const std::string defaults = table.Help();
-  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
-  if (common.help) {
-    all.kind = BenchOptions::Kind::kPrint;
-    all.print = "lockstep-bench limits\n\n" + defaults;
-    return all;
-  }
-  if (Status fine = CheckBytes(all.limits.bytes); !fine) return fine.error();
-  return all;
-}
-
-Result<BenchOptions> ParseTune(std::span<const std::string> arguments) {
-  BenchOptions all;
-  all.kind = BenchOptions::Kind::kTune;
-  TuneOptions& options = all.tune;
-  Common common{&options.json, &options.settings};
-  OptionTable table;
-  DeclareTune(table, &options, &common);
-  const std::string defaults = table.Help();
-  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
-  if (common.help) {
-    all.kind = BenchOptions::Kind::kPrint;
-    all.print = "lockstep-bench tune\n\n" + defaults;
-    return all;
-  }
-  if (Status fine = CheckBytes(options.bytes); !fine) return fine.error();
+Status CheckTune(BenchOptions* all) {
+  TuneOptions& options = all->tune;
   if (options.listen.empty()) {
     options.here = options.workers;
   } else if (options.here > options.workers) {
     return Invalid(fmt::format("--here {}: there are {} workers", options.here, options.workers));
   }
-  return all;
+  return CheckBytes(options.bytes);
 }
 
-Result<BenchOptions> ParseTuneWorker(std::span<const std::string> arguments) {
+struct Command {
+  const char* name;
+  BenchOptions::Kind kind;
+  void (*declare)(OptionTable& table, BenchOptions* all);
+  Status (*check)(BenchOptions* all);  // of what the options say together
+};
+
+const Command kCommands[] = {
+    {"coordinator", BenchOptions::Kind::kCoordinator, DeclareCoordinator, CheckCoordinator},
+    {"exchange", BenchOptions::Kind::kExchange, DeclareExchange,
+     [](BenchOptions* all) { return CheckBytes(all->exchange.bytes); }},
+    {"limits", BenchOptions::Kind::kLimits, DeclareLimits,
+     [](BenchOptions* all) { return CheckBytes(all->limits.bytes); }},
+    {"tune", BenchOptions::Kind::kTune, DeclareTune, CheckTune},
+    {kExchangeWorkerCommand, BenchOptions::Kind::kTuneWorker, DeclareTuneWorker,
+     [](BenchOptions* all) -> Status {
+       if (all->tune_worker.coordinator.empty()) return Invalid("--coordinator is required");
+       return {};
+     }},
+};
+
+Result<BenchOptions> Parse(const Command& command, std::span<const std::string> arguments) {
   BenchOptions all;
-  all.kind = BenchOptions::Kind::kTuneWorker;
+  all.kind = command.kind;
   bool help = false;
   OptionTable table;
-  DeclareTuneWorker(table, &all.tune_worker, &help);
+  command.declare(table, &all);
+  table.AddSwitch("help", &help, "Print this and end");
   const std::string defaults = table.Help();
-  if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  if (Status read = table.ReadCommandLine(LongNames(arguments)); !read) return read.error();
   if (help) {
     all.kind = BenchOptions::Kind::kPrint;
-    all.print = "lockstep-bench exchange-worker\n\n" + defaults;
+    all.print = fmt::format("lockstep-bench {}\n\n{}", command.name, defaults);
     return all;
   }
-  if (all.tune_worker.coordinator.empty()) return Invalid("--coordinator is required");
+  if (Status fine = command.check(&all); !fine) return fine.error();
   return all;
 }
 
@@ -263,23 +235,21 @@ Result<BenchOptions> ParseTuneWorker(std::span<const std::string> arguments) {
 Result<BenchOptions> ParseBenchOptions(std::span<const std::string> arguments) {
   BenchOptions options;
   if (arguments.empty()) return Invalid("wants a command: coordinator, exchange, limits or tune");
-  const std::string& command = arguments.front();
-  if (command == "--help") {
+  const std::string& name = arguments.front();
+  if (name == "--help") {
     options.print = Usage();
     return options;
   }
-  if (command == "--version") {
+  if (name == "--version") {
     options.print = fmt::format("lockstep-bench {}\n", Version());
     return options;
   }
-  if (command == "coordinator") return ParseCoordinator(arguments.subspan(1));
-  if (command == "exchange") return ParseExchange(arguments.subspan(1));
-  if (command == "limits") return ParseLimits(arguments.subspan(1));
-  if (command == "tune") return ParseTune(arguments.subspan(1));
-  if (command == kExchangeWorkerCommand) return ParseTuneWorker(arguments.subspan(1));
+  for (const Command& command : kCommands) {
+    if (name == command.name) return Parse(command, arguments.subspan(1));
+  }
   return Invalid(fmt::format(
       "'{}' is no command; there are coordinator, exchange, limits, tune and exchange-worker",
-      command));
+      name));
 }
 
 }  // namespace lockstep::bench

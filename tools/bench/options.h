@@ -26,6 +26,7 @@ struct ExchangeBenchOptions {
   std::string transport = "auto";
   std::string mapping = "auto";
   std::string device = "cpu";
+  double idle = 0;  // seconds that each worker sleeps before it seals
   std::string optimizer = "sgd";
   std::vector<Setting> settings;
   std::string json;  // as above
@@ -63,7 +64,8 @@ struct TuneWorkerOptions {
 };
 
 // How the program starts itself as a worker, with positional words (coordinator, parameters,
-// samples, meeting, device, report) or with the options of TuneWorkerOptions.
+// samples, meeting, device, report, nanoseconds of `idle`) or with the options of
+// TuneWorkerOptions.
 inline constexpr const char* kExchangeWorkerCommand = "exchange-worker";
 // Such a worker has not reached its coordinator.
 inline constexpr int kStatusNoCoordinator = 3;

@@ -152,6 +152,14 @@ std::string Child::LastWords() const {
   return last;
 }
 
+std::string Child::HowItEnded() const {
+  LOCKSTEP_CHECK(status_.has_value(), "{} is running", name_);
+  const std::string how = *status_ > 128 ? fmt::format("was killed by signal {}", *status_ - 128)
+                                         : fmt::format("ended with status {}", *status_);
+  const std::string words = LastWords();
+  return fmt::format("{} {}{}{}", name_, how, words.empty() ? "" : ": ", words);
+}
+
 Status WaitForAll(std::vector<Child*> children, Signals& signals) {
   while (!children.empty()) {
     std::vector<::pollfd> waits = {{signals.fd(), POLLIN, 0}};
@@ -161,8 +169,7 @@ Status WaitForAll(std::vector<Child*> children, Signals& signals) {
     for (Child* child : children) {
       const auto status = child->Status();
       if (status && *status != 0) {
-        return Error{ErrorCode::kClosed, fmt::format("{} ended with status {}: {}", child->name(),
-                                                     *status, child->LastWords())};
+        return Error{ErrorCode::kClosed, child->HowItEnded()};
       }
     }
     std::erase_if(children, [](Child* child) { return child->Status().has_value(); });

@@ -64,7 +64,9 @@ class Child {
   std::optional<int> Status();
   // Its log's last line, for messages.
   std::string LastWords() const;
-  const std::string& name() const { return name_; }
+  // Of one that has ended: "lockstep-bench was killed by signal 9", "lockstep-bench ended with
+  // status 1: its last words".
+  std::string HowItEnded() const;
 
  private:
   Child(std::string name, std::filesystem::path log, pid_t pid, int fd)

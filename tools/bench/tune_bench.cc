@@ -105,7 +105,7 @@ class Tuning {
   Status Prepare();
   Result<Outcome> RunJob(std::uint32_t bytes, const Choice& choice);
   // Over all sizes, this and the defaults in turn: the mean of the ratios.
-  Result<double> Compare(const Choice& choice, const std::string& what);
+  Result<Comparison> Compare(const Choice& choice, const std::string& what);
   std::vector<Knob> Knobs(const Outcome& defaults) const;
   bool Fits(const Choice& choice) const;
   bool IsSet(const std::string& key) const {
@@ -210,7 +210,7 @@ Result<Outcome> Tuning::RunJob(std::uint32_t bytes, const Choice& choice) {
   return outcome;
 }
 
-Result<double> Tuning::Compare(const Choice& choice, const std::string& what) {
+Result<Comparison> Tuning::Compare(const Choice& choice, const std::string& what) {
   double logarithms = 0;
   for (const std::uint32_t bytes : options_.bytes) {
     // Which comes first changes, so that a machine that gets slower or faster favours neither.
@@ -218,6 +218,11 @@ Result<double> Tuning::Compare(const Choice& choice, const std::string& what) {
     double ms[2] = {};  // of the defaults, of the choice
     for (const bool defaults : {defaults_first, !defaults_first}) {
       auto outcome = RunJob(bytes, defaults ? Choice() : choice);
+      if (!outcome && !defaults && !IsInterrupted(outcome.error())) {
+        // The defaults have worked: it is these settings that these machines do not take.
+        Progress(fmt::format("{}, {} bytes: {}", what, bytes, outcome.error().message));
+        return Comparison{.ratio = 0, .failed = outcome.error().message};
+      }
       if (!outcome) return outcome.error();
       ms[defaults ? 0 : 1] = outcome->median_ms;
     }
@@ -226,7 +231,8 @@ Result<double> Tuning::Compare(const Choice& choice, const std::string& what) {
     logarithms += std::log(ms[1] / ms[0]);
     Progress(fmt::format("{}, {} bytes: {:.2f} ms, defaults {:.2f} ms", what, bytes, ms[1], ms[0]));
   }
-  return std::exp(logarithms / static_cast<double>(options_.bytes.size()));
+  return Comparison{.ratio = std::exp(logarithms / static_cast<double>(options_.bytes.size())),
+                    .failed = {}};
 }
 
 void Tuning::Progress(const std::string& what) {
@@ -296,15 +302,22 @@ std::string Tuning::Report(const Descent& found) {
   }
   cells.back().insert(cells.back().end(),
                       {"1.00", std::to_string(defaults_ms_.begin()->second.size())});
+  std::string failures;
   for (const Tried& tried : found.tried) {
     cells.push_back({InWords(tried.choice)});
+    if (!tried.failed.empty()) {
+      cells.back().resize(1 + options_.bytes.size(), "-");
+      cells.back().insert(cells.back().end(), {"failed", std::to_string(tried.ratios.size())});
+      failures += fmt::format("\n{} failed: {}\n", InWords(tried.choice), tried.failed);
+      continue;
+    }
     for (const std::uint32_t bytes : options_.bytes) {
       cells.back().push_back(fmt::format("{:.2f}", Median(choices_ms_[tried.choice][bytes])));
     }
     cells.back().insert(cells.back().end(), {fmt::format("{:.2f}", tried.ratio()),
                                              std::to_string(tried.ratios.size())});
   }
-  text += Table(cells);
+  text += Table(cells) + failures;
   const std::string own =
       fmt::format("{:.0f} %, which the defaults' own runs differ by", Spread() * 100);
   if (IsQuicker()) {
@@ -339,6 +352,7 @@ std::string Tuning::Json(const Descent& found) const {
   out["tried"] = nlohmann::ordered_json::array();
   for (const Tried& tried : found.tried) {
     out["tried"].push_back({{"settings", tried.choice}, {"ratios", tried.ratios}});
+    if (!tried.failed.empty()) out["tried"].back()["failed"] = tried.failed;
   }
   out["spread"] = Spread();
   out["best"] = IsQuicker() ? found.best : Choice();
@@ -368,9 +382,10 @@ Status Tuning::Run() {
       });
   if (!found) return found.error();
   for (std::uint32_t i = 0; !found->best.empty() && i < Confirmations(options_.pairs); ++i) {
-    auto ratio = Compare(found->best, "the best once more");
-    if (!ratio) return ratio.error();
-    confirmed_.push_back(*ratio);
+    auto compared = Compare(found->best, "the best once more");
+    if (!compared) return compared.error();
+    if (!compared->failed.empty()) return Error{ErrorCode::kClosed, compared->failed};
+    confirmed_.push_back(compared->ratio);
   }
   if (options_.json != "-") std::fputs(Report(*found).c_str(), stdout);
   return WriteReport(options_.json, Json(*found));

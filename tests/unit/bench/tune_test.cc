@@ -22,9 +22,9 @@ TEST(Descent, FindsWhatIsQuickest) {
     return four ? (wide ? 0.4 : 1.1) : (wide ? 0.9 : 1.0);
   };
   std::size_t compared = 0;
-  const auto found = Descend(kKnobs, 2, Anything, [&](const Tried& tried) -> Result<double> {
+  const auto found = Descend(kKnobs, 2, Anything, [&](const Tried& tried) -> Result<Comparison> {
     ++compared;
-    return time(tried.choice);
+    return Comparison{time(tried.choice), {}};
   });
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->best, (Choice{{"connections", "4"}, {"window", "16"}}));
@@ -33,9 +33,9 @@ TEST(Descent, FindsWhatIsQuickest) {
 
 TEST(Descent, KeepsTheDefaultsWhereNothingIsMuchQuicker) {
   std::size_t compared = 0;
-  const auto found = Descend(kKnobs, 3, Anything, [&](const Tried&) -> Result<double> {
+  const auto found = Descend(kKnobs, 3, Anything, [&](const Tried&) -> Result<Comparison> {
     ++compared;
-    return 0.98;
+    return Comparison{0.98, {}};
   });
   ASSERT_TRUE(found.ok());
   EXPECT_TRUE(found->best.empty());
@@ -48,16 +48,16 @@ TEST(Descent, TheMiddleOfTwoIsNotTheLuckierOne) {
   EXPECT_EQ(Middle({3, 1}), 2);
   EXPECT_EQ(Middle({9, 1, 2}), 2);
   std::size_t compared = 0;
-  const auto found = Descend(kKnobs, 2, Anything, [&](const Tried&) -> Result<double> {
-    return ++compared % 2 == 1 ? 0.9 : 1.1;
+  const auto found = Descend(kKnobs, 2, Anything, [&](const Tried&) -> Result<Comparison> {
+    return Comparison{++compared % 2 == 1 ? 0.9 : 1.1, {}};
   });
   ASSERT_TRUE(found.ok());
   EXPECT_TRUE(found->best.empty());
 }
 
 TEST(Descent, LooksOnceAtWhatIsFarBehind) {
-  const auto found = Descend(kKnobs, 5, Anything, [](const Tried& tried) -> Result<double> {
-    return tried.value == "2" ? 3.0 : 1.0;
+  const auto found = Descend(kKnobs, 5, Anything, [](const Tried& tried) -> Result<Comparison> {
+    return Comparison{tried.value == "2" ? 3.0 : 1.0, {}};
   });
   ASSERT_TRUE(found.ok());
   for (const Tried& tried : found->tried) {
@@ -70,16 +70,30 @@ TEST(Descent, MeasuresNothingThatDoesNotGoTogether) {
     return !choice.contains("connections") || !choice.contains("window") ||
            choice.at("window") != "2";
   };
-  const auto found = Descend(kKnobs, 1, fits, [&](const Tried& tried) -> Result<double> {
+  const auto found = Descend(kKnobs, 1, fits, [&](const Tried& tried) -> Result<Comparison> {
     EXPECT_TRUE(fits(tried.choice));
-    return tried.knob == "connections" ? 0.5 : 0.4;
+    return Comparison{tried.knob == "connections" ? 0.5 : 0.4, {}};
   });
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->best.at("window"), "16");
 }
 
+TEST(Descent, GoesOnWithoutWhatFails) {
+  const auto found = Descend(kKnobs, 3, Anything, [](const Tried& tried) -> Result<Comparison> {
+    if (tried.choice.contains("connections")) return Comparison{0, "worker 1 ended"};
+    return Comparison{tried.value == "16" ? 0.5 : 1.0, {}};
+  });
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(found->best, (Choice{{"window", "16"}}));
+  for (const Tried& tried : found->tried) {
+    const bool fails = tried.knob == "connections";
+    EXPECT_EQ(tried.failed, fails ? "worker 1 ended" : "");
+    EXPECT_EQ(tried.ratios.size(), fails ? 0u : 3u);
+  }
+}
+
 TEST(Descent, EndsWithAnError) {
-  const auto found = Descend(kKnobs, 1, Anything, [](const Tried&) -> Result<double> {
+  const auto found = Descend(kKnobs, 1, Anything, [](const Tried&) -> Result<Comparison> {
     return Error{ErrorCode::kClosed, "interrupted"};
   });
   ASSERT_FALSE(found.ok());
