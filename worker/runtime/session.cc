@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -15,18 +14,18 @@
 #include "base/emulated_unit.h"
 #include "base/job_options.h"
 #include "base/log.h"
-#include "base/permutation.h"
 #include "base/program_options.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
-#include "worker/memory/residual.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
 #include "worker/runtime/data_plane.h"
 #include "worker/runtime/final_buckets.h"
 #include "worker/runtime/local_steps.h"
 #include "worker/runtime/pacer.h"
+#include "worker/runtime/run_samples.h"
 
 namespace lockstep::worker {
 namespace {
@@ -51,55 +50,6 @@ std::string HostName() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
-
-// The order of the samples of one epoch, drawn when its first unit comes.
-class SampleOrder {
- public:
-  const std::vector<std::uint32_t>& Of(Epoch epoch, std::uint64_t seed, std::uint64_t samples) {
-    if (!epoch_ || *epoch_ != epoch) {
-      order_ = EpochOrder(seed, epoch, static_cast<std::uint32_t>(samples));
-      epoch_ = epoch;
-    }
-    return order_;
-  }
-
- private:
-  std::optional<Epoch> epoch_;
-  std::vector<std::uint32_t> order_;
-};
-
-// A run's samples: by positions in the epoch's order, and which they are.
-class RunSamples {
- public:
-  void Take(std::span<const Unit> units, std::span<const std::uint32_t> order) {
-    ranges_.clear();
-    for (const Unit& unit : units) {
-      if (!ranges_.empty() && ranges_.back().to == unit.range.from) {
-        ranges_.back().to = unit.range.to;
-      } else {
-        ranges_.push_back(unit.range);
-      }
-    }
-    samples_ = {};
-    if (ranges_.size() == 1) {
-      samples_ = order.subspan(ranges_[0].from, ranges_[0].size());
-      return;
-    }
-    gathered_.clear();
-    for (const SampleRange& range : ranges_) {
-      const auto part = order.subspan(range.from, range.size());
-      gathered_.insert(gathered_.end(), part.begin(), part.end());
-    }
-    samples_ = gathered_;
-  }
-  std::span<const SampleRange> ranges() const { return ranges_; }
-  std::span<const std::uint32_t> samples() const { return samples_; }
-
- private:
-  std::vector<SampleRange> ranges_;
-  std::vector<std::uint32_t> gathered_;  // where there are several ranges
-  std::span<const std::uint32_t> samples_;
-};
 
 // How much of the contributions was final before the end of their last runs.
 struct Early {
@@ -257,11 +207,7 @@ class SessionImpl final : public Session {
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);
-    if (buffers_->residual(0) != nullptr) {
-      residual_.emplace(buffers_->residual(0),
-                        std::array{buffers_->residual(1), buffers_->residual(2)},
-                        description_.parameter_count);
-    }
+    contribution_.emplace(config_, self().worker, buckets_->layout(), *buffers_);
 
     pacer_ = std::make_unique<Pacer>(Pacer::Floor{FromSeconds(config_.emulate.unit_time_s),
                                                   EmulatedUnitSamples(config_, welcome_.workers)},
@@ -333,7 +279,7 @@ class SessionImpl final : public Session {
     // The last bucket is the seal's to tell, which comes at once.
     if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
     told_ = buckets;
-    SendUpTo(buckets, /*early=*/true);
+    contribution_->SendEarly(buckets);
     plane_->Post(event::BucketsFinal{.work = take_.work, .part = take_.part, .buckets = buckets});
   }
 
@@ -348,7 +294,7 @@ class SessionImpl final : public Session {
     // Before the run is reported: then either the core sees that this thread has something in hand.
     if (!ends_part_ && compute_.BeginSeal()) {
       ends_part_ = true;
-      Collect(gradient_);
+      Collect();
     }
     event::RunDone run{.work = take_.work,
                        .part = take_.part,
@@ -448,7 +394,7 @@ class SessionImpl final : public Session {
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
-    if (RoundsAtRandom()) setup.rounding_seed = config_.job.seed;
+    if (config_.exchange.rounding == "stochastic") setup.rounding_seed = config_.job.seed;
     setup.connections = config_.exchange.connections;
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.core.formation_timeout = setup.timeouts.formation;
@@ -530,9 +476,9 @@ class SessionImpl final : public Session {
     plane_->Post(event::FromCoordinator{std::move(message)});
   }
 
-  void Collect(float* contribution) {
+  void Collect() {
     if (!description_.collect) return;
-    description_.collect({contribution, description_.parameter_count});
+    description_.collect({contribution_->gradient(), description_.parameter_count});
   }
 
   // nullopt: it was nothing for the program.
@@ -543,7 +489,7 @@ class SessionImpl final : public Session {
       case ComputeQueue::Pick::Kind::kRun:
         return TrainWork(pick);
       case ComputeQueue::Pick::Kind::kSeal:
-        Collect(gradient_);
+        Collect();
         plane_->Post(Seal(pick.take.work, pick.take.part));
         return std::nullopt;
       case ComputeQueue::Pick::Kind::kEvaluate:
@@ -586,8 +532,7 @@ class SessionImpl final : public Session {
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
-    const bool first = !opened_part_ || *opened_part_ != std::pair(pick.take.work, pick.take.part);
-    float* gradient = nullptr;
+    bool first = false;
     {
       std::lock_guard lock(reporting_);
       take_ = pick.take;
@@ -595,23 +540,10 @@ class SessionImpl final : public Session {
       ends_part_ = false;
       buckets_->BeginRun();
       told_ = 0;
-      contribution_ = pick.work.parts[take_.part.value];
-      if (first && residual_) {
-        if (!opened_part_ || opened_part_->first != take_.work) {
-          residual_->OnStart(pick.work.applied, pick.work.copied);
-        }
-        residual_->Begin(take_.part);
-      }
-      gradient = gradient_ =
-          residual_ ? residual_->Gradient(take_.part) : buffers_->Gradient(contribution_);
-      sent_ = {};
-      if (RoundsAtRandom()) {
-        sent_.rounding =
-            Rounding::OfContribution(config_.job.seed, pick.work.round, self().worker, take_.part);
-      }
+      first = contribution_->BeginRun(pick.work, take_.part);
     }
+    float* gradient = contribution_->gradient();
     const std::uint64_t count = description_.parameter_count;
-    opened_part_ = std::pair(take_.work, take_.part);
     if (first && local_steps_) {
       local_steps_->Begin({buffers_->parameters(), count}, pick.work.local_rate);
     } else if (first && !description_.collect && buffers_->memory().on_host()) {
@@ -690,69 +622,13 @@ class SessionImpl final : public Session {
     return work;
   }
 
-  bool RoundsAtRandom() const { return config_.exchange.rounding == "stochastic"; }
-
-  bool SendsGradientItself() const { return buffers_->type() == NumberType::kFp32 && !residual_; }
-
-  // Where contributions are of 16 bits, or have few numbers of many: what is final of the gradient
-  // goes into this one, before anybody is told that it is there. `early`: the program may still
-  // read the gradient.
-  void SendUpTo(std::uint32_t buckets, bool early) {
-    if (SendsGradientItself()) return;
-    for (; sent_.buckets < buckets; ++sent_.buckets) {
-      const FloatRange& bucket = buckets_->layout().bucket(sent_.buckets);
-      std::byte* to = InContribution(bucket);
-      sent_.fits = (residual_ ? SendFew(bucket, early, to)
-                              : Narrow(buffers_->type(), gradient_ + bucket.first,
-                                       reinterpret_cast<std::uint16_t*>(to), bucket.count,
-                                       sent_.rounding, bucket.first)) &&
-                   sent_.fits;
-    }
-    if (early) sent_.unsettled = sent_.buckets;
-  }
-
-  bool SendFew(const FloatRange& bucket, bool early, std::byte* to) {
-    const SealedPart part{take_.work, take_.part};
-    const std::uint32_t kept = buckets_->layout().kept();
-    return early
-               ? residual_->SendEarly(part, bucket.first, bucket.count, buffers_->type(), kept, to)
-               : residual_->Send(part, bucket.first, bucket.count, buffers_->type(), kept, to);
-  }
-
-  // The program does not read the gradient any more.
-  void Settle() {
-    if (!residual_) return;
-    const std::uint32_t unsettled = std::exchange(sent_.unsettled, 0u);
-    for (std::uint32_t b = 0; b < unsettled; ++b) {
-      const FloatRange& bucket = buckets_->layout().bucket(b);
-      residual_->Settle({take_.work, take_.part}, bucket.first, bucket.count, buffers_->type(),
-                        buckets_->layout().kept(), InContribution(bucket));
-    }
-  }
-
-  std::byte* InContribution(const FloatRange& bucket) {
-    const Layout& layout = buckets_->layout();
-    return buffers_->Data(contribution_) +
-           layout.InContribution(bucket).first * layout.number_bytes();
-  }
-
-  // Whoever sums gradients themselves sees it in the sum, for nothing. Where partial sums are
-  // passed on, their last one does not tell whose it was.
-  bool Finite() {
-    if (!SendsGradientItself()) return sent_.fits;
-    return config_.exchange.algorithm == "direct" ||
-           buffers_->memory().AllFinite(gradient_, description_.parameter_count);
-  }
-
   event::PartSealed Seal(std::uint32_t work, PartIndex part) {
     if (local_steps_) {
       const std::uint64_t count = description_.parameter_count;
-      local_steps_->Seal({buffers_->parameters(), count}, {gradient_, count});
+      local_steps_->Seal({buffers_->parameters(), count}, {contribution_->gradient(), count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
-    Settle();
-    SendUpTo(buckets_->layout().bucket_count(), /*early=*/false);
-    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = Finite()};
+    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = contribution_->Finish()};
   }
 
   const SessionOptions options_;
@@ -787,24 +663,10 @@ class SessionImpl final : public Session {
   Early early_;
   RunSamples run_;
   RunSamples next_run_;
-  // Of the last run: which part of which work it added to, and where that is. Another one's first
-  // run begins its sum at zero.
-  std::optional<std::pair<std::uint32_t, PartIndex>> opened_part_;
-  BufferId contribution_;
-  float* gradient_ = nullptr;  // where it is summed
-  // Of that, in contribution_ where it is not summed there: so many buckets, of which the first
-  // ones went early, whether all of their values are numbers there, and how they are rounded.
-  struct Sent {
-    std::uint32_t buckets = 0;
-    std::uint32_t unsettled = 0;
-    bool fits = true;
-    Rounding rounding;
-  };
-  Sent sent_;
-  std::optional<Residual> residual_;     // where contributions have few numbers of many
-  action::EvaluateChunk chunk_;          // that is being evaluated, or was last
-  std::optional<ProgramUpdate> update_;  // that is being made
-  bool ended_ = false;                   // the loop knows: nothing is left to tell the coordinator
+  std::optional<Contribution> contribution_;  // to which the last run added
+  action::EvaluateChunk chunk_;               // that is being evaluated, or was last
+  std::optional<ProgramUpdate> update_;       // that is being made
+  bool ended_ = false;  // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
 };
 

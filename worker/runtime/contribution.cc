@@ -1,0 +1,90 @@
+#include "worker/runtime/contribution.h"
+
+#include <array>
+#include <utility>
+
+namespace lockstep::worker {
+
+Contribution::Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
+                           WorkerBuffers& buffers)
+    : seed_(config.job.seed),
+      rounds_at_random_(config.exchange.rounding == "stochastic"),
+      passes_partial_sums_on_(config.exchange.algorithm != "direct"),
+      self_(self),
+      layout_(layout),
+      buffers_(buffers) {
+  if (buffers_.residual(0) != nullptr) {
+    residual_.emplace(buffers_.residual(0), std::array{buffers_.residual(1), buffers_.residual(2)},
+                      layout_.parameter_count());
+  }
+}
+
+bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
+  const SealedPart begun{work.work, part};
+  const bool first = part_ != begun;
+  contribution_ = work.parts[part.value];
+  if (first && residual_) {
+    if (!part_ || part_->work != begun.work) residual_->OnStart(work.applied, work.copied);
+    residual_->Begin(part);
+  }
+  part_ = begun;
+  gradient_ = residual_ ? residual_->Gradient(part) : buffers_.Gradient(contribution_);
+  buckets_ = 0;
+  unsettled_ = 0;
+  fits_ = true;
+  rounding_ = {};
+  if (rounds_at_random_) rounding_ = Rounding::OfContribution(seed_, work.round, self_, part);
+  return first;
+}
+
+void Contribution::SendEarly(std::uint32_t buckets) { SendUpTo(buckets, /*early=*/true); }
+
+bool Contribution::Finish() {
+  Settle();
+  SendUpTo(layout_.bucket_count(), /*early=*/false);
+  if (!SendsGradientItself()) return fits_;
+  return !passes_partial_sums_on_ ||
+         buffers_.memory().AllFinite(gradient_, layout_.parameter_count());
+}
+
+bool Contribution::SendsGradientItself() const {
+  return buffers_.type() == NumberType::kFp32 && !residual_;
+}
+
+void Contribution::SendUpTo(std::uint32_t buckets, bool early) {
+  if (SendsGradientItself()) return;
+  for (; buckets_ < buckets; ++buckets_) {
+    const FloatRange& bucket = layout_.bucket(buckets_);
+    std::byte* to = InContribution(bucket);
+    fits_ = (residual_ ? SendFew(bucket, early, to)
+                       : Narrow(buffers_.type(), gradient_ + bucket.first,
+                                reinterpret_cast<std::uint16_t*>(to), bucket.count, rounding_,
+                                bucket.first)) &&
+            fits_;
+  }
+  if (early) unsettled_ = buckets_;
+}
+
+bool Contribution::SendFew(const FloatRange& bucket, bool early, std::byte* to) {
+  return early ? residual_->SendEarly(*part_, bucket.first, bucket.count, buffers_.type(),
+                                      layout_.kept(), to)
+               : residual_->Send(*part_, bucket.first, bucket.count, buffers_.type(),
+                                 layout_.kept(), to);
+}
+
+void Contribution::Settle() {
+  if (!residual_) return;
+  const std::uint32_t unsettled = std::exchange(unsettled_, 0u);
+  for (std::uint32_t b = 0; b < unsettled; ++b) {
+    const FloatRange& bucket = layout_.bucket(b);
+    residual_->Settle(*part_, bucket.first, bucket.count, buffers_.type(), layout_.kept(),
+                      InContribution(bucket));
+  }
+}
+
+std::byte* Contribution::InContribution(const FloatRange& bucket) {
+  return buffers_.Data(contribution_) +
+         layout_.InContribution(bucket).first * layout_.number_bytes();
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,70 @@
+// The contribution that the compute thread has in hand: where its gradient is summed, and, where
+// what is exchanged is another memory than that (numbers of 16 bits, or few numbers of many), how
+// much of the gradient has been put there.
+//
+// Not thread-safe: who is told by several threads what is final has a lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/ids.h"
+#include "base/job_config.h"
+#include "base/messages.h"
+#include "worker/core/layout.h"
+#include "worker/core/step_io.h"
+#include "worker/memory/narrow.h"
+#include "worker/memory/residual.h"
+#include "worker/runtime/worker_buffers.h"
+
+namespace lockstep::worker {
+
+class Contribution {
+ public:
+  // `layout` and `buffers` outlive it.
+  Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
+               WorkerBuffers& buffers);
+
+  // A run of this part of the work begins. True: its first one, for which the gradient begins at
+  // zero, which is the caller's to see to.
+  bool BeginRun(const action::StartWork& work, PartIndex part);
+  // Of the part in hand, or of the last one: as many floats as the parameters.
+  float* gradient() { return gradient_; }
+
+  // The first so many buckets of the gradient are final while the program may still read it: what
+  // is exchanged of them is there when this returns.
+  void SendEarly(std::uint32_t buckets);
+  // All of it is final, and the program does not read it any more. False: some of what is sent are
+  // no numbers. Where the gradient itself is what is sent and nobody but its owners sums it
+  // (direct), they find that in the sum, for nothing, and it is not looked for here. (Where partial
+  // sums are passed on, their last one would not tell whose it was.)
+  bool Finish();
+
+ private:
+  bool SendsGradientItself() const;
+  void SendUpTo(std::uint32_t buckets, bool early);
+  bool SendFew(const FloatRange& bucket, bool early, std::byte* to);
+  void Settle();
+  std::byte* InContribution(const FloatRange& bucket);
+
+  const std::uint64_t seed_;
+  const bool rounds_at_random_;
+  const bool passes_partial_sums_on_;
+  const WorkerId self_;
+  const Layout& layout_;
+  WorkerBuffers& buffers_;
+  std::optional<Residual> residual_;  // where contributions have few numbers of many
+
+  std::optional<SealedPart> part_;  // in hand
+  BufferId contribution_;
+  float* gradient_ = nullptr;
+  // Of that, in contribution_ where it is not summed there: so many buckets, of which the first
+  // ones went early, whether all of their values are numbers there, and how they are rounded.
+  std::uint32_t buckets_ = 0;
+  std::uint32_t unsettled_ = 0;
+  bool fits_ = true;
+  Rounding rounding_;
+};
+
+}  // namespace lockstep::worker
