@@ -78,6 +78,13 @@ bool Ending::OthersCatchUp() const {
   });
 }
 
+// Once nobody is waited for to catch up, what is left (an evaluation, a checkpoint) has deadlines
+// of its own.
+Time Ending::NextDeadline() const {
+  if (finishing_) return deadline_;
+  return begun_ && job_->now < copied_by_ ? copied_by_ : kNever;
+}
+
 // From now on nobody computes anything but the digest of what it has.
 void Ending::SayFinish(const std::string& reason, bool failed, bool early) {
   LOCKSTEP_CHECK(!finishing_, "all are told to finish twice");

@@ -34,7 +34,7 @@ class Ending {
   void Advance();
   // The last commit is sent once more, with a checkpoint writer that is there.
   void SendLastAgain();
-  Time NextDeadline() const { return finishing_ ? deadline_ : begun_ ? copied_by_ : kNever; }
+  Time NextDeadline() const;
 
   // Now, without waiting for anybody.
   void Finish(JobOutcome outcome, const std::string& reason);

@@ -48,6 +48,18 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault crash@0.578494s:1 --fault stop@0.765474s:0,for=0.064280s "
              "--fault partition@0.967242s:2-0,for=0.133675s "
              "--fault lose-control@1.022311s:2,for=0.157233s --fault cut-link@1.176860s:0-1"},
+        // The writer of the last checkpoint gave its gathering up, and the coordinator, with a
+        // deadline behind it that nobody acted on, set no timer any more.
+        Case{"WhoWritesTheLastCheckpointIsToldLateToGoOn",
+             "--faults --seed 17332 --optimizer.replicas=2 --fault crash@0.394566s:1 "
+             "--fault partition@0.620744s:3-1,for=0.086686s --fault crash@0.963390s:2 "
+             "--fault one-way@1.071383s:1-0,for=0.035671s "
+             "--fault one-way@1.103169s:2-1,for=4.859945s "
+             "--fault one-way@1.236314s:3-0,for=0.095487s "
+             "--fault stop@1.466497s:2,for=0.367197s "
+             "--fault control-out@1.533845s:0,for=0.248042s "
+             "--fault stop@1.728500s:0,for=0.181130s",
+             false, 7},
         Case{"ANewcomerIsCutOffBeforeItIsLetIn",
              "--faults --seed 2565 --policy.name=full --fault crash@0.5s:1 "
              "--fault stop@0.9138s:1,for=1s --fault cut-link@1.2s:0-1"},

@@ -310,8 +310,10 @@ void Holdings::TryUpdate() {
   const msg::Commit& commit = sums->commit();
   std::vector<std::uint32_t> shards = HeldBy(commit.owners, context_.config.self);
   if (shards.empty()) {
-    EndGather();
-    GiveUpLessons({});
+    // Others may have gone on, and this worker have taken the parameters after the round, before it
+    // was told: what it gathers of that version stays.
+    if (!gather_ || gather_->version <= commit.round) EndGather();
+    if (!newest_ || newest_->version <= commit.round) GiveUpLessons({});
     if (newest_ && newest_->version <= commit.round) {
       context_.Emit(action::DropHeldState{RangesOf(newest_->shards)});
       Release(before_);

@@ -34,13 +34,17 @@ class HoldingsTest : public MachineTest {
   static OwnerMap WithoutOther() {
     return {2, {{kSelf, 1}, {kPeer, 1}}, {{{kSelf, kPeer}}, {{kPeer, kSelf}}}};
   }
-  void Start() {
+  static OwnerMap ByThePeer() { return {2, {{kPeer, 2}}, {{{kPeer}}, {{kPeer}}}}; }
+  void StartAll(const OwnerMap& owners) {
     Do(event::PeerUp{kPeer, "test"});
     Do(event::PeerUp{kOther, "test"});
     Plan plan = MakePlan(0, 0);
-    plan.owners = Owners();
+    plan.owners = owners;
     plan.members = kMembers;
     Tell(msg::Start{StateSource::kSeed, plan, 0});
+  }
+  void Start() {
+    StartAll(Owners());
     const auto copies = All<action::CopySums>();
     ASSERT_EQ(copies.size(), 1u);
     ASSERT_EQ(copies[0].from.size(), 1u);
@@ -91,6 +95,30 @@ class HoldingsTest : public MachineTest {
       EXPECT_EQ(fetches[i].to.range, to[i].second);
     }
     for (const auto& fetch : fetches) Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
+  }
+  // The round's parameters, all of which the peer has, when it says so.
+  void TakeAllForACheckpoint() {
+    msg::Commit commit = TheCommit(0, ByThePeer());
+    commit.checkpoint_writer = kSelf;
+    Tell(commit);
+    Says(kPeer, Has(1, {0, 1}));
+    EndFetches({{BufferKind::kState, kFirst}, {BufferKind::kState, kSecond}});
+    const auto takes = All<action::TakeParameters>();
+    ASSERT_EQ(takes.size(), 1u);
+    Do(event::OpDone{takes[0].op, false, 9, ""});
+    ASSERT_TRUE(Told<msg::Applied>());
+  }
+  // These are parameters and the state of both shards.
+  void GatherAll(const std::vector<action::Fetch>& fetches) {
+    ASSERT_EQ(fetches.size(), 4u);
+    for (const auto& fetch : fetches) {
+      EXPECT_EQ(fetch.piece.kind, static_cast<std::uint32_t>(PieceKind::kHeldState));
+      Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
+    }
+    const auto snapshots = All<action::TakeSnapshot>();
+    ASSERT_EQ(snapshots.size(), 1u);
+    Do(event::OpDone{snapshots[0].op, false, 0, ""});
+    EXPECT_FALSE(All<action::UploadChunk>().empty());
   }
   void EndReduction() {
     const auto reductions = All<action::Reduce>();
@@ -202,6 +230,24 @@ TEST_F(HoldingsTest, AShardThatIsLackingIsCopiedFirst) {
     }
   }
   EXPECT_THAT(tensors, ElementsAre(0, 1));
+}
+
+// Holders may be quicker to tell than the coordinator: the round is applied, and then decided here.
+// What is gathered for a checkpoint after it has nothing to do with who held it before.
+TEST_F(HoldingsTest, ACheckpointThatIsGatheredIsNotGivenUpWhenTheDecisionComes) {
+  StartAll(ByThePeer());
+  TakeAllForACheckpoint();
+  const auto fetches = All<action::Fetch>();
+  Decide();
+  GatherAll(fetches);
+}
+
+TEST_F(HoldingsTest, ACheckpointIsGatheredOnceWhatWasHeldIsDecided) {
+  Start();
+  TakeAllForACheckpoint();
+  EXPECT_TRUE(All<action::Fetch>().empty());  // they would land in what is held
+  Decide();
+  GatherAll(All<action::Fetch>());
 }
 
 // No coordinator that is right says so.
