@@ -50,6 +50,10 @@ class Checkpointer {
   // Why the state after the decided round is not saved; empty: it is.
   const std::string& decided_error() const { return decided_error_; }
   bool running() const { return current_.has_value(); }
+  // Who writes the one that is under way.
+  std::optional<MemberId> writer() const {
+    return current_ ? std::optional(current_->writer) : std::nullopt;
+  }
   void GiveUp();
 
   void CheckInvariants() const;

@@ -652,6 +652,7 @@ JobStatus Coordinator::Status(Time now) const {
     status.round = rounds_.committed()->round();
   }
   if (rounds_.begun()) status.waiting_for = rounds_.Waiting();
+  if (job_.phase == Phase::kEnding) status.waiting_for = ending_.Waiting();
   for (const Member& member : job_.members.all()) {
     if (member.id.incarnation.value == 0) continue;
     MemberStatus row;

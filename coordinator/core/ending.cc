@@ -69,13 +69,38 @@ void Ending::SendLastAgain() {
 
 // For a bounded time, and only for those who are heard: I6 holds at the end as well.
 bool Ending::OthersCatchUp() const {
-  if (job_->now >= copied_by_) return false;
-  return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-    const bool late =
-        member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
-    // Who is not heard of is not waited for.
-    return member.connected() && late && job_->now - member.last_heard < job_->timeout / 2;
-  });
+  return job_->now < copied_by_ &&
+         std::ranges::any_of(job_->members.all(), [&](const Member& m) { return CatchesUp(m); });
+}
+
+// Who is not heard of is not waited for.
+bool Ending::CatchesUp(const Member& member) const {
+  const bool late =
+      member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
+  return member.connected() && late && job_->now - member.last_heard < job_->timeout / 2;
+}
+
+// In the order in which Advance waits.
+std::string Ending::Waiting() const {
+  if (!begun_ || job_->phase == Phase::kFinished) return "";
+  if (finishing_) {
+    for (const Member& member : job_->members.all()) {
+      if (member.live() && !digests_.contains(member.id)) {
+        return fmt::format("waiting for worker {} to say what it ends with", member.id.worker);
+      }
+    }
+    return "";
+  }
+  if (evaluation_->running()) return "waiting for the last evaluation";
+  if (const auto writer = checkpointer_->writer()) {
+    return fmt::format("waiting for worker {}, which writes the last checkpoint", writer->worker);
+  }
+  for (const Member& member : job_->members.all()) {
+    if (CatchesUp(member)) {
+      return fmt::format("waiting for worker {}, which catches up", member.id.worker);
+    }
+  }
+  return "";
 }
 
 // Once nobody is waited for to catch up, what is left (an evaluation, a checkpoint) has deadlines

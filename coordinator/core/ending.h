@@ -35,6 +35,8 @@ class Ending {
   // The last commit is sent once more, with a checkpoint writer that is there.
   void SendLastAgain();
   Time NextDeadline() const;
+  // For what the end is waited for, in words; empty: it has not begun, or is here.
+  std::string Waiting() const;
 
   // Now, without waiting for anybody.
   void Finish(JobOutcome outcome, const std::string& reason);
@@ -43,6 +45,7 @@ class Ending {
   void SayFinish(const std::string& reason, bool failed, bool early);
   // Somebody who was left behind is copying what the job ended with.
   bool OthersCatchUp() const;
+  bool CatchesUp(const Member& member) const;
   bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
 
   Job* job_;

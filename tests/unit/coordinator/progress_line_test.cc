@@ -10,6 +10,7 @@ namespace lockstep::coordinator {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -81,6 +82,34 @@ TEST(ProgressLine, CountsWhoIsLostUntilItIsReplaced) {
   EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is catching up)"));
   s.From(2, msg::Level{s.Commit(0).round});
   EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  3 of 3 workers"));
+}
+
+TEST(ProgressLine, SaysWhatTheEndWaitsFor) {
+  Story s("", {.rounds = 1, .test_samples = 12});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  EXPECT_THAT(ProgressText(s.Status()), EndsWith("  waiting for the last evaluation"));
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    s.From(i % 3, msg::EvaluationResult{1, {i, i + 1}, 1.0, 1});
+  }
+  EXPECT_THAT(ProgressText(s.Status()),
+              EndsWith("  waiting for worker 0, which writes the last checkpoint"));
+  s.Upload(0, 0, true);
+  s.TellState(0, 0, true);
+  s.TellState(1, 0);
+  s.TellState(2, 0);
+  EXPECT_THAT(ProgressText(s.Status()),
+              EndsWith("  waiting for worker 1, which writes the last checkpoint"));
+  s.Upload(1, 0);
+  s.TellState(1, 0);
+  s.TellState(2, 0);
+  s.Saved(0);
+  EXPECT_THAT(ProgressText(s.Status()), EndsWith("  waiting for worker 0, which catches up"));
+  s.From(0, msg::Pong{0, 0, 0});
+  s.From(0, msg::Level{RoundId(0)});
+  EXPECT_THAT(ProgressText(s.Status()),
+              EndsWith("  waiting for worker 0 to say what it ends with"));
 }
 
 TEST(ProgressLine, CountsWhoWasLeftOut) {
