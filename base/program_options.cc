@@ -211,7 +211,7 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
             "IP address of this host for the other workers; without it the one by which it reaches "
             "the coordinator");
   table.Add("connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
-            "How long to try to reach the coordinator");
+            "How long to try to reach the coordinator, and to wait for its first answer");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
   // Checked here, with the same declaration as everywhere; applied when the job's config is known.
   JobConfig job;
@@ -237,6 +237,9 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
   if (!table.Given("coordinator")) {
     return Invalid("--coordinator: required, as --coordinator 127.0.0.1:7070");
+  }
+  if (options.coordinator.port == 0) {
+    return Invalid("--coordinator: port 0 is for who listens; say the one that it got");
   }
   if (options.require_gpudirect && options.device == "cpu") {
     return Invalid(

@@ -271,6 +271,18 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = Check(options); !checked) return checked.error();
+  for (const char* of_faults : {"seeds", "shrink", "history", "fault", "jobs"}) {
+    if (!options.faults && table.Given(of_faults)) {
+      return Invalid(fmt::format("--{}: goes with --faults only", of_faults));
+    }
+  }
+  const bool simulated = options.replay.empty() && !options.faults;
+  for (const SlowLink& link : raw.slow_links) {
+    if (simulated && link.worker >= options.workers) {
+      return Invalid(fmt::format("--slow-link {}=...: --workers {} are 0 to {}", link.worker,
+                                 options.workers, options.workers - 1));
+    }
+  }
 
   double unit_time = raw.unit_time_s > 0 ? raw.unit_time_s : options.job.emulate.unit_time_s;
   if (unit_time == 0) unit_time = 0.02;

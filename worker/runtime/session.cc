@@ -109,7 +109,13 @@ class SessionImpl final : public Session {
                               .wanted = options_.wanted,
                               .host_id = HostId(),
                               .settings = options_.settings});
-    auto answer = inbox_.Wait(kWelcomeTimeout);
+    auto answer = inbox_.Wait(std::min(kWelcomeTimeout, options_.connect_timeout));
+    if (!answer && answer.error().code == ErrorCode::kTimeout) {
+      return Error{ErrorCode::kTimeout,
+                   fmt::format("{} takes connections and does not answer: is a coordinator "
+                               "listening there, and not something else?",
+                               options_.coordinator)};
+    }
     if (!answer) {
       return Error{answer.error().code, fmt::format("the coordinator at {}: {}",
                                                     options_.coordinator, answer.error().message)};

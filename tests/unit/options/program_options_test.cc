@@ -140,6 +140,7 @@ TEST(WorkerOptions, MistakesAreOneLine) {
     return options.ok() ? "" : options.error().message;
   };
   EXPECT_EQ(error({}), "--coordinator: required, as --coordinator 127.0.0.1:7070");
+  EXPECT_THAT(error({"--coordinator=node3:0"}), HasSubstr("port 0"));
   EXPECT_EQ(error({"--policy.name=full"}).substr(0, 30), "--policy.name: unknown option ");
   EXPECT_THAT(error({"--device=gpu"}), HasSubstr("expected cpu, cuda or cuda:N"));
   EXPECT_THAT(error({"--slowdown=pattern=pause"}), HasSubstr("pattern"));

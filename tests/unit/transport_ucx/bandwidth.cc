@@ -124,7 +124,12 @@ class Fetcher final : public Handler {
 int Main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "ucx";
   if (argc == 3 && std::string(argv[2]) == "serve") return ServeUntilTheEnd(name);
-  const Duration duration = FromSeconds(argc == 3 ? std::atof(argv[2]) : 0.5);
+  const double seconds = argc == 3 ? std::atof(argv[2]) : 0.5;
+  if (argc > 3 || seconds <= 0 || (name != "ucx" && name != "tcp" && name != "tls")) {
+    std::fprintf(stderr, "usage: transport_bandwidth [ucx|tcp|tls [SECONDS]]\n");
+    return 2;
+  }
+  const Duration duration = FromSeconds(seconds);
   std::array<int, 2> to{};
   std::array<int, 2> from{};
   if (pipe(to.data()) != 0 || pipe(from.data()) != 0) return 1;

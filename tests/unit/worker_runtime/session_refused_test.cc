@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <future>
 #include <optional>
 #include <thread>
 
+#include "base/host_port.h"
 #include "base/job_options.h"
 #include "transport/control/channel.h"
 #include "worker/runtime/session.h"
@@ -104,6 +106,18 @@ TEST_P(SessionRefused, TheReasonIsNotLost) {
   EXPECT_THAT(work.reason, HasSubstr("refuses this worker: its data are other data"));
   EXPECT_TRUE(work.failed);
   EXPECT_TRUE(work.unfit) << "status 2";
+}
+
+// A connection is taken by the kernel before anybody looks at it.
+TEST(SessionWithoutACoordinator, IsToldThatNobodyAnswers) {
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::acceptor silent(io, {boost::asio::ip::make_address("127.0.0.1"), 0});
+  SessionOptions options;
+  options.coordinator = ToString(HostPort{"127.0.0.1", silent.local_endpoint().port()});
+  options.connect_timeout = std::chrono::milliseconds(300);
+  const auto session = Session::Join(std::move(options));
+  ASSERT_FALSE(session.ok());
+  EXPECT_THAT(session.error().message, HasSubstr("takes connections and does not answer"));
 }
 
 }  // namespace
