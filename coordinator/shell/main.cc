@@ -22,6 +22,7 @@
 #include "base/program_options.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
+#include "policies/registry.h"
 #include "transport/open_files.h"
 
 namespace lockstep::coordinator {
@@ -167,6 +168,10 @@ int Main(const std::vector<std::string>& arguments) {
   // What is wrong with the config or the address is said before anything is written.
   if (!from_workers) {
     if (auto trial = take_config(); !trial) return Fail(trial.error());
+  } else if (auto policy = policies::MakePolicy(options.job.policy, options.workers, LoadPolicy);
+             !policy) {
+    // What the first worker says of the rest of the job changes nothing about it.
+    return Fail(policy.error());
   }
   if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
   auto server = Server::Open(options);

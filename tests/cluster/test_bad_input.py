@@ -56,6 +56,9 @@ class BadInput(ClusterTest):
             self.assert_one_line(self.coordinator(job, *base, "--polcy.name=full"), "polcy.name", "policy.name")
             self.assert_one_line(self.coordinator(job, "--workers", 2, "--config", "none.ini", "--run-dir", "run"), "none.ini")
             self.assert_one_line(self.coordinator(job, *base, "--listen", "0.0.0.0:0"), "listen")
+            # The workers say what the job is, but not what its policy is called.
+            self.assert_one_line(self.coordinator(job, "--listen", "127.0.0.1:0", "--workers", 2, "--config-from-workers", "--policy.name=bakup",
+                                                  "--run-dir", "run"), "policy.name = bakup", "'backup'")
             self.assertFalse(job.run_dir.exists())
 
     def test_a_run_directory_that_cannot_be_made(self):
