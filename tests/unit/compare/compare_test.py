@@ -115,6 +115,48 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr, r"\Acheck-run: .*rounds.jsonl:2: .*\n\Z")
 
+    def test_a_job_that_still_runs(self):
+        def next_epoch(records, summary):
+            records[5]["epoch"] = 1
+            for contribution in records[5]["contributors"]:
+                contribution["ranges"] = [[begin - 80, end - 80] for begin, end in contribution["ranges"]]
+
+        make_run(self.folder / "a", change=next_epoch)
+        (self.folder / "a" / "summary.json").unlink()
+        with open(self.folder / "a" / "rounds.jsonl", "a") as rounds:
+            rounds.write('{"round": 6, "ep')
+        result = self.check(self.folder / "a")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("6 rounds, 1 finished epochs, 96 samples: each counted once, 0 dropped; the job has not ended", result.stdout)
+
+    def test_one_round_is_enough(self):
+        self.assertRaises(measure.BadRun, make_run, self.folder / "a", rounds=1)
+        result = self.check(self.folder / "a")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("16 samples: each counted once", result.stdout)
+
+    def test_positions_that_an_epoch_does_not_have_are_found(self):
+        make_run(self.folder / "a")
+        result = self.check(self.folder / "a", "--samples", 7)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("epoch 0: positions up to 96 count, where an epoch has 7 samples", result.stdout)
+
+    def test_what_is_no_run_is_one_line(self):
+        make_run(self.folder / "a")
+        rounds, summary = self.folder / "a" / "rounds.jsonl", self.folder / "a" / "summary.json"
+        whole = rounds.read_bytes()
+        for path, content, said in ((summary, b"{}", "summary.json: there is no 'epochs'"), (summary, b"[]", "is no record"),
+                                    (rounds, b"\xff\xfe\x00", "rounds.jsonl: is no text"), (rounds, b"{}\n", "rounds.jsonl:1: there is no 'round'"),
+                                    (rounds, whole.replace(b'"ranges": [[', b'"ranges": ["x", ['), "no records")):
+            kept = path.read_bytes()
+            path.write_bytes(content)
+            result = self.check(self.folder / "a")
+            self.assertEqual(result.returncode, 2, content)
+            self.assertRegex(result.stderr, rf"\Acheck-run: .*{said}.*\n\Z")
+            path.write_bytes(kept)
+        result = self.check(self.folder / "none")
+        self.assertEqual((result.returncode, result.stderr), (2, f"check-run: {self.folder}/none/rounds.jsonl: No such file or directory\n"))
+
 
 class CompareTest(unittest.TestCase):
     def setUp(self):

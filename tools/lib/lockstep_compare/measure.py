@@ -10,13 +10,35 @@ class BadRun(Exception):
     """One line that names the file."""
 
 
-def read_lines(path):
+# What is read of a round's record and of the summary.
+OF_A_ROUND = ("round", "epoch", "samples", "contributors", "dropped", "requeued", "units", "excluded", "times")
+OF_THE_SAMPLES = ("epochs", "samples_counted", "samples_moved", "samples_dropped")
+OF_A_JOB = (*OF_THE_SAMPLES, "workers", "wall_seconds", "test_accuracy", "train_loss", "samples_requeued")
+
+
+def read_text(path):
     try:
-        text = Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadRun(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadRun(f"{path}: is no text") from error
+
+
+def check_keys(what, path, keys):
+    if not isinstance(what, dict):
+        raise BadRun(f"{path}: is no record")
+    for key in keys:
+        if key not in what:
+            raise BadRun(f"{path}: there is no '{key}'")
+
+
+def read_lines(path, ended=True):
+    """`ended`: nothing is being written, so that a line that is not whole is an error."""
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(keepends=True), 1):
+        if not ended and not line.endswith("\n"):
+            break
         try:
             rows.append(json.loads(line))
         except ValueError as error:
@@ -29,15 +51,26 @@ def size(ranges):
 
 
 class Run:
-    def __init__(self, folder):
+    """Of a job that has ended, with two rounds at least; `only_samples`: what check_samples() takes, also of a job that still runs."""
+
+    def __init__(self, folder, only_samples=False):
         self.folder = Path(folder)
-        self.rounds = read_lines(self.folder / "rounds.jsonl")
+        summary = self.folder / "summary.json"
+        self.ended = summary.exists() or not only_samples
+        self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
+        for number, record in enumerate(self.rounds, 1):
+            check_keys(record, f"{self.folder / 'rounds.jsonl'}:{number}", OF_A_ROUND)
         evaluations = self.folder / "evaluations.jsonl"
-        self.evaluations = read_lines(evaluations) if evaluations.exists() else []
-        try:
-            self.summary = json.loads((self.folder / "summary.json").read_text())
-        except (OSError, ValueError) as error:
-            raise BadRun(f"{self.folder / 'summary.json'}: {error}") from error
+        self.evaluations = read_lines(evaluations) if evaluations.exists() and not only_samples else []
+        self.summary = None
+        if self.ended:
+            try:
+                self.summary = json.loads(read_text(summary))
+            except ValueError as error:
+                raise BadRun(f"{summary}: {error}") from error
+            check_keys(self.summary, summary, OF_THE_SAMPLES if only_samples else OF_A_JOB)
+        if only_samples:
+            return
         if len(self.rounds) < 2:
             raise BadRun(f"{self.folder}: fewer than two rounds are closed")
         self.workers = self.summary["workers"]
@@ -120,6 +153,12 @@ class Run:
         return bool(self.summary.get("emulated"))
 
 
+def finished_epochs(run):
+    """While the job runs it may still be at the last one of which a round is closed."""
+    epochs = sorted({record["epoch"] for record in run.rounds})
+    return epochs[:-1] if run.summary is None else epochs[:run.summary["epochs"]]
+
+
 def check_samples(run, dataset=None):
     """What is wrong with how samples were counted: a list of lines, empty when each counts once. `dataset`: samples of an epoch; else
     the largest position that a finished epoch names."""
@@ -136,7 +175,7 @@ def check_samples(run, dataset=None):
             errors.append(f"round {record['round']}: {record['samples']} samples are said to be in ranges of {in_round}")
         counted += in_round
         left_out[record["epoch"]] += record["dropped"]
-    finished = sorted(epochs)[:run.summary["epochs"]]
+    finished = finished_epochs(run)
     length = dataset or max((end for epoch in finished for _, end, _ in epochs[epoch]), default=0)
     for epoch, ranges in sorted(epochs.items()):
         at = 0
@@ -146,10 +185,12 @@ def check_samples(run, dataset=None):
                 errors.append(f"epoch {epoch}: samples {begin} to {min(end, at)} count twice, again in round {number}")
             holes += max(0, begin - at)
             at = max(at, end)
+        if dataset and at > dataset:
+            errors.append(f"epoch {epoch}: positions up to {at} count, where an epoch has {dataset} samples")
         if epoch in finished and holes + max(0, length - at) != size(left_out[epoch]):
             errors.append(f"epoch {epoch}: {holes + max(0, length - at)} samples of {length} do not count, {size(left_out[epoch])} are said "
                           "to be dropped")
-    if counted != run.summary["samples_counted"]:
+    if run.summary is not None and counted != run.summary["samples_counted"]:
         errors.append(f"summary.json: {run.summary['samples_counted']} samples counted, {counted} in the rounds")
     return errors
 
