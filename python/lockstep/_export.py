@@ -19,6 +19,14 @@ _SPANS_OF_A_LINE = 2000  # what a reader has in memory at once
 _ROUNDS_OF_A_LINE = 500
 _SCOPE = {"name": "lockstep"}
 
+# What is read of a record.
+_OF_A_ROUND = (
+    "round", "epoch", "policy", "reason", "loss", "learning_rate", "samples", "contributors", "excluded", "moved", "attempts",
+    "units", "times",
+)  # fmt: skip
+_OF_TIMES = ("start", "ready", "delivered", "commit", "applied")
+_OF_AN_EVALUATION = ("round", "loss", "accuracy")
+
 _Round = dict[str, Any]
 
 
@@ -67,11 +75,11 @@ class _Run:
         self.count = int(last["round"]) + 1
 
     def rounds(self) -> Iterator[_Round]:
-        return self._lines(self._rounds, self._size)
+        return self._lines(self._rounds, self._size, _OF_A_ROUND)
 
     def evaluations(self) -> Iterator[_Round]:
         path = self.path / "evaluations.jsonl"
-        return self._lines(path, path.stat().st_size) if path.is_file() else iter(())
+        return self._lines(path, path.stat().st_size, _OF_AN_EVALUATION) if path.is_file() else iter(())
 
     def summary(self) -> dict[str, Any]:
         """Empty while the job runs."""
@@ -82,7 +90,7 @@ class _Run:
             return {}
 
     @staticmethod
-    def _lines(path: Path, size: int) -> Iterator[_Round]:
+    def _lines(path: Path, size: int, keys: tuple[str, ...]) -> Iterator[_Round]:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 size -= len(line)
@@ -90,7 +98,10 @@ class _Run:
                     return
                 try:
                     record = json.loads(line)
-                    record["round"]
+                    for key in keys:
+                        record[key]
+                    for key in _OF_TIMES if "times" in keys else ():
+                        record["times"][key]
                 except (ValueError, TypeError, KeyError):
                     raise UsageError(f"export: {path}:{number}: is no record") from None
                 yield record

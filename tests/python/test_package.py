@@ -235,11 +235,15 @@ class ExportTest(harness.ClusterTest):
         broken = self.folder / "broken"
         broken.mkdir(exist_ok=True)
         (broken / "rounds.jsonl").write_text("{}\n")
+        timeless = self.folder / "timeless"
+        timeless.mkdir(exist_ok=True)
+        (timeless / "rounds.jsonl").write_text("".join(json.dumps({**record, "times": {"start": 0}}) + "\n" for record in self.rounds))
         nothing = self.folder / "nothing" / "torch"
         nothing.mkdir(parents=True)
         (nothing / "__init__.py").write_text("")
         for arguments, message in (([self.run_dir], "nothing to write"), ([empty, "--otlp", "-"], "there is no rounds.jsonl"),
                                    ([broken, "--otlp", "-"], "rounds.jsonl:1: is no record"),
+                                   ([timeless, "--otlp", "-"], "rounds.jsonl:1: is no record"),
                                    ([self.run_dir, "--otlp", empty / "no" / "file"], "No such file or directory"),
                                    ([self.run_dir, "--tensorboard", empty], "--tensorboard takes torch and tensorboard, and ")):
             with self.subTest(arguments):

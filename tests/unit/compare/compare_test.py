@@ -213,6 +213,46 @@ class CompareTest(unittest.TestCase):
         self.assertIn("--set=local.steps=4 --set=job.rounds=3 --set=policy.name=local\n", (out / "none" / "average-1.log").read_text())
         self.assertIn("--set=local.steps=2 --set=job.rounds=3 --set=policy.name=backup --set=backup.workers=2\n", (out / "none" / "backup-2-1.log").read_text())
 
+    def stand_in(self, name, text):
+        path = self.folder / "build" / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def test_what_the_job_refuses_ends_all_with_its_own_line(self):
+        words = ["--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 2, "--policies", "bakup,full", "--patterns", "none", "-n", 2]
+        self.stand_in("lockstep-coordinator", "#!/bin/sh\necho lockstep-coordinator: there is no rule bakup >&2\nexit 2\n")
+        self.stand_in("lockstep-worker", "#!/bin/sh\nsleep 60\n")
+        self.stand_in("lockstep-simulate", "#!/bin/sh\necho lockstep-simulate: there is no rule bakup >&2\nexit 2\n")
+        for more, program in (([], "lockstep-coordinator"), (["--simulate"], "lockstep-simulate")):
+            result = self.compare(*words, *more)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertRegex(result.stderr, rf"\Acompare: {program}: there is no rule bakup \(all of it in [^\n]*bakup-1.log\)\n\Z")
+            self.assertEqual(result.stdout, "")
+
+    def test_bad_usage_is_one_line_and_leaves_nothing(self):
+        file, typo = self.folder / "file", self.folder / "typo"
+        file.write_text("")
+        self.stand_in("lockstep-simulate", "#!/bin/sh\nexit 1\n")
+        plain = ["--simulate", "--build-dir", self.folder / "build", "--out", typo]
+        for words, said in (([*plain, "--target", 87], "--target 87"), ([*plain, "--target", 0], "--target 0"), ([*plain, "--target", "nan"], "--target nan"),
+                            ([*plain, "--timeout", 0], "--timeout 0"), ([*plain, "--timeout", -1], "--timeout -1"),
+                            (["--report-only", "--out", typo], "there is no such folder"), ([*plain[:-1], file], "File exists"),
+                            ([*plain[:-1], file / "out"], "Not a directory"), ([*plain, "--nope"], "--nope")):
+            result = self.compare(*words)
+            self.assertEqual(result.returncode, 2, words)
+            self.assertRegex(result.stderr, r"\Acompare: [^\n]*\n\Z")
+            self.assertIn(said, result.stderr)
+        self.assertFalse(typo.exists())
+
+    def test_a_report_of_what_is_no_text_is_one_line(self):
+        out = self.folder / "out"
+        make_run(out / "none" / "full-1")
+        (out / "none" / "full-1" / "rounds.jsonl").write_bytes(b"\xff\xfe\x00")
+        result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "full", "--patterns", "none", "-n", 2)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"\Acompare: .*rounds.jsonl: is no text\n\Z")
+
     def test_what_is_not_there_is_said(self):
         out = self.folder / "out"
         make_run(out / "none" / "full-1")

@@ -1,0 +1,72 @@
+"""A mistake on a tool's command line is one line and status 2, before any work, and leaves nothing behind."""
+
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+REFUSES = "#!/bin/sh\necho some log >&2\necho \"$(basename $0): it is refused\" >&2\nexit 2\n"
+PARSED = ("auto-gap", "backup-curve", "bench-link", "bench-peers", "bench-pytorch", "check-run", "compare", "ctl", "exchange-crossings", "fault-cost",
+          "gpu-check", "launch", "lint", "slowdown")
+
+
+class ToolUsage(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.build = self.folder / "build"
+        (self.build / "bin").mkdir(parents=True)
+        for name in ("lockstep-coordinator", "lockstep-worker", "lockstep-bench", "lockstep-simulate"):
+            program = self.build / "bin" / name
+            program.write_text(REFUSES)
+            program.chmod(0o755)
+        self.empty = self.folder / "empty"
+        self.empty.mkdir()
+
+    def refused(self, tool, *words, said=""):
+        with self.subTest(tool=tool, words=words):
+            done = subprocess.run([str(TOOLS / tool), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+            self.assertRegex(done.stderr, rf"\A{tool}: [^\n]+\n\Z")
+            self.assertIn(said, done.stderr)
+            self.assertEqual(list(self.empty.iterdir()), [])
+
+    def test_an_option_that_there_is_not(self):
+        for tool in PARSED:
+            self.refused(tool, "--nope")
+        for words in (["--nope"], ["--presett", "tsan"], ["-L", "unit", "--timeout", "5", "--nope=1"], ["--timeout"], ["--preset"]):
+            self.refused("test", *words)
+        for words in (["--nope"], ["dist", "--nope"], ["dist", "--cuda", "more"]):
+            self.refused("wheel", *words)
+
+    def test_values(self):
+        built = ["--build-dir", self.build]
+        self.refused("bench-peers", *built, "--set", "optimizer.lr=1", said="is for --step")
+        self.refused("bench-peers", *built, "--step", "--set", "foo", said="KEY=VALUE")
+        self.refused("bench-pytorch", *built, "--set", "foo", said="KEY=VALUE")
+        self.refused("bench-pytorch", *built, "--python", "nofile", said="--python nofile")
+        self.refused("bench-link", *built, "--rate", "foo", said="--rate foo")
+        self.refused("bench-link", *built, "--flow-limit", "0bit", said="--flow-limit 0bit")
+        self.refused("exchange-crossings", *built, "-n", 0, said="0: expected")
+        self.refused("exchange-crossings", *built, "-j", 0, said="at least 1")
+        self.refused("exchange-crossings", "--build-dir", self.build / "none", said="is not there")
+        self.refused("exchange-crossings", *built, "--latency", "foo", said="it is refused")
+        self.refused("fault-cost", *built, "--set", "foo", said="KEY=VALUE")
+        self.refused("fault-cost", *built, "--policy", "foo", said="it is refused")
+        self.refused("auto-gap", *built, "-n", "0", said="0: expected")
+
+    def test_outputs_that_cannot_be_written(self):
+        for tool, options in (("exchange-crossings", ("--json", "--svg")), ("fault-cost", ("--json",)), ("bench-peers", ("--json",)),
+                              ("bench-pytorch", ("--json",)), ("bench-link", ("--json",))):
+            for option in options:
+                self.refused(tool, "--build-dir", self.build, option, self.empty, said="Is a directory")
+                self.refused(tool, "--build-dir", self.build, option, self.empty / "no" / "x", said="No such file")
+
+    def test_an_output_is_not_made_for_what_is_refused(self):
+        self.refused("fault-cost", "--build-dir", self.build, "--json", self.empty / "x", "--policy", "foo", said="it is refused")
+
+
+if __name__ == "__main__":
+    unittest.main()
