@@ -220,7 +220,8 @@ class CompareTest(unittest.TestCase):
         path.chmod(0o755)
 
     def test_what_the_job_refuses_ends_all_with_its_own_line(self):
-        words = ["--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 2, "--policies", "bakup,full", "--patterns", "none", "-n", 2]
+        words = ["--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 2, "--policies", "bakup,full",
+                 "--patterns", "none", "-n", 2]
         self.stand_in("lockstep-coordinator", "#!/bin/sh\necho lockstep-coordinator: there is no rule bakup >&2\nexit 2\n")
         self.stand_in("lockstep-worker", "#!/bin/sh\nsleep 60\n")
         self.stand_in("lockstep-simulate", "#!/bin/sh\necho lockstep-simulate: there is no rule bakup >&2\nexit 2\n")
@@ -235,7 +236,8 @@ class CompareTest(unittest.TestCase):
         file.write_text("")
         self.stand_in("lockstep-simulate", "#!/bin/sh\nexit 1\n")
         plain = ["--simulate", "--build-dir", self.folder / "build", "--out", typo]
-        for words, said in (([*plain, "--target", 87], "--target 87"), ([*plain, "--target", 0], "--target 0"), ([*plain, "--target", "nan"], "--target nan"),
+        for words, said in (([*plain, "--target", 87], "--target 87"), ([*plain, "--target", 0], "--target 0"),
+                            ([*plain, "--target", "nan"], "--target nan"),
                             ([*plain, "--timeout", 0], "--timeout 0"), ([*plain, "--timeout", -1], "--timeout -1"),
                             (["--report-only", "--out", typo], "there is no such folder"), ([*plain[:-1], file], "File exists"),
                             ([*plain[:-1], file / "out"], "Not a directory"), ([*plain, "--nope"], "--nope")):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 REFUSES = "#!/bin/sh\necho some log >&2\necho \"$(basename $0): it is refused\" >&2\nexit 2\n"
-PARSED = ("auto-gap", "backup-curve", "bench-link", "bench-peers", "bench-pytorch", "check-run", "compare", "ctl", "exchange-crossings", "fault-cost",
-          "gpu-check", "launch", "lint", "slowdown")
+PARSED = ("auto-gap", "backup-curve", "bench-link", "bench-peers", "bench-pytorch", "check-run", "compare", "ctl", "exchange-crossings",
+          "fault-cost", "gpu-check", "launch", "lint", "slowdown")
 
 
 class ToolUsage(unittest.TestCase):
