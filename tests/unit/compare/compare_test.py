@@ -254,6 +254,11 @@ class CompareTest(unittest.TestCase):
         result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "full", "--patterns", "none", "-n", 2)
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"\Acompare: .*rounds.jsonl: is no text\n\Z")
+        make_run(out / "none" / "auto-1")
+        rounds = out / "none" / "auto-1" / "rounds.jsonl"
+        rounds.write_text(rounds.read_text().replace('"commit"', '"comit"'))
+        result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "auto", "--patterns", "none", "-n", 2)
+        self.assertRegex(result.stderr, r"\Acompare: .*rounds.jsonl:1: there is no 'commit'\n\Z")
 
     def test_what_is_not_there_is_said(self):
         out = self.folder / "out"

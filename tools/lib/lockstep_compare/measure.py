@@ -12,6 +12,7 @@ class BadRun(Exception):
 
 # What is read of a round's record and of the summary.
 OF_A_ROUND = ("round", "epoch", "samples", "contributors", "dropped", "requeued", "units", "excluded", "times")
+OF_TIMES = ("start", "ready", "delivered", "commit", "applied")
 OF_THE_SAMPLES = ("epochs", "samples_counted", "samples_moved", "samples_dropped")
 OF_A_JOB = (*OF_THE_SAMPLES, "workers", "wall_seconds", "test_accuracy", "train_loss", "samples_requeued")
 
@@ -60,6 +61,8 @@ class Run:
         self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
         for number, record in enumerate(self.rounds, 1):
             check_keys(record, f"{self.folder / 'rounds.jsonl'}:{number}", OF_A_ROUND)
+            if not only_samples:
+                check_keys(record["times"], f"{self.folder / 'rounds.jsonl'}:{number}", OF_TIMES)
         evaluations = self.folder / "evaluations.jsonl"
         self.evaluations = read_lines(evaluations) if evaluations.exists() and not only_samples else []
         self.summary = None
