@@ -1,4 +1,4 @@
-"""The coordinator's HTTP interface, for tools/ctl and tools/slowdown. Errors are HttpError: one line for people."""
+"""The coordinator's HTTP interface, for tools/ctl and tools/slowdown. Errors are HttpError or BadUsage: one line for people."""
 
 import hashlib
 import hmac
@@ -19,6 +19,10 @@ class HttpError(Exception):
     def __init__(self, message, refused=False):
         super().__init__(message)
         self.refused = refused
+
+
+class BadUsage(Exception):
+    """A file that the user named cannot be used."""
 
 
 def parse_address(text):
@@ -55,7 +59,9 @@ def add_arguments(parser, **more):
 
 def find(http=None, run_dir=None, secret_file=None):
     """Returns the address and the secret's file (or None) that the options mean. ValueError: wrong usage."""
-    if (http is None) == (run_dir is None):
+    if http is not None and run_dir is not None:
+        raise ValueError("--http and --run-dir: one of them, not both")
+    if http is None and run_dir is None:
         raise ValueError("one of --http and --run-dir is required, as --http 127.0.0.1:8080 or --run-dir runs/a")
     if http is not None:
         try:
@@ -78,14 +84,19 @@ def _read_line(run_dir, name, missing_is_none=False):
         raise ValueError(f"--run-dir {run_dir}: {name}: {error.strerror}") from None
 
 
-def read_secret(path):
+def read_secret(path, run_dir=None):
+    """`run_dir`: where the path was found, if the user has not named it."""
     try:
         with open(path, "rb") as file:
             secret = file.read((1 << 16) + 1)
+    except FileNotFoundError as error:
+        if run_dir is not None:  # the launcher removes a job's secret at its end
+            raise HttpError(f"the job in {run_dir} has ended: its secret is gone") from None
+        raise BadUsage(f"secret file {path}: {error.strerror}") from None
     except OSError as error:
-        raise HttpError(f"secret file {path}: {error.strerror}") from None
+        raise BadUsage(f"secret file {path}: {error.strerror}") from None
     if not 16 <= len(secret) <= 1 << 16:
-        raise HttpError(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
+        raise BadUsage(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
     return secret
 
 
@@ -100,19 +111,22 @@ def with_points(spec):
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = [line.partition("#")[0].split() for line in file]
         except OSError as error:
-            raise HttpError(f"slowdown file = {path}: {error.strerror}") from None
+            raise BadUsage(f"slowdown file = {path}: {error.strerror}") from None
         for number, words in enumerate(lines, 1):
             if words and len(words) != 2:
-                raise HttpError(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
+                raise BadUsage(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
         items[i] = "points=" + ";".join(":".join(words) for words in lines if words)
     return ",".join(items)
 
 
 class Connection:
-    def __init__(self, address, secret_file=None):
+    """`secret_file`: only changes want it. `run_dir`: where the address was found, and the secret's file if `secret_found`."""
+
+    def __init__(self, address, secret_file=None, run_dir=None, secret_found=False):
         self.name = address
+        self.run_dir = run_dir
         self.host, self.port = parse_address(address)
-        self.key = key_of(read_secret(secret_file)) if secret_file else None
+        self.key = key_of(read_secret(secret_file, run_dir if secret_found else None)) if secret_file else None
 
     def status(self):
         return self._request("GET", "/status")
@@ -142,10 +156,14 @@ class Connection:
             connection.request(method, target, body, {"Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}", **(headers or {})})
             response = connection.getresponse()
             data = response.read(MOST_ANSWER)
-        except (OSError, http.client.HTTPException) as error:
+        except http.client.HTTPException:
+            raise HttpError(f"{self.name} answers no HTTP: is this the address of --http, not of --listen?") from None
+        except OSError as error:
+            if self.run_dir is not None and isinstance(error, ConnectionRefusedError):
+                raise HttpError(f"the job in {self.run_dir} has ended: nothing answers at {self.name}") from None
             if isinstance(error, socket.timeout):
                 raise HttpError(f"{self.name}: no answer within {TIMEOUT_S:.0f} s") from None
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = error.strerror or str(error) or type(error).__name__
             raise HttpError(f"{self.name}: {reason}") from None
         finally:
             connection.close()

@@ -5,9 +5,11 @@ import hmac
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 from coordinator_stub import STATUS, CoordinatorStub
@@ -58,7 +60,44 @@ class Ctl(unittest.TestCase):
             file.flush()
             self.ask("slowdown", f"pattern=trace,file={file.name},loop=1")
         self.assertEqual(self.coordinator.requests[-1][1], "pattern=trace,points=0:1;2.5:4,loop=1")
-        self.assertEqual(self.ask("slowdown", "pattern=trace,file=/nowhere").returncode, 1)
+        done = self.ask("slowdown", "pattern=trace,file=/nowhere")
+        self.assertEqual((done.returncode, done.stderr), (2, "ctl: slowdown file = /nowhere: No such file or directory\n"))
+
+    def test_a_secret_that_cannot_be_used_is_one_line_and_status_2(self):
+        with tempfile.TemporaryDirectory() as folder:
+            short = pathlib.Path(folder, "short")
+            short.write_bytes(b"short")
+            for path, what in ((f"{folder}/none", "No such file or directory"), (folder, "Is a directory"), (short, "has 5 bytes, 16 to 65536 are expected")):
+                done = self.ask("drain", "1", "--secret-file", str(path))
+                self.assertEqual((done.returncode, done.stderr), (2, f"ctl: secret file {path}: {what}\n"))
+            self.assertEqual(self.ask("status", "--secret-file", f"{folder}/none").returncode, 0, "which needs no secret")
+        self.assertEqual(self.coordinator.requests, [])
+
+    def test_a_job_that_has_ended_is_told_by_its_run_directory(self):
+        silent = CoordinatorStub()
+        silent.close()
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "secret.path").write_text(f"{folder}/secret\n")
+            pathlib.Path(folder, "http.address").write_text(silent.address + "\n")
+            for command, why in (("status", f"nothing answers at {silent.address}"), ("drain", "its secret is gone")):
+                done = run("--run-dir", folder, command, *["1"] * (command == "drain"))
+                self.assertEqual((done.returncode, done.stderr), (1, f"ctl: the job in {folder} has ended: {why}\n"))
+            pathlib.Path(folder, "http.address").write_text(self.coordinator.address + "\n")
+            self.assertEqual(run("--run-dir", folder, "status").returncode, 0)
+
+    def test_what_answers_no_http_is_one_line(self):
+        for words in (b"LKSP\n\x01\x02\n\n", b""):
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                def answer():
+                    with server.accept()[0] as connection:
+                        connection.recv(65536)
+                        connection.sendall(words)
+                thread = threading.Thread(target=answer)
+                thread.start()
+                address = f"127.0.0.1:{server.getsockname()[1]}"
+                done = run("--http", address, "status")
+                thread.join()
+            self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {address} answers no HTTP: is this the address of --http, not of --listen?\n"))
 
     def test_changes_are_proven(self):
         secret = b"sixteen bytes and more\n"
@@ -101,8 +140,10 @@ class Ctl(unittest.TestCase):
             self.assertEqual(subprocess.run([CTL, "--http", self.coordinator.address, "policy", "full"], env=environment,
                                             capture_output=True, timeout=60, check=False).returncode, 0)
             self.assertEqual(self.coordinator.requests[-1][2]["Lockstep-Proof"], proof)
-            for both in (["--run-dir", str(run_dir), "--http", self.coordinator.address], []):
-                self.assertEqual(run(*both, "status").returncode, 2)
+            for both, words in ((["--run-dir", str(run_dir), "--http", self.coordinator.address], "one of them, not both"), ([], "is required")):
+                done = run(*both, "status")
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertIn(words, done.stderr)
 
     def test_the_coordinator_is_asked_by_its_address(self):
         port = self.coordinator.address.rpartition(":")[2]

@@ -80,6 +80,16 @@ class AsksTheCoordinator(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "slowdown: unknown key\n"))
         self.assertEqual(len(self.coordinator.requests), 1)
 
+    def test_a_trace_that_is_not_there_is_told_before_anything_is_changed(self):
+        done = self.events("at=0s factor=2\nat=1ms pattern=trace,file=/nowhere\n")
+        self.assertEqual((done.returncode, done.stderr), (2, "slowdown: slowdown file = /nowhere: No such file or directory\n"))
+        self.assertEqual(self.coordinator.requests, [])
+
+    def test_a_process_that_cannot_be_a_victim(self):
+        for pid, words in ((0, "a process id is 1 or more"), (-3, "a process id is 1 or more"), (1, "is the process that all others hang on")):
+            done = run("--mode", "stop", "--pid", pid)
+            self.assertEqual((done.returncode, done.stderr), (2, f"slowdown: --pid {pid}: {words}\n"))
+
     def test_wrong_usage(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("at=5 factor=2\n")
