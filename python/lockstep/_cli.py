@@ -30,7 +30,8 @@ def _run(arguments: list[str]) -> int:
     parser.epilog = "What --config and --set do not say of the job, the script says."
     parser.add_argument("--policy", metavar="NAME", help="what is done about stragglers, as auto or backup; --set policy.name=NAME")
     parser.add_argument("script", metavar="SCRIPT", help="in Python, with lockstep.init()")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    rest.required = False  # older argparse says of what may be empty that it is missing
     options = parser.parse_args(arguments)
     options.package = True
     if options.hosts is None and options.hosts_file is None and not Path(options.script).is_file():

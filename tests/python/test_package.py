@@ -125,6 +125,7 @@ class RunTest(harness.ClusterTest):
                 (["run", "-n", "2", "no.py"], "there is no script no.py"),
                 (["run", "-n", "0", HERE / "linear.py"], "-n wants at least one worker"),
                 (["run", HERE / "linear.py"], "required: -n"),
+                (["run", "-n", "2"], "required: SCRIPT\n"),
                 (["run", "-n", "2", "--slowdown", "worker=5,factor=2", HERE / "linear.py"], "the workers are 0 to 1"),
                 (["run", "-n", "2", "--device", "cpu", HERE / "linear.py"], "--device: the script chooses its device")):
             with self.subTest(arguments):

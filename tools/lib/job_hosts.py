@@ -66,8 +66,10 @@ def read(path):
     hosts = []
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadHosts(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise BadHosts(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadHosts(f"{path}: is no UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)

@@ -203,7 +203,11 @@ class HostsTest(launch_test.LaunchTest):
             with self.subTest(hosts):
                 self.assertIn(message, self.refused(hosts=(f"--hosts={hosts}",)))
         self.assertIn("-n 5: the hosts have 3 workers", self.refused("-n", "5"))
+        self.assertRegex(self.refused("-n", "5", hosts=("--hosts", "a:1")), r"-n 5: the hosts have 1 worker\n")
         self.assertIn("one of them", self.refused("--hosts-file", "x"))
+        self.assertIn("launch: --hosts-file: none: No such file or directory", self.refused(hosts=("--hosts-file", "none")))
+        file.write_bytes(b"\xff\xfe")
+        self.assertIn(f"launch: --hosts-file: {file}: is no UTF-8 text", self.refused(hosts=("--hosts-file", str(file))))
         self.assertIn("--env 1x=2: wants KEY=VALUE", self.refused("--env", "1x=2"))
         self.assertIn("--env NOBODYS: there is no such variable here", self.refused("--env", "NOBODYS"))
         self.assertIn("--python is for --hosts", self.refused(hosts=("-n", "2")))
