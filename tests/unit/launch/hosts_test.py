@@ -111,7 +111,8 @@ class HostsTest(launch_test.LaunchTest):
         self.assertEqual(sorted(re.findall(r"joined: (\d)", done.stdout)), ["0", "1", "2"])
         for line in done.stdout.splitlines():
             self.assertRegex(line, r"^(coordinator|worker \d   |launch     ) \| ")
-        self.assertIn("launch      | a: workers 0, 1\nlaunch      | b: worker 2\nlaunch      | run directory: a:run\n", done.stdout)
+        self.assertIn("launch      | a: workers 0, 1\nlaunch      | b: worker 2\n", done.stdout)
+        self.assertIn("launch      | run directory: a:run\n", done.stdout)
         # A secret in a file for this user alone at each host, and the same folder for those of one host; gone afterwards.
         secrets = {worker: re.search(rf"worker {worker}    \| worker's secret: (\S+)", done.stdout)[1] for worker in range(3)}
         self.assertEqual(secrets[0], secrets[1])

@@ -31,7 +31,12 @@ with open(secret, "rb") as file:
           len(file.read()), flush=True)
 os.makedirs(run_dir, exist_ok=True)
 if plan == "fail":
-    print("bad.ini:3: unknown key", file=sys.stderr)
+    print("starting", flush=True)
+    print("lockstep-coordinator: bad.ini:3: unknown key", file=sys.stderr)
+    sys.exit(2)
+unknown = next((a.partition("=")[0] for a in arguments if a.startswith("--foo.")), None)
+if unknown:
+    print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{"--workers" if unknown == "--foo.bar" else "--foo.ok"}"?)', file=sys.stderr)
     sys.exit(2)
 def stopped(number, _):
     print("asked to stop by", signal.Signals(number).name, flush=True)
@@ -222,7 +227,14 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(self.run_to_end(plan="exit3").returncode, 3)
         failed = self.run_to_end(plan="fail")
         self.assertEqual(failed.returncode, 2)
-        self.assertIn("coordinator | bad.ini:3: unknown key\n", failed.stdout)
+        self.assertIn("coordinator | lockstep-coordinator: bad.ini:3: unknown key\n", failed.stdout)
+        self.assertEqual(failed.stderr, "launch: bad.ini:3: unknown key\n")
+        self.assertNotIn("run directory", failed.stdout)
+
+    def test_what_the_coordinator_says_of_a_setting_is_told_of_set(self):
+        for key, hint in (("foo.bar", ""), ("foo.o", ' (did you mean "foo.ok"?)')):
+            failed = self.run_to_end("--set", f"{key}=1")
+            self.assertEqual((failed.returncode, failed.stderr), (2, f"launch: --set {key}: unknown option{hint}\n"))
 
     def test_a_stale_address_of_an_earlier_start_is_not_used(self):
         self.run_dir.mkdir()
