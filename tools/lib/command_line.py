@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 
 BAD_USAGE = 2  # the exit status, here and of the programs, for what the user got wrong
+VERSION = "0.1.0"  # as CMakeLists.txt says it, to which a test holds this
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong is one line."""
+    """What is wrong is one line; --version is known."""
+
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.add_argument("--version", action="version", version=f"{Path(sys.argv[0]).name} {VERSION}", help="print the version and exit")
 
     def error(self, message):
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)

@@ -5,6 +5,7 @@ import hmac
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -158,6 +159,13 @@ class Ctl(unittest.TestCase):
         done = self.ask("status")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_the_tools_know_the_version(self):
+        tools = pathlib.Path(CTL).parent
+        version = re.search(r"^project\(lockstep VERSION (\S+)", (tools.parent / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
+        for tool in ("ctl", "launch", "compare", "slowdown", "check-run"):
+            done = subprocess.run([tools / tool, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, f"{tool} {version}\n", ""))
 
     def test_nobody_there(self):
         silent = CoordinatorStub()
