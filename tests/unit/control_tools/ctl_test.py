@@ -68,7 +68,8 @@ class Ctl(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             short = pathlib.Path(folder, "short")
             short.write_bytes(b"short")
-            for path, what in ((f"{folder}/none", "No such file or directory"), (folder, "Is a directory"), (short, "has 5 bytes, 16 to 65536 are expected")):
+            for path, what in ((f"{folder}/none", "No such file or directory"), (folder, "Is a directory"),
+                               (short, "has 5 bytes, 16 to 65536 are expected")):
                 done = self.ask("drain", "1", "--secret-file", str(path))
                 self.assertEqual((done.returncode, done.stderr), (2, f"ctl: secret file {path}: {what}\n"))
             self.assertEqual(self.ask("status", "--secret-file", f"{folder}/none").returncode, 0, "which needs no secret")
@@ -98,7 +99,8 @@ class Ctl(unittest.TestCase):
                 address = f"127.0.0.1:{server.getsockname()[1]}"
                 done = run("--http", address, "status")
                 thread.join()
-            self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {address} answers no HTTP: is this the address of --http, not of --listen?\n"))
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, f"ctl: {address} answers no HTTP: is this the address of --http, not of --listen?\n"))
 
     def test_changes_are_proven(self):
         secret = b"sixteen bytes and more\n"
@@ -141,7 +143,8 @@ class Ctl(unittest.TestCase):
             self.assertEqual(subprocess.run([CTL, "--http", self.coordinator.address, "policy", "full"], env=environment,
                                             capture_output=True, timeout=60, check=False).returncode, 0)
             self.assertEqual(self.coordinator.requests[-1][2]["Lockstep-Proof"], proof)
-            for both, words in ((["--run-dir", str(run_dir), "--http", self.coordinator.address], "one of them, not both"), ([], "is required")):
+            for both, words in ((["--run-dir", str(run_dir), "--http", self.coordinator.address], "one of them, not both"),
+                                ([], "is required")):
                 done = run(*both, "status")
                 self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
                 self.assertIn(words, done.stderr)
@@ -164,7 +167,7 @@ class Ctl(unittest.TestCase):
         tools = pathlib.Path(CTL).parent
         version = re.search(r"^project\(lockstep VERSION (\S+)", (tools.parent / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
         for tool in ("ctl", "launch", "compare", "slowdown", "check-run"):
-            done = subprocess.run([tools / tool, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+            done = subprocess.run([tools / tool, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, f"{tool} {version}\n", ""))
 
     def test_nobody_there(self):

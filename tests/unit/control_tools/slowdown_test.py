@@ -86,7 +86,8 @@ class AsksTheCoordinator(unittest.TestCase):
         self.assertEqual(self.coordinator.requests, [])
 
     def test_a_process_that_cannot_be_a_victim(self):
-        for pid, words in ((0, "a process id is 1 or more"), (-3, "a process id is 1 or more"), (1, "is the process that all others hang on")):
+        for pid, words in ((0, "a process id is 1 or more"), (-3, "a process id is 1 or more"),
+                           (1, "is the process that all others hang on")):
             done = run("--mode", "stop", "--pid", pid)
             self.assertEqual((done.returncode, done.stderr), (2, f"slowdown: --pid {pid}: {words}\n"))
 

@@ -36,7 +36,8 @@ if plan == "fail":
     sys.exit(2)
 unknown = next((a.partition("=")[0] for a in arguments if a.startswith("--foo.")), None)
 if unknown:
-    print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{"--workers" if unknown == "--foo.bar" else "--foo.ok"}"?)', file=sys.stderr)
+    near = "--workers" if unknown == "--foo.bar" else "--foo.ok"
+    print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{near}"?)', file=sys.stderr)
     sys.exit(2)
 def stopped(number, _):
     print("asked to stop by", signal.Signals(number).name, flush=True)
@@ -223,22 +224,25 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' threads 7\n", ended.stdout)
         self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' threads 7", ended.stdout)
 
+    def run_program(self, program):
+        return subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
+                               "--", program], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL)
+
     def test_a_program_that_is_not_there_is_told_before_anything_is_started(self):
         (self.folder / "script.py").write_text("")
         for program, words in (("nofile", "nofile: there is no such program on PATH"), ("./nofile", "./nofile: No such file or directory"),
                                ("script.py", "script.py: there is no such program on PATH (for the file here: ./script.py)"),
                                ("./script.py", "./script.py: is not executable"), ("/", "/: is no program")):
-            done = subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder), "--", program],
-                                  capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL)
+            done = self.run_program(program)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", f"launch: {words}\n"))
         self.assertFalse(self.run_dir.exists())
 
     def test_programs_that_end_without_having_joined_are_told_so(self):
         for program, told in (("true", True), ("false", False)):
-            done = subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder), "--", program],
-                                  capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL)
+            done = self.run_program(program)
             self.assertEqual(done.returncode, 1, done)
-            self.assertEqual("launch      | they ended without having joined\nlaunch      | no worker is left: the job ends\n" in done.stdout, told, done.stdout)
+            lines = "launch      | they ended without having joined\nlaunch      | no worker is left: the job ends\n"
+            self.assertEqual(lines in done.stdout, told, done.stdout)
 
     def test_the_coordinators_status_is_the_jobs(self):
         self.assertEqual(self.run_to_end(plan="exit3").returncode, 3)
