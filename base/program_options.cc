@@ -210,8 +210,9 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
   table.Add("data-host", &options.data_host, Text("ADDRESS", "an IP address"),
             "IP address of this host for the other workers; without it the one by which it reaches "
             "the coordinator");
-  table.Add("connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
-            "How long to try to reach the coordinator, and to wait for its first answer");
+  table.Add(
+      "connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
+      "How long to try to reach the coordinator, and to wait for its first answer (at most 10s)");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
   // Checked here, with the same declaration as everywhere; applied when the job's config is known.
   JobConfig job;

@@ -168,10 +168,14 @@ int Main(const std::vector<std::string>& arguments) {
   // What is wrong with the config or the address is said before anything is written.
   if (!from_workers) {
     if (auto trial = take_config(); !trial) return Fail(trial.error());
-  } else if (auto policy = policies::MakePolicy(options.job.policy, options.workers, LoadPolicy);
-             !policy) {
-    // What the first worker says of the rest of the job changes nothing about it.
-    return Fail(policy.error());
+  } else if (options.job.policy.plugin.empty()) {
+    // Whether there is such a policy. The rest of it may be the first worker's to say, so that is
+    // looked at with many workers and the defaults.
+    PolicySection named;
+    named.name = options.job.policy.name;
+    if (auto policy = policies::MakePolicy(named, kMaxWorkers, nullptr); !policy) {
+      return Fail(policy.error());
+    }
   }
   if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
   auto server = Server::Open(options);

@@ -120,8 +120,9 @@ class Bench(InAFolder):
         self.assertAlmostEqual(row["busbw_gb_per_s"], row["algbw_gb_per_s"])  # 2 (n - 1) / n is 1 for two
         self.assertEqual(list(row["phases_us"]), ["deliver", "commit", "reduce", "publish", "take", "update"])
         self.assertGreater(row["phases_us"]["update"], 0)
-        # Each fetches half of the other's gradient and half of the sum.
-        self.assertAlmostEqual(row["copied_per_byte"], 1, places=2)
+        # Each fetches half of the other's gradient and half of the sum, or a little more where one of them has stood in for the other.
+        self.assertGreater(row["copied_per_byte"], 0.99)
+        self.assertLess(row["copied_per_byte"], 1.5)
         self.assertGreater(row["peak_bytes"], 4 * 262144)
 
     def test_exchange_of_workers_that_sleep(self):
@@ -419,9 +420,9 @@ class Link(InAFolder):
                 self.assertIn(says, done.stderr)
 
     @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
-    def test_a_link_that_cannot_be_made_is_an_error_of_one_line(self):
+    def test_a_rate_that_is_none_is_an_error_of_one_line(self):
         done = self.run_link("--rate", "fast")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(done.returncode, 2, done.stderr)
         self.assertRegex(done.stderr, r"^bench-link: .*\n$")
 
     @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")

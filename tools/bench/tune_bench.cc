@@ -129,6 +129,7 @@ class Tuning {
   std::uint16_t port_ = 0;
   Outcome first_;
   std::vector<double> confirmed_;  // ratios of the best
+  std::string best_failed_;        // why it cannot be used after all; empty: it can
   std::size_t jobs_ = 0;
   std::size_t most_jobs_ = 0;
   std::map<std::uint32_t, std::vector<double>> defaults_ms_;  // by size
@@ -325,6 +326,9 @@ std::string Tuning::Report(const Descent& found) {
         "\nquicker than the defaults: {:.2f} of their time, in runs after the search "
         "(more than {})\n{}",
         Middle(confirmed_), own, Lines(found.best));
+  } else if (!best_failed_.empty()) {
+    text += fmt::format("\nthe best failed when it was run again: {}: keep the defaults\n",
+                        best_failed_);
   } else if (found.best.empty()) {
     text += "\nnothing is quicker than the defaults: keep them\n";
   } else {
@@ -357,6 +361,7 @@ std::string Tuning::Json(const Descent& found) const {
   out["spread"] = Spread();
   out["best"] = IsQuicker() ? found.best : Choice();
   out["best_ratios"] = confirmed_;
+  if (!best_failed_.empty()) out["best_failed"] = best_failed_;
   return out.dump(2) + "\n";
 }
 
@@ -384,7 +389,11 @@ Status Tuning::Run() {
   for (std::uint32_t i = 0; !found->best.empty() && i < Confirmations(options_.pairs); ++i) {
     auto compared = Compare(found->best, "the best once more");
     if (!compared) return compared.error();
-    if (!compared->failed.empty()) return Error{ErrorCode::kClosed, compared->failed};
+    if (!compared->failed.empty()) {
+      best_failed_ = compared->failed;
+      confirmed_.clear();
+      break;
+    }
     confirmed_.push_back(compared->ratio);
   }
   if (options_.json != "-") std::fputs(Report(*found).c_str(), stdout);

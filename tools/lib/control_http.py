@@ -91,7 +91,7 @@ def read_secret(path, run_dir=None):
             secret = file.read((1 << 16) + 1)
     except FileNotFoundError as error:
         if run_dir is not None:  # the launcher removes a job's secret at its end
-            raise HttpError(f"the job in {run_dir} has ended: its secret is gone") from None
+            raise HttpError(f"the job in {run_dir} has ended, or runs on another host: its secret is not here") from None
         raise BadUsage(f"secret file {path}: {error.strerror}") from None
     except OSError as error:
         raise BadUsage(f"secret file {path}: {error.strerror}") from None
@@ -156,11 +156,14 @@ class Connection:
             connection.request(method, target, body, {"Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}", **(headers or {})})
             response = connection.getresponse()
             data = response.read(MOST_ANSWER)
+        except http.client.RemoteDisconnected:
+            or_else = "has the job ended?" if self.run_dir else "has the job ended, or is this the address of --listen, not of --http?"
+            raise HttpError(f"{self.name} has closed the connection without an answer: {or_else}") from None
         except http.client.HTTPException:
             raise HttpError(f"{self.name} answers no HTTP: is this the address of --http, not of --listen?") from None
         except OSError as error:
             if self.run_dir is not None and isinstance(error, ConnectionRefusedError):
-                raise HttpError(f"the job in {self.run_dir} has ended: nothing answers at {self.name}") from None
+                raise HttpError(f"the job in {self.run_dir} has ended, or runs on another host: nothing answers at {self.name}") from None
             if isinstance(error, socket.timeout):
                 raise HttpError(f"{self.name}: no answer within {TIMEOUT_S:.0f} s") from None
             reason = error.strerror or str(error) or type(error).__name__

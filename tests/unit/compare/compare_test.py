@@ -120,14 +120,18 @@ class MeasureTest(unittest.TestCase):
             records[5]["epoch"] = 1
             for contribution in records[5]["contributors"]:
                 contribution["ranges"] = [[begin - 80, end - 80] for begin, end in contribution["ranges"]]
+            summary["rounds"], summary["samples_counted"] = 4, 64
 
         make_run(self.folder / "a", change=next_epoch)
-        (self.folder / "a" / "summary.json").unlink()
         with open(self.folder / "a" / "rounds.jsonl", "a") as rounds:
             rounds.write('{"round": 6, "ep')
-        result = self.check(self.folder / "a")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("6 rounds, 1 finished epochs, 96 samples: each counted once, 0 dropped; the job has not ended", result.stdout)
+        for resumed in (True, False):  # with the summary of its first part
+            with self.subTest(resumed=resumed):
+                if not resumed:
+                    (self.folder / "a" / "summary.json").unlink()
+                result = self.check(self.folder / "a")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("6 rounds, 1 finished epochs, 96 samples: each counted once, 0 dropped; the job has not ended", result.stdout)
 
     def test_one_round_is_enough(self):
         self.assertRaises(measure.BadRun, make_run, self.folder / "a", rounds=1)

@@ -81,14 +81,16 @@ class Ctl(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "secret.path").write_text(f"{folder}/secret\n")
             pathlib.Path(folder, "http.address").write_text(silent.address + "\n")
-            for command, why in (("status", f"nothing answers at {silent.address}"), ("drain", "its secret is gone")):
+            for command, why in (("status", f"nothing answers at {silent.address}"), ("drain", "its secret is not here")):
                 done = run("--run-dir", folder, command, *["1"] * (command == "drain"))
-                self.assertEqual((done.returncode, done.stderr), (1, f"ctl: the job in {folder} has ended: {why}\n"))
+                self.assertEqual((done.returncode, done.stderr), (1, f"ctl: the job in {folder} has ended, or runs on another host: {why}\n"))
             pathlib.Path(folder, "http.address").write_text(self.coordinator.address + "\n")
             self.assertEqual(run("--run-dir", folder, "status").returncode, 0)
 
     def test_what_answers_no_http_is_one_line(self):
-        for words in (b"LKSP\n\x01\x02\n\n", b""):
+        for words, says in ((b"LKSP\n\x01\x02\n\n", "answers no HTTP: is this the address of --http, not of --listen?"),
+                            (b"", "has closed the connection without an answer: has the job ended, or is this the address of --listen, "
+                                  "not of --http?")):
             with socket.create_server(("127.0.0.1", 0)) as server:
                 def answer():
                     with server.accept()[0] as connection:
@@ -99,8 +101,7 @@ class Ctl(unittest.TestCase):
                 address = f"127.0.0.1:{server.getsockname()[1]}"
                 done = run("--http", address, "status")
                 thread.join()
-            self.assertEqual((done.returncode, done.stderr),
-                             (1, f"ctl: {address} answers no HTTP: is this the address of --http, not of --listen?\n"))
+            self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {address} {says}\n"))
 
     def test_changes_are_proven(self):
         secret = b"sixteen bytes and more\n"

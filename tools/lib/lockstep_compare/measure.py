@@ -47,6 +47,15 @@ def read_lines(path, ended=True):
     return rows
 
 
+def speaks_of(summary, rounds):
+    """Whether it is of so many rounds; of a file that is no summary, yes: whoever reads it tells what is wrong."""
+    try:
+        told = json.loads(read_text(summary)).get("rounds")
+    except (AttributeError, ValueError):
+        return True
+    return told is None or told == len(read_text(rounds).splitlines())
+
+
 def size(ranges):
     return sum(end - begin for begin, end in ranges)
 
@@ -58,6 +67,9 @@ class Run:
         self.folder = Path(folder)
         summary = self.folder / "summary.json"
         self.ended = summary.exists() or not only_samples
+        # A job that goes on after --resume has the summary of its first part until it ends.
+        if only_samples and self.ended and not speaks_of(summary, self.folder / "rounds.jsonl"):
+            self.ended = False
         self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
         for number, record in enumerate(self.rounds, 1):
             check_keys(record, f"{self.folder / 'rounds.jsonl'}:{number}", OF_A_ROUND)
