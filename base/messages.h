@@ -19,6 +19,8 @@ namespace lockstep {
 
 // Of the control and data protocols together; a worker of another version is refused at join.
 inline constexpr std::uint32_t kProtocolVersion = 1;
+// The longest that a worker may say it will be away (msg::Away).
+inline constexpr Duration kMostAbsence = std::chrono::hours(24);
 
 // Half-open range of positions in the epoch's sample order.
 struct SampleRange {
@@ -607,10 +609,24 @@ struct StopAsked {
   bool operator==(const StopAsked&) const = default;
 };
 
+// The program does something else (it validates, saves, compiles) for at most so long: nothing is
+// asked of it meanwhile, and it is not lost for it.
+struct Away {
+  std::int64_t at_most_ns = 0;
+  std::string reason;
+  bool operator==(const Away&) const = default;
+};
+
+// It is there again.
+struct Back {
+  bool operator==(const Back&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
-                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite>;
+                 Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite, Away,
+                 Back>;
 
 }  // namespace msg
 

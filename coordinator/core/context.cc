@@ -8,7 +8,7 @@ namespace lockstep::coordinator {
 
 // Said once for each time that it is missing, not at each event at which it still is.
 bool Job::HasQuorum() {
-  const bool enough = members.CountLive() >= min_workers;
+  const bool enough = members.CountForQuorum() >= min_workers;
   if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
   if (enough && waits_for_quorum) Log(LogLevel::kInfo, "enough workers are there again");
   waits_for_quorum = !enough;
@@ -19,11 +19,22 @@ bool Job::HasQuorum() {
 std::string Job::QuorumText() const {
   std::string missing;
   for (const Member& member : members.all()) {
-    if (!member.live())
+    if (!member.live() && !member.away())
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
   return fmt::format("{} of at least {} workers are there; waiting for worker {}",
-                     members.CountLive(), min_workers, missing);
+                     members.CountForQuorum(), min_workers, missing);
+}
+
+std::string Job::AwayText() const {
+  std::string text;
+  if (members.CountAway() == 0) return text;
+  for (const Member& member : members.all()) {
+    if (member.away()) {
+      text += fmt::format("; worker {} is away: {}", member.id.worker, member.absence->reason);
+    }
+  }
+  return text;
 }
 
 // A job that ends by its rounds has as many updates; one that ends by its epochs has as many as

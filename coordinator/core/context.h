@@ -161,6 +161,8 @@ struct Job {
   // I5: so many are live that a round may be committed. Says when that changes.
   bool HasQuorum();
   std::string QuorumText() const;
+  // Behind what the job waits for: "; worker 2 is away: validation". Empty: all are there.
+  std::string AwayText() const;
   // The schedule's learning rate at `position`: updates of whole rounds that were made before.
   double ScheduledRate(double position) const;
   void Fail(std::string reason) {

@@ -132,6 +132,7 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       rounds_(&job_),
       streams_(&job_),
       joining_(&job_, &rounds_, &streams_),
+      absences_(&job_, &rounds_, &joining_),
       relinking_(&job_),
       liveness_(&job_),
       evaluation_(&job_),
@@ -206,6 +207,7 @@ void Coordinator::AdvanceAll() {
     // A link that is being made again may make an eviction needless, so it is looked at before the
     // rounds judge who reaches whom; newcomers come in at what the rounds have decided.
     relinking_.Advance();
+    absences_.Advance();
     AdvanceRounds();
     joining_.Advance();
     draining_.Advance();
@@ -472,6 +474,8 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
         } else if constexpr (std::is_same_v<M, msg::Leave>) {
           job_.Evict(from, "it leaves: " + m.reason);
           return {};
+        } else if constexpr (std::is_same_v<M, msg::Away> || std::is_same_v<M, msg::Back>) {
+          return on(absences_)(m);
         } else if constexpr (std::is_same_v<M, msg::StopAsked>) {
           OnStopAsked(from, m);
           return {};
@@ -605,7 +609,7 @@ Time Coordinator::NextDeadline() const {
     return std::min(liveness_.NextDeadline(), *nobody_live_since_ + job_.bounds.Survivor());
   }
   return std::min({liveness_.NextDeadline(), formation_.NextDeadline(), rounds_.NextDeadline(),
-                   ending_.NextDeadline(), ShortUntil()});
+                   absences_.NextDeadline(), ending_.NextDeadline(), ShortUntil()});
 }
 
 // A single worker's Ready may be wrong; what a majority said, or the checkpoint, is not.
@@ -675,6 +679,7 @@ JobStatus Coordinator::Status(Time now) const {
     row.held_up_seconds =
         Seconds(member.blocked_by_compute + member.blocked_by_link + member.blocked_by_loss);
     row.draining = member.draining && member.connected();
+    if (member.away()) row.away = member.absence->reason;
     status.members.push_back(std::move(row));
   }
   return status;

@@ -23,6 +23,7 @@
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
 #include "coordinator/core/step_io.h"
+#include "coordinator/membership/absences.h"
 #include "coordinator/membership/admission.h"
 #include "coordinator/membership/draining.h"
 #include "coordinator/membership/formation.h"
@@ -122,6 +123,7 @@ class Coordinator {
   Pipeline rounds_;
   StateStreams streams_;
   Joining joining_;
+  Absences absences_;
   Relinking relinking_;
   Liveness liveness_;
   Evaluation evaluation_;

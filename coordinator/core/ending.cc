@@ -35,7 +35,14 @@ void Ending::Advance() {
       if (!checkpointer_->running()) SendLastAgain();        // its writer is out: another one
       if (!checkpointer_->IsDecided(last->round())) return;  // else there is none
     }
-    if (anybody && outcome_ == JobOutcome::kCompleted && OthersCatchUp()) return;
+    if (anybody && outcome_ == JobOutcome::kCompleted) {
+      // Their time begins when they are back, which their absences' own ends see to.
+      const auto absent = [this](const Member& m) { return m.away() && CatchesUp(m); };
+      if (job_->members.CountAway() > 0 && std::ranges::any_of(job_->members.all(), absent)) {
+        copied_by_ = std::max(copied_by_, job_->now + job_->timeout);
+      }
+      if (OthersCatchUp()) return;
+    }
     deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
     SayFinish(reason_, /*failed=*/false, early_);
   }
@@ -96,9 +103,12 @@ std::string Ending::Waiting() const {
     return fmt::format("waiting for worker {}, which writes the last checkpoint", writer->worker);
   }
   for (const Member& member : job_->members.all()) {
-    if (CatchesUp(member)) {
+    if (!CatchesUp(member)) continue;
+    if (!member.away()) {
       return fmt::format("waiting for worker {}, which catches up", member.id.worker);
     }
+    return fmt::format("waiting for worker {}, which is away: {}", member.id.worker,
+                       member.absence->reason);
   }
   return "";
 }

@@ -68,6 +68,7 @@ bool Evaluation::Busy(const MemberId& member) const {
 // New chunks first; then those whose member is silent for long, given a second time: the first
 // result counts, so an evaluation never waits for a straggler.
 void Evaluation::Give(Member& member) {
+  if (member.away()) return;  // at one of the next ticks
   Current& evaluation = *current_;
   Chunk* chunk = nullptr;
   if (evaluation.next < evaluation.chunks.size()) {

@@ -268,7 +268,7 @@ function drawWorkers(status) {
     const score = usual && m.unit_seconds ? m.unit_seconds / usual : 0;
     const line = element(body, "tr", null, {class: m.state !== "live" ? "away" : score >= 1.5 ? "slow" : ""});
     element(line, "td", m.worker);
-    const notes = [m.owner ? "owner" : "", m.draining ? "drains" : "",
+    const notes = [m.owner ? "owner" : "", m.draining ? "drains" : "", m.away ? "away: " + m.away : "",
       m.silent_seconds > 2 && m.state !== "lost" ? "silent for " + seconds(m.silent_seconds) : ""].filter(Boolean);
     element(line, "td", m.state + (notes.length ? " (" + notes.join(", ") + ")" : ""));
     const units = element(line, "td");

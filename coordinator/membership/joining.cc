@@ -334,6 +334,11 @@ void Joining::OnUnreachable(Member& from, const MemberId& peer) {
   if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
 }
 
+void Joining::OnBack(const MemberId& member) {
+  const auto copying = copying_.find(member);
+  if (copying != copying_.end()) copying->second.since = job_->now;
+}
+
 void Joining::OnOut(const MemberId& member) {
   newcomers_.erase(member);
   copying_.erase(member);
@@ -369,6 +374,8 @@ void Joining::CheckNewcomers() {
 void Joining::CheckCopying() {
   std::vector<MemberId> again;
   for (const auto& [id, copying] : copying_) {
+    const Member* member = job_->members.Find(id);
+    if (member != nullptr && member->away()) continue;  // it begins when it is back
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
     if (lost || job_->now >= copying.since + job_->bounds.Copy()) again.push_back(id);
@@ -400,6 +407,7 @@ void Joining::Advance() {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;
       if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
+      if (member.away()) continue;  // it may need its parameters as they are
       // What cannot be mended stays broken as long as it is here: it has to connect anew.
       if (!Copy(member, std::nullopt) && IsCutOff(member)) {
         job_->Evict(member, "it reaches nobody that has the parameters");

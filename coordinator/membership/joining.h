@@ -36,6 +36,8 @@ class Joining {
   Status On(Member& from, const msg::Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnOut(const MemberId& member);
+  // It was away: what it copies it can begin with now.
+  void OnBack(const MemberId& member);
   // Somebody was told to copy and has not said how that ended: it may be level by now.
   bool MayBecomeLevel() const;
   // Nobody is live, and somebody behind may have what the others had: true when it is live again.

@@ -58,6 +58,7 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
 }
 
 void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usual) {
+  if (member.away()) return;
   const policies::WorkerView* view = open.WorkerViewOf(member.id.worker);
   // Before it has applied the last round it cannot begin; after its last unit it has done its part.
   if (view == nullptr || view->units_done >= view->units_given || member.next < open.round())

@@ -167,6 +167,7 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
 void Members::Free(Member& member, Time now) {
   by_connection_.erase(member.connection);
   SetState(member, MemberState::kLost, now);
+  SetAbsence(member, std::nullopt);
   member.leaving = false;
   MendEdges(member.id.worker);
 }
@@ -178,6 +179,21 @@ void Members::SetState(Member& member, MemberState state, Time now) {
   if (state != MemberState::kLive) member.unfinished_run.reset();
   member.state = state;
   member.since = now;
+}
+
+std::uint32_t Members::CountForQuorum() const {
+  std::uint32_t count = CountLive();
+  if (away_ == 0) return count;
+  for (const Member& member : members_) {
+    count += member.away() && member.connected() && member.state == MemberState::kBehind ? 1 : 0;
+  }
+  return count;
+}
+
+void Members::SetAbsence(Member& member, std::optional<Absence> absence) {
+  LOCKSTEP_CHECK(away_ >= (member.away() ? 1u : 0u), "fewer than none are away");
+  away_ += (absence ? 1u : 0u) - (member.away() ? 1u : 0u);
+  member.absence = std::move(absence);
 }
 
 Member* Members::Find(const MemberId& id) {

@@ -116,6 +116,13 @@ class OwnerTrial {
   std::uint32_t published_ = 0;  // rounds since the trial ended
 };
 
+// What a worker has said of itself: its program does something else until then at most.
+struct Absence {
+  Time since;
+  Time until;
+  std::string reason;
+};
+
 // A slot, and who has it. kLost: nobody, and what stands here is of its last holder. With the next
 // one all is new but the counts at the end, which are the slot's, for the summary.
 struct Member {
@@ -136,6 +143,8 @@ struct Member {
   // Was asked to leave: gets no units and owns nothing from the next plan on.
   bool draining = false;
   bool told_to_leave = false;
+  // Gets nothing either, and no progress is expected of it. Changed by Members alone, which counts.
+  std::optional<Absence> absence;
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   OwnerTrial owner_trial;
@@ -173,6 +182,7 @@ struct Member {
     return own ? own : usual_run_cost;
   }
 
+  bool away() const { return absence.has_value(); }
   bool live() const { return state == MemberState::kLive && !leaving; }
   // Takes part in exchanges: applies the sums.
   bool exchanging() const {
@@ -190,6 +200,8 @@ class Members {
   // Frees the slot; counts and history of the slot stay for the summary.
   void Free(Member& member, Time now);
   void SetState(Member& member, MemberState state, Time now);
+  // nullopt: it is there.
+  void SetAbsence(Member& member, std::optional<Absence> absence);
 
   Member& at(WorkerId worker) { return members_[worker.value]; }
   const Member& at(WorkerId worker) const { return members_[worker.value]; }
@@ -205,6 +217,9 @@ class Members {
 
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
   std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
+  std::uint32_t CountAway() const { return away_; }
+  // I5: those that are live, and those that are behind for being away: they will be there again.
+  std::uint32_t CountForQuorum() const;
   std::vector<MemberId> Exchanging() const;  // ascending
   std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
 
@@ -238,6 +253,7 @@ class Members {
   std::vector<Member> members_;                               // by slot
   std::vector<Incarnation> last_incarnation_;                 // by slot; grows with each holder
   std::unordered_map<ConnectionId, WorkerId> by_connection_;  // of members that are connected
+  std::uint32_t away_ = 0;                                    // connected members with an absence
   std::array<std::uint32_t, 7> counts_{};  // by MemberState; their sum is the number of slots
   BitMatrix mapped_;                       // [who says it][peer]
   BitMatrix mutual_;                       // both say it

@@ -203,6 +203,7 @@ struct MemberStatus {
   double held_up_seconds = 0;
   bool owner = false;     // of the open round
   bool draining = false;  // was asked to leave
+  std::string away;       // what its program does instead; empty: it is there
 };
 
 struct JobStatus {

@@ -385,7 +385,8 @@ std::string StatusText(const JobStatus& status) {
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},
                               {"owner", m.owner},
-                              {"draining", m.draining}});
+                              {"draining", m.draining},
+                              {"away", m.away}});
   }
   return out.dump(2) + "\n";
 }

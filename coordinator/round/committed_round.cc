@@ -13,6 +13,8 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kUnits = 10;  // that may pass, as without a finished unit
+// After the first that has applied it, whatever that took.
+constexpr Duration kLeastAway = std::chrono::milliseconds(250);
 // So many further attempts are made at a round of which nothing comes though everybody lives.
 constexpr std::uint32_t kHopelessAttempts = 3;
 
@@ -29,7 +31,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
 void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
-  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountForQuorum() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
                  "round {}: attempt {} has no reason", commit.round, commit.attempt);
@@ -358,6 +360,24 @@ Time CommittedRound::LookAtLate(bool last) const {
   return soonest > job_->now ? soonest : LateFrom(last, UnitPatience());
 }
 
+// Who is away may need its parameters as they are until it is back. Then it copies what it has
+// missed; nobody waits for that, once another one has shown how long applying takes.
+Time CommittedRound::GoesOnWithoutAwayFrom() const {
+  if (job_->members.CountAway() == 0 || barrier_ || past_ == 0 || !first_applied_at_) return kNever;
+  const auto late = [this](const Member& m) { return m.away() && MustApply(m); };
+  if (std::ranges::none_of(job_->members.all(), late)) return kNever;
+  return *first_applied_at_ + std::max(kLeastAway, 2 * (*first_applied_at_ - committed_at_));
+}
+
+void CommittedRound::GoOnWithoutAway() {
+  for (Member& member : job_->members.all()) {
+    if (!member.away() || !MustApply(member)) continue;
+    job_->Log(LogLevel::kInfo, "worker {} is away ({}) and copies what it misses when it is back",
+              member.id.worker, member.absence->reason);
+    job_->PutBehind(member, "it is away: " + member.absence->reason);
+  }
+}
+
 // Without a member that has to apply the round there is nothing to wait for.
 Time CommittedRound::NextDeadline(bool last) const {
   switch (phase_) {
@@ -374,8 +394,9 @@ Time CommittedRound::NextDeadline(bool last) const {
   if (to_apply_ == 0) return kNever;
   // Who holds nothing up is late for itself.
   if (barrier_) return last ? LookAtLate(last) : kNever;
-  if (phase_ == Phase::kFromHolders) return LookAtLate(last);
-  return std::min({publication_.Deadline(), publication_.StandInFrom(), LookAtLate(last)});
+  const Time late = std::min(GoesOnWithoutAwayFrom(), LookAtLate(last));
+  if (phase_ == Phase::kFromHolders) return late;
+  return std::min({publication_.Deadline(), publication_.StandInFrom(), late});
 }
 
 // Slow members are not waited for without end (I6).
@@ -398,6 +419,10 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
   }
   if (to_apply_ == 0) return Outcome::kApplied;
   if (barrier_ && !last) return Outcome::kGoesOn;
+  if (job_->now >= GoesOnWithoutAwayFrom()) {
+    GoOnWithoutAway();
+    return Outcome::kGoesOn;
+  }
   if (job_->now >= LookAtLate(last)) {
     GiveUpOnLate(last);
     return Outcome::kGoesOn;
@@ -416,7 +441,7 @@ void CommittedRound::GiveUpOnLate(bool last) {
   if (Recount().past > 0) {  // also without those who are on their way out
     for (Member& member : job_->members.all()) {
       if (!MustApply(member)) continue;
-      if (last) {
+      if (last && !member.away()) {
         job_->Evict(member, "it did not apply the last round in time");
       } else {
         std::string why =

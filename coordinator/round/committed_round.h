@@ -184,6 +184,8 @@ class CommittedRound {
   bool OthersCouldOwn() const;
   bool TryOnceMore();
   void GiveUpOnLate(bool last);
+  Time GoesOnWithoutAwayFrom() const;
+  void GoOnWithoutAway();
   void EvictStuck(const char* what);
   Time LateFrom(bool last, Duration runs) const;
   Time LookAtLate(bool last) const;

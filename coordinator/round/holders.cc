@@ -21,7 +21,7 @@ bool Live(const Members& members, const MemberId& id) {
 // May hold a shard, as far as is known of it.
 bool Good(const Members& members, const MemberId& id) {
   const Member& member = members.at(id.worker);
-  return Live(members, id) && !member.draining && !member.owner_trial.on() &&
+  return Live(members, id) && !member.draining && !member.away() && !member.owner_trial.on() &&
          members.BrokenEdges(id.worker) == 0;
 }
 

@@ -164,6 +164,7 @@ void OpenRound::NoteUnfinished(const policies::WorkerView& view) {
   Member& member = job_->members.at(view.member.worker);
   // Not level: it is still in a run of an earlier round.
   if (member.id != view.member || !view.level || policies::Computed(view)) return;
+  if (member.away()) return;  // its absence is no unit's time
   member.unfinished_run = UnfinishedRun{round(), view.progressed_at, policies::InHand(view)};
 }
 
@@ -296,7 +297,8 @@ bool OpenRound::OthersRemain(WorkerId worker) const {
   const auto others = job_->members.all();
   return std::any_of(others.begin(), others.end(), [&](const Member& member) {
     const policies::WorkerView* view = work_.WorkerViewOf(member.id.worker);
-    return member.id.worker != worker && member.live() && (view == nullptr || !view->fenced);
+    return member.id.worker != worker && member.live() && !member.away() &&
+           (view == nullptr || !view->fenced);
   });
 }
 
@@ -334,7 +336,7 @@ void OpenRound::FenceUnanswered() {
 bool OpenRound::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < round().value) return false;
   const WorkerShare* share = work_.Share(member.id.worker);
-  if (share == nullptr && member.draining) return false;
+  if (member.away() || (share == nullptr && member.draining)) return false;
   return share == nullptr || (share->HasRoom() && !work_.WorkerViewOf(member.id.worker)->fenced);
 }
 
@@ -367,7 +369,7 @@ void OpenRound::PlaceUnassigned() {
     if (!member.connected()) continue;
     if (CanTake(member)) {
       (member.next >= round() ? level : able).push_back(&member);
-    } else if (member.live() && work_.CanBeginAnew(member.id.worker)) {
+    } else if (member.live() && !member.away() && work_.CanBeginAnew(member.id.worker)) {
       fenced.push_back(&member);
     } else {
       const WorkerShare* share = member.live() ? work_.Share(member.id.worker) : nullptr;
@@ -476,8 +478,8 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
     CheckReceipts();
     return std::nullopt;
   }
-  LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
-                 job_->members.CountLive(), round());
+  LOCKSTEP_CHECK(job_->members.CountForQuorum() >= job_->min_workers,
+                 "I5: {} members commit round {}", job_->members.CountForQuorum(), round());
   for (const policies::WorkerView& worker : view.workers) NoteUnfinished(worker);
   // Rules learn from rounds that were committed, never from what was only seen.
   job_->policy.work->OnCommitted(View());
@@ -542,7 +544,7 @@ std::string OpenRound::Waiting() const {
   }
   policies::RoundView view = View();
   view.explain = true;
-  return job_->policy.closing->Judge(view).reason;
+  return job_->policy.closing->Judge(view).reason + job_->AwayText();
 }
 
 // --- owners that do not send receipts lose their slices, and edges that are broken are avoided

@@ -57,6 +57,7 @@ class OpenRound {
   Status On(const Member& from, const msg::Revoked& message);
 
   void OnOut(const MemberId& member);
+  void NoteAbsence(const Member& member) { work_.NoteAbsence(member, job_->now); }
   void NoteApplied(const Member& member) { work_.NoteApplied(member, job_->now); }
   // Some owners and other members do not reach each other: owners that reach all, if there are any.
   // `broken`: how many broken edges each member has, by slot.

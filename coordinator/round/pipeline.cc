@@ -231,6 +231,10 @@ void Pipeline::OnOut(const MemberId& member, const std::string& why) {
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
 }
 
+void Pipeline::NoteAbsence(const Member& member) {
+  if (open_) open_->NoteAbsence(member);
+}
+
 // It is waited for from now on, unless it has the committed round already.
 void Pipeline::OnLevel() {
   if (committed_ && !committed_->closed()) committed_->CountToApply();
@@ -674,7 +678,7 @@ std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
-  if (job_->waits_for_quorum && job_->members.CountLive() < job_->min_workers) {
+  if (job_->waits_for_quorum && job_->members.CountForQuorum() < job_->min_workers) {
     return job_->QuorumText();
   }
   return open_->Waiting();

@@ -93,7 +93,8 @@ class Pipeline {
 
   // The member takes no part any more: gone, or behind. It is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);
-  void OnLevel();  // a member has become live
+  void OnLevel();                          // a member has become live
+  void NoteAbsence(const Member& member);  // it goes away, or is back
   // Somebody who is live now has the committed round in its parameters, and nobody else does. Of
   // the open round nothing is left, though it may think that it has units of it.
   void OnBelieved();

@@ -133,11 +133,16 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
-  // Who is to leave gets nothing any more, unless nobody else is there.
-  const bool all_leave = std::ranges::none_of(
-      job_->members.all(), [](const Member& m) { return m.live() && !m.draining; });
-  for (const Member& member : job_->members.all()) {
+  // Who is to leave, or is away, gets nothing, unless nobody else is there.
+  const auto all = job_->members.all();
+  const auto any = [&](auto is) { return std::ranges::any_of(all, is); };
+  const bool all_leave = !any([](const Member& m) { return m.live() && !m.draining; });
+  const bool all_away = job_->members.CountAway() == 0 || !any([&](const Member& m) {
+                          return m.live() && (!m.draining || all_leave) && !m.away();
+                        });
+  for (const Member& member : all) {
     if (!member.live() || (member.draining && !all_leave)) continue;
+    if (member.away() && !all_away) continue;
     live.push_back(member.id);
     // Has applied the round before the last one at least.
     if (member.next.value + 1 < round.value) continue;

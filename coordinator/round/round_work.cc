@@ -120,6 +120,7 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   share.member = member.id;
   share.since = now;
   share.plan = plan_.attempt;
+  share.away = member.away();
   shares_.insert(shares_.begin() + at, std::move(share));
   if (static_cast<std::size_t>(at) + 1 == views_.size()) {
     index_[member.id.worker.value] = at;
@@ -591,6 +592,20 @@ void RoundWork::SyncHistory(const Member& member) {
   if (at >= 0) CopyHistory(member, &views_[static_cast<std::size_t>(at)]);
 }
 
+void RoundWork::NoteAbsence(const Member& member, Time now) {
+  const std::int64_t at = index_[member.id.worker.value];
+  if (at < 0) return;
+  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  if (share.member != member.id) return;
+  share.away = member.away();
+  // Nothing was expected of it meanwhile; nor is it of others that are away still before somebody
+  // has waited for them.
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    if (shares_[i].away || shares_[i].member == member.id) views_[i].progressed_at = now;
+  }
+  RenewView(share, now);
+}
+
 // A worker begins with a round when it has applied the one before; its pace counts from there.
 void RoundWork::NoteApplied(const Member& member, Time now) {
   const std::int64_t at = index_[member.id.worker.value];
@@ -637,7 +652,7 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
   // Progress that was reported may speak of units that have been given back since.
   view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
   view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
-  view.takes_units = share.HasRoom() && !view.fenced;
+  view.takes_units = share.HasRoom() && !view.fenced && !share.away;
   view.revoking = share.revoke.has_value();
   view.samples_given = 0;
   for (const UnitIndex unit : share.queue) view.samples_given += RangeOf(unit).size();

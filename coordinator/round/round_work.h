@@ -97,6 +97,8 @@ class RoundWork {
   void PlanAnew(OwnerMap owners, std::vector<MemberId> members, const Members& table, Time now);
   // The member's unit times and when it was last heard, for the policies.
   void SyncHistory(const Member& member);
+  // Whether it is away: then it is given no more units.
+  void NoteAbsence(const Member& member, Time now);
   // It has applied the rounds before its `next`.
   void NoteApplied(const Member& member, Time now);
 

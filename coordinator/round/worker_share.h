@@ -63,6 +63,7 @@ struct WorkerShare {
   std::uint32_t sealed_units = 0;  // of the queue
   std::uint32_t fence_order = 0;
   bool fence_answered = false;  // fenced, and it has said that it holds nothing any more
+  bool away = false;            // Member::absence
   bool refused = false;         // an Assign: both of its parts are being sealed
   Attempt plan;                 // Plan::attempt of the round in which it was given its work
   std::optional<PendingRevoke> revoke;

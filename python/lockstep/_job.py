@@ -12,6 +12,7 @@ before and after. A pass over the loader is an epoch of the job, also for a work
 """
 
 import atexit
+import contextlib
 import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,7 @@ from lockstep._session import Kind, Session, Work
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
+_MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
 _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
 
 
@@ -82,6 +84,7 @@ class Job:
         self._schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
+        self._absence: str | None = None  # why this worker is away
         self._log = _metrics.Log()
         self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
         self._metrics = _metrics.Metrics(None)
@@ -351,6 +354,7 @@ class Job:
         session = self._joined()
         if self._state is _State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
+        self._come_back()
         session.stop(reason)
         run = self._held or (None if self._state is _State.DONE else self._run)
         self._held = None
@@ -371,6 +375,24 @@ class Job:
                 self._ended(work)
             elif work.kind is Kind.TRAIN:
                 run = work
+
+    @contextlib.contextmanager
+    def away(self, reason: str, *, at_most: float = _MOST_AWAY_S) -> Iterator[None]:
+        """`with job.away("validation"):` around what takes long and is no training: the others do not take this worker for lost
+        because it does not get on, for so many seconds, and with a policy that moves work they go on without it. The model keeps
+        its parameters meanwhile; a batch in hand counts as before, unless others have computed it by then. Between two passes over
+        the loader a worker is away by itself. Where no job is on it does nothing."""
+        if self._state is _State.UPDATING:
+            raise UsageError("job.away within an update: the others wait for it")
+        before = self._absence
+        self._come_back()
+        self._go_away(reason, at_most)
+        try:
+            yield
+        finally:
+            self._come_back()
+            if before is not None:
+                self._go_away(before, _MOST_AWAY_S)
 
     def leave(self, reason: str) -> None:
         """Says why this worker leaves the job, one line; `close` follows."""
@@ -394,6 +416,16 @@ class Job:
         _errors.last_words.discard(self._fail)
 
     # --- within
+
+    def _go_away(self, reason: str, at_most: float) -> None:
+        if self._session is not None:
+            self._session.away(at_most, reason)
+            self._absence = reason
+
+    def _come_back(self) -> None:
+        absence, self._absence = self._absence, None
+        if absence is not None and self._session is not None:
+            self._session.back()
 
     def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
         """`total`: over the samples of the run."""
@@ -534,8 +566,12 @@ class Job:
 
     def _next(self, epoch: int) -> Work | None:
         """The next run of this epoch; None: there is none any more."""
+        self._come_back()
         while self._end is None:
             work, self._held = self._held, None
+            if work is not None and self._joined().cancelled():  # others have computed it
+                self._joined().done(len(work.samples), 0.0)
+                work = None
             if work is None:
                 work = self._joined().next(_LOOK_S)
                 if work.counted is not None:
@@ -553,6 +589,7 @@ class Job:
                 # Its parameters are those at the end of the epoch before.
                 self._held = work
                 self._parameters.use(work.parameters, self._floats)
+                self._go_away("between two epochs", _MOST_AWAY_S)
                 return None
         return None
 

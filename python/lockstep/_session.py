@@ -138,6 +138,8 @@ def _library() -> ctypes.CDLL:
         ("cancelled", c_int32, [session]),
         ("interrupt", None, [session, c_char_p]),
         ("stop", c_int32, [session, c_char_p]),
+        ("away", c_int32, [session, c_double, c_char_p]),
+        ("back", c_int32, [session]),
         ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
         ("keep_tensor", c_int32, [session, c_void_p, c_uint64, ctypes.POINTER(c_void_p)]),
         ("release", None, [c_void_p]),
@@ -510,6 +512,15 @@ class Session:
         """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. What is
         in hand does not count, also where `done` is called for it, as it has to be."""
         _check(_library().lockstep_stop(self._open(), reason.encode()))
+
+    def away(self, seconds: float, reason: str) -> None:
+        """From here to `back` this thread does something else, for at most so long: the worker is not lost for it. With a run in
+        hand the parameters stay as they are; others may have computed it by then (`cancelled`)."""
+        _check(_library().lockstep_away(self._open(), seconds, reason.encode()))
+
+    def back(self) -> None:
+        """Without effect where it is not away; `next` and `done` say it by themselves."""
+        _check(_library().lockstep_back(self._open()))
 
     def end(self) -> None:
         """Leaves the job if it is still on. May be called again."""

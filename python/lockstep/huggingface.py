@@ -145,7 +145,13 @@ class Trainer(transformers.Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.is_world_process_zero():
-            super()._save_checkpoint(model, trial)
+            with self.job.away("a checkpoint of the Trainer"):
+                super()._save_checkpoint(model, trial)
+
+    def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
+        with self.job.away("evaluation"):
+            found: dict[str, float] = super().evaluate(*arguments, **more)
+        return found
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if self.is_world_process_zero():

@@ -11,6 +11,7 @@ In: the module's one optimizer, its scheduler and its train dataloader, which ar
 validation and checkpoints are Lightning's own.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,6 +79,7 @@ class Strategy(SingleDeviceStrategy):
         self._scheduler: Any = None
         self._steps_in_epoch = False
         self._failed = False
+        self._absence = contextlib.ExitStack()
         self._runs: Iterator[Any] = iter(())  # of the pass in hand
         self._next: Any = _OVER  # the first batch of the next round
         self._further: Any = None  # the batch of a further run of the round in hand
@@ -124,7 +126,20 @@ class Strategy(SingleDeviceStrategy):
         self.job.leave(f"{type(exception).__name__}: {exception}".splitlines()[0])
         self._failed = True
 
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        self._absence.enter_context(self.job.away("validation"))
+
+    def on_validation_end(self) -> None:
+        self._absence.close()
+        super().on_validation_end()
+
+    def save_checkpoint(self, *arguments: Any, **more: Any) -> None:
+        with self.job.away("a checkpoint of the Trainer"):
+            super().save_checkpoint(*arguments, **more)
+
     def teardown(self) -> None:
+        self._absence.close()  # an exception in a validation
         if not self._failed and self.job.running:  # the loop was ended early
             self.job.stop("the Trainer has stopped training")
         self.job.close()

@@ -36,8 +36,14 @@ MUTATIONS = [
     Mutation(
         "the quorum is one less",
         "coordinator/core/context.cc",
-        "const bool enough = members.CountLive() >= min_workers;",
-        "const bool enough = members.CountLive() + 1 >= min_workers;",
+        "const bool enough = members.CountForQuorum() >= min_workers;",
+        "const bool enough = members.CountForQuorum() + 1 >= min_workers;",
+    ),
+    Mutation(
+        "who is away is lost like everybody",
+        "coordinator/membership/liveness.cc",
+        "  if (member.away()) return;\n",
+        "",
     ),
     Mutation(
         "half of the digests are a majority",

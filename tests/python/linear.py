@@ -1,6 +1,7 @@
-"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated]
+"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated] [away=FILE]
 
-imitated: on the imitated device of tests/fake_device.
+imitated: on the imitated device of tests/fake_device. away: worker 1 has a run of round 20 in hand, or of a later one, and does
+something else until that file is there; it prints whether others have computed the run by then.
 
 Prints "digest DIGEST" and "error E", the largest difference between a parameter and what the samples were made with.
 """
@@ -9,6 +10,7 @@ import array
 import os
 import random
 import sys
+import threading
 
 import lockstep
 
@@ -56,9 +58,19 @@ def main():
             session.end()  # does nothing here
             os._exit(0)
         os.waitpid(child, 0)
+    away = next((word.removeprefix("away=") for word in sys.argv if word.startswith("away=")), None)
     while (work := session.next(0.2)).kind is not lockstep.Kind.END:
         if work.kind is not lockstep.Kind.TRAIN:
             continue
+        if away and session.worker == 1 and work.round >= 20:
+            session.away(600, "validation")
+            parameters = list(session.floats(work.parameters))
+            while not os.path.exists(away):
+                threading.Event().wait(0.02)
+            assert parameters == list(session.floats(work.parameters))
+            session.back()
+            print(f"of others: {session.cancelled()}", flush=True)
+            away = None
         assert work.device == (0 if imitated else -1), work
         if imitated:
             late = imitated.Late(work.gradient, FEATURES)

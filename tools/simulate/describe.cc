@@ -236,6 +236,10 @@ struct FromWorkerWords {
   std::string operator()(const msg::StopAsked& m) const {
     return fmt::format("StopAsked: {}", m.reason);
   }
+  std::string operator()(const msg::Away& m) const {
+    return fmt::format("Away for at most {:g} s: {}", Seconds(Duration(m.at_most_ns)), m.reason);
+  }
+  std::string operator()(const msg::Back&) const { return "Back"; }
   std::string operator()(const msg::Behind& m) const { return fmt::format("Behind: {}", m.reason); }
   std::string operator()(const msg::Level& m) const {
     return fmt::format("Level at round {}", m.round);

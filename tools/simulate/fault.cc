@@ -38,6 +38,7 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kSlowClock, "slow-clock", true, false, true},
     KindName{FaultKind::kFailCheckpoint, "fail-checkpoint", false, false, true},
     KindName{FaultKind::kFullDisk, "full-disk", false, false, true},
+    KindName{FaultKind::kAway, "away", true, false, true},
     KindName{FaultKind::kResume, "resume", false, false, true},
 };
 
@@ -168,6 +169,7 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
   if (mix.clocks) add(FaultKind::kFastClock, 1), add(FaultKind::kSlowClock, 1);
   if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
   if (mix.resume) add(FaultKind::kResume, 1);
+  if (mix.absences) add(FaultKind::kAway, 1);
   std::vector<Fault> faults;
   if (machines == 0) return faults;
   const auto micros = [&random](std::uint64_t below) {

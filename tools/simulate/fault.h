@@ -32,6 +32,7 @@ enum class FaultKind : std::uint8_t {
   kSlowClock,        // or longer
   kFailCheckpoint,   // no checkpoint can be saved for `length`
   kFullDisk,         // nor anything else be written
+  kAway,             // its program says that it is away for at most kSaidAway, and is for `length`
   kResume,           // the coordinator and all workers die; after `length` the job is resumed from
                      // its last checkpoint, if there is one: else nothing happens
 };
@@ -72,10 +73,13 @@ struct FaultMix {
   bool clocks = false;
   bool disk = false;
   bool resume = false;
+  bool absences = false;
   bool endless = false;   // one of them, beside the others, lasts for kEndless
   Duration until{};       // none begins after this
   Duration mean_pause{};  // between two
 };
+
+inline constexpr Duration kSaidAway = std::chrono::seconds(3);
 
 // Longer than any job that goes on in spite of it.
 inline constexpr Duration kEndless = std::chrono::minutes(10);

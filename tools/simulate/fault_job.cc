@@ -364,6 +364,15 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (job.min_workers >= job.workers) added_mix.endless = false;
   const std::vector<Fault> added = DrawFaults(added_mix, job.workers, more);
   job.faults.insert(job.faults.end(), added.begin(), added.end());
+  if (draw.absences) {
+    RandomStream third(draw.seed, 7);
+    FaultMix absences;
+    absences.absences = true;
+    absences.until = draw.mix.until;
+    absences.mean_pause = draw.mix.mean_pause;
+    const std::vector<Fault> away = DrawFaults(absences, job.workers, third);
+    job.faults.insert(job.faults.end(), away.begin(), away.end());
+  }
   std::ranges::stable_sort(job.faults, {}, &Fault::at);
   job.faults_until = draw.mix.until;
   return job;

@@ -151,6 +151,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     const std::array<std::uint32_t, 4> kept = {1, 11, 103, 512};
     if ((bits & 0x38000) == 0) draw.kept = kept[bits >> 18 & 3];
     draw.poisoned = (bits & 0x700000) == 0;
+    draw.absences = (bits & 0x1800000) == 0;
   }
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;

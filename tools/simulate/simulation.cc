@@ -254,6 +254,10 @@ void Simulation::Inject(const Fault& fault) {
                                       kHangReduction, kHangCompute)) {
     process->troubled = true;
   }
+  // Within what it has said nothing may happen to it.
+  if (process != nullptr && fault.kind == kAway && fault.length > kSaidAway) {
+    process->troubled = true;
+  }
   Link& link = machines_[fault.machine].link;
   const Time until = now() + fault.length;
   switch (fault.kind) {
@@ -305,6 +309,7 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kOneWay:
     case FaultKind::kHangReduction:
     case FaultKind::kHangCompute:
+    case FaultKind::kAway:
       break;  // of the data plane or the worker: whoever has one hears of it through the hook
   }
 }

@@ -30,6 +30,7 @@ void Cluster::Inject(const Fault& fault) {
     if (worker->machine() != fault.machine) continue;
     if (fault.kind == FaultKind::kHangReduction) worker->HangReduction(fault.length);
     if (fault.kind == FaultKind::kHangCompute) worker->HangCompute(fault.length);
+    if (fault.kind == FaultKind::kAway) worker->GoAway(fault.length);
   }
   if (fault.kind != FaultKind::kCutLink) return;
   StepWorker* one = nullptr;
@@ -344,6 +345,17 @@ void StepWorker::HangReduction(Duration length) {
 
 void StepWorker::HangCompute(Duration length) {
   compute_hangs_until_ = std::max(compute_hangs_until_, host_->true_now() + length);
+}
+
+// Its program can do something else only once it has some of its own.
+void StepWorker::GoAway(Duration length) {
+  if (!work_) return;
+  HangCompute(length);
+  away_until_ = compute_hangs_until_;
+  host_->Send(msg::Away{kSaidAway.count(), "validation"});
+  host_->AtTrue(away_until_, [this, until = away_until_] {
+    if (until == away_until_) host_->Send(msg::Back{});
+  });
 }
 
 void StepWorker::Do(const action::Reduce& a) {

@@ -53,7 +53,7 @@ class Cluster {
         compute(c),
         make_numbers(std::move(m)) {}
 
-  // kCutLink and the hangs.
+  // kCutLink, kAway and the hangs.
   void Inject(const Fault& fault);
   // Of each worker that is there what it waits for; for people.
   std::string Describe() const;
@@ -87,6 +87,7 @@ class StepWorker final : public WorkerModel {
   // No operation, or no unit, ends before that.
   void HangReduction(Duration length);
   void HangCompute(Duration length);
+  void GoAway(Duration length);
 
  private:
   struct FetchState {
@@ -175,6 +176,7 @@ class StepWorker final : public WorkerModel {
   bool op_under_way_ = false;
   Time reduction_hangs_until_;
   Time compute_hangs_until_;
+  Time away_until_;  // the latest
   std::optional<worker::action::StartWork> work_;
   bool in_run_ = false;     // or seals
   std::uint64_t runs_ = 0;  // counts them

@@ -309,9 +309,17 @@ void Fields(auto& f, Of<msg::Held> auto& m) { f(m.round, m.attempt); }
 void Fields(auto& f, Of<msg::StopAsked> auto& m) { f(Text(m.reason)); }
 void Fields(auto& f, Of<msg::NotFinite> auto& m) { f(m.round, m.attempt, m.parts); }
 
+void Fields(auto& f, Of<msg::Away> auto& m) { f(m.at_most_ns, Text(m.reason)); }
+void Validate(const msg::Away& m, Checks& checks) {
+  checks.Require(m.at_most_ns > 0 && Duration(m.at_most_ns) <= kMostAbsence,
+                 "an absence without an end");
+}
+
+void Fields(auto&, Of<msg::Back> auto&) {}
+
 // Of each kind in FromWorker.
-constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
-                                           13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
+constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
+                                           14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -420,6 +420,25 @@ void lockstep_interrupt(lockstep_session* session, const char* reason) {
   session->session->Interrupt(Text(reason));
 }
 
+lockstep_status lockstep_away(lockstep_session* session, double at_most_seconds,
+                              const char* reason) {
+  return Guarded([&]() -> lockstep::Status {
+    if (Status begun = Begun(*session); !begun) return begun;
+    // Out of what a Duration can hold it is out of what is allowed, too.
+    const bool fits = at_most_seconds >= 0 && at_most_seconds <= 1e9;
+    return session->session->Away(
+        fits ? lockstep::FromSeconds(at_most_seconds) : lockstep::Duration{}, Text(reason));
+  });
+}
+
+lockstep_status lockstep_back(lockstep_session* session) {
+  return Guarded([&]() -> lockstep::Status {
+    if (Status begun = Begun(*session); !begun) return begun;
+    session->session->Back();
+    return {};
+  });
+}
+
 lockstep_status lockstep_stop(lockstep_session* session, const char* reason) {
   return Guarded([&]() -> lockstep::Status {
     if (Status begun = Begun(*session); !begun) return begun;

@@ -256,6 +256,14 @@ int32_t lockstep_cancelled(const lockstep_session* session);
 /* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason. */
 void lockstep_interrupt(lockstep_session* session, const char* reason);
 
+/* This thread does something else, for at most so many seconds (0 to 86400): validates, saves,
+ * compiles. Until lockstep_back, lockstep_next or lockstep_done the worker is not lost for making
+ * no progress. With a run in hand, computed or not, the parameters stay as they are; where the
+ * policy moves work, others may have computed it when the worker is back (lockstep_cancelled). */
+lockstep_status lockstep_away(lockstep_session* session, double at_most_seconds,
+                              const char* reason);
+lockstep_status lockstep_back(lockstep_session* session);
+
 /* Ends the job for all its workers, in good order and completed, with the round that was committed
  * last: lockstep_next returns the end soon, with its parameters. What is in hand does not count,
  * also where lockstep_done is called for it, as it has to be. All workers may call it, or one. */

@@ -38,6 +38,11 @@ Time Pacer::Begin(RoundId round, std::span<const Unit> units, Time now) {
   return begun_;
 }
 
+void Pacer::LeaveOut(Duration spent) {
+  turned_to_ += spent;
+  begun_ += spent;
+}
+
 template <class Visit>
 void Pacer::ForEachUnit(Visit visit) const {
   const auto count = static_cast<Duration::rep>(units_.size());

@@ -44,6 +44,8 @@ class Pacer {
   Time Begin(RoundId round, std::span<const Unit> units, Time now);
   // Whether the run that has begun may be made longer.
   bool Active() const { return active_; }
+  // So much of the time since Begin was not the run's.
+  void LeaveOut(Duration spent);
   // The run's computing is done. Returns when the run has lasted as long as it has to: when it
   // counts as ended. With `cancelled` it ends before, but not before a stall that is in force has
   // ended (SlowdownModel::Stall, pauses): a machine that stands still does so whatever becomes of

@@ -258,6 +258,7 @@ class SessionImpl final : public Session {
   }
 
   Work NextWithin(Duration limit) override {
+    Back();
     for (;;) {
       auto pick = compute_.Next(limit);
       std::optional<Work> work = WorkOf(pick);
@@ -290,6 +291,7 @@ class SessionImpl final : public Session {
   }
 
   void Done(const UnitResult& result) override {
+    Back();
     {
       std::lock_guard lock(reporting_);
       LOCKSTEP_CHECK(in_run_, "Done without a run");
@@ -370,6 +372,27 @@ class SessionImpl final : public Session {
     leave_reason_ = reason;
     const bool begun = inbox_.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
     if (!begun) compute_.End({.reason = std::move(reason), .left = true});
+  }
+
+  // As Stop, on the channel itself: it is for the coordinator alone.
+  Status Away(Duration at_most, std::string reason) override {
+    LOCKSTEP_CHECK(plane_ != nullptr, "Away before Begin");
+    if (at_most <= Duration{} || at_most > kMostAbsence) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("an absence of {:g} s: it lasts more than 0 and at most {:g}",
+                               Seconds(at_most), Seconds(kMostAbsence))};
+    }
+    if (away_since_) return Error{ErrorCode::kInvalid, "this worker is away already"};
+    away_since_ = MonotonicNow();
+    control_->Send(msg::Away{at_most.count(), std::move(reason)});
+    return {};
+  }
+
+  // A unit's time is what computing it takes.
+  void Back() override {
+    if (!away_since_) return;
+    pacer_->LeaveOut(MonotonicNow() - *std::exchange(away_since_, std::nullopt));
+    control_->Send(msg::Back{});
   }
 
   // Before anything that this thread reports later, on the same channel.
@@ -672,6 +695,7 @@ class SessionImpl final : public Session {
   std::optional<Contribution> contribution_;  // to which the last run added
   action::EvaluateChunk chunk_;               // that is being evaluated, or was last
   std::optional<ProgramUpdate> update_;       // that is being made
+  std::optional<Time> away_since_;
   bool ended_ = false;  // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
 };

@@ -256,6 +256,15 @@ class Session {
   // async-signal-unsafe.
   virtual void Interrupt(std::string reason) = 0;
 
+  // From here until Back, NextWithin or Done this thread does something else, for at most so long:
+  // validates, saves, compiles. With a run in hand, whether or not it is computed, the parameters
+  // stay as they are. The worker is not lost for making no progress, and what it does not do others
+  // do where the policy moves work; its run may have become void then (Cancelled). After Begin.
+  // Errors: a time that is not above 0 and at most kMostAbsence; it is away already.
+  virtual Status Away(Duration at_most, std::string reason) = 0;
+  // Without effect where it is not away.
+  virtual void Back() = 0;
+
   // Ends the job for all workers, which has completed then, with the round that was committed last:
   // Next returns kEnd soon, with its parameters. What is in hand counts no more, also where Done is
   // called for it. The compute thread, after Begin.

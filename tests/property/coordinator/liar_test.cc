@@ -83,7 +83,7 @@ class Liar final : public WorkerModel {
 
   msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
-    switch (Below(23)) {
+    switch (Below(25)) {
       case 0:
         return msg::Hello{};
       case 1:
@@ -137,6 +137,10 @@ class Liar final : public WorkerModel {
         return msg::StopAsked{"a lie"};
       case 21:
         return msg::NotFinite{Round(), Attempt(Small()), {Odd(), Odd()}};
+      case 22:
+        return msg::Away{Nanoseconds(), "a lie"};
+      case 23:
+        return msg::Back{};
       default:
         return msg::Pong{Odd(), Nanoseconds(), Nanoseconds()};
     }

@@ -253,7 +253,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 24);
+  static_assert(std::variant_size_v<msg::FromWorker> == 26);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -330,6 +330,10 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
       return msg::StopAsked{AnyText()};
     case 22:
       return msg::NotFinite{Any<RoundId>(), Any<Attempt>(), {Any<std::uint64_t>(), 0}};
+    case 23:
+      return msg::Away{1 + AnyTime() % kMostAbsence.count(), AnyText()};
+    case 24:
+      return msg::Back{};
     default:
       return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }

@@ -10,7 +10,7 @@ MEMBER = {"worker": 0, "incarnation": 1, "state": "live", "host": "node", "pid":
 STATUS = {"phase": "training", "epoch": 1, "round": 12, "updates": 12, "loss": 0.25, "test_accuracy": None, "samples_per_second": 1234.5,
           "policy": "full+none", "reason": "all 2 workers with units finished", "waiting_for": "waiting for worker 1 (1 of 4 units done)",
           "seconds": 3.5, "emulated": True, "unit_time_seconds": 0.02, "slowdowns": ["worker=1,factor=4"],
-          "members": [MEMBER, {**MEMBER, "worker": 1, "unit_seconds": 0.08, "draining": True}, {**MEMBER, "worker": 2}]}
+          "members": [MEMBER, {**MEMBER, "worker": 1, "unit_seconds": 0.08, "draining": True}, {**MEMBER, "worker": 2, "away": "validation"}]}
 
 
 class CoordinatorStub:
