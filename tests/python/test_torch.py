@@ -370,6 +370,38 @@ print(size - used() > 3 * 65536)
         self.assertEqual(done.stdout.count("ValueError: something of the script's own"), 2)  # the traceback's, and the coordinator's
         self.assertIn("worker 1 ended with status 1", done.stdout)
 
+    def test_a_validation_may_take_longer_than_the_time_after_which_workers_are_lost(self):
+        """Between two epochs by itself, within one where the script says so."""
+        for what in ("if job.rank == 1 and not batches: validate()", """
+                     if job.rank == 1 and batches == 2:
+                         with job.away("validation"):
+                             validate()
+                     """):
+            with self.subTest(what):
+                run_dir = self.folder / f"run{len(what)}"
+                within = "away" in what
+                done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "liveness.timeout=1s", self.script(textwrap.dedent(SCRIPT) + PREPARE + textwrap.dedent("""
+                    import threading
+                    def validate():
+                        before = [p.tolist() for p in model.parameters()]
+                        threading.Event().wait(4)  # so long does it take
+                        assert before == [p.tolist() for p in model.parameters()]
+                    for epoch in range(2):
+                        batches = 0
+                        for x, y in loader:
+                            F.cross_entropy(model(x), y).backward()
+                            opt.step()
+                            batches += 1
+                            WITHIN
+                        batches = 0
+                        BETWEEN
+                    """).replace("WITHIN", textwrap.indent(textwrap.dedent(what).strip(), 8 * " ").strip() if within else "pass")
+                     .replace("BETWEEN", "pass" if within else what)))
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+                self.assertNotIn("is out", done.stdout)
+                harness.check_epochs(self, self.rounds(run_dir), 64)
+                self.assertEqual({len(line["contributors"]) for line in self.rounds(run_dir)}, {2})
+
     def test_a_worker_that_comes_late_passes_over_the_epochs_that_are_over(self):
         run_dir = self.folder / "run"
         done = lockstep_run("-n", "2", "--run-dir", run_dir, "--restart-workers", "1", "--set", "liveness.timeout=60s", self.script(SCRIPT + textwrap.dedent("""
