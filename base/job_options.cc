@@ -86,10 +86,14 @@ void DeclareJob(OptionTable& table, JobSection* job) {
       "each worker, up to 4096 in all, where single units move, are left out or are shared out "
       "by speed, else 4");
   table.Add("job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
-            "With fewer live workers the job waits; 0: --workers less those that the policy can "
-            "spare, at least 1");
+            "With fewer live workers the job waits, up to job.quorum_timeout; 0: --workers less "
+            "those that the policy can spare, at least 1. With --config-from-workers it is 1 where "
+            "nobody says otherwise");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
             "How long the coordinator waits for --workers workers to join");
+  table.Add("job.quorum_timeout", &job->quorum_timeout_s, DurationSeconds(0, 30 * kDay),
+            "How long a job that has begun waits with fewer live workers than job.min_workers; "
+            "then it fails and says who is missing, and can be resumed. 0s: for ever");
   table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
             "A contribution whose loss or gradient is infinite or not a number: stop ends the job "
             "with status 1 and names the worker and the samples, the last checkpoint stays; skip "

@@ -186,6 +186,10 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
           "nothing that the workers' program does");
     }
   }
+  // An exception in a script ends one worker, and the others go on. A run directory says it all.
+  if (options.config_from_workers && !options.resume && !table.Given("job.min_workers")) {
+    options.job.job.min_workers = 1;
+  }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = CheckCoordinator(options); !checked) return checked.error();
   return options;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/options.h"
 #include "base/schedule.h"
 
 namespace lockstep::coordinator {
@@ -22,8 +23,8 @@ std::string Job::QuorumText() const {
     if (!member.live() && !member.away())
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
-  return fmt::format("{} of at least {} workers are there; waiting for worker {}",
-                     members.CountForQuorum(), min_workers, missing);
+  return fmt::format("{} of at least {} workers are there; waiting for worker {}{}",
+                     members.CountForQuorum(), min_workers, missing, QuorumPatience().Words());
 }
 
 std::string Job::AwayText() const {
@@ -35,6 +36,18 @@ std::string Job::AwayText() const {
     }
   }
   return text;
+}
+
+Patience Job::QuorumPatience() const {
+  if (start.resume && totals.rounds == start.resume->totals.rounds) {
+    return {"job.join_timeout", start.config.job.join_timeout_s};
+  }
+  return {"job.quorum_timeout", start.config.job.quorum_timeout_s};
+}
+
+std::string Patience::Words() const {
+  if (seconds == 0) return {};
+  return fmt::format(", for at most {} ({})", FormatDurationSeconds(seconds), option);
 }
 
 // A job that ends by its rounds has as many updates; one that ends by its epochs has as many as

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,13 @@ struct Leaving {
   std::string reason;
   bool refuse = false;        // tell it why, so that it does not come back at once
   bool disconnected = false;  // its connection has ended by itself
+};
+
+// How long a job waits for its quorum, and the option that says so.
+struct Patience {
+  std::string_view option;
+  double seconds = 0;         // 0: for ever
+  std::string Words() const;  // ", for at most 60s (job.join_timeout)", or nothing
 };
 
 // Invariants: `now` never goes back; `out` is the step's, and set while one runs; `leaving` and
@@ -163,6 +171,9 @@ struct Job {
   std::string QuorumText() const;
   // Behind what the job waits for: "; worker 2 is away: validation". Empty: all are there.
   std::string AwayText() const;
+  // Nothing is lost by the end of a resumed job that has not closed a round: it waits as long as a
+  // start does.
+  Patience QuorumPatience() const;
   // The schedule's learning rate at `position`: updates of whole rounds that were made before.
   double ScheduledRate(double position) const;
   void Fail(std::string reason) {

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/job_options.h"
+#include "base/options.h"
 #include "base/schedule.h"
 #include "coordinator/record/resume_rules.h"
 #include "policies/registry.h"
@@ -27,6 +28,7 @@ constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr std::size_t kMemberStates = 7;
+constexpr std::uint32_t kNamed = 8;  // of the members that are missing, in one line
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
@@ -285,9 +287,10 @@ void Coordinator::TakeOut() {
   while (!job_.behind.empty()) {
     const Leaving behind = std::move(job_.behind.front());
     job_.behind.pop_front();
-    const Member& slot = job_.members.at(behind.member.worker);
+    Member& slot = job_.members.at(behind.member.worker);
     LOCKSTEP_CHECK(slot.id != behind.member || !slot.live(), "worker {} is put behind and live",
                    behind.member.worker);
+    if (slot.id == behind.member) slot.out_because = behind.reason;
     rounds_.OnOut(behind.member, behind.reason);
     evaluation_.OnOut(behind.member);
     checkpointer_.OnOut(behind.member);
@@ -343,6 +346,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   }
   if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
   job_.members.Free(member, job_.now);
+  member.out_because = leaving.reason;
   streams_.OnOut(leaving.member);
   // Nobody has heard of one that was not let in.
   if (state != MemberState::kJoining && state != MemberState::kReady) {
@@ -564,26 +568,42 @@ void Coordinator::ExchangePolicy() {
 
 // Counted anew when the quorum was there meanwhile: the wait is one for those who never came.
 void Coordinator::EndIfShort() {
-  const bool waits = job_.start.resume && job_.phase == Phase::kTraining && rounds_.begun() &&
-                     rounds_.first_uncommitted() == job_.start.resume->next_round &&
-                     job_.members.CountLive() < job_.min_workers;
+  const bool waits = job_.phase == Phase::kTraining && rounds_.begun() && !rounds_.done() &&
+                     job_.members.CountForQuorum() < job_.min_workers;
   if (!waits) return short_since_.reset();
   if (!short_since_) short_since_ = job_.now;
   if (job_.now < ShortUntil()) return;
-  std::string missing;
-  for (const Member& member : job_.members.all()) {
-    if (member.live()) continue;
-    missing += fmt::format("{}worker {}", missing.empty() ? "" : ", ", member.id.worker);
-  }
+  const Patience patience = job_.QuorumPatience();
   job_.Fail(fmt::format(
-      "{} of at least {} workers have the checkpoint, and {} has not come within "
-      "{:g} s (job.join_timeout)",
-      job_.members.CountLive(), job_.min_workers, missing, job_.start.config.job.join_timeout_s));
+      "{} of at least {} workers have been there for {} ({}); missing: {}{}",
+      job_.members.CountForQuorum(), job_.min_workers, FormatDurationSeconds(patience.seconds),
+      patience.option, Missing(),
+      job_.saved_round ? fmt::format("; the job can be resumed from its checkpoint after round "
+                                     "{}",
+                                     *job_.saved_round)
+                       : ""));
+}
+
+// Who is not live, and why, as far as it is known; for people, so not all of thousands.
+std::string Coordinator::Missing() const {
+  std::string text;
+  std::uint32_t count = 0;
+  for (const Member& member : job_.members.all()) {
+    if (member.live() || member.away() || ++count > kNamed) continue;
+    std::string why = member.out_because;
+    if (member.state != MemberState::kLost && member.state != MemberState::kBehind) {
+      why = Name(member.state);
+    }
+    if (why.empty()) why = "has not joined";
+    text += fmt::format("{}worker {} ({})", text.empty() ? "" : ", ", member.id.worker, why);
+  }
+  return count > kNamed ? fmt::format("{} and {} others", text, count - kNamed) : text;
 }
 
 // The time that those who are missing have to come.
 Time Coordinator::ShortUntil() const {
-  return short_since_ ? *short_since_ + FromSeconds(job_.start.config.job.join_timeout_s) : kNever;
+  const double seconds = job_.QuorumPatience().seconds;
+  return short_since_ && seconds > 0 ? *short_since_ + FromSeconds(seconds) : kNever;
 }
 
 // For the progress line: how fast lately, by an exponentially weighted mean.

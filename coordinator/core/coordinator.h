@@ -105,9 +105,9 @@ class Coordinator {
   bool AwaitsLevel();
   void BeginTraining();
   void StartRounds();
-  // Nothing is lost by the end of a resumed job that has not closed a round. So it does not wait
-  // for its quorum for ever, but as long as a start does: job.join_timeout.
+  // No job waits for its quorum longer than it was told to.
   void EndIfShort();
+  std::string Missing() const;
   Time ShortUntil() const;
   Time NextDeadline() const;
 

@@ -26,7 +26,8 @@ Result<std::string> Draining::Request(WorkerId worker) {
   std::string text = fmt::format("worker {} leaves as soon as no round needs it", worker);
   const auto left = static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), stays));
   if (member.live() && left < job_->min_workers) {
-    text += fmt::format("; the job then waits until {} workers are there again", job_->min_workers);
+    text += fmt::format("; the job then waits until {} workers are there again{}",
+                        job_->min_workers, job_->QuorumPatience().Words());
   }
   job_->Log(LogLevel::kInfo, "{}", text);
   return text;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/options.h"
 #include "coordinator/membership/admission.h"
 
 namespace lockstep::coordinator {
@@ -55,8 +56,12 @@ void Formation::Gather() {
   }
   if (!AgreeOnData(job_)) return;
   if (ready < job_->members.slots()) {
-    job_->Log(LogLevel::kWarning, "the job starts with {} of {} workers: {}", ready,
-              job_->members.slots(), Missing());
+    job_->Log(
+        LogLevel::kWarning,
+        "the job starts with {} of {} workers: {} after {} (job.join_timeout); who comes later "
+        "joins the rounds",
+        ready, job_->members.slots(), Missing(),
+        FormatDurationSeconds(job_->start.config.job.join_timeout_s));
   }
   for (Member& member : job_->members.all()) {
     if (member.connected() && member.state == MemberState::kReady) {

@@ -130,6 +130,8 @@ struct Member {
   MemberState state = MemberState::kLost;
   ConnectionId connection;
   bool leaving = false;  // will be taken out at the end of this step
+  // Of one that is lost or behind: why, for people.
+  std::string out_because;
   std::string address;
   msg::Hello hello;
   msg::Ready ready;

@@ -257,6 +257,20 @@ class Resume(ClusterTest):
             self.assertIn("worker 1 is not there", job.summary()["reason"])
             self.assertEqual(contents(job.run_dir / "checkpoints"), before)
 
+    def test_too_few_workers_for_too_long_end_a_job_that_goes_on_later(self):
+        with Job(2, PACED, job__rounds=60, policy__name="full", job__min_workers=2, job__quorum_timeout="1s", checkpoint__every_rounds=5) as job:
+            job.start()
+            job.wait_for_rounds(12)
+            job.processes["worker1"].kill()
+            self.assertEqual(job.wait("coordinator"), 1)
+            self.assertEqual(job.summary()["status"], "failed")
+            self.assertRegex(job.summary()["reason"], r"\A1 of at least 2 workers have been there for 1s \(job.quorum_timeout\); missing: worker 1 "
+                             r"\(.*[Cc]onnection.*\); the job can be resumed from its checkpoint after round \d+\Z")
+            self.assertTrue(contents(job.run_dir / "checkpoints"))
+            self.assertEqual(job.wait("worker0"), 1)
+            go_on(job)
+            self.assertEqual(job.finish()["rounds"], 60)
+
 
 class FullDisk(ClusterTest):
     """On a small file system of its own."""

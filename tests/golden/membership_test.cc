@@ -93,6 +93,22 @@ TEST(Golden, QuorumIsWaitedFor) {
   CompareWithFile(s.text(), "quorum");
 }
 
+TEST(Golden, QuorumDoesNotCome) {
+  Story s("A script raises and its worker leaves; nobody takes its place, and the job ends",
+          {.min_workers = 3, .quorum_timeout_s = 60});
+  s.Begin();
+  s.From(1, msg::Leave{"ValueError: something of the script's own"});
+  s.Sealed(0);
+  s.Sealed(2);
+  for (int i = 0; i < 31; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 2u}) {
+      if (!s.finished()) s.Pong(w);
+    }
+  }
+  CompareWithFile(s.text(), "quorum_does_not_come");
+}
+
 TEST(Golden, OtherParametersInTheFirstRound) {
   Story s("Who comes with other parameters is refused in the first round, and then given the job's",
           {.min_workers = 2});

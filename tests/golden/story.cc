@@ -21,6 +21,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.job_id = "story";
   start.config.policy.name = options_.policy;
   start.config.job.min_workers = options_.min_workers;
+  start.config.job.quorum_timeout_s = options_.quorum_timeout_s;
   start.config.job.epochs = options_.epochs;
   start.config.job.rounds = options_.epochs > 0 ? 0 : options_.rounds;
   start.config.job.global_batch = options_.global_batch;

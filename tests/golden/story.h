@@ -15,6 +15,7 @@ struct StoryOptions {
   std::uint32_t workers = 3;
   std::string policy = "full";
   std::uint32_t min_workers = 1;
+  double quorum_timeout_s = 1800;
   std::uint32_t epochs = 0;
   std::uint64_t rounds = 100;
   std::uint32_t global_batch = 12;

@@ -94,9 +94,11 @@ class JobRun {
 
   Result<JobOutcome> Go() {
     const Time began = MonotonicNow();
+    const JobSection& job = options_.job.job;
+    const double waits = std::max(2 * job.join_timeout_s, job.quorum_timeout_s);
+    // What the job itself gives up waiting for, it ends by itself.
     const Duration patience =
-        std::max(kStandstillTimeouts * FromSeconds(options_.job.liveness.timeout_s),
-                 FromSeconds(2 * options_.job.job.join_timeout_s));
+        FromSeconds(waits) + kStandstillTimeouts * FromSeconds(options_.job.liveness.timeout_s);
     last_round_ = simulation_.now();
     while (simulation_.RunNext()) {
       if (!status_.ok()) return status_.error();

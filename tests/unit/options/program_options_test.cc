@@ -69,6 +69,13 @@ TEST(CoordinatorOptions, WhatWorkersSayHoldsWhereNobodyElseSays) {
   EXPECT_EQ(options->job.job.rounds, 5u);
   EXPECT_EQ(options->job.job.global_batch, 64u);
   EXPECT_EQ(options->job.optimizer.lr, 2);
+  // An exception in one script is not to stop the others.
+  EXPECT_EQ(options->job.job.min_workers, 1u);
+  const std::string quorum = said + "[job]\nmin_workers = 3\n";
+  EXPECT_EQ(ParseCoordinatorOptions(args, &quorum)->job.job.min_workers, 3u);
+  Args all = args;
+  all.push_back("--job.min_workers=0");
+  EXPECT_EQ(ParseCoordinatorOptions(all, &quorum)->job.job.min_workers, 0u);
   const auto error = [&](const std::string& settings) {
     const auto wrong = ParseCoordinatorOptions(args, &settings);
     return wrong.ok() ? "" : wrong.error().message;
