@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from lockstep import _initial, _launched, _session, _settings
+from lockstep import _errors, _initial, _launched, _session, _settings
 from lockstep._own import OwnCoordinator
 from lockstep._session import Session
 
@@ -56,6 +56,12 @@ class Entry:
             for line in _settings.differences(settings, _settings.from_ini(session.config)):
                 print(f"lockstep: {line}", flush=True)
         return session
+
+    def pass_on(self) -> None:
+        """What the coordinator that was started here has warned of, where there are others that it may be about."""
+        if self._own is not None and self.launched is not None:
+            for line in self._own.warnings():
+                _errors.say(line)
 
     def last_words(self) -> str:
         """Of the coordinator that was started here."""

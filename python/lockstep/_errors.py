@@ -50,9 +50,14 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if not ours and not interrupted:
         _before(kind, error, trace)
         return
+    say(line)
+    raise SystemExit(error.status if isinstance(error, Error) else _INTERRUPTED)  # the interpreter takes the status from here
+
+
+def say(line: str) -> None:
+    """A word on the way, to a program that goes on."""
     sys.stdout.flush()
     print(f"lockstep: {line}", file=sys.stderr, flush=True)
-    raise SystemExit(error.status if isinstance(error, Error) else _INTERRUPTED)  # the interpreter takes the status from here
 
 
 def end_with_one_line() -> None:

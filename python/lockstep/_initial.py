@@ -66,10 +66,15 @@ def share(channel: Channel, worker: int, model: nn.Module) -> None:
         return
     end = time.monotonic() + _PATIENCE_S
     while begun is None:
+        ended = channel.get("ended") is not None  # looked at first: it may have been the last that worker 0 did
+        begun = channel.get("initial")
+        if begun is not None:
+            break
+        if ended:
+            raise JobFailed("worker 0 has ended before it came to job.prepare, so there is no state to begin with")
         if time.monotonic() > end:
             raise JobFailed(f"worker 0 has not come to job.prepare in {_PATIENCE_S:.0f} s, so there is no state to begin with")
         time.sleep(_LOOK_S)
-        begun = channel.get("initial")
     theirs = torch.load(io.BytesIO(begun), weights_only=True)
     if [(n, t.shape, t.dtype) for n, t in state.items()] != [(n, t.shape, t.dtype) for n, t in theirs.items()]:
         return

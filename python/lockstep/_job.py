@@ -574,6 +574,7 @@ class Job:
                 work = None
             if work is None:
                 work = self._joined().next(_LOOK_S)
+                self._entry.pass_on()
                 if work.counted is not None:
                     self._order.check(work.counted)
                     self._metrics = _metrics.Metrics(work.counted)
@@ -652,6 +653,7 @@ class Job:
             self._parameters.use(work.parameters, self._floats)
         self._end = work
         reason = work.reason
+        self._entry.pass_on()
         if work.failed:
             reason = self._entry.last_words() or reason
         self.close()

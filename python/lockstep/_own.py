@@ -1,6 +1,7 @@
 """The coordinator that a script starts for itself when nobody else has: for a job of one, or as worker 0 of several."""
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from lockstep._errors import JobFailed, UsageError
 _START_S = 30.0
 _END_S = 10.0
 _POLL_S = 0.005
+_WARNING = re.compile(rb"\S+ coordinator warning (.*)")
 
 
 # Becomes a program that ends with its parent (prctl's 1 is PR_SET_PDEATHSIG, 9 is SIGKILL), whatever becomes of that one. Not
@@ -71,6 +73,8 @@ class OwnCoordinator:
                 stderr=log,
                 start_new_session=True,
             )
+        self._said = open(self._log, "rb")  # noqa: SIM115
+        self._unfinished = b""  # of its last line
         self.address = self._wait_for_address(address, stale)
 
     def _wait_for_address(self, path: Path, stale: int | None) -> str:
@@ -94,6 +98,12 @@ class OwnCoordinator:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].removeprefix("lockstep-coordinator: ") if lines else ""
 
+    def warnings(self) -> list[str]:
+        """What it has warned of since the last call."""
+        *lines, self._unfinished = (self._unfinished + self._said.read()).split(b"\n")
+        found = (_WARNING.match(line) for line in lines)
+        return [warning.group(1).decode(errors="replace") for warning in found if warning]
+
     def finish(self) -> None:
         """After the job's end: it ends by itself."""
         try:
@@ -112,4 +122,5 @@ class OwnCoordinator:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 continue
+        self._said.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -127,7 +127,7 @@ class SameAsTorchTest(TorchTest):
         self.assertEqual(single.returncode, 0, single)
         want = [float(x) for x in re.search(r"^parameters (.*)$", single.stdout, re.MULTILINE).group(1).split()]
         run_dir = self.folder / "run"
-        done = lockstep_run("-n", "3", "--restart-workers", "1", "--run-dir", run_dir, "--set", "liveness.timeout=60s", WORKER, *words, "die=1",
+        done = lockstep_run("-n", "3", "--restart-workers", "1", "--set", "job.min_workers=3", "--run-dir", run_dir, "--set", "liveness.timeout=60s", WORKER, *words, "die=1",
                             f"mark={self.folder / 'died'}")
         self.assertEqual(done.returncode, 0, done)
         self.assertTrue((self.folder / "died").exists())
@@ -247,7 +247,8 @@ class SameAsTorchTest(TorchTest):
 
     def test_a_script_without_a_seed_begins_with_the_state_of_worker_0(self):
         """Also a worker that is started again while the first round is open."""
-        done = lockstep_run("-n", "3", "--restart-workers", "1", "--run-dir", self.folder / "run", "--set", "liveness.timeout=60s", self.script(SCRIPT.replace(
+        done = lockstep_run("-n", "3", "--restart-workers", "1", "--set", "job.min_workers=3", "--run-dir", self.folder / "run",
+                            "--set", "liveness.timeout=60s", self.script(SCRIPT.replace(
             "model = nn.Linear(1, 2)", """
 import os, random
 torch.seed()
@@ -363,7 +364,7 @@ print(size - used() > 3 * 65536)
 
     def test_a_worker_that_raises_leaves_and_the_others_do_its_work(self):
         run_dir = self.folder / "run"
-        done = lockstep_run("-n", "3", "--run-dir", run_dir, "--set", "job.min_workers=1", WORKER, "raise=1")
+        done = lockstep_run("-n", "3", "--run-dir", run_dir, WORKER, "raise=1")
         self.assertEqual(done.returncode, 0, done)
         harness.check_epochs(self, self.rounds(run_dir), 500)
         self.assertEqual(done.stdout.count("Traceback"), 1)
@@ -404,7 +405,8 @@ print(size - used() > 3 * 65536)
 
     def test_a_worker_that_comes_late_passes_over_the_epochs_that_are_over(self):
         run_dir = self.folder / "run"
-        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--restart-workers", "1", "--set", "liveness.timeout=60s", self.script(SCRIPT + textwrap.dedent("""
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--restart-workers", "1", "--set", "job.min_workers=2",
+                            "--set", "liveness.timeout=60s", self.script(SCRIPT + textwrap.dedent("""
                             model, opt, loader = job.prepare(model, opt, loader, epochs=60)
                             import os
                             mark = os.path.join(os.path.dirname(__file__), "died")
@@ -435,7 +437,7 @@ print(size - used() > 3 * 65536)
                 ("loader = DataLoader(TensorDataset(data.tensors[0] + 1, data.tensors[1]), batch_size=16, shuffle=True)",
                  "have the digest")):
             with self.subTest(change):
-                done = lockstep_run("-n", "3", "--run-dir", self.folder / f"run{len(change)}", "--set", "job.min_workers=1",
+                done = lockstep_run("-n", "3", "--run-dir", self.folder / f"run{len(change)}",
                                     self.script(textwrap.dedent(SCRIPT) + f"if job._entry.wanted == 1:\n    {change}\n" + PREPARE + LOOP))
                 self.assertIn(message, done.stdout)
                 if "program" not in message:  # where the first one that comes is right

@@ -171,7 +171,7 @@ for _ in range(3):
 
     def job(self, name, *words, status=0):
         run_dir = self.folder / name
-        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "job.min_workers=1", self.script(self.SCRIPT), *words, LOCKSTEP_LOG_LEVEL="info")
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, self.script(self.SCRIPT), *words, LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(done.returncode, status, done)
         summary = json.loads((run_dir / "summary.json").read_text())
         self.assertEqual(summary["status"], "completed")

@@ -211,7 +211,7 @@ if job.rank == 0:
 
     def test_a_worker_that_is_started_again_goes_on(self):
         mark = self.folder / "mark"
-        lines, rounds = self.fit("again", "--restart-workers", "1", "--set", "job.min_workers=1", change=f"""
+        lines, rounds = self.fit("again", "--restart-workers", "1", change=f"""
 import os, pathlib
 class Dies(pl.Callback):
     def on_train_batch_start(self, trainer, module, batch, batch_idx):

@@ -21,7 +21,7 @@ class ModelsTest(TorchTest):
     def compare(self, words, parts, killed=False):
         words = [HERE / "torch_models.py", *words]
         run_dir, mark = self.folder / "-".join([*words[1:], str(killed)]), self.folder / "mark"
-        dies = ["--restart-workers", "1", "--set", "liveness.timeout=60s"] if killed else []
+        dies = ["--restart-workers", "1", "--set", "job.min_workers=4", "--set", "liveness.timeout=60s"] if killed else []
         jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *dies, *words, *([f"die={mark}"] if killed else []), LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(jobs.returncode, 0, jobs)
         self.assertEqual(mark.exists(), killed)

@@ -66,7 +66,7 @@ class ManyTest(SamplesTest):
             with self.subTest(kind):
                 run_dir, mark = self.folder / f"run-{kind}", self.folder / f"died-{kind}"
                 done = lockstep_run("-n", "4", "--policy", "full+flexrr", "--slowdown", "worker=2,factor=6", "--restart-workers", "1",
-                                    "--set", "emulate.unit_time=2ms", "--set", "liveness.timeout=60s", "--run-dir", run_dir,
+                                    "--set", "job.min_workers=4", "--set", "emulate.unit_time=2ms", "--set", "liveness.timeout=60s", "--run-dir", run_dir,
                                     WORKER, f"order={kind}", *words, "die=1", f"mark={mark}", f"save={self.folder}")
                 self.assertEqual(done.returncode, 0, done)
                 self.assertTrue(mark.exists())

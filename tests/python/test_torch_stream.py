@@ -62,8 +62,8 @@ class StreamTest(TorchTest):
 
     def test_counts_hold_whatever_moves_and_whoever_dies(self):
         run_dir, mark = self.folder / "run", self.folder / "died"
-        self.run_job("--policy", "full+flexrr", "--slowdown", "worker=2,factor=6", "--restart-workers", "1", "--set", "emulate.unit_time=2ms",
-                     WORKER, "die=1", f"mark={mark}", workers=3, run_dir=run_dir)
+        self.run_job("--policy", "full+flexrr", "--slowdown", "worker=2,factor=6", "--restart-workers", "1", "--set", "job.min_workers=3",
+                     "--set", "emulate.unit_time=2ms", WORKER, "die=1", f"mark={mark}", workers=3, run_dir=run_dir)
         self.assertTrue(mark.exists())
         rounds = self.rounds(run_dir)
         harness.check_epochs(self, rounds, 200)

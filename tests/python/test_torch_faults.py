@@ -1,0 +1,127 @@
+"""What goes wrong in one worker: the others go on without it."""
+
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import package  # noqa: E402
+from package import harness  # noqa: E402
+from test_torch import PYTHON, TorchTest, lockstep_run  # noqa: E402
+
+SAMPLES, BATCH, EPOCHS, RATE = 64, 16, 2, 0.5
+
+SCRIPT = f"""
+import os, signal, sys
+import torch, lockstep
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+second = os.environ.get("LOCKSTEP_WORKER") == "1"
+class Data(Dataset):
+    def __len__(self):
+        return {SAMPLES}
+    def __getitem__(self, i):
+        #read
+        return torch.tensor([i / {SAMPLES}]), torch.tensor(i % 2), torch.tensor(i)
+def here():
+    return second and job.round == 1
+processes, more = 0, ()
+job = lockstep.init(seed=5, settings={{"optimizer.linear_scaling": False}})
+model = nn.Linear(1, 2)
+print("begin", *(v for p in model.parameters() for v in p.flatten().tolist()), flush=True)
+opt = torch.optim.SGD(model.parameters(), lr={RATE})
+#change
+loader = DataLoader(Data(), batch_size={BATCH}, num_workers=processes)
+model, opt, loader, *sched = job.prepare(model, opt, loader, *more, epochs={EPOCHS})
+for epoch in range({EPOCHS}):
+    for x, y, samples in loader:
+        #batch
+        loss = F.cross_entropy(model(x), y)
+        #loss
+        loss.backward()
+        opt.step()
+        for each in sched:
+            each.step()
+print("end", *(v for p in model.parameters() for v in p.flatten().tolist()), flush=True)
+"""
+
+
+class FaultsTest(TorchTest):
+    def job(self, name, *options, **parts):
+        self.run_dir = self.folder / name.replace(" ", "-")
+        script = SCRIPT
+        for part, text in parts.items():
+            script = script.replace(f"#{part}\n", text + "\n")
+        return lockstep_run("-n", 2, "--policy", "full", "--run-dir", self.run_dir, *options, self.script(script))
+
+    def summary(self):
+        return json.loads((self.run_dir / "summary.json").read_text())
+
+
+class OneWorkerEndsTest(FaultsTest):
+    """In the middle of the job, one way or another, where nobody has said job.min_workers."""
+
+    def test_the_others_do_its_work(self):
+        no_file = "if second and i > 16 and i % 4 == 1: raise KeyError('no such file')"  # not one that its digest is made of
+        closed = ".*[Cc]onnection"  # in whatever words whoever sees it first has it
+        for name, status, why, parts in (
+                ("raises", "ended with status 1", "it leaves: ValueError: of the script", {"batch": "if here(): raise ValueError('of the script')"}),
+                ("scheduler", "ended with status 1", "it leaves: ZeroDivisionError within the update of round",
+                 {"change": "more = (torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (not second or step < 2)),)"}),
+                ("dataset", "ended with status 1", "it leaves: KeyError", {"read": no_file}),
+                ("loader process", "ended with status 1", "it leaves: KeyError", {"read": no_file, "change": "processes = 1"}),
+                ("loader process killed", "ended with status", "it leaves: ",
+                 {"read": no_file.replace("raise KeyError('no such file')", "os._exit(9)"), "change": "processes = 1"}),
+                ("exit", "ended with status 3", "it leaves: the worker ends", {"batch": "if here(): sys.exit(3)"}),
+                ("silent exit", None, closed, {"batch": "if here(): os._exit(0)"}),
+                ("killed", "was ended by SIGKILL", closed, {"batch": "if here(): os.kill(os.getpid(), signal.SIGKILL)"})):
+            with self.subTest(name):
+                done = self.job(name, **parts)
+                self.assertEqual(done.returncode, 0, done)
+                self.assertEqual(self.summary()["status"], "completed")
+                rounds = self.rounds(self.run_dir)
+                harness.check_epochs(self, rounds, SAMPLES)
+                self.assertEqual(sum(line["samples"] for line in rounds), EPOCHS * SAMPLES)
+                self.assertRegex(done.stdout, f"worker 1 is out: ({why})")
+                if status:
+                    self.assertRegex(done.stdout, rf"launch +\| worker 1 {status}")
+
+    def test_the_job_begins_without_who_ends_before_it_has_joined(self):
+        done = self.job("never-joins", "--set", "job.join_timeout=20s", change="if second: raise ValueError('too early')")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertRegex(done.stdout, r"the job starts with 1 of 2 workers: worker 1 is not there after 20s \(job.join_timeout\); who comes later joins")
+        self.assertEqual(self.summary()["samples_counted"], EPOCHS * SAMPLES)
+
+    def test_nobody_waits_for_a_model_that_never_comes(self):
+        done = self.job("no-model", change="if not second: raise ValueError('too early')")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertRegex(done.stdout, r"worker 1 +\| lockstep: worker 0 has ended before it came to job.prepare, so there is no state to begin with")
+        self.assertEqual(done.stdout.count("Traceback"), 1, done.stdout)
+
+    def test_worker_0_says_what_the_coordinator_that_it_has_started_warns_of(self):
+        step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+        script = self.script(SCRIPT.replace("#batch\n", "if job.rank == 1 and job.round == 1: raise ValueError('of the script')\n"))
+        workers = [package.start(script, python=PYTHON, SLURM_PROCID=str(i), **step) for i in (0, 1)]
+        try:
+            said = [worker.communicate(timeout=package.TIMEOUT_S) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.communicate()
+        self.assertEqual([worker.returncode for worker in workers], [0, 1], said)
+        self.assertIn("lockstep: worker 1 is out: it leaves: ValueError: of the script\n", said[0][1])
+        self.assertRegex(said[0][1], r"\A(lockstep: .*\n)+\Z")
+
+    def test_who_wants_all_workers_says_so_and_they_are_waited_for_so_long(self):
+        done = self.job("waits", "--set", "job.min_workers=2", "--set", "job.quorum_timeout=1s", batch="if here(): raise ValueError('of the script')")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertEqual(self.summary()["status"], "failed")
+        self.assertEqual(self.summary()["reason"], "1 of at least 2 workers have been there for 1s (job.quorum_timeout); missing: worker 1 "
+                         "(it leaves: ValueError: of the script)")
+        self.assertEqual(done.stdout.count("Traceback"), 1, done.stdout)
+
+
+if __name__ == "__main__":
+    package.main_with_torch()
