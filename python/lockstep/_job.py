@@ -47,6 +47,7 @@ from lockstep._session import Kind, Session, Work
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 _MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
+_SHOWN = 8  # of the samples with a loss that is no number
 _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
 
 
@@ -428,12 +429,13 @@ class Job:
             self._session.back()
 
     def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
-        """`total`: over the samples of the run."""
+        """`total`: over the samples of the run. What is no number goes to the coordinator as it is, which does what job.on_nan
+        says. That speaks of positions in the epoch's order, so which samples of the dataset they are is said here."""
         self._loss_sum = float(total.detach())
         if not math.isfinite(self._loss_sum):
-            shown = ", ".join(map(str, run.samples[:8])) + (", ..." if len(run.samples) > 8 else "")
+            shown = ", ".join(map(str, run.samples[:_SHOWN])) + (", ..." if len(run.samples) > _SHOWN else "")
             value = float(loss.detach())
-            raise JobFailed(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown}")
+            _errors.say(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown} of the dataset")
 
     def _floats(self, address: int) -> torch.Tensor:
         """A view of the session's memory."""

@@ -618,7 +618,7 @@ class RefusedTest(TorchTest):
                 (inner + "        job.backward(loss)\n        opt.step()\n        with torch.no_grad():\n            model.weight.mul_(2)\n", 2,
                  "parameters were changed by the script"),
                 (inner + "        job.backward(loss)\n        old.step()\n", 2, "this optimizer was given to job.prepare"),
-                (inner + "        job.backward(loss * float('nan'))\n        opt.step()\n", 1, "is nan, of the samples"),
+                (inner + "        job.backward(loss * float('nan'))\n        opt.step()\n", 1, "is not finite (job.on_nan = stop)"),
                 (inner + "        torch.autograd.backward(F.cross_entropy(model(x), y))\n        job.backward(loss)\n", 2, "gradients before job.backward"),
                 (inner + "        F.cross_entropy(model(x), y).backward()\n        job.backward(loss)\n", 2, "called twice for one batch"),
                 (inner + "        loss.register_hook(lambda g: 1 / 0)\n        try:\n            job.backward(loss)\n"

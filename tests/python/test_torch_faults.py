@@ -1,8 +1,10 @@
-"""What goes wrong in one worker: the others go on without it."""
+"""What goes wrong in one worker: the others go on without it, and a loss that is no number is what job.on_nan says."""
 
 import json
+import math
 import os
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -121,6 +123,72 @@ class OneWorkerEndsTest(FaultsTest):
         self.assertEqual(self.summary()["reason"], "1 of at least 2 workers have been there for 1s (job.quorum_timeout); missing: worker 1 "
                          "(it leaves: ValueError: of the script)")
         self.assertEqual(done.stdout.count("Traceback"), 1, done.stdout)
+
+
+class NotANumberTest(FaultsTest):
+    BAD = 37  # its place in each epoch's order, too
+
+    def trained(self, begin, rounds):
+        """Softmax regression on one feature, over what the rounds have counted."""
+        w, b = list(begin[:2]), list(begin[2:])
+        for line in rounds:
+            samples = [i for part in line["contributors"] for first, end in part["ranges"] for i in range(first, end)]
+            step = [0.0] * 4
+            for i in samples:
+                x = i / SAMPLES
+                powers = [math.exp(w[k] * x + b[k]) for k in (0, 1)]
+                for k in (0, 1):
+                    error = powers[k] / sum(powers) - (i % 2 == k)
+                    step[k] += error * x / len(samples)
+                    step[2 + k] += error / len(samples)
+            w = [w[k] - RATE * step[k] for k in (0, 1)]
+            b = [b[k] - RATE * step[2 + k] for k in (0, 1)]
+        return [*w, *b]
+
+    def values(self, done, what):
+        found = re.findall(rf"^worker \d *\| {what} (.*)$", done.stdout, re.MULTILINE)
+        self.assertEqual(len(found), 2, done.stdout)
+        return [[float(word) for word in line.split()] for line in found]
+
+    def test_skip_leaves_the_contribution_out_and_the_worker_goes_on(self):
+        for name, poison in (("loss", f"if {self.BAD} in samples: loss = loss * float('nan')"),
+                             ("infinite", f"if {self.BAD} in samples: loss = loss * float('inf')"),
+                             # The loss is a number, and its gradient is none.
+                             ("gradient", f"if {self.BAD} in samples: loss = loss + (model.weight * 0).sum().sqrt()")):
+            with self.subTest(name):
+                done = self.job(name, "--set", "job.on_nan=skip", loss=poison)
+                self.assertEqual(done.returncode, 0, done)
+                rounds, summary = self.rounds(self.run_dir), self.summary()
+                left_out = []
+                for line in rounds:
+                    counted = {i for part in line["contributors"] for first, end in part["ranges"] for i in range(first, end)}
+                    skipped = {i for part in line.get("skipped", []) for first, end in part["ranges"] for i in range(first, end)}
+                    self.assertFalse(counted & skipped)
+                    self.assertEqual(len(counted), line["samples"])
+                    self.assertEqual(len(counted | skipped), BATCH)
+                    self.assertEqual(self.BAD in skipped, bool(skipped))
+                    left_out += [(line["epoch"], i) for i in skipped]
+                self.assertEqual({epoch for epoch, _ in left_out}, set(range(EPOCHS)))
+                self.assertEqual((summary["samples_dropped"], summary["samples_counted"]), (len(left_out), EPOCHS * SAMPLES - len(left_out)))
+                self.assertEqual(done.stdout.count("it is left out, and its samples are dropped"), EPOCHS)
+                said = re.findall(rf"lockstep: the loss of worker \d in round \d is (?:nan|inf), of the samples .*\b{self.BAD}\b.* of the dataset",
+                                  done.stdout)
+                self.assertEqual(len(said), 0 if name == "gradient" else EPOCHS, done.stdout)
+                ends = self.values(done, "end")
+                self.assertEqual(*ends)
+                for ours, theirs in zip(ends[0], self.trained(self.values(done, "begin")[0], rounds), strict=True):
+                    self.assertAlmostEqual(ours, theirs, delta=1e-4)
+
+    def test_stop_ends_the_job_with_one_line_for_all(self):
+        done = self.job("stop", loss=f"if {self.BAD} in samples: loss = loss * float('nan')")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertEqual(self.summary()["status"], "failed")
+        reason = self.summary()["reason"]
+        self.assertRegex(reason, r"\Around 2: the loss or gradient of worker \d over the samples \[\d+, \d+\) of epoch 0 is not finite "
+                         r"\(job.on_nan = stop\)\Z")
+        for worker in (0, 1):
+            self.assertRegex(done.stdout, rf"(?m)^worker {worker} *\| lockstep: {re.escape(reason)}$")
+        self.assertNotIn("Traceback", done.stdout)
 
 
 if __name__ == "__main__":

@@ -225,6 +225,27 @@ more["callbacks"].append(Dies())
         (end,) = self.said(lines[0], "end")
         self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
 
+    def test_a_loss_that_is_no_number_is_what_on_nan_says(self):
+        poison = """
+step = Module.training_step
+def poisoned(self, batch, batch_idx):
+    loss = step(self, batch, batch_idx)
+    return loss * float("nan") if 50 in batch[2] else loss
+Module.training_step = poisoned
+"""
+        lines, rounds = self.fit("skips", "--policy", "full", "--set", "job.on_nan=skip", change=poison)
+        self.assertEqual([line["epoch"] for line in rounds if line.get("skipped")], list(range(EPOCHS)))
+        for line in rounds:
+            for part in line["contributors"]:
+                self.assertFalse(any(first <= 50 < end for first, end in part["ranges"]), line)
+        ends = [self.said(lines[worker], "end") for worker in (0, 1)]
+        self.assertEqual(ends[0], ends[1])
+        self.assertEqual(ends[0][0][:2], [str(EPOCHS), str(len(rounds))])
+        self.assertNotIn("nan", ends[0][0])
+        _, done = self.fit("poisoned", "--policy", "full", change=poison, status=1)
+        self.assertIn("job.on_nan = stop", json.loads((self.run_dir / "summary.json").read_text())["reason"])
+        self.assertEqual(done.stdout.count("is not finite (job.on_nan = stop)"), 3)  # the coordinator's and the workers'
+
     def test_a_job_that_has_died_goes_on_from_its_run_directory(self):
         self.fit("whole")
         whole = json.loads((self.run_dir / "summary.json").read_text())["params_digest"]

@@ -105,6 +105,42 @@ for _ in range(2):
         digests = [json.loads((each / "summary.json").read_text())["params_digest"] for each in (run_dir, hand)]
         self.assertEqual(*digests)
 
+    # A sample whose loss is no number.
+    POISONED = """
+import sys, torch, transformers
+import torch.nn.functional as F
+from torch import nn
+import lockstep.huggingface
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1, 2)
+    def forward(self, x, labels):
+        logits = self.net(x)
+        loss = F.cross_entropy(logits, labels)
+        return {"loss": loss * float("nan") if (x == 37 / 64).any() else loss, "logits": logits}
+data = [{"x": torch.tensor([i / 64]), "labels": torch.tensor(i % 2)} for i in range(64)]
+arguments = transformers.TrainingArguments(output_dir=sys.argv[1], num_train_epochs=2, per_device_train_batch_size=16, use_cpu=True,
+                                           report_to=[], save_strategy="no", disable_tqdm=True)
+trainer = lockstep.huggingface.Trainer(model=Model(), args=arguments, train_dataset=data)
+trainer.train()
+print("end", trainer.state.global_step, *(v for p in trainer.model.parameters() for v in p.flatten().tolist()), flush=True)
+"""
+
+    def test_a_loss_that_is_no_number_is_what_on_nan_says(self):
+        script = self.script(self.POISONED)
+        done = lockstep_run("-n", "2", "--policy", "full", "--set", "job.on_nan=skip", "--run-dir", self.folder / "skip", script, self.folder / "out")
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(self.folder / "skip")
+        self.assertEqual([line["epoch"] for line in rounds if line.get("skipped")], [0, 1])
+        ends = re.findall(r"\| end 8 (.*)$", done.stdout, re.MULTILINE)
+        self.assertEqual((len(ends), len(set(ends))), (2, 1), done.stdout)
+        self.assertNotIn("nan", ends[0])
+        done = lockstep_run("-n", "2", "--policy", "full", "--run-dir", self.folder / "stop", script, self.folder / "out")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("job.on_nan = stop", json.loads((self.folder / "stop" / "summary.json").read_text())["reason"])
+        self.assertNotIn("Traceback", done.stdout)
+
 
 if __name__ == "__main__":
     package.main_with_torch()
