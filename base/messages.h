@@ -90,6 +90,28 @@ inline std::uint32_t NextRun(std::uint32_t left, const RunLimit& limit) {
   return limit.units > 0 && limit.units < units ? limit.units : units;
 }
 
+// What a member can compute at once, of its memory or because its batches are to be of one size:
+// holds for its runs whatever their limit is. A run has one unit at least. 0: no bound.
+struct RunBound {
+  std::uint64_t samples = 0;
+  std::uint32_t units = 0;
+  bool operator==(const RunBound&) const = default;
+};
+
+// Units of a run at most, where so many units have so many samples; 0: no bound.
+inline std::uint32_t MostInRun(const RunBound& bound, std::uint32_t units, std::uint64_t samples) {
+  if (bound.samples == 0 || bound.samples >= samples) return bound.units;
+  const auto fit = static_cast<std::uint32_t>(bound.samples * units / samples);
+  const std::uint32_t most = fit > 0 ? fit : 1;
+  return bound.units > 0 && bound.units < most ? bound.units : most;
+}
+
+// The limit, and no run above `most` units; 0: the limit as it is.
+inline RunLimit Within(RunLimit limit, std::uint32_t most) {
+  if (most > 0 && (limit.units == 0 || most < limit.units)) limit.units = most;
+  return limit;
+}
+
 struct Assignment {
   MemberId member;
   std::vector<Unit> units;  // in the order of computation
@@ -425,6 +447,7 @@ struct Ready {
   std::string slowdowns;                 // its --slowdown, one SPEC in each line
   // Of the parameters that it would begin with, hex; empty: they come from the seed.
   std::string initial_digest = {};
+  RunBound run_bound = {};
   bool operator==(const Ready&) const = default;
 };
 

@@ -54,8 +54,12 @@ struct WorkerView {
   // far parts are from that (exponentially weighted); zero when nothing is known yet.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
-  // How it takes its units in this round, by the plan; who was given none there takes all.
+  // How it takes its units in this round, by the plan; who was given none there takes as many as it
+  // can. Within most_in_run.
   RunLimit runs;
+  // Units of a run at most, by the worker's own bound (its memory, say), whatever a rule says; 0:
+  // no bound.
+  std::uint32_t most_in_run = 0;
   // Of its sealed units: how long they took, and in how many runs.
   Duration computed{};
   std::uint32_t units_timed = 0;

@@ -151,14 +151,18 @@ class GuidedRuns final : public RunRule {
       return {static_cast<std::uint32_t>(most), true};
     }
     const double late = std::max(State(worker).late + surprise_, kLeastLate);
+    const double bound = worker.most_in_run > 0 ? worker.most_in_run : quota;
     RunLimit best;
     double least = 0;
     for (const double fraction : kFractions) {
-      const double most = std::max(1.0, std::round(fraction * quota));
+      const double most = std::max(1.0, std::min(std::round(fraction * quota), bound));
       const bool whole = fraction == 1;
       if (quota >= 1) {
-        const double runs = whole ? 1 : CountRuns(quota, most);
-        const double price = late * fraction + *cost * (runs - 1) / std::max(quota, usual);
+        // What is whole is as much of it at a time as the worker can, which need not be all.
+        const double runs =
+            whole ? std::ceil(quota / std::min(quota, bound)) : CountRuns(quota, most);
+        const double part = std::min(fraction, bound / quota);
+        const double price = late * part + *cost * (runs - 1) / std::max(quota, usual);
         if (!whole && price >= least) continue;
         least = price;
       }

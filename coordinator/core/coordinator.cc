@@ -397,7 +397,7 @@ void Coordinator::StartRounds() {
     ++count;
   }
   if (count == 0) return job_.Fail("all workers left before the first round");
-  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy);
+  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy, LeastBound(job_.members));
   const std::uint32_t batch = job_.start.config.job.global_batch;
   // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
   // so that rounds.jsonl is one sequence over all runs.

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/routes.h"
@@ -76,18 +78,42 @@ std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
 // a round; else enough that losing or giving back one is a small matter.
 constexpr std::uint64_t kFineUnits = 64;
 constexpr std::uint64_t kCoarseUnits = 4;
+// Where units are computed one by one each costs a run besides.
+constexpr std::uint64_t kSingleUnits = 8;
 // Of a round: each is an entry of its record.
 constexpr std::uint64_t kMostFineUnits = 4096;
+constexpr std::uint64_t kMostUnits = 65536;  // as job.units: a plan names each of them
 
-std::uint32_t CountUnits(const StartParameters& start, bool fine) {
+// No fewer than so many, of one size, where there is such a number.
+std::uint64_t EvenUnits(std::uint64_t batch, std::uint64_t units) {
+  if (batch % units == 0) return units;
+  const std::uint64_t most = batch / units;
+  std::uint64_t size = 1;
+  for (std::uint64_t i = 1; i * i <= batch; ++i) {
+    if (batch % i != 0) continue;
+    for (const std::uint64_t divisor : {i, batch / i}) {
+      if (divisor <= most) size = std::max(size, divisor);
+    }
+  }
+  return batch / size <= kMostUnits ? batch / size : units;
+}
+
+std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound& bound) {
   const JobSection& job = start.config.job;
   const PolicySection& policy = start.config.policy;
+  const bool singly = bound.units == 1;
   const std::uint64_t coarse =
       start.workers *
       (policy.local() ? std::max<std::uint64_t>(kCoarseUnits, policy.local_steps) : kCoarseUnits);
   std::uint64_t units = job.units;
   if (units == 0) {
-    units = fine ? std::max(std::min(kFineUnits * start.workers, kMostFineUnits), coarse) : coarse;
+    const std::uint64_t each = singly ? kSingleUnits : kFineUnits;
+    units = fine ? std::max(std::min(each * start.workers, kMostFineUnits), coarse) : coarse;
+    if (bound.samples > 0) {
+      units = std::max(units, (job.global_batch + bound.samples - 1) / bound.samples);
+    }
+    units = std::min({units, std::uint64_t{job.global_batch}, kMostUnits});
+    if (singly) units = EvenUnits(job.global_batch, units);
   }
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
 }
@@ -110,14 +136,32 @@ std::string OnlyDirect(const StartParameters& start) {
 
 }  // namespace
 
-// Where shares are equal and whole workers are all that is left out, few will do.
-std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy) {
+// Where shares are equal and whole workers are all that is left out, few will do: a share is one
+// run anyway, and what a lost worker leaves is shared out by so many units. More of them would be
+// no smaller runs, only more entries of plans and records.
+std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy,
+                            const RunBound& bound) {
   const bool fine = policy.work->PlacesUnits() || policy.closing->CutsUnits();
-  return CountUnits(start, fine && !policy.local);
+  return CountUnits(start, fine && !policy.local, bound);
 }
 
 std::uint32_t MostUnits(const StartParameters& start) {
-  return CountUnits(start, !start.config.policy.local());
+  const JobSection& job = start.config.job;
+  const std::uint64_t most = job.units > 0 ? std::uint64_t{job.units} : kMostUnits;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(most, job.global_batch));
+}
+
+RunBound LeastBound(const Members& members) {
+  RunBound least;
+  const auto take = [](auto bound, auto* smallest) {
+    if (bound > 0 && (*smallest == 0 || bound < *smallest)) *smallest = bound;
+  };
+  for (const Member& member : members.all()) {
+    if (!member.live()) continue;
+    take(member.ready.run_bound.samples, &least.samples);
+    take(member.ready.run_bound.units, &least.units);
+  }
+  return least;
 }
 
 Planner::Planner(Job* job)
@@ -154,11 +198,14 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
 }
 
 // Nobody has a share yet: what a rule knows of them is what earlier rounds have shown.
-std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& members) const {
+std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& members,
+                                                   const PlannedUnits& planned) const {
+  const auto units = static_cast<std::uint32_t>(planned.units.size());
   std::vector<policies::WorkerView> views(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = job_->members.at(members[i].worker);
     views[i].member = member.id;
+    views[i].most_in_run = MostInRun(member.ready.run_bound, units, planned.samples);
     CopyHistory(member, &views[i]);
   }
   return views;
@@ -187,7 +234,50 @@ std::vector<RunLimit> Planner::LimitRuns(const std::vector<policies::WorkerView>
   std::vector<RunLimit> limits;
   if (job_->policy.runs) limits = job_->policy.runs->Runs(members, shares);
   limits.resize(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    limits[i] = Within(limits[i], members[i].most_in_run);
+  }
   return limits;
+}
+
+// What rounds are cut into, and what is computed at once: at the start, and where it changes.
+void Planner::TellUnits(std::uint32_t units) {
+  RunBound least = LeastBound(job_->members);
+  RunBound most;
+  bool some_have_none = false;
+  for (const Member& member : job_->members.all()) {
+    if (!member.live()) continue;
+    const RunBound& bound = member.ready.run_bound;
+    some_have_none = some_have_none || bound.samples == 0;
+    most.samples = std::max(most.samples, bound.samples);
+    most.units = std::max(most.units, bound.units);
+  }
+  const UnitsTold now{units, least, most, some_have_none};
+  if (told_ == now) return;
+  told_ = now;
+  const std::uint64_t batch = job_->start.config.job.global_batch;
+  const std::uint64_t largest = (batch + units - 1) / units;
+  const std::uint64_t pieces = (batch + largest - 1) / largest;  // as the sampler cuts
+  const auto range = [](std::uint64_t from, std::uint64_t to, std::string_view what) {
+    const std::string low = from == to ? "" : fmt::format("{} to ", from);
+    return fmt::format("{}{} {}{}", low, to, what, to == 1 ? "" : "s");
+  };
+  std::string at_once = "a run may be all of a worker's share";
+  if (least.units == 1) {
+    at_once = "each unit is computed by itself";
+  } else if (least.samples > 0) {
+    at_once = fmt::format("{}at most {} at once", some_have_none ? "some workers " : "",
+                          range(least.samples, most.samples, "sample"));
+  }
+  job_->Log(LogLevel::kInfo, "a round is {} of {}, for {}; {}", range(pieces, pieces, "unit"),
+            range(batch / pieces, largest, "sample"),
+            range(job_->start.workers, job_->start.workers, "worker"), at_once);
+  if (least.samples > 0 && largest > least.samples) {
+    job_->Log(LogLevel::kWarning,
+              "a unit has {} samples, and there are workers that want at most {} at once: they "
+              "compute it all the same (job.units = {})",
+              largest, least.samples, units);
+  }
 }
 
 // A whole round's, or of a relaxed round what the idle ones compute.
@@ -229,7 +319,9 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
       return std::ranges::binary_search(*carried->workers, id.worker);
     });
   }
-  sampler->SetUnits(UnitsPerRound(job_->start, job_->policy));
+  const std::uint32_t wanted = UnitsPerRound(job_->start, job_->policy, LeastBound(job_->members));
+  sampler->SetUnits(wanted);
+  TellUnits(wanted);
   const PlannedUnits planned = PlanUnits(carried, eligible.size(), sampler);
   if (!carried) eligible = EligibleFor(round, planned.exact);
   LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),
@@ -239,7 +331,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   std::vector<RunLimit> runs;
   if (!eligible.empty()) {
     job_->members.NoteUsualRunCost();
-    const std::vector<policies::WorkerView> views = ViewsOf(eligible);
+    const std::vector<policies::WorkerView> views = ViewsOf(eligible, planned);
     shares = ShareUnits(views, units);
     runs = LimitRuns(views, shares);
   }

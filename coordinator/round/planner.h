@@ -36,10 +36,14 @@ struct CarriedWork {
 };
 
 // Into how many units a round's samples are cut; where none are configured, as many as the policy
-// has use for.
-std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy);
-// Under any policy that the job may change to.
+// has use for, but so many that none is above `bound`. Where that has units computed one by one, of
+// one size, if that can be.
+std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy,
+                            const RunBound& bound);
+// Under any policy that the job may change to, with whatever bounds its workers have.
 std::uint32_t MostUnits(const StartParameters& start);
+// That of each kind which no live member's is below; 0: nobody has one.
+RunBound LeastBound(const Members& members);
 
 class Planner {
  public:
@@ -83,7 +87,17 @@ class Planner {
 
  private:
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
-  std::vector<policies::WorkerView> ViewsOf(const std::vector<MemberId>& members) const;
+  // What was said of the units of a round.
+  struct UnitsTold {
+    std::uint32_t units = 0;
+    RunBound least;
+    RunBound most;
+    bool some_have_none = false;
+    bool operator==(const UnitsTold&) const = default;
+  };
+  std::vector<policies::WorkerView> ViewsOf(const std::vector<MemberId>& members,
+                                            const PlannedUnits& planned) const;
+  void TellUnits(std::uint32_t units);
   std::vector<std::uint32_t> ShareUnits(const std::vector<policies::WorkerView>& members,
                                         std::uint32_t units);
   std::vector<RunLimit> LimitRuns(const std::vector<policies::WorkerView>& members,
@@ -100,6 +114,7 @@ class Planner {
   OwnerWeights weights_;
   Holders holders_;
   AlgorithmChoice algorithm_;
+  std::optional<UnitsTold> told_;
   MeasuredLinks links_;
   std::size_t links_of_ = 0;  // so many members; measured anew with others
   // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it

@@ -29,7 +29,11 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
       delivery_(members.slots()),
       index_(members.slots(), -1) {
   std::size_t units = 0;
-  for (const Assignment& assignment : plan_.assignments) units += assignment.units.size();
+  for (const Assignment& assignment : plan_.assignments) {
+    units += assignment.units.size();
+    for (const Unit& unit : assignment.units) planned_samples_ += unit.range.size();
+  }
+  planned_units_ = static_cast<std::uint32_t>(units);
   units_.Reserve(units);
   shares_.reserve(plan_.assignments.size());
   views_.reserve(plan_.assignments.size());
@@ -115,6 +119,8 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   CopyHistory(member, &view);
   view.base = plan_.round;
   view.level = member.next >= plan_.round;
+  view.most_in_run = MostInRun(member.ready.run_bound, planned_units_, planned_samples_);
+  view.runs = Within({}, view.most_in_run);
   views_.insert(place, std::move(view));
   WorkerShare share;
   share.member = member.id;

@@ -198,6 +198,8 @@ class RoundWork {
   std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes_ = 0;  // that wait for their answer
   std::uint32_t planned_workers_ = 0;
+  std::uint32_t planned_units_ = 0;  // those of the plan, and their samples
+  std::uint64_t planned_samples_ = 0;
   std::uint32_t with_units_ = 0;
   std::uint32_t finished_ = 0;
 };

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 4
+ABI = 5
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -56,6 +56,8 @@ class _Job(ctypes.Structure):
         ("test_samples", c_uint64),
         ("makes_updates", c_int32),
         ("state_tensors", c_uint32),
+        ("max_run_samples", c_uint64),
+        ("max_run_units", c_uint32),
     ]
 
 
@@ -284,6 +286,11 @@ class Job:
     state_tensors: int | None = None
     """The program can make the updates where the job's optimizer.name is custom, and keeps so many times the parameters' size of
     state for them, the same on every worker. None: it cannot."""
+    max_run_samples: int = 0
+    """What this worker computes at once at most, however much is given to it; a unit is never divided. 0: no bound. A worker's own
+    setting, as the next one."""
+    max_run_units: int = 0
+    """1: each unit is a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -410,6 +417,8 @@ class Session:
             job.test_samples,
             job.state_tensors is not None,
             job.state_tensors or 0,
+            job.max_run_samples,
+            job.max_run_units,
         )
         _check(_library().lockstep_begin(self._open(), ctypes.byref(description)))
 

@@ -207,7 +207,7 @@ void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
-    Text(m.initial_digest));
+    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units);
 }
 // Names and shapes only describe; what must be right about them is that they add up.
 void Validate(const msg::Ready& m, Checks& checks) {

@@ -182,6 +182,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   job.initial_digest = lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
   job.dataset_digest = Text(from.dataset_digest);
   if (from.makes_updates != 0) job.update_state_tensors = from.state_tensors;
+  job.run_bound = {.samples = from.max_run_samples, .units = from.max_run_units};
   job.train_samples = from.train_samples;
   job.test_samples = from.test_samples;
   return of.session->Begin(std::move(job));

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 4u
+#define LOCKSTEP_ABI_VERSION 5u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -108,6 +108,12 @@ typedef struct lockstep_job {
    * it, the same on every worker, at most 256. Without that name neither matters. */
   int32_t makes_updates;
   uint32_t state_tensors;
+  /* What this worker computes at once at most, however much is given to it: no run has more samples
+   * than max_run_samples, nor more units than max_run_units (1: each unit is a run). 0: no bound. A
+   * unit is never divided, so one with more samples is a run; where job.units is auto no unit has
+   * more than any worker's bound. A worker's own setting: others may have others. */
+  uint64_t max_run_samples;
+  uint32_t max_run_units;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.

@@ -39,7 +39,7 @@ class OwnWork {
         buffers_(buffers),
         peers_(peers),
         rounds_(rounds),
-        queue_(context.config.queue_capacity) {}
+        queue_(context.config.queue_capacity, context.config.run_bound) {}
 
   // The units of a round that is not begun yet; what was computed for an earlier plan of it is
   // void.

@@ -38,6 +38,7 @@ struct MachineConfig {
   std::uint32_t chunks_in_flight = 4;
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
+  RunBound run_bound;                    // of what it computes at once
   std::vector<std::string> transports;   // that this worker offered; empty: whatever comes
   // What the coordinator may name: positions of the training and test set, samples of one unit.
   std::uint64_t train_samples = std::numeric_limits<std::uint32_t>::max();

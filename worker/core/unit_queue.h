@@ -4,7 +4,8 @@
 // back, never both.
 //
 // Runs. A take is of consecutive units, computed together as one batch: as many as the limit of the
-// queue's runs lets it (NextRun).
+// queue's runs lets it (NextRun), and no more than this worker's own bound. The limit is the plan's
+// and counts units; the bound counts their samples, of whatever plan or appended later.
 //
 // Parts. Units are added into the gradient sum of the current part. Who computes the last units of
 // the queue begins to seal the part as late as it can: until then units that are appended belong to
@@ -30,7 +31,8 @@ namespace lockstep::worker {
 //
 // Invariants, of the word: head <= tail <= capacity; head and part only grow between two Resets;
 // tail falls only by a revoke, and never below head. So a unit that was taken is never given back
-// (I2).
+// (I2). Each Reset gives the word another turn: how long a run is follows from the limit and the
+// units of its own work, since a take that a Reset overtakes fails and is tried again.
 class UnitQueue {
  public:
   enum class TakeKind : std::uint8_t {
@@ -47,8 +49,8 @@ class UnitQueue {
   };
 
   // Positions, from 0, of at most `capacity` units given to this worker in a round.
-  explicit UnitQueue(std::uint32_t capacity)
-      : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {
+  explicit UnitQueue(std::uint32_t capacity, const RunBound& bound = {})
+      : capacity_(capacity), bound_(bound), slots_(std::make_unique<Slot[]>(capacity)) {
     LOCKSTEP_CHECK(capacity > 0 && capacity <= kMaxCapacity, "capacity {}", capacity);
   }
 
@@ -63,7 +65,7 @@ class UnitQueue {
       if (s.head < s.tail) {
         take.kind = TakeKind::kRun;
         take.position = s.head;
-        take.count = NextRun(s.tail - s.head, runs_.Load());
+        take.count = NextTake(s);
         s.head += take.count;
         s.begun = true;
       } else if (s.begun) {
@@ -107,7 +109,7 @@ class UnitQueue {
     std::vector<Unit> units;
     const State s = Unpack(word_.load(std::memory_order_acquire));
     if (s.is_void) return units;
-    const std::uint32_t end = s.head + NextRun(s.tail - s.head, runs_.Load());
+    const std::uint32_t end = s.head + NextTake(s);
     for (std::uint32_t i = s.head; i < end; ++i) units.push_back(slots_[i].Load());
     return units;
   }
@@ -128,6 +130,7 @@ class UnitQueue {
     State s;
     s.tail = static_cast<std::uint32_t>(units.size());
     s.part = first_part.value;
+    s.turn = (Unpack(word_.load(std::memory_order_relaxed)).turn + 1) & kMostTurn;
     word_.store(Pack(s), std::memory_order_release);
   }
 
@@ -174,12 +177,14 @@ class UnitQueue {
   std::uint32_t capacity() const { return capacity_; }
 
  private:
-  // head: 28 bits, tail: 28 bits, part: 2 bits, then the flags.
-  static constexpr std::uint32_t kMaxCapacity = (1u << 28) - 1;
-  static constexpr int kTailShift = 28;
-  static constexpr int kPartShift = 56;
-  static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 58;
-  static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 59;
+  // head: 24 bits, tail: 24 bits, part: 2 bits, then the flags, then the turn: 12 bits.
+  static constexpr std::uint32_t kMaxCapacity = (1u << 24) - 1;
+  static constexpr std::uint32_t kMostTurn = (1u << 12) - 1;
+  static constexpr int kTailShift = 24;
+  static constexpr int kPartShift = 48;
+  static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 50;
+  static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 51;
+  static constexpr int kTurnShift = 52;
 
   // Atomic word by word, so that PeekNext and TakeNext may look at what is being written.
   class Slot {
@@ -221,6 +226,7 @@ class UnitQueue {
     std::uint32_t part = 0;  // the part that is being added to; 2: both are sealed
     bool begun = false;      // that part has a unit
     bool is_void = false;
+    std::uint32_t turn = 0;  // of Resets
   };
   static std::uint64_t Pack(const State& s) {
     LOCKSTEP_CHECK(s.head <= s.tail && s.tail <= kMaxCapacity, "I2: {} units taken of {}", s.head,
@@ -228,20 +234,33 @@ class UnitQueue {
     LOCKSTEP_CHECK(s.part <= kMaxParts, "I2: {} parts are sealed", s.part);
     return std::uint64_t{s.head} | std::uint64_t{s.tail} << kTailShift |
            std::uint64_t{s.part} << kPartShift | (s.begun ? kBegunBit : 0) |
-           (s.is_void ? kVoidBit : 0);
+           (s.is_void ? kVoidBit : 0) | std::uint64_t{s.turn} << kTurnShift;
   }
   static State Unpack(std::uint64_t w) {
     return {.head = static_cast<std::uint32_t>(w & kMaxCapacity),
             .tail = static_cast<std::uint32_t>(w >> kTailShift & kMaxCapacity),
             .part = static_cast<std::uint32_t>(w >> kPartShift & 3),
             .begun = (w & kBegunBit) != 0,
-            .is_void = (w & kVoidBit) != 0};
+            .is_void = (w & kVoidBit) != 0,
+            .turn = static_cast<std::uint32_t>(w >> kTurnShift)};
+  }
+
+  // How many of its units that are left are taken next.
+  std::uint32_t NextTake(const State& s) const {
+    const std::uint32_t most = NextRun(s.tail - s.head, Within(runs_.Load(), bound_.units));
+    if (bound_.samples == 0) return most;
+    std::uint64_t samples = 0;
+    for (std::uint32_t count = 0; count < most; ++count) {
+      samples += slots_[s.head + count].Load().range.size();
+      if (samples > bound_.samples && count > 0) return count;
+    }
+    return most;
   }
 
   const std::uint32_t capacity_;
+  const RunBound bound_;
   std::unique_ptr<Slot[]> slots_;
-  // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that,
-  // so a take that a Reset overtakes may be as long as the limit of the work before allows.
+  // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that.
   std::uint32_t work_ = 0;
   Limit runs_;
   std::atomic<std::uint64_t> word_{0};

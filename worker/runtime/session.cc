@@ -248,7 +248,8 @@ class SessionImpl final : public Session {
                               .tensors = description_.tensors,
                               .state_names = optimizer_->state_names(),
                               .slowdowns = std::move(slowdowns),
-                              .initial_digest = description_.initial_digest});
+                              .initial_digest = description_.initial_digest,
+                              .run_bound = description_.run_bound});
     inbox_.PassTo({.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
                    .on_gone =
                        [this](std::string reason) {
@@ -417,6 +418,7 @@ class SessionImpl final : public Session {
     setup.core.piece_bytes = config_.exchange.piece_bytes;
     setup.core.fetch_window = config_.exchange.window;
     setup.core.queue_capacity = kMaxUnits;
+    setup.core.run_bound = description_.run_bound;
     setup.core.train_samples = description_.train_samples;
     setup.core.test_samples = description_.test_samples;
     setup.core.unit_samples = config_.job.global_batch;

@@ -101,6 +101,11 @@ struct JobDescription {
   // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
   // matter.
   std::optional<std::uint32_t> update_state_tensors;
+  // What this worker computes at once at most, however much is given to it: samples, so that its
+  // memory is enough, and units, of which 1 makes each a run of its own. A unit is never divided;
+  // where job.units is auto it has no more samples than any worker's bound. Another worker's may be
+  // another.
+  RunBound run_bound;
   // The samples. Workers whose digests differ cannot be in one job. What else must be the same may
   // stand behind that of the data, each after "; ": the message names what differs.
   std::string dataset_digest;

@@ -249,6 +249,7 @@ inline msg::Ready Any<msg::Ready>() {
   }
   if (ready.tensors.empty()) ready.parameter_count = Any<std::uint64_t>();
   ready.state_names = Several(AnyText);
+  ready.run_bound = {Any<std::uint64_t>(), Any<std::uint32_t>()};
   return ready;
 }
 

@@ -66,7 +66,7 @@ TEST(Start, AsManyUnitsAsThePolicyHasUseFor) {
     start.config.policy.name = name;
     const auto policy = policies::MakePolicy(start.config.policy, start.workers, nullptr);
     LOCKSTEP_CHECK(policy.ok(), "{}", policy.error().message);
-    return UnitsPerRound(start, *policy);
+    return UnitsPerRound(start, *policy, {});
   };
   for (const char* name : {"flexrr", "auto", "balance", "partial"}) EXPECT_EQ(units(name), 512u);
   for (const char* name : {"full", "backup", "async"}) EXPECT_EQ(units(name), 32u) << name;
@@ -82,6 +82,39 @@ TEST(Start, AsManyUnitsAsThePolicyHasUseFor) {
   start.config.job.units = 3000;
   EXPECT_EQ(units("auto"), 3000u);
   EXPECT_EQ(units("full"), 3000u);
+}
+
+// So that no worker is given a unit that it cannot compute at once.
+TEST(Start, NoUnitIsAboveAWorkersBoundWhereItsSizeIsFree) {
+  StartParameters start;
+  start.workers = 2;
+  start.config.job.global_batch = 60;
+  start.config.policy.name = "full";
+  const auto policy = policies::MakePolicy(start.config.policy, start.workers, nullptr);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 8}), 8u);
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 7}), 9u);
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 1}), 60u);
+  // Of one size where they are computed one by one: 8 of 60 are not, 10 are.
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 60, .units = 1}), 10u);
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 5, .units = 1}), 12u);
+  start.config.job.global_batch = 61;
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.units = 1}), 61u) << "a prime number";
+  // As many as somebody has said, whatever they are.
+  start.config.job.units = 3;
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 8, .units = 1}), 3u);
+}
+
+// Each costs a run: not as many as where runs are long as a rule.
+TEST(Start, AFewUnitsForEachWorkerWhereTheyAreComputedOneByOne) {
+  StartParameters start;
+  start.workers = 4;
+  start.config.job.global_batch = 1024;
+  start.config.policy.name = "auto";
+  const auto policy = policies::MakePolicy(start.config.policy, start.workers, nullptr);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_EQ(UnitsPerRound(start, *policy, {}), 256u);
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.units = 1}), 32u);
 }
 
 TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {

@@ -23,15 +23,17 @@ class Job {
       : shares_(workers, share), slow_(workers, 1.0), run_cost_(run_cost) {}
 
   void SetFactor(std::uint32_t worker, double factor) { slow_[worker] = factor; }
+  void SetMostInRun(std::uint32_t units) { most_in_run_ = units; }
   void Round() {
     const std::vector<RunLimit> limits = Limits();
     std::vector<WorkerView> views = Views();
     for (std::size_t i = 0; i < views.size(); ++i) {
       WorkerView& view = views[i];
       view.units_planned = view.units_given = view.units_done = view.units_timed = shares_[i];
-      const std::uint32_t first = NextRun(shares_[i], limits[i]);
+      const RunLimit limit = Within(limits[i], most_in_run_);
+      const std::uint32_t first = NextRun(shares_[i], limit);
       for (std::uint32_t left = shares_[i], run = 0; left > 0; left -= run) {
-        run = NextRun(left, limits[i]);
+        run = NextRun(left, limit);
         ++view.runs_timed;
         measured_ = measured_ || run != first;  // lengths differ
       }
@@ -53,6 +55,7 @@ class Job {
     for (std::size_t i = 0; i < views.size(); ++i) {
       views[i].member = {WorkerId(static_cast<std::uint32_t>(i)), Incarnation(1)};
       if (measured_) views[i].run_cost = run_cost_;
+      views[i].most_in_run = most_in_run_;
     }
     return views;
   }
@@ -62,6 +65,7 @@ class Job {
   const double run_cost_;
   const std::unique_ptr<RunRule> rule_ = MakeGuidedRuns();
   bool measured_ = false;
+  std::uint32_t most_in_run_ = 0;
 };
 
 TEST(GuidedRuns, ShortOnesUntilItIsKnownWhatARunCosts) {
@@ -87,6 +91,21 @@ TEST(GuidedRuns, AllAtOnceWhereARunCostsSomethingAndNobodyIsSlow) {
   EXPECT_EQ(job.Limits(), std::vector<RunLimit>(4, RunLimit{}));
   for (int i = 0; i < 10; ++i) job.Round();
   EXPECT_EQ(job.Limits(), std::vector<RunLimit>(4, RunLimit{}));
+}
+
+// Short runs cost more of them. Where memory takes the share of a late worker in three runs anyway,
+// these are short enough; where they would be nearly all of it, short ones are as good as without.
+TEST(GuidedRuns, WhatAWorkerCannotComputeAtOnceIsNotReckonedWith) {
+  const auto limit = [](std::uint32_t most_in_run) {
+    Job job(4, 64, 2);
+    job.SetFactor(3, 1.5);
+    job.SetMostInRun(most_in_run);
+    for (int i = 0; i < 10; ++i) job.Round();
+    return job.Limits()[3];
+  };
+  EXPECT_EQ(limit(0), (RunLimit{12, true}));
+  EXPECT_EQ(limit(16), RunLimit{}) << "as many as it can, of what it has";
+  EXPECT_EQ(limit(40), (RunLimit{12, true}));
 }
 
 TEST(GuidedRuns, AWorkerThatIsSlowTakesShortOnesOfTheSameTime) {

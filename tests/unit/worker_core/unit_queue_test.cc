@@ -83,6 +83,50 @@ TEST(UnitQueue, RunsAreAsLongAsTheirLimit) {
   EXPECT_EQ(Runs(queue), (Sizes{3, 3, 3, 3, 2, 1, 1}));
 }
 
+// Units of the sizes that are given, in their order.
+std::vector<Unit> UnitsOf(const std::vector<std::uint64_t>& sizes) {
+  std::vector<Unit> units;
+  std::uint64_t at = 0;
+  for (const std::uint64_t size : sizes) {
+    units.push_back({UnitIndex(static_cast<std::uint32_t>(units.size())), {at, at + size}});
+    at += size;
+  }
+  return units;
+}
+
+// By samples, so that memory is enough whatever the plan says; a unit is never divided.
+TEST(UnitQueue, NoRunIsAboveTheWorkersOwnBound) {
+  using Sizes = std::vector<std::uint32_t>;
+  const std::vector<Unit> units = UnitsOf({3, 3, 2, 3, 9, 1, 1, 1, 3});
+  UnitQueue queue(32, {.samples = 8});
+  queue.Reset(1, units);
+  EXPECT_EQ(queue.PeekNext().size(), 3u);
+  EXPECT_EQ(Runs(queue), (Sizes{3, 1, 1, 4})) << "of 8, of 3, of 9 alone, of 6";
+  queue.Reset(2, units, {}, {.units = 2});
+  EXPECT_EQ(Runs(queue), (Sizes{2, 2, 1, 2, 2})) << "the plan's limit holds too";
+  queue.Reset(3, units, {}, {.guided = true});
+  EXPECT_EQ(Runs(queue), (Sizes{3, 1, 1, 2, 1, 1}));
+
+  UnitQueue one_by_one(32, {.samples = 8, .units = 1});
+  one_by_one.Reset(1, UnitsOf({2, 2, 9}));
+  EXPECT_EQ(Runs(one_by_one), (Sizes{1, 1, 1}));
+  UnitQueue unbound(32);
+  unbound.Reset(1, units);
+  EXPECT_EQ(Runs(unbound), (Sizes{9}));
+}
+
+// What a lost worker leaves comes behind what is there, with no plan of runs.
+TEST(UnitQueue, WhatIsAppendedIsWithinTheBoundToo) {
+  UnitQueue queue(64, {.samples = 4});
+  queue.Reset(1, Units(0, 3));
+  EXPECT_EQ(queue.TakeNext().count, 3u);
+  queue.Append(Units(3, 9));
+  EXPECT_EQ(Runs(queue), (std::vector<std::uint32_t>{4, 4, 1}));
+  queue.Reset(2, {});
+  queue.Append(Units(0, 5));
+  EXPECT_EQ(Runs(queue), (std::vector<std::uint32_t>{4, 1}));
+}
+
 TEST(UnitQueue, ARevokeTakesWhatIsBehindTheRun) {
   UnitQueue queue(16);
   queue.Reset(1, Units(0, 10), {}, {.units = 4});
