@@ -39,6 +39,7 @@ from lockstep import (
     _samples,
     _session,
     _settings,
+    _units,
     _update,
 )
 from lockstep._errors import JobFailed, UsageError
@@ -48,7 +49,6 @@ _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 _MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
 _SHOWN = 8  # of the samples with a loss that is no number
-_NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
 
 
 class _State(enum.Enum):
@@ -191,6 +191,7 @@ class Job:
         updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
+        fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         sharded: bool = False,
@@ -208,6 +209,7 @@ class Job:
         updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
+        fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         sharded: bool = False,
@@ -224,6 +226,7 @@ class Job:
         updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
+        fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         sharded: bool = False,
@@ -232,10 +235,12 @@ class Job:
         """Joins the job with this model; returns what the loop uses instead: (model, optimizer, loader[, scheduler]).
 
         `epochs`: how many passes over the loader the job has. `updates`: after how many it ends, if that is before.
-        `global_batch`: samples in an update, of all workers together; without it the loader's batch size. `units`: pieces that it
-        is cut into, the smallest work that moves; without it as many as the policy has use for. `clip_grad_norm`: of the whole
-        update. `scheduler_steps`: what a step of the scheduler stands for. `samples`: of an IterableDataset, how many of its items
-        an epoch has; `sharded`: it shares them out between the workers by itself.
+        `global_batch`: samples in an update, of all workers together; without it the loader's batch size, which is the most that a
+        worker is handed at once in any case. `units`: pieces that it is cut into, the smallest work that moves; without it as many
+        as the policy has use for. `fixed_batch`: single units and no runs of them, so that batches are of one size, for models that
+        are compiled or captured for it. `clip_grad_norm`: of the whole update. `scheduler_steps`: what a step of the scheduler
+        stands for. `samples`: of an IterableDataset, how many of its items an epoch has; `sharded`: it shares them out between the
+        workers by itself.
         """
         if self._session is not None:
             raise UsageError("job.prepare was called twice: a job has one model")
@@ -257,10 +262,8 @@ class Job:
         in_epoch = math.ceil(samples / batch)
         # One of them ends the job.
         said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
-        if units is not None:
-            said["job.units"] = units
-        elif parameters.averaged:
-            said["job.units"] = min(max(1, batch // _NORM_SAMPLES), _rule.MOST_UNITS)
+        self._units = _units.Units(self._order.batch_size, units, fixed_batch)
+        said |= self._units.settings(batch, norms=bool(parameters.averaged))
         if _model.is_compiled(model):
             said["liveness.timeout"] = _COMPILING
         if samples % batch != 0 and samples % batch < parameters.fewest_samples():
@@ -292,6 +295,8 @@ class Job:
         batch = int(self._config["job.global_batch"])
         samples = self._order.positions(batch)
         in_epoch = math.ceil(samples / batch)
+        if self.rank == 0:
+            self._units.tell(self._config["job.units"], batch, samples)
         self._rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), ahead)
@@ -504,7 +509,7 @@ class Job:
             )
         if self._schedule is not None:
             self._schedule.check(self._config, batch)
-        self._rule.check(self._config, self.size)
+        self._rule.check(self._config, self.size, self._units.at_once)
 
     def _begin(self, digest: str, samples: int) -> None:
         self._initial = self._parameters.flat()  # the session reads it until there is work
@@ -517,6 +522,8 @@ class Job:
                 test_samples=0 if self._evaluation is None else len(self._evaluation.dataset),
                 finish_order=_final.order_of(len(self._parameters.list), len(self._parameters.tensors)),
                 state_tensors=None if self._updates is None else self._updates.state_tensors,
+                max_run_samples=self._units.at_once,
+                max_run_units=self._units.max_in_run,
             )
         )
 

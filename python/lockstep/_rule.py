@@ -58,8 +58,8 @@ class Rule:
             self._clip = clip
         self.settings |= {"optimizer.name": "custom", "optimizer.lr": 1.0}
 
-    def check(self, config: _settings.Settings, workers: int) -> None:
-        """The job's config may say otherwise than the script."""
+    def check(self, config: _settings.Settings, workers: int, at_once: int) -> None:
+        """The job's config may say otherwise than the script. `at_once`: samples that are computed so at most."""
         name = config["optimizer.name"]
         if self.updates is None and name == "custom":
             raise UsageError(
@@ -76,7 +76,8 @@ class Rule:
                 "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
             )
         # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
-        if self._parameters.fewest_samples() > 1 and _samples_of_a_unit(config, workers) <= self._parameters.fewest_samples():
+        fewest = self._parameters.fewest_samples()
+        if fewest > 1 and _samples_of_a_unit(config, workers, at_once) <= fewest:
             raise UsageError(
                 f"job.units = {config['job.units']} of job.global_batch = {config['job.global_batch']} samples may have only one, "
                 "and BatchNorm no statistics of it: fewer units, or a larger batch"
@@ -130,8 +131,8 @@ class Rule:
             self.updates.detach()
 
 
-def _samples_of_a_unit(config: _settings.Settings, workers: int) -> int:
+def _samples_of_a_unit(config: _settings.Settings, workers: int, at_once: int) -> int:
     """Of a whole round, at least."""
     batch, text = int(config["job.global_batch"]), config["job.units"]
-    most = min(max(64 * workers, 1), MOST_UNITS)  # of auto, by whatever policy
+    most = max(min(max(64 * workers, 1), MOST_UNITS), -(-batch // at_once))  # of auto, by whatever policy
     return batch // min(max(most, 4 * workers) if text == "auto" else int(text) or most, batch)

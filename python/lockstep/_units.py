@@ -1,0 +1,56 @@
+"""What a script wants of the units that a round is cut into, and how much of them it is handed at once."""
+
+import math
+
+from lockstep import _rule
+from lockstep._errors import UsageError
+
+_NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
+
+
+class Units:
+    """`at_once`: samples that this worker computes so at most, the batch size of the script's loader. `count`: of a round, None: as
+    many as the policy has use for. `fixed`: each by itself, and of one size where that can be."""
+
+    def __init__(self, at_once: int, count: int | None, fixed: bool) -> None:
+        if not isinstance(fixed, bool):
+            raise UsageError(f"fixed_batch: {fixed!r} is neither True nor False")
+        self.at_once = at_once
+        self.max_in_run = 1 if fixed else 0
+        self._count = count
+        self._fixed = fixed
+
+    def settings(self, batch: int, *, norms: bool) -> dict[str, object]:
+        """Of the job, where a round has so many samples. `norms`: the model normalizes over its batches."""
+        if self._count is not None:
+            return {"job.units": self._count}
+        return {"job.units": self._for_norms(batch)} if norms else {}
+
+    def _for_norms(self, batch: int) -> int:
+        """Of `_NORM_SAMPLES` or a little more, but no more than are computed at once."""
+        least = math.ceil(batch / self.at_once)
+        most = max(1, min(batch // _NORM_SAMPLES, _rule.MOST_UNITS), least)
+        if self._fixed:
+            return next((units for units in range(most, max(most // 2, least) - 1, -1) if batch % units == 0), most)
+        return most
+
+    def tell(self, units: str, batch: int, samples: int) -> None:
+        """Prints where batches that are to be of one size are not. `units`: as the job's config says. `samples`: of an epoch."""
+        line = self._not_of_one_size(units, batch, samples)
+        if self._fixed and line:
+            print(f"lockstep: fixed_batch: {line}", flush=True)
+
+    @staticmethod
+    def _not_of_one_size(units: str, batch: int, samples: int) -> str:
+        if units not in ("auto", "0"):  # of auto the coordinator makes as many as divide the batch
+            size = math.ceil(batch / int(units))
+            if batch % size != 0:
+                return f"job.units = {units} cuts job.global_batch = {batch} into units of different sizes, so batches differ"
+            if samples % batch % size == 0:
+                return ""
+        if samples % batch == 0:
+            return ""
+        return (
+            f"the last update of an epoch has {samples % batch} samples instead of {batch}, so its batches may be of another size "
+            "(drop_last=True of the DataLoader leaves them out)"
+        )
