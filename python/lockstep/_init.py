@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from lockstep import _errors, _settings
+from lockstep import _errors, _settings, _torch
 from lockstep._errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ def init(
     `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
     config and command line win over the script.
     """
-    from lockstep import _entry, _initial, _launched  # torch may not be there
+    _errors.end_with_one_line()
+    _torch.check()
+    from lockstep import _entry, _initial, _launched  # which take torch
     from lockstep._job import Job
 
-    _errors.end_with_one_line()
     # Set by multiprocessing as long as it runs the script for what it defines.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(

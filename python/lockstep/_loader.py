@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from lockstep import _torch
 from lockstep._ahead import AheadInParts, Guess
 from lockstep._errors import UsageError
 from lockstep._model import digest_inputs
@@ -36,8 +37,7 @@ def _pins(loader: DataLoader[Any]) -> bool:
     """As torch's own DataLoader decides."""
     if not loader.pin_memory:
         return False
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if device is None or device.type == "mps":  # for which torch cannot do it either
+    if _torch.accelerator() in (None, "mps"):  # for which torch cannot do it either
         warnings.warn("the DataLoader's pin_memory is not used: there is no accelerator to pin memory for", stacklevel=4)
         return False
     return True

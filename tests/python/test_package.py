@@ -15,7 +15,7 @@ import package  # noqa: E402
 from package import HERE, ROOT, harness, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
-from lockstep import Session, UsageError, _settings  # noqa: E402
+from lockstep import Session, UsageError, _settings, _torch  # noqa: E402
 from lockstep._own import OwnCoordinator  # noqa: E402
 
 
@@ -171,6 +171,31 @@ class RunTest(harness.ClusterTest):
         self.assertRegex(run("-m", "lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
         for command, message in (("coordinator", "--workers"), ("doctor", "--json"), ("compare", "--patterns"), ("export", "--otlp")):
             self.assertIn(message, run("-m", "lockstep", command, "--help").stdout)
+
+    def test_a_torch_that_is_missing_or_too_old_is_one_line_and_status_2(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "torch.py").write_text("import os\n__version__ = os.environ['VERSION']\n")
+            script = "import sys, lockstep\nif not {there}: sys.modules['torch'] = None\nlockstep.init()"
+            for there, version, message in ((True, "1.13.1", "torch 1.13.1 is too old: lockstep wants 2.1 or later"),
+                                            (True, "2.0.1+cpu", "torch 2.0.1+cpu is too old"),
+                                            (False, "", "this Python has no torch: install 2.1 or later")):
+                with self.subTest(message):
+                    done = run("-c", script.format(there=there), VERSION=version, PYTHONPATH=f"{folder}:{ROOT / 'python'}")
+                    self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+                    self.assertRegex(done.stderr, r"\Alockstep: [^\n]+\n\Z")
+                    self.assertIn(message, done.stderr)
+
+    def test_older_torch_tells_of_its_gpus_by_another_name(self):
+        stand_in = unittest.mock.MagicMock
+        newer = stand_in(spec=["accelerator", "cuda"])
+        newer.accelerator.current_accelerator.return_value.type = "xpu"
+        for torch, there, kind in ((stand_in(spec=["cuda"]), True, "cuda"), (stand_in(spec=["cuda"]), False, None), (newer, True, "xpu"),
+                                   (newer, False, None)):
+            torch.cuda.is_available.return_value = there
+            if torch is newer:
+                torch.accelerator.is_available.return_value = there
+            with unittest.mock.patch.dict(sys.modules, torch=torch):
+                self.assertEqual(_torch.accelerator(), kind)
 
     def test_a_setting_that_is_none_ends_the_job_with_one_line(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -369,9 +369,12 @@ more = {"generator": torch.Generator(), "pin_memory": True}
     def test_batches_are_pinned_where_there_is_an_accelerator(self):
         """Stands in for one: what is handed out has been through Tensor.pin_memory, of the training and of the evaluation."""
         done = run("-c", SCRIPT.format(change="""
+if hasattr(torch, "accelerator"):
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+else:  # before 2.6
+    torch.cuda.is_available = lambda: True
 more = {"pin_memory": True}
-torch.accelerator.is_available = lambda: True
-torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
 pinned = []
 def pin(tensor, *_):
     pinned.append(tensor.clone())
