@@ -129,15 +129,16 @@ class Meeting:
             ) from None
 
     def put(self, name: str, data: bytes) -> None:
+        """Each name once."""
         pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
         for i, piece in enumerate(pieces):
             self._store.set(self._key(f"{name}/{i}"), piece)
-        self._store.set(self._key(name), str(len(pieces)))
+        self._store.add(self._key(name), len(pieces))
 
     def get(self, name: str) -> bytes | None:
-        if not self._store.check([self._key(name)]):
-            return None
-        return b"".join(self._store.get(self._key(f"{name}/{i}")) for i in range(int(self._store.get(self._key(name)))))
+        # How many pieces there are; a store of older torch cannot say whether it has a key, but it counts from 0.
+        count = self._store.add(self._key(name), 0)
+        return b"".join(self._store.get(self._key(f"{name}/{i}")) for i in range(count)) if count else None
 
     def coordinator(
         self, run_dir: str | None, secret_file: str | None, resume: bool | Literal["auto"]
