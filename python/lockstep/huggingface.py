@@ -11,13 +11,23 @@ those after it, and the loss that is logged is its mean over all workers.
 import math
 from typing import Any
 
-import torch
 import transformers
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from lockstep import _torch
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
+
+
+class _Stream(DataLoader[Any]):
+    """Of an IterableDataset, whose epochs are as long as the script says: the Trainer asks for their batches."""
+
+    samples = 0  # in an epoch
+
+    def __len__(self) -> int:
+        batch = self.batch_size or 1
+        return self.samples // batch if self.drop_last else math.ceil(self.samples / batch)
 
 
 class Trainer(transformers.Trainer):
@@ -52,19 +62,36 @@ class Trainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         theirs = super().get_train_dataloader()
-        if not isinstance(theirs.dataset, torch.utils.data.IterableDataset) and not isinstance(
+        if not isinstance(theirs.dataset, IterableDataset) and not isinstance(
             self._get_train_sampler(theirs.dataset), RandomSampler
         ):
             raise UsageError("train_sampling_strategy: lockstep shuffles the whole dataset anew in each epoch")
-        return DataLoader(
+        stream = isinstance(theirs.dataset, IterableDataset)
+        loader: DataLoader[Any] = (_Stream if stream else DataLoader)(
             theirs.dataset,
             batch_size=self.args.per_device_train_batch_size,
-            shuffle=not isinstance(theirs.dataset, torch.utils.data.IterableDataset),
+            shuffle=not stream,
             drop_last=self.args.dataloader_drop_last,
             collate_fn=theirs.collate_fn,
             num_workers=theirs.num_workers,
             prefetch_factor=theirs.prefetch_factor,
+            # By default the arguments say so, where there is nothing to pin memory for too.
+            pin_memory=theirs.pin_memory and _torch.accelerator() is not None,
+            worker_init_fn=theirs.worker_init_fn,
+            multiprocessing_context=theirs.multiprocessing_context,
+            timeout=theirs.timeout,
         )
+        if isinstance(loader, _Stream):
+            samples = self._prepare.get("samples")
+            if samples is None:
+                raise UsageError(
+                    "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of the "
+                    "job has"
+                )
+            if not isinstance(samples, int) or samples < 1:
+                raise UsageError(f"samples: {samples!r} is not a whole number from 1 on")
+            loader.samples = samples
+        return loader
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:
         if resume_from_checkpoint is not None:
@@ -77,7 +104,7 @@ class Trainer(transformers.Trainer):
             self.optimizer,
             train_dataloader,
             self.lr_scheduler,
-            epochs=math.ceil(max_steps / len(train_dataloader)),
+            epochs=math.ceil(max_steps / max(1, len(train_dataloader))),  # of none job.prepare says why
             updates=max_steps,
             clip_grad_norm=clip if clip and clip > 0 else None,
             **self._prepare,

@@ -141,6 +141,87 @@ print("end", trainer.state.global_step, *(v for p in trainer.model.parameters() 
         self.assertIn("job.on_nan = stop", json.loads((self.folder / "stop" / "summary.json").read_text())["reason"])
         self.assertNotIn("Traceback", done.stdout)
 
+    # With a dataset and arguments of the Trainer that a test puts in.
+    ARGUMENTS = """
+import os, sys
+import torch, lockstep, transformers
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+from lockstep import _torch
+from lockstep.huggingface import Trainer
+from torch.utils.data import Dataset, IterableDataset
+def item(i):
+    words = torch.arange(8) + i % 5
+    return {"input_ids": words, "labels": words}
+class Stream(IterableDataset):
+    def __iter__(self):
+        return map(item, range(100))
+class Data(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, i):
+        return item(i)
+class Base(transformers.Trainer):  # of a script's own
+    def get_train_dataloader(self):
+        loader = super().get_train_dataloader()
+        loader.worker_init_fn = began
+        return loader
+def began(number):
+    open(f"{sys.argv[1]}/began{number}", "w").close()
+class Mine(Trainer, Base):
+    pass
+def train(data, kind=Trainer, prepare=None, **more):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2, use_cache=False, bos_token_id=0,
+                                       eos_token_id=0))
+    arguments = TrainingArguments(f"{sys.argv[1]}/output", per_device_train_batch_size=8, report_to=[], use_cpu=True, disable_tqdm=True,
+                                  save_strategy="no", **more)
+    trainer = kind(model, arguments, train_dataset=data, job=lockstep.init(), prepare=prepare)
+    trainer.train()
+    return trainer
+"""
+
+    def test_a_stream_has_the_epochs_that_the_script_says(self):
+        run_dir = self.folder / "run"
+        script = self.script(self.ARGUMENTS + "trainer = train(Stream(), prepare={'samples': 30}, max_steps=6)\n"
+                             "assert (trainer.state.global_step, trainer.state.epoch) == (6, 1.5), trainer.state\n")
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, script, self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        of_rounds = [(line["epoch"], sum(one["samples"] for one in line["contributors"])) for line in self.rounds(run_dir)]
+        self.assertEqual(of_rounds, [(0, 8), (0, 8), (0, 8), (0, 6), (1, 8), (1, 8)])
+        cases = (("", "say with prepare={'samples': N} how many of its items"), (", prepare={'samples': 0}", "samples: 0 is not"),
+                 (", prepare={'samples': 5}, dataloader_drop_last=True", "so nothing is left"))
+        scripts = [self.ARGUMENTS.replace("sys.argv[1]", repr(str(self.folder))) + f"train(Stream(), max_steps=6{more})" for more, _ in cases]
+        self.assert_outcomes([(script, 2, message) for script, (_, message) in zip(scripts, cases, strict=True)])
+
+    def test_what_the_arguments_say_of_the_loader_holds(self):
+        script = self.ARGUMENTS + """
+pinned = []
+def pin(tensor, *_):
+    pinned.append(tensor)
+    return tensor
+torch.Tensor.pin_memory = pin
+_torch.accelerator = lambda: ACCELERATOR
+use_cpu = TrainingArguments.__post_init__
+def pins_all_the_same(arguments):  # it takes it back with use_cpu
+    use_cpu(arguments)
+    arguments.dataloader_pin_memory = True
+TrainingArguments.__post_init__ = pins_all_the_same
+train(Data(), Mine, max_steps=2, dataloader_num_workers=2, dataloader_multiprocessing_context=HOW)
+print("pinned", len(pinned), sorted(name for name in os.listdir(sys.argv[1]) if name.startswith("began")))
+"""
+        for accelerator, how, count in (("cuda", "fork", 4), (None, None, 0)):
+            with self.subTest(accelerator=accelerator):
+                done = run(self.script(script.replace("ACCELERATOR", repr(accelerator)).replace("HOW", repr(how))), self.folder,
+                           PYTHONWARNINGS="default::UserWarning")
+                self.assertEqual(done.returncode, 0, done)
+                self.assertIn(f"pinned {count} ['began0', 'began1']", done.stdout)
+                self.assertNotIn("the DataLoader's pin_memory is not used", done.stderr)
+                for path in self.folder.glob("began*"):
+                    path.unlink()
+        # They run the script for what it defines, which one without a guard may not.
+        done = run(self.script(script.replace("ACCELERATOR", "None").replace("HOW", "'spawn'")), self.folder)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("the script runs again in a loader process", done.stderr)
+
 
 if __name__ == "__main__":
     package.main_with_torch()
