@@ -11,7 +11,8 @@ from lockstep._errors import Error
 
 _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     a job on this machine
        lockstep run --hosts A:WORKERS,B:WORKERS [options] SCRIPT [ARGUMENT ...]   on several, by ssh
-       lockstep ctl --run-dir DIR status                                          look at a running job and change it
+       lockstep status --run-dir DIR                                              how a running job is doing
+       lockstep ctl --run-dir DIR policy NAME                                     change a running job (and look at it)
        lockstep doctor [--json FILE]                                              is this machine fit for it?
        lockstep compare --out DIR [options] -- SCRIPT [ARGUMENT ...]              policies against slow-downs, one report
        lockstep export RUN_DIR --tensorboard DIR --otlp FILE                      rounds for other tools
@@ -67,6 +68,8 @@ def _command() -> int:
             os.execv(program, [program, *arguments])
         case ["compare" | "ctl" as name, *arguments]:
             os.execv(sys.executable, [sys.executable, str(_place.tool(name)), *arguments])
+        case ["status", *arguments]:
+            os.execv(sys.executable, [sys.executable, str(_place.tool("ctl")), "status", *arguments])
         case ["export", *arguments]:
             from lockstep import _export
 

@@ -169,8 +169,22 @@ class RunTest(harness.ClusterTest):
                 self.assertIn(message, done.stderr)
         self.assertEqual(run("-m", "lockstep").returncode, 2)
         self.assertRegex(run("-m", "lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
-        for command, message in (("coordinator", "--workers"), ("doctor", "--json"), ("compare", "--patterns"), ("export", "--otlp")):
+        for command, message in (("coordinator", "--workers"), ("doctor", "--json"), ("compare", "--patterns"), ("export", "--otlp"), ("status", "--run-dir")):
             self.assertIn(message, run("-m", "lockstep", command, "--help").stdout)
+
+    def test_status_tells_of_a_running_job(self):
+        with harness.Job(2, job__rounds=1_000_000, coordinator_args=["--http", "127.0.0.1:0"]) as job:
+            job.start()
+            job.wait_for_rounds(2)
+            done = run("-m", "lockstep", "status", "--run-dir", job.run_dir)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            self.assertRegex(done.stdout, r"\Atraining: epoch \d+, round \d+, ")
+            self.assertEqual(len(re.findall(r"^[01] +live ", done.stdout, re.MULTILINE)), 2, done.stdout)
+            done = run("-m", "lockstep", "status", "--json", "--http", (job.run_dir / "http.address").read_text().strip())
+            self.assertEqual({one["worker"] for one in json.loads(done.stdout)["members"]}, {0, 1}, done)
+        done = run("-m", "lockstep", "status")
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+        self.assertIn("one of --http and --run-dir is required", done.stderr)
 
     def test_a_torch_that_is_missing_or_too_old_is_one_line_and_status_2(self):
         with tempfile.TemporaryDirectory() as folder:

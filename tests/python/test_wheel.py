@@ -66,7 +66,7 @@ class WheelTest(harness.ClusterTest):
     def test_each_command_is_there(self):
         self.assertRegex(self.run_here("lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
         for words, message in ((["run", "--help"], "--policy"), (["coordinator", "--help"], "--workers"), (["simulate", "--help"], "--faults"),
-                               (["ctl", "--help"], "drain"), (["doctor", "--help"], "--json"), (["compare", "--help"], "--patterns"),
+                               (["ctl", "--help"], "drain"), (["status", "--help"], "--run-dir"), (["doctor", "--help"], "--json"), (["compare", "--help"], "--patterns"),
                                (["export", "--help"], "--otlp")):
             done = self.run_here("lockstep", *words)
             self.assertEqual(done.returncode, 0, done)
