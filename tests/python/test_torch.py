@@ -91,7 +91,8 @@ class TorchTest(harness.ClusterTest):
 class SameAsTorchTest(TorchTest):
     def test_updates_are_those_of_torch(self):
         for words in (["optimizer=sgd"], ["optimizer=adamw"], ["optimizer=sgd", "scheduler=step"], ["optimizer=sgd", "clip=0.1"],
-                      ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"]):
+                      ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"],
+                      ["optimizer=sgd", "autocast=1"]):
             with self.subTest(words):
                 saved = self.folder / "saved.pt"
                 words = [*words, "full_steps=1", "epochs=4"]

@@ -1,7 +1,7 @@
 """Trains on what torch_worker.py has saved (one process: all runs of a round are its batch) with torch alone, and compares the
 outcome. usage: torch_replay.py FILE key=value ... (as given to torch_worker.py)
 
-Prints "largest difference D", over all parameters, and fails above 1e-4.
+Prints "largest difference D", over all parameters, and fails above 1e-4 (with autocast 5e-3).
 """
 
 import itertools
@@ -9,7 +9,6 @@ import sys
 
 file = sys.argv.pop(1)
 import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 import torch_worker as script  # noqa: E402
 
 saved = torch.load(file)
@@ -29,7 +28,7 @@ for (epoch, _), runs in itertools.groupby(saved["runs"], key=lambda run: run[:2]
         assert abs(saved["rates"][rounds] - sched.get_last_lr()[0]) < 1e-9, (rounds, saved["rates"][rounds], sched.get_last_lr())
     opt.zero_grad()
     x, y = torch.cat([run[2] for run in runs]), torch.cat([run[3] for run in runs])
-    F.cross_entropy(model(x), y).backward()
+    script.loss_of(model, x, y).backward()
     if "clip" in script.options:
         torch.nn.utils.clip_grad_norm_(model.parameters(), float(script.options["clip"]))
     opt.step()
@@ -39,4 +38,6 @@ for (epoch, _), runs in itertools.groupby(saved["runs"], key=lambda run: run[:2]
 difference = max((p - q).abs().max().item() for p, q in zip(model.parameters(), saved["after"], strict=True))
 moved = max((p - q).abs().max().item() for p, q in zip(saved["before"], saved["after"], strict=True))
 print(f"{rounds} updates, largest difference {difference:.2e}, moved {moved:.2e}")
-sys.exit(0 if difference < 1e-4 and moved > 1e-2 else 1)
+# A job computes the gradient of a sum, which bfloat16 rounds in other places than that of the mean.
+most = 5e-3 if "autocast" in script.options else 1e-4
+sys.exit(0 if difference < most and moved > 1e-2 else 1)

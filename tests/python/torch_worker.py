@@ -63,6 +63,13 @@ def make_optimizer(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.85, 0.95), weight_decay=0.05)
 
 
+def loss_of(model, x, y):
+    with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in options):
+        result = model(x)
+        assert result.dtype is (torch.bfloat16 if "autocast" in options else torch.float32), result.dtype
+        return F.cross_entropy(result, y)
+
+
 def make_scheduler(opt):
     kind = options.get("scheduler")
     if kind == "step":
@@ -110,8 +117,7 @@ def main():
             assert job.epoch == epoch
             runs.append((job.epoch, job.round, x.clone(), y.clone()))
             opt.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            job.backward(loss)
+            job.backward(loss_of(model, x, y))
             opt.step()
             addresses.add(model[0].weight.data_ptr())
             if sched is not None:
