@@ -1,5 +1,5 @@
-"""Which torch there is. From 2.1 on it has what a backward pass is watched with (hooks behind a parameter's accumulated gradient); what
-came later is done without where it is missing."""
+"""Which torch there is. From 2.1 on it has what a backward pass is watched with (hooks behind a parameter's accumulated gradient);
+what came later is done without where it is missing."""
 
 import re
 

@@ -85,8 +85,8 @@ class Trainer(transformers.Trainer):
             samples = self._prepare.get("samples")
             if samples is None:
                 raise UsageError(
-                    "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of the "
-                    "job has"
+                    "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
+                    "the job has"
                 )
             if not isinstance(samples, int) or samples < 1:
                 raise UsageError(f"samples: {samples!r} is not a whole number from 1 on")
