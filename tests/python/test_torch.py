@@ -476,6 +476,39 @@ class LaunchedTest(TorchTest):
                 done = run("-m", "torch.distributed.run", *how, "--nproc-per-node", "3", self.script(self.SCRIPT))
                 self.assert_three_alike(done)
 
+    def test_one_torchrun_for_each_worker_starts_one_that_dies_again(self):
+        """And no other one: the coordinator is apart. With min_workers the job waits for it."""
+        mark = self.folder / "mark"
+        script = self.script(SCRIPT.replace("run_dir=None", "settings={'job.min_workers': 3, 'liveness.timeout': '60s'}") + PREPARE + f"""
+import os, pathlib, signal
+mark = pathlib.Path({str(mark)!r})
+for epoch in range(2):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        if job.rank == 1 and job.round == 3 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        opt.step()
+print("parameters", *(p.double().sum().item() for p in model.parameters()), "restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+""")
+        with harness.Job(3, coordinator_args=["--config-from-workers"]) as job:
+            job.config.write_text("")
+            job.start_coordinator()
+            workers = [package.start("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--max-restarts", "3", script,
+                                     python=PYTHON, LOCKSTEP_COORDINATOR=job.address) for _ in range(3)]
+            try:
+                ended = [worker.communicate(timeout=package.TIMEOUT_S) for worker in workers]
+            finally:
+                for worker in workers:
+                    worker.terminate()  # ends what it has started, too
+                    worker.wait()
+            self.assertEqual([worker.returncode for worker in workers], [0, 0, 0], ended)
+            self.assertEqual(job.wait(), 0)
+            self.assertTrue(mark.exists())
+            harness.check_epochs(self, job.rounds(), 64)
+        said = re.findall(r"parameters (.*) restarts (\d)$", "".join(out for out, _ in ended), re.MULTILINE)
+        self.assertEqual((len(said), len({sums for sums, _ in said}), sorted(count for _, count in said)), (3, 1, ["0", "0", "1"]), ended)
+
     @unittest.skipUnless("Open MPI" in (subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
                                         if shutil.which("mpirun") else ""), "there is no mpirun of Open MPI")
     def test_mpirun_starts_a_job(self):
