@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, ROOT, harness  # noqa: E402
 from test_torch import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
+from test_torch_resume import kill_in_an_epoch  # noqa: E402
 
 
 def has(module):
@@ -18,40 +19,71 @@ def has(module):
 
 
 class ModelsTest(TorchTest):
-    def compare(self, words, parts, killed=False):
+    def compare(self, words, parts, killed=False, options=()):
         words = [HERE / "torch_models.py", *words]
         run_dir, mark = self.folder / "-".join([*words[1:], str(killed)]), self.folder / "mark"
-        dies = ["--restart-workers", "1", "--set", "job.min_workers=4", "--set", "liveness.timeout=60s"] if killed else []
-        jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *dies, *words, *([f"die={mark}"] if killed else []), LOCKSTEP_LOG_LEVEL="info")
+        options = [*options, *(["--restart-workers", "1", "--set", "job.min_workers=4", "--set", "liveness.timeout=60s"] if killed else [])]
+        jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *options, *words, *([f"die={mark}"] if killed else []), LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(jobs.returncode, 0, jobs)
         self.assertEqual(mark.exists(), killed)
-        if killed and any(line["requeued"] for line in self.rounds(run_dir)):
-            return  # on a machine that stood still others were out as well, and rounds had less
-        # What another one has computed of a dead worker's share is a run of its own.
-        alone = run(*words, f"alone={parts}", *([f"as={run_dir}"] if killed else []))
-        self.assertEqual(alone.returncode, 0, alone)
-        losses = [json.loads(re.search(r"losses (.*)$", done.stdout, re.MULTILINE).group(1)) for done in (jobs, alone)]
-        self.assertEqual(losses[0], [line["loss"] for line in self.rounds(run_dir)])
-        difference = max(abs(a - b) for a, b in zip(*losses, strict=True))
-        print(*words[1:], f"{len(losses[0])} updates, loss {losses[1][0]:.4f} to {losses[1][-1]:.4f}, largest difference {difference:.1e}")
-        self.assertLess(difference, 1e-4)
+        losses = json.loads(re.search(r"losses (.*)$", jobs.stdout, re.MULTILINE).group(1))
+        self.assertEqual(losses, [line["loss"] for line in self.rounds(run_dir)])
+        self.compare_alone(words, parts, run_dir, eventful=bool(options))
         return [float(share) for share in re.findall(r"final before the end of a contribution's last run: (\S+) % of the blocks", jobs.stdout)]
 
+    def compare_alone(self, words, parts, run_dir, eventful):
+        """`eventful`: what another one has computed of a dead worker's share is a run of its own, and rounds may have fewer samples."""
+        alone = run(*words, f"alone={parts}", *([f"as={run_dir}"] if eventful else []))
+        self.assertEqual(alone.returncode, 0, alone)
+        theirs = json.loads(re.search(r"losses (.*)$", alone.stdout, re.MULTILINE).group(1))
+        rounds = self.rounds(run_dir)
+        batch = next((int(word.removeprefix("batch=")) for word in words[1:] if word.startswith("batch=")), 16)
+        harness.check_epochs(self, rounds, 10 * batch)
+        difference = max(abs(a - line["loss"]) for a, line in zip(theirs, rounds, strict=True))
+        print(*words[1:], f"{len(theirs)} updates, loss {theirs[0]:.4f} to {theirs[-1]:.4f}, largest difference {difference:.1e}")
+        self.assertLess(difference, 1e-4)
+
+    RESNET = ("model=resnet18", "width=8", "updates=12", "batch=32")
+    GPT2 = ("model=gpt2", "width=32", "layers=2", "updates=12")
+
     def test_a_resnet_trains_as_alone(self):
-        for words in (["optimizer=sgd"],):  # by the script's optimizer, since it has norms
-            with self.subTest(words):
-                self.compare(["model=resnet18", "width=8", "updates=12", "batch=32", *words], parts=4)
+        for optimizer in ("sgd", "adafactor"):  # by the script's optimizer, since it has norms
+            with self.subTest(optimizer):
+                self.compare([*self.RESNET, f"optimizer={optimizer}"], parts=4)
 
     def test_a_resnet_trains_as_alone_though_a_worker_is_killed(self):
-        self.compare(["model=resnet18", "width=8", "updates=12", "batch=32", "optimizer=adamw"], parts=4, killed=True)
+        self.compare([*self.RESNET, "optimizer=adamw"], parts=4, killed=True)
+
+    def test_a_resnet_trains_as_alone_where_contributions_are_left_out(self):
+        self.compare([*self.RESNET, "optimizer=sgd"], parts=4, options=["--policy", "backup", "--slowdown", "worker=3,factor=5"])
+        (run_dir,) = self.folder.glob("model*")
+        self.assertTrue(any(line["requeued"] for line in self.rounds(run_dir)), "nothing was left out")
 
     @unittest.skipUnless(has("transformers"), "LOCKSTEP_TORCH_PYTHON has no transformers")
     def test_a_gpt2_trains_as_alone(self):
-        for words in (["optimizer=adamw"],):
-            with self.subTest(words):
-                final = self.compare(["model=gpt2", "width=32", "layers=2", "updates=12", *words], parts=1)
+        for optimizer in ("sgd", "adamw"):
+            with self.subTest(optimizer):
+                final = self.compare([*self.GPT2, f"optimizer={optimizer}"], parts=1)
                 self.assertEqual(len(final), 4)
                 self.assertGreaterEqual(min(final), 95)
+
+    @unittest.skipUnless(has("transformers"), "LOCKSTEP_TORCH_PYTHON has no transformers")
+    def test_a_gpt2_with_an_optimizer_of_its_own_trains_as_alone_though_a_worker_is_killed(self):
+        self.compare([*self.GPT2, "optimizer=adafactor"], parts=1, killed=True)
+
+    @unittest.skipUnless(has("transformers"), "LOCKSTEP_TORCH_PYTHON has no transformers")
+    def test_a_gpt2_goes_on_from_its_checkpoint(self):
+        """Coordinator and workers are killed in an epoch: together both jobs have the losses of torch alone."""
+        words = [HERE / "torch_models.py", "model=gpt2", "width=32", "layers=2", "updates=28", "optimizer=adafactor"]
+        run_dir, slowly = self.folder / "run", ["checkpoint=3", "unit_time=20ms"]
+        there = kill_in_an_epoch(self, run_dir, 10, "-m", "lockstep", "run", "-n", "2", "--run-dir", run_dir, *words, *slowly)
+        self.assertEqual(there, 3)
+        before = len(self.rounds(run_dir))
+        done = lockstep_run("-n", "2", "--resume", "--run-dir", run_dir, *words, *slowly)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(len(self.rounds(run_dir)), 28)
+        self.assertLess(before, 28)
+        self.compare_alone(words, 1, run_dir, eventful=False)
 
 
 @unittest.skipUnless(has("transformers") and has("accelerate"), "LOCKSTEP_TORCH_PYTHON has no transformers, or no accelerate")

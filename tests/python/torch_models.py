@@ -3,8 +3,8 @@
 resnet18: as torchvision builds it (stem of 7 x 7, four stages of two blocks, BatchNorm), its width to choose. gpt2: transformers', out
 of a config. Prints the mean loss of each update, as JSON. With alone=PARTS no lockstep: batches are the job's, and with BatchNorm, which
 normalizes each run by itself, are computed in so many parts, as by so many workers; with as=RUN_DIR in the very runs of that job, whatever
-happened to its workers. With die=FILE worker 1 is killed in the middle of a round, once: FILE says that it was. checkpoint=N: one after
-every N rounds.
+happened to its workers, rounds of fewer samples included. With die=FILE worker 1 is killed in the middle of a round, once: FILE says that
+it was. checkpoint=N: one after every N rounds. unit_time=TIME: a floor under that of a unit.
 
 order=PASSES: no job either. Of so many backward passes of one batch, how much of the gradient could travel at what moment: with buckets in
 the order in which the package lays them out, and in the order in which the gradients became final here, as a layout would be that is learned
@@ -84,6 +84,8 @@ def make():
 def make_optimizer(model):
     if options.get("optimizer", "sgd") == "sgd":
         return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    if options["optimizer"] == "adafactor":
+        return torch.optim.Adafactor(model.parameters(), lr=0.02)  # of a value
     kind = {"adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam}[options["optimizer"]]
     return kind(model.parameters(), lr=3e-4, eps=1e-6)
 
@@ -91,7 +93,11 @@ def make_optimizer(model):
 def in_a_job():
     import lockstep
 
-    job = lockstep.init(seed=SEED, settings={"checkpoint.every_rounds": options.get("checkpoint", 0)})
+    # A round of fewer samples, as where somebody's share came again in a later one, is a whole step, as in torch.
+    settings = {"checkpoint.every_rounds": options.get("checkpoint", 0), "optimizer.linear_scaling": False}
+    if "unit_time" in options:
+        settings["emulate.unit_time"] = options["unit_time"]  # so that it can be killed meanwhile
+    job = lockstep.init(seed=SEED, settings=settings)
     model, data, loss_of = make()
     opt = make_optimizer(model)
     _, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size=BATCH, shuffle=True), epochs=EPOCHS, updates=UPDATES)
@@ -112,38 +118,57 @@ def in_a_job():
     return [losses[i] for i in range(UPDATES)]
 
 
-def parts_of_runs(run_dir):
-    """Of each update, the positions of each run that counted."""
+def recorded_updates(run_dir):
+    """Of each update its epoch and, of each contribution that counts, the positions of each run."""
     for line in (pathlib.Path(run_dir) / "rounds.jsonl").read_text().splitlines():
-        runs, units = [], 0
-        for entry in sorted(json.loads(line)["units"], key=lambda entry: (entry["worker"], entry["start"])):
-            if units == 0:  # the last run is whole
-                runs.append([])
-            runs[-1] += range(*entry["range"])
-            units = (units + entry.get("units", 1)) % entry.get("run", 1)
-        yield runs
+        record = json.loads(line)
+        contributions = []
+        for one in record["contributors"]:
+            runs, units = [], 0
+            of_it = [entry for entry in record["units"] if entry["worker"] == one["worker"]
+                     and any(first <= entry["range"][0] and entry["range"][1] <= end for first, end in one["ranges"])]
+            for entry in sorted(of_it, key=lambda entry: entry["start"]):
+                if units == 0:  # the last run is whole
+                    runs.append([])
+                runs[-1] += range(*entry["range"])
+                units = (units + entry.get("units", 1)) % entry.get("run", 1)
+            assert sum(map(len, runs)) == one["samples"], line
+            contributions.append(runs)
+        yield record["epoch"], contributions
+
+
+def updates_of(parts):
+    """As a job has them that nothing happens to, with a run of each of so many workers."""
+    for update in range(UPDATES):
+        at = update % 10 * BATCH
+        yield update // 10, [[chunk.tolist()] for chunk in torch.arange(at, at + BATCH).chunk(parts)]
 
 
 def alone(parts):
+    """Adds up as a job does: a norm over few samples makes much of what is rounded otherwise."""
     from lockstep._order import epoch_order
 
-    recorded = list(parts_of_runs(options["as"])) if "as" in options else None
     torch.manual_seed(SEED)
     model, data, loss_of = make()
     opt = make_optimizer(model)
     losses = []
-    for update in range(UPDATES):
-        at = update % 10 * BATCH
-        order = torch.tensor(epoch_order(SEED, update // 10, SAMPLES).tolist())
-        pieces = order[at : at + BATCH].chunk(parts) if recorded is None else [order[run] for run in recorded[update]]
-        assert sum(map(len, pieces)) == BATCH, pieces
-        opt.zero_grad()
-        losses.append(0.0)
-        for part in pieces:
-            loss = loss_of(*(tensor[part] for tensor in data.tensors)) * len(part) / BATCH
-            loss.backward()
-            losses[-1] += loss.item()
+    for epoch, contributions in recorded_updates(options["as"]) if "as" in options else updates_of(parts):
+        order = torch.tensor(epoch_order(SEED, epoch, SAMPLES).tolist())
+        samples, loss_sum = sum(len(run) for runs in contributions for run in runs), 0.0
+        total = [torch.zeros_like(p) for p in model.parameters()]
+        for runs in contributions:
+            opt.zero_grad()
+            for run in runs:
+                part = order[run]
+                loss = loss_of(*(tensor[part] for tensor in data.tensors)) * len(run)
+                loss.backward()
+                loss_sum += loss.item()
+            for to, p in zip(total, model.parameters(), strict=True):
+                to += p.grad
+        for mean, p in zip(total, model.parameters(), strict=True):
+            p.grad = mean * (1 / samples)
         opt.step()
+        losses.append(loss_sum / samples)
     return losses
 
 
