@@ -26,6 +26,8 @@ class ModelsTest(TorchTest):
         jobs = lockstep_run("-n", "4", "--run-dir", run_dir, *options, *words, *([f"die={mark}"] if killed else []), LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(jobs.returncode, 0, jobs)
         self.assertEqual(mark.exists(), killed)
+        self.assertNotIn("differ from the majority's", jobs.stdout)  # which is put right, so losses do not tell
+        self.assertNotIn("Traceback", jobs.stdout)
         losses = json.loads(re.search(r"losses (.*)$", jobs.stdout, re.MULTILINE).group(1))
         self.assertEqual(losses, [line["loss"] for line in self.rounds(run_dir)])
         self.compare_alone(words, parts, run_dir, eventful=bool(options))
