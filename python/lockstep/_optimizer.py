@@ -120,6 +120,11 @@ class Rate:
 class PreparedOptimizer:
     """Stands in for the script's optimizer."""
 
+    # Asks a GradScaler to leave the gradients as they are, and to say here what it has found before it calls `step`. What it
+    # changes of gradients cannot be seen afterwards: its kernel does not count as a change of a tensor.
+    _step_supports_amp_scaling = True
+    found_inf: torch.Tensor | None = None
+
     def __init__(self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None]) -> None:
         self._optimizer = optimizer
         self._on_step = on_step
@@ -131,6 +136,11 @@ class PreparedOptimizer:
         """The round makes the update; this only says that the run's gradient is complete."""
         if closure is not None:
             raise UsageError("opt.step(closure) is not supported")
+        if self.found_inf is not None:
+            raise UsageError(
+                "a GradScaler is not supported: a worker's gradients are sums that are not complete yet, so whether they overflow "
+                "is not for it to say; use autocast to bfloat16, which needs none"
+            )
         self.check_unchanged()
         self._on_step()
 

@@ -722,6 +722,13 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
                 ("raw = opt\n" + PREPARE + LOOP + "        raw.add_param_group({'params': [torch.zeros(1, requires_grad=True)]})\n", 2,
                  "has got a parameter group")):
             cases.append((SCRIPT + script, status, message))
+        scaled = ("scaler = torch.amp.GradScaler('cpu', enabled={enabled})\n" + PREPARE + LOOP.replace("job.backward(loss)", "{backward}")
+                  .replace("opt.step()", "scaler.step(opt)\n        scaler.update()"))
+        for enabled, backward, status, message in (
+                (True, "scaler.scale(loss).backward()", 2, "a GradScaler is not supported: "),
+                (True, "scaler.scale(loss).backward()\n        scaler.unscale_(opt)", 2, "a GradScaler is not supported: "),
+                (False, "scaler.scale(loss).backward()", 0, "")):
+            cases.append((SCRIPT + scaled.format(enabled=enabled, backward=backward), status, message))
         # The job's config has another batch than the script.
         other = SCRIPT.replace("run_dir=None", "settings={'job.global_batch': 32}")
         cases.append((other + epoch, 2, "the job has global_batch 32, as its config says, and the scheduler's epochs were counted in"))
