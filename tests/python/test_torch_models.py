@@ -217,7 +217,7 @@ def train(data, kind=Trainer, prepare=None, **more):
         run_dir = self.folder / "run"
         script = self.script(self.ARGUMENTS + "trainer = train(Stream(), prepare={'samples': 30}, max_steps=6)\n"
                              "assert (trainer.state.global_step, trainer.state.epoch) == (6, 1.5), trainer.state\n")
-        done = lockstep_run("-n", "2", "--run-dir", run_dir, script, self.folder)
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "liveness.timeout=60s", script, self.folder)
         self.assertEqual(done.returncode, 0, done)
         of_rounds = [(line["epoch"], sum(one["samples"] for one in line["contributors"])) for line in self.rounds(run_dir)]
         self.assertEqual(of_rounds, [(0, 8), (0, 8), (0, 8), (0, 6), (1, 8), (1, 8)])
