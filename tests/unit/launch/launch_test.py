@@ -224,6 +224,43 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' threads 7\n", ended.stdout)
         self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' threads 7", ended.stdout)
 
+    def after_the_job(self):
+        """A launcher whose job has completed and whose programs go on, with what it has said so far, and what lets them end."""
+        program, mark = self.folder / "own.py", self.folder / "mark"
+        program.write_text(textwrap.dedent("""
+            import os, socket, sys, threading
+            host, port = os.environ["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
+            channel = socket.create_connection((host, int(port)))
+            channel.sendall(("%s %d\\n" % (os.environ["LOCKSTEP_WORKER"], os.getpid())).encode())
+            channel.recv(1)
+            while not os.path.exists(sys.argv[1]):
+                threading.Event().wait(0.05)
+            print("saved", flush=True)
+            """))
+        process = subprocess.Popen([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
+                                    "--", sys.executable, str(program), str(mark)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, TIMEOUT_S)
+        return process, self.read_until(process, "the job is over; waiting for the program of worker 0, 1 to end"), mark
+
+    def test_what_a_program_does_after_its_job_is_waited_for(self):
+        process, seen, mark = self.after_the_job()
+        mark.touch()
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        self.assertEqual(seen.count("| saved\n"), 2, seen)
+        self.assertNotIn("SIGTERM", seen)
+
+    def test_what_a_program_does_after_its_job_is_ended_by_a_signal(self):
+        process, seen, _ = self.after_the_job()
+        process.send_signal(signal.SIGINT)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        self.assertIn("SIGINT: the job is over, and what does not end is ended", seen)
+        self.assertIn("SIGTERM to what does not end: worker 0, 1", seen)
+        self.assert_none_left(seen)
+
     def run_program(self, program):
         return subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
                                "--", program], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL)
