@@ -9,7 +9,7 @@ namespace lockstep::coordinator {
 
 // Said once for each time that it is missing, not at each event at which it still is.
 bool Job::HasQuorum() {
-  const bool enough = members.CountForQuorum() >= min_workers;
+  const bool enough = members.CountLive() >= min_workers;
   if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
   if (enough && waits_for_quorum) Log(LogLevel::kInfo, "enough workers are there again");
   waits_for_quorum = !enough;
@@ -20,11 +20,11 @@ bool Job::HasQuorum() {
 std::string Job::QuorumText() const {
   std::string missing;
   for (const Member& member : members.all()) {
-    if (!member.live() && !member.away())
+    if (!member.live())
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
   return fmt::format("{} of at least {} workers are there; waiting for worker {}{}",
-                     members.CountForQuorum(), min_workers, missing, QuorumPatience().Words());
+                     members.CountLive(), min_workers, missing, QuorumPatience().Words());
 }
 
 std::string Job::AwayText() const {

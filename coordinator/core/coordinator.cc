@@ -569,14 +569,15 @@ void Coordinator::ExchangePolicy() {
 // Counted anew when the quorum was there meanwhile: the wait is one for those who never came.
 void Coordinator::EndIfShort() {
   const bool waits = job_.phase == Phase::kTraining && rounds_.begun() && !rounds_.done() &&
-                     job_.members.CountForQuorum() < job_.min_workers;
+                     job_.members.CountWithAway() < job_.min_workers;
+  // Who is away is waited for as long as it has said.
   if (!waits) return short_since_.reset();
   if (!short_since_) short_since_ = job_.now;
   if (job_.now < ShortUntil()) return;
   const Patience patience = job_.QuorumPatience();
   job_.Fail(fmt::format(
       "{} of at least {} workers have been there for {} ({}); missing: {}{}",
-      job_.members.CountForQuorum(), job_.min_workers, FormatDurationSeconds(patience.seconds),
+      job_.members.CountLive(), job_.min_workers, FormatDurationSeconds(patience.seconds),
       patience.option, Missing(),
       job_.saved_round ? fmt::format("; the job can be resumed from its checkpoint after round "
                                      "{}",
@@ -589,7 +590,7 @@ std::string Coordinator::Missing() const {
   std::string text;
   std::uint32_t count = 0;
   for (const Member& member : job_.members.all()) {
-    if (member.live() || member.away() || ++count > kNamed) continue;
+    if (member.live() || ++count > kNamed) continue;
     std::string why = member.out_because;
     if (member.state != MemberState::kLost && member.state != MemberState::kBehind) {
       why = Name(member.state);

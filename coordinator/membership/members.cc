@@ -181,11 +181,13 @@ void Members::SetState(Member& member, MemberState state, Time now) {
   member.since = now;
 }
 
-std::uint32_t Members::CountForQuorum() const {
+std::uint32_t Members::CountWithAway() const {
   std::uint32_t count = CountLive();
   if (away_ == 0) return count;
   for (const Member& member : members_) {
-    count += member.away() && member.connected() && member.state == MemberState::kBehind ? 1 : 0;
+    const bool coming =
+        member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
+    count += member.away() && member.connected() && coming ? 1 : 0;
   }
   return count;
 }

@@ -220,8 +220,8 @@ class Members {
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
   std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
   std::uint32_t CountAway() const { return away_; }
-  // I5: those that are live, and those that are behind for being away: they will be there again.
-  std::uint32_t CountForQuorum() const;
+  // Those that are live, and those that are not for being away: they will be there again.
+  std::uint32_t CountWithAway() const;
   std::vector<MemberId> Exchanging() const;  // ascending
   std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
 

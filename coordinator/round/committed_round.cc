@@ -31,7 +31,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
 void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
-  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountForQuorum() >= job_->min_workers,
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
                  "round {}: attempt {} has no reason", commit.round, commit.attempt);
@@ -361,11 +361,15 @@ Time CommittedRound::LookAtLate(bool last) const {
 }
 
 // Who is away may need its parameters as they are until it is back. Then it copies what it has
-// missed; nobody waits for that, once another one has shown how long applying takes.
+// missed; nobody waits for that, once another one has shown how long applying takes. But if those
+// that are there are too few for a commit without it (I5), they may as well wait here.
 Time CommittedRound::GoesOnWithoutAwayFrom() const {
   if (job_->members.CountAway() == 0 || barrier_ || past_ == 0 || !first_applied_at_) return kNever;
-  const auto late = [this](const Member& m) { return m.away() && MustApply(m); };
-  if (std::ranges::none_of(job_->members.all(), late)) return kNever;
+  const auto late = static_cast<std::uint32_t>(std::ranges::count_if(
+      job_->members.all(), [this](const Member& m) { return m.away() && MustApply(m); }));
+  const bool enough = job_->members.CountLive() >= job_->min_workers + late;
+  // Past are also those that are on their way out.
+  if (late == 0 || !enough || Recount().past == 0) return kNever;
   return *first_applied_at_ + std::max(kLeastAway, 2 * (*first_applied_at_ - committed_at_));
 }
 

@@ -478,8 +478,8 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
     CheckReceipts();
     return std::nullopt;
   }
-  LOCKSTEP_CHECK(job_->members.CountForQuorum() >= job_->min_workers,
-                 "I5: {} members commit round {}", job_->members.CountForQuorum(), round());
+  LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
+                 job_->members.CountLive(), round());
   for (const policies::WorkerView& worker : view.workers) NoteUnfinished(worker);
   // Rules learn from rounds that were committed, never from what was only seen.
   job_->policy.work->OnCommitted(View());

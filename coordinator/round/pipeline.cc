@@ -678,8 +678,8 @@ std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
-  if (job_->waits_for_quorum && job_->members.CountForQuorum() < job_->min_workers) {
-    return job_->QuorumText();
+  if (job_->waits_for_quorum && job_->members.CountLive() < job_->min_workers) {
+    return job_->QuorumText() + job_->AwayText();
   }
   return open_->Waiting();
 }

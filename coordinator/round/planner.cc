@@ -84,6 +84,9 @@ constexpr std::uint64_t kSingleUnits = 8;
 constexpr std::uint64_t kMostFineUnits = 4096;
 constexpr std::uint64_t kMostUnits = 65536;  // as job.units: a plan names each of them
 
+// More than so many times as many small units cost more than it is worth that they are of one size.
+constexpr std::uint64_t kFarFromEven = 4;
+
 // No fewer than so many, of one size, where there is such a number.
 std::uint64_t EvenUnits(std::uint64_t batch, std::uint64_t units) {
   if (batch % units == 0) return units;
@@ -95,7 +98,7 @@ std::uint64_t EvenUnits(std::uint64_t batch, std::uint64_t units) {
       if (divisor <= most) size = std::max(size, divisor);
     }
   }
-  return batch / size <= kMostUnits ? batch / size : units;
+  return batch / size <= std::min(kFarFromEven * units, kMostUnits) ? batch / size : units;
 }
 
 std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound& bound) {
@@ -272,6 +275,12 @@ void Planner::TellUnits(std::uint32_t units) {
   job_->Log(LogLevel::kInfo, "a round is {} of {}, for {}; {}", range(pieces, pieces, "unit"),
             range(batch / pieces, largest, "sample"),
             range(job_->start.workers, job_->start.workers, "worker"), at_once);
+  if (least.units == 1 && batch % pieces != 0) {
+    job_->Log(LogLevel::kWarning,
+              "units are of {}, and there are workers that compute them one by one, for batches of "
+              "one size: a job.global_batch with more divisors, or job.units, makes them so",
+              range(batch / pieces, largest, "sample"));
+  }
   if (least.samples > 0 && largest > least.samples) {
     job_->Log(LogLevel::kWarning,
               "a unit has {} samples, and there are workers that want at most {} at once: they "

@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import enum
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, overload
 
@@ -85,7 +86,7 @@ class Job:
         self._schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
-        self._absence: str | None = None  # why this worker is away
+        self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._log = _metrics.Log()
         self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
         self._metrics = _metrics.Metrics(None)
@@ -388,17 +389,15 @@ class Job:
         because it does not get on, for so many seconds, and with a policy that moves work they go on without it. The model keeps
         its parameters meanwhile; a batch in hand counts as before, unless others have computed it by then. Between two passes over
         the loader a worker is away by itself. Where no job is on it does nothing."""
-        if self._state is _State.UPDATING:
-            raise UsageError("job.away within an update: the others wait for it")
         before = self._absence
         self._come_back()
-        self._go_away(reason, at_most)
         try:
+            self._go_away(reason, at_most)
             yield
         finally:
             self._come_back()
-            if before is not None:
-                self._go_away(before, _MOST_AWAY_S)
+            if before is not None and before[1] > time.monotonic():
+                self._go_away(before[0], before[1] - time.monotonic())
 
     def leave(self, reason: str) -> None:
         """Says why this worker leaves the job, one line; `close` follows."""
@@ -426,7 +425,7 @@ class Job:
     def _go_away(self, reason: str, at_most: float) -> None:
         if self._session is not None:
             self._session.away(at_most, reason)
-            self._absence = reason
+            self._absence = reason, time.monotonic() + at_most
 
     def _come_back(self) -> None:
         absence, self._absence = self._absence, None

@@ -36,7 +36,7 @@ TEST(Golden, AwayAndWaitedFor) {
 
 TEST(Golden, AwayAndGoneOnWithout) {
   Story s("Under `flexrr` the other goes on without who is away; that one copies when it is back",
-          {.workers = 2, .policy = "flexrr", .min_workers = 2, .units = 2});
+          {.workers = 2, .policy = "flexrr", .units = 2});
   s.Begin();
   s.From(1, msg::Progress{RoundId(0), 0, 1});
   s.From(1, AwayFor(600));
@@ -64,6 +64,37 @@ TEST(Golden, AwayAndGoneOnWithout) {
   s.Sealed(1, 1);
   s.AllPublishAndApply({0, 1});
   CompareWithFile(s.text(), "away_and_gone_on_without");
+}
+
+TEST(Golden, AwayAndNeeded) {
+  Story s("Where job.min_workers are not there without who is away, the others wait for it",
+          {.workers = 2, .policy = "flexrr", .min_workers = 2, .units = 2});
+  s.Begin();
+  s.From(1, msg::Progress{RoundId(0), 0, 1});
+  s.From(1, AwayFor(36000));
+  s.Sealed(0, 1);
+  s.Wait(0.03);
+  s.From(1, msg::Revoked{RoundId(0), 0, 1, true});
+  s.Sealed(0, 1);
+  s.AllPublishAndApply({0});
+  s.Published(1);
+  s.Sealed(0, 1);
+  s.AllPublishAndApply({0});
+  s.Say("It has what it can keep of rounds that it does not apply.");
+  s.From(1, msg::Behind{{}, false, "2 rounds wait to be applied"});
+  s.Sealed(0, 1);
+  s.Say("Longer than job.quorum_timeout.");
+  s.Quiet(true);
+  WaitAndPong(s, 2000, {0, 1});
+  s.Quiet(false);
+  EXPECT_NE(s.Status().waiting_for.find("worker 1 is away: validation"), std::string::npos)
+      << s.Status().waiting_for;
+  s.Say("It is back.");
+  s.From(1, msg::Back{});
+  s.From(1, msg::Level{RoundId(1), s.CopyOrder(1)});
+  s.AllPublishAndApply({0});
+  s.Applied(1);
+  CompareWithFile(s.text(), "away_and_needed");
 }
 
 TEST(Golden, AllAreAway) {

@@ -36,8 +36,8 @@ MUTATIONS = [
     Mutation(
         "the quorum is one less",
         "coordinator/core/context.cc",
-        "const bool enough = members.CountForQuorum() >= min_workers;",
-        "const bool enough = members.CountForQuorum() + 1 >= min_workers;",
+        "const bool enough = members.CountLive() >= min_workers;",
+        "const bool enough = members.CountLive() + 1 >= min_workers;",
     ),
     Mutation(
         "who is away is lost like everybody",

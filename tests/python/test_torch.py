@@ -404,6 +404,46 @@ print(size - used() > 3 * 65536)
                 harness.check_epochs(self, self.rounds(run_dir), 64)
                 self.assertEqual({len(line["contributors"]) for line in self.rounds(run_dir)}, {2})
 
+    def test_absences_within_one_another(self):
+        """The outer one goes on with what is left of its time, also where the inner one was refused; after the job they are nothing."""
+        done = run(self.script(SCRIPT + PREPARE + textwrap.dedent("""
+            from lockstep import _session
+            said = []
+            for name in ("away", "back"):
+                def told(session, *words, name=name, of=getattr(_session.Session, name)):
+                    of(session, *words)
+                    said.append((name, *words))
+                setattr(_session.Session, name, told)
+            for epoch in range(2):
+                for x, y in loader:
+                    loss = F.cross_entropy(model(x), y)
+                    if not said:
+                        with job.away("outer", at_most=100):
+                            with job.away("inner", at_most=5):
+                                pass
+                            try:
+                                with job.away("never", at_most=0):
+                                    assert False
+                            except lockstep.UsageError as error:
+                                print(error, flush=True)
+                        print(*said, sep="\\n", flush=True)
+                    loss.backward()
+                    opt.step()
+            with job.away("after it"):
+                pass
+            print(said[-1], flush=True)
+            """)))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("an absence of 0 s: it lasts more than 0 and at most 86400", done.stdout)
+        words = re.findall(r"^\('(\w+)'(?:, ([\d.]+), '([\w ]+)')?", done.stdout, re.MULTILINE)
+        self.assertEqual([(what, why) for what, _, why in words],
+                         [("away", "outer"), ("back", ""), ("away", "inner"), ("back", ""), ("away", "outer"), ("back", ""),
+                          ("away", "outer"), ("back", ""), ("back", "")], done.stdout)
+        left = [float(most) for what, most, why in words if why == "outer"]
+        self.assertEqual(left, sorted(left, reverse=True))
+        self.assertLess(left[1], 100)
+        self.assertGreater(left[-1], 40)
+
     def test_a_worker_that_comes_late_passes_over_the_epochs_that_are_over(self):
         run_dir = self.folder / "run"
         done = lockstep_run("-n", "2", "--run-dir", run_dir, "--restart-workers", "1", "--set", "job.min_workers=2",

@@ -249,13 +249,7 @@ void Checker::OnCommit(const msg::Commit& m) {
     }
   }
   const std::uint32_t quorum = std::max(1u, options_.config.job.min_workers);
-  const auto is_away = [](const coordinator::MemberStatus& row) {
-    return row.state == MemberState::kBehind && !row.away.empty();
-  };
-  if (live_.size() < quorum &&
-      live_.size() + static_cast<std::size_t>(std::ranges::count_if(
-                         simulation_->coordinator().Status(simulation_->now()).members, is_away)) <
-          quorum) {
+  if (live_.size() < quorum) {
     Fail("round {} is committed with {} live members; {} are needed", m.round, live_.size(),
          quorum);
   }

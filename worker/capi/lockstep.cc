@@ -425,10 +425,13 @@ lockstep_status lockstep_away(lockstep_session* session, double at_most_seconds,
                               const char* reason) {
   return Guarded([&]() -> lockstep::Status {
     if (Status begun = Begun(*session); !begun) return begun;
-    // Out of what a Duration can hold it is out of what is allowed, too.
-    const bool fits = at_most_seconds >= 0 && at_most_seconds <= 1e9;
-    return session->session->Away(
-        fits ? lockstep::FromSeconds(at_most_seconds) : lockstep::Duration{}, Text(reason));
+    const double most = lockstep::Seconds(lockstep::kMostAbsence);
+    if (!(at_most_seconds > 0 && at_most_seconds <= most)) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("an absence of {:g} s: it lasts more than 0 and at most {:g}",
+                               at_most_seconds, most)};
+    }
+    return session->session->Away(lockstep::FromSeconds(at_most_seconds), Text(reason));
   });
 }
 

@@ -262,10 +262,11 @@ int32_t lockstep_cancelled(const lockstep_session* session);
 /* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason. */
 void lockstep_interrupt(lockstep_session* session, const char* reason);
 
-/* This thread does something else, for at most so many seconds (0 to 86400): validates, saves,
- * compiles. Until lockstep_back, lockstep_next or lockstep_done the worker is not lost for making
- * no progress. With a run in hand, computed or not, the parameters stay as they are; where the
- * policy moves work, others may have computed it when the worker is back (lockstep_cancelled). */
+/* This thread does something else, for at most so many seconds (above 0, at most 86400): validates,
+ * saves, compiles. Until lockstep_back, lockstep_next or lockstep_done the worker is not lost for
+ * making no progress. With a run in hand, computed or not, the parameters stay as they are; where
+ * the policy moves work, others may have computed it when the worker is back (lockstep_cancelled).
+ */
 lockstep_status lockstep_away(lockstep_session* session, double at_most_seconds,
                               const char* reason);
 lockstep_status lockstep_back(lockstep_session* session);

@@ -370,6 +370,7 @@ class SessionImpl final : public Session {
 
   void Interrupt(std::string reason) override {
     std::lock_guard lock(leaving_);
+    if (std::exchange(interrupted_, true)) return;  // the first reason is what it leaves for
     leave_reason_ = reason;
     const bool begun = inbox_.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
     if (!begun) compute_.End({.reason = std::move(reason), .left = true});
@@ -675,7 +676,8 @@ class SessionImpl final : public Session {
   std::unique_ptr<Pacer> pacer_;
   std::unique_ptr<ControlLink> control_;
   std::unique_ptr<DataPlane> plane_;
-  std::mutex leaving_;                            // guards leave_reason_
+  std::mutex leaving_;  // guards the next two
+  bool interrupted_ = false;
   std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.

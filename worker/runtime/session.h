@@ -257,8 +257,8 @@ class Session {
   // between layers.
   virtual const std::atomic<bool>& Cancelled() const = 0;
 
-  // Leaves the job: Next returns kEnd soon, and the coordinator is told this reason. Any thread;
-  // async-signal-unsafe.
+  // Leaves the job: Next returns kEnd soon, and the coordinator is told this reason, the first that
+  // is given. Any thread; async-signal-unsafe.
   virtual void Interrupt(std::string reason) = 0;
 
   // From here until Back, NextWithin or Done this thread does something else, for at most so long:

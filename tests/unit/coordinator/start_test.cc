@@ -99,7 +99,7 @@ TEST(Start, NoUnitIsAboveAWorkersBoundWhereItsSizeIsFree) {
   EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 60, .units = 1}), 10u);
   EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 5, .units = 1}), 12u);
   start.config.job.global_batch = 61;
-  EXPECT_EQ(UnitsPerRound(start, *policy, {.units = 1}), 61u) << "a prime number";
+  EXPECT_EQ(UnitsPerRound(start, *policy, {.units = 1}), 8u) << "a prime number: 61 of one sample";
   // As many as somebody has said, whatever they are.
   start.config.job.units = 3;
   EXPECT_EQ(UnitsPerRound(start, *policy, {.samples = 8, .units = 1}), 3u);
