@@ -176,7 +176,12 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   }
   if (Status checked = CheckRequired(options); !checked) return checked.error();
   if (options.config_from_workers && !options.resume) {
-    if (settings == nullptr) return options;
+    if (settings == nullptr) {
+      if (table.Given("job.join_timeout")) {
+        options.settings_timeout_s = options.job.job.join_timeout_s;
+      }
+      return options;
+    }
     const std::string plugin = options.job.policy.plugin;
     if (Status read = table.ReadText(*settings, "the workers' program"); !read) return read.error();
     // Whoever joins first would run code of its choice here.

@@ -33,6 +33,9 @@ struct CoordinatorOptions {
   bool resume = false;
   // What the training programs say of the job holds where config and command line say nothing.
   bool config_from_workers = false;
+  // How long the first of them may take to come. Nothing is lost by waiting, and a program may take
+  // its time to start: longer than job.join_timeout, unless somebody has said that.
+  double settings_timeout_s = 600;
   std::string secret_file;
   std::string log_level = "info";
   // Config file and command line together, checked. With --resume and no --config the file is the

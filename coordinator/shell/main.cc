@@ -191,7 +191,7 @@ int Main(const std::vector<std::string>& arguments) {
     }
     spdlog::info("listening on {} for {} workers, the first of which says what the job is",
                  (*server)->address(), options.workers);
-    auto settings = (*server)->AwaitSettings(FromSeconds(options.job.job.join_timeout_s));
+    auto settings = (*server)->AwaitSettings(FromSeconds(options.settings_timeout_s));
     if (!settings) {
       Fail(settings.error());
       return settings.error().code == ErrorCode::kClosed ? kStatusInterrupted : kStatusFailed;

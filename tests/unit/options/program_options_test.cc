@@ -62,6 +62,10 @@ TEST(CoordinatorOptions, WhatWorkersSayHoldsWhereNobodyElseSays) {
   const auto before = ParseCoordinatorOptions(args);
   ASSERT_TRUE(before.ok()) << before.error().message;
   EXPECT_TRUE(before->config_from_workers);
+  EXPECT_EQ(before->settings_timeout_s, 600);
+  Args soon = args;
+  soon.push_back("--job.join_timeout=2s");
+  EXPECT_EQ(ParseCoordinatorOptions(soon)->settings_timeout_s, 2);
   const std::string said = "[job]\nseed = 1\nrounds = 7\nglobal_batch = 64\n[optimizer]\nlr = 2\n";
   const auto options = ParseCoordinatorOptions(args, &said);
   ASSERT_TRUE(options.ok()) << options.error().message;
