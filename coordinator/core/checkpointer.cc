@@ -69,8 +69,9 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
     OnSaved(commit.round, "no member streams the state that a majority has");
     return std::nullopt;
   }
-  // Sent again while it is written: the same goes on.
-  if (again && last && current_->writer == *writer && current_->any &&
+  // Sent again while it is written: the same goes on. Members that were told of that writer before
+  // do not say their states again, so what they have said must not be forgotten.
+  if (again && last && current_->writer == *writer && (current_->any || !sharded_) &&
       current_->attempt == commit.attempt) {
     return writer;
   }

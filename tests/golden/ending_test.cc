@@ -62,6 +62,23 @@ TEST(Golden, StoppedByItsProgram) {
   CompareWithFile(s.text(), "stopped_by_its_program");
 }
 
+TEST(Golden, StoppedWhileACheckpointIsWritten) {
+  Story s("A program stops the job just when an epoch's checkpoint has begun: that goes on",
+          {.epochs = 5, .checkpoint_every_epochs = 1, .rounds = 0, .train_samples = 12});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Say("Worker 1 has said what its state is, and says it once.");
+  s.TellState(1, 0);
+  s.From(1, msg::StopAsked{"the loss does not get any better"});
+  s.TellState(0, 0);
+  s.Upload(0, 0);
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(0), "f00d"});
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "stopped_while_a_checkpoint_is_written");
+}
+
 TEST(Golden, TheEnd) {
   Story s("The last round: evaluation, checkpoint, digests",
           {.workers = 2, .rounds = 1, .test_samples = 8});

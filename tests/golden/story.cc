@@ -29,7 +29,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.config.exchange.transport = options_.transport;
   start.config.exchange.connections = options_.connections;
   start.config.data.digest = options_.data_digest;
-  start.config.checkpoint.every_epochs = 0;
+  start.config.checkpoint.every_epochs = options_.checkpoint_every_epochs;
   start.config.evaluation.every_epochs = 0;
   start.resume = options_.resume;
   auto made = Coordinator::Make(std::move(start));

@@ -17,6 +17,7 @@ struct StoryOptions {
   std::uint32_t min_workers = 1;
   double quorum_timeout_s = 1800;
   std::uint32_t epochs = 0;
+  std::uint32_t checkpoint_every_epochs = 0;
   std::uint64_t rounds = 100;
   std::uint32_t global_batch = 12;
   std::uint32_t units = 6;
