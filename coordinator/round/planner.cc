@@ -180,13 +180,15 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
-  // Who is to leave, or is away, gets nothing, unless nobody else is there.
+  // Who is to leave gets nothing, unless nobody else is there; where work moves, nor who is away.
+  // Where it does not, rounds have the same members whoever is away when they are planned.
   const auto all = job_->members.all();
   const auto any = [&](auto is) { return std::ranges::any_of(all, is); };
   const bool all_leave = !any([](const Member& m) { return m.live() && !m.draining; });
-  const bool all_away = job_->members.CountAway() == 0 || !any([&](const Member& m) {
-                          return m.live() && (!m.draining || all_leave) && !m.away();
-                        });
+  const bool moves = job_->policy.work->PlacesUnits();
+  const bool all_away = !moves || job_->members.CountAway() == 0 || !any([&](const Member& m) {
+    return m.live() && (!m.draining || all_leave) && !m.away();
+  });
   for (const Member& member : all) {
     if (!member.live() || (member.draining && !all_leave)) continue;
     if (member.away() && !all_away) continue;
