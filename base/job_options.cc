@@ -85,8 +85,7 @@ void DeclareJob(OptionTable& table, JobSection* job) {
       "workers; auto: at most one for each sample, as many as the policy has use for: 64 for "
       "each worker, up to 4096 in all, where single units move, are left out or are shared out "
       "by speed, else 4; at least so many that each has no more samples than any worker computes "
-      "at "
-      "once, and 8 instead of 64, of one size, where workers compute them one by one");
+      "at once, and 8 instead of 64, of one size, where workers compute them one by one");
   table.Add("job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
             "With fewer live workers the job waits, up to job.quorum_timeout; 0: --workers less "
             "those that the policy can spare, at least 1. With --config-from-workers it is 1 where "

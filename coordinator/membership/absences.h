@@ -1,8 +1,9 @@
 // Workers whose programs do something else for a while (validate, save, compile), have said so, and
-// for how long at most. They stay in the job and are not lost for making no progress; from the next
-// plan on they have no units and own nothing, as long as somebody else is there. What of the open
-// round they have in hand is the policy's to wait for or to have computed by others; whoever cannot
-// apply a round meanwhile is put behind, and copies the parameters when it is back.
+// for how long at most. They stay in the job and are not lost for making no progress; where work
+// moves they have no units and own nothing from the next plan on, as long as somebody else is
+// there. What of the open round they have in hand is the policy's to wait for or to have computed
+// by others; whoever cannot apply a round meanwhile is put behind, and copies the parameters when
+// it is back.
 //
 // Decides when an absence ends: with Back, or when the time that was said is up; from then on the
 // worker is judged as everybody. In: Away, Back, the time. Out: Member::absence.

@@ -145,7 +145,7 @@ struct Member {
   // Was asked to leave: gets no units and owns nothing from the next plan on.
   bool draining = false;
   bool told_to_leave = false;
-  // Gets nothing either, and no progress is expected of it. Changed by Members alone, which counts.
+  // No progress is expected of it; where work moves it gets none. Changed by Members alone.
   std::optional<Absence> absence;
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it

@@ -180,8 +180,8 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
-  // Who is to leave gets nothing, unless nobody else is there; where work moves, nor who is away.
-  // Where it does not, rounds have the same members whoever is away when they are planned.
+  // Who is to leave gets nothing, unless nobody else is there. The same with who is away, but only
+  // where work moves: else rounds have the same members whoever is away when they are planned.
   const auto all = job_->members.all();
   const auto any = [&](auto is) { return std::ranges::any_of(all, is); };
   const bool all_leave = !any([](const Member& m) { return m.live() && !m.draining; });

@@ -34,6 +34,17 @@ TEST(Golden, AwayAndWaitedFor) {
   CompareWithFile(s.text(), "away_and_waited_for");
 }
 
+TEST(Golden, AwayAndPlanned) {
+  Story s("Under `full` a round has the same members whoever is away when it is planned", {});
+  s.Begin();
+  s.Sealed(2);
+  s.From(2, AwayFor(600));
+  s.Sealed(0);
+  s.Sealed(1);
+  s.AllPublishAndApply({0, 1, 2});
+  CompareWithFile(s.text(), "away_and_planned");
+}
+
 TEST(Golden, AwayAndGoneOnWithout) {
   Story s("Under `flexrr` the other goes on without who is away; that one copies when it is back",
           {.workers = 2, .policy = "flexrr", .units = 2});
