@@ -475,6 +475,11 @@ struct SentBytes {
   bool operator==(const SentBytes&) const = default;
 };
 
+// What of a run or a part counts may be something else than samples (Sealed::divisor). In a part
+// there are at most 2^16 runs, in a commit at most 2^13 parts: sums stay within 64 bits.
+inline constexpr std::uint64_t kMaxRunDivisor = std::uint64_t{1} << 31;
+inline constexpr std::uint64_t kMaxPartDivisor = std::uint64_t{1} << 47;
+
 struct Sealed {
   RoundId round;
   PartIndex part;
@@ -488,6 +493,8 @@ struct Sealed {
   // What the program has logged of its runs, each name once for a reduction.
   std::vector<Metric> metrics = {};
   SentBytes sent = {};
+  // What the part counts for in the mean of its round, where that is not its samples: tokens, say.
+  std::optional<std::uint64_t> divisor = {};
   bool operator==(const Sealed&) const = default;
 };
 

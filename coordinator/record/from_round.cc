@@ -70,6 +70,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
   record.contributors.reserve(commit.parts.size());
   record.units.reserve(commit.parts.size());
   IntervalSet counted;
+  std::uint64_t divisor = 0;
   for (const CommittedPart& part : commit.parts) {
     const WorkerId worker = part.member.worker;
     const SealedPart& sealed = *work.Part(worker, part.part);
@@ -85,6 +86,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     }
     record.contributors.push_back(
         {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
+    divisor += sealed.divisor;
     record.sent.bytes += sealed.sent.all;
     record.sent.early_bytes += sealed.sent.early;
     record.sending.erase(worker);
@@ -100,6 +102,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
                                         job.SinceStart(*sealed.delivered_at));
     }
   }
+  if (divisor != record.samples) record.divisor = divisor;
   record.loss = commit.loss;
   record.metrics = commit.metrics;
   for (const WorkerShare& share : work.shares()) {

@@ -131,6 +131,9 @@ RoundRecord Read(const Json& line) {
   }
   record.samples =
       CountFrom<std::uint64_t>(line.at("samples"), "the number of samples", kMaxPosition);
+  if (const auto divisor = line.find("divisor"); divisor != line.end()) {
+    record.divisor = CountFrom<std::uint64_t>(*divisor, "the divisor");
+  }
   record.learning_rate = NumberFrom<float>(line.at("learning_rate"), "the learning rate");
   if (const auto sent = line.find("sent"); sent != line.end()) {
     record.sent.bytes = CountFrom<std::uint64_t>(sent->at("bytes"), "the bytes sent");

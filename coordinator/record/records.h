@@ -86,6 +86,7 @@ struct RoundRecord {
   double loss = 0;                     // mean over the included samples
   std::vector<Metric> metrics;         // that the programs have logged
   std::uint64_t samples = 0;
+  std::optional<std::uint64_t> divisor;  // of the gradient's mean, where that is not the samples
   std::uint64_t update = 0;
   float learning_rate = 0;
   SentRecord sent;  // by the committed parts

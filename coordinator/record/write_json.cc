@@ -220,6 +220,10 @@ std::string RoundLine(const RoundRecord& record) {
   }
   out.Raw(",\"samples\":");
   out.Number(record.samples);
+  if (record.divisor) {
+    out.Raw(",\"divisor\":");
+    out.Number(*record.divisor);
+  }
   out.Raw(",\"learning_rate\":");
   out.Real(record.learning_rate);
   if (record.sent.bytes > 0) {

@@ -461,17 +461,21 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
   commit.samples = 0;
   commit.metrics.clear();
   double loss = 0;
+  std::uint64_t divisor = 0;
   for (const CommittedPart& part : commit.parts) {
     const SealedPart& sealed = *work.Part(part.member.worker, part.part);
     commit.samples += part.samples;
+    divisor += sealed.divisor;
     loss += sealed.loss_sum;
     Merge(sealed.metrics, &commit.metrics);
     for (const UnitTiming& timing : sealed.units) draft->settled.push_back(timing.unit.range);
   }
   LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
-  // I2: the gradient is divided by the samples that are really in it, in one place for all.
-  commit.scale = static_cast<float>(1.0 / static_cast<double>(commit.samples));
-  commit.loss = loss / static_cast<double>(commit.samples);
+  // I2: the gradient is divided by what is really in it, in one place for all. Of nothing but units
+  // that count for nothing, as batches without a token to predict, the sum is zero.
+  const double scale = divisor > 0 ? 1.0 / static_cast<double>(divisor) : 0;
+  commit.scale = static_cast<float>(scale);
+  commit.loss = divisor > 0 ? loss / static_cast<double>(divisor) : 0;
   SetSteps(work, draft);
   // What is skipped is not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);

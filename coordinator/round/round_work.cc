@@ -251,6 +251,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
     return Violation(fmt::format("sealed {} samples in units of {}", sealed.samples, part.samples));
   }
   part.runs = sealed.runs;
+  part.divisor = sealed.divisor.value_or(sealed.samples);
   part.loss_sum = sealed.loss_sum;
   part.metrics = sealed.metrics;
   part.sent = sealed.sent;

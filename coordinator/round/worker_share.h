@@ -22,6 +22,7 @@ namespace lockstep::coordinator {
 struct SealedPart {
   bool is_void = false;  // its worker was fenced since, or it is not finite
   std::uint64_t samples = 0;
+  std::uint64_t divisor = 0;  // the samples, where the program has not said another one
   double loss_sum = 0;
   std::vector<UnitTiming> units;
   std::vector<std::uint64_t> runs;  // of how many of the units each; none: not said

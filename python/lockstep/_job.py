@@ -80,6 +80,8 @@ class Job:
         self._run: Work | None = None
         self._state = _State.DONE
         self._loss_sum = 0.0
+        self._weight: int | None = None  # of the run in hand: what its loss is a mean over; None: its samples
+        self._weighs: bool | None = None  # whether the script says so; None: there was no batch yet
         self._gradient_version = 0
         self._schedule: _optimizer.Schedule | _update.Schedule | None = None
         self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
@@ -313,8 +315,29 @@ class Job:
             return model, self._optimizer, mine
         return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, self._rates)
 
-    def backward(self, loss: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean", retain_graph: bool = False) -> None:
-        """`loss` is the mean (or the sum) over the samples of the batch in hand. With a mean `loss.backward()` does the same."""
+    def weigh(self, weight: int | torch.Tensor) -> None:
+        """The loss of the batch in hand is no mean over its samples, but over so many tokens, pixels or whatever: a whole number.
+        The round's gradient and loss are the means over those of all its batches then, however its samples are cut into batches
+        and whoever computes them. Before the backward pass; for each batch of the job or for none. 0: the batch counts for
+        nothing, and its loss has to be a number all the same."""
+        if not self._in_hand() or self._state is not _State.IN_HAND:
+            raise UsageError("job.weigh is for a batch of the prepared loader, before its backward pass")
+        self._weight = _metrics.weight(weight)
+        if self._weight == 0 and self._parameters.averaged:
+            raise UsageError(
+                f"job.weigh: a batch of weight 0, and {self._parameters.averaged[0][0]} is averaged over what the batches count for"
+            )
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        weight: int | torch.Tensor | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """`loss` is the mean (or the sum) over the samples of the batch in hand, or over what `weight` says, which is `weigh`'s.
+        With a mean `loss.backward()` does the same."""
         run = self._run
         if run is None or self._end is not None:
             raise UsageError("job.backward is for a batch of the prepared loader")
@@ -326,7 +349,10 @@ class Job:
             raise UsageError(f"the loss has {loss.numel()} values: job.backward wants their mean or their sum")
         if reduction not in ("mean", "sum"):
             raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
-        total = loss.reshape(()).float() * (len(run.samples) if reduction == "mean" else 1)
+        if weight is not None:
+            self.weigh(weight)
+        counts_for = len(run.samples) if self._weight is None else self._weight
+        total = loss.reshape(()).float() * (counts_for if reduction == "mean" else 1)
         session, device = self._joined(), self._parameters.device
         if device.stream() is None:
             self._take_loss(run, total, loss)
@@ -335,7 +361,7 @@ class Job:
         _final.backward(
             total, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
         )
-        self._gradient_version = self._parameters.check_gradient(len(run.samples))
+        self._gradient_version = self._parameters.check_gradient(counts_for)
         if device.stream() is not None:  # before the pass it would have to wait for what is under way
             self._take_loss(run, total, loss)
         device.settle(session)
@@ -552,6 +578,7 @@ class Job:
             session = self._joined()
             self._run, self._state = run, _State.IN_HAND
             self._log.begin()
+            self._weight = None
             if metrics := self._order.metrics(run.epoch):
                 how = {_order.LEAST: "min", _order.GREATEST: "max"}
                 self._log.add(metrics, how, len(run.samples), len(run.samples))
@@ -627,12 +654,18 @@ class Job:
                 "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
                 "say scheduler_steps='epoch'"
             )
+        if self._weighs is not None and self._weighs is not (self._weight is not None):
+            raise UsageError(
+                f"this batch has {'no weight' if self._weighs else 'a weight'} (job.weigh), and those before it "
+                f"{'had one' if self._weighs else 'had none'}: their means would be of different things"
+            )
+        self._weighs = self._weight is not None
         self._optimizer.check_unchanged()
         self._parameters.check_untouched(self._gradient_version)
         self._parameters.release_gradient()
         for metric in self._log.all():
             session.log(*metric)
-        session.done(len(run.samples), self._loss_sum)
+        session.done(len(run.samples), self._loss_sum, self._weight)
         self._state = _State.DONE
 
     def _stepped(self) -> None:

@@ -16,6 +16,7 @@ from lockstep._session import Counted, Reduction
 
 _MOST = 64  # metrics of a job, as the session has it
 _MOST_BYTES = 64  # of a name
+_MOST_WEIGHT = 2**31  # of a run, as the session has it
 _OURS = frozenset((LEAST, GREATEST))  # not for the script
 
 
@@ -97,3 +98,12 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise UsageError(f"job.log: {name} is {type(value).__name__}, and is to be a number") from None
+
+
+def weight(value: Any) -> int:
+    """What job.weigh was given."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.detach().item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in range(_MOST_WEIGHT + 1):
+        raise UsageError(f"job.weigh: {value!r} is not a whole number from 0 to 2^31")
+    return int(value)

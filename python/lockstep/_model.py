@@ -184,8 +184,8 @@ class Parameters:
         for p, view in zip(self.list, views, strict=True):
             p.grad = view
 
-    def check_gradient(self, samples: int) -> int:
-        """After the backward pass of a run of so many; for `check_untouched`."""
+    def check_gradient(self, weight: int) -> int:
+        """After the backward pass of a run that counts for so much; for `check_untouched`."""
         assert self._gradient is not None
         for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
             view = p.grad
@@ -194,7 +194,7 @@ class Parameters:
         at = self._trained
         with torch.no_grad():
             for _, buffer in self.averaged:
-                self._gradient[at : at + buffer.numel()].add_(buffer.reshape(-1), alpha=samples)
+                self._gradient[at : at + buffer.numel()].add_(buffer.reshape(-1), alpha=weight)
                 at += buffer.numel()
         return self._gradient._version
 

@@ -135,6 +135,7 @@ def _library() -> ctypes.CDLL:
         ("await", c_int32, [session, c_void_p]),
         ("log_metric", c_int32, [session, c_char_p, c_int32, c_double, c_uint64]),
         ("done", c_int32, [session, c_uint64, c_double]),
+        ("done_weighted", c_int32, [session, c_uint64, c_uint64, c_double]),
         ("evaluation_done", None, [session, c_double, c_uint64]),
         ("update_done", None, [session]),
         ("cancelled", c_int32, [session]),
@@ -499,8 +500,12 @@ class Session:
         """In a run, before `done`: a number about it, a mean about so many of its samples."""
         _check(_library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
 
-    def done(self, samples: int, loss_sum: float) -> None:
-        _check(_library().lockstep_done(self._open(), samples, loss_sum))
+    def done(self, samples: int, loss_sum: float, divisor: int | None = None) -> None:
+        """`divisor`: what the sums of the gradient and of the loss count for in the round's mean, if it is not the samples."""
+        if divisor is None:
+            _check(_library().lockstep_done(self._open(), samples, loss_sum))
+        else:
+            _check(_library().lockstep_done_weighted(self._open(), samples, divisor, loss_sum))
 
     def update_done(self) -> None:
         _library().lockstep_update_done(self._open())

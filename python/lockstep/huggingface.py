@@ -4,6 +4,9 @@ What is overridden is where the loader, the optimizer and the scheduler come fro
 which counts rounds of the job instead of batches, for how many runs a worker has in a round is decided while it goes; and who
 writes files. Loss, backward pass, callbacks, logs and evaluation are transformers' own.
 
+Where the Trainer counts the tokens of a batch, to divide the loss by them (models that take `num_items_in_batch`), a run weighs so
+many (job.weigh), so a round's loss is the mean over all of its tokens.
+
 A step of the Trainer is a round. It is over when the first run of the next one comes, or the epoch ends: then the parameters are
 those after it, and the loss that is logged is its mean over all workers.
 """
@@ -11,6 +14,7 @@ those after it, and the loss that is logged is its mean over all workers.
 import math
 from typing import Any
 
+import torch
 import transformers
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
@@ -138,7 +142,7 @@ class Trainer(transformers.Trainer):
                 round_ = self.job.round
                 self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
             self.job.seed_run()  # callbacks may have drawn
-            self.training_step(model, inputs)
+            self.training_step(model, inputs, self._weigh(inputs))
             self.current_flos += float(self.floating_point_ops(inputs))
             self._track_num_input_tokens(inputs)
             self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
@@ -149,6 +153,14 @@ class Trainer(transformers.Trainer):
         self._note_rounds(train_dataloader, more)
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
         self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+
+    def _weigh(self, inputs: Any) -> Any:
+        """What the loss is divided by where it is one of tokens: of those in this run, and the round's by all that it has."""
+        items = self._get_num_items_in_batch([inputs], self.args.device)
+        if items is None:
+            return None
+        self.job.weigh(items)
+        return items.clamp(min=1) if isinstance(items, torch.Tensor) else max(items, 1)  # a run may have no token to predict
 
     def _note_rounds(self, loader: Any, more: tuple[Any, ...]) -> None:
         """Those that are over since the last call: one, or more where this worker had no part in some."""

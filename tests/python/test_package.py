@@ -138,7 +138,8 @@ class RunTest(harness.ClusterTest):
         self.assertIn("of others: True", out)
         alone = [line["round"] for line in rounds if {part["worker"] for part in line["contributors"]} == {0}]
         self.assertLessEqual(set(range(40, 190)), set(alone))
-        self.assertEqual({part["worker"] for part in rounds[-1]["contributors"]}, {0, 1})
+        # It is back, and has its part again; in the last round it may have none, where it was slow.
+        self.assertTrue(any({part["worker"] for part in line["contributors"]} == {0, 1} for line in rounds[200:]))
 
     def test_policy_and_slowdown_are_options_and_win_over_the_script(self):
         done, rounds = self.linear("--policy", "flexrr", "--slowdown", "worker=1,factor=5", "--set", "job.epochs=2",

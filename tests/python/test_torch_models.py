@@ -109,7 +109,8 @@ sched = transformers.get_linear_schedule_with_warmup(opt, 0, updates)
 model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2, clip_grad_norm=1.0)
 for _ in range(2):
     for batch in loader:
-        model(**batch).loss.backward()
+        tokens = (batch["labels"][:, 1:] != -100).sum()
+        job.backward(model(**batch, num_items_in_batch=tokens).loss, weight=tokens)
         opt.step()
         sched.step()
 """
@@ -124,6 +125,7 @@ for _ in range(2):
         rounds = self.rounds(run_dir)
         harness.check_epochs(self, rounds, 72)
         self.assertEqual(len(rounds), 10)
+        self.assertEqual([line["divisor"] for line in rounds], [63 * line["samples"] for line in rounds])  # tokens to predict
         # The mean over all workers, by worker 0 alone.
         logged = [float(x) for x in re.findall(r"'loss': '?([0-9.]+)", done.stdout)]
         means = [sum(line["loss"] for line in rounds[at : at + 5]) / 5 for at in (0, 5)]

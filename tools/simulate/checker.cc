@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/simulate/computed_run.h"
+
 namespace lockstep::simulate {
 
 using coordinator::MemberState;
@@ -300,15 +302,20 @@ void Checker::CheckParts(const msg::Commit& m) {
     }
     samples += part.samples;
   }
+  std::uint64_t divisor = 0;
+  for (const SampleRange& range : ranges.Ranges()) {
+    divisor += options_.weighed ? DivisorOf(range) : range.size();
+  }
+  const double scale = divisor > 0 ? 1.0 / static_cast<double>(divisor) : 0;
+  if (m.scale != static_cast<float>(scale)) {
+    Fail("round {}: the scale is {}, of parts that count for {}", m.round, m.scale, divisor);
+  }
   if (samples != m.samples || samples != ranges.positions()) {
     Fail("round {}: {} samples are said to be in parts of {}", m.round, m.samples, samples);
   }
 }
 
 void Checker::CheckScalars(const msg::Commit& m) {
-  if (m.scale != static_cast<float>(1.0 / static_cast<double>(m.samples))) {
-    Fail("round {}: the scale is not 1 / samples", m.round);
-  }
   if (m.update != m.round.value + 1) Fail("round {} is called update {}", m.round, m.update);
   const JobConfig& config = options_.config;
   if (config.policy.local()) {  // the steps are the workers' own, and are whole

@@ -32,6 +32,7 @@ class Checker {
   struct Options {
     std::uint64_t epoch_samples = 0;
     JobConfig config;
+    bool weighed = false;  // Cluster::Options::weighed
   };
   Checker(Options options, const Simulation* simulation)
       : options_(std::move(options)), simulation_(simulation) {}

@@ -6,6 +6,14 @@
 
 namespace lockstep::simulate {
 
+std::uint64_t DivisorOf(const SampleRange& range) {
+  std::uint64_t divisor = 0;
+  for (std::uint64_t position = range.from; position < range.to; ++position) {
+    divisor += position % 5;
+  }
+  return divisor;
+}
+
 ComputedRun::ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue::Take& take,
                          WorkerId worker, RoundId round, Time now, ComputeModel* compute,
                          RandomStream& random)
@@ -22,6 +30,12 @@ std::uint64_t ComputedRun::samples() const {
   std::uint64_t samples = 0;
   for (const Unit& unit : units_) samples += unit.range.size();
   return samples;
+}
+
+std::uint64_t ComputedRun::divisor() const {
+  std::uint64_t divisor = 0;
+  for (const Unit& unit : units_) divisor += DivisorOf(unit.range);
+  return divisor;
 }
 
 // By the unit that is under way.

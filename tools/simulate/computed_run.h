@@ -15,6 +15,10 @@
 
 namespace lockstep::simulate {
 
+// What the positions of a range count for in a job with weights other than samples: from 0 to 4
+// each, whatever units they are in.
+std::uint64_t DivisorOf(const SampleRange& range);
+
 class ComputedRun {
  public:
   // The run that was taken begins now.
@@ -24,6 +28,7 @@ class ComputedRun {
   Time end() const { return ends_.back(); }
   const std::vector<Unit>& units() const { return units_; }
   std::uint64_t samples() const;
+  std::uint64_t divisor() const;  // DivisorOf its units
   // When the worker turns away from it, when it becomes void now.
   std::optional<Time> LetsGo(Time now) const;
   // Of its units when it ends now, perhaps before its time.

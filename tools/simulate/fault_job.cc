@@ -106,7 +106,7 @@ class Run {
         simulation_(
             StartOf(job), job.seed, {},
             [this](WorkerHost* host) { return std::make_unique<StepWorker>(host, &cluster_); }),
-        checker_({job.cluster.train_samples, StartOf(job).config}, &simulation_) {
+        checker_({job.cluster.train_samples, StartOf(job).config, job.cluster.weighed}, &simulation_) {
     recording_.Attach(&simulation_);
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
@@ -334,6 +334,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   // Draws of their own, so that a seed's job is otherwise what it was without them.
   RandomStream more(draw.seed, 6);
   job.schedule = DrawSchedule(more);
+  job.cluster.weighed = draw.seed % 2 == 1;
   job.linear_scaling = more.NextBelow(4) != 0;
   if (job.policy.name != "async") job.kept = draw.kept;
   if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;

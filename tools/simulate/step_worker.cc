@@ -500,7 +500,9 @@ void StepWorker::FinishRun(const UnitQueue::Take& take, const ComputedRun& run) 
   }
   // Its last use of the parameters is over, so they may change in the next step.
   in_run_ = last;
-  Handle(event::RunDone{work, take.part, run.samples(), 0.0, run.Timings(host_->now())});
+  event::RunDone done{work, take.part, run.samples(), 0.0, run.Timings(host_->now())};
+  if (cluster_->options.weighed) done.divisor = run.divisor();
+  Handle(std::move(done));
   if (last) {
     in_run_ = false;
     Seal(take);

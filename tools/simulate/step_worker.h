@@ -43,6 +43,7 @@ class Cluster {
     // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
     bool whole_checkpoints = true;
     double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
+    bool weighed = false;               // runs count for DivisorOf, not for their samples
   };
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
 

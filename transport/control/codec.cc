@@ -249,7 +249,8 @@ void Validate(const UnitTiming& m, Checks& checks) {
 
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
-    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns);
+    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns,
+    m.divisor);
 }
 void Validate(const msg::Sealed& m, Checks& checks) {
   RequireTime(m.sealed_ns, checks);
@@ -257,6 +258,7 @@ void Validate(const msg::Sealed& m, Checks& checks) {
   // A petabyte: such numbers are added up over a job.
   checks.Require(m.sent.early <= m.sent.all && m.sent.all <= std::uint64_t{1} << 50,
                  "bytes sent that cannot be");
+  checks.Require(m.divisor.value_or(0) <= kMaxPartDivisor, "a divisor that cannot be");
 }
 
 void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }

@@ -384,6 +384,20 @@ lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, doubl
   });
 }
 
+lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t samples,
+                                       uint64_t divisor, double loss_sum) {
+  return Guarded([&]() -> lockstep::Status {
+    if (divisor > lockstep::kMaxRunDivisor) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("a run that counts for {}, of {} at most", divisor,
+                               lockstep::kMaxRunDivisor)};
+    }
+    const auto here = Visit(*session);
+    session->session->Done({.samples = samples, .loss_sum = loss_sum, .divisor = divisor});
+    return {};
+  });
+}
+
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct) {
   session->session->EvaluationDone(loss_sum, correct);
 }

@@ -221,6 +221,11 @@ lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
 /* The run is done, or was left off because lockstep_cancelled is true. It fails where a GPU does.
  */
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
+/* The same for a program whose loss is a mean over something else than samples, tokens say: how
+ * many of them the run has, at most 2^31, 0 for one that counts for nothing. The gradient and the
+ * loss of the round are the sums of all its runs divided by the sum of this. */
+lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t samples,
+                                       uint64_t divisor, double loss_sum);
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);
 void lockstep_update_done(lockstep_session* session);
 

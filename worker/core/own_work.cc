@@ -261,6 +261,7 @@ void OwnWork::OnRunDone(const event::RunDone& done) {
   LOCKSTEP_CHECK(!c->sealed, "I2: a unit of round {} ends behind the seal of part {}", c->round,
                  c->part);
   c->samples += done.samples;
+  c->divisor += done.divisor.value_or(done.samples);
   c->loss_sum += done.loss_sum;
   c->units.insert(c->units.end(), done.units.begin(), done.units.end());
   c->runs.push_back(done.units.size());
@@ -303,10 +304,12 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   ++work_->parts_told;
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
+  std::optional<std::uint64_t> divisor;
+  if (c->divisor != c->samples) divisor = c->divisor;
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                             sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
                             std::move(c->metrics),
-                            SentBefore(Time(Duration(sealed.sealed_ns)), *c)});
+                            SentBefore(Time(Duration(sealed.sealed_ns)), *c), divisor});
   for (auto& [owner, told] : c->told) told.sent.clear();
 }
 

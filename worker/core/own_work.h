@@ -142,6 +142,7 @@ class OwnWork {
     bool sealed = false;
     bool dropped = false;  // for good; nobody is told of it, and no piece of it is served
     std::uint64_t samples = 0;
+    std::uint64_t divisor = 0;
     double loss_sum = 0;  // of a contribution that is not finite: not a number
     std::vector<UnitTiming> units;
     std::vector<std::uint64_t> runs;  // of how many of them each

@@ -44,18 +44,19 @@ void LocalSteps::Begin(std::span<const float> base, float rate) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0f);
   for (std::vector<float>& tensor : state_) std::fill(tensor.begin(), tensor.end(), 0.0f);
   rate_ = rate;
-  steps_ = gathered_ = samples_ = 0;
+  steps_ = gathered_ = divisor_ = weight_ = 0;
 }
 
-void LocalSteps::UnitDone(std::uint64_t samples) {
+void LocalSteps::UnitDone(std::uint64_t samples, std::uint64_t divisor) {
   gathered_ += samples;
-  samples_ += samples;
+  divisor_ += divisor;
+  weight_ += divisor;
   if (gathered_ >= step_samples_) Step();
 }
 
 void LocalSteps::Step() {
   UpdateScalars scalars;
-  scalars.scale = static_cast<float>(1.0 / static_cast<double>(gathered_));
+  scalars.scale = divisor_ > 0 ? static_cast<float>(1.0 / static_cast<double>(divisor_)) : 0.0f;
   scalars.learning_rate = rate_;
   if (linear_scaling_) {
     // More than a step's samples are one step all the same.
@@ -72,12 +73,12 @@ void LocalSteps::Step() {
   for (std::vector<float>& tensor : state_) state.push_back(tensor.data());
   optimizer_->Apply(scalars, 0, parameters_.size(), parameters_.data(), state, gradient_.data());
   std::fill(gradient_.begin(), gradient_.end(), 0.0f);
-  gathered_ = 0;
+  gathered_ = divisor_ = 0;
 }
 
 void LocalSteps::Seal(std::span<const float> base, std::span<float> contribution) {
   if (gathered_ > 0) Step();
-  const auto weight = static_cast<float>(samples_);
+  const auto weight = static_cast<float>(weight_);
   for (std::size_t i = 0; i < contribution.size(); ++i) {
     contribution[i] = weight * (base[i] - parameters_[i]);
   }

@@ -1,8 +1,9 @@
 // Local SGD (policy `local`): the steps that a worker takes on its own between two averages. Each
 // round begins with the common parameters and an empty optimizer state, so what a part comes to
 // depends on the parameters and the units alone. The contribution is the way that was gone, base
-// minus local parameters, times the samples: the weighted mean of such contributions leads from the
-// base to the average of the local parameters.
+// minus local parameters, times what the part counts for (its samples, or what the program says):
+// the weighted mean of such contributions leads from the base to the average of the local
+// parameters.
 //
 // Sources: parameter averaging, Zinkevich et al., NIPS 2010, algorithm 3, and McMahan et al.,
 // AISTATS 2017, algorithm 1 (weighted by samples); the outer step with a rate and momentum as in
@@ -38,7 +39,8 @@ class LocalSteps {
   // Of the next unit: its parameters, and where its gradient sum is added.
   std::span<const float> parameters() const { return parameters_; }
   std::span<float> gradient() { return gradient_; }
-  void UnitDone(std::uint64_t samples);
+  // `divisor`: what the gradient's mean is over.
+  void UnitDone(std::uint64_t samples, std::uint64_t divisor);
   // Takes the last step, with the samples that there are, and writes the contribution.
   void Seal(std::span<const float> base, std::span<float> contribution);
 
@@ -57,7 +59,8 @@ class LocalSteps {
   float rate_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t gathered_ = 0;  // samples, since the last step
-  std::uint64_t samples_ = 0;   // of the part
+  std::uint64_t divisor_ = 0;   // likewise
+  std::uint64_t weight_ = 0;    // of the part: all divisors
 };
 
 }  // namespace lockstep::worker

@@ -296,9 +296,13 @@ class SessionImpl final : public Session {
     {
       std::lock_guard lock(reporting_);
       LOCKSTEP_CHECK(in_run_, "Done without a run");
+      LOCKSTEP_CHECK(result.divisor.value_or(0) <= kMaxRunDivisor, "a run that counts for {}",
+                     *result.divisor);
       in_run_ = false;
     }
-    if (local_steps_ && !compute_.cancelled().load()) local_steps_->UnitDone(result.samples);
+    if (local_steps_ && !compute_.cancelled().load()) {
+      local_steps_->UnitDone(result.samples, result.divisor.value_or(result.samples));
+    }
     const Time ended = pacer_->Pace(compute_.cancelled(), compute_.ended());
     // Before the run is reported: then either the core sees that this thread has something in hand.
     if (!ends_part_ && compute_.BeginSeal()) {
@@ -310,7 +314,8 @@ class SessionImpl final : public Session {
                        .samples = result.samples,
                        .loss_sum = result.loss_sum,
                        .units = pacer_->Split(ended),
-                       .metrics = std::exchange(logged_, {})};
+                       .metrics = std::exchange(logged_, {}),
+                       .divisor = result.divisor};
     if (ends_part_) {
       early_.Add(*buckets_, told_);
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));

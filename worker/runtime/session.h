@@ -189,6 +189,10 @@ struct Work {
 struct UnitResult {
   std::uint64_t samples = 0;
   double loss_sum = 0;
+  // What the gradient sum and the loss sum count for in the round's mean, which is both sums
+  // divided by this one over all runs that are committed: nullopt is the samples; tokens where the
+  // loss is one of tokens. At most kMaxRunDivisor; 0 for a run that counts for nothing.
+  std::optional<std::uint64_t> divisor = std::nullopt;
 };
 
 class Session;

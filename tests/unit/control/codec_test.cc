@@ -362,6 +362,10 @@ TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   const auto decoded = DecodeFromWorker(BytesOf(Encode(msg::FromWorker(sealed))));
   ASSERT_TRUE(decoded.ok());
   EXPECT_TRUE(std::isnan(std::get<msg::Sealed>(*decoded).loss_sum));
+  sealed.divisor = kMaxPartDivisor + 1;
+  const auto refused = DecodeFromWorker(BytesOf(Encode(msg::FromWorker(sealed))));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("divisor"));
 }
 
 }  // namespace

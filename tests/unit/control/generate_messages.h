@@ -144,6 +144,11 @@ inline msg::SentBytes AnySentBytes() {
   return {all, early, AnyTime()};
 }
 
+inline std::optional<std::uint64_t> AnyDivisor() {
+  if (Any<bool>()) return std::nullopt;
+  return Any<std::uint32_t>();
+}
+
 template <>
 inline msg::Commit Any<msg::Commit>() {
   msg::Commit commit;
@@ -285,7 +290,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
                          Any<Attempt>(),
                          Several([] { return Any<std::uint64_t>(); }),
                          AnyMetrics(),
-                         AnySentBytes()};
+                         AnySentBytes(),
+                         AnyDivisor()};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

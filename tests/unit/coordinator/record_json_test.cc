@@ -34,6 +34,7 @@ RoundRecord Example() {
                     {"norm", Reduction::kMin, 0.5, 0},
                     {"norm", Reduction::kMax, std::nan(""), 0}};
   record.samples = 12;
+  record.divisor = 345;
   record.learning_rate = 0.1f;
   record.sent = {4096, 1024};
   record.start = 1;
@@ -58,6 +59,7 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->attempts[1].reason, record.attempts[1].reason);
   EXPECT_EQ(read->contributors[1].weight, 0.25f);
   EXPECT_EQ(read->units[0].units, 2u);
+  EXPECT_EQ(read->divisor, 345u);
   EXPECT_EQ(read->units[0].run, 3u);
   EXPECT_EQ(read->units[1].units, 1u);
   EXPECT_EQ(read->units[1].run, 1u);
@@ -110,6 +112,7 @@ TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
   const std::vector<std::pair<const char*, std::vector<nlohmann::json>>> wrong = {
       {"/round", {-1, 1.5, 1e30, "7", nullptr}},
       {"/epoch", {-1, 0.5, 4294967296u}},
+      {"/divisor", {-5, 1e300, "all"}},
       {"/samples", {-5, 1e300, 1.0, nlohmann::json::array({1})}},
       {"/learning_rate", {1e300, -1e39, nullptr}},
       {"/units/0/worker", {-1, 4096, 4294967295u, 1e9}},

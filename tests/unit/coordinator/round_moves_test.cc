@@ -228,6 +228,40 @@ TEST_F(RoundMovesTest, MetricsOfPartsAreReducedInTheCommit) {
                                               Metric{"tokens", Reduction::kSum, 7, 0}));
 }
 
+// What a part counts for is its program's to say; where it says nothing, its samples.
+TEST_F(RoundMovesTest, AMeanIsOverWhatThePartsCountFor) {
+  msg::Sealed some = SealedOf(PartIndex(0), 0, 3);
+  some.loss_sum = 30;
+  some.divisor = 17;
+  msg::Sealed others = SealedOf(PartIndex(0), 4, 8);
+  others.loss_sum = 10;
+  others.divisor = 0;
+  msg::Sealed moved = SealedOf(PartIndex(1), 3, 4);
+  Move(0, 1, 1);
+  ASSERT_TRUE(rounds_->On(At(0), some).ok());
+  ASSERT_TRUE(rounds_->On(At(1), others).ok());
+  ASSERT_TRUE(rounds_->On(At(1), moved).ok());
+  Advance();
+  const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
+  ASSERT_THAT(commits, SizeIs(1));
+  EXPECT_EQ(commits[0].samples, 8u);
+  EXPECT_EQ(commits[0].scale, static_cast<float>(1.0 / 18));
+  EXPECT_EQ(commits[0].loss, 40.0 / 18);
+}
+
+TEST_F(RoundMovesTest, OfWhatCountsForNothingTheMeanIsZero) {
+  for (std::uint32_t w : {0u, 1u}) {
+    msg::Sealed nothing = SealedOf(PartIndex(0), 4 * w, 4 * w + 4);
+    nothing.divisor = 0;
+    ASSERT_TRUE(rounds_->On(At(w), nothing).ok());
+  }
+  Advance();
+  const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
+  ASSERT_THAT(commits, SizeIs(1));
+  EXPECT_EQ(commits[0].scale, 0);
+  EXPECT_EQ(commits[0].loss, 0);
+}
+
 TEST_F(RoundMovesTest, MetricsAreOfThePartAndBounded) {
   std::vector<Metric> many;
   for (std::size_t i = 0; i <= kMaxMetrics; ++i) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace lockstep::worker {
@@ -23,10 +25,12 @@ LocalSteps Make(const JobConfig& config) {
   return std::move(*steps);
 }
 
-// A unit whose mean gradient is `mean` in every parameter.
-void Unit(LocalSteps& steps, std::uint64_t samples, float mean) {
-  for (float& g : steps.gradient()) g += mean * static_cast<float>(samples);
-  steps.UnitDone(samples);
+// A unit whose mean gradient is `mean` in every parameter, over `divisor` (nullopt: its samples).
+void Unit(LocalSteps& steps, std::uint64_t samples, float mean,
+          std::optional<std::uint64_t> divisor = std::nullopt) {
+  const std::uint64_t over = divisor.value_or(samples);
+  for (float& g : steps.gradient()) g += mean * static_cast<float>(over);
+  steps.UnitDone(samples, over);
 }
 
 TEST(LocalSteps, TheContributionIsTheWayThatWasGoneTimesTheSamples) {
@@ -56,6 +60,22 @@ TEST(LocalSteps, AStepGathersUnitsUntilItHasItsSamples) {
   EXPECT_EQ(contribution[0], 32.5f);
 }
 
+// Steps are as long as samples say, means and the contribution's weight as the divisors.
+TEST(LocalSteps, MeansAreOverWhatUnitsCountFor) {
+  LocalSteps steps = Make(Config());
+  const std::vector<float> base = {0, 0, 0};
+  steps.Begin(base, 1);
+  Unit(steps, 2, 4, 30);
+  EXPECT_EQ(steps.parameters()[0], 0);
+  Unit(steps, 2, 8, 10);
+  EXPECT_EQ(steps.parameters()[0], -5);
+  Unit(steps, 4, 0, 0);  // a step over nothing
+  EXPECT_EQ(steps.parameters()[0], -5);
+  std::vector<float> contribution(3);
+  steps.Seal(base, contribution);
+  EXPECT_EQ(contribution[0], 40 * 5.0f);
+}
+
 TEST(LocalSteps, ClipsEachStep) {
   JobConfig config = Config();
   config.optimizer.clip = 1;
@@ -63,7 +83,7 @@ TEST(LocalSteps, ClipsEachStep) {
   const std::vector<float> base = {0, 0, 0};
   steps.Begin(base, 1);
   steps.gradient()[1] = 400;  // a mean of 100 in one parameter
-  steps.UnitDone(4);
+  steps.UnitDone(4, 4);
   EXPECT_FLOAT_EQ(steps.parameters()[1], -1);
 }
 
