@@ -276,6 +276,10 @@ struct Commit {
       0;  // non-zero: the state after this round is evaluated, under this id (see Evaluate)
   double loss = 0;                   // mean over the included samples
   std::vector<Metric> metrics = {};  // of all parts together
+  // For the program, of when the round was closed: the policy in force, and the workers whose units
+  // take much longer than is usual, ascending.
+  std::string policy = {};
+  std::vector<std::uint64_t> slow = {};
   bool operator==(const Commit&) const = default;
 };
 

@@ -271,6 +271,25 @@ double Members::SlowestPath() const {
   return slowest;
 }
 
+std::vector<WorkerId> Members::Slow() const {
+  std::vector<Duration> times;
+  for (const Member& m : members_) {
+    if (m.state == MemberState::kLive && m.unit_times.mean > Duration{}) {
+      times.push_back(m.unit_times.mean);
+    }
+  }
+  if (times.size() < 2) return {};
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>((times.size() - 1) / 2);
+  std::ranges::nth_element(times, middle);
+  std::vector<WorkerId> slow;
+  for (const Member& m : members_) {
+    if (m.state == MemberState::kLive && m.unit_times.mean >= *middle * kMuchSlower) {
+      slow.push_back(m.id.worker);
+    }
+  }
+  return slow;
+}
+
 bool Members::AddBrokenEdge(WorkerId a, WorkerId b) {
   any_broken_ = true;
   broken_.Set(a.value, b.value);

@@ -193,6 +193,9 @@ struct Member {
   bool connected() const { return state != MemberState::kLost && !leaving; }
 };
 
+// Of the median: what programs, and people, are told is slow. Policies judge for themselves.
+inline constexpr double kMuchSlower = 1.5;
+
 class Members {
  public:
   explicit Members(std::uint32_t slots);
@@ -232,6 +235,9 @@ class Members {
   const BitMatrix& mapped() const { return mutual_; }
   std::vector<PathRecord> Paths() const;
   double SlowestPath() const;  // bytes a second; 0: none was measured
+  // Of those that are live and have computed units, whose recent mean time of one is at least
+  // kMuchSlower times the median of theirs (of two in the middle the quicker one's); ascending.
+  std::vector<WorkerId> Slow() const;
 
   // Two that reach the coordinator and not each other. False when that was known.
   bool AddBrokenEdge(WorkerId a, WorkerId b);

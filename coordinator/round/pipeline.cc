@@ -408,6 +408,8 @@ CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
   commit.attempt = open_->attempt();
   commit.owners = work.owners();
   commit.update = updates_ + 1;
+  commit.policy = job_->policy.name;
+  for (const WorkerId worker : job_->members.Slow()) commit.slow.push_back(worker.value);
   for (const policies::PartChoice& choice : verdict.parts) {
     commit.parts.push_back({work.Share(choice.worker)->member, choice.part, choice.weight,
                             work.Part(choice.worker, choice.part)->samples});

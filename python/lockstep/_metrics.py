@@ -30,8 +30,13 @@ class Metrics(Mapping[str, float]):
         self.epoch = -1
         self.samples = 0
         """How many it has counted."""
+        self.policy = ""
+        """That was in force."""
+        self.slow_workers: tuple[int, ...] = ()
+        """Whose units took at least 1.5 times the median's time."""
         if counted is not None:
             self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
+            self.policy, self.slow_workers = counted.policy, counted.slow
             self._values = {name: value for name, _, value in counted.metrics if name not in _OURS} | {"loss": counted.loss}
 
     def __getitem__(self, name: str) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 5
+ABI = 6
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -106,6 +106,9 @@ class _Work(ctypes.Structure):
         ("counted_loss", c_double),
         ("metrics", ctypes.POINTER(_Metric)),
         ("metric_count", c_size_t),
+        ("policy", c_char_p),
+        ("slow_workers", ctypes.POINTER(c_uint64)),
+        ("slow_worker_count", c_size_t),
     ]
 
 
@@ -174,7 +177,10 @@ def _bytes(value: str | None) -> bytes | None:
 
 def _counted(work: _Work) -> "Counted":
     metrics = tuple((_text(m.name), Reduction(m.reduction), m.value) for m in work.metrics[: work.metric_count])
-    return Counted(work.counted_round, work.counted_epoch, work.counted_samples, work.counted_loss, metrics)
+    slow = tuple(work.slow_workers[: work.slow_worker_count])
+    return Counted(
+        work.counted_round, work.counted_epoch, work.counted_samples, work.counted_loss, metrics, _text(work.policy), slow
+    )
 
 
 def _join(options: _JoinOptions) -> c_void_p:
@@ -261,6 +267,10 @@ class Counted:
     loss: float
     """Mean over the samples."""
     metrics: tuple[tuple[str, Reduction, float], ...] = ()
+    policy: str = ""
+    """That was in force."""
+    slow: tuple[int, ...] = ()
+    """Workers whose units took at least 1.5 times the median's time, as the coordinator sees it."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 imitated: on the imitated device of tests/fake_device. away: worker 1 has a run of round 20 in hand, or of a later one, and does
 something else until that file is there; it prints whether others have computed the run by then.
 
+At the end it prints which policies were in force, and who was slow, in whatever round: "policies [...] slow [...]".
+
 Prints "digest DIGEST" and "error E", the largest difference between a parameter and what the samples were made with.
 """
 
@@ -59,7 +61,11 @@ def main():
             os._exit(0)
         os.waitpid(child, 0)
     away = next((word.removeprefix("away=") for word in sys.argv if word.startswith("away=")), None)
+    policies, slow = set(), set()
     while (work := session.next(0.2)).kind is not lockstep.Kind.END:
+        if work.counted:
+            policies.add(work.counted.policy)
+            slow.add(work.counted.slow)
         if work.kind is not lockstep.Kind.TRAIN:
             continue
         if away and session.worker == 1 and work.round >= 20:
@@ -92,6 +98,7 @@ def main():
     assert work.final_parameters, work.not_final
     found = imitated.host(work.parameters, FEATURES) if imitated else session.floats(work.parameters)
     worst = max(abs(p - i) for i, p in enumerate(found))
+    print(f"policies {sorted(policies)} slow {sorted(slow)}", flush=True)
     print(f"digest {work.params_digest}\nerror {worst:.4f}", flush=True)
     session.end()
 

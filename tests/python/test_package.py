@@ -148,6 +148,8 @@ class RunTest(harness.ClusterTest):
         # The epochs are the option's. How many rounds they take is not said: what a worker that does not answer in time had comes again.
         self.assertEqual({line["epoch"] for line in rounds}, {0, 1})
         self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
+        # Both workers know of what was in force, and of whom the coordinator calls slow.
+        self.assertEqual(len(re.findall(r"policies \['full\+flexrr'\] slow \[.*\(1,\).*\]", done.stdout)), 2, done.stdout)
         harness.check_epochs(self, rounds, 1024)
 
     def test_a_forked_child_cannot_harm_its_parents_session(self):

@@ -134,7 +134,7 @@ void Fields(auto& f, Of<msg::Start> auto& m) { f(m.source, m.plan, m.total_sampl
 void Fields(auto& f, Of<msg::Commit> auto& m) {
   f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,
     m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps,
-    m.loss, AtMost(kMaxMetrics, m.metrics));
+    m.loss, AtMost(kMaxMetrics, m.metrics), Text(m.policy), m.slow);
 }
 void Validate(const msg::Commit& m, Checks& checks) {
   checks.Require(std::isfinite(m.scale) && std::isfinite(m.learning_rate),
@@ -143,6 +143,9 @@ void Validate(const msg::Commit& m, Checks& checks) {
                  "an update that is no part of a step");
   checks.Require(m.steps > 0, "an update before the first step");
   checks.Require(std::isfinite(m.loss), "a committed loss that is no number");
+  checks.Require(m.slow.size() <= kMaxMembers && std::ranges::all_of(m.slow, [](std::uint64_t worker) {
+    return worker < kMaxMembers;
+  }), "slow workers that cannot be");
 }
 
 void Fields(auto& f, Of<msg::Revoke> auto& m) { f(m.round, m.from, m.order); }

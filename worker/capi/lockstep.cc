@@ -38,6 +38,8 @@ struct lockstep_session {
   lockstep::worker::Work work;  // that was returned last
   std::vector<lockstep_range> ranges;
   std::vector<lockstep_metric> metrics;  // of the newest committed round
+  std::string policy;                    // likewise
+  std::vector<std::uint64_t> slow;
   bool begun = false;                    // lockstep_begin has returned LOCKSTEP_OK
   bool tried = false;                    // it was called
 };
@@ -256,6 +258,11 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->counted_loss = work.counted->loss;
   to->metrics = session.metrics.data();
   to->metric_count = session.metrics.size();
+  session.policy = work.counted->policy;
+  session.slow = work.counted->slow;
+  to->policy = session.policy.c_str();
+  to->slow_workers = session.slow.data();
+  to->slow_worker_count = session.slow.size();
 }
 
 }  // namespace

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 5u
+#define LOCKSTEP_ABI_VERSION 6u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -204,6 +204,11 @@ typedef struct lockstep_work {
   double counted_loss;
   const lockstep_metric* metrics;
   size_t metric_count;
+  /* Likewise: the policy that was in force, and the workers (numbers, ascending) whose units took
+   * at least 1.5 times the median's time, as the coordinator sees it. */
+  const char* policy;
+  const uint64_t* slow_workers;
+  size_t slow_worker_count;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */

@@ -49,7 +49,8 @@ void ComputeQueue::Committed(const msg::Commit& commit) {
     return;
   }
   counts_ = std::make_shared<CommittedCounts>(CommittedCounts{
-      commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss, commit.metrics});
+      commit.round, commit.attempt, commit.epoch, commit.samples,
+                                      commit.loss, commit.metrics, commit.policy, commit.slow});
 }
 
 void ComputeQueue::End(Ending ending) {

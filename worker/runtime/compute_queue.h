@@ -47,6 +47,8 @@ struct CommittedCounts {
   std::uint64_t samples = 0;
   double loss = 0;  // mean over them
   std::vector<Metric> metrics;
+  std::string policy;
+  std::vector<std::uint64_t> slow;  // workers
 };
 
 class ComputeQueue {

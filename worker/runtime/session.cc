@@ -266,7 +266,7 @@ class SessionImpl final : public Session {
       if (!work) continue;
       if (const auto& counts = pick.counts) {
         work->counted = Work::Counted{counts->round, counts->epoch, counts->samples, counts->loss,
-                                      counts->metrics};
+                                      counts->metrics, counts->policy, counts->slow};
       }
       return *std::move(work);
     }

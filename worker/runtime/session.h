@@ -168,6 +168,10 @@ struct Work {
     std::uint64_t samples = 0;
     double loss = 0;
     std::vector<Metric> metrics;
+    // The policy that was in force, and the workers whose units took much longer than is usual: 1.5
+    // times the median or more, as the coordinator sees it.
+    std::string policy;
+    std::vector<std::uint64_t> slow;
   };
   std::optional<Counted> counted = std::nullopt;
 

@@ -355,6 +355,9 @@ TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   commit = SmallCommit();
   commit.parts[0].weight = static_cast<float>(nan);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));
+  commit = SmallCommit();
+  commit.slow = {4096};
+  EXPECT_THAT(ErrorOf(commit), HasSubstr("slow workers"));
   EXPECT_THAT(ErrorOf(msg::Reached{1, {{kZero, true, "", false, "tcp", nan}}}),
               HasSubstr("no number"));
   msg::Sealed sealed;

@@ -172,6 +172,8 @@ inline msg::Commit Any<msg::Commit>() {
   commit.evaluation = Any<std::uint32_t>();
   commit.loss = Any<double>();
   commit.metrics = AnyMetrics();
+  commit.policy = AnyText();
+  commit.slow = Several([] { return *rc::gen::inRange<std::uint64_t>(0, 4096); });
   return commit;
 }
 

@@ -47,6 +47,22 @@ TEST(Members, SlotsKeepTheirNumbersAndIncarnationsGrow) {
   EXPECT_EQ(members.Find(ConnectionId(2)), nullptr);
 }
 
+TEST(Members, SlowIsWhoTakesMuchLongerThanTheMedian) {
+  Members members = ThreeLive();
+  EXPECT_THAT(members.Slow(), ElementsAre()) << "nothing is known";
+  members.at(WorkerId(2)).unit_times.Add(milliseconds(30));
+  EXPECT_THAT(members.Slow(), ElementsAre()) << "of one there is nothing to tell";
+  members.at(WorkerId(0)).unit_times.Add(milliseconds(20));
+  EXPECT_THAT(members.Slow(), ElementsAre(WorkerId(2)));
+  members.at(WorkerId(1)).unit_times.Add(milliseconds(21));
+  EXPECT_THAT(members.Slow(), ElementsAre());
+  members.at(WorkerId(0)).unit_times.Add(milliseconds(40));
+  members.at(WorkerId(0)).unit_times.Add(milliseconds(40));
+  EXPECT_THAT(members.Slow(), ElementsAre()) << "40, 21 and 30";
+  members.SetState(members.at(WorkerId(2)), MemberState::kBehind, Time{});
+  EXPECT_THAT(members.Slow(), ElementsAre(WorkerId(0)));
+}
+
 TEST(Members, ANewcomerTakesAFreshSlotBeforeALostOnes) {
   Members members(3);
   members.TakeSlot(std::nullopt, ConnectionId(1), Time{});
