@@ -24,14 +24,15 @@ from lockstep._init import init
 from lockstep._job import Job
 
 
-class _Stream(DataLoader[Any]):
-    """Of an IterableDataset, whose epochs are as long as the script says: the Trainer asks for their batches."""
+class _Rounds(DataLoader[Any]):
+    """The Trainer asks for the batches of an epoch, and means the job's rounds: of another batch, perhaps (global_batch), and of a
+    stream as many as the script says (IterableDataset)."""
 
     samples = 0  # in an epoch
+    batch = 1  # of a round
 
     def __len__(self) -> int:
-        batch = self.batch_size or 1
-        return self.samples // batch if self.drop_last else math.ceil(self.samples / batch)
+        return self.samples // self.batch if self.drop_last else math.ceil(self.samples / self.batch)
 
 
 class Trainer(transformers.Trainer):
@@ -71,7 +72,7 @@ class Trainer(transformers.Trainer):
         ):
             raise UsageError("train_sampling_strategy: lockstep shuffles the whole dataset anew in each epoch")
         stream = isinstance(theirs.dataset, IterableDataset)
-        loader: DataLoader[Any] = (_Stream if stream else DataLoader)(
+        loader = _Rounds(
             theirs.dataset,
             batch_size=self.args.per_device_train_batch_size,
             shuffle=not stream,
@@ -85,16 +86,17 @@ class Trainer(transformers.Trainer):
             multiprocessing_context=theirs.multiprocessing_context,
             timeout=theirs.timeout,
         )
-        if isinstance(loader, _Stream):
-            samples = self._prepare.get("samples")
-            if samples is None:
-                raise UsageError(
-                    "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
-                    "the job has"
-                )
-            if not isinstance(samples, int) or samples < 1:
-                raise UsageError(f"samples: {samples!r} is not a whole number from 1 on")
-            loader.samples = samples
+        samples = self._prepare.get("samples") if stream else len(theirs.dataset)  # type: ignore[arg-type]
+        if samples is None:
+            raise UsageError(
+                "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
+                "the job has"
+            )
+        batch = self._prepare.get("global_batch") or loader.batch_size
+        for name, value in (("samples", samples), ("global_batch", batch)):
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"{name}: {value!r} is not a whole number from 1 on")
+        loader.samples, loader.batch = samples, batch
         return loader
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:

@@ -26,7 +26,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep._errors import UsageError
 from lockstep._init import init
@@ -48,8 +48,13 @@ class _Rounds:
         return self._strategy.batches()
 
     def __len__(self) -> int:
-        """Rounds in an epoch, as far as they can be known before."""
-        return len(self.loader)
+        """Rounds in an epoch, as far as they can be known before: of the job's batch, where job.prepare is told of another one."""
+        batch = self._strategy.global_batch
+        batches: Any = self.loader.batch_sampler
+        if batch is None or not isinstance(batches, BatchSampler):
+            return len(self.loader)
+        samples = len(batches.sampler)  # type: ignore[arg-type]
+        return samples // batch if batches.drop_last else math.ceil(samples / batch)
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not there yet, as where it is unpickled
@@ -73,6 +78,10 @@ class Strategy(SingleDeviceStrategy):
         self.cluster_environment = LightningEnvironment()
         self.job = init() if job is None else job
         self._prepare = prepare or {}
+        batch = self._prepare.get("global_batch")
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
+            raise UsageError(f"global_batch: {batch!r} is not a whole number from 1 on")
+        self.global_batch: int | None = batch
         self._rounds: _Rounds | None = None
         self._loader: Any = None  # what job.prepare has returned
         self._optimizer: Any = None

@@ -52,7 +52,7 @@ draw = torch.Generator().manual_seed(1)
 x = torch.randn({SAMPLES}, 4, generator=draw)
 data = TensorDataset(x, (x.sum(1) > 0).long(), torch.arange({SAMPLES}))
 train, held = DataLoader(data, batch_size={BATCH}), DataLoader(TensorDataset(*data[:30]), batch_size=10)
-fit, settings = {{}}, {{}}
+fit, settings, prepare = {{}}, {{}}, {{}}
 saves = pl.callbacks.ModelCheckpoint(dirpath=where, monitor="val_loss", filename="{{epoch}}-{{step}}", save_top_k=-1)
 more = {{"max_epochs": {EPOCHS}, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False,
         "callbacks": [saves], "num_sanity_val_steps": 1}}
@@ -61,7 +61,7 @@ torch.manual_seed(5)
 if alone == "0":
     import lockstep.lightning
     job = lockstep.init(seed=5, settings=settings)
-    more["strategy"] = strategy = lockstep.lightning.Strategy(job=job)
+    more["strategy"] = strategy = lockstep.lightning.Strategy(job=job, prepare=prepare)
 module = Module()
 trainer = pl.Trainer(**more)
 trainer.fit(module, train, held, **fit)
@@ -127,6 +127,16 @@ more["max_steps"] = 12
                     self.assert_same(alone, lines[worker])
                 # By worker 0 alone, under the names that Lightning gives.
                 self.assertEqual(sorted(path.name for path in self.where.iterdir()), sorted(path.name for path in files.iterdir()))
+
+    def test_epochs_and_steps_are_counted_in_rounds_of_the_jobs_own_batch(self):
+        for name, change, rounds in (("steps", "more |= {'max_epochs': -1, 'max_steps': 5}", [60] * 5), ("epochs", "", [60] * 6)):
+            with self.subTest(name):
+                lines, of_job = self.fit(name, change=f"prepare = {{'global_batch': 60}}\n{change}\n")
+                self.assertEqual([line["samples"] for line in of_job], rounds)
+                self.assertEqual([line["epoch"] for line in of_job], [0, 0, 1, 1, 2, 2][: len(rounds)])
+                for worker in lines:
+                    self.assertEqual([int(words[1]) for words in self.said(lines[worker], "ended")], list(range(1, len(rounds) + 1)))
+                    self.assertEqual(self.said(lines[worker], "end")[0][1], str(len(rounds)))
 
     def test_mixed_precision_is_what_lightning_alone_does(self):
         """Gradients of halves of a batch are rounded each by itself, so it is the same to 2^-8 or so."""

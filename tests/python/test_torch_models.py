@@ -228,6 +228,17 @@ def train(data, kind=Trainer, prepare=None, **more):
         scripts = [self.ARGUMENTS.replace("sys.argv[1]", repr(str(self.folder))) + f"train(Stream(), max_steps=6{more})" for more, _ in cases]
         self.assert_outcomes([(script, 2, message) for script, (_, message) in zip(scripts, cases, strict=True)])
 
+    def test_epochs_and_schedule_are_counted_in_rounds_of_the_jobs_own_batch(self):
+        run_dir = self.folder / "run"
+        script = self.script(self.ARGUMENTS + "trainer = train(Data(), prepare={'global_batch': 12}, num_train_epochs=2)\n"
+                             "state = trainer.state\nassert (state.global_step, state.max_steps, state.epoch) == (4, 4, 2), state\n")
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "liveness.timeout=60s", script, self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(run_dir)
+        self.assertEqual([(line["epoch"], line["samples"]) for line in rounds], [(0, 12), (0, 12), (1, 12), (1, 12)])
+        for line, left in zip(rounds, (1, 0.75, 0.5, 0.25), strict=True):
+            self.assertAlmostEqual(line["learning_rate"], 5e-5 * left, delta=1e-10)
+
     def test_what_the_arguments_say_of_the_loader_holds(self):
         script = self.ARGUMENTS + """
 pinned = []

@@ -348,6 +348,21 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 4)
         self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
         self.assertNotIn("the job ends", done.stdout)
+        self.assertEqual(done.stdout.count("there is no place for it now; started again each second, for 10 minutes at most"), 1)
+
+    def test_a_program_that_has_no_place_for_too_long_has_failed(self):
+        source = Path(LAUNCH).read_text()
+        self.assertEqual(source.count("\nNO_PLACE_S = 600.0"), 1)
+        (self.folder / "hurried").write_text("import sys\nsource = open(%r).read().replace('NO_PLACE_S = 600.0', 'NO_PLACE_S = 0.0')\n"
+                                             "exec(compile(source, %r, 'exec'), {'__name__': '__main__', '__file__': %r})\n" % ((LAUNCH,) * 3))
+        command = self.command("--restart-workers", "3", plan="three-more")
+        command[command.index(LAUNCH)] = str(self.folder / "hurried")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "WORKER_COMES_TOO_EARLY": "1"})
+        self.assertEqual(done.returncode, 0, done)
+        for left in (2, 1, 0):  # it is killed, and has no place twice
+            self.assertEqual(done.stdout.count(f"started again ({left} restarts left)"), 1, done.stdout)
+        self.assertNotIn("there is no place", done.stdout)
 
     def test_a_worker_that_was_told_nonsense_ends_the_job(self):
         done = self.run_to_end(plan="wait", env={"WORKER_BAD_USAGE": "0"})
