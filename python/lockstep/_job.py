@@ -503,7 +503,7 @@ class Job:
         """Of the update that is being computed."""
         if self._updates is not None:
             return [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [self._rate.of(self.round)]
+        return self._optimizer.rates(self._rate.of(self.round))
 
     def _make_update(self, work: Work) -> None:
         """The round is committed: the script's optimizer makes its update."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from lockstep import _device
 from lockstep._errors import UsageError
-from lockstep._session import Tensor
+from lockstep._session import Group, Tensor
 
 _MOST_BUFFERS = 64  # of gradients, of which views are kept; a session has fewer
 
@@ -100,6 +100,12 @@ class Parameters:
     def fewest_samples(self) -> int:
         """In a batch. A norm of one value for each channel has no statistics."""
         return 2 if any(isinstance(norm, nn.BatchNorm1d) for _, norm in _norms(self._model)) else 1
+
+    def set_groups(self, groups: Mapping[int, Group]) -> None:
+        """By the parameters' ids; those that are not among them have the job's settings."""
+        for at, p in enumerate(self.list):
+            if (group := groups.get(id(p))) is not None:
+                self.tensors[at] = dataclasses.replace(self.tensors[at], group=group)
 
     def add_extra(self, values: int, updates: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Behind all others; `updates`: how many there have been, according to them."""

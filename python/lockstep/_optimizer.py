@@ -12,7 +12,11 @@ import torch
 from torch.optim import lr_scheduler
 
 from lockstep._errors import UsageError
+from lockstep._session import Group
 from lockstep._settings import Settings, differences, text_of
+
+
+_OF_A_GROUP = ("lr", "weight_decay", "momentum")
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
@@ -23,7 +27,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
         return None
     if any(options.get(name) for name in ("maximize", "amsgrad", "differentiable", "dampening")):
         return None
-    if kind is torch.optim.Adam and options["weight_decay"] != 0:  # of the gradient
+    if kind is torch.optim.Adam and any(group["weight_decay"] for group in optimizer.param_groups):  # of the gradient
         return None
     common = {"optimizer.lr": float(options["lr"]), "optimizer.weight_decay": float(options["weight_decay"])}
     if kind is torch.optim.SGD:
@@ -44,17 +48,42 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Those of all its groups; None where they differ."""
+    """Those of its first group; None where others differ in something that is not a group's to have."""
     apart = ("params", "initial_lr", "param_names")
     groups = [{k: v for k, v in group.items() if k not in apart} for group in optimizer.param_groups]
     for group in groups[1:]:
         for key, value in group.items():
-            if value != groups[0].get(key):
+            if key not in _OF_A_GROUP and value != groups[0].get(key):
                 return None
-    # A scheduler that was made already may have changed the rate; the job's own begins anew.
-    first = optimizer.param_groups[0]
-    groups[0]["lr"] = first.get("initial_lr", first["lr"])
+        if bool(group.get("momentum")) is not bool(groups[0].get("momentum")):  # it would keep other state
+            return None
+    rates = _rates(optimizer)
+    if rates[0] == 0 and any(rates):
+        return None
+    groups[0]["lr"] = rates[0]
     return groups[0]
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Of the groups. A scheduler that was made already may have changed them; the job's own begins anew."""
+    return [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+
+
+def lr_factors(optimizer: torch.optim.Optimizer) -> list[float]:
+    """What the rates of the groups are of the first one's."""
+    rates = _rates(optimizer)
+    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+
+
+def groups_of(optimizer: torch.optim.Optimizer) -> dict[int, Group]:
+    """Of the parameters (by id) whose group differs from the first one, where the session has a rule for them."""
+    first = optimizer.param_groups[0]
+    found: dict[int, Group] = {}
+    for group, factor in zip(optimizer.param_groups, lr_factors(optimizer), strict=True):
+        own = {key: float(group[key]) for key in ("weight_decay", "momentum") if group.get(key) != first.get(key)}
+        if own or factor != 1:
+            found |= dict.fromkeys(map(id, group["params"]), Group(factor, **own))
+    return found
 
 
 class NoSchedule(Exception):
@@ -63,9 +92,11 @@ class NoSchedule(Exception):
 
 class Schedule:
     """A learning-rate scheduler of torch as the job's schedule: `settings`. `updates`: in an epoch. `steps_in_epoch`: the script
-    calls it once in each. `total`: updates of the job. NoSchedule where there is none."""
+    calls it once in each. `total`: updates of the job. `own_rates`: its groups have other rates. NoSchedule where there is none."""
 
-    def __init__(self, scheduler: lr_scheduler.LRScheduler, updates: int, total: int, steps_in_epoch: bool) -> None:
+    def __init__(
+        self, scheduler: lr_scheduler.LRScheduler, updates: int, total: int, steps_in_epoch: bool, own_rates: bool
+    ) -> None:
         kind = type(scheduler)
         options: Any = scheduler
         unit = updates if steps_in_epoch else 1
@@ -76,7 +107,8 @@ class Schedule:
         elif kind is lr_scheduler.ExponentialLR:
             self.settings = {"schedule.name": "step", "schedule.step_every": unit, "schedule.factor": float(options.gamma)}
         elif kind is lr_scheduler.CosineAnnealingLR:
-            if unit != 1 or options.T_max != total:
+            # To one end whatever they begin with, so their rates do not stay in proportion.
+            if unit != 1 or options.T_max != total or (own_rates and options.eta_min != 0):
                 raise NoSchedule
             self.settings = {"schedule.name": "cosine", "schedule.final_lr": float(options.eta_min)}
         else:
@@ -129,6 +161,7 @@ class PreparedOptimizer:
         self._optimizer = optimizer
         self._on_step = on_step
         self._known = _groups(optimizer)
+        self._factors = lr_factors(optimizer)
         # Whoever still has the script's own would update parameters behind the job's back.
         optimizer.step = _refuse_step  # type: ignore[method-assign,assignment]
 
@@ -150,9 +183,13 @@ class PreparedOptimizer:
     def show(self, rate: float) -> None:
         """The job's rate is in the groups, for who logs it."""
         self.check_unchanged()
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        for group, of_group in zip(self._optimizer.param_groups, self.rates(rate), strict=True):
+            group["lr"] = of_group
         self._known = _groups(self._optimizer)
+
+    def rates(self, rate: float) -> list[float]:
+        """Those of the groups, where the job's is this one."""
+        return [rate * factor for factor in self._factors]
 
     def changed_by_update(self) -> None:
         """The update has changed what is in the groups."""

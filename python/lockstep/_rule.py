@@ -42,10 +42,13 @@ class Rule:
         rule = None if custom or parameters.averaged else _optimizer.settings_of(optimizer)
         if rule is not None:
             try:
+                groups = _optimizer.groups_of(optimizer)
                 if scheduler is not None:
-                    self.schedule = _optimizer.Schedule(scheduler, updates, total, in_epoch)
+                    own_rates = any(group.lr_factor != 1 for group in groups.values())
+                    self.schedule = _optimizer.Schedule(scheduler, updates, total, in_epoch, own_rates)
                     self.settings |= self.schedule.settings
                 self.settings |= rule
+                parameters.set_groups(groups)
                 return
             except _optimizer.NoSchedule:
                 self.schedule = None

@@ -37,8 +37,17 @@ class _JoinOptions(ctypes.Structure):
     ]
 
 
+class _Group(ctypes.Structure):
+    _fields_ = [("lr_factor", c_double), ("weight_decay", c_double), ("momentum", c_double)]
+
+
 class _Tensor(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("shape", ctypes.POINTER(c_uint64)), ("dimensions", c_size_t)]
+    _fields_ = [
+        ("name", c_char_p),
+        ("shape", ctypes.POINTER(c_uint64)),
+        ("dimensions", c_size_t),
+        ("group", ctypes.POINTER(_Group)),
+    ]
 
 
 class _Job(ctypes.Structure):
@@ -274,11 +283,26 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Group:
+    """What the job's own update rules take for some of the parameters in place of the job's settings; None: the job's."""
+
+    lr_factor: float = 1.0
+    """Of the rate that the schedule says."""
+    weight_decay: float | None = None
+    momentum: float | None = None
+
+    def _fields(self) -> _Group:
+        return _Group(self.lr_factor, *(-1.0 if value is None else value for value in (self.weight_decay, self.momentum)))
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A parameter, as checkpoints call it."""
 
     name: str
     shape: tuple[int, ...]
+    group: Group | None = None
+    """The same on every worker. None: the job's settings."""
 
 
 @dataclass(frozen=True)
@@ -402,11 +426,14 @@ class Session:
         """Tells the coordinator that this worker is ready."""
         sizes = []
         tensors = (_Tensor * len(job.tensors))()
-        shapes = []  # kept until the call is over
+        shapes, groups = [], []  # kept until the call is over
         for to, tensor in zip(tensors, job.tensors, strict=True):
             shape = (c_uint64 * len(tensor.shape))(*tensor.shape)
             shapes.append(shape)
             to.name, to.shape, to.dimensions = tensor.name.encode(), shape, len(tensor.shape)
+            if tensor.group is not None:
+                groups.append(tensor.group._fields())
+                to.group = ctypes.pointer(groups[-1])
             size = 1
             for extent in tensor.shape:
                 size *= extent

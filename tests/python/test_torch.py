@@ -92,20 +92,21 @@ class SameAsTorchTest(TorchTest):
     def test_updates_are_those_of_torch(self):
         for words in (["optimizer=sgd"], ["optimizer=adamw"], ["optimizer=sgd", "scheduler=step"], ["optimizer=sgd", "clip=0.1"],
                       ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"],
-                      ["optimizer=sgd", "autocast=1"]):
+                      ["optimizer=groups", "clip=0.1"], ["optimizer=groups", "scheduler=step"], ["optimizer=decay"], ["optimizer=sgd", "autocast=1"]):
             with self.subTest(words):
                 saved = self.folder / "saved.pt"
                 words = [*words, "full_steps=1", "epochs=4"]
                 done = run(WORKER, *words, f"save={saved}")
                 self.assertEqual((done.returncode, done.stderr), (0, ""), done)
                 self.assertIn("samples 2000 addresses 1", done.stdout)
+                self.assertRegex(done.stdout, r"rule (sgd|adamw)\n")
                 replayed = run(HERE / "torch_replay.py", saved, *words, PYTHONPATH=f"{package.ROOT / 'python'}:{HERE}")
                 self.assertEqual(replayed.returncode, 0, replayed)
                 print(*words, replayed.stdout.strip())
 
     def test_updates_of_any_optimizer_are_those_of_torch(self):
         """Those that the session has no rule for: the script's own optimizer makes them."""
-        for words in (["optimizer=own"], ["optimizer=groups", "clip=0.1"], ["optimizer=adagrad", "scheduler=lambda"],
+        for words in (["optimizer=own"], ["optimizer=groups", "scheduler=cosine"], ["optimizer=adagrad", "scheduler=lambda"],
                       ["optimizer=nadam", "scheduler=exponential", "steps=epoch"], ["optimizer=adafactor"], ["optimizer=sgd", "scheduler=onecycle"]):
             with self.subTest(words):
                 saved = self.folder / "saved.pt"
@@ -113,6 +114,7 @@ class SameAsTorchTest(TorchTest):
                 done = run(WORKER, *words, f"save={saved}")
                 self.assertEqual((done.returncode, done.stderr), (0, ""), done)
                 self.assertIn("samples 2000 addresses 1", done.stdout)
+                self.assertIn("rule custom\n", done.stdout)
                 replayed = run(HERE / "torch_replay.py", saved, *words, PYTHONPATH=f"{package.ROOT / 'python'}:{HERE}")
                 self.assertEqual(replayed.returncode, 0, replayed)
                 print(*words, replayed.stdout.strip())
@@ -473,6 +475,7 @@ print(size - used() > 3 * 65536)
         for change, message in (
                 ("model = nn.Linear(1, 3); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "has 6 parameters"),
                 ("opt = torch.optim.SGD(model.parameters(), lr=0.2)", 'its program says "lr = 0.'),
+                ("opt = torch.optim.SGD([{'params': model.weight}, {'params': model.bias, 'lr': 0.2}], lr=0.1)", "2 parameter groups (lr x 1 | lr x 2) "),
                 ("nn.init.zeros_(model.weight); job._entry.channel = None", "begins with other parameters than"),
                 ("model.register_buffer('scale', torch.ones(2)); job._entry.channel = None", "frozen parameters and buffers"),
                 ("loader = DataLoader(TensorDataset(data.tensors[0] + 1, data.tensors[1]), batch_size=16, shuffle=True)",

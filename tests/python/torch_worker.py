@@ -51,6 +51,9 @@ def make_optimizer(model):
         "own": lambda: OwnRule(model.parameters(), lr=float(options.get("lr", 0.05))),
         "groups": lambda: torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.02},
                                            {"params": model[2].parameters(), "momentum": 0.5}], lr=0.1, momentum=0.9),
+        "decay": lambda: torch.optim.AdamW([{"params": [p for p in model.parameters() if p.dim() > 1]},
+                                            {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0, "lr": 0.02}],
+                                           lr=0.01, weight_decay=0.1),
         "adagrad": lambda: torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1),
         "nadam": lambda: torch.optim.NAdam(model.parameters(), lr=0.01),
         "adafactor": lambda: torch.optim.Adafactor(model.parameters(), lr=0.05),
@@ -127,7 +130,7 @@ def main():
                 rates.append(prepared[3].get_last_lr()[0])
         if options.get("steps") == "epoch":
             prepared[3].step()
-    print(f"samples {sum(len(x) for _, _, x, _ in runs)} addresses {len(addresses)} runs {len(runs)}", flush=True)
+    print(f"samples {sum(len(x) for _, _, x, _ in runs)} addresses {len(addresses)} runs {len(runs)} rule {job.config['optimizer.name']}", flush=True)
     print("parameters", *(f"{p.double().sum().item():.12f}" for p in model.parameters()), flush=True)
     if "save" in options and job.rank == 0:
         torch.save({"before": before, "runs": runs, "rates": rates, "after": [p.detach() for p in model.parameters()]}, options["save"])

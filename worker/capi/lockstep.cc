@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -152,6 +153,28 @@ Status ChooseMemory(lockstep_session& session) {
   return {};
 }
 
+std::optional<double> AtLeastZero(double x) {
+  return x < 0 ? std::nullopt : std::optional<double>(x);
+}
+
+// Empty where no tensor has a group.
+worker::ParameterGroups GroupsOf(const lockstep_job& from) {
+  worker::ParameterGroups groups;
+  bool any = false;
+  for (std::size_t i = 0; i < from.tensor_count; ++i) {
+    const lockstep_tensor& tensor = from.tensors[i];
+    worker::GroupRun run{.parameters = 1, .group = {}};
+    for (std::size_t d = 0; d < tensor.dimensions; ++d) run.parameters *= tensor.shape[d];
+    if (tensor.group != nullptr) {
+      any = true;
+      run.group = {tensor.group->lr_factor, AtLeastZero(tensor.group->weight_decay),
+                   AtLeastZero(tensor.group->momentum)};
+    }
+    groups.push_back(run);
+  }
+  return any ? groups : worker::ParameterGroups{};
+}
+
 lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   if (Status chosen = ChooseMemory(of); !chosen) return chosen;
   const auto here = Visit(of);
@@ -177,6 +200,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
     const lockstep_tensor& tensor = from.tensors[i];
     job.tensors.push_back({Text(tensor.name), {tensor.shape, tensor.shape + tensor.dimensions}});
   }
+  job.groups = GroupsOf(from);
   if (from.initial == nullptr) return Error{ErrorCode::kInvalid, "there are no initial parameters"};
   job.initialize = [initial = from.initial](std::span<float> parameters) {
     std::copy_n(initial, parameters.size(), parameters.begin());

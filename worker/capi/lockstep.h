@@ -74,10 +74,19 @@ uint32_t lockstep_incarnation(const lockstep_session* session); /* above 1: it h
 uint32_t lockstep_workers(const lockstep_session* session);     /* of the job */
 const char* lockstep_config(const lockstep_session* session);   /* the job's, as INI text */
 
+/* What the job's own update rules take for some of the parameters in place of the job's settings.
+ * With optimizer.name = custom the program makes the updates, and it does not matter. */
+typedef struct lockstep_group {
+  double lr_factor;    /* of the rate that the schedule says, at least 0 */
+  double weight_decay; /* below 0: the job's */
+  double momentum;     /* below 0: the job's; 0 where it has one is refused */
+} lockstep_group;
+
 typedef struct lockstep_tensor {
   const char* name;
   const uint64_t* shape;
   size_t dimensions;
+  const lockstep_group* group; /* NULL: the job's settings; the same on every worker */
 } lockstep_tensor;
 
 /* What is trained, as far as the exchange must know it. Pointers are read by lockstep_begin only,

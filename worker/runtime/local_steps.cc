@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/schedule.h"
+#include "worker/optimizer/grouped.h"
 
 namespace lockstep::worker {
 
@@ -21,8 +22,9 @@ OptimizerSection OuterOptimizer(const JobConfig& config) {
 }
 
 Result<LocalSteps> LocalSteps::Make(const JobConfig& config, std::uint32_t workers,
-                                    std::uint64_t parameter_count) {
-  auto optimizer = MakeOptimizer(config.optimizer);
+                                    std::uint64_t parameter_count,
+                                    const ParameterGroups& groups) {
+  auto optimizer = MakeOptimizer(config.optimizer, groups);
   if (!optimizer) return optimizer.error();
   const std::uint64_t parts = std::uint64_t{workers} * config.policy.local_steps;
   const std::uint64_t samples = std::max<std::uint64_t>(1, config.job.global_batch / parts);

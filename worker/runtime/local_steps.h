@@ -20,6 +20,7 @@
 #include "base/job_config.h"
 #include "base/result.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/parameter_group.h"
 
 namespace lockstep::worker {
 
@@ -32,7 +33,8 @@ class LocalSteps {
   // A step has config.job.global_batch / (workers * local.steps) samples, rounded up to whole
   // units.
   static Result<LocalSteps> Make(const JobConfig& config, std::uint32_t workers,
-                                 std::uint64_t parameter_count);
+                                 std::uint64_t parameter_count,
+                                 const ParameterGroups& groups = {});
 
   // A part begins at `base`, which stays as it is until Seal; the rate is that of its steps.
   void Begin(std::span<const float> base, float rate);

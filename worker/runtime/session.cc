@@ -17,6 +17,7 @@
 #include "base/program_options.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
+#include "worker/optimizer/grouped.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
@@ -145,6 +146,7 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     const bool custom = config_.optimizer.custom();
+    if (Status groups = CheckGroups(); !groups) return groups;
     if (custom && description_.update_state_tensors.value_or(0) > kMostStateTensors) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("{} times the parameters' size of state for the program's updates, "
@@ -156,14 +158,17 @@ class SessionImpl final : public Session {
         return Error{ErrorCode::kInvalid,
                      "policy local takes its steps on the CPU: leave --device at cpu"};
       }
-      auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count);
+      auto steps = LocalSteps::Make(config_, welcome_.workers, description_.parameter_count,
+                                    description_.groups);
       if (!steps) return steps.error();
       local_steps_ = std::make_shared<LocalSteps>(std::move(*steps));
     }
     if (custom && description_.update_state_tensors) {
       optimizer_ = MakeCustomOptimizer(*description_.update_state_tensors);
     } else {
-      auto optimizer = MakeOptimizer(local_steps_ ? OuterOptimizer(config_) : config_.optimizer);
+      auto optimizer = local_steps_
+                           ? MakeOptimizer(OuterOptimizer(config_))
+                           : MakeOptimizer(config_.optimizer, description_.groups);
       if (!optimizer) return optimizer.error();
       optimizer_ = std::move(*optimizer);
     }
@@ -255,6 +260,23 @@ class SessionImpl final : public Session {
                        [this](std::string reason) {
                          plane_->Post(event::CoordinatorGone{std::move(reason)});
                        }});
+    return {};
+  }
+
+  // The job's own rules have them; where the program makes the updates they are its own affair.
+  Status CheckGroups() {
+    if (description_.groups.empty()) return {};
+    if (config_.optimizer.custom()) {
+      description_.groups.clear();
+      return {};
+    }
+    std::uint64_t parameters = 0;
+    for (const GroupRun& run : description_.groups) parameters += run.parameters;
+    if (parameters != description_.parameter_count) {
+      return Error{ErrorCode::kInvalid, fmt::format("parameter groups of {} in a model of {}",
+                                                    parameters, description_.parameter_count)};
+    }
+    description_.dataset_digest += "; " + DigestOfGroups(description_.groups);
     return {};
   }
 

@@ -43,6 +43,7 @@
 #include "base/result.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
+#include "worker/optimizer/parameter_group.h"
 
 namespace lockstep::worker {
 
@@ -101,6 +102,9 @@ struct JobDescription {
   // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
   // matter.
   std::optional<std::uint32_t> update_state_tensors;
+  // Parameters that the job's own rules update with a rate, weight decay or momentum of their own.
+  // Together parameter_count; empty: all are alike. The same on every worker, which is checked.
+  ParameterGroups groups = {};
   // What this worker computes at once at most, however much is given to it: samples, so that its
   // memory is enough, and units, of which 1 makes each a run of its own. A unit is never divided;
   // where job.units is auto it has no more samples than any worker's bound. Another worker's may be

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "worker/optimizer/grouped.h"
 
 namespace lockstep::worker {
 namespace {
@@ -220,6 +221,77 @@ TEST_P(EveryOptimizer, AnUpdateWeighsAsMuchAsItsSamples) {
   };
   const std::vector<float> without = after(0);
   EXPECT_LT(distance(after(0.002f), without), 0.01 * distance(after(1), without));
+}
+
+// In one slice or in pieces that end anywhere, each run comes to what an optimizer of its own
+// settings makes of it.
+TEST_P(EveryOptimizer, ParameterGroupsHaveSettingsOfTheirOwn) {
+  const bool has_momentum = GetParam().momentum != 0;
+  const ParameterGroup plain;
+  const ParameterGroup still{.lr_factor = 0.25, .weight_decay = 0.0};
+  ParameterGroup other{.lr_factor = 2, .weight_decay = 0.5};
+  if (has_momentum) other.momentum = 0.5;
+  const ParameterGroups groups = {{300, plain}, {37, still}, {1, still}, {400, other}, {265, plain}};
+  Training grouped(GetParam());
+  grouped.optimizer = *MakeOptimizer(GetParam(), groups);
+  const auto alone = [&](const ParameterGroup& group) {
+    OptimizerSection section = GetParam();
+    section.weight_decay = group.weight_decay.value_or(section.weight_decay);
+    section.momentum = group.momentum.value_or(section.momentum);
+    return Training(section);
+  };
+  std::vector<Training> each;
+  for (const GroupRun& run : groups) each.push_back(alone(run.group));
+  for (int t = 1; t <= kUpdates; ++t) {
+    if (t % 2 == 0) {
+      grouped.Apply(t, 0, kCount);
+    } else {
+      grouped.Apply(t, 500, kCount - 500);
+      grouped.Apply(t, 0, 337);
+      grouped.Apply(t, 337, 0);
+      grouped.Apply(t, 337, 163);
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      UpdateScalars scalars = ScalarsOf(t);
+      scalars.learning_rate = static_cast<float>(static_cast<double>(scalars.learning_rate) *
+                                                 groups[i].group.lr_factor);
+      each[i].Apply(scalars, GradientSum(t));
+    }
+  }
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::size_t bytes = groups[i].parameters * sizeof(float);
+    EXPECT_EQ(std::memcmp(&grouped.parameters[first], &each[i].parameters[first], bytes), 0) << i;
+    for (std::size_t k = 0; k < grouped.state.size(); ++k) {
+      EXPECT_EQ(std::memcmp(&grouped.state[k][first], &each[i].state[k][first], bytes), 0) << i;
+    }
+    first += groups[i].parameters;
+  }
+}
+
+TEST(Grouped, RefusesWhatCannotBe) {
+  const auto message = [](const OptimizerSection& section, const ParameterGroup& group) {
+    const auto optimizer = MakeOptimizer(section, {{10, {}}, {5, group}});
+    return optimizer.ok() ? std::string() : optimizer.error().message;
+  };
+  OptimizerSection section = Section("sgd");
+  section.momentum = 0.9;
+  section.nesterov = false;
+  EXPECT_EQ(message(section, {.momentum = 0.5}), "");
+  EXPECT_THAT(message(section, {.momentum = 0.0}), HasSubstr("others have none"));
+  EXPECT_THAT(message(section, {.momentum = 1.0}), HasSubstr("(lr x 1, momentum 1): optimizer"));
+  EXPECT_THAT(message(section, {.lr_factor = -1}), HasSubstr("is -1 times the job's"));
+  EXPECT_THAT(message(section, {.lr_factor = std::nan("")}), HasSubstr("times the job's"));
+  EXPECT_THAT(message(section, {.weight_decay = -1.0}), HasSubstr("must not be negative"));
+}
+
+TEST(Grouped, TheDigestSaysWhatDiffers) {
+  const ParameterGroup still{.lr_factor = 0.5, .weight_decay = 0.0};
+  const std::string digest = DigestOfGroups({{10, {}}, {5, still}});
+  EXPECT_THAT(digest, HasSubstr("2 parameter groups (lr x 1 | lr x 0.5, weight_decay 0) "));
+  EXPECT_EQ(digest, DigestOfGroups({{10, {}}, {5, still}}));
+  EXPECT_NE(digest, DigestOfGroups({{9, {}}, {6, still}}));
+  EXPECT_EQ(DigestOfGroups({}), "");
 }
 
 TEST(Optimizer, RefusesWhatCannotBe) {
