@@ -201,6 +201,11 @@ struct ReceivedPart {
   bool operator==(const ReceivedPart&) const = default;
 };
 
+// What of a run or a part counts may be something else than samples (Sealed::divisor). In a part
+// there are at most 2^16 runs, in a commit at most 2^13 parts: sums stay within 64 bits.
+inline constexpr std::uint64_t kMaxRunDivisor = std::uint64_t{1} << 31;
+inline constexpr std::uint64_t kMaxPartDivisor = std::uint64_t{1} << 47;
+
 namespace msg {
 
 // --- coordinator -> worker
@@ -478,11 +483,6 @@ struct SentBytes {
   std::int64_t since_ns = 0;  // when the first of these was asked for, or rode on a message
   bool operator==(const SentBytes&) const = default;
 };
-
-// What of a run or a part counts may be something else than samples (Sealed::divisor). In a part
-// there are at most 2^16 runs, in a commit at most 2^13 parts: sums stay within 64 bits.
-inline constexpr std::uint64_t kMaxRunDivisor = std::uint64_t{1} << 31;
-inline constexpr std::uint64_t kMaxPartDivisor = std::uint64_t{1} << 47;
 
 struct Sealed {
   RoundId round;

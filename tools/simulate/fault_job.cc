@@ -106,7 +106,8 @@ class Run {
         simulation_(
             StartOf(job), job.seed, {},
             [this](WorkerHost* host) { return std::make_unique<StepWorker>(host, &cluster_); }),
-        checker_({job.cluster.train_samples, StartOf(job).config, job.cluster.weighed}, &simulation_) {
+        checker_({job.cluster.train_samples, StartOf(job).config, job.cluster.weighed},
+                 &simulation_) {
     recording_.Attach(&simulation_);
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };

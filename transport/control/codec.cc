@@ -143,9 +143,10 @@ void Validate(const msg::Commit& m, Checks& checks) {
                  "an update that is no part of a step");
   checks.Require(m.steps > 0, "an update before the first step");
   checks.Require(std::isfinite(m.loss), "a committed loss that is no number");
-  checks.Require(m.slow.size() <= kMaxMembers && std::ranges::all_of(m.slow, [](std::uint64_t worker) {
-    return worker < kMaxMembers;
-  }), "slow workers that cannot be");
+  checks.Require(
+      m.slow.size() <= kMaxMembers &&
+          std::ranges::all_of(m.slow, [](std::uint64_t worker) { return worker < kMaxMembers; }),
+      "slow workers that cannot be");
 }
 
 void Fields(auto& f, Of<msg::Revoke> auto& m) { f(m.round, m.from, m.order); }
@@ -252,8 +253,7 @@ void Validate(const UnitTiming& m, Checks& checks) {
 
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
-    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns,
-    m.divisor);
+    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns, m.divisor);
 }
 void Validate(const msg::Sealed& m, Checks& checks) {
   RequireTime(m.sealed_ns, checks);

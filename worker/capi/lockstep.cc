@@ -41,8 +41,8 @@ struct lockstep_session {
   std::vector<lockstep_metric> metrics;  // of the newest committed round
   std::string policy;                    // likewise
   std::vector<std::uint64_t> slow;
-  bool begun = false;                    // lockstep_begin has returned LOCKSTEP_OK
-  bool tried = false;                    // it was called
+  bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
+  bool tried = false;  // it was called
 };
 
 struct lockstep_memory {
@@ -419,9 +419,8 @@ lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t sampl
                                        uint64_t divisor, double loss_sum) {
   return Guarded([&]() -> lockstep::Status {
     if (divisor > lockstep::kMaxRunDivisor) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("a run that counts for {}, of {} at most", divisor,
-                               lockstep::kMaxRunDivisor)};
+      return Error{ErrorCode::kInvalid, fmt::format("a run that counts for {}, of {} at most",
+                                                    divisor, lockstep::kMaxRunDivisor)};
     }
     const auto here = Visit(*session);
     session->session->Done({.samples = samples, .loss_sum = loss_sum, .divisor = divisor});

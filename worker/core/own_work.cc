@@ -308,8 +308,8 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   if (c->divisor != c->samples) divisor = c->divisor;
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                             sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
-                            std::move(c->metrics),
-                            SentBefore(Time(Duration(sealed.sealed_ns)), *c), divisor});
+                            std::move(c->metrics), SentBefore(Time(Duration(sealed.sealed_ns)), *c),
+                            divisor});
   for (auto& [owner, told] : c->told) told.sent.clear();
 }
 

@@ -139,7 +139,7 @@ struct RunDone {
   std::uint64_t samples = 0;
   double loss_sum = 0;
   std::vector<UnitTiming> units;
-  std::vector<Metric> metrics = {};  // that the program has logged in it
+  std::vector<Metric> metrics = {};           // that the program has logged in it
   std::optional<std::uint64_t> divisor = {};  // nullopt: the samples
 };
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.

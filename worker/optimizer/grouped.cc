@@ -103,29 +103,31 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config,
   std::vector<Grouped::Kind> kinds;
   for (const ParameterGroup& group : different) {
     if (!std::isfinite(group.lr_factor) || group.lr_factor < 0) {
-      return Invalid(fmt::format("a parameter group's rate is {} times the job's: it must be 0 or "
-                                 "more",
-                                 group.lr_factor));
+      return Invalid(
+          fmt::format("a parameter group's rate is {} times the job's: it must be 0 or "
+                      "more",
+                      group.lr_factor));
     }
     OptimizerSection own = config;
     own.weight_decay = group.weight_decay.value_or(config.weight_decay);
     own.momentum = group.momentum.value_or(config.momentum);
     auto optimizer = MakeOptimizer(own);
     if (!optimizer) {
-      return Invalid(fmt::format("a parameter group ({}): {}", Words(group),
-                                 optimizer.error().message));
+      return Invalid(
+          fmt::format("a parameter group ({}): {}", Words(group), optimizer.error().message));
     }
     kinds.push_back({std::move(*optimizer), group.lr_factor});
     if (kinds.back().optimizer->state_names() != kinds.front().optimizer->state_names()) {
-      return Invalid("some parameter groups have a momentum, and others have none: they would keep "
-                     "other state");
+      return Invalid(
+          "some parameter groups have a momentum, and others have none: they would keep "
+          "other state");
     }
   }
   std::vector<Grouped::Run> runs;
   std::uint64_t end = 0;
   for (const GroupRun& run : groups) {
-    const auto kind = static_cast<std::size_t>(std::ranges::find(different, run.group) -
-                                               different.begin());
+    const auto kind =
+        static_cast<std::size_t>(std::ranges::find(different, run.group) - different.begin());
     end += run.parameters;
     if (!runs.empty() && runs.back().kind == kind) {
       runs.back().end = end;
@@ -133,8 +135,7 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config,
       runs.push_back({end, kind});
     }
   }
-  return std::unique_ptr<Optimizer>(
-      std::make_unique<Grouped>(std::move(kinds), std::move(runs)));
+  return std::unique_ptr<Optimizer>(std::make_unique<Grouped>(std::move(kinds), std::move(runs)));
 }
 
 }  // namespace lockstep::worker

@@ -48,9 +48,9 @@ void ComputeQueue::Committed(const msg::Commit& commit) {
       std::pair(commit.round, commit.attempt) <= std::pair(counts_->round, counts_->attempt)) {
     return;
   }
-  counts_ = std::make_shared<CommittedCounts>(CommittedCounts{
-      commit.round, commit.attempt, commit.epoch, commit.samples,
-                                      commit.loss, commit.metrics, commit.policy, commit.slow});
+  counts_ = std::make_shared<CommittedCounts>(
+      CommittedCounts{commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss,
+                      commit.metrics, commit.policy, commit.slow});
 }
 
 void ComputeQueue::End(Ending ending) {

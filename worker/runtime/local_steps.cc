@@ -22,8 +22,7 @@ OptimizerSection OuterOptimizer(const JobConfig& config) {
 }
 
 Result<LocalSteps> LocalSteps::Make(const JobConfig& config, std::uint32_t workers,
-                                    std::uint64_t parameter_count,
-                                    const ParameterGroups& groups) {
+                                    std::uint64_t parameter_count, const ParameterGroups& groups) {
   auto optimizer = MakeOptimizer(config.optimizer, groups);
   if (!optimizer) return optimizer.error();
   const std::uint64_t parts = std::uint64_t{workers} * config.policy.local_steps;

@@ -33,8 +33,7 @@ class LocalSteps {
   // A step has config.job.global_batch / (workers * local.steps) samples, rounded up to whole
   // units.
   static Result<LocalSteps> Make(const JobConfig& config, std::uint32_t workers,
-                                 std::uint64_t parameter_count,
-                                 const ParameterGroups& groups = {});
+                                 std::uint64_t parameter_count, const ParameterGroups& groups = {});
 
   // A part begins at `base`, which stays as it is until Seal; the rate is that of its steps.
   void Begin(std::span<const float> base, float rate);

@@ -166,9 +166,8 @@ class SessionImpl final : public Session {
     if (custom && description_.update_state_tensors) {
       optimizer_ = MakeCustomOptimizer(*description_.update_state_tensors);
     } else {
-      auto optimizer = local_steps_
-                           ? MakeOptimizer(OuterOptimizer(config_))
-                           : MakeOptimizer(config_.optimizer, description_.groups);
+      auto optimizer = local_steps_ ? MakeOptimizer(OuterOptimizer(config_))
+                                    : MakeOptimizer(config_.optimizer, description_.groups);
       if (!optimizer) return optimizer.error();
       optimizer_ = std::move(*optimizer);
     }
@@ -287,8 +286,9 @@ class SessionImpl final : public Session {
       std::optional<Work> work = WorkOf(pick);
       if (!work) continue;
       if (const auto& counts = pick.counts) {
-        work->counted = Work::Counted{counts->round, counts->epoch, counts->samples, counts->loss,
-                                      counts->metrics, counts->policy, counts->slow};
+        work->counted =
+            Work::Counted{counts->round,   counts->epoch,  counts->samples, counts->loss,
+                          counts->metrics, counts->policy, counts->slow};
       }
       return *std::move(work);
     }

@@ -231,7 +231,8 @@ TEST_P(EveryOptimizer, ParameterGroupsHaveSettingsOfTheirOwn) {
   const ParameterGroup still{.lr_factor = 0.25, .weight_decay = 0.0};
   ParameterGroup other{.lr_factor = 2, .weight_decay = 0.5};
   if (has_momentum) other.momentum = 0.5;
-  const ParameterGroups groups = {{300, plain}, {37, still}, {1, still}, {400, other}, {265, plain}};
+  const ParameterGroups groups = {
+      {300, plain}, {37, still}, {1, still}, {400, other}, {265, plain}};
   Training grouped(GetParam());
   grouped.optimizer = *MakeOptimizer(GetParam(), groups);
   const auto alone = [&](const ParameterGroup& group) {
