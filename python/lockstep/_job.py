@@ -138,13 +138,13 @@ class Job:
 
     @property
     def policy(self) -> str:
-        """In the last round that is over; somebody may change it while the job runs (`ctl policy`). Before the first as it began."""
+        """In the last round that is over; somebody may change it while the job runs (`ctl policy`)."""
         return self._metrics.policy or self._config.get("policy.name", "")
 
     @property
     def slow_workers(self) -> tuple[int, ...]:
-        """Those whose share of work took at least 1.5 times as long, for its size, as is usual among them; of the last round that is
-        over, as the coordinator sees it, on all workers alike."""
+        """Those whose share of work took at least 1.5 times as long, for its size, as is usual among them; of the last round that
+        is over, as the coordinator sees it, on all workers alike."""
         return self._metrics.slow_workers
 
     @property

@@ -16,9 +16,6 @@ from lockstep._session import Group
 from lockstep._settings import Settings, differences, text_of
 
 
-_OF_A_GROUP = ("lr", "weight_decay", "momentum")
-
-
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
     """The session's rule that does the same; None where it has none."""
     kind = type(optimizer)
@@ -45,6 +42,9 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
             "optimizer.epsilon": float(options["eps"]),
         }
     return {key: text_of(value) for key, value in {**common, **special}.items()}
+
+
+_OF_A_GROUP = ("lr", "weight_decay", "momentum")  # what a parameter group may have of its own
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:

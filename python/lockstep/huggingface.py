@@ -86,17 +86,18 @@ class Trainer(transformers.Trainer):
             multiprocessing_context=theirs.multiprocessing_context,
             timeout=theirs.timeout,
         )
-        samples = self._prepare.get("samples") if stream else len(theirs.dataset)  # type: ignore[arg-type]
+        samples = self._prepare.get("samples") if stream else len(theirs.dataset)
         if samples is None:
             raise UsageError(
                 "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
                 "the job has"
             )
         batch = self._prepare.get("global_batch") or loader.batch_size
-        for name, value in (("samples", samples), ("global_batch", batch)):
+        numbers: dict[str, Any] = {"samples": samples, "global_batch": batch}
+        for name, value in numbers.items():
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name}: {value!r} is not a whole number from 1 on")
-        loader.samples, loader.batch = samples, batch
+        loader.samples, loader.batch = numbers.values()
         return loader
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:
