@@ -40,6 +40,12 @@ MUTATIONS = [
         "const bool enough = members.CountLive() + 1 >= min_workers;",
     ),
     Mutation(
+        "the mean is over samples, whatever a part counts for",
+        "coordinator/round/pipeline.cc",
+        "    divisor += sealed.divisor;\n",
+        "    divisor += part.samples;\n",
+    ),
+    Mutation(
         "who is away is lost like everybody",
         "coordinator/membership/liveness.cc",
         "  if (member.away()) return;\n",
