@@ -114,6 +114,8 @@ std::uint64_t FreeMemoryBytes() {
   return std::min({LeftInMachine(), LeftInGroups(), LeftInAddressSpace()});
 }
 
+std::uint64_t ResidentBytes() { return ReadKey("/proc/self/status", "VmRSS:") * 1024; }
+
 Status CheckMemory(std::uint64_t bytes, std::string_view what) {
   const std::uint64_t free = FreeMemoryBytes();
   if (bytes <= free) return {};

@@ -1,4 +1,5 @@
-// How much memory this process may still take before the kernel would have to kill somebody for it.
+// How much memory this process has, and how much it may still take before the kernel would have to
+// kill somebody for it.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,10 @@ namespace lockstep {
 // the memory limits of the process's control groups (v2 or v1), and what its limit on address space
 // leaves. An estimate, as others take memory too; what cannot be read does not limit.
 std::uint64_t FreeMemoryBytes();
+
+// What of this process's memory is in the machine's; what it has mapped of other processes counts.
+// 0: it cannot be read.
+std::uint64_t ResidentBytes();
 
 // Asked before a large allocation whose size somebody outside chose: the kernel hands out more than
 // it has, and kills for it later. kUnavailable: `what` of so many bytes does not fit; one line.

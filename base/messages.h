@@ -601,6 +601,8 @@ struct Pong {
   std::uint64_t sequence = 0;
   std::int64_t ping_sent_ns = 0;  // of the Ping
   std::int64_t answered_ns = 0;   // the answerer's monotonic clock
+  // Memory of the answerer's process; 0: it does not say, as versions before this field do not.
+  std::uint64_t resident_bytes = 0;
   bool operator==(const Pong&) const = default;
 };
 

@@ -695,6 +695,7 @@ JobStatus Coordinator::Status(Time now) const {
     }
     row.unit_seconds = Seconds(member.unit_times.mean);
     row.silent_seconds = Seconds(now - job_.stopped - member.last_heard);
+    if (member.connected()) row.resident_bytes = member.resident_bytes;
     row.rounds_contributed = member.rounds_contributed;
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =

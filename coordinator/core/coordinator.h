@@ -58,6 +58,8 @@ class Coordinator {
   bool finished() const { return job_.phase == Phase::kFinished; }
   // For the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const;
+  // Between workers that are there, as measured when they connected; Members::MeasuredPaths.
+  std::vector<PathRecord> MeasuredPaths() const { return job_.members.MeasuredPaths(); }
   // What the workers have agreed on of their parameters and state (the other fields are empty): to
   // describe a checkpoint by, since a single worker's Ready may be wrong.
   msg::Ready Agreed() const;

@@ -125,6 +125,10 @@ function count(value) {
   return value >= 1e6 ? (value / 1e6).toFixed(2) + " M" : value >= 1e4 ? (value / 1e3).toFixed(1) + " k"
     : String(Math.round(value));
 }
+function bytes(value) {
+  const unit = value >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  return (value / unit[1]).toFixed(value >= 10 * unit[1] ? 0 : 1) + " " + unit[0];
+}
 function median(values) {
   const sorted = values.filter((v) => v > 0).sort((a, b) => a - b);
   return sorted.length ? sorted[sorted.length >> 1] : 0;
@@ -256,7 +260,7 @@ function drawWorkers(status) {
     const line = element(head, "tr");
     for (const [name, kind] of [["worker", ""], ["state", ""], ["units of this round", ""], ["time of a unit", "number"],
         ["of the median", "number"], ["rounds in", "number"], ["not in", "number"], ["held others up", "number"],
-        ["processes", "number"], ["host", ""], ["device", ""]]) {
+        ["processes", "number"], ["memory", "number"], ["host", ""], ["device", ""]]) {
       element(line, "th", name, {class: kind});
     }
   }
@@ -280,6 +284,7 @@ function drawWorkers(status) {
     element(line, "td", m.rounds_excluded, {class: "number"});
     element(line, "td", seconds(m.held_up_seconds), {class: "number"});
     element(line, "td", m.incarnation, {class: "number"});
+    element(line, "td", m.resident_bytes ? bytes(m.resident_bytes) : "", {class: "number"});
     element(line, "td", m.host);
     element(line, "td", m.device);
   }

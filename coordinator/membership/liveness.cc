@@ -24,6 +24,7 @@ Status Liveness::On(Member& from, const msg::Pong& message) {
   if (message.answered_ns != 0 && received - sent <= job_->timeout) {
     from.clock.Add(sent, received, message.answered_ns);
   }
+  if (message.resident_bytes != 0) from.resident_bytes = message.resident_bytes;
   return {};
 }
 

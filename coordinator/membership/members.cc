@@ -262,6 +262,26 @@ std::vector<PathRecord> Members::Paths() const {
   return records;
 }
 
+std::vector<PathRecord> Members::MeasuredPaths() const {
+  std::vector<PathRecord> records;
+  for (const Member& member : members_) {
+    if (!member.connected()) continue;
+    const WorkerId from = member.id.worker;
+    const auto& paths = paths_[from.value];
+    std::vector<std::pair<double, std::uint32_t>> measured;  // GB/s, and who is read from
+    for (const auto& [to, path] : paths) {
+      if (path.gb_per_second > 0 && at(WorkerId(to)).connected())
+        measured.emplace_back(path.gb_per_second, to);
+    }
+    if (slots() > kAllPathsUpTo && !measured.empty())
+      measured = {*std::ranges::min_element(measured)};
+    std::ranges::sort(measured, {}, &std::pair<double, std::uint32_t>::second);
+    for (const auto& [rate, to] : measured)
+      records.push_back({from, WorkerId(to), paths.at(to).words, rate});
+  }
+  return records;
+}
+
 double Members::SlowestPath() const {
   double slowest = 0;
   for (const PathRecord& path : Paths()) {

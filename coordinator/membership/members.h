@@ -140,6 +140,7 @@ struct Member {
   Time last_progress;  // units, or leave to begin with them; what liveness' patience counts from
   ClockOffset clock;
   std::vector<SlowdownSpec> slowdowns;  // that it was started with
+  std::uint64_t resident_bytes = 0;     // of its process, as it said last; 0: it does not say
 
   std::uint32_t copy_order = 0;  // of the last CatchUp; 0: none
   // Was asked to leave: gets no units and owns nothing from the next plan on.
@@ -234,6 +235,11 @@ class Members {
   bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
   const BitMatrix& mapped() const { return mutual_; }
   std::vector<PathRecord> Paths() const;
+  // Those between members that are there, if their speed was measured, for who watches. In a job of
+  // more than kAllPathsUpTo workers only the slowest of each: of a thousand workers a thousand
+  // paths and not a million.
+  static constexpr std::uint32_t kAllPathsUpTo = 32;
+  std::vector<PathRecord> MeasuredPaths() const;
   double SlowestPath() const;  // bytes a second; 0: none was measured
   // Of those that are live and have computed units, whose recent mean time of one is at least
   // kMuchSlower times the median of theirs (of two in the middle the quicker one's); ascending.

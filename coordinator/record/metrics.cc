@@ -106,6 +106,35 @@ std::string JobText(const JobStatus& status) {
   return text;
 }
 
+// Of those that have said it.
+std::string MemoryText(const JobStatus& status) {
+  constexpr const char* kName = "lockstep_worker_resident_memory_bytes";
+  std::string text;
+  for (const MemberStatus& m : status.members) {
+    if (m.resident_bytes == 0) continue;
+    if (text.empty()) {
+      text = Head(kName, "gauge",
+                  "Resident memory of a worker's process, what it has mapped of others included.");
+    }
+    text += fmt::format("{}{{worker=\"{}\"}} {}\n", kName, m.member.worker, m.resident_bytes);
+  }
+  return text;
+}
+
+std::string LinksText(std::span<const PathRecord> links) {
+  constexpr const char* kName = "lockstep_link_bytes_per_second";
+  if (links.empty()) return "";
+  std::string text =
+      Head(kName, "gauge",
+           "How fast a worker could read from a peer, as measured once, when the two "
+           "connected; not what goes over the link now.");
+  for (const PathRecord& link : links) {
+    text += fmt::format("{}{{worker=\"{}\",peer=\"{}\",path=\"{}\"}} {}\n", kName, link.from,
+                        link.to, Escaped(link.path), Real(link.gb_per_second * 1e9));
+  }
+  return text;
+}
+
 std::string WorkersText(const JobStatus& status) {
   std::string text = Head("lockstep_workers", "gauge", "Workers by state.");
   for (const MemberState state : kStates) {
@@ -144,7 +173,7 @@ std::string WorkersText(const JobStatus& status) {
   of("lockstep_worker_held_up_seconds_total", "counter",
      "How long rounds waited for it after their median contributor.",
      [](M m) { return m.held_up_seconds; });
-  return text;
+  return text + MemoryText(status);
 }
 
 }  // namespace
@@ -176,7 +205,7 @@ void JobMetrics::Note(const RoundRecord& record) {
   moves_ += record.moved.size();
 }
 
-std::string JobMetrics::Text(const JobStatus& status) const {
+std::string JobMetrics::Text(const JobStatus& status, std::span<const PathRecord> links) const {
   std::string text = JobText(status);
   text += HistogramText("lockstep_round_seconds",
                         "From the plan of a round, which comes with the commit of the one before, "
@@ -191,7 +220,7 @@ std::string JobMetrics::Text(const JobStatus& status) const {
               "Ranges of samples that were moved from one worker to another, since this "
               "coordinator began.",
               moves_);
-  return text + WorkersText(status);
+  return text + WorkersText(status) + LinksText(links);
 }
 
 }  // namespace lockstep::coordinator

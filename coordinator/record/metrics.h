@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "coordinator/record/records.h"
@@ -17,7 +18,9 @@ class JobMetrics {
  public:
   // A closed round; each once.
   void Note(const RoundRecord& record);
-  std::string Text(const JobStatus& status) const;
+  // `links`: whose speed was measured. Each is a series, so who asks sees to it that they are not
+  // too many (Members::MeasuredPaths).
+  std::string Text(const JobStatus& status, std::span<const PathRecord> links = {}) const;
 
  private:
   // Upper bounds of round times in seconds: from rounds that are nothing but exchange to those that

@@ -199,6 +199,7 @@ struct MemberStatus {
   std::uint32_t units_done = 0;
   double unit_seconds = 0;  // recent mean
   double silent_seconds = 0;
+  std::uint64_t resident_bytes = 0;  // memory of its process; 0: it has not said
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   double held_up_seconds = 0;

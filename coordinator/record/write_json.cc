@@ -385,6 +385,7 @@ std::string StatusText(const JobStatus& status) {
                               {"units_done", m.units_done},
                               {"unit_seconds", m.unit_seconds},
                               {"silent_seconds", m.silent_seconds},
+                              {"resident_bytes", m.resident_bytes},
                               {"rounds_contributed", m.rounds_contributed},
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},

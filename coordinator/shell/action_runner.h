@@ -46,7 +46,7 @@ class ActionRunner {
   lockstep::Result<std::string> Ask(Event event);
   void ShowProgress();
   JobStatus CurrentStatus() const { return core_->Status(MonotonicNow()); }
-  std::string MetricsText() const { return metrics_.Text(CurrentStatus()); }
+  std::string MetricsText() const { return metrics_.Text(CurrentStatus(), core_->MeasuredPaths()); }
   std::string RecentRoundsText(std::int64_t after) const { return recent_rounds_.Text(after); }
 
   // After `finished`.

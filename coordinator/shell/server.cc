@@ -191,7 +191,7 @@ class ServerImpl final : public Server {
                           if (finished_ && channels_.empty()) io_.stop();
                         },
                     .on_drained = nullptr,
-                    .on_pong = [this, id](std::uint64_t ping) { OnPong(id, ping); }});
+                    .on_pong = [this, id](const msg::Pong& pong) { OnPong(id, pong); }});
     if (awaits_settings_ && !founding_ && !Found(id, hello)) return;
     Deliver(Connected{id, remote});
     Deliver(Received{id, std::move(hello)});
@@ -272,18 +272,20 @@ class ServerImpl final : public Server {
   }
 
   // Told with the clock of the fastest of the recent answers, as if that had come just now.
-  void OnPong(ConnectionId id, std::uint64_t sequence) {
+  void OnPong(ConnectionId id, const msg::Pong& heard) {
     const auto found = channels_.find(id);
     if (found == channels_.end()) return;
     Peer& peer = found->second;
     std::optional<msg::Ping> answered;
-    while (!peer.questions.empty() && peer.questions.front().sent <= sequence) {
+    while (!peer.questions.empty() && peer.questions.front().sent <= heard.sequence) {
       answered = peer.questions.front().asked;
       peer.questions.pop_front();
     }
     if (!answered) return;
-    msg::Pong pong{
-        .sequence = answered->sequence, .ping_sent_ns = answered->sent_ns, .answered_ns = 0};
+    msg::Pong pong{.sequence = answered->sequence,
+                   .ping_sent_ns = answered->sent_ns,
+                   .answered_ns = 0,
+                   .resident_bytes = heard.resident_bytes};
     if (const auto clock = peer.channel->clock()) {
       const Duration now = MonotonicNow().time_since_epoch();
       pong.ping_sent_ns = (now - clock->rtt).count();

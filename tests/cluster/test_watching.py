@@ -1,6 +1,7 @@
 """What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -50,6 +51,11 @@ def listening_port(pid):
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
                 return int(fields[1].rsplit(":", 1)[1], 16)
     return None
+
+
+def resident(pid):
+    """Bytes."""
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 class Timeline(ClusterTest):
@@ -106,21 +112,33 @@ class Metrics(ClusterTest):
             buckets = list(first["lockstep_round_seconds_bucket"].values())
             self.assertEqual(buckets, sorted(buckets))
             self.assertEqual(buckets[-1], first["lockstep_round_seconds_count"][""])
+            links = first["lockstep_link_bytes_per_second"]
+            self.assertEqual(sorted(re.sub(",path=.*", "", labels) for labels in links),
+                             ['worker="0",peer="1"', 'worker="1",peer="0"'])
+            self.assertGreater(min(links.values()), 1e6)
             job.wait_for_rounds(int(first["lockstep_rounds_total"][""]) + 5)
-            second = self.metrics()
+            memory = "lockstep_worker_resident_memory_bytes"
+            wait_for("both workers to have said how much memory they have", lambda: len(self.metrics().get(memory, {})) == 2)
+            ratio = self.metrics()[memory]['worker="0"'] / resident(job.processes["worker0"].pid)
+            self.assertTrue(0.5 < ratio < 2, ratio)
+            text = get(f"http://{self.http}/metrics")[1]
+            second = parse(text)
             self.assertGreater(second["lockstep_rounds_total"][""], first["lockstep_rounds_total"][""])
             self.assertGreater(second["lockstep_round_seconds_sum"][""], first["lockstep_round_seconds_sum"][""])
 
             job.processes["worker1"].kill()
             wait_for("the loss of a worker to be seen", lambda: self.metrics()["lockstep_workers"]['state="lost"'] == 1)
-            self.assertEqual(self.metrics()["lockstep_worker_live"]['worker="1"'], 0)
+            after = self.metrics()
+            self.assertEqual(after["lockstep_worker_live"]['worker="1"'], 0)
+            self.assertNotIn("lockstep_link_bytes_per_second", after)
+            self.assertEqual(list(after[memory]), ['worker="0"'])
             job.start_worker(1, name="again")
             wait_for("it to be back", lambda: self.metrics()["lockstep_worker_incarnation"]['worker="1"'] == 2)
 
             panels = json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]
             asked_for = " ".join(target["expr"] for panel in panels for target in panel["targets"])
             asked_for += (EXAMPLES / "alerts.yml").read_text()
-            there = set(self.metrics()) | {"lockstep_test_accuracy"}  # of which none is known yet
+            there = set(second) | {"lockstep_test_accuracy"}  # of which none is known yet
             self.assertEqual(set(re.findall(r"lockstep_[a-z_]+", asked_for)) - there, set())
 
             lines = json.loads(get(f"http://{self.http}/rounds")[1])
@@ -184,6 +202,8 @@ class Metrics(ClusterTest):
                 wait_for("both workers to be counted", lambda: ask('sum(lockstep_workers{state="live"})') == [2])
                 wait_for("a median", lambda: any(median > 0.001 for median in ask(
                     "histogram_quantile(0.5, rate(lockstep_round_seconds_bucket[10s]))")))
+                wait_for("the links' speeds", lambda: len(ask("lockstep_link_bytes_per_second > 1e6")) == 2)
+                wait_for("the workers' memory", lambda: len(ask("lockstep_worker_resident_memory_bytes > 1e6")) == 2)
                 groups = json.loads(get(f"{address}/rules")[1])["data"]["groups"]
                 self.assertEqual([rule.get("lastError", "") for rule in groups[0]["rules"]], [""] * 6)
             finally:

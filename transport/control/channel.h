@@ -59,9 +59,9 @@ class Channel {
     std::function<void(const Error&)> on_closed;
     // May be empty. All that was queued has been handed to the operating system.
     std::function<void()> on_drained;
-    // May be empty; the coordinator's end only. The other end has answered this ping, and with it
-    // all before.
-    std::function<void(std::uint64_t sequence)> on_pong = nullptr;
+    // May be empty; the coordinator's end only. The other end has answered the ping of this number,
+    // and with it all before.
+    std::function<void(const msg::Pong&)> on_pong = nullptr;
   };
 
   // As Close, but no callback comes any more. What is queued goes out while the io_context runs.

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "base/free_memory.h"
 #include "transport/control/channel_core.h"
 #include "transport/control/codec.h"
 
@@ -34,7 +35,7 @@ class Channel<Out, In>::Impl final : public ChannelCore {
       if (const auto* pong = std::get_if<msg::Pong>(&*message)) {
         const bool ours = heartbeat_.OnPong(*pong, MonotonicNow());
         if (const auto handler = handler_; ours && handler && handler->on_pong) {
-          handler->on_pong(pong->sequence);
+          handler->on_pong(*pong);
         }
         return {};
       }
@@ -43,8 +44,8 @@ class Channel<Out, In>::Impl final : public ChannelCore {
       Result<In> message = DecodeToWorker(bytes);
       if (!message) return message.error();
       if (const auto* ping = std::get_if<msg::Ping>(&*message)) {
-        Send(MakeFrame(Out(
-            msg::Pong{ping->sequence, ping->sent_ns, MonotonicNow().time_since_epoch().count()})));
+        Send(MakeFrame(Out(msg::Pong{ping->sequence, ping->sent_ns,
+                                     MonotonicNow().time_since_epoch().count(), ResidentBytes()})));
         return {};
       }
       return Deliver(*std::move(message));

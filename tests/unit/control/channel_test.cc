@@ -4,6 +4,7 @@
 #include <future>
 #include <thread>
 
+#include "base/free_memory.h"
 #include "tests/unit/control/control_fixture.h"
 
 namespace lockstep::transport::control {
@@ -168,6 +169,18 @@ TEST_P(ChannelTest, ThePeersClockIsEstimated) {
   EXPECT_FALSE(worker().channel->clock());
   EXPECT_TRUE(coordinator().received.empty()) << "a Pong is not passed on";
   EXPECT_TRUE(worker().received.empty()) << "nor is a Ping";
+}
+
+// Both ends are this process, whose memory does not double or halve meanwhile.
+TEST_P(ChannelTest, APongTellsTheMemoryOfItsProcess) {
+  const std::uint64_t ping = coordinator().channel->Ping();
+  ASSERT_TRUE(RunUntil(io_, [&] {
+    return std::ranges::find(coordinator().pongs, ping) != coordinator().pongs.end();
+  }));
+  const std::uint64_t ours = ResidentBytes();
+  ASSERT_GT(ours, 0u);
+  EXPECT_GT(coordinator().resident_bytes, ours / 2);
+  EXPECT_LT(coordinator().resident_bytes, ours * 2);
 }
 
 // Each end in a loop and thread of its own, as in a job.

@@ -216,6 +216,15 @@ TEST(Codec, ListsOfAThousandTakeAFewBytes) {
   EXPECT_EQ(std::get<msg::Receipts>(*DecodeFromWorker(BytesOf(bytes))), receipts);
 }
 
+// Who knows nothing of the field leaves it out, and reads what has it.
+TEST(Codec, APongWithoutMemoryIsWhatItWasBefore) {
+  const std::string bytes = Encode(msg::FromWorker(msg::Pong{1, 2, 3}));
+  EXPECT_EQ(bytes, "\x92\x01\x06\x08\x01\x10\x02\x18\x03");
+  EXPECT_EQ(std::get<msg::Pong>(*DecodeFromWorker(BytesOf(bytes))), (msg::Pong{1, 2, 3, 0}));
+  EXPECT_EQ(Encode(msg::FromWorker(msg::Pong{1, 2, 3, 200})),
+            "\x92\x01\x09\x08\x01\x10\x02\x18\x03\x20\xc8\x01");
+}
+
 TEST(Codec, RunsEndWhereSomethingDiffers) {
   Plan plan = CutPlan(60, 3, {0, 1007});
   plan.members[7].incarnation = Incarnation(2);

@@ -49,11 +49,15 @@ struct End {
   std::optional<Error> closed;
   int drained = 0;
   std::vector<std::uint64_t> pongs;
+  std::uint64_t resident_bytes = 0;  // by the last of them
 
   void Start() {
     channel->Start({[this](In message) { received.push_back(std::move(message)); },
                     [this](const Error& why) { closed = why; }, [this] { ++drained; },
-                    [this](std::uint64_t ping) { pongs.push_back(ping); }});
+                    [this](const msg::Pong& pong) {
+                      pongs.push_back(pong.sequence);
+                      resident_bytes = pong.resident_bytes;
+                    }});
   }
 };
 using CoordinatorEnd = End<WorkerChannel, msg::FromWorker>;

@@ -71,6 +71,52 @@ TEST(Members, ANewcomerTakesAFreshSlotBeforeALostOnes) {
   EXPECT_EQ(members.TakeSlot(WorkerId(0), ConnectionId(3), Time{})->id, Id(0, 2));
 }
 
+TEST(Members, MeasuredPathsAreThoseThatWereMeasured) {
+  Members members = Three();
+  members.SetPath(WorkerId(1), {Id(2), true, "", false, "tcp", 2.5});
+  members.SetPath(WorkerId(1), {Id(0), true, "", true, "mapped", 9});
+  members.SetPath(WorkerId(0), {Id(1), true, "", true, "mapped", 0});         // not measured
+  members.SetPath(WorkerId(2), {Id(0), false, "no route", false, "tcp", 3});  // not reached
+  const auto paths = members.MeasuredPaths();
+  ASSERT_EQ(paths.size(), 2u);
+  EXPECT_EQ(paths[0].from, WorkerId(1));
+  EXPECT_EQ(paths[0].to, WorkerId(0));
+  EXPECT_EQ(paths[0].path, "mapped");
+  EXPECT_EQ(paths[1].to, WorkerId(2));
+  EXPECT_EQ(paths[1].gb_per_second, 2.5);
+  // A worker that leaves takes its paths with it.
+  members.Free(members.at(WorkerId(2)), Time{});
+  EXPECT_EQ(members.MeasuredPaths().size(), 1u);
+}
+
+// Of 33 workers there would be 1056.
+TEST(Members, OfManyOnlyTheSlowestPathOfEachIsTold) {
+  for (const std::uint32_t workers : {Members::kAllPathsUpTo, Members::kAllPathsUpTo + 1}) {
+    Members members(workers);
+    for (std::uint32_t w = 0; w < workers; ++w)
+      members.TakeSlot(std::nullopt, ConnectionId(w + 1), Time{});
+    for (std::uint32_t from = 0; from < workers; ++from) {
+      for (std::uint32_t to = 0; to < workers; ++to) {
+        // The slowest is to the next one; to the one after it as slow, to others faster.
+        const std::uint32_t distance = (to + workers - from) % workers;
+        const double rate = distance <= 2 ? 1 : 10 + distance;
+        if (to != from) members.SetPath(WorkerId(from), {Id(to), true, "", false, "tcp", rate});
+      }
+    }
+    const auto paths = members.MeasuredPaths();
+    if (workers <= Members::kAllPathsUpTo) {
+      EXPECT_EQ(paths.size(), std::size_t{workers} * (workers - 1));
+      continue;
+    }
+    ASSERT_EQ(paths.size(), workers);
+    for (std::uint32_t w = 0; w < workers; ++w) {
+      EXPECT_EQ(paths[w].from, WorkerId(w));
+      EXPECT_EQ(paths[w].to, WorkerId(std::min((w + 1) % workers, (w + 2) % workers)));
+      EXPECT_EQ(paths[w].gb_per_second, 1);
+    }
+  }
+}
+
 TEST(Members, AMappingTakesBothAndEndsWithTheIncarnation) {
   Members members = Three();
   members.SetPath(WorkerId(0), {Id(1), true, "", true, "mapped", 1});

@@ -112,6 +112,20 @@ TEST(ProgressLine, SaysWhatTheEndWaitsFor) {
               EndsWith("  waiting for worker 0 to say what it ends with"));
 }
 
+TEST(Status, SaysTheMemoryThatAWorkerHasSaid) {
+  Story s("", {});
+  s.Begin();
+  const auto pong = [&](std::uint64_t bytes) { s.From(1, msg::Pong{0, 0, 0, bytes}); };
+  EXPECT_EQ(s.Status().members[1].resident_bytes, 0u);
+  pong(1 << 20);
+  EXPECT_EQ(s.Status().members[1].resident_bytes, 1u << 20);
+  pong(0);  // says nothing of it
+  EXPECT_EQ(s.Status().members[1].resident_bytes, 1u << 20);
+  EXPECT_EQ(s.Status().members[0].resident_bytes, 0u);
+  s.Die(1);
+  EXPECT_EQ(s.Status().members[1].resident_bytes, 0u) << "there is no process";
+}
+
 TEST(ProgressLine, CountsWhoWasLeftOut) {
   Story s("", {.policy = "backup"});
   s.Begin();

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace lockstep {
 namespace {
@@ -26,6 +27,14 @@ TEST(FreeMemory, IsLessThanWhatNoMachineHas) {
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(status.error().message,
               testing::StartsWith("everything of 18446744073709551615 bytes does not fit into"));
+}
+
+TEST(ResidentMemory, GrowsWithWhatIsWritten) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const std::uint64_t before = ResidentBytes();
+  ASSERT_GT(before, 0u);
+  const std::vector<char> written(kBytes, 'x');
+  EXPECT_GE(ResidentBytes(), before + written.size() / 2);  // another thread may give some back
 }
 
 #ifndef LOCKSTEP_SANITIZED  // whose shadow takes more address space than there could be

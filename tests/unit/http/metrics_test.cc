@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "coordinator/record/recent_rounds.h"
 
@@ -90,6 +91,23 @@ TEST(JobMetrics, TellsOfWorkersWhateverTheyCallThemselves) {
   EXPECT_THAT(text, HasSubstr("lockstep_worker_unit_seconds{worker=\"0\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("lockstep_workers{state=\"live\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("lockstep_workers{state=\"lost\"} 1\n"));
+}
+
+TEST(JobMetrics, TellsOfLinksAndMemoryWhatIsKnown) {
+  EXPECT_THAT(JobMetrics().Text(Training()), Not(HasSubstr("lockstep_link")));
+  EXPECT_THAT(JobMetrics().Text(Training()), Not(HasSubstr("resident_memory")));
+  JobStatus status = Training();
+  status.members[1].resident_bytes = std::uint64_t{5} << 30;
+  const std::vector<PathRecord> links = {{WorkerId(0), WorkerId(1), "ucx \"rc\"\n", 12.5},
+                                         {WorkerId(1), WorkerId(0), "mapped", 0.0625}};
+  const std::string text = JobMetrics().Text(status, links);
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_link_bytes_per_second{worker=\"0\",peer=\"1\",path=\"ucx "
+                              "\\\"rc\\\"\\n\"} 12500000000\n"));
+  EXPECT_THAT(text, HasSubstr("{worker=\"1\",peer=\"0\",path=\"mapped\"} 62500000\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE lockstep_link_bytes_per_second gauge\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_resident_memory_bytes{worker=\"1\"} 5368709120\n"));
+  EXPECT_THAT(text, Not(HasSubstr("resident_memory_bytes{worker=\"0\"}")));
 }
 
 TEST(JobMetrics, CountsRoundsByTheirTime) {
