@@ -1,11 +1,17 @@
 #include "coordinator/http/live_page.h"
 
+#include <openssl/evp.h>
+#include <openssl/sha.h>
+
+#include <array>
+#include <string>
+
 namespace lockstep::coordinator {
 namespace {
 
 // Colours that are told apart by who sees no red, green or blue; what differs by colour differs by
 // text or hatching as well.
-constexpr std::string_view kPage = R"page(<!doctype html>
+constexpr std::string_view kHead = R"page(<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -47,6 +53,20 @@ svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 .legend i { display: inline-block; width: 1rem; height: .7rem; margin: 0 .3rem 0 .9rem;
             vertical-align: -1px; }
 code { font-size: .85rem; }
+form { display: flex; flex-wrap: wrap; gap: .4rem .6rem; align-items: center; margin: .45rem 0; }
+form label { min-width: 6rem; }
+fieldset { border: 0; margin: 0; padding: 0; min-width: 0; }
+fieldset:disabled { opacity: .55; }
+input, select, button { font: inherit; color: inherit; background: var(--back); padding: .2rem .5rem;
+                        border: 1px solid var(--line); border-radius: 5px; }
+input[type=text], input[type=password] { width: 21rem; max-width: 100%; }
+button { cursor: pointer; background: var(--card); border-color: var(--soft); }
+:focus-visible { outline: 2px solid var(--own); outline-offset: 1px; }
+#answer { display: block; min-height: 1.45em; margin-top: .3rem; border-left: 5px solid transparent;
+          padding-left: .5rem; }
+#answer.done { border-left-color: var(--good); }
+#answer.refused { border-left-color: var(--wait); }
+[hidden] { display: none !important; }
 a { color: var(--own); }
 </style>
 </head>
@@ -70,11 +90,37 @@ What is below is the last that it said.</div>
 <section class="card"><h2>Workers</h2><table><thead id="workers-head"></thead><tbody id="workers"></tbody></table>
 <div class="soft" id="more-workers"></div></section>
 <section class="card"><h2>Last rounds</h2><table><thead id="last-head"></thead><tbody id="last"></tbody></table></section>
-<footer><p>A page cannot change the job. From a terminal:
+<section class="card" id="control"><h2>Change the job</h2>
+<p class="soft" id="access">Asking what a change has to prove.</p>
+<form id="secret-form" hidden>
+<label for="secret">Secret</label>
+<input type="password" id="secret" autocomplete="off" aria-describedby="access">
+<label for="secret-file">or its file</label><input type="file" id="secret-file" aria-describedby="access">
+<button>Use this secret</button></form>
+<form id="forget-form" hidden><button>Forget the secret</button></form>
+<fieldset id="changes" disabled>
+<form id="policy-form"><label for="policy">Policy</label>
+<input type="text" id="policy" list="policies" maxlength="100" required placeholder="backup+none"
+  autocomplete="off" spellcheck="false">
+<datalist id="policies"><option value="full"><option value="backup"><option value="deadline">
+<option value="partial"><option value="flexrr"><option value="balance"><option value="auto">
+<option value="backup+flexrr"></datalist>
+<button>Change the policy</button></form>
+<form id="slowdown-form"><label for="slowdown">Slow-down</label>
+<input type="text" id="slowdown" required placeholder="worker=2,factor=4,for=10s" autocomplete="off"
+  spellcheck="false">
+<button>Slow down</button><button type="button" id="no-slowdown">End all slow-downs</button></form>
+<form id="drain-form"><label for="drain">Worker</label><select id="drain" required></select>
+<button>Ask it to leave</button></form>
+</fieldset>
+<output id="answer" role="status"></output></section>
+<footer><p>From a terminal:
 <code>tools/ctl --http <span id="here"></span> policy NAME | slowdown SPEC | drain WORKER</code></p>
 <p>The same for programs: <a href="/status">/status</a>, <a href="/rounds">/rounds</a>,
 <a href="/metrics">/metrics</a></p></footer>
-<script>
+<script>)page";
+
+constexpr std::string_view kScript = R"page(
 "use strict";
 const byId = (id) => document.getElementById(id);
 const svgNamespace = "http://www.w3.org/2000/svg";
@@ -322,11 +368,139 @@ async function ask(path) {
   if (!answer.ok) throw new Error(path + ": " + answer.status);
   return answer.json();
 }
+
+// --- changes. What proves the secret is in `keys` alone, as keys that the browser does not give out
+// again; nothing is stored, and the secret itself is sent nowhere.
+let access = null;  // what a change needs: null: not known; "nothing", "secret", "elsewhere"
+let keys = [];      // that the secret may mean; one once it has been right
+let asked = Promise.resolve();  // ends with the last change that was asked for: one at a time
+const encoder = new TextEncoder();
+
+// As HttpProof has it (docs/protocol.md).
+async function derived(bytes, purpose) {
+  const from = await crypto.subtle.importKey("raw", bytes, "HKDF", false, ["deriveBits"]);
+  return crypto.subtle.deriveBits({name: "HKDF", hash: "SHA-256", salt: encoder.encode("lockstep job secret v1"),
+    info: encoder.encode(purpose)}, from, 256);
+}
+async function keyOf(secret) {
+  const key = await derived(await derived(secret, "root"), "http");
+  return crypto.subtle.importKey("raw", key, {name: "HMAC", hash: "SHA-256"}, false, ["sign"]);
+}
+async function proof(key, nonce, method, target, body) {
+  const text = ["lockstep-http v1", nonce, method, target, body].join("\n");
+  const mac = new Uint8Array(await crypto.subtle.sign("HMAC", key, encoder.encode(text)));
+  return [...mac].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function drawAccess() {
+  const has = keys.length > 0;
+  const here = location.host;
+  byId("access").textContent = {
+    nothing: "This job has no secret: everybody on its machine can change it.",
+    secret: has ? "The secret is in this page alone, until it is closed or loaded again. It proves changes and is not sent."
+      : "Changes prove the job's secret (the file of --secret-file, or the one that secret.path in the run directory names). " +
+        "It stays in this page, until that is closed or loaded again, and is not sent.",
+    elsewhere: "Changes have to prove the job's secret, and a page over plain HTTP is not to be trusted with it: who is on the way " +
+      "could change the page. Use tools/ctl as below, or look at this page by way of ssh -L 8080:" + here + " as http://127.0.0.1:8080/.",
+  }[access] || "Asking what a change has to prove.";
+  byId("secret-form").hidden = access !== "secret" || has;
+  byId("forget-form").hidden = access !== "secret" || !has;
+  byId("changes").hidden = access === "elsewhere";
+  byId("changes").disabled = !(access === "nothing" || has);
+}
+// A coordinator that wants no proof has no nonces either.
+async function askAccess() {
+  const answer = await fetch("/nonce", {cache: "no-store"});
+  if (!answer.ok && answer.status !== 404) throw new Error("/nonce: " + answer.status);
+  access = !answer.ok ? "nothing" : window.isSecureContext && crypto.subtle ? "secret" : "elsewhere";
+  if (access !== "secret") keys = [];
+  drawAccess();
+}
+function say(text, kind) {
+  const line = byId("answer");
+  line.className = kind;
+  line.textContent = new Date().toLocaleTimeString() + "  " + text;
+}
+async function post(target, body, key) {
+  const headers = {"Content-Type": "text/plain"};
+  if (key) {
+    const nonce = (await ask("/nonce")).nonce;
+    headers["Lockstep-Nonce"] = nonce;
+    headers["Lockstep-Proof"] = await proof(key, nonce, "POST", target, body);
+  }
+  const answer = await fetch(target, {method: "POST", body: body, headers: headers, cache: "no-store"});
+  const said = await answer.json();
+  return {status: answer.status, text: answer.ok ? said.message : said.error};
+}
+async function changeNow(target, body) {
+  if (access === "secret" && !keys.length) return say("the secret is wanted first", "refused");
+  try {
+    let said = null;
+    for (const key of access === "secret" ? keys : [null]) {
+      said = await post(target, body, key);
+      if (said.status === 401) continue;
+      if (key) keys = [key];
+      break;
+    }
+    say(said.text, said.status === 200 ? "done" : "refused");
+    if (said.status === 401) {
+      keys = [];
+      await askAccess();
+    }
+  } catch (error) {
+    say("no answer: " + error.message, "refused");
+  }
+  drawAccess();
+}
+function change(target, body) {
+  asked = asked.then(() => changeNow(target, body));
+}
+function onSubmit(form, act) {
+  byId(form).addEventListener("submit", (event) => {
+    event.preventDefault();
+    act();
+  });
+}
+onSubmit("policy-form", () => change("/policy", byId("policy").value.trim()));
+onSubmit("slowdown-form", () => change("/slowdown", byId("slowdown").value.trim()));
+byId("no-slowdown").addEventListener("click", () => change("/slowdown", "none"));
+onSubmit("drain-form", () => {
+  const worker = byId("drain").value;
+  if (confirm("Ask worker " + worker + " to leave the job?")) change("/drain", worker);
+});
+onSubmit("secret-form", async () => {
+  const file = byId("secret-file").files[0], typed = byId("secret").value;
+  const candidates = file ? [new Uint8Array(await file.arrayBuffer())]
+    // A file's last line break counts, and what is pasted mostly comes without it.
+    : [typed, typed + "\n", typed + "\r\n"].map((text) => encoder.encode(text));
+  byId("secret-form").reset();
+  const fit = candidates.filter((bytes) => bytes.length >= 16 && bytes.length <= 65536);
+  if (!fit.length) return say("a secret has 16 to 65536 bytes", "refused");
+  keys = await Promise.all(fit.map(keyOf));
+  drawAccess();
+  say("the next change will tell whether it is the job's secret", "");
+});
+onSubmit("forget-form", () => {
+  keys = [];
+  drawAccess();
+});
+function drawDrain(status) {
+  const list = byId("drain"), chosen = list.value;
+  const there = status.members.filter((m) => m.state !== "lost" && !m.draining).map((m) => String(m.worker));
+  if (there.join() === [...list.options].map((option) => option.value).join()) return;
+  list.replaceChildren();
+  for (const worker of there) element(list, "option", worker);
+  if (there.includes(chosen)) list.value = chosen;
+}
 async function look() {
   try {
     const status = await ask("/status");
     // Another job has taken the address, or this one was resumed: what is shown was another's.
-    if (status.seconds < last) rounds.clear();
+    if (status.seconds < last) {
+      rounds.clear();
+      access = null;
+    }
+    if (access === null) await askAccess();
     last = status.seconds;
     const lines = await ask("/rounds?after=" + Math.max(-1, ...rounds.keys()));
     for (const line of lines) rounds.set(line.round, line);
@@ -337,6 +511,7 @@ async function look() {
     drawUnits(status);
     drawWorkers(status);
     drawLast();
+    drawDrain(status);
     document.title = "Lockstep: round " + status.round;
     document.body.dataset.looks = ++answered;  // for who tests it
   } catch (error) {
@@ -347,19 +522,36 @@ async function look() {
 }
 byId("here").textContent = location.host;
 look();
-</script>
+)page";
+
+constexpr std::string_view kTail = R"page(</script>
 </body>
 </html>
 )page";
 
+// As a security policy names a script.
+std::string Base64Sha256(std::string_view text) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
+  std::array<unsigned char, 4 * ((SHA256_DIGEST_LENGTH + 2) / 3) + 1> base64{};
+  const int size = EVP_EncodeBlock(base64.data(), digest.data(), SHA256_DIGEST_LENGTH);
+  return {reinterpret_cast<const char*>(base64.data()), static_cast<std::size_t>(size)};
+}
+
 }  // namespace
 
-std::string_view LivePage() { return kPage; }
+std::string_view LivePage() {
+  static const std::string page = std::string(kHead).append(kScript).append(kTail);
+  return page;
+}
 
-// Its own style and script, and questions to where it came from; nothing else, and in no frame.
+// Its own style and this one script, and questions to where it came from; nothing else, and in no
+// frame. The page may hold what proves the secret: no other script runs in it.
 std::string_view LivePageSecurityPolicy() {
-  return "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+  static const std::string policy =
+      "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + Base64Sha256(kScript) +
+      "'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+  return policy;
 }
 
 }  // namespace lockstep::coordinator

@@ -40,6 +40,15 @@ Result<Event> EventOf(const std::string& target, const std::string& body) {
   return Event(DrainRequested{WorkerId(worker)});
 }
 
+// A page in a browser on this machine may post to loopback without anybody's knowing. So the only
+// one that is heard is the live page: of this very name and port, and IsOurName has looked at the
+// name. Its scheme is https where a proxy stands in front.
+bool IsOurPage(const std::string& origin, const std::string& host) {
+  if (host.empty()) return false;
+  return boost::algorithm::iequals(origin, "http://" + host) ||
+         boost::algorithm::iequals(origin, "https://" + host);
+}
+
 }  // namespace
 
 HttpAnswer HttpError(unsigned status, const std::string& text) {
@@ -102,8 +111,8 @@ HttpAnswer HttpRequests::Rounds(const std::string& query) const {
 }
 
 HttpAnswer HttpRequests::Change(Time now, const HttpRequest& request) {
-  // A page in a browser on this machine may post to loopback without anybody's knowing.
-  if (request.from_web_page) return HttpError(403, "changes are not taken from web pages");
+  if (request.origin && !IsOurPage(*request.origin, request.host))
+    return HttpError(403, "changes are taken from no web page but the one that is served here");
   if (proof_) {
     const lockstep::Status proven = proof_->Check(now, request.nonce, request.proof, request.method,
                                                   request.target, request.body);

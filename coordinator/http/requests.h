@@ -20,10 +20,10 @@ struct HttpRequest {
   std::string method;
   std::string target;
   std::string body;
-  std::string host;            // header Host
-  std::string nonce;           // header Lockstep-Nonce
-  std::string proof;           // header Lockstep-Proof
-  bool from_web_page = false;  // has an Origin
+  std::string host;                   // header Host
+  std::string nonce;                  // header Lockstep-Nonce
+  std::string proof;                  // header Lockstep-Proof
+  std::optional<std::string> origin;  // header Origin: of the web page that asks
 };
 
 struct HttpAnswer {

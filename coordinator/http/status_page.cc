@@ -99,7 +99,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     request.host = header(http::field::host);
     request.nonce = header("Lockstep-Nonce");
     request.proof = header("Lockstep-Proof");
-    request.from_web_page = message.find(http::field::origin) != message.end();
+    if (message.find(http::field::origin) != message.end())
+      request.origin = header(http::field::origin);
     answered_ = true;  // before the request ends the job and with it the page
     Send(shared_->requests.Answer(MonotonicNow(), request));
   }

@@ -1,4 +1,5 @@
-"""What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus."""
+"""What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus, and its page, to
+a real browser that presses the buttons."""
 
 import json
 import os
@@ -6,12 +7,14 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
 import urllib.parse
 import urllib.request
 
+import browser
 import harness
 from harness import ClusterTest, Job, wait_for
 
@@ -165,6 +168,114 @@ class Metrics(ClusterTest):
             self.assertIn('id="phase">training<', done.stdout)
             self.assertGreater(done.stdout.count("<rect"), 20)
             self.assertNotIn("NaN", done.stdout.split("<script>")[0])
+
+    @staticmethod
+    def http_address(job):
+        path = job.run_dir / "http.address"
+        return path.read_text().strip() if path.exists() else ""
+
+    def open_page(self, page, host=None):
+        page.open(f"http://{host or self.http}/")
+        wait_for("the page to know what a change needs", lambda: page.get("typeof access !== 'undefined' && access"), 60)
+
+    def status(self):
+        return json.loads(get(f"http://{self.http}/status")[1])
+
+    def wait_for_answer(self, page, kind, text):
+        """The coordinator's, as the page shows it."""
+        def there():
+            shown, said = page.get("[document.getElementById('answer').className, document.getElementById('answer').textContent]")
+            return shown == kind and text in said
+        wait_for(f"{kind}: {text}", there)
+
+    def change_policy(self, page, name):
+        page.fill("policy", name)
+        page.press("#policy-form button")
+
+    @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
+    def test_the_page_changes_a_job_that_has_no_secret(self):
+        with Job(3, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, browser.Browser() as page:
+            self.start(job)
+            self.open_page(page)
+            self.assertFalse(page.get("!document.getElementById('secret-form').hidden"))
+            self.assertEqual(self.status()["policy"], "full+none")
+            self.change_policy(page, "backup+none")
+            wait_for("the policy to be another one", lambda: self.status()["policy"] == "backup+none")
+            self.wait_for_answer(page, "done", "backup+none")
+            self.change_policy(page, "bakcup")
+            self.wait_for_answer(page, "refused", "bakcup")
+            self.assertEqual(self.status()["policy"], "backup+none")
+            page.fill("slowdown", "worker=1,factor=3")
+            page.press("#slowdown-form button")
+            wait_for("the slow-down to be in force", lambda: len(self.status()["slowdowns"]) == 1)
+            page.press("#no-slowdown")
+            wait_for("its end", lambda: not self.status()["slowdowns"])
+            # Only who says yes has a worker leave.
+            wait_for("the workers to be in the list", lambda: page.get("document.getElementById('drain').options.length") == 3)
+            page.fill("drain", "2")
+            page.get("questions = []; window.confirm = (text) => { questions.push(text); return questions.length > 1; }; true")
+            page.press("#drain-form button")
+            self.assertFalse([m for m in self.status()["members"] if m["draining"] or m["state"] == "lost"])
+            page.press("#drain-form button")
+            self.assertEqual(job.wait("worker2"), 0)
+            self.assertEqual(page.get("questions"), ["Ask worker 2 to leave the job?"] * 2)
+            listed = "[...document.getElementById('drain').options].map((option) => option.value)"
+            wait_for("it to be gone from the list", lambda: page.get(listed) == ["0", "1"])
+
+    @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
+    def test_the_page_proves_the_secret_and_does_not_say_it(self):
+        with Job(2, LONG) as job, browser.Browser() as page:
+            secret = job.folder / "secret"
+            secret.write_text("Correct-Horse-Battery\n")
+            secret.chmod(0o600)
+            job.start_coordinator("--secret-file", secret, "--http", "127.0.0.1:0")
+            for index in range(2):
+                job.start_worker(index, "--secret-file", secret)
+            job.wait_for_rounds(5)
+            self.http = (job.run_dir / "http.address").read_text().strip()
+            self.open_page(page)
+            with self.assertRaisesRegex(AssertionError, "cannot be pressed"):
+                self.change_policy(page, "backup")
+            page.fill("secret", "Wrong-Horse-Battery-Staple")
+            page.press("#secret-form button")
+            wait_for("the form", lambda: page.get("!document.getElementById('changes').disabled"))
+            self.change_policy(page, "backup")
+            self.wait_for_answer(page, "refused", "wrong secret")
+            self.assertEqual(self.status()["policy"], "full+none")
+            wait_for("the page to ask again", lambda: page.get("!document.getElementById('secret-form').hidden"))
+            page.fill("secret", "Correct-Horse-Battery")  # as pasted: without the line break of the file
+            page.press("#secret-form button")
+            wait_for("the form", lambda: page.get("!document.getElementById('changes').disabled"))
+            self.assertEqual(page.get("document.getElementById('secret').value"), "")
+            for name in ("backup", "full"):  # the second time with the one key that was right
+                self.change_policy(page, name)
+                self.wait_for_answer(page, "done", name)
+                wait_for(name, lambda name=name: self.status()["policy"].startswith(name))
+            self.assertEqual(page.get("keys.length"), 1)
+            page.press("#forget-form button")
+            self.assertEqual(page.get("keys.length"), 0)
+            self.assertTrue(page.get("document.getElementById('changes').disabled"))
+            told = "".join(page.seen)
+            self.assertIn("Lockstep-Proof", told)
+            self.assertNotIn("Horse", told)
+            self.assertEqual(page.get("localStorage.length + sessionStorage.length + document.cookie.length"), 0)
+
+    @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
+    def test_a_page_that_is_not_to_be_trusted_says_so(self):
+        # By a name that is neither localhost nor an address of it, plain HTTP is no secure context.
+        rules = f"--host-resolver-rules=MAP {socket.gethostname()} 127.0.0.1"
+        with Job(1, LONG) as job, browser.Browser(rules) as page:
+            secret = job.folder / "secret"
+            secret.write_text("Correct-Horse-Battery\n")
+            secret.chmod(0o600)
+            job.start_coordinator("--secret-file", secret, "--http", "127.0.0.1:0")
+            self.http = wait_for("the page's address", lambda: self.http_address(job))
+            self.open_page(page, f"{socket.gethostname()}:{self.http.split(':')[1]}")
+            self.assertEqual(page.get("access"), "elsewhere")
+            self.assertIn("ssh -L", page.get("document.getElementById('access').textContent"))
+            self.assertIsNone(page.get("document.getElementById('policy').offsetParent"))
+            self.assertIsNone(page.get("document.getElementById('secret').offsetParent"))
+            self.assertIn("tools/ctl", page.get("document.querySelector('footer').textContent"))
 
     @unittest.skipUnless(shutil.which("promtool"), "there is no promtool")
     def test_the_alerts_mean_what_they_say(self):

@@ -47,7 +47,11 @@ bool Run(Bytes bytes) {
   const std::string_view other = Text(input.TakeChunk());
   request.target = other.empty() ? kTargets[(what >> 2) % std::size(kTargets)] : other;
   request.body = Text(input.TakeRest());
-  request.from_web_page = (flags & 2) != 0;
+  const bool other_page = (flags & 2) != 0;
+  const bool own_page = !other_page && (flags & 16) != 0;
+  if (other_page) request.origin = "http://127.0.0.1:9090";
+  if (own_page) request.origin = "http://127.0.0.1:8080";
+  if (other_page || own_page) request.host = "127.0.0.1:8080";
   const bool strange_name = (flags & 8) != 0;
   if (strange_name) request.host = "node7.rebound.example:8080";
   const Time now{std::chrono::seconds(100)};
@@ -68,7 +72,7 @@ bool Run(Bytes bytes) {
                  answer.body);
   LOCKSTEP_CHECK(answer.status >= 200 && answer.status < 600);
   LOCKSTEP_CHECK(asked == 0 || !with_proof || honest, "a change without a proof");
-  LOCKSTEP_CHECK(asked == 0 || !request.from_web_page, "a change by a web page");
+  LOCKSTEP_CHECK(asked == 0 || !other_page, "a change by another page");
   LOCKSTEP_CHECK(answer.status == 421 || !strange_name, "an answer by a name of another host");
   if (with_proof && honest && asked > 0) {
     requests.Answer(now, request);
@@ -87,6 +91,7 @@ std::vector<std::string> Seeds() {
           request(5, 1, 2, "worker=1,factor=2\n"),
           request(5, 1, 3, "backup+none"),
           request(4, 1, 4, "3"),
+          request(16, 1, 3, "full"),
           request(0, 0, 5, ""),
           request(0, 0, 6, ""),
           request(0, 0, 8, "")};

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/sha.h>
 
 #include <vector>
 
@@ -13,6 +15,14 @@ using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 constexpr Time kNow{1000s};
+
+std::string Base64Sha256(const std::string& text) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  unsigned char base64[64] = {};
+  EVP_EncodeBlock(base64, digest, sizeof digest);
+  return reinterpret_cast<const char*>(base64);
+}
 
 HttpProof::Key KeyOf(unsigned char byte) {
   HttpProof::Key key{};
@@ -90,6 +100,11 @@ TEST_F(HttpRequestsTest, WhoWatchesIsServed) {
   const HttpAnswer page = requests.Answer(kNow, Get("/"));
   EXPECT_THAT(page.type, HasSubstr("text/html"));
   EXPECT_THAT(page.security_policy, HasSubstr("default-src 'none'"));
+  // Its own script and no other one, whatever somebody might get into the page.
+  const std::size_t from = page.body.find("<script>") + 8;
+  const std::string script = page.body.substr(from, page.body.find("</script>") - from);
+  EXPECT_THAT(page.security_policy, HasSubstr("script-src 'sha256-" + Base64Sha256(script) + "';"));
+  EXPECT_EQ(page.body.find("<script", from), std::string::npos);
   // It asks nobody else for anything, and makes no markup of what workers say of themselves.
   for (const char* never : {"src=", "@import", "innerHTML", "insertAdjacentHTML", "document.write"})
     EXPECT_EQ(page.body.find(never), std::string::npos) << never;
@@ -109,14 +124,47 @@ TEST_F(HttpRequestsTest, WhatIsWrongIsSaid) {
   EXPECT_EQ(requests.Answer(kNow, Post("/status", "")).status, 405u);
   EXPECT_EQ(requests.Answer(kNow, Get("/elsewhere")).status, 404u);
   EXPECT_EQ(requests.Answer(kNow, Get("/nonce")).status, 404u) << "there is nothing to prove";
-  HttpRequest page = Post("/policy", "full");
-  page.from_web_page = true;
-  EXPECT_EQ(requests.Answer(kNow, page).status, 403u);
   EXPECT_TRUE(events_.empty());
   refuse_ = true;
   const HttpAnswer refused = requests.Answer(kNow, Post("/policy", "full"));
   EXPECT_EQ(refused.status, 400u);
   EXPECT_EQ(refused.body, "{\"error\":\"no such \\\"policy\\\"\"}\n");
+}
+
+TEST_F(HttpRequestsTest, OfWebPagesOnlyItsOwnMakesChanges) {
+  for (const bool with_secret : {false, true}) {
+    HttpRequests requests = Make(with_secret);
+    const auto status = [&](const std::string& origin, const std::string& host) {
+      HttpRequest page = Post("/policy", "full");
+      if (with_secret) page = Proven(page, NonceOf(requests, kNow));
+      page.origin = origin;
+      page.host = host;
+      return requests.Answer(kNow, page).status;
+    };
+    events_.clear();
+    for (const char* host : {"127.0.0.1:8080", "localhost:8080", "[::1]:8080", "node7", ""}) {
+      for (const char* origin :
+           {"http://evil.example", "http://127.0.0.1:8081", "http://127.0.0.1", "null", "",
+            "127.0.0.1:8080", "http://", "https://", "ftp://127.0.0.1:8080", "file://",
+            "http://127.0.0.1:8080.evil.example", "http://node7.evil.example"}) {
+        EXPECT_EQ(status(origin, host), 403u) << origin << " at " << host;
+      }
+    }
+    // Whose name stands for this host's address may call itself anything.
+    EXPECT_EQ(status("http://evil.example", "evil.example"), 421u);
+    EXPECT_TRUE(events_.empty());
+    EXPECT_EQ(status("http://127.0.0.1:8080", "127.0.0.1:8080"), 200u);
+    EXPECT_EQ(status("http://localhost:9000", "LOCALHOST:9000"), 200u);
+    EXPECT_EQ(status("http://[::1]:8080", "[::1]:8080"), 200u);
+    EXPECT_EQ(status("https://node7", "node7"), 200u) << "behind a proxy";
+    EXPECT_EQ(events_.size(), 4u);
+  }
+  // It is no more than a page: where there is a secret it proves it.
+  HttpRequests requests = Make(true);
+  HttpRequest page = Post("/policy", "full");
+  page.origin = "http://127.0.0.1:8080";
+  page.host = "127.0.0.1:8080";
+  EXPECT_EQ(requests.Answer(kNow, page).status, 401u);
 }
 
 TEST_F(HttpRequestsTest, OnlyThisHostsNamesAreAnswered) {
