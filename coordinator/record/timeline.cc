@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,9 +13,23 @@ namespace lockstep::coordinator {
 namespace {
 
 // Of thread ids; worker w has track w + 1, and for what it sends early kSendsTracks + w + 1: no job
-// has so many workers.
+// has so many workers. A round is applied while the next one is computed: so exchanges have a track
+// of their own.
 constexpr std::uint64_t kRoundsTrack = 0;
 constexpr std::uint64_t kSendsTracks = 1'000'000;
+constexpr std::uint64_t kExchangesTrack = kSendsTracks;
+
+std::string NameOf(std::uint64_t track) {
+  if (track == kRoundsTrack) return "rounds";
+  if (track == kExchangesTrack) return "exchanges";
+  if (track > kSendsTracks) return fmt::format("worker {} sends", track - kSendsTracks - 1);
+  return fmt::format("worker {}", track - 1);
+}
+
+// Those of a worker stand together; what is sent behind the units, exchanges behind the rounds.
+std::uint64_t PlaceOf(std::uint64_t track) {
+  return track < kSendsTracks ? 2 * track : 2 * (track - kSendsTracks) + 1;
+}
 
 // The format's times are microseconds.
 std::int64_t Micros(double seconds) {
@@ -48,7 +63,13 @@ class TimelineText::Events {
     const fmt::format_int digits(value);
     out_.append(digits.data(), digits.data() + digits.size());
   }
-  void Span(std::int64_t start, std::int64_t end) {
+  // One that would begin before the end of the last one of its track begins there: by the estimate
+  // of a worker's clock of this round, and that of the round before, the same moment may be twice.
+  void Span(std::uint64_t track, double from, double to) {
+    std::int64_t& last = text_.tracks_.at(track);
+    const std::int64_t start = std::max(Micros(from), last);
+    const std::int64_t end = std::max(Micros(to), start);
+    last = end;
     Raw(",\"ts\":");
     Number(start);
     Raw(",\"dur\":");
@@ -61,21 +82,16 @@ class TimelineText::Events {
     Raw("}");
   }
   void NameTrack(std::uint64_t track) {
-    if (!text_.named_.insert(track).second) return;
-    const bool sends = track > kSendsTracks;
-    const std::uint64_t of = sends ? track - kSendsTracks : track;
-    const std::string name = track == kRoundsTrack
-                                 ? "rounds"
-                                 : fmt::format("worker {}{}", of - 1, sends ? " sends" : "");
+    if (!text_.tracks_.emplace(track, 0).second) return;
     Begin("thread_name", nullptr, 'M', track);
-    Raw(fmt::format(",\"args\":{{\"name\":\"{}\"}}}}", name));
+    Raw(fmt::format(",\"args\":{{\"name\":\"{}\"}}}}", NameOf(track)));
     Begin("thread_sort_index", nullptr, 'M', track);
-    Raw(fmt::format(",\"args\":{{\"sort_index\":{}}}}}", 2 * of + (sends ? 1 : 0)));
+    Raw(fmt::format(",\"args\":{{\"sort_index\":{}}}}}", PlaceOf(track)));
   }
   void Round(const RoundRecord& record) {
     NameTrack(kRoundsTrack);
     Begin("round ", &record.round, 'X', kRoundsTrack);
-    Span(Micros(record.start), Micros(record.applied.value_or(record.commit)));
+    Span(kRoundsTrack, record.start, record.commit);
     Raw(",\"args\":{\"reason\":");
     Raw(Quoted(record.reason));
     Raw(",\"excluded\":[");
@@ -89,12 +105,17 @@ class TimelineText::Events {
     Raw(nlohmann::json(record.loss).dump());
     Raw("}}");
     Instant("commit", kRoundsTrack, record.commit);
+    if (!record.applied) return;
+    NameTrack(kExchangesTrack);
+    Begin("exchange of round ", &record.round, 'X', kExchangesTrack);
+    Span(kExchangesTrack, record.commit, *record.applied);
+    Raw("}");
   }
   void Unit(RoundId round, const UnitRecord& unit) {
     const std::uint64_t track = std::uint64_t{unit.worker.value} + 1;
     NameTrack(track);
     Begin(unit.units == 1 ? "unit of round " : "units of round ", &round, 'X', track);
-    Span(Micros(unit.start), Micros(unit.end));
+    Span(track, unit.start, unit.end);
     Raw(",\"args\":{\"range\":[");
     Number(unit.range.from);
     Raw(",");
@@ -107,7 +128,7 @@ class TimelineText::Events {
     const std::uint64_t track = kSendsTracks + worker.value + 1;
     NameTrack(track);
     Begin("contribution to round ", &round, 'X', track);
-    Span(Micros(from), Micros(to));
+    Span(track, from, to);
     Raw("}");
   }
   std::string Take() { return fmt::to_string(out_); }

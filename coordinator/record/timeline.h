@@ -1,10 +1,14 @@
 // The run as a timeline in the Chrome trace format, which Perfetto and chrome://tracing open: one
-// track a worker with its units, one for the rounds.
+// track a worker with its units, one for the rounds, one for their exchanges.
+//
+// The format has spans of a track nest, and Perfetto draws those that overlap otherwise wrong or
+// not at all. So here they follow each other, in the order in which they are added.
 #pragma once
 
+#include <cstdint>
 #include <istream>
+#include <map>
 #include <ostream>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -23,7 +27,7 @@ class TimelineText {
 
  private:
   class Events;
-  std::set<std::uint64_t> named_;  // tracks
+  std::map<std::uint64_t, std::int64_t> tracks_;  // that have a name: where the last span ends
   bool first_ = true;
 };
 

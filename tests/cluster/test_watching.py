@@ -1,5 +1,5 @@
-"""What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus, and its page, to
-a real browser that presses the buttons."""
+"""What a running job shows to who watches it: its metrics, to a reader of the text format and to a real Prometheus, its page, to a
+real browser that presses the buttons, and its timeline."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import urllib.request
 
 import browser
 import harness
+import trace_events
 from harness import ClusterTest, Job, wait_for
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "prometheus"
@@ -62,7 +63,10 @@ def resident(pid):
 
 
 class Timeline(ClusterTest):
-    """timeline.json can be opened at any time, also of a job that was resumed."""
+    """timeline.json can be opened at any time, also of a job that was resumed; and by who reads the format as it is written down."""
+
+    def check_format(self, job):
+        self.assertEqual(trace_events.faults((job.run_dir / "timeline.json").read_text())[:5], [])
 
     @staticmethod
     def rounds_of_timeline(job):
@@ -82,6 +86,7 @@ class Timeline(ClusterTest):
             job.processes["coordinator"].send_signal(signal.SIGINT)
             self.assertEqual(job.wait(), 130)
             self.assertEqual(self.rounds_of_timeline(job), [line["round"] for line in job.rounds()])
+            self.check_format(job)
             before = len(job.rounds())
             job.start_coordinator("--resume")
             for index in range(2):
@@ -90,6 +95,44 @@ class Timeline(ClusterTest):
             job.processes["coordinator"].send_signal(signal.SIGINT)
             self.assertEqual(job.wait(), 130)
             self.assertEqual(self.rounds_of_timeline(job), [line["round"] for line in job.rounds()])
+            self.check_format(job)
+
+    def test_every_kind_of_round_is_of_the_format(self):
+        # Moves, parts, early sends, those who are left out, and rounds without a barrier.
+        for policy, more in {"flexrr": {}, "backup": {}, "async": {}, "local": {"local.steps": 2}}.items():
+            options = {"policy.name": policy, "job.rounds": 40, "emulate.unit_time": "2ms", "exchange.mapping": "off",
+                       "exchange.transport": "tcp", **more}
+            with self.subTest(policy), Job(3, options) as job:
+                job.start_coordinator()
+                for index in range(3):
+                    job.start_worker(index, *(["--slowdown", "factor=3"] if index == 2 else []))
+                job.finish()
+                self.check_format(job)
+                events = json.loads((job.run_dir / "timeline.json").read_text())["traceEvents"]
+                names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+                self.assertGreaterEqual(names, {"rounds", "exchanges", "worker 0", "worker 1"})
+
+    def test_what_is_not_of_the_format_is_found(self):
+        name = {"name": "thread_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "rounds"}}
+        span = {"name": "round 0", "ph": "X", "pid": 1, "tid": 0, "ts": 10, "dur": 20, "args": {"loss": None}}
+        instant = {"name": "commit", "ph": "i", "pid": 1, "tid": 0, "ts": 30, "s": "t"}
+
+        def faults(*events, **document):
+            return trace_events.faults(json.dumps({"displayTimeUnit": "ms", "traceEvents": list(events), **document}))
+        self.assertEqual(faults(name, span, instant, {**span, "ts": 30}, {**span, "ts": 15, "dur": 15}), [])
+        for wrong in ({**span, "dur": -1}, {**span, "dur": "20"}, {**span, "ts": float("nan")}, {**span, "tid": "0"}, {**span, "tid": -1},
+                      {**span, "ph": "Y"}, {**span, "name": ""}, {**span, "args": [1]}, {**span, "duration": 3}, {**instant, "s": "x"},
+                      {**instant, "dur": 3}, {**instant, "ts": True}, {**name, "args": {}}, {**name, "name": "tread_name"}, name,
+                      {**span, "ts": 29, "dur": 2}, {**span, "ts": 9, "dur": 2}, {**span, "tid": 1}, 7, None):
+            with self.subTest(wrong):
+                self.assertNotEqual(faults(name, span, wrong), [])
+        for key in ("ts", "dur", "pid", "tid", "name", "ph"):
+            with self.subTest(key):
+                self.assertNotEqual(faults(name, {other: value for other, value in span.items() if other != key}), [])
+        self.assertNotEqual(faults(name, {key: value for key, value in instant.items() if key != "s"}), [])
+        self.assertNotEqual(faults(displayTimeUnit="s"), [])
+        for text in ("", "[]", "{}", '{"displayTimeUnit": "ms", "traceEvents": ['):
+            self.assertNotEqual(trace_events.faults(text), [], text)
 
 
 class Metrics(ClusterTest):

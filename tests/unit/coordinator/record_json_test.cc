@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/record/timeline.h"
@@ -192,7 +195,52 @@ TEST(Timeline, ShowsWhatIsSentBehindTheUnits) {
   ASSERT_EQ(spans.size(), 1u);
   EXPECT_EQ(spans[0]["ts"], 1375000);
   EXPECT_EQ(spans[0]["dur"], 375000);
-  EXPECT_EQ(names, (std::set<nlohmann::json>{"rounds", "worker 0", "worker 2", "worker 0 sends"}));
+  EXPECT_EQ(names, (std::set<nlohmann::json>{"rounds", "exchanges", "worker 0", "worker 2",
+                                             "worker 0 sends"}));
+}
+
+// A round is applied while the next one is computed, and two estimates of a worker's clock may have
+// one unit end after the next has begun.
+TEST(Timeline, SpansOfATrackFollowEachOther) {
+  RoundRecord first;
+  first.round = RoundId(0);
+  first.commit = 1;
+  first.applied = 1.5;
+  first.units = {{WorkerId(0), {0, 4}, 0.25, 0.75}, {WorkerId(0), {4, 8}, 0.75, 1}};
+  RoundRecord second;
+  second.round = RoundId(1);
+  second.start = 1;
+  second.commit = 2;
+  second.applied = 2.25;
+  second.units = {{WorkerId(0), {8, 12}, 0.875, 1.125}, {WorkerId(0), {12, 16}, 1.125, 1.5}};
+  RoundRecord third;  // its units are over before those of the second
+  third.round = RoundId(2);
+  third.start = 2;
+  third.commit = 3;
+  third.units = {{WorkerId(0), {16, 20}, 1.25, 1.375}};
+  std::ostringstream out;
+  {
+    TimelineWriter timeline(out);
+    for (const RoundRecord* record : {&first, &second, &third}) timeline.Add(*record);
+  }
+  using Span = std::pair<std::int64_t, std::int64_t>;
+  std::map<std::string, std::vector<Span>> spans;
+  std::map<std::uint64_t, std::string> names;
+  const auto timeline = nlohmann::json::parse(out.str());
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+    if (event["ph"] != "X") continue;
+    const std::int64_t start = event["ts"];
+    spans[names.at(event["tid"])].emplace_back(start, start + event["dur"].get<std::int64_t>());
+  }
+  EXPECT_EQ(spans["rounds"],
+            (std::vector<Span>{{0, 1000000}, {1000000, 2000000}, {2000000, 3000000}}));
+  EXPECT_EQ(spans["exchanges"], (std::vector<Span>{{1000000, 1500000}, {2000000, 2250000}}));
+  EXPECT_EQ(spans["worker 0"], (std::vector<Span>{{250000, 750000},
+                                                  {750000, 1000000},
+                                                  {1000000, 1125000},
+                                                  {1125000, 1500000},
+                                                  {1500000, 1500000}}));
 }
 
 TEST(Timeline, IsOneJsonDocument) {
