@@ -21,7 +21,8 @@ _OURS = frozenset((LEAST, GREATEST))  # not for the script
 
 
 class Metrics(Mapping[str, float]):
-    """Of a round, by name; `loss` is among them, the mean over its samples of what `backward` was given. Empty before the first."""
+    """Of a round, by name; `loss` is among them, the mean of what `backward` was given, over its samples or over what `weigh` said.
+    Empty before the first."""
 
     def __init__(self, counted: Counted | None) -> None:
         self._values: dict[str, float] = {}
