@@ -72,7 +72,7 @@ std::string Words(const ParameterGroup& group) {
   return words;
 }
 
-Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
+Error NoGroups(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
 }  // namespace
 
@@ -103,7 +103,7 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config,
   std::vector<Grouped::Kind> kinds;
   for (const ParameterGroup& group : different) {
     if (!std::isfinite(group.lr_factor) || group.lr_factor < 0) {
-      return Invalid(
+      return NoGroups(
           fmt::format("a parameter group's rate is {} times the job's: it must be 0 or "
                       "more",
                       group.lr_factor));
@@ -113,12 +113,12 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config,
     own.momentum = group.momentum.value_or(config.momentum);
     auto optimizer = MakeOptimizer(own);
     if (!optimizer) {
-      return Invalid(
+      return NoGroups(
           fmt::format("a parameter group ({}): {}", Words(group), optimizer.error().message));
     }
     kinds.push_back({std::move(*optimizer), group.lr_factor});
     if (kinds.back().optimizer->state_names() != kinds.front().optimizer->state_names()) {
-      return Invalid(
+      return NoGroups(
           "some parameter groups have a momentum, and others have none: they would keep "
           "other state");
     }
