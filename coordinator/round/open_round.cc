@@ -17,6 +17,9 @@
 namespace lockstep::coordinator {
 namespace {
 
+// For policies, and for what is on its way, before a round goes on without who is away.
+constexpr Duration kAwayPatience = std::chrono::milliseconds(250);
+
 // For people.
 std::string Names(const std::vector<WorkerId>& workers) {
   std::string names;
@@ -331,6 +334,48 @@ void OpenRound::FenceUnanswered() {
   }
 }
 
+// Where work moves nobody waits for who is away. The policy takes its units from it where somebody
+// has a part left for them and it is the only one that is late; but all may have begun their second
+// parts, and many may be away at once. So once those that are there have finished, and nothing has
+// come of it, the round goes on without what it was given: others compute it, or a later round has
+// it. If those that are there are too few for a commit without it (I5), they may as well wait here.
+Time OpenRound::LetsGoOfAwayFrom() const {
+  const bool may = job_->members.CountAway() > 0 && job_->policy.work->PlacesUnits() &&
+                   !work_.relaxed() && work_.pending_revokes() == 0;
+  if (!may) return kNever;
+  Time since{};
+  std::uint32_t late = 0;
+  bool others = true;
+  for (const policies::WorkerView& view : work_.workers()) {
+    if (view.fenced || view.units_given == 0) continue;
+    if (view.finished_at) {
+      since = std::max(since, *view.finished_at);
+      continue;
+    }
+    // What is computed is delivered while it is away, too.
+    const Member& member = job_->members.at(view.member.worker);
+    if (!member.away() || view.units_done == view.units_given) return kNever;
+    since = std::max(since, view.progressed_at);
+    ++late;
+    others = others && OthersRemain(view.member.worker);
+  }
+  if (late == 0 || !others || job_->members.CountLive() < job_->min_workers + late) return kNever;
+  return since + kAwayPatience;
+}
+
+void OpenRound::LetGoOfAway() {
+  if (LetsGoOfAwayFrom() > job_->now) return;
+  std::vector<WorkerId> away;
+  for (const policies::WorkerView& view : work_.workers()) {
+    if (!view.fenced && view.units_given > 0 && !view.finished_at) {
+      away.push_back(view.member.worker);
+    }
+  }
+  for (const WorkerId worker : away) {
+    FenceWorker(worker, "it is away (" + job_->members.at(worker).absence->reason + ")");
+  }
+}
+
 // It has to have the parameters of the round before, or be about to; nobody that is to leave is
 // drawn into a round in which it has nothing to do yet.
 bool OpenRound::CanTake(const Member& member) const {
@@ -455,6 +500,7 @@ policies::RoundView OpenRound::View() const {
 std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
   if (owners_stale_) ReplaceOwners({}, "an owner is out");
   FenceUnanswered();
+  LetGoOfAway();
   PlaceUnassigned();
   return AskPolicy(may_close_from);
 }
@@ -529,7 +575,7 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
 
 // I6: what others owe has a time here; what nobody owes is looked at with the next event.
 Time OpenRound::NextDeadline() const {
-  Time next = std::min(look_again_, receipts_.Next(work_));
+  Time next = std::min({look_again_, receipts_.Next(work_), LetsGoOfAwayFrom()});
   if (const auto oldest = work_.OldestRevoke()) {
     next = std::min(next, *oldest + job_->bounds.Answer());
   }

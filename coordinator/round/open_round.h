@@ -97,6 +97,8 @@ class OpenRound {
   bool OthersRemain(WorkerId worker) const;
   void FenceWorker(WorkerId worker, const std::string& why);
   void FenceUnanswered();
+  Time LetsGoOfAwayFrom() const;
+  void LetGoOfAway();
   bool CanTake(const Member& member) const;
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
   void PlaceUnassigned();

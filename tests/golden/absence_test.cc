@@ -45,6 +45,27 @@ TEST(Golden, AwayAndPlanned) {
   CompareWithFile(s.text(), "away_and_planned");
 }
 
+TEST(Golden, AwayAndNobodyHasAPartLeft) {
+  Story s("Who is away has a unit in hand, and the other has begun both of its parts: without it",
+          {.workers = 2, .policy = "flexrr", .units = 4});
+  s.Begin();
+  s.Sealed(0, 1);
+  s.From(1, msg::Progress{RoundId(0), 0, 1});
+  s.Wait(0.01);
+  s.From(1, msg::Revoked{RoundId(0), 1, 1, false});
+  s.From(1, AwayFor(600));
+  s.Sealed(0, 1);
+  s.Say("Nobody can be given what worker 1 has in hand; another round has it.");
+  s.Wait(0.3);
+  s.From(1, msg::Revoked{RoundId(0), 0, 3, true});
+  s.AllPublishAndApply({0});
+  s.Published(1);
+  s.Wait(0.3);
+  s.Sealed(0, 1);
+  s.AllPublishAndApply({0});
+  CompareWithFile(s.text(), "away_and_nobody_has_a_part_left");
+}
+
 TEST(Golden, AwayAndGoneOnWithout) {
   Story s("Under `flexrr` the other goes on without who is away; that one copies when it is back",
           {.workers = 2, .policy = "flexrr", .units = 2});
