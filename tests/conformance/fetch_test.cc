@@ -223,7 +223,7 @@ TEST_P(FetchTest, SmallMessagesPassWhileBulkMoves) {
   });
   // Bulk never pauses: what completes is asked for again until the last echo is back. On RDMA a
   // message takes its turn behind the window.
-  const std::size_t echoes = Emulated() ? 10 : 100;
+  const std::size_t echoes = Slow() ? 10 : 100;
   std::size_t pending = 0;
   bool enough = false;
   const auto fetch = [&](std::uint64_t slot) {

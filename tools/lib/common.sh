@@ -36,6 +36,13 @@ lockstep_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# Half of the tests mostly wait, for processes and for what is to time out.
+lockstep_test_jobs() {
+  local jobs
+  jobs=$(lockstep_jobs)
+  echo $((jobs + jobs / 2))
+}
+
 # A source that is compiled alike in two build folders is compiled once: the cuda preset has most of its objects from release.
 export CCACHE_NOHASHDIR=1
 
