@@ -21,6 +21,17 @@ bool ContributedLately(const Member& member, RoundId round) {
   return member.contributed && member.contributed->value + 2 >= round.value;
 }
 
+// For people: "worker 0 (2), 3 (1)", each with the size of its share beside the others'.
+std::string SharesText(const std::vector<OwnerShare>& shares) {
+  constexpr std::size_t kMost = 16;
+  std::string text = "worker";
+  for (std::size_t i = 0; i < std::min(shares.size(), kMost); ++i) {
+    text += fmt::format("{} {} ({})", i == 0 ? "" : ",", shares[i].owner.worker, shares[i].weight);
+  }
+  if (shares.size() > kMost) text += fmt::format(" and {} more", shares.size() - kMost);
+  return text;
+}
+
 // How the links of all that have sealed a part or own did in this round; `control` is left open.
 // An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
 // slow contributors say nothing about the owner. A contributor that is still not delivered counts
@@ -452,8 +463,14 @@ OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
 OwnerMap Planner::Choose(RoundId round, std::uint32_t version, std::span<const MemberId> candidates,
                          bool may_move) {
   NoteMap(round, version);
-  if (holders_.any()) return holders_.Choose(version, candidates, job_->members, may_move);
-  return weights_.Choose(version, candidates, job_->members);
+  OwnerMap map = holders_.any() ? holders_.Choose(version, candidates, job_->members, may_move)
+                                : weights_.Choose(version, candidates, job_->members);
+  if (map.owners != shares_ && !shares_.empty()) {
+    job_->Log(LogLevel::kDebug, "round {}: the sums are shared among {}", round,
+              SharesText(map.owners));
+  }
+  shares_ = map.owners;
+  return map;
 }
 
 // Rounds before the newest one are counted by themselves: each of their maps has a version above

@@ -122,6 +122,7 @@ class Planner {
   // not taken for another's.
   std::optional<RoundId> newest_;
   std::uint32_t newest_version_ = 0;
+  std::vector<OwnerShare> shares_;  // of the map that was chosen last
 };
 
 }  // namespace lockstep::coordinator

@@ -173,4 +173,18 @@ MUTATIONS = [
         "  if (fetches_.contains(buffer)) return true;\n",
         WORKER,
     ),
+    Mutation(
+        "the pages of a share that is gone stay beside those of the new one",
+        "worker/core/buffer_leases.cc",
+        "  context_.Emit(action::GiveBack{buffer});\n",
+        "",
+        WORKER,
+    ),
+    Mutation(
+        "staging is given back with what is still needed in it",
+        "worker/core/inputs.cc",
+        "  if (input.have.empty() && input.asked.empty()) {\n",
+        "  if (input.asked.empty()) {\n",
+        WORKER,
+    ),
 ]

@@ -248,6 +248,10 @@ void RealNumbers::DropHeldState(const action::DropHeldState& a) {
   }
 }
 
+void RealNumbers::GiveBack(const worker::BufferId& buffer) {
+  std::ranges::fill(memory_->At(buffer), std::nanf(""));
+}
+
 void RealNumbers::Run(const action::Apply& a, OpDone* done) {
   const Layout& layout = memory_->layout;
   std::vector<float> sum(layout.sum_floats() + worker::kGrain, 0.0f);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/random.h"
 
 namespace lockstep::worker {
 
@@ -26,6 +27,14 @@ std::uint32_t PoolSize(BufferKind kind) {
 }
 
 }  // namespace
+
+std::uint64_t ShapeOf(std::span<const Slice> slices) {
+  std::uint64_t shape = slices.size();
+  for (const Slice& slice : slices) {
+    shape = Mix64(Mix64(shape ^ slice.range.first) ^ slice.range.count);
+  }
+  return std::max<std::uint64_t>(shape, 1);
+}
 
 // A send under way cannot be called back, so a peer that stopped reading pins a buffer for good.
 // There are spare ones; when the last is needed, the connection goes rather than the round (I6).
@@ -57,6 +66,16 @@ std::optional<BufferId> Buffers::Take(BufferKind kind) {
 // Free to be taken once nothing uses it any more; until then Take passes it by.
 void Buffers::Release(const BufferId& buffer) {
   LOCKSTEP_CHECK(taken_.erase(buffer) == 1, "released a buffer that was not taken");
+}
+
+// Pages take memory from when they are first written. Whoever's share has changed would keep those
+// of the old share beside those of the new one, round by round more of them.
+void Buffers::Fit(const BufferId& buffer, std::uint64_t shape) {
+  LOCKSTEP_CHECK(!InUse(buffer), "I4: a buffer is given back that is in use");
+  const auto [at, untouched] = fits_.try_emplace(buffer, shape);
+  if (untouched || at->second == shape) return;
+  context_.Emit(action::GiveBack{buffer});
+  at->second = shape;
 }
 
 // Of a pool, or what a holder has of the optimizer's state (holdings.h): staging and parameters

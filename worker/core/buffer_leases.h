@@ -9,11 +9,15 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "worker/core/context.h"
 
 namespace lockstep::worker {
+
+// Names these slices, in this order: never 0, and another number for others, but by rare chance.
+std::uint64_t ShapeOf(std::span<const Slice> slices);
 
 // Taking and using are two things. A part of the core takes a buffer for what it wants to put
 // there, and releases it when that is needed no longer. Meanwhile and afterwards sends, fetches and
@@ -30,6 +34,12 @@ class Buffers {
   std::optional<BufferId> Take(BufferKind kind);
   // Its content is needed no longer; uses may still be under way.
   void Release(const BufferId& buffer);
+
+  // Of a buffer that nobody uses and whose content is needed no longer: from here on only slices of
+  // this shape (ShapeOf) are written of it. Where other ones were, it is given back first.
+  void Fit(const BufferId& buffer, std::uint64_t shape);
+  // It is written elsewhere, too, for once: the next Fit gives it back.
+  void Spread(const BufferId& buffer) { fits_[buffer] = 0; }
 
   struct Served {
     MemberId peer;
@@ -62,6 +72,8 @@ class Buffers {
   std::map<BufferId, std::uint32_t> fetches_;  // under way, never 0
   std::map<std::uint64_t, std::vector<BufferId>> ops_;
   std::set<MemberId> closing_;  // and still served, so each is closed once
+  // Of those that Fit or Spread were called for. 0: written in more than one shape.
+  std::map<BufferId, std::uint64_t> fits_;
 };
 
 }  // namespace lockstep::worker

@@ -264,6 +264,20 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
   if (const RoundSums* sums = rounds_.SumsOf(round)) FetchMissing(key, input, sums->stood_in_for());
 }
 
+// The slices of one shard take the memory of one shard, whichever it was before. A second shard
+// beside the first one, of a later map or of an owner that is stood in for, is here for this part
+// only.
+void Inputs::FitStaging(const Key& key, Input& input, std::span<const Slice> slices) {
+  const std::uint64_t shape = ShapeOf(slices);
+  if (input.fits == shape) return;
+  if (input.have.empty() && input.asked.empty()) {
+    buffers_.Fit(Staging(key), shape);
+  } else {
+    buffers_.Spread(Staging(key));
+  }
+  input.fits = shape;
+}
+
 void Inputs::FetchMissing(const Key& key, Input& input, std::span<const Slice> slices) {
   PieceName name;
   name.kind = static_cast<std::uint32_t>(PieceKind::kContribution);
@@ -275,6 +289,7 @@ void Inputs::FetchMissing(const Key& key, Input& input, std::span<const Slice> s
     for (const FloatRange& lacking :
          input.have.Missing(context_.layout.InContribution(slice.range))) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
+        FitStaging(key, input, slices);
         input.asked.Merge(range);
         fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
       }

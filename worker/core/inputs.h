@@ -80,6 +80,7 @@ class Inputs {
     bool gone = false;  // by its worker: it is not asked for again
     bool dirty = true;
     std::optional<std::uint32_t> receipted;  // for this version of the map
+    std::uint64_t fits = 0;                  // ShapeOf what was last fetched of it
   };
 
   // A key is never in use for two parts: where a part takes the place of another one, the fetches
@@ -99,6 +100,7 @@ class Inputs {
                     std::span<const std::byte> floats);
   void FetchMissing(const Key& key, Input& input);
   void FetchMissing(const Key& key, Input& input, std::span<const Slice> slices);
+  void FitStaging(const Key& key, Input& input, std::span<const Slice> slices);
   // To be looked at in the next Update. What nothing has happened to is not: in a job of a thousand
   // workers most steps concern one of them.
   void Mark(const Key& key, Input& input);

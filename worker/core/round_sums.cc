@@ -131,9 +131,18 @@ bool RoundSums::TakeBuffers() {
   if (!buffer_) {
     buffer_ = buffers_.Take(BufferKind::kSum);
     if (buffer_) context_.Emit(action::OpenBlock{*buffer_, generation_});
+    if (buffer_ && apart_) FitBuffer();
   }
   if (apart_ && !landing_ && !own_only_) landing_ = buffers_.Take(BufferKind::kTaken);
   return buffer_ && (landing_ || !apart_ || own_only_);
+}
+
+// Sums in a buffer of their own are those that are made here. (Where the gradient is clipped norms
+// lie behind them, few beside them, and in the same order.)
+void RoundSums::FitBuffer() {
+  const Shard* own = ShardOf(context_.config.self);
+  buffers_.Fit(*buffer_, ShapeOf(own == nullptr ? std::span<const Slice>() : own->slices));
+  if (!stood_in_for_.empty()) buffers_.Spread(*buffer_);
 }
 
 // A fenced attempt is served to others and nothing else: it was promised not to come any closer to
@@ -382,6 +391,7 @@ bool RoundSums::OnHedge(const MemberId& owner, const MemberId& by) {
   shard->making = Making::kWaiting;
   if (shard->requested || (!shard->mapped && Held(*shard))) return false;
   stood_in_for_.insert(stood_in_for_.end(), shard->slices.begin(), shard->slices.end());
+  if (buffer_) buffers_.Spread(*buffer_);
   return true;
 }
 

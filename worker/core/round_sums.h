@@ -149,6 +149,7 @@ class RoundSums {
   bool Held(const Shard& shard) const;
   bool HoldsAll() const;
   bool TakeBuffers();
+  void FitBuffer();
   const BufferId& Landing() const { return apart_ ? *landing_ : *buffer_; }
   void NoteMade(Shard& shard);
   bool Covers(const FloatRange& range) const;

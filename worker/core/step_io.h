@@ -330,6 +330,12 @@ struct TakeParameters {
 struct DropHeldState {
   std::vector<FloatRange> ranges;
 };
+// What is in this buffer is needed no longer, nobody uses it, and from here on other parts of it
+// will be written than until now: its pages go back, so that those of both do not add up. (An
+// arena's cannot.)
+struct GiveBack {
+  BufferId buffer;
+};
 // Copies ranges of mapped blocks into the own sum buffer, at the same offsets.
 struct CopySums {
   std::uint64_t op = 0;
@@ -428,9 +434,9 @@ struct Log {
 using Action =
     std::variant<action::ToCoordinator, action::ToPeer, action::UseTransport, action::ConnectPeer,
                  action::MapPeer, action::UnmapPeer, action::ClosePeer, action::Fetch,
-                 action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::StartWork,
-                 action::WakeCompute, action::VoidWork, action::EvaluateChunk, action::Reduce,
-                 action::CopySums, action::UpdateHeld, action::TakeParameters,
+                 action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::GiveBack,
+                 action::StartWork, action::WakeCompute, action::VoidWork, action::EvaluateChunk,
+                 action::Reduce, action::CopySums, action::UpdateHeld, action::TakeParameters,
                  action::DropHeldState, action::Apply, action::CopyState, action::TakeSnapshot,
                  action::DigestState, action::DigestReplica, action::InitializeState,
                  action::StoreState, action::UploadChunk, action::SetTimer, action::Slowdown,

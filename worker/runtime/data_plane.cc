@@ -263,6 +263,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     transport::StoreBeforeLaterWrites();
   }
 
+  void Do(action::GiveBack& a) { buffers_.GiveBack(a.buffer); }
+
   void Do(action::StartWork& a) { compute_.StartWork(&core_->queue(), a); }
   void Do(action::WakeCompute&) { compute_.WakeCompute(); }
   void Do(action::VoidWork&) { compute_.VoidWork(); }

@@ -198,6 +198,12 @@ std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   return found->second.data();
 }
 
+void WorkerBuffers::GiveBack(const BufferId& buffer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = pages_.find(buffer);
+  if (found != pages_.end()) memory_->GiveBack(found->second.data(), PagesOf(buffer));
+}
+
 float* WorkerBuffers::At(const BufferId& buffer) {
   LOCKSTEP_CHECK(NumberBytes(buffer) == sizeof(float), "FP32 in numbers of {} bytes",
                  NumberBytes(buffer));

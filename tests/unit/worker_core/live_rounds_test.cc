@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "tests/unit/worker_core/machine_fixture.h"
 #include "worker/core/sums.h"
 
 namespace lockstep::worker {
 namespace {
-
-const MemberId kSelf{WorkerId(0), Incarnation(1)};
-const MemberId kPeer{WorkerId(1), Incarnation(1)};
 
 // The sums of a worker that owns half of one bucket, beside the rounds that they are of.
 class LiveRoundsTest : public ::testing::Test {
