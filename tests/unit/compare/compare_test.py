@@ -151,7 +151,7 @@ class MeasureTest(unittest.TestCase):
         whole = rounds.read_bytes()
         for path, content, said in ((summary, b"{}", "summary.json: there is no 'epochs'"), (summary, b"[]", "is no record"),
                                     (rounds, b"\xff\xfe\x00", "rounds.jsonl: is no text"), (rounds, b"{}\n", "rounds.jsonl:1: there is no 'round'"),
-                                    (rounds, whole.replace(b'"ranges": [[', b'"ranges": ["x", ['), "no records")):
+                                    (rounds, whole.replace(b'"ranges": [[', b'"ranges": ["x", ['), r"rounds.jsonl:1: contributors\[0\].ranges\[0\] is no list of 2")):
             kept = path.read_bytes()
             path.write_bytes(content)
             result = self.check(self.folder / "a")
@@ -262,7 +262,40 @@ class CompareTest(unittest.TestCase):
         rounds = out / "none" / "auto-1" / "rounds.jsonl"
         rounds.write_text(rounds.read_text().replace('"commit"', '"comit"'))
         result = self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "auto", "--patterns", "none", "-n", 2)
-        self.assertRegex(result.stderr, r"\Acompare: .*rounds.jsonl:1: there is no 'commit'\n\Z")
+        self.assertRegex(result.stderr, r"\Acompare: .*rounds.jsonl:1: there is no 'times.commit'\n\Z")
+
+    def test_a_report_of_values_of_another_kind_is_one_line(self):
+        run = self.folder / "out" / "none" / "full-1"
+        make_run(run)
+        report = ["--out", self.folder / "out", "--report-only", "--runs", 1, "--policies", "full", "--patterns", "none", "-n", 2]
+        self.assertEqual(self.compare(*report).returncode, 0)
+        rounds, summary, evaluations = (run / name for name in ("rounds.jsonl", "summary.json", "evaluations.jsonl"))
+        kept = rounds.read_text(), summary.read_text()
+        first, *others = map(json.loads, kept[0].splitlines())
+        for change, said in (
+                ({"samples": "16"}, 'rounds.jsonl:1: samples is "16", not a whole number'),
+                ({"samples": True}, "rounds.jsonl:1: samples is true, not a whole number"),
+                ({"units": None}, "rounds.jsonl:1: units is no list"),
+                ({"units": [{**first["units"][0], "range": [1]}]}, "rounds.jsonl:1: units[0].range is no list of 2"),
+                ({"times": {**first["times"], "commit": "now"}}, 'rounds.jsonl:1: times.commit is "now", not a number'),
+                ({"times": {**first["times"], "ready": {"0": []}}}, "rounds.jsonl:1: times.ready.0 is [], not a number")):
+            rounds.write_text("".join(json.dumps(record) + "\n" for record in ({**first, **change}, *others)))
+            self.refused_by_its_files(report, said)
+        rounds.write_text("".join(json.dumps({**record, "units": []}) + "\n" for record in (first, *others)))
+        self.refused_by_its_files(report, f"{run}: no samples count that took time")
+        rounds.write_text(kept[0])
+        summary.write_text(json.dumps({**json.loads(kept[1]), "wall_seconds": {}}))
+        self.refused_by_its_files(report, "summary.json: wall_seconds is {}, not a number")
+        summary.write_text(kept[1])
+        evaluations.write_text('{"round": 1, "accuracy": null}\n')
+        self.refused_by_its_files(report, "evaluations.jsonl:1: accuracy is null, not a number")
+
+    def refused_by_its_files(self, words, said):
+        with self.subTest(said=said):
+            result = self.compare(*words)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, r"\Acompare: [^\n]*\n\Z")
+            self.assertIn(said, result.stderr)
 
     def test_what_is_not_there_is_said(self):
         out = self.folder / "out"

@@ -10,11 +10,20 @@ class BadRun(Exception):
     """One line that names the file."""
 
 
-# What is read of a round's record and of the summary.
-OF_A_ROUND = ("round", "epoch", "samples", "contributors", "dropped", "requeued", "units", "excluded", "times")
-OF_TIMES = ("start", "ready", "delivered", "commit", "applied")
-OF_THE_SAMPLES = ("epochs", "samples_counted", "samples_moved", "samples_dropped")
-OF_A_JOB = (*OF_THE_SAMPLES, "workers", "wall_seconds", "test_accuracy", "train_loss", "samples_requeued")
+# What is read of the records, as `check_shape` takes it.
+NUMBER = (int, float)
+PERHAPS = (int, float, type(None))
+RANGES = [((int,), (int,))]
+SAMPLES_OF_A_ROUND = {"round": (int,), "epoch": (int,), "samples": (int,), "contributors": [{"ranges": RANGES}], "dropped": RANGES,
+                      "requeued": RANGES}
+A_ROUND = SAMPLES_OF_A_ROUND | {
+    "units": [{"worker": (int,), "range": ((int,), (int,)), "start": NUMBER, "end": NUMBER}], "excluded": [(int,)],
+    "times": {"start": NUMBER, "ready": {str: NUMBER}, "delivered": {str: NUMBER}, "commit": NUMBER, "applied": PERHAPS}}
+KINDS = {int: "a whole number", float: "a number", type(None): "null"}
+AN_EVALUATION = {"round": (int,), "accuracy": NUMBER}
+SAMPLES_OF_A_JOB = {key: (int,) for key in ("epochs", "samples_counted", "samples_moved", "samples_dropped")}
+A_JOB = SAMPLES_OF_A_JOB | {"workers": (int,), "wall_seconds": NUMBER, "test_accuracy": PERHAPS, "train_loss": PERHAPS,
+                            "samples_requeued": (int,)}
 
 
 def read_text(path):
@@ -26,12 +35,25 @@ def read_text(path):
         raise BadRun(f"{path}: is no text") from error
 
 
-def check_keys(what, path, keys):
-    if not isinstance(what, dict):
-        raise BadRun(f"{path}: is no record")
-    for key in keys:
-        if key not in what:
-            raise BadRun(f"{path}: there is no '{key}'")
+def check_shape(what, shape, path, name=""):
+    """`shape`: types of which it is one; {key: shape} of a record that has these keys at least, {str: shape} of one with any; [shape]
+    of a list of any length, (shape, ...) of one that has as many."""
+    if isinstance(shape, dict):
+        if not isinstance(what, dict):
+            raise BadRun(f"{path}: {name or 'it'} is no record")
+        for key, of_key in (dict.fromkeys(what, shape[str]) if str in shape else shape).items():
+            place = f"{name}.{key}" if name else key
+            if key not in what:
+                raise BadRun(f"{path}: there is no '{place}'")
+            check_shape(what[key], of_key, path, place)
+    elif isinstance(shape, list) or not isinstance(shape[0], type):
+        if not isinstance(what, list) or (isinstance(shape, tuple) and len(what) != len(shape)):
+            raise BadRun(f"{path}: {name} is no list" + (f" of {len(shape)}" if isinstance(shape, tuple) else ""))
+        for number, item in enumerate(what):
+            check_shape(item, shape[0] if isinstance(shape, list) else shape[number], path, f"{name}[{number}]")
+    elif not isinstance(what, shape) or isinstance(what, bool):
+        wanted = [KINDS[kind] for kind in shape if kind is not int or float not in shape]
+        raise BadRun(f"{path}: {name} is {json.dumps(what)[:40]}, not {' or '.join(wanted)}")
 
 
 def read_lines(path, ended=True):
@@ -72,23 +94,26 @@ class Run:
             self.ended = False
         self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
         for number, record in enumerate(self.rounds, 1):
-            check_keys(record, f"{self.folder / 'rounds.jsonl'}:{number}", OF_A_ROUND)
-            if not only_samples:
-                check_keys(record["times"], f"{self.folder / 'rounds.jsonl'}:{number}", OF_TIMES)
+            check_shape(record, SAMPLES_OF_A_ROUND if only_samples else A_ROUND, f"{self.folder / 'rounds.jsonl'}:{number}")
         evaluations = self.folder / "evaluations.jsonl"
         self.evaluations = read_lines(evaluations) if evaluations.exists() and not only_samples else []
+        for number, record in enumerate(self.evaluations, 1):
+            check_shape(record, AN_EVALUATION, f"{evaluations}:{number}")
         self.summary = None
         if self.ended:
             try:
                 self.summary = json.loads(read_text(summary))
             except ValueError as error:
                 raise BadRun(f"{summary}: {error}") from error
-            check_keys(self.summary, summary, OF_THE_SAMPLES if only_samples else OF_A_JOB)
+            check_shape(self.summary, SAMPLES_OF_A_JOB if only_samples else A_JOB, summary)
         if only_samples:
             return
         if len(self.rounds) < 2:
             raise BadRun(f"{self.folder}: fewer than two rounds are closed")
         self.workers = self.summary["workers"]
+        counted = sum(record["samples"] for record in self.rounds[1:])
+        if counted <= 0 or min(sum(self.round_seconds()), sum(self.ideal_seconds())) <= 0:
+            raise BadRun(f"{self.folder}: no samples count that took time")
 
     def round_seconds(self, skip=2):
         """From commit to commit, without the first ones (formation, caches, what a policy has to learn first)."""
