@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _scaler
 from lockstep._errors import UsageError
 
 _torch_backward: Callable[..., None] = torch.Tensor.backward
@@ -30,6 +31,7 @@ class Taker:
         self._wanted = {id(p) for p in parameters}
         _taking.append(self)
         torch.Tensor.backward = _replacement  # type: ignore[method-assign]
+        _scaler.watch()
 
     def end(self) -> None:
         """May be called again."""
@@ -37,6 +39,8 @@ class Taker:
             _taking.remove(self)
         if not _taking and torch.Tensor.backward is _replacement:  # else somebody has done the same since
             torch.Tensor.backward = _torch_backward  # type: ignore[method-assign]
+        if not _taking:
+            _scaler.unwatch()
 
     def reached_from(self, loss: torch.Tensor) -> bool:
         """Depth first: the first leaf is one of the job's, as a rule."""

@@ -38,6 +38,7 @@ from lockstep import (
     _order,
     _rule,
     _samples,
+    _scaler,
     _session,
     _settings,
     _units,
@@ -343,7 +344,7 @@ class Job:
         retain_graph: bool = False,
     ) -> None:
         """`loss` is the mean (or the sum) over the samples of the batch in hand, or over what `weight` says, which is `weigh`'s.
-        With a mean `loss.backward()` does the same."""
+        With a mean `loss.backward()` does the same, also of what a GradScaler has scaled."""
         run = self._run
         if run is None or self._end is not None:
             raise UsageError("job.backward is for a batch of the prepared loader")
@@ -358,6 +359,12 @@ class Job:
         if weight is not None:
             self.weigh(weight)
         counts_for = len(run.samples) if self._weight is None else self._weight
+        scaled = _scaler.of(loss)
+        if scaled is not None:
+            if reduction != "mean":
+                raise UsageError("a loss that a GradScaler has scaled is to be a mean: reduction='sum' is not supported")
+            self._scaled_backward(run, loss, scaled, counts_for, retain_graph=retain_graph)
+            return
         total = loss.reshape(()).float() * (counts_for if reduction == "mean" else 1)
         session, device = self._joined(), self._parameters.device
         if device.stream() is None:
@@ -371,6 +378,25 @@ class Job:
         if device.stream() is not None:  # before the pass it would have to wait for what is under way
             self._take_loss(run, total, loss)
         device.settle(session)
+        self._state = _State.BACKWARD
+
+    def _scaled_backward(
+        self, run: Work, loss: torch.Tensor, scaled: tuple[Any, torch.Tensor], counts_for: int, *, retain_graph: bool
+    ) -> None:
+        """`scaled`: `_scaler.of` it. The gradient comes to the contribution when the pass is done, and is known to be finite."""
+        scaler, true = scaled
+        self._take_loss(run, true.reshape(()).float() * counts_for, true)
+        scale = float(scaler.get_scale())
+        self._parameters.attach_gradient(run.gradient, self._floats)
+        self._state = _State.FAILED
+        added = _scaler.backward(loss, self._parameters.list, scale, counts_for, retain_graph=retain_graph)
+        if not self._parameters.averaged:  # else the batch counts, with a gradient of zero: its statistics are as good as any
+            self._weight = counts_for if added else 0
+            if not added and math.isfinite(self._loss_sum):
+                self._loss_sum = 0.0
+        self._gradient_version = self._parameters.check_gradient(counts_for)
+        self._parameters.device.settle(self._joined())
+        self._optimizer.scaled(scaler, overflow=not added)
         self._state = _State.BACKWARD
 
     def seed_run(self) -> None:

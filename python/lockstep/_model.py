@@ -209,7 +209,7 @@ class Parameters:
         assert self._gradient is not None
         if self._gradient._version != gradient_version:
             raise UsageError(
-                "gradients were changed behind job.backward (clip_grad_norm_, a GradScaler, a second backward?): they are sums "
+                "gradients were changed behind job.backward (clip_grad_norm_, scaler.unscale_, a second backward?): they are sums "
                 "that are not complete yet. To clip, give clip_grad_norm to job.prepare"
             )
         if tuple(p._version for p in self.list) != self._versions:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
+from lockstep import _scaler
 from lockstep._errors import UsageError
 from lockstep._session import Group
 from lockstep._settings import Settings, differences, text_of
@@ -162,6 +163,7 @@ class PreparedOptimizer:
         self._on_step = on_step
         self._known = _groups(optimizer)
         self._factors = lr_factors(optimizer)
+        self._scaled: tuple[Any, bool] | None = None
         # Whoever still has the script's own would update parameters behind the job's back.
         optimizer.step = _refuse_step  # type: ignore[method-assign,assignment]
 
@@ -169,13 +171,22 @@ class PreparedOptimizer:
         """The round makes the update; this only says that the run's gradient is complete."""
         if closure is not None:
             raise UsageError("opt.step(closure) is not supported")
+        scaled, self._scaled = self._scaled, None
         if self.found_inf is not None:
-            raise UsageError(
-                "a GradScaler is not supported: a worker's gradients are sums that are not complete yet, so whether they overflow "
-                "is not for it to say; use autocast to bfloat16, which needs none"
-            )
+            if getattr(self, "grad_scale", None) is None:  # it was told to take the scale out of them
+                raise UsageError(
+                    "scaler.unscale_(opt) is not supported: gradients are sums that are not complete yet, without the scale. "
+                    "To clip, give clip_grad_norm to job.prepare"
+                )
+            if scaled is None:
+                raise UsageError("scaler.step(opt) was called, and the backward pass was of no loss that the scaler has returned")
+            _scaler.tell(scaled[0], self, scaled[1])
         self.check_unchanged()
         self._on_step()
+
+    def scaled(self, scaler: Any, *, overflow: bool) -> None:
+        """The backward pass of the batch in hand was of a loss of this scaler's."""
+        self._scaled = scaler, overflow
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: the sum of a contribution begins at zero by itself."""

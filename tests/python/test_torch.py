@@ -768,8 +768,11 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
         scaled = ("scaler = torch.amp.GradScaler('cpu', enabled={enabled})\n" + PREPARE + LOOP.replace("job.backward(loss)", "{backward}")
                   .replace("opt.step()", "scaler.step(opt)\n        scaler.update()"))
         for enabled, backward, status, message in (
-                (True, "scaler.scale(loss).backward()", 2, "a GradScaler is not supported: "),
-                (True, "scaler.scale(loss).backward()\n        scaler.unscale_(opt)", 2, "a GradScaler is not supported: "),
+                (True, "scaler.scale(loss).backward()", 0, ""),
+                (True, "job.backward(scaler.scale(loss))", 0, ""),
+                (True, "scaler.scale(loss).backward()\n        scaler.unscale_(opt)", 2, "scaler.unscale_(opt) is not supported: "),
+                (True, "(2 * scaler.scale(loss)).backward()", 2, "was of no loss that the scaler has returned"),
+                (True, "job.backward(scaler.scale(loss), reduction='sum')", 2, "is to be a mean: reduction='sum' is not supported"),
                 (False, "scaler.scale(loss).backward()", 0, "")):
             cases.append((SCRIPT + scaled.format(enabled=enabled, backward=backward), status, message))
         # The job's config has another batch than the script.

@@ -1,0 +1,72 @@
+"""Losses that a GradScaler of torch has scaled, for float16, whose small gradients are zero and whose large ones are infinite.
+
+The scale is each worker's own. It is taken out of the gradient of a batch before that is added to the contribution, so sums do not
+know of it, and however workers' scales differ they are of one kind. A batch whose gradient has overflowed with its scale is not
+added; its worker's scaler hears of it, as it would of a step that it left out, and lowers the scale.
+
+`GradScaler.scale` is replaced while there is a job: what it returns knows its scaler.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lockstep._errors import UsageError
+
+_Scaler: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler  # the former from torch 2.3 on
+_torch_scale: Callable[[Any, Any], Any] = _Scaler.scale
+_MARK = "_lockstep_scaler"
+
+
+def _scale(self: Any, outputs: Any) -> Any:
+    scaled = _torch_scale(self, outputs)
+    if self.is_enabled() and isinstance(scaled, torch.Tensor):
+        setattr(scaled, _MARK, (self, outputs.detach()))
+    return scaled
+
+
+def watch() -> None:
+    _Scaler.scale = _scale
+
+
+def unwatch() -> None:
+    """May be called again."""
+    if _Scaler.scale is _scale:  # else somebody has done the same since
+        _Scaler.scale = _torch_scale
+
+
+def of(loss: torch.Tensor) -> tuple[Any, torch.Tensor] | None:
+    """The scaler whose `scale` has returned this loss, and what it was given; None: it is as the script has computed it."""
+    found: tuple[Any, torch.Tensor] | None = getattr(loss, _MARK, None)
+    return found
+
+
+def backward(loss: torch.Tensor, parameters: Sequence[nn.Parameter], scale: float, counts_for: int, *, retain_graph: bool) -> bool:
+    """Adds the gradient of the mean `loss` / `scale`, so many times, to the gradients that the parameters have; nothing, where
+    a value of it is not finite. Whether it was added."""
+    sums = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = None
+    try:
+        torch.autograd.backward(loss, retain_graph=retain_graph)
+        pairs = [(into, p.grad) for into, p in zip(sums, parameters, strict=True) if into is not None and p.grad is not None]
+    finally:
+        for into, p in zip(sums, parameters, strict=True):
+            p.grad = into
+    with torch.no_grad():
+        finite = not pairs or bool(torch.stack([torch.isfinite(found).all() for _, found in pairs]).all())
+        if finite:
+            for into, found in pairs:
+                into.add_(found, alpha=counts_for / scale)
+    return finite
+
+
+def tell(scaler: Any, optimizer: object, overflow: bool) -> None:
+    """What `scaler.update` is to go by: not what the sums have, to which the batch was not added."""
+    try:
+        for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            found.fill_(float(overflow))
+    except (AttributeError, KeyError) as error:
+        raise UsageError(f"this version of torch has another GradScaler than is known here ({error})") from error
