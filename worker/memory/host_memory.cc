@@ -40,6 +40,8 @@ void HostMemory::ExpectWhole(std::byte* memory, std::size_t bytes) {
   if (first < end) (void)::madvise(memory + (first - begin), end - first, MADV_HUGEPAGE);
 }
 
+// UCX, which keeps memory registered that it has sent from or received to, hears of this call by a
+// hook in the process (UCX_MEM_EVENTS; without it UCX keeps nothing).
 void HostMemory::GiveBack(std::byte* memory, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
