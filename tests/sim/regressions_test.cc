@@ -60,6 +60,14 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault control-out@1.533845s:0,for=0.248042s "
              "--fault stop@1.728500s:0,for=0.181130s",
              false, 7},
+        // What it had asked for came when the holders, who had been told to go on without it, had
+        // updated their state twice: half of the checkpoint was of another round.
+        Case{"WhoWritesACheckpointIsStoppedWhileItGathers",
+             "--faults --seed 18239 --optimizer.replicas=2 --fault crash@0.921089s:0 "
+             "--fault stop@1.263214s:2,for=0.700435s --fault away@1.295959s:0,for=0.279279s "
+             "--fault away@1.543388s:1,for=0.276798s --fault away@1.639979s:0,for=0.147153s "
+             "--fault hang-reduction@1.807957s:1,for=0.163356s "
+             "--fault stop@2.333862s:2,for=0.052536s"},
         Case{"ANewcomerIsCutOffBeforeItIsLetIn",
              "--faults --seed 2565 --policy.name=full --fault crash@0.5s:1 "
              "--fault stop@0.9138s:1,for=1s --fault cut-link@1.2s:0-1"},

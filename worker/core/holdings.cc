@@ -241,22 +241,26 @@ bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) 
 }
 
 void Holdings::BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version) {
-  Lesson lesson{version, donor, 0, false};
+  Lesson& lesson = lessons_[shard] = {.version = version, .donor = donor};
+  Fetch(shard, lesson, 1, context_.config.state_tensors + 1);
+  if (lesson.to_come == 0) GoOn(shard);
+}
+
+void Holdings::Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_part,
+                     std::uint32_t end_part) {
   PieceName name;
   name.kind = kHeldKind;
-  name.round = version.value;
+  name.round = lesson.version.value;
   name.owner = shard;
   const std::vector<FloatRange> ranges = RangesOf({shard});
-  for (std::uint32_t t = 0; t <= context_.config.state_tensors; ++t) {
-    name.part = t;
-    const BufferId to = t == 0 ? newest_->buffer : BufferId{BufferKind::kState, t, {}};
+  for (std::uint32_t part = first_part; part < end_part; ++part) {
+    name.part = part;
+    const BufferId to = part == 0 ? newest_->buffer : BufferId{BufferKind::kState, part, {}};
     for (const FloatRange& range : ranges) {
       lesson.to_come += range.count;
-      fetcher_.Add(donor, name, {to, range}, range.first);
+      fetcher_.Add(lesson.donor, name, {to, range}, range.first);
     }
   }
-  lessons_[shard] = lesson;
-  if (lesson.to_come == 0) EndOf({donor, name, {}}, true);
 }
 
 // Who has it no longer has begun anew, and will say what it has then.
@@ -280,13 +284,22 @@ void Holdings::EndOf(const Want& want, bool ok) {
   lesson.to_come -= want.to.range.count;
   lesson.failed = lesson.failed || !ok;
   if (ok) TellCopied(want.to.range.count);
-  if (lesson.to_come > 0 || lesson.failed) return;
+  if (lesson.to_come == 0 && !lesson.failed) GoOn(shard);
+}
+
+// All that was asked for is here: asks for what comes behind it, or has learnt the shard.
+void Holdings::GoOn(std::uint32_t shard) {
+  Lesson& lesson = lessons_.at(shard);
   LOCKSTEP_CHECK(newest_ && newest_->version == lesson.version && !op_,
                  "I1: shard {} was copied at version {}", shard, lesson.version);
+  if (!std::exchange(lesson.state_here, true)) {
+    Fetch(shard, lesson, 0, 1);
+    if (lesson.to_come > 0) return;
+  }
   std::vector<std::uint32_t> shards = newest_->shards;
   shards.insert(std::ranges::lower_bound(shards, shard), shard);
   Set(*newest_, std::move(shards));
-  lessons_.erase(at);
+  lessons_.erase(shard);
   // Others may have to copy it from here; but for a checkpoint it is not kept.
   if (!gather_) Announce();
 }

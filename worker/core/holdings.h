@@ -76,11 +76,17 @@ class Holdings {
     FloatSet ranges;                    // of these
   };
   // A shard that is copied from one that holds it. It stays until nothing of it can land any more.
+  //
+  // The state comes first and the parameters when all of that is here. The donor updates its state
+  // in place, and while a piece of it is on its way it may do so, where the round is decided
+  // without this worker. Parameters stay as they are while they are read, and are given out only
+  // until that update begins: whoever is still given them has the state of that version.
   struct Lesson {
     RoundId version;
     MemberId donor;
     std::uint64_t to_come = 0;  // floats that may land
     bool failed = false;
+    bool state_here = false;
   };
 
   // Of a checkpoint.
@@ -101,6 +107,9 @@ class Holdings {
   std::optional<MemberId> DonorOf(std::uint32_t shard, RoundId version) const;
   void DropAllBut(const std::vector<std::uint32_t>& shards);
   void BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version);
+  // Asks the donor for these parts of it: 0 the parameters, 1.. the optimizer's tensors.
+  void Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_part, std::uint32_t end_part);
+  void GoOn(std::uint32_t shard);
   void GiveUpLessons(const std::vector<std::uint32_t>& but);
   void EndOf(const Want& want, bool ok);
   void TellCopied(std::uint64_t floats);
