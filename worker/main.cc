@@ -12,12 +12,15 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/free_memory.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "base/stop_signal.h"
+#include "base/time.h"
 #include "worker/compute/devices.h"
 #include "worker/runtime/session.h"
 #include "worker/trainer.h"
@@ -47,10 +50,13 @@ class SignalWatch {
   }
   void Start(lockstep::worker::Session& session) {
     thread_ = std::thread([this, &session] {
-      for (int count = 0;; ++count) {
+      lockstep::StopSignals stops;
+      bool told = false;
+      while (true) {
         unsigned char signal = 0;
         if (::read(pipe_[0], &signal, 1) != 1 || signal == 0) return;
-        if (count > 0) _exit(kStatusFailed);  // a second signal does not wait for anything
+        if (!stops.Count(lockstep::MonotonicNow())) continue;
+        if (std::exchange(told, true)) _exit(kStatusFailed);
         session.Interrupt(signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)");
       }
     });

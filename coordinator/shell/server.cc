@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/log_limit.h"
+#include "base/stop_signal.h"
 #include "coordinator/core/context.h"
 #include "coordinator/http/status_page.h"
 #include "coordinator/record/write_json.h"
@@ -328,6 +329,7 @@ class ServerImpl final : public Server {
   void WatchSignals() {
     signals_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
+      if (!stops_.Count(MonotonicNow())) return WatchSignals();
       Deliver(StopRequested{signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)"});
       WatchSignals();
     });
@@ -364,6 +366,7 @@ class ServerImpl final : public Server {
 
   asio::io_context io_{1};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
+  StopSignals stops_;
   asio::steady_timer timer_{io_};
   asio::steady_timer progress_{io_};
   asio::steady_timer farewell_{io_};

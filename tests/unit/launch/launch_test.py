@@ -15,6 +15,7 @@ from pathlib import Path
 
 LAUNCH = None  # the path under test, from the command line
 TIMEOUT_S = 60
+ONE_SIGNAL_S = 0.5  # the launcher's
 
 # Both stand-ins speak through a socket on loopback, so that the tests wait for events only. The coordinator prints a line for each
 # worker that comes and does what its script (an argument to --plan.do=) says: the worker's first line is its id and its process id.
@@ -150,6 +151,12 @@ class LaunchTest(unittest.TestCase):
                 return "".join(seen)
         self.fail(f"'{text}' did not come; this did:\n{''.join(seen)}")
 
+    def stop_again(self, process):
+        """Once the time in which two signals are one is over, since the first one has been acted on."""
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(ONE_SIGNAL_S + 0.1)
+        process.send_signal(signal.SIGINT)
+
     def assert_none_left(self, output):
         for pid in re.findall(r"(?:pid|joined: \d+) (\d+)", output):
             deadline = time.monotonic() + TIMEOUT_S
@@ -172,10 +179,9 @@ class LaunchTest(unittest.TestCase):
         output = self.read_until(process, "all joined")
         path = re.search(r"coordinator \| secret: (\S+)", output)[1]
         self.assertTrue(Path(path).exists())
-        for _ in range(2):
-            process.send_signal(signal.SIGTERM)
-            if _ == 0:
-                self.read_until(process, "asked to stop by")
+        process.send_signal(signal.SIGTERM)
+        self.read_until(process, "asked to stop by")
+        self.stop_again(process)
         process.wait(TIMEOUT_S)
         self.assertFalse(Path(path).parent.exists(), "it is still there")
 
@@ -317,9 +323,19 @@ class LaunchTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         seen += self.read_until(process, "asked to stop by SIGINT")
         self.assertIsNone(process.poll())
-        process.send_signal(signal.SIGINT)
+        self.stop_again(process)
         seen += process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL)
+        self.assert_none_left(seen)
+
+    def test_two_signals_at_once_are_one(self):
+        process = self.start(plan="wait")  # under timeout(1), which signals it and its process group
+        seen = self.read_until(process, "all joined")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+        self.assertEqual(len(re.findall(r"asked to stop by", seen)), 1, seen)
         self.assert_none_left(seen)
 
     def test_nothing_is_left_when_the_launcher_is_killed(self):
