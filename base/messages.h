@@ -484,6 +484,14 @@ struct SentBytes {
   bool operator==(const SentBytes&) const = default;
 };
 
+// How a program's reading of samples keeps up with its training, as it says itself.
+struct Reading {
+  // Of the time that runs took, how long they waited for their samples.
+  std::optional<std::uint64_t> waited_ns;
+  std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last of them
+  bool operator==(const Reading&) const = default;
+};
+
 struct Sealed {
   RoundId round;
   PartIndex part;
@@ -499,6 +507,7 @@ struct Sealed {
   SentBytes sent = {};
   // What the part counts for in the mean of its round, where that is not its samples: tokens, say.
   std::optional<std::uint64_t> divisor = {};
+  Reading reading = {};
   bool operator==(const Sealed&) const = default;
 };
 

@@ -696,6 +696,9 @@ JobStatus Coordinator::Status(Time now) const {
     row.unit_seconds = Seconds(member.unit_times.mean);
     row.silent_seconds = Seconds(now - job_.stopped - member.last_heard);
     if (member.connected()) row.resident_bytes = member.resident_bytes;
+    row.run_seconds = Seconds(member.runs.took);
+    if (member.runs.waited) row.input_wait_seconds = Seconds(*member.runs.waited);
+    if (member.connected()) row.samples_ahead = member.runs.ahead;
     row.rounds_contributed = member.rounds_contributed;
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =

@@ -196,9 +196,10 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double sum = compute + link + lost;
     const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
-    const char* kind = lost >= std::max(compute, link) ? "lost"
-                       : link > compute                ? "link"
-                                                       : "compute";
+    const char* kind = lost >= std::max(compute, link)         ? "lost"
+                       : link > compute                        ? "link"
+                       : job_->members.IsSlowAtReading(member) ? "input"
+                                                               : "compute";
     result.stragglers.push_back({member.id.worker, sum, avoided, kind});
   }
   // The worst first, since it is read from the top.

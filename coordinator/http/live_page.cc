@@ -302,11 +302,14 @@ function drawUnits(status) {
 function drawWorkers(status) {
   const usual = median(status.members.filter((m) => m.state === "live").map((m) => m.unit_seconds));
   const head = byId("workers-head");
-  if (!head.firstChild) {
+  const reading = status.members.some(m => m.input_wait_seconds != null) ? "yes" : "no";
+  if (head.dataset.reading !== reading) {
+    head.dataset.reading = reading;
+    head.replaceChildren();
     const line = element(head, "tr");
     for (const [name, kind] of [["worker", ""], ["state", ""], ["units of this round", ""], ["time of a unit", "number"],
         ["of the median", "number"], ["rounds in", "number"], ["not in", "number"], ["held others up", "number"],
-        ["processes", "number"], ["memory", "number"], ["host", ""], ["device", ""]]) {
+        ...(reading === "yes" ? [["data wait", "number"]] : []), ["processes", "number"], ["memory", "number"], ["host", ""], ["device", ""]]) {
       element(line, "th", name, {class: kind});
     }
   }
@@ -329,6 +332,8 @@ function drawWorkers(status) {
     element(line, "td", m.rounds_contributed, {class: "number"});
     element(line, "td", m.rounds_excluded, {class: "number"});
     element(line, "td", seconds(m.held_up_seconds), {class: "number"});
+    if (reading === "yes") element(line, "td", m.input_wait_seconds != null && m.run_seconds > 0
+      ? (100 * m.input_wait_seconds / m.run_seconds).toFixed(0) + " %" : "", {class: "number"});
     element(line, "td", m.incarnation, {class: "number"});
     element(line, "td", m.resident_bytes ? bytes(m.resident_bytes) : "", {class: "number"});
     element(line, "td", m.host);

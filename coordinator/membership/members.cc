@@ -151,6 +151,7 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   fresh.connection = connection;
   fresh.last_heard = fresh.last_progress = fresh.since = now;
   // The summary speaks of slots.
+  fresh.runs = slot->runs;
   fresh.rounds_contributed = slot->rounds_contributed;
   fresh.rounds_excluded = slot->rounds_excluded;
   fresh.blocked_by_compute = slot->blocked_by_compute;
@@ -323,6 +324,35 @@ std::uint32_t Members::BrokenEdges(WorkerId worker) const {
     edges += other.exchanging() && Broken(worker, other.id.worker) ? 1 : 0;
   }
   return edges;
+}
+
+void RunTotals::Add(std::uint64_t part_samples, Duration part_took, const msg::Reading& reading) {
+  samples += part_samples;
+  took += part_took;
+  if (reading.waited_ns) {
+    waited = waited.value_or(Duration{}) + Duration(static_cast<std::int64_t>(*reading.waited_ns));
+  }
+  if (reading.ahead) ahead = reading.ahead;
+}
+
+bool Members::IsSlowAtReading(const Member& member) const {
+  if (member.runs.samples == 0 || !member.runs.waited) return false;
+  const auto longer = [&](auto seconds) {
+    std::vector<double> others;
+    for (const Member& other : members_) {
+      if (&other != &member && other.runs.samples > 0) others.push_back(seconds(other.runs));
+    }
+    if (others.empty()) return 0.0;
+    const auto middle = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
+    std::nth_element(others.begin(), middle, others.end());
+    return seconds(member.runs) - *middle;
+  };
+  const double took = longer(
+      [](const RunTotals& runs) { return Seconds(runs.took) / static_cast<double>(runs.samples); });
+  const double waited = longer([](const RunTotals& runs) {
+    return Seconds(runs.waited.value_or(Duration{})) / static_cast<double>(runs.samples);
+  });
+  return took > 0 && waited > took / 2;
 }
 
 Duration Members::MedianUnitTime() const {

@@ -92,6 +92,16 @@ struct ResponseDelay {
   void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
 };
 
+// What the runs of a worker's contributions have taken, counted or not.
+struct RunTotals {
+  std::uint64_t samples = 0;
+  Duration took{};
+  // Of that, for their samples; nullopt: its program does not say.
+  std::optional<Duration> waited;
+  std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last of them
+  void Add(std::uint64_t part_samples, Duration part_took, const msg::Reading& reading);
+};
+
 // What a member has shown as an owner. One that held up a round which others did not owns nothing
 // until it has contributed to a later one, so that it is known to be alive: to twice as many each
 // further time, because contributing says nothing about publishing, and each failure costs all
@@ -171,6 +181,7 @@ struct Member {
   std::uint32_t longest_run = 1;         // units, by its last plan
   std::optional<UnfinishedRun> unfinished_run;
   ResponseDelay response;
+  RunTotals runs;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   Duration blocked_by_compute{};
@@ -244,6 +255,9 @@ class Members {
   // Of those that are live and have computed units, whose recent mean time of one is at least
   // kMuchSlower times the median of theirs (of two in the middle the quicker one's); ascending.
   std::vector<WorkerId> Slow() const;
+  // Whether more than half of what this one's samples take longer than those of the others (the
+  // median of them) is waiting for them: its disk, or its loader, is what is slow.
+  bool IsSlowAtReading(const Member& member) const;
 
   // Two that reach the coordinator and not each other. False when that was known.
   bool AddBrokenEdge(WorkerId a, WorkerId b);

@@ -44,6 +44,20 @@ void RecordUnits(const Job& job, WorkerId worker, const SealedPart& part, RoundR
   }
 }
 
+Duration TimeOfRuns(const SealedPart& part) {
+  Duration took{};
+  for (const UnitTiming& timing : part.units) {
+    took += Duration(timing.end_ns) - Duration(timing.start_ns);
+  }
+  return took;
+}
+
+// No longer than its runs took, of which it is a part.
+Duration Waited(const SealedPart& part) {
+  const auto most = static_cast<std::uint64_t>(TimeOfRuns(part).count());
+  return Duration(static_cast<std::int64_t>(std::min(part.reading.waited_ns.value_or(0), most)));
+}
+
 }  // namespace
 
 RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
@@ -87,6 +101,9 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     record.contributors.push_back(
         {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
     divisor += sealed.divisor;
+    if (sealed.reading.waited_ns) {
+      record.input_wait[worker] += Seconds(Waited(sealed));
+    }
     record.sent.bytes += sealed.sent.all;
     record.sent.early_bytes += sealed.sent.early;
     record.sending.erase(worker);
@@ -160,6 +177,12 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     if (member.id != share.member) continue;
     const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
+    for (const SealedPart& part : share.parts) {
+      if (part.is_void) continue;
+      msg::Reading reading = part.reading;
+      if (reading.waited_ns) reading.waited_ns = static_cast<std::uint64_t>(Waited(part).count());
+      member.runs.Add(part.samples, TimeOfRuns(part), reading);
+    }
     if (view.units_planned > 0) {
       const Time possible = work.started() + view.unit_time_mean * share_of_all;
       member.would_have_blocked += std::max(possible - history.first_committed_at, Duration{});

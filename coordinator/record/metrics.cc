@@ -121,6 +121,35 @@ std::string MemoryText(const JobStatus& status) {
   return text;
 }
 
+// The same.
+std::string ReadingText(const JobStatus& status) {
+  std::string waits;
+  std::string ahead;
+  for (const MemberStatus& m : status.members) {
+    if (m.input_wait_seconds) {
+      waits += fmt::format("lockstep_worker_input_wait_seconds_total{{worker=\"{}\"}} {}\n",
+                           m.member.worker, Real(*m.input_wait_seconds));
+    }
+    if (m.samples_ahead) {
+      ahead += fmt::format("lockstep_worker_samples_ahead{{worker=\"{}\"}} {}\n", m.member.worker,
+                           *m.samples_ahead);
+    }
+  }
+  std::string text;
+  if (!waits.empty()) {
+    text += Head("lockstep_worker_input_wait_seconds_total", "counter",
+                 "Of the time of its runs, how long they waited for their samples.") +
+            waits;
+  }
+  if (!ahead.empty()) {
+    text +=
+        Head("lockstep_worker_samples_ahead", "gauge",
+             "Samples that its loader had ready behind the last run of its last contribution.") +
+        ahead;
+  }
+  return text;
+}
+
 std::string LinksText(std::span<const PathRecord> links) {
   constexpr const char* kName = "lockstep_link_bytes_per_second";
   if (links.empty()) return "";
@@ -173,7 +202,10 @@ std::string WorkersText(const JobStatus& status) {
   of("lockstep_worker_held_up_seconds_total", "counter",
      "How long rounds waited for it after their median contributor.",
      [](M m) { return m.held_up_seconds; });
-  return text + MemoryText(status);
+  of("lockstep_worker_run_seconds_total", "counter",
+     "How long the runs of its contributions took, reading samples included.",
+     [](M m) { return Real(m.run_seconds); });
+  return text + MemoryText(status) + ReadingText(status);
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ RoundRecord Read(const Json& line) {
     record.sent.early_bytes =
         CountFrom<std::uint64_t>(sent->at("early_bytes"), "the bytes sent early");
   }
+  record.input_wait = TimesByWorker(line.value("input_wait", Json::object()));
   const Json& times = line.at("times");
   record.start = TimeOf(times.at("start"));
   record.sending = TimesByWorker(times.value("sending", Json::object()));

@@ -90,6 +90,8 @@ struct RoundRecord {
   std::uint64_t update = 0;
   float learning_rate = 0;
   SentRecord sent;  // by the committed parts
+  // How long the runs of these waited for their samples, of the workers that say it. Seconds.
+  std::map<WorkerId, double> input_wait;
   double start = 0;
   std::map<WorkerId, double> sending;    // the last part, where any of it was sent early
   std::map<WorkerId, double> ready;      // of the last part
@@ -122,7 +124,9 @@ struct StragglerRecord {
   double held_up_seconds = 0;  // how long rounds waited for it after their median contributor
   // How much longer they would have waited, had it been left to compute an equal share.
   double would_have_held_up_seconds = 0;
-  std::string kind;  // "compute", "link" or "lost": what most of that time was
+  // What most of that time was: "link", "lost" or "compute"; "input" for compute where more than
+  // half of what its samples took longer than those of others was waiting for them.
+  std::string kind;
 };
 
 struct Totals {
@@ -200,6 +204,11 @@ struct MemberStatus {
   double unit_seconds = 0;  // recent mean
   double silent_seconds = 0;
   std::uint64_t resident_bytes = 0;  // memory of its process; 0: it has not said
+  double run_seconds = 0;            // that the runs of its contributions have taken
+  // Of those, waited for samples; and samples that lay ready behind the last of them. Where its
+  // program says it.
+  std::optional<double> input_wait_seconds;
+  std::optional<std::uint64_t> samples_ahead;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   double held_up_seconds = 0;

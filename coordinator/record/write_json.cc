@@ -233,6 +233,10 @@ std::string RoundLine(const RoundRecord& record) {
     out.Number(record.sent.early_bytes);
     out.Raw("}");
   }
+  if (!record.input_wait.empty()) {
+    out.Raw(",\"input_wait\":");
+    out.TimesByWorker(record.input_wait);
+  }
   WriteTimes(record, out);
   if (record.digest) {
     out.Raw(fmt::format(",\"digest\":{{\"slice\":{},\"value\":\"{:016x}\",\"agreeing\":{}}}",
@@ -386,6 +390,9 @@ std::string StatusText(const JobStatus& status) {
                               {"unit_seconds", m.unit_seconds},
                               {"silent_seconds", m.silent_seconds},
                               {"resident_bytes", m.resident_bytes},
+                              {"run_seconds", m.run_seconds},
+                              {"input_wait_seconds", OrNull(m.input_wait_seconds)},
+                              {"samples_ahead", OrNull(m.samples_ahead)},
                               {"rounds_contributed", m.rounds_contributed},
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},

@@ -255,6 +255,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   part.loss_sum = sealed.loss_sum;
   part.metrics = sealed.metrics;
   part.sent = sealed.sent;
+  part.reading = sealed.reading;
   Merge(part.metrics, &metrics_seen_);
   part.clock = from.clock;
   part.ready_at = now;

@@ -28,6 +28,7 @@ struct SealedPart {
   std::vector<std::uint64_t> runs;  // of how many of the units each; none: not said
   std::vector<Metric> metrics;
   msg::SentBytes sent;
+  msg::Reading reading;
   ClockOffset clock;  // of the worker, for its units' times
   Time ready_at;
   std::optional<Time> delivered_at;  // under the present owner map

@@ -622,10 +622,12 @@ class Job:
                 self._optimizer.check_unchanged()
                 self._updates.advance(run.round)
                 self._optimizer.changed_by_update()
+            asked = time.monotonic()
             values = self._batches.read_run(run)
             self.seed_run()
             batch = self._batches.collate(values)
             del values
+            session.note_reading(time.monotonic() - asked, self._batches.ahead)
             # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
             yield batch
             del batch

@@ -102,6 +102,11 @@ class Batches:
         batch = self._collate(values) if self._tensors is None else self._chosen(values)
         return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
 
+    @property
+    def ahead(self) -> int | None:
+        """Samples that the loader processes have read for later runs; None: there are no such processes."""
+        return None if self._processes is None else self._processes.ahead
+
     def read(self, first: int, end: int) -> Any:
         """A batch of an evaluation."""
         samples = range(first, end)

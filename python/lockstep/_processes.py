@@ -304,6 +304,7 @@ class Processes:
         self._depth = 2 if loader.prefetch_factor is None else loader.prefetch_factor
         self._samples = Samples(loader.dataset)
         self._known: dict[Call, _Piece | _Read | _Failed] = {}
+        self._ahead_now = 0  # samples that are read: of all that is known, in sum
         self._pieces: dict[int, _Piece] = {}
         self._tickets = _START
         self._seed = seed
@@ -345,13 +346,21 @@ class Processes:
             if not self._receive(end - time.monotonic()) and time.monotonic() >= end:
                 raise JobFailed(f"no samples from the loader processes in {self._timeout:g} s, the timeout of the DataLoader")
         for call in needed:
-            del self._known[call]
+            self._forget(call)
         return [value for one in there if isinstance(one, _Read) for value in one.values]
+
+    @property
+    def ahead(self) -> int:
+        """Samples that have been read for later runs."""
+        if self._pieces:
+            self._receive(0)
+        return self._ahead_now
 
     def close(self) -> None:
         """Ends the processes. May be called again."""
         processes, self._processes = self._processes, []
         self._known.clear()
+        self._ahead_now = 0
         self._pieces.clear()
         if os.getpid() != self._pid:
             return
@@ -433,6 +442,8 @@ class Processes:
     def _forget(self, call: Call) -> None:
         """Drops a piece of which nothing is known any more."""
         known = self._known.pop(call)
+        if isinstance(known, _Read):
+            self._ahead_now -= len(known.samples)
         if isinstance(known, _Piece) and not any(self._known.get(other) is known for other in known.calls):
             self._pieces.pop(known.ticket, None)
             self._processes[known.process].waiting -= known.size
@@ -532,6 +543,8 @@ class Processes:
             del self._known[call]
         else:
             self._known[call] = to
+            if isinstance(to, _Read):
+                self._ahead_now += len(to.samples)
 
     def _received(self, seconds: float | None) -> Iterable[tuple[int, int, Any]]:
         """(process, ticket, value) of the answers that are there."""

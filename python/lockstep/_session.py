@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 6
+ABI = 7
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -146,6 +146,7 @@ def _library() -> ctypes.CDLL:
         ("block_final_after", c_int32, [session, c_uint32, c_void_p]),
         ("await", c_int32, [session, c_void_p]),
         ("log_metric", c_int32, [session, c_char_p, c_int32, c_double, c_uint64]),
+        ("note_reading", None, [session, c_double, c_int64]),
         ("done", c_int32, [session, c_uint64, c_double]),
         ("done_weighted", c_int32, [session, c_uint64, c_uint64, c_double]),
         ("evaluation_done", None, [session, c_double, c_uint64]),
@@ -536,6 +537,11 @@ class Session:
     def log(self, name: str, reduction: Reduction, value: float, samples: int = 0) -> None:
         """In a run, before `done`: a number about it, a mean about so many of its samples."""
         _check(_library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
+
+    def note_reading(self, waited: float, ahead: int | None = None) -> None:
+        """In a run, before `done`: for so many seconds since `next` gave it the program waited for its samples; so many lie ready
+        for later runs."""
+        _library().lockstep_note_reading(self._open(), waited, -1 if ahead is None else ahead)
 
     def done(self, samples: int, loss_sum: float, divisor: int | None = None) -> None:
         """`divisor`: what the sums of the gradient and of the loss count for in the round's mean, if it is not the samples."""

@@ -464,5 +464,65 @@ class EvaluateTest(LoaderTest):
         self.assertIn("KeyError: 'held'", done.stderr)
 
 
+# Worker 1 is slow at what is said: its disk, or its processor.
+SLOW = """
+import os, sys, time, torch, lockstep
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from lockstep._processes import _Read
+what, count = sys.argv[1], int(sys.argv[2])
+class Data(Dataset):
+    slow = False
+    def __len__(self):
+        return 96
+    def __getitem__(self, i):
+        if self.slow:
+            time.sleep(0.01)
+        return torch.tensor([i / 96]), i % 2
+job = lockstep.init()
+data, model = Data(), nn.Linear(1, 2)
+data.slow = what == "reading" and os.environ["LOCKSTEP_WORKER"] == "1"
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=8, num_workers=count)
+model, opt, loader = job.prepare(model, opt, loader, epochs=2)
+for epoch in range(2):
+    for x, y in loader:
+        if count:
+            known = job._batches._processes._known.values()
+            assert job._batches.ahead == sum(len(one.samples) for one in known if isinstance(one, _Read))
+        else:
+            assert job._batches.ahead is None
+        if what == "computing" and job.rank == 1:
+            time.sleep(0.01 * len(x))
+        job.backward(F.cross_entropy(model(x), y))
+        opt.step()
+"""
+
+
+class SlowTest(LoaderTest):
+    def slow(self, what, count):
+        script, run_dir = self.folder / "slow.py", self.folder / f"{what}{count}"
+        script.write_text(SLOW)
+        done = lockstep_run("-n", "3", "--policy", "full", "--run-dir", run_dir, script, what, count)
+        self.assertEqual(done.returncode, 0, done)
+        job = harness.Job(1, folder=self.folder)
+        job.run_dir = run_dir
+        waited = [sum(line["input_wait"][worker] for line in job.rounds()) for worker in "012"]
+        worst = json.loads((run_dir / "summary.json").read_text())["stragglers"][0]
+        self.assertEqual(worst["worker"], 1)
+        return worst["kind"], waited
+
+    def test_who_waits_for_samples_is_told_from_who_computes_slowly(self):
+        for count in (0, 1):
+            with self.subTest(count=count):
+                kind, waited = self.slow("reading", count)
+                self.assertEqual(kind, "input")
+                # 64 samples of 10 ms, which one process reads while there is nothing to compute.
+                self.assertGreater(waited[1], 0.3)
+                self.assertGreater(waited[1], 2 * waited[0])
+        self.assertEqual(self.slow("computing", 0)[0], "compute")
+
+
 if __name__ == "__main__":
     package.main_with_torch()

@@ -253,7 +253,8 @@ void Validate(const UnitTiming& m, Checks& checks) {
 
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
-    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns, m.divisor);
+    AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns, m.divisor,
+    m.reading.waited_ns, m.reading.ahead);
 }
 void Validate(const msg::Sealed& m, Checks& checks) {
   RequireTime(m.sealed_ns, checks);
@@ -262,6 +263,8 @@ void Validate(const msg::Sealed& m, Checks& checks) {
   checks.Require(m.sent.early <= m.sent.all && m.sent.all <= std::uint64_t{1} << 50,
                  "bytes sent that cannot be");
   checks.Require(m.divisor.value_or(0) <= kMaxPartDivisor, "a divisor that cannot be");
+  checks.Require(m.reading.ahead.value_or(0) <= std::uint64_t{1} << 40,
+                 "samples ahead that cannot be");
 }
 
 void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }

@@ -41,6 +41,9 @@ struct lockstep_session {
   std::vector<lockstep_metric> metrics;  // of the newest committed round
   std::string policy;                    // likewise
   std::vector<std::uint64_t> slow;
+  // Of the run in hand.
+  std::optional<lockstep::Duration> waited;
+  std::optional<std::uint64_t> samples_ahead;
   bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
   bool tried = false;  // it was called
 };
@@ -57,6 +60,17 @@ namespace worker = lockstep::worker;
 // For the calling thread, while what it returns is there; null where the memory is the host's.
 std::shared_ptr<void> Visit(const lockstep_session& session) {
   return session.memory ? session.memory->streams()->Visit() : nullptr;
+}
+
+// What is said of a run's samples beyond these is as good as this.
+constexpr double kMostWaitS = 1e6;
+constexpr std::uint64_t kMostAhead = std::uint64_t{1} << 40;
+
+void End(lockstep_session* session, worker::UnitResult result) {
+  result.waited = std::exchange(session->waited, {});
+  result.samples_ahead = std::exchange(session->samples_ahead, {});
+  const auto here = Visit(*session);
+  session->session->Done(result);
 }
 
 thread_local std::string t_error;
@@ -407,10 +421,19 @@ lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
   });
 }
 
+void lockstep_note_reading(lockstep_session* session, double waited_s, int64_t samples_ahead) {
+  if (waited_s >= 0 && std::isfinite(waited_s)) {
+    session->waited = session->waited.value_or(lockstep::Duration{}) +
+                      lockstep::FromSeconds(std::min(waited_s, kMostWaitS));
+  }
+  if (samples_ahead >= 0) {
+    session->samples_ahead = std::min(static_cast<std::uint64_t>(samples_ahead), kMostAhead);
+  }
+}
+
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {
   return Guarded([&]() -> lockstep::Status {
-    const auto here = Visit(*session);
-    session->session->Done({.samples = samples, .loss_sum = loss_sum});
+    End(session, {.samples = samples, .loss_sum = loss_sum});
     return {};
   });
 }
@@ -422,8 +445,7 @@ lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t sampl
       return Error{ErrorCode::kInvalid, fmt::format("a run that counts for {}, of {} at most",
                                                     divisor, lockstep::kMaxRunDivisor)};
     }
-    const auto here = Visit(*session);
-    session->session->Done({.samples = samples, .loss_sum = loss_sum, .divisor = divisor});
+    End(session, {.samples = samples, .loss_sum = loss_sum, .divisor = divisor});
     return {};
   });
 }

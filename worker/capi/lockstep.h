@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 6u
+#define LOCKSTEP_ABI_VERSION 7u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -232,6 +232,11 @@ void lockstep_block_final(lockstep_session* session, uint32_t block);
  * of 1 to 64 bytes; at most 64 of them in a job. It counts when the run's gradient does, once. */
 lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
                                     lockstep_reduction reduction, double value, uint64_t samples);
+/* Optional, in a run, before lockstep_done: of the time since lockstep_next gave it, for how many
+ * seconds the program waited for its samples, and how many samples lie ready for later runs; either
+ * may be below 0: it is not said. For who watches the job: a straggler that waits for its disk is
+ * told from one that computes slowly. Said again in a run, the waits are added up. */
+void lockstep_note_reading(lockstep_session* session, double waited_s, int64_t samples_ahead);
 /* The run is done, or was left off because lockstep_cancelled is true. It fails where a GPU does.
  */
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);

@@ -266,6 +266,10 @@ void OwnWork::OnRunDone(const event::RunDone& done) {
   c->units.insert(c->units.end(), done.units.begin(), done.units.end());
   c->runs.push_back(done.units.size());
   Merge(done.metrics, &c->metrics);
+  if (done.reading.waited_ns) {
+    c->reading.waited_ns = c->reading.waited_ns.value_or(0) + *done.reading.waited_ns;
+  }
+  if (done.reading.ahead) c->reading.ahead = done.reading.ahead;
   TellProgress();
 }
 
@@ -309,7 +313,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                             sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
                             std::move(c->metrics), SentBefore(Time(Duration(sealed.sealed_ns)), *c),
-                            divisor});
+                            divisor, c->reading});
   for (auto& [owner, told] : c->told) told.sent.clear();
 }
 

@@ -147,6 +147,7 @@ class OwnWork {
     std::vector<UnitTiming> units;
     std::vector<std::uint64_t> runs;  // of how many of them each
     std::vector<Metric> metrics;
+    msg::Reading reading;
     std::map<MemberId, Told> told;
     std::optional<std::uint32_t> all_told;  // under this version of the map: nothing is left to say
   };

@@ -141,6 +141,7 @@ struct RunDone {
   std::vector<UnitTiming> units;
   std::vector<Metric> metrics = {};           // that the program has logged in it
   std::optional<std::uint64_t> divisor = {};  // nullopt: the samples
+  msg::Reading reading = {};
 };
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.
 struct BucketsFinal {

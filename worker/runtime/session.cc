@@ -337,7 +337,12 @@ class SessionImpl final : public Session {
                        .loss_sum = result.loss_sum,
                        .units = pacer_->Split(ended),
                        .metrics = std::exchange(logged_, {}),
-                       .divisor = result.divisor};
+                       .divisor = result.divisor,
+                       .reading = {.waited_ns = {}, .ahead = result.samples_ahead}};
+    if (result.waited) {
+      run.reading.waited_ns =
+          static_cast<std::uint64_t>(std::max<std::int64_t>(result.waited->count(), 0));
+    }
     if (ends_part_) {
       early_.Add(*buckets_, told_);
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));

@@ -201,6 +201,11 @@ struct UnitResult {
   // divided by this one over all runs that are committed: nullopt is the samples; tokens where the
   // loss is one of tokens. At most kMaxRunDivisor; 0 for a run that counts for nothing.
   std::optional<std::uint64_t> divisor = std::nullopt;
+  // For who watches the job, and for what its stragglers are slow at: of the time since Next gave
+  // the run, how long the program waited for the samples, and how many lie ready for later runs.
+  // nullopt: it does not say.
+  std::optional<Duration> waited = std::nullopt;
+  std::optional<std::uint64_t> samples_ahead = std::nullopt;
 };
 
 class Session;

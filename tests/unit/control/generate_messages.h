@@ -149,6 +149,8 @@ inline std::optional<std::uint64_t> AnyDivisor() {
   return Any<std::uint32_t>();
 }
 
+inline msg::Reading AnyReading() { return {AnyDivisor(), AnyDivisor()}; }
+
 template <>
 inline msg::Commit Any<msg::Commit>() {
   msg::Commit commit;
@@ -293,7 +295,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
                          Several([] { return Any<std::uint64_t>(); }),
                          AnyMetrics(),
                          AnySentBytes(),
-                         AnyDivisor()};
+                         AnyDivisor(),
+                         AnyReading()};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

@@ -126,6 +126,30 @@ TEST(Status, SaysTheMemoryThatAWorkerHasSaid) {
   EXPECT_EQ(s.Status().members[1].resident_bytes, 0u) << "there is no process";
 }
 
+TEST(Status, SaysHowReadingKeepsUp) {
+  Story s("", {});
+  s.Begin();
+  s.Wait(1);
+  const auto seal = [&](std::uint32_t worker, const msg::Reading& reading) {
+    msg::Sealed sealed = s.Seal(worker, 100);  // two units
+    sealed.reading = reading;
+    s.From(worker, sealed);
+  };
+  seal(0, {});
+  seal(1, {50'000'000, 7});
+  seal(2, {std::uint64_t{1} << 60, {}});  // more than its runs took
+  s.AllPublishAndApply({0, 1, 2});
+  EXPECT_EQ(s.Status().members[1].run_seconds, 0) << "the round is not closed";
+  s.OrdinaryRounds(1);
+  const auto members = s.Status().members;
+  EXPECT_NEAR(members[0].run_seconds, 0.2, 0.01);
+  EXPECT_FALSE(members[0].input_wait_seconds);
+  EXPECT_FALSE(members[0].samples_ahead);
+  EXPECT_NEAR(members[1].input_wait_seconds.value(), 0.05, 1e-9);
+  EXPECT_EQ(members[1].samples_ahead, 7u);
+  EXPECT_NEAR(members[2].input_wait_seconds.value(), 0.2, 1e-9);
+}
+
 TEST(ProgressLine, CountsWhoWasLeftOut) {
   Story s("", {.policy = "backup"});
   s.Begin();

@@ -40,6 +40,7 @@ RoundRecord Example() {
   record.divisor = 345;
   record.learning_rate = 0.1f;
   record.sent = {4096, 1024};
+  record.input_wait = {{WorkerId(2), 0.125}};
   record.start = 1;
   record.sending = {{WorkerId(0), 1.375}};
   record.ready = {{WorkerId(0), 1.5}, {WorkerId(2), 12.25}};
@@ -72,6 +73,7 @@ TEST(RoundLine, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->sent.early_bytes, 1024u);
   EXPECT_EQ(read->algorithm, ExchangeAlgorithm::kTree);
   EXPECT_EQ(read->sending, record.sending);
+  EXPECT_EQ(read->input_wait, record.input_wait);
 }
 
 TEST(RoundLine, HasTheDocumentedKeys) {

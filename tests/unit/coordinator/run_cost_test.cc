@@ -119,5 +119,30 @@ TEST(UnitTimes, OfFewPartsTellWhatIsThere) {
   EXPECT_EQ(times.mean, 2ms);
 }
 
+// Who is slow at reading: samples that take 10 ms, of which `waited` is reading, beside two workers
+// whose samples take 2 ms.
+bool SlowAtReading(std::optional<Duration> waited, std::optional<Duration> others_waited) {
+  Members members(3);
+  const auto computed = [&](std::uint32_t worker, Duration took, std::optional<Duration> read) {
+    msg::Reading reading;
+    if (read) reading.waited_ns = static_cast<std::uint64_t>(100 * read->count());
+    members.at(WorkerId(worker)).runs.Add(100, 100 * took, reading);
+  };
+  computed(0, 2ms, others_waited);
+  computed(1, 10ms, waited);
+  computed(2, 2ms, others_waited);
+  return members.IsSlowAtReading(members.at(WorkerId(1)));
+}
+
+TEST(RunTotals, TellWhoWaitsForSamplesFromWhoComputesSlowly) {
+  EXPECT_TRUE(SlowAtReading(8ms, 0ms));
+  EXPECT_TRUE(SlowAtReading(5ms, std::nullopt)) << "more than half of 8 ms";
+  EXPECT_FALSE(SlowAtReading(3ms, 0ms));
+  EXPECT_FALSE(SlowAtReading(5ms, 1900us)) << "the others wait nearly as long";
+  EXPECT_FALSE(SlowAtReading(std::nullopt, 0ms)) << "it does not say";
+  const Members alone(1);
+  EXPECT_FALSE(alone.IsSlowAtReading(alone.at(WorkerId(0))));
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

@@ -110,6 +110,22 @@ TEST(JobMetrics, TellsOfLinksAndMemoryWhatIsKnown) {
   EXPECT_THAT(text, Not(HasSubstr("resident_memory_bytes{worker=\"0\"}")));
 }
 
+TEST(JobMetrics, TellsHowReadingKeepsUpWhereItIsSaid) {
+  JobStatus status = Training();
+  EXPECT_THAT(JobMetrics().Text(status), Not(HasSubstr("input_wait")));
+  EXPECT_THAT(JobMetrics().Text(status), Not(HasSubstr("samples_ahead")));
+  status.members[1].run_seconds = 4;
+  status.members[1].input_wait_seconds = 1.5;
+  status.members[0].samples_ahead = 0;
+  const std::string text = JobMetrics().Text(status);
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_run_seconds_total{worker=\"1\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_input_wait_seconds_total{worker=\"1\"} 1.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr("input_wait_seconds_total{worker=\"0\"}")));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_samples_ahead{worker=\"0\"} 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("samples_ahead{worker=\"1\"}")));
+}
+
 TEST(JobMetrics, CountsRoundsByTheirTime) {
   JobMetrics metrics;
   metrics.Note(Round(0, 0.01, 0.5));  // a bound itself belongs to its bucket

@@ -225,6 +225,20 @@ TEST_F(SentAlongTest, CountsWhenItIsSaid) {
             (msg::SentBytes{8192, 4096, said.time_since_epoch().count()}));
 }
 
+TEST_F(StepMachineTest, APartSaysHowLongItsRunsWaitedForTheirSamples) {
+  Begin(3);
+  const std::uint32_t work = All<action::StartWork>().at(0).work;
+  for (const auto& reading :
+       {msg::Reading{std::uint64_t{20}, std::uint64_t{9}}, msg::Reading{std::uint64_t{3}, {}}}) {
+    event::RunDone done = Done(work, TakeRun());
+    done.reading = reading;
+    Do(done);
+  }
+  Compute(work);  // says nothing
+  ASSERT_TRUE(Told<msg::Sealed>());
+  EXPECT_EQ(Told<msg::Sealed>()->reading, (msg::Reading{std::uint64_t{23}, std::uint64_t{9}}));
+}
+
 TEST_F(StepMachineTest, APartThatIsNotFiniteIsSealedAndKeptByNobody) {
   for (const bool by_loss : {true, false}) {
     MachineConfig config = Config();
