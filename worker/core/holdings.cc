@@ -123,8 +123,9 @@ std::optional<BufferRange> Holdings::FindPiece(const PieceName& piece) const {
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
   const RoundId version(piece.round);
   if (piece.kind == kHeldKind) {
-    if (!newest_ || newest_->version != version || op_ || !newest_->ranges.Covers(range) ||
-        piece.part > context_.config.state_tensors) {
+    // An operation that makes no version only reads.
+    if (!newest_ || newest_->version != version || newest_->generation != piece.attempt || next_ ||
+        !newest_->ranges.Covers(range) || piece.part > context_.config.state_tensors) {
       return std::nullopt;
     }
     if (piece.part == 0) return BufferRange{newest_->buffer, range};
@@ -241,7 +242,8 @@ bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) 
 }
 
 void Holdings::BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version) {
-  Lesson& lesson = lessons_[shard] = {.version = version, .donor = donor};
+  Lesson& lesson = lessons_[shard] = {
+      .version = version, .donor = donor, .generation = taking_.Heard(donor)->generation};
   Fetch(shard, lesson, 1, context_.config.state_tensors + 1);
   if (lesson.to_come == 0) GoOn(shard);
 }
@@ -251,6 +253,7 @@ void Holdings::Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_pa
   PieceName name;
   name.kind = kHeldKind;
   name.round = lesson.version.value;
+  name.attempt = lesson.generation;
   name.owner = shard;
   const std::vector<FloatRange> ranges = RangesOf({shard});
   for (std::uint32_t part = first_part; part < end_part; ++part) {

@@ -84,7 +84,8 @@ class Holdings {
   struct Lesson {
     RoundId version;
     MemberId donor;
-    std::uint64_t to_come = 0;  // floats that may land
+    std::uint32_t generation = 0;  // of what the donor holds: it may begin anew at the same version
+    std::uint64_t to_come = 0;     // floats that may land
     bool failed = false;
     bool state_here = false;
   };

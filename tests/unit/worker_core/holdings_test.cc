@@ -50,6 +50,8 @@ class HoldingsTest : public MachineTest {
     ASSERT_EQ(copies[0].from.size(), 1u);
     EXPECT_EQ(copies[0].from[0].range, kFirst);
     Do(event::OpDone{copies[0].op, false, 0, ""});
+    ASSERT_TRUE(Said<ParametersReady>());
+    generation_ = Said<ParametersReady>()->generation;
   }
   // Of the peer's one part.
   static msg::Commit TheCommit(std::uint32_t attempt = 0, const OwnerMap& owners = Owners()) {
@@ -146,6 +148,7 @@ class HoldingsTest : public MachineTest {
     PieceName name;
     name.kind = static_cast<std::uint32_t>(kind);
     name.round = version;
+    if (kind == PieceKind::kHeldState) name.attempt = generation_;
     name.part = tensor;
     name.offset = range.first * sizeof(float);
     name.bytes = range.count * sizeof(float);
@@ -153,6 +156,8 @@ class HoldingsTest : public MachineTest {
     if (serve.have) Do(event::Served{serve.cookie});
     return serve.have;
   }
+
+  std::uint32_t generation_ = 0;  // of what this worker holds, as it has said
 };
 
 TEST_F(HoldingsTest, WhatIsHeldIsToldAndServedFromTheStartOn) {
@@ -166,6 +171,8 @@ TEST_F(HoldingsTest, WhatIsHeldIsToldAndServedFromTheStartOn) {
   EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kSecond));
   EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst, 2));  // there is no such tensor
   EXPECT_FALSE(Serves(PieceKind::kHeldState, 1, kFirst));
+  ++generation_;  // of before it began anew
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst));
 }
 
 TEST_F(HoldingsTest, NothingChangesBeforeTheRoundIsDecided) {
@@ -280,6 +287,35 @@ TEST_F(HoldingsTest, StateThatMayHaveChangedOnItsWayIsInNoCheckpoint) {
   Says(kPeer, Has(2, {0, 1}));
   EXPECT_TRUE(All<action::TakeSnapshot>().empty());
   EXPECT_TRUE(All<action::UploadChunk>().empty());
+}
+
+// The snapshot of a checkpoint only reads.
+TEST_F(HoldingsTest, WhatIsHeldIsServedWhileItsCheckpointIsTaken) {
+  Start();
+  Says(kPeer, PartReady{RoundId(0), PartIndex(0), 1, 0, 1, true, Attempt(0), {}});
+  EndFetches({{BufferKind::kStaging, kFirst}});
+  msg::Commit commit = TheCommit();
+  commit.checkpoint_writer = kSelf;
+  Tell(commit);
+  EndReduction();
+  Decide();
+  EndUpdate();
+  ASSERT_TRUE(Said<ParametersReady>());
+  generation_ = Said<ParametersReady>()->generation;
+  Says(kPeer, Has(1, {0, 1}));
+  EndFetches({{BufferKind::kState, kSecond}});
+  const auto takes = All<action::TakeParameters>();
+  ASSERT_EQ(takes.size(), 1u);
+  Do(event::OpDone{takes[0].op, false, 9, ""});
+  for (const std::uint32_t part : {1u, 0u}) {
+    const auto fetches = All<action::Fetch>();
+    ASSERT_EQ(fetches.size(), 1u);
+    EXPECT_EQ(fetches[0].piece.part, part);
+    Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
+  }
+  ASSERT_EQ(All<action::TakeSnapshot>().size(), 1u);
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 1, kFirst, 1));
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 1, kFirst));
 }
 
 // No coordinator that is right says so.
