@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 
 #include "base/time.h"
 
@@ -11,19 +10,6 @@ namespace lockstep {
 // A first signal asks to end in good order, a second one does not wait for anything. timeout(1),
 // and who ends programs as it does, sends a signal to the program and then to its process group,
 // and so to the program once more: what comes so soon behind the first is no second one.
-class StopSignals {
- public:
-  static constexpr Duration kOne = std::chrono::milliseconds(500);
-
-  // Whether this one counts.
-  bool Count(Time now) {
-    if (first_ && now - *first_ < kOne) return false;
-    if (!first_) first_ = now;
-    return true;
-  }
-
- private:
-  std::optional<Time> first_;
-};
+inline constexpr Duration kOneStopSignal = std::chrono::milliseconds(500);
 
 }  // namespace lockstep

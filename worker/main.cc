@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -50,13 +51,13 @@ class SignalWatch {
   }
   void Start(lockstep::worker::Session& session) {
     thread_ = std::thread([this, &session] {
-      lockstep::StopSignals stops;
-      bool told = false;
+      std::optional<lockstep::Time> first;
       while (true) {
         unsigned char signal = 0;
         if (::read(pipe_[0], &signal, 1) != 1 || signal == 0) return;
-        if (!stops.Count(lockstep::MonotonicNow())) continue;
-        if (std::exchange(told, true)) _exit(kStatusFailed);
+        const lockstep::Time now = lockstep::MonotonicNow();
+        if (first && now - *first < lockstep::kOneStopSignal) continue;
+        if (std::exchange(first, now)) _exit(kStatusFailed);
         session.Interrupt(signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)");
       }
     });

@@ -329,9 +329,20 @@ class ServerImpl final : public Server {
   void WatchSignals() {
     signals_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
-      if (!stops_.Count(MonotonicNow())) return WatchSignals();
-      Deliver(StopRequested{signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)"});
+      if (!stop_asked_ || second_counts_) {
+        Deliver(StopRequested{signal == SIGINT ? "interrupted (SIGINT)" : "interrupted (SIGTERM)"});
+      }
+      if (!std::exchange(stop_asked_, true)) AwaitSecondStop();
       WatchSignals();
+    });
+  }
+  // By a timer of this loop, not by the time: where something has kept the loop from looking, both
+  // signals are there together.
+  void AwaitSecondStop() {
+    one_stop_.expires_after(
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(kOneStopSignal));
+    one_stop_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) second_counts_ = true;
     });
   }
 
@@ -351,6 +362,7 @@ class ServerImpl final : public Server {
     timer_.cancel();
     progress_.cancel();
     signals_.cancel();
+    one_stop_.cancel();
     page_.reset();
     listener_.reset();
     TellLeftOut(kNever);
@@ -366,7 +378,9 @@ class ServerImpl final : public Server {
 
   asio::io_context io_{1};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
-  StopSignals stops_;
+  bool stop_asked_ = false;
+  bool second_counts_ = false;  // one_stop_ is over
+  asio::steady_timer one_stop_{io_};
   asio::steady_timer timer_{io_};
   asio::steady_timer progress_{io_};
   asio::steady_timer farewell_{io_};

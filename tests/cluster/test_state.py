@@ -97,6 +97,7 @@ class Resume(ClusterTest):
         job.start()
         job.wait_for_rounds(rounds)
         job.processes["coordinator"].send_signal(signal.SIGINT)
+        job.processes["coordinator"].send_signal(signal.SIGTERM)  # so soon behind it, it is the same one
         job.wait()
         for index in range(job.workers):
             job.wait(f"worker{index}")
