@@ -488,8 +488,22 @@ struct SentBytes {
 struct Reading {
   // Of the time that runs took, how long they waited for their samples.
   std::optional<std::uint64_t> waited_ns;
-  std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last of them
+  // Samples that lay ready behind the last of them; at most kMaxSamplesAhead.
+  std::optional<std::uint64_t> ahead;
+  void Add(const Reading& later) {
+    if (later.waited_ns) waited_ns = waited_ns.value_or(0) + *later.waited_ns;
+    if (later.ahead) ahead = later.ahead;
+  }
   bool operator==(const Reading&) const = default;
+};
+inline constexpr std::uint64_t kMaxSamplesAhead = std::uint64_t{1} << 40;
+
+// What all runs of a worker's process have taken so far, counted in a round or not.
+struct RunTotals {
+  std::uint64_t samples = 0;
+  std::int64_t took_ns = 0;
+  Reading reading;
+  bool operator==(const RunTotals&) const = default;
 };
 
 struct Sealed {
@@ -545,6 +559,7 @@ struct Applied {
   std::uint32_t digest_slice = 0;
   std::uint64_t digest = 0;  // of that slice of the parameters after the round
   std::int64_t applied_ns = 0;
+  RunTotals runs = {};
   bool operator==(const Applied&) const = default;
 };
 

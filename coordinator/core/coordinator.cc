@@ -461,6 +461,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           return on(relinking_)(m);
         } else if constexpr (std::is_same_v<M, msg::Applied>) {
           // Said again, or of a round that it has not followed, it has no snapshot to evaluate.
+          from.runs = from.runs_before.With(m.runs, FromSeconds(job_.SinceStart(job_.now)));
           const RoundId before = from.next;
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);

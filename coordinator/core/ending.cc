@@ -196,7 +196,9 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double sum = compute + link + lost;
     const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
-    const char* kind = lost >= std::max(compute, link)         ? "lost"
+    // Who held up nobody, as it was left out each time, computes slowly or reads slowly.
+    const bool was_lost = lost > 0 && lost >= std::max(compute, link);
+    const char* kind = was_lost                                ? "lost"
                        : link > compute                        ? "link"
                        : job_->members.IsSlowAtReading(member) ? "input"
                                                                : "compute";

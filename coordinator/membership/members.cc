@@ -151,7 +151,8 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   fresh.connection = connection;
   fresh.last_heard = fresh.last_progress = fresh.since = now;
   // The summary speaks of slots.
-  fresh.runs = slot->runs;
+  fresh.runs = fresh.runs_before = slot->runs;
+  fresh.runs.ahead.reset();
   fresh.rounds_contributed = slot->rounds_contributed;
   fresh.rounds_excluded = slot->rounds_excluded;
   fresh.blocked_by_compute = slot->blocked_by_compute;
@@ -326,13 +327,18 @@ std::uint32_t Members::BrokenEdges(WorkerId worker) const {
   return edges;
 }
 
-void RunTotals::Add(std::uint64_t part_samples, Duration part_took, const msg::Reading& reading) {
-  samples += part_samples;
-  took += part_took;
-  if (reading.waited_ns) {
-    waited = waited.value_or(Duration{}) + Duration(static_cast<std::int64_t>(*reading.waited_ns));
+// A worker's word counts as far as it can be true.
+RunTotals RunTotals::With(const msg::RunTotals& process, Duration most) const {
+  RunTotals all = *this;
+  all.samples += process.samples;
+  const Duration process_took = std::min(Duration(process.took_ns), most);
+  all.took += process_took;
+  if (process.reading.waited_ns) {
+    const auto process_waited = Duration(static_cast<std::int64_t>(*process.reading.waited_ns));
+    all.waited = waited.value_or(Duration{}) + std::min(process_waited, process_took);
   }
-  if (reading.ahead) ahead = reading.ahead;
+  all.ahead = process.reading.ahead;
+  return all;
 }
 
 bool Members::IsSlowAtReading(const Member& member) const {

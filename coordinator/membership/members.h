@@ -92,14 +92,16 @@ struct ResponseDelay {
   void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
 };
 
-// What the runs of a worker's contributions have taken, counted or not.
+// What the runs of a worker have taken, counted in a round or not: of all processes that have had
+// its place, each as it said last.
 struct RunTotals {
   std::uint64_t samples = 0;
   Duration took{};
-  // Of that, for their samples; nullopt: its program does not say.
+  // Of that, for their samples; nullopt: no program has said it.
   std::optional<Duration> waited;
-  std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last of them
-  void Add(std::uint64_t part_samples, Duration part_took, const msg::Reading& reading);
+  std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last run
+  // And those of a process whose runs have taken `most` at most.
+  RunTotals With(const msg::RunTotals& process, Duration most) const;
 };
 
 // What a member has shown as an owner. One that held up a round which others did not owns nothing
@@ -182,6 +184,7 @@ struct Member {
   std::optional<UnfinishedRun> unfinished_run;
   ResponseDelay response;
   RunTotals runs;
+  RunTotals runs_before;  // of the processes before this one
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   Duration blocked_by_compute{};

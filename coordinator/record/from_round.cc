@@ -44,17 +44,11 @@ void RecordUnits(const Job& job, WorkerId worker, const SealedPart& part, RoundR
   }
 }
 
-Duration TimeOfRuns(const SealedPart& part) {
-  Duration took{};
-  for (const UnitTiming& timing : part.units) {
-    took += Duration(timing.end_ns) - Duration(timing.start_ns);
-  }
-  return took;
-}
-
 // No longer than its runs took, of which it is a part.
 Duration Waited(const SealedPart& part) {
-  const auto most = static_cast<std::uint64_t>(TimeOfRuns(part).count());
+  std::int64_t took = 0;
+  for (const UnitTiming& timing : part.units) took += timing.end_ns - timing.start_ns;
+  const auto most = static_cast<std::uint64_t>(took);
   return Duration(static_cast<std::int64_t>(std::min(part.reading.waited_ns.value_or(0), most)));
 }
 
@@ -177,12 +171,6 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     if (member.id != share.member) continue;
     const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
-    for (const SealedPart& part : share.parts) {
-      if (part.is_void) continue;
-      msg::Reading reading = part.reading;
-      if (reading.waited_ns) reading.waited_ns = static_cast<std::uint64_t>(Waited(part).count());
-      member.runs.Add(part.samples, TimeOfRuns(part), reading);
-    }
     if (view.units_planned > 0) {
       const Time possible = work.started() + view.unit_time_mean * share_of_all;
       member.would_have_blocked += std::max(possible - history.first_committed_at, Duration{});

@@ -142,10 +142,9 @@ std::string ReadingText(const JobStatus& status) {
             waits;
   }
   if (!ahead.empty()) {
-    text +=
-        Head("lockstep_worker_samples_ahead", "gauge",
-             "Samples that its loader had ready behind the last run of its last contribution.") +
-        ahead;
+    text += Head("lockstep_worker_samples_ahead", "gauge",
+                 "Samples that its loader had ready behind its last run.") +
+            ahead;
   }
   return text;
 }
@@ -203,8 +202,7 @@ std::string WorkersText(const JobStatus& status) {
      "How long rounds waited for it after their median contributor.",
      [](M m) { return m.held_up_seconds; });
   of("lockstep_worker_run_seconds_total", "counter",
-     "How long the runs of its contributions took, reading samples included.",
-     [](M m) { return Real(m.run_seconds); });
+     "How long its runs took, reading samples included.", [](M m) { return Real(m.run_seconds); });
   return text + MemoryText(status) + ReadingText(status);
 }
 

@@ -204,7 +204,7 @@ struct MemberStatus {
   double unit_seconds = 0;  // recent mean
   double silent_seconds = 0;
   std::uint64_t resident_bytes = 0;  // memory of its process; 0: it has not said
-  double run_seconds = 0;            // that the runs of its contributions have taken
+  double run_seconds = 0;            // that its runs have taken
   // Of those, waited for samples; and samples that lay ready behind the last of them. Where its
   // program says it.
   std::optional<double> input_wait_seconds;

@@ -148,6 +148,8 @@ def _to_tensorboard(run: _Run, folder: Path) -> None:
             for worker, ready in record["times"]["ready"].items():
                 waited = ready - record["times"]["start"]
                 writer.add_scalar(f"worker/{worker}/ready_seconds", waited, step, walltime=when)
+            for worker, waited in record.get("input_wait", {}).items():
+                writer.add_scalar(f"worker/{worker}/input_wait_seconds", waited, step, walltime=when)
         for record in run.evaluations():
             for name in ("loss", "accuracy"):
                 writer.add_scalar(f"test/{name}", record[name], record["round"])

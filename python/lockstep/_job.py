@@ -627,7 +627,8 @@ class Job:
             self.seed_run()
             batch = self._batches.collate(values)
             del values
-            session.note_reading(time.monotonic() - asked, self._batches.ahead)
+            ahead = self._batches.ahead
+            session.note_reading(time.monotonic() - asked, ahead)
             # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
             yield batch
             del batch

@@ -288,6 +288,10 @@ class _Failed:
     error: _Error
 
 
+class _Died(JobFailed):
+    """A loader process."""
+
+
 class _Process:
     def __init__(self, process: Any, link: socket.socket) -> None:
         self.process, self.link = process, link
@@ -352,8 +356,11 @@ class Processes:
     @property
     def ahead(self) -> int:
         """Samples that have been read for later runs."""
-        if self._pieces:
-            self._receive(0)
+        try:
+            while self._pieces and self._receive(0):
+                pass
+        except _Died:  # whoever needs what it was to read is told
+            pass
         return self._ahead_now
 
     def close(self) -> None:
@@ -589,4 +596,4 @@ class Processes:
                 how += " (by the kernel, perhaps, for want of memory: then fewer num_workers, or a smaller prefetch_factor)"
         else:
             how = f"has ended with status {code}"
-        raise JobFailed(f"loader process {number} of {len(self._processes)}, process id {process.pid}, {how}")
+        raise _Died(f"loader process {number} of {len(self._processes)}, process id {process.pid}, {how}")

@@ -251,6 +251,11 @@ void Validate(const UnitTiming& m, Checks& checks) {
   checks.Require(m.start_ns <= m.end_ns, "a unit that ends before it begins");
 }
 
+void Validate(const msg::Reading& m, Checks& checks) {
+  checks.Require(m.waited_ns.value_or(0) <= std::uint64_t{1} << 60, "a time that cannot be");
+  checks.Require(m.ahead.value_or(0) <= msg::kMaxSamplesAhead, "samples ahead that cannot be");
+}
+
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
     AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns, m.divisor,
@@ -263,8 +268,7 @@ void Validate(const msg::Sealed& m, Checks& checks) {
   checks.Require(m.sent.early <= m.sent.all && m.sent.all <= std::uint64_t{1} << 50,
                  "bytes sent that cannot be");
   checks.Require(m.divisor.value_or(0) <= kMaxPartDivisor, "a divisor that cannot be");
-  checks.Require(m.reading.ahead.value_or(0) <= std::uint64_t{1} << 40,
-                 "samples ahead that cannot be");
+  Validate(m.reading, checks);
 }
 
 void Fields(auto& f, Of<msg::Receipts> auto& m) { f(m.round, m.map_version, m.parts); }
@@ -274,9 +278,14 @@ void Fields(auto& f, Of<msg::Revoked> auto& m) { f(m.round, m.from, m.order, m.f
 void Fields(auto& f, Of<msg::Published> auto& m) { f(m.round, m.attempt, m.stands_in_for); }
 
 void Fields(auto& f, Of<msg::Applied> auto& m) {
-  f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns);
+  f(m.round, m.attempt, m.digest_slice, m.digest, m.applied_ns, m.runs.samples, m.runs.took_ns,
+    m.runs.reading.waited_ns, m.runs.reading.ahead);
 }
-void Validate(const msg::Applied& m, Checks& checks) { RequireTime(m.applied_ns, checks); }
+void Validate(const msg::Applied& m, Checks& checks) {
+  RequireTime(m.applied_ns, checks);
+  RequireTime(m.runs.took_ns, checks);
+  Validate(m.runs.reading, checks);
+}
 
 void Fields(auto& f, Of<msg::HoldAnswer> auto& m) {
   f(m.term, m.round, m.attempt, m.holds_all, m.order);

@@ -42,7 +42,7 @@ struct lockstep_session {
   std::string policy;                    // likewise
   std::vector<std::uint64_t> slow;
   // Of the run in hand.
-  std::optional<lockstep::Duration> waited;
+  std::optional<double> waited_s;
   std::optional<std::uint64_t> samples_ahead;
   bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
   bool tried = false;  // it was called
@@ -62,12 +62,11 @@ std::shared_ptr<void> Visit(const lockstep_session& session) {
   return session.memory ? session.memory->streams()->Visit() : nullptr;
 }
 
-// What is said of a run's samples beyond these is as good as this.
-constexpr double kMostWaitS = 1e6;
-constexpr std::uint64_t kMostAhead = std::uint64_t{1} << 40;
-
 void End(lockstep_session* session, worker::UnitResult result) {
-  result.waited = std::exchange(session->waited, {});
+  if (const auto waited_s = std::exchange(session->waited_s, {})) {
+    constexpr double kMost = 1e6;  // more is as good as this
+    result.waited = lockstep::FromSeconds(std::min(*waited_s, kMost));
+  }
   result.samples_ahead = std::exchange(session->samples_ahead, {});
   const auto here = Visit(*session);
   session->session->Done(result);
@@ -369,6 +368,8 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
   return Guarded([&]() -> lockstep::Status {
     if (auto checked = CheckSize(work, "lockstep_work"); !checked) return checked;
     if (Status begun = Begun(*session); !begun) return begun;
+    session->waited_s.reset();
+    session->samples_ahead.reset();
     constexpr double kLong = 1e9;  // more nanoseconds than that are for ever
     session->work = seconds < 0 || seconds > kLong
                         ? session->session->Next()
@@ -422,13 +423,8 @@ lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
 }
 
 void lockstep_note_reading(lockstep_session* session, double waited_s, int64_t samples_ahead) {
-  if (waited_s >= 0 && std::isfinite(waited_s)) {
-    session->waited = session->waited.value_or(lockstep::Duration{}) +
-                      lockstep::FromSeconds(std::min(waited_s, kMostWaitS));
-  }
-  if (samples_ahead >= 0) {
-    session->samples_ahead = std::min(static_cast<std::uint64_t>(samples_ahead), kMostAhead);
-  }
+  if (waited_s >= 0) session->waited_s = session->waited_s.value_or(0) + waited_s;
+  if (samples_ahead >= 0) session->samples_ahead = static_cast<std::uint64_t>(samples_ahead);
 }
 
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {

@@ -562,7 +562,7 @@ void Core::TellApplied(const msg::Commit& commit, std::uint64_t digest) {
   context_.Tell(
       msg::Applied{round, commit.attempt,
                    static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()), digest,
-                   context_.now.time_since_epoch().count()});
+                   context_.now.time_since_epoch().count(), own_.runs()});
   evaluation_.OnApplied(commit);
   BeginCheckpoint(commit);
 }

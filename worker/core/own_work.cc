@@ -251,8 +251,17 @@ bool OwnWork::OnOpDone(const event::OpDone& done) {
   return true;
 }
 
-// Also a run of void work is reported, so that Busy ends; it is not counted.
+// Also a run of void work is reported, so that Busy ends; it is in no contribution.
 void OwnWork::OnRunDone(const event::RunDone& done) {
+  std::int64_t took_ns = 0;
+  for (const UnitTiming& unit : done.units) took_ns += unit.end_ns - unit.start_ns;
+  msg::Reading reading = done.reading;
+  if (reading.waited_ns) {  // a part of that
+    reading.waited_ns = std::min(*reading.waited_ns, static_cast<std::uint64_t>(took_ns));
+  }
+  runs_.samples += done.samples;
+  runs_.took_ns += took_ns;
+  runs_.reading.Add(reading);
   if (!work_ || done.work != work_->id) return;
   work_->units_done += static_cast<std::uint32_t>(done.units.size());
   LOCKSTEP_CHECK(work_->units_done <= queue_.taken(), "more units done than taken");
@@ -266,10 +275,7 @@ void OwnWork::OnRunDone(const event::RunDone& done) {
   c->units.insert(c->units.end(), done.units.begin(), done.units.end());
   c->runs.push_back(done.units.size());
   Merge(done.metrics, &c->metrics);
-  if (done.reading.waited_ns) {
-    c->reading.waited_ns = c->reading.waited_ns.value_or(0) + *done.reading.waited_ns;
-  }
-  if (done.reading.ahead) c->reading.ahead = done.reading.ahead;
+  c->reading.Add(reading);
   TellProgress();
 }
 

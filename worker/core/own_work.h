@@ -61,6 +61,7 @@ class OwnWork {
   // hear.
   void OnCopied();
   void OnRunDone(const event::RunDone& done);
+  const msg::RunTotals& runs() const { return runs_; }  // all of them, so far
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
   // Any send that a peer had asked for has ended.
@@ -181,6 +182,7 @@ class OwnWork {
   LiveRounds& rounds_;
   UnitQueue queue_;
   std::optional<Work> work_;
+  msg::RunTotals runs_;
   std::uint32_t next_work_ = 1;
   // Relaxed work reads a copy of the parameters. It is taken before the work begins, by the
   // reduction thread, while no unit is computed; it stays good for the round that it was taken for.

@@ -74,6 +74,18 @@ struct Early {
   }
 };
 
+msg::Reading ReadingOf(const UnitResult& result) {
+  msg::Reading reading;
+  if (result.waited) {
+    reading.waited_ns =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(result.waited->count(), 0));
+  }
+  if (result.samples_ahead) {
+    reading.ahead = std::min(*result.samples_ahead, msg::kMaxSamplesAhead);
+  }
+  return reading;
+}
+
 // Joins, builds what the exchange needs out of the job's config and the description, and stands
 // between the training loop and the core: units out of the compute queue become Work, what the loop
 // reports becomes events. It decides what is the compute thread's alone: which memory a unit adds
@@ -338,11 +350,7 @@ class SessionImpl final : public Session {
                        .units = pacer_->Split(ended),
                        .metrics = std::exchange(logged_, {}),
                        .divisor = result.divisor,
-                       .reading = {.waited_ns = {}, .ahead = result.samples_ahead}};
-    if (result.waited) {
-      run.reading.waited_ns =
-          static_cast<std::uint64_t>(std::max<std::int64_t>(result.waited->count(), 0));
-    }
+                       .reading = ReadingOf(result)};
     if (ends_part_) {
       early_.Add(*buckets_, told_);
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));

@@ -138,11 +138,20 @@ TEST(Codec, TimesAreSuchAsAClockHas) {
     sealed.sealed_ns = ns;
     msg::Applied applied;
     applied.applied_ns = ns;
+    msg::Applied ran;
+    ran.runs.took_ns = ns;
+    msg::Applied waited;
+    waited.runs.reading.waited_ns = static_cast<std::uint64_t>(ns);
+    msg::Sealed waited_in_part;
+    waited_in_part.reading.waited_ns = static_cast<std::uint64_t>(ns);
     return std::vector<std::string>{
         ErrorOf(msg::FromWorker(started)),
         ErrorOf(msg::FromWorker(ended)),
         ErrorOf(msg::FromWorker(sealed)),
         ErrorOf(msg::FromWorker(applied)),
+        ErrorOf(msg::FromWorker(ran)),
+        ErrorOf(msg::FromWorker(waited)),
+        ErrorOf(msg::FromWorker(waited_in_part)),
         ErrorOf(msg::Pong{1, ns, 0}),
         ErrorOf(msg::Pong{1, 0, ns}),
         ErrorOf(msg::Ping{1, ns}),
@@ -173,6 +182,11 @@ TEST(Codec, CountsAndSizesAreBounded) {
   EXPECT_THAT(ErrorOf(msg::Welcome{kZero, Term(1), "job", std::vector<std::byte>(32),
                                    std::string(kMaxConfigBytes + 1, '#')}),
               HasSubstr("config that is too long"));
+  msg::Sealed sealed;
+  sealed.reading.ahead = msg::kMaxSamplesAhead;
+  EXPECT_EQ(ErrorOf(msg::FromWorker(sealed)), "");
+  ++*sealed.reading.ahead;
+  EXPECT_THAT(ErrorOf(msg::FromWorker(sealed)), HasSubstr("samples ahead that cannot be"));
   EXPECT_THAT(ErrorOf(msg::ToWorker(msg::StateChunk{RoundId(0), 0, 0, false,
                                                     std::vector<std::byte>(kMaxChunkBytes + 1)})),
               HasSubstr("too many bytes"));

@@ -308,8 +308,12 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
           Any<RoundId>(), Any<Attempt>(),
           Any<bool>() ? std::optional(WorkerId(Any<std::uint32_t>())) : std::nullopt};
     case 8:
-      return msg::Applied{Any<RoundId>(), Any<Attempt>(), Any<std::uint32_t>(),
-                          Any<std::uint64_t>(), AnyTime()};
+      return msg::Applied{Any<RoundId>(),
+                          Any<Attempt>(),
+                          Any<std::uint32_t>(),
+                          Any<std::uint64_t>(),
+                          AnyTime(),
+                          msg::RunTotals{Any<std::uint64_t>(), AnyTime(), AnyReading()}};
     case 9:
       return msg::HoldAnswer{Any<Term>(), Any<RoundId>(), Any<Attempt>(), Any<bool>(),
                              Any<std::uint32_t>()};

@@ -124,9 +124,9 @@ TEST(UnitTimes, OfFewPartsTellWhatIsThere) {
 bool SlowAtReading(std::optional<Duration> waited, std::optional<Duration> others_waited) {
   Members members(3);
   const auto computed = [&](std::uint32_t worker, Duration took, std::optional<Duration> read) {
-    msg::Reading reading;
-    if (read) reading.waited_ns = static_cast<std::uint64_t>(100 * read->count());
-    members.at(WorkerId(worker)).runs.Add(100, 100 * took, reading);
+    msg::RunTotals said{100, (100 * took).count(), {}};
+    if (read) said.reading.waited_ns = static_cast<std::uint64_t>(100 * read->count());
+    members.at(WorkerId(worker)).runs = RunTotals{}.With(said, 1h);
   };
   computed(0, 2ms, others_waited);
   computed(1, 10ms, waited);
@@ -140,6 +140,7 @@ TEST(RunTotals, TellWhoWaitsForSamplesFromWhoComputesSlowly) {
   EXPECT_FALSE(SlowAtReading(3ms, 0ms));
   EXPECT_FALSE(SlowAtReading(5ms, 1900us)) << "the others wait nearly as long";
   EXPECT_FALSE(SlowAtReading(std::nullopt, 0ms)) << "it does not say";
+  EXPECT_EQ(RunTotals{}.With({100, 7, {}}, 1h).With({100, 9, {}}, 5ns).took, 12ns);
   const Members alone(1);
   EXPECT_FALSE(alone.IsSlowAtReading(alone.at(WorkerId(0))));
 }
