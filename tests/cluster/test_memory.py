@@ -3,11 +3,11 @@ to what the kernel says while it lives."""
 
 import os
 import pathlib
-import re
 import threading
 import unittest
 
 from harness import ClusterTest, Job
+from memory_account import account, shares
 
 # 63.9 MiB of parameters.
 LARGE = {"model.widths": "4072,4072", "optimizer.lr": 0.001, "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256,
@@ -17,25 +17,6 @@ S = 1  # tensors of the optimizer's state
 # What is no buffer of the exchange, each measured: program, libraries and heap 9 MiB; data and activations of this model 10; and for
 # who writes a checkpoint messages on their way, up to 12.
 OTHER_MIB = 32
-SHARED = re.compile(r"round ([0-9]+): the sums are shared among worker (.*)")
-ACCOUNT = re.compile(r"most memory of the exchange: ([0-9.]+) MiB, ([0-9.]+) times the parameters: (.*)")
-
-
-def account(log):
-    """The worker's own account at its peak: {kind: multiple of the parameters}, with `total` and `mib`."""
-    found = ACCOUNT.search(log)
-    kinds = {part.split()[1]: float(part.split()[0]) for part in found.group(3).split(", ")}
-    kinds["total"] = float(found.group(2))
-    kinds["mib"] = float(found.group(1))
-    return kinds
-
-
-def shares(log):
-    """{worker: [its share of each owner map that it had]}: equal ones, until the coordinator says otherwise."""
-    maps = [dict.fromkeys(range(WORKERS), 1)]
-    for _, text in SHARED.findall(log):
-        maps.append({int(worker): int(weight) for worker, weight in re.findall(r"([0-9]+) \(([0-9]+)\)", text)})
-    return {worker: [one.get(worker, 0) / sum(one.values()) for one in maps] for worker in range(WORKERS)}
 
 
 def own_kib(pid):
@@ -99,7 +80,7 @@ class Memory(ClusterTest):
                 job.wait(f"worker{index}")
             mib = machine.end()
             stood_in = "stands in for" in job.log("coordinator")
-            owned = shares(job.log("coordinator"))
+            owned = shares(job.log("coordinator"), WORKERS)
             accounts = [account(job.log(f"worker{index}")) for index in range(WORKERS)]
         for index, one in enumerate(accounts):
             one["stood_in"] = stood_in
