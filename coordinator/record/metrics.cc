@@ -121,7 +121,7 @@ std::string MemoryText(const JobStatus& status) {
   return text;
 }
 
-// The same.
+// Of those whose programs say it.
 std::string ReadingText(const JobStatus& status) {
   std::string waits;
   std::string ahead;

@@ -115,6 +115,9 @@ class Replicas(ClusterTest):
         self.assertAlmostEqual(least["state"], 1 + 2 * held / 4, delta=0.1)
         if replicas != "all":
             self.assertLess(least["sums"], 4 * replicas / 4 + 0.1)
+        if not stood_in and all(len(one["owned"]) == 1 for one in workers):  # the table, where nothing came between
+            table = {"all": (5.75, 7.5), 2: (5.5, 6.25), 1: (4.25, 5)}[replicas]
+            self.assertLess(least["total"], (table[0] + 0.1) if mapped else (table[1] + 0.35))
 
     def test_what_needs_the_whole_state_is_refused(self):
         for settings in ({"policy.name": "async"}, {"policy.name": "local"}, {"exchange.dtype": "bf16"},
