@@ -162,6 +162,8 @@ enum class StateSource : std::uint8_t {
   kSeed,        // initial parameters out of the job's seed
   kCheckpoint,  // StateChunks follow before Start; `Start.plan.round` continues after them
   kPeers,       // CatchUp follows
+  kGiven,       // parameters of one worker's own (GiveParameters); all others got them as
+                // StateChunks before Start. Empty optimizer state
 };
 
 struct TransportOffer {
@@ -423,9 +425,21 @@ struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
-using ToWorker = std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign,
-                              FenceRound, NewOwners, FenceAttempt, Hedge, TakeSums, CatchUp,
-                              Evaluate, StateChunk, Finish, SetSlowdown, AskToLeave, Ping, Decide>;
+// Before Start, where parameters are each worker's own (Ready::own_parameters): those of this one
+// are to be everybody's. It sends Given in order, from the first byte on, until it has sent `upto`
+// bytes; when that grows it goes on. The others get them as StateChunks of tensor 0, which begin
+// anew when another worker gives, and tell what they have stored, as of a checkpoint. While the
+// first round is open it is asked again for newcomers: its parameters are those still.
+struct GiveParameters {
+  std::uint32_t giving = 0;  // its number; a higher one begins at the first byte
+  std::uint64_t upto = 0;
+  bool operator==(const GiveParameters&) const = default;
+};
+
+using ToWorker =
+    std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign, FenceRound,
+                 NewOwners, FenceAttempt, Hedge, TakeSums, CatchUp, Evaluate, StateChunk, Finish,
+                 SetSlowdown, AskToLeave, Ping, Decide, GiveParameters>;
 
 // --- worker -> coordinator
 // -------------------------------------------------------------------------------------------
@@ -457,6 +471,9 @@ struct Ready {
   // Of the parameters that it would begin with, hex; empty: they come from the seed.
   std::string initial_digest = {};
   RunBound run_bound = {};
+  // They are whatever they are, drawn by this worker alone: the job begins with those of one. The
+  // digest is empty then.
+  bool own_parameters = false;
   bool operator==(const Ready&) const = default;
 };
 
@@ -637,6 +654,14 @@ struct CheckpointTaken {
   bool operator==(const CheckpointTaken&) const = default;
 };
 
+// Of my parameters, as GiveParameters asks for them: in order, without gaps.
+struct Given {
+  std::uint32_t giving = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::vector<std::byte> bytes;
+  bool operator==(const Given&) const = default;
+};
+
 // Of my parameters and optimizer state after a round whose commit names a checkpoint writer, in the
 // order of StateChunk. The checkpoint counts when most have what it holds.
 struct ReplicaDigest {
@@ -686,7 +711,7 @@ using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
                  Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite, Away,
-                 Back>;
+                 Back, Given>;
 
 }  // namespace msg
 

@@ -78,7 +78,8 @@ struct Job {
   std::vector<TensorInfo> tensors;
   std::vector<std::string> state_names;
   std::string initial_digest;
-  std::string agreed_by;  // for people: "2 of 3 workers", "the checkpoint"
+  bool own_parameters = false;  // those of one worker are everybody's (first_parameters.h)
+  std::string agreed_by;        // for people: "2 of 3 workers", "the checkpoint"
   // Of closed rounds only: what a resumed job goes on with (I2).
   Totals totals;
   std::optional<double> train_loss;

@@ -133,7 +133,8 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       formation_(&job_),
       rounds_(&job_),
       streams_(&job_),
-      joining_(&job_, &rounds_, &streams_),
+      first_parameters_(&job_),
+      joining_(&job_, &rounds_, &streams_, &first_parameters_),
       absences_(&job_, &rounds_, &joining_),
       relinking_(&job_),
       liveness_(&job_),
@@ -186,9 +187,9 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   timer_ = timer;
 }
 
-// One pass over all parts, again while it has put somebody out: the loss of a member may be what
-// another part has waited for. The order is that of a job: who is in, what rounds do, who joins at
-// them, what ends.
+// One pass over all parts, again while it has put somebody out or let somebody in: that may be what
+// another part has waited for, as a quorum. The order is that of a job: who is in, what rounds do,
+// who joins at them, what ends.
 void Coordinator::AdvanceAll() {
   if (job_.now < reading_until_) return;
   const OpenRound* open = rounds_.open();
@@ -197,7 +198,9 @@ void Coordinator::AdvanceAll() {
     evaluation_.Tick();
     checkpointer_.Tick();
     streams_.Tick();
+    first_parameters_.Tick();
   }
+  bool joined = false;
   do {
     // Who is out is out for all parts before any of them decides something.
     TakeOut();
@@ -211,14 +214,14 @@ void Coordinator::AdvanceAll() {
     relinking_.Advance();
     absences_.Advance();
     AdvanceRounds();
-    joining_.Advance();
+    joined = joining_.Advance();
     draining_.Advance();
     EndIfShort();
     if (rounds_.done() && job_.phase == Phase::kTraining) {
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
-  } while (!job_.leaving.empty() || !job_.behind.empty() ||
+  } while (joined || !job_.leaving.empty() || !job_.behind.empty() ||
            (job_.failure && job_.phase != Phase::kFinished));
 }
 
@@ -265,6 +268,7 @@ void Coordinator::Commit(CommitDraft draft) {
       evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
   commit.checkpoint_writer =
       checkpointer_.AtCommit(commit, draft.after, draft.epoch_ended, draft.last);
+  if (first_parameters_.used()) first_parameters_.End();
   if (!draft.last) ExchangePolicy();
   rounds_.MakeCommit(std::move(draft));
 }
@@ -348,6 +352,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   job_.members.Free(member, job_.now);
   member.out_because = leaving.reason;
   streams_.OnOut(leaving.member);
+  first_parameters_.OnOut(leaving.member);
   // Nobody has heard of one that was not let in.
   if (state != MemberState::kJoining && state != MemberState::kReady) {
     std::vector<MemberId> others;
@@ -383,13 +388,14 @@ void Coordinator::BeginTraining() {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     if (job_.start.resume) streams_.Begin(member);
   }
+  if (!job_.start.resume && job_.own_parameters) first_parameters_.Begin();
   StartRounds();
 }
 
-// With a checkpoint: once all have it. All that were formed are live from now on, and have the same
-// parameters.
+// With a checkpoint, or one worker's parameters: once all have them. All that were formed are live
+// from now on, and have the same parameters.
 void Coordinator::StartRounds() {
-  if (rounds_.begun() || streams_.busy()) return;
+  if (rounds_.begun() || streams_.busy() || first_parameters_.busy()) return;
   std::uint32_t count = 0;
   for (Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
@@ -407,8 +413,9 @@ void Coordinator::StartRounds() {
     rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates,
                   StateSource::kCheckpoint);
   } else {
-    joining_.OnBegin(RoundId(0), StateSource::kSeed);
-    rounds_.Begin(Sampler(job_.train_samples, batch, units), RoundId(0), 0, StateSource::kSeed);
+    const StateSource source = first_parameters_.used() ? StateSource::kGiven : StateSource::kSeed;
+    joining_.OnBegin(RoundId(0), source);
+    rounds_.Begin(Sampler(job_.train_samples, batch, units), RoundId(0), 0, source);
   }
 }
 
@@ -468,12 +475,14 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           return {};
         } else if constexpr (std::is_same_v<M, msg::EvaluationResult>) {
           return on(evaluation_)(m);
+        } else if constexpr (std::is_same_v<M, msg::Given>) {
+          return first_parameters_.On(from, std::move(m));
         } else if constexpr (std::is_same_v<M, msg::StateChunk>) {
           return checkpointer_.On(from, std::move(m));
         } else if constexpr (std::is_same_v<M, msg::ReplicaDigest>) {
           return on(checkpointer_)(m);
         } else if constexpr (std::is_same_v<M, msg::CheckpointTaken>) {
-          return on(streams_)(m);
+          return first_parameters_.used() ? on(first_parameters_)(m) : on(streams_)(m);
         } else if constexpr (std::is_same_v<M, msg::Final>) {
           return on(ending_)(m);
         } else if constexpr (std::is_same_v<M, msg::Leave>) {

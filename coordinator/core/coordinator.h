@@ -26,6 +26,7 @@
 #include "coordinator/membership/absences.h"
 #include "coordinator/membership/admission.h"
 #include "coordinator/membership/draining.h"
+#include "coordinator/membership/first_parameters.h"
 #include "coordinator/membership/formation.h"
 #include "coordinator/membership/joining.h"
 #include "coordinator/membership/liveness.h"
@@ -124,6 +125,7 @@ class Coordinator {
   Formation formation_;
   Pipeline rounds_;
   StateStreams streams_;
+  FirstParameters first_parameters_;
   Joining joining_;
   Absences absences_;
   Relinking relinking_;

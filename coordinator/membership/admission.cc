@@ -28,8 +28,11 @@ namespace {
 
 // What they begin with matters where they begin: once the first round is committed, who joins gets
 // the job's own (Joining).
-bool BeginsAlike(const Job& job, const msg::Ready& a, const std::string& initial_digest) {
-  return job.start.resume.has_value() || a.initial_digest == initial_digest;
+bool BeginsAlike(const Job& job, const msg::Ready& a, bool own_parameters,
+                 const std::string& initial_digest) {
+  if (job.start.resume) return true;
+  return a.own_parameters == own_parameters &&
+         (own_parameters || a.initial_digest == initial_digest);
 }
 
 std::vector<std::string> PartsOf(const std::string& digest) {
@@ -93,8 +96,8 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
     return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
                        job.agreed_by, name(job.tensors));
   }
-  if (!job.agreed && !BeginsAlike(job, ready, job.initial_digest)) {
-    return BeginsOtherwise(job, worker);
+  if (!job.agreed && !BeginsAlike(job, ready, job.own_parameters, job.initial_digest)) {
+    return BeginsOtherwise(job, worker, ready);
   }
   if (ready.state_names != job.state_names) {
     return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
@@ -113,7 +116,12 @@ bool SameData(const msg::Ready& a, const msg::Ready& b) {
 
 }  // namespace
 
-std::string BeginsOtherwise(const Job& job, WorkerId worker) {
+std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready) {
+  if (ready.own_parameters != job.own_parameters) {
+    const auto which = [](bool own) { return own ? "of its own" : "that all are to have"; };
+    return fmt::format("worker {} comes with parameters {}, {} with parameters {}", worker,
+                       which(ready.own_parameters), job.agreed_by, which(job.own_parameters));
+  }
   return fmt::format(
       "worker {} begins with other parameters than {}: let all draw them from one seed or read "
       "them from one file",
@@ -129,7 +137,8 @@ bool AgreeOnData(Job* job) {
     ++ready;
     const auto same = std::ranges::find_if(camps, [&](const std::vector<Member*>& camp) {
       return SameData(camp.front()->ready, member.ready) &&
-             BeginsAlike(*job, member.ready, camp.front()->ready.initial_digest);
+             BeginsAlike(*job, member.ready, camp.front()->ready.own_parameters,
+                         camp.front()->ready.initial_digest);
     });
     if (same == camps.end()) {
       camps.push_back({&member});
@@ -148,6 +157,7 @@ bool AgreeOnData(Job* job) {
   job->tensors = theirs.tensors;
   job->state_names = theirs.state_names;
   job->initial_digest = theirs.initial_digest;
+  job->own_parameters = theirs.own_parameters;
   job->agreed_by = fmt::format("{} of {} workers", largest->size(), ready);
   const bool majority = 2 * largest->size() > ready;
   for (const std::vector<Member*>& camp : camps) {

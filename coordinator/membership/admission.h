@@ -55,7 +55,7 @@ class Admission {
 bool AgreeOnData(Job* job);
 
 // What is said to who begins with other parameters than the job.
-std::string BeginsOtherwise(const Job& job, WorkerId worker);
+std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready);
 
 // Null: the worker does not have it.
 const TransportOffer* OfferOf(const msg::Ready& ready, std::string_view transport);

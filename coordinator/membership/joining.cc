@@ -100,9 +100,13 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   if (*at == first_round_) {
+    if (source_ == StateSource::kGiven && !first_parameters_->HasAll(member.id)) {
+      first_parameters_->Want(member);
+      return false;
+    }
     // It would begin with parameters of its own; from the next round on it gets the job's.
     if (source_ == StateSource::kSeed && member.ready.initial_digest != job_->initial_digest) {
-      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker), true);
+      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready), true);
       return false;
     }
     if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {
@@ -345,7 +349,7 @@ void Joining::OnOut(const MemberId& member) {
   for (auto& [id, newcomer] : newcomers_) newcomer.peers.erase(member);
 }
 
-void Joining::CheckNewcomers() {
+bool Joining::CheckNewcomers() {
   std::vector<MemberId> in;
   for (auto& [id, newcomer] : newcomers_) {
     Member* member = job_->members.Find(id);
@@ -369,6 +373,7 @@ void Joining::CheckNewcomers() {
     }
   }
   for (const MemberId& id : in) newcomers_.erase(id);
+  return !in.empty();
 }
 
 void Joining::CheckCopying() {
@@ -394,15 +399,15 @@ void Joining::CheckCopying() {
   }
 }
 
-void Joining::Advance() {
+bool Joining::Advance() {
   const bool training = job_->phase == Phase::kTraining;
-  if ((!training && job_->phase != Phase::kEnding) || !rounds_->begun()) return;
+  if ((!training && job_->phase != Phase::kEnding) || !rounds_->begun()) return false;
   if (training && job_->members.Count(MemberState::kReady) > 0) {
     for (Member& member : job_->members.all()) {
       if (member.connected() && member.state == MemberState::kReady) Form(member);
     }
   }
-  if (training && !newcomers_.empty()) CheckNewcomers();
+  const bool joined = training && !newcomers_.empty() && CheckNewcomers();
   if (job_->members.Count(MemberState::kBehind) > 0) {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;
@@ -415,6 +420,7 @@ void Joining::Advance() {
     }
   }
   if (!copying_.empty()) CheckCopying();
+  return joined;
 }
 
 }  // namespace lockstep::coordinator

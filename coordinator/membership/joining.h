@@ -14,6 +14,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/core/context.h"
+#include "coordinator/membership/first_parameters.h"
 #include "coordinator/membership/state_streams.h"
 #include "coordinator/round/pipeline.h"
 
@@ -21,8 +22,8 @@ namespace lockstep::coordinator {
 
 class Joining {
  public:
-  Joining(Job* job, Pipeline* rounds, StateStreams* streams)
-      : job_(job), rounds_(rounds), streams_(streams) {}
+  Joining(Job* job, Pipeline* rounds, StateStreams* streams, FirstParameters* first_parameters)
+      : job_(job), rounds_(rounds), streams_(streams), first_parameters_(first_parameters) {}
 
   // Training begins with `first` and parameters from `source`: until that round is committed, a
   // newcomer gets the same parameters from the same source.
@@ -50,8 +51,9 @@ class Joining {
   bool BelieveBefore();
   // One that is behind may still say what it has.
   bool MayBeBelieved() const;
-  // Its deadlines are long: that it is called at each of liveness' periods will do.
-  void Advance();
+  // Its deadlines are long: that it is called at each of liveness' periods will do. True: somebody
+  // is in who was not.
+  bool Advance();
 
  private:
   enum : std::uint8_t { kSelfSays = 1, kPeerSays = 2, kBoth = 3 };
@@ -74,7 +76,7 @@ class Joining {
   };
 
   void Form(Member& member);
-  void CheckNewcomers();
+  bool CheckNewcomers();  // true: somebody is in
   void CheckCopying();
   bool Connected(const Newcomer& newcomer) const;
   // One of those that it had reached, if it does not any more.
@@ -91,6 +93,7 @@ class Joining {
   Job* job_;
   Pipeline* rounds_;
   StateStreams* streams_;
+  FirstParameters* first_parameters_;
   RoundId first_round_;
   StateSource source_ = StateSource::kSeed;
   std::map<MemberId, Newcomer> newcomers_;  // at most one for each slot

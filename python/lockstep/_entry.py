@@ -25,6 +25,7 @@ class Entry:
     resume: bool | Literal["auto"]
     channel: _initial.Channel | None
     log_level: str
+    shared: bool = False  # the model has worker 0's values since `join`
     _own: OwnCoordinator | None = None
 
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
@@ -34,6 +35,7 @@ class Entry:
             self.channel = meeting = _launched.Meeting(self.launched)
         if self.channel is not None and self.wanted is not None:
             _initial.share(self.channel, self.wanted, model)
+            self.shared = True
         _session.log("worker" if self.wanted is None else f"worker {self.wanted}", self.log_level)
         if self.coordinator is None:
             if self.run_dir is None:  # nobody could read them

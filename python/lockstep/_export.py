@@ -224,7 +224,10 @@ class _Spans:
             begun[unit["worker"]] = min(unit["start"], begun.get(unit["worker"], unit["start"]))
         for worker, at in times["ready"].items():
             start = begun.get(int(worker), times["start"])
-            yield self.span("worker", f"{key} worker {worker}", f"{key} compute", start, at, round=number, worker=int(worker))
+            waited = record.get("input_wait", {}).get(worker)
+            yield self.span(
+                "worker", f"{key} worker {worker}", f"{key} compute", start, at, round=number, worker=int(worker), input_wait=waited
+            )
 
 
 def _nanos(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 Parameters and buffers go from worker 0 to the others before they join, through a folder that `lockstep run` makes for the job, or
 the store of torchrun. Whether all have the same is the coordinator's to compare, before round 0. What does not fit another
-worker's model is left alone: the comparison says it better.
+worker's model is left alone: the comparison says it better. Where there is no such way to the others, the coordinator passes on the
+parameters (own_parameters in _session.py), and only those.
 
 In: a model. Out: the same model with worker 0's values, also on a worker that was started again.
 """

@@ -581,6 +581,7 @@ class Job:
                 state_tensors=None if self._updates is None else self._updates.state_tensors,
                 max_run_samples=self._units.at_once,
                 max_run_units=self._units.max_in_run,
+                own_parameters=not self._entry.shared and self.size > 1,
             )
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 7
+ABI = 8
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -67,6 +67,7 @@ class _Job(ctypes.Structure):
         ("state_tensors", c_uint32),
         ("max_run_samples", c_uint64),
         ("max_run_units", c_uint32),
+        ("own_parameters", c_int32),
     ]
 
 
@@ -313,7 +314,8 @@ class Job:
     tensors: Sequence[Tensor]
     """In model order."""
     initial: int
-    """Address of the FP32 values that a new job starts from, the same on every worker; left as they are until there is work."""
+    """Address of the FP32 values that a new job starts from, the same on every worker unless `own_parameters`; left as they are
+    until there is work."""
     dataset_digest: str
     train_samples: int
     test_samples: int = 0
@@ -327,6 +329,9 @@ class Job:
     setting, as the next one."""
     max_run_units: int = 0
     """1: each unit is a run of its own."""
+    own_parameters: bool = False
+    """`initial` is whatever this worker has drawn: the job begins with that of the worker with the lowest id. The same on every
+    worker."""
 
 
 @dataclass(frozen=True)
@@ -458,6 +463,7 @@ class Session:
             job.state_tensors or 0,
             job.max_run_samples,
             job.max_run_units,
+            job.own_parameters,
         )
         _check(_library().lockstep_begin(self._open(), ctypes.byref(description)))
 

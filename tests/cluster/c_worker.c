@@ -108,7 +108,10 @@ int main(int argc, char** argv) {
   const uint64_t shape[] = {4, 4};
   const lockstep_tensor tensor = {.name = "weight", .shape = shape, .dimensions = 2};
   float initial[kFeatures];
-  for (int f = 0; f < kFeatures; ++f) initial[f] = argc >= 3 ? (float)atof(argv[2]) : 0;
+  /* "own:VALUE": whatever the others begin with. */
+  const char* value = argc >= 3 ? argv[2] : "0";
+  const int own = strncmp(value, "own:", 4) == 0;
+  for (int f = 0; f < kFeatures; ++f) initial[f] = (float)atof(own ? value + 4 : value);
   const lockstep_job job = {
       .size = sizeof job,
       .parameter_count = kFeatures,
@@ -121,7 +124,8 @@ int main(int argc, char** argv) {
       .dataset_digest = "linear",
       .train_samples = kSamples,
       .makes_updates = update != NULL,
-      .state_tensors = update && strcmp(update, "hoard") == 0 ? UINT32_MAX : 1};
+      .state_tensors = update && strcmp(update, "hoard") == 0 ? UINT32_MAX : 1,
+      .own_parameters = own};
   status = lockstep_begin(session, &job);
   if (status != LOCKSTEP_OK) return Fail(status);
 

@@ -1,5 +1,6 @@
 """Slow-downs of a running job: asked for over HTTP, and made from outside."""
 
+import pathlib
 import statistics
 import subprocess
 import unittest
@@ -12,6 +13,11 @@ PACED = {"emulate.unit_time": "10ms", "job.rounds": 100000, "job.units": 6, "job
 def tool(name, *arguments):
     return subprocess.run([TOOLS / name, *map(str, arguments)], capture_output=True, text=True, timeout=60 * PATIENCE,
                           stdin=subprocess.DEVNULL, check=False)
+
+
+def state_of(pid):
+    """The letter of proc(5): "T" when the process is stopped."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
 
 
 class Slowdowns(ClusterTest):
@@ -81,8 +87,11 @@ class Slowdowns(ClusterTest):
             def with_and_without(rounds):
                 there = [2 in {c["worker"] for c in line["contributors"]} for line in rounds]
                 return there.count(True), there.count(False)
+            pid = job.processes["worker2"].pid
+            stopper = job.start_tool("slowdown", "--pid", pid, "--mode", "stop")
+            # Rounds leave it out now and then by themselves, so they do not say that the tool has begun.
+            wait_for("the worker to be stopped", lambda: state_of(pid) == "T")
             before = len(job.rounds())
-            stopper = job.start_tool("slowdown", "--pid", job.processes["worker2"].pid, "--mode", "stop")
             wait_for("rounds without it", lambda: with_and_without(job.rounds()[before:])[1] >= 5)
             stopper.terminate()
             self.assertEqual(job.wait("slowdown"), 143)

@@ -133,6 +133,50 @@ TEST(Golden, OtherParametersInTheFirstRound) {
   CompareWithFile(s.text(), "other_parameters");
 }
 
+TEST(Golden, QuorumOfTheFirstRound) {
+  Story s("Who comes in the first round makes the number full, and nobody has to say anything more",
+          {.min_workers = 3});
+  s.Begin();
+  s.Die(1);
+  for (std::uint32_t w : {0u, 2u}) s.Sealed(w);
+  s.Hello(1, 1);
+  s.From(1, s.ReadyOf(1));
+  for (std::uint32_t w : {0u, 2u, 1u}) s.Reached(w);
+  CompareWithFile(s.text(), "quorum_of_the_first_round");
+}
+
+TEST(Golden, OwnParameters) {
+  Story s("Each comes with parameters of its own: those of one go to all, also to who comes later",
+          {.own_parameters = true});
+  const auto chunk = [](std::uint32_t giving, std::uint64_t offset, std::size_t bytes) {
+    return msg::Given{giving, offset, std::vector<std::byte>(bytes)};
+  };
+  s.Begin();
+  s.From(0, chunk(1, 0, 4));
+  s.From(1, msg::CheckpointTaken{4});
+  s.Say("The giver dies in the midst of it.");
+  s.Die(0);
+  s.From(1, chunk(2, 0, 8));
+  s.Say("It has stored some of the first one's, too.");
+  s.From(2, msg::CheckpointTaken{12});
+  s.Say("Worker 0 comes again while round 0 is open.");
+  s.Hello(0, 0);
+  s.From(0, s.ReadyOf(0));
+  for (std::uint32_t w : {1u, 2u, 0u}) s.Reached(w);
+  s.From(1, chunk(3, 0, 8));
+  s.From(0, msg::CheckpointTaken{8});
+  s.Say("One more comes too late for that.");
+  s.Die(0);
+  s.Hello(0, 0);
+  s.From(0, s.ReadyOf(0));
+  for (std::uint32_t w : {1u, 2u, 0u}) s.Reached(w);
+  s.From(1, chunk(4, 0, 4));
+  s.Sealed(1);
+  s.Sealed(2);
+  s.From(1, chunk(4, 4, 4));
+  CompareWithFile(s.text(), "own_parameters");
+}
+
 TEST(Golden, DrainedWorkerLeavesWhenNobodyNeedsIt) {
   Story s("A worker is asked to leave: not before the round that it owns shards of is closed", {});
   s.Begin();

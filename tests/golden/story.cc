@@ -258,6 +258,7 @@ void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) 
   ready.parameter_count = 2;
   ready.state_tensors = 1;
   ready.slowdowns = slowdowns;
+  ready.own_parameters = options_.own_parameters;
   state_[worker].ready = ready;
   From(worker, ready);
 }

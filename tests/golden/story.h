@@ -28,6 +28,7 @@ struct StoryOptions {
   bool mapped = true;
   std::string data_digest = {};
   std::optional<JobState> resume = std::nullopt;
+  bool own_parameters = false;
 };
 
 class Story {

@@ -260,6 +260,9 @@ class ExportTest(harness.ClusterTest):
         with harness.Job(2, folder=cls.folder, evaluation__every_epochs=1, job__rounds=80, policy__name="full+flexrr") as job:
             job.start().finish()
             cls.run_dir, cls.rounds = job.run_dir, job.rounds()
+        # As of a program that says how long it waited for its samples.
+        cls.rounds[-1]["input_wait"] = {"1": 0.25}
+        (cls.run_dir / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in cls.rounds))
 
     def export(self, *arguments, **more):
         return run("-m", "lockstep", "export", self.run_dir, *arguments, **more)
@@ -289,6 +292,8 @@ class ExportTest(harness.ClusterTest):
         self.assertEqual([span["name"] for span in spans].count("worker"), sum(len(line["times"]["ready"]) for line in self.rounds))
         self.assertEqual([point["asDouble"] for point in points["lockstep.loss"]], [line["loss"] for line in self.rounds])
         self.assertIn("lockstep.test_accuracy", points)
+        waited = [span for span in spans if {"key": "lockstep.input_wait", "value": {"doubleValue": 0.25}} in span["attributes"]]
+        self.assertEqual([span["attributes"][1]["value"] for span in waited], [{"intValue": "1"}])
         now = time.time()
         (job,) = (span for span in spans if span["name"] == "job")
         self.assertLess(abs(int(job["endTimeUnixNano"]) / 1e9 - now), 600)
@@ -305,6 +310,7 @@ class ExportTest(harness.ClusterTest):
         tags = {tag for tag, _, _ in calls}
         self.assertGreaterEqual(tags, {"round/learning_rate", "round/exchange_seconds", "worker/0/ready_seconds", "worker/1/ready_seconds",
                                        "test/accuracy"})
+        self.assertIn(["worker/1/input_wait_seconds", "0.25", str(self.rounds[-1]["round"])], calls)
 
     def test_what_cannot_be_exported_is_one_line_and_status_2(self):
         empty = self.folder / "none"

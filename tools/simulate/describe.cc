@@ -98,6 +98,8 @@ const char* Name(StateSource source) {
       return "the checkpoint";
     case StateSource::kPeers:
       return "its peers";
+    case StateSource::kGiven:
+      return "one worker's parameters";
   }
   return "";
 }
@@ -171,6 +173,9 @@ struct ToWorkerWords {
   std::string operator()(const msg::AskToLeave& m) const {
     return fmt::format("AskToLeave: {}", m.reason);
   }
+  std::string operator()(const msg::GiveParameters& m) const {
+    return fmt::format("GiveParameters {} up to {}", m.giving, m.upto);
+  }
   std::string operator()(const msg::Ping&) const { return "Ping"; }
 };
 
@@ -240,6 +245,9 @@ struct FromWorkerWords {
     return fmt::format("Away for at most {:g} s: {}", Seconds(Duration(m.at_most_ns)), m.reason);
   }
   std::string operator()(const msg::Back&) const { return "Back"; }
+  std::string operator()(const msg::Given& m) const {
+    return fmt::format("Given {}: {} bytes at {}", m.giving, m.bytes.size(), m.offset);
+  }
   std::string operator()(const msg::Behind& m) const { return fmt::format("Behind: {}", m.reason); }
   std::string operator()(const msg::Level& m) const {
     return fmt::format("Level at round {}", m.round);

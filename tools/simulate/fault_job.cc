@@ -94,7 +94,7 @@ class Run {
       : job_(job),
         history_(history),
         truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies, job.kept),
-               job.cluster.machine.clip, ShardsOf(job) > 0),
+               job.cluster.machine.clip, ShardsOf(job) > 0, job.cluster.own_parameters),
         network_(job.seed),
         compute_(job.unit_time, job.slow, job.slow_factor),
         cluster_(ClusterOf(job), truth_.layout(), &network_, &compute_,
@@ -350,6 +350,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
       job.kept = 0;
     }
   }
+  job.cluster.own_parameters = draw.own_parameters;
   job.algorithm = draw.algorithm;
   if (job.algorithm != "direct") {
     if (!synchronous) job.policy = PolicySection{};
@@ -374,6 +375,17 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     absences.mean_pause = draw.mix.mean_pause;
     const std::vector<Fault> away = DrawFaults(absences, job.workers, third);
     job.faults.insert(job.faults.end(), away.begin(), away.end());
+  }
+  if (draw.own_parameters) {
+    // In the midst of their way to all, and in the first round, when they are still asked for.
+    RandomStream fourth(draw.seed, 8);
+    FaultMix early = draw.mix;
+    early.crashes = job.workers > 1;
+    early.stops = early.control_links = true;
+    early.until = std::chrono::milliseconds(25);
+    early.mean_pause = std::chrono::milliseconds(3 + 8 * (draw.seed % 3));
+    const std::vector<Fault> first = DrawFaults(early, job.workers, fourth);
+    job.faults.insert(job.faults.end(), first.begin(), first.end());
   }
   std::ranges::stable_sort(job.faults, {}, &Fault::at);
   job.faults_until = draw.mix.until;

@@ -60,6 +60,7 @@ struct FaultDraw {
   std::optional<std::uint32_t> replicas;
   std::uint32_t kept = 0;            // FaultJob::kept, unless the policy is async
   std::string algorithm = "direct";  // exchange.algorithm; else without what it does not go with
+  bool own_parameters = false;       // Cluster::Options::own_parameters
   bool absences = false;             // kAway beside the other faults
   bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
 };

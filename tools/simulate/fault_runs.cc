@@ -61,6 +61,7 @@ std::string Command(const SimulateOptions& options, std::uint64_t seed,
   if (options.job.exchange.algorithm != ExchangeSection().algorithm) {
     command += fmt::format(" --exchange.algorithm={}", options.job.exchange.algorithm);
   }
+  if (options.own_parameters) command += " --own-parameters";
   if (options.policy_given) {
     const PolicySection& policy = options.job.policy;
     command += fmt::format(" --policy.name={}", policy.name);
@@ -157,6 +158,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.replicas = options.job.optimizer.replicas;
   }
   draw.algorithm = options.job.exchange.algorithm;
+  draw.own_parameters = options.own_parameters;
   draw.more.until = draw.mix.until;
   draw.more.mean_pause = 2 * draw.mix.mean_pause;
   draw.more_epochs = 12;

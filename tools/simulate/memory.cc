@@ -16,9 +16,9 @@ constexpr float kSteepest = 16;  // of a sample's gradient
 
 }  // namespace
 
-State InitialState(const Layout& layout) {
+State InitialState(const Layout& layout, std::uint64_t seed) {
   State state;
-  RandomStream random(7);
+  RandomStream random(seed);
   for (std::uint64_t i = 0; i < layout.parameter_count(); ++i) {
     state.parameters.push_back(random.NextUniform() - 0.5f);
   }

@@ -25,7 +25,7 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-State InitialState(const Layout& layout);
+State InitialState(const Layout& layout, std::uint64_t seed = 7);
 
 // The gradient sum of a unit, added to `gradient`.
 void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,

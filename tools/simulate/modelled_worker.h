@@ -82,7 +82,8 @@ class ModelledWorker final : public WorkerModel {
   void On(const msg::MemberLeft&) {}
   void On(const msg::StateChunk&) {}
   void On(const msg::SetSlowdown&) {}
-  void On(const msg::AskToLeave&) {}  // only the HTTP door asks
+  void On(const msg::GiveParameters&) {}  // all have the seed's
+  void On(const msg::AskToLeave&) {}      // only the HTTP door asks
 
   void Adopt(const Plan& plan);
   void TakeOwners(RoundId round, const OwnerMap& map);

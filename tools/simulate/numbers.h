@@ -30,7 +30,12 @@ class Numbers {
   virtual void Map(const MemberId& peer, const std::shared_ptr<Numbers>& memory) = 0;
   virtual void Unmap(const MemberId& peer) = 0;
 
-  virtual void Initialize() = 0;
+  // False: the parameters have come, and the rest of the state is as at a job's beginning.
+  virtual void Initialize(bool parameters) = 0;
+  // Of the parameters, for a worker that begins with them; `offset` in bytes.
+  virtual void ReadParameters(std::uint64_t offset, std::span<std::byte> bytes) = 0;
+  // The job begins, with what one worker had.
+  virtual void OnBegun() {}
   // A chunk of a checkpoint comes in, or goes out of the snapshot; `offset` in bytes.
   virtual void StoreState(std::uint32_t tensor, std::uint64_t offset,
                           std::span<const std::byte> bytes) = 0;
@@ -78,7 +83,8 @@ class NoNumbers final : public Numbers {
   void OpenBlock(const worker::BufferId&, std::uint32_t) override {}
   void Map(const MemberId&, const std::shared_ptr<Numbers>&) override {}
   void Unmap(const MemberId&) override {}
-  void Initialize() override {}
+  void Initialize(bool) override {}
+  void ReadParameters(std::uint64_t, std::span<std::byte>) override {}
   void StoreState(std::uint32_t, std::uint64_t, std::span<const std::byte>) override {}
   void ReadCheckpoint(std::uint32_t, std::uint64_t, std::span<std::byte>) override {}
   void StartWork(const worker::action::StartWork&) override {}

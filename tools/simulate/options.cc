@@ -162,6 +162,8 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Add("jobs", &options->jobs, Count(1, 256), "How many run at a time; -j N is the same");
   table.AddSwitch("shrink", &options->shrink,
                   "Takes away faults that a failing seed does not need, and tells what happened");
+  table.AddSwitch("own-parameters", &options->own_parameters,
+                  "Each worker comes with parameters of its own; the job begins with those of one");
   table.AddSwitch("history", &options->history, "Tells what happens in each job");
   table.AddRepeatable("fault", &options->fault_list, FaultOption(),
                       "These faults instead of the seed's; may be given more than once");

@@ -49,6 +49,7 @@ struct SimulateOptions {
   // Instead: --exchange-times, --faults, --replay.
   bool exchange_times = false;
   bool faults = false;
+  bool own_parameters = false;
   std::uint64_t first_seed = 1;
   std::uint64_t last_seed = 100;
   std::uint32_t jobs = 1;

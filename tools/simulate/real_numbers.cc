@@ -41,6 +41,20 @@ void RealNumbers::TakePiece(Numbers& server, const worker::BufferRange& from,
   ++counts_->fetched;
 }
 
+void RealNumbers::Initialize(bool parameters) {
+  if (!parameters) {
+    memory_->state.momentum.assign(memory_->layout.parameter_count(), 0.0f);
+    return;
+  }
+  memory_->state = truth_->own_parameters() ? truth_->Draw(self_) : InitialState(memory_->layout);
+}
+
+void RealNumbers::ReadParameters(std::uint64_t offset, std::span<std::byte> bytes) {
+  const std::vector<float>& from = memory_->state.parameters;
+  LOCKSTEP_CHECK(offset + bytes.size() <= from.size() * sizeof(float), "parameters");
+  std::memcpy(bytes.data(), reinterpret_cast<const std::byte*>(from.data()) + offset, bytes.size());
+}
+
 void RealNumbers::StoreState(std::uint32_t tensor, std::uint64_t offset,
                              std::span<const std::byte> bytes) {
   std::vector<float>& to = tensor == 0 ? memory_->state.parameters : memory_->state.momentum;

@@ -54,7 +54,9 @@ class RealNumbers final : public Numbers {
   }
   void Unmap(const MemberId& peer) override { mapped_.erase(peer); }
 
-  void Initialize() override { memory_->state = InitialState(memory_->layout); }
+  void Initialize(bool parameters) override;
+  void ReadParameters(std::uint64_t offset, std::span<std::byte> bytes) override;
+  void OnBegun() override { truth_->OnBegun(self_, memory_->state); }
   void StoreState(std::uint32_t tensor, std::uint64_t offset,
                   std::span<const std::byte> bytes) override;
   void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,

@@ -95,6 +95,7 @@ void StepWorker::OnMessage(const msg::ToWorker& message) {
   ready.test_samples = options.test_samples;
   ready.parameter_count = options.whole_checkpoints ? cluster_->layout.parameter_count() : 1;
   ready.state_tensors = options.whole_checkpoints ? 1 : 0;
+  ready.own_parameters = options.own_parameters;
   host_->Send(ready);
 }
 
@@ -109,6 +110,10 @@ void StepWorker::Handle(const worker::Event& event) {
   for (const worker::Action& action : actions) {
     if (cluster_->on_action) cluster_->on_action(self_, action);
     std::visit([&](const auto& a) { Do(a); }, action);
+  }
+  if (const auto* told = std::get_if<worker::event::FromCoordinator>(&event)) {
+    const auto* start = std::get_if<msg::Start>(&told->message);
+    if (start != nullptr && start->source == StateSource::kGiven) numbers_->OnBegun();
   }
 }
 
@@ -409,6 +414,12 @@ void StepWorker::Do(const action::UploadChunk& a) {
     host_->Send(msg::StateChunk{a.round, 0, 0, true, std::vector<std::byte>(sizeof(float))});
   }
   host_->After(Shortly(), [this] { Handle(event::ChunkUploaded{}); });
+}
+
+void StepWorker::Do(const action::GiveChunk& a) {
+  msg::Given chunk{a.giving, a.offset, std::vector<std::byte>(a.bytes)};
+  numbers_->ReadParameters(a.offset, chunk.bytes);
+  host_->Send(std::move(chunk));
 }
 
 void StepWorker::Do(const action::EvaluateChunk& a) {

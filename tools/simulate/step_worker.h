@@ -43,6 +43,7 @@ class Cluster {
     // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
     bool whole_checkpoints = true;
     double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
+    bool own_parameters = false;        // msg::Ready::own_parameters
     bool weighed = false;               // runs count for DivisorOf, not for their samples
   };
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
@@ -141,11 +142,12 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::TakeSnapshot& a);
   void Do(const worker::action::DigestState& a);
   void Do(const worker::action::DigestReplica& a);
-  void Do(const worker::action::InitializeState&) { numbers_->Initialize(); }
+  void Do(const worker::action::InitializeState& a) { numbers_->Initialize(a.parameters); }
   void Do(const worker::action::StoreState& a) {
     numbers_->StoreState(a.tensor, a.offset, a.bytes);
   }
   void Do(const worker::action::UploadChunk& a);
+  void Do(const worker::action::GiveChunk& a);
   void Do(const worker::action::SetTimer& a);
   void Do(const worker::action::Slowdown&) {}
   void Do(const worker::action::Exit&) {}

@@ -25,6 +25,19 @@ void Truth::Complain(const MemberId& member, const std::string& what) {
   errors_.push_back(fmt::format("worker {}.{}: {}", member.worker, member.incarnation, what));
 }
 
+State Truth::Draw(const MemberId& member) {
+  drawn_.push_back(InitialState(layout_, 1000 * member.worker.value + member.incarnation.value));
+  return drawn_.back();
+}
+
+void Truth::OnBegun(const MemberId& member, const State& state) {
+  const auto same = [&](const State& other) {
+    return other.parameters == state.parameters && other.momentum == state.momentum;
+  };
+  if (!initial_ && std::ranges::any_of(drawn_, same)) initial_ = state;
+  if (!initial_ || !same(*initial_)) Complain(member, "it begins with other parameters");
+}
+
 void Truth::OnCommit(const msg::Commit& commit) {
   if (!commits_.emplace(std::pair(commit.round, commit.attempt), commit).second) return;
   if (commit.next && commit.next->relaxed) relaxed_.insert(commit.next->round);
@@ -84,7 +97,7 @@ void Truth::CheckContributors(const msg::Commit& commit) {
   if (before == truth_.end()) return;
   std::set<std::uint64_t> expected = {before->second.digest};
   if (relaxed_.contains(commit.round)) {
-    if (truth_.contains(RoundId(0))) expected.insert(DigestOf(InitialState(layout_)));
+    if (truth_.contains(RoundId(0)) && initial_) expected.insert(DigestOf(*initial_));
     for (const auto& [round, known] : truth_) expected.insert(known.digest);
   }
   for (const CommittedPart& part : commit.parts) {
@@ -158,7 +171,8 @@ std::optional<std::vector<float>> Truth::SumOf(const msg::Commit& commit) const 
 std::optional<State> Truth::Compute(const msg::Commit& commit) {
   State state;
   if (commit.round.value == 0) {
-    state = InitialState(layout_);
+    if (!initial_) return std::nullopt;
+    state = *initial_;
   } else {
     const auto before = truth_.find(RoundId(commit.round.value - 1));
     if (before == truth_.end()) return std::nullopt;

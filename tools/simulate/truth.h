@@ -21,8 +21,18 @@ class Truth {
  public:
   // `sharded`: nobody has the whole state (optimizer.replicas), so what workers have of it is
   // compared where they hold it (OnHeld), and elsewhere the parameters alone.
-  Truth(worker::Layout layout, double clip, bool sharded = false)
-      : layout_(std::move(layout)), clip_(clip), sharded_(sharded) {}
+  // `own_parameters`: each worker draws its own, and the job begins with those of one.
+  Truth(worker::Layout layout, double clip, bool sharded = false, bool own_parameters = false)
+      : layout_(std::move(layout)), clip_(clip), sharded_(sharded) {
+    if (!own_parameters) initial_ = InitialState(layout_);
+    own_parameters_ = own_parameters;
+  }
+
+  bool own_parameters() const { return own_parameters_; }
+  // What the worker has of its own; it may become what the job begins with.
+  State Draw(const MemberId& member);
+  // It begins with this state.
+  void OnBegun(const MemberId& member, const State& state);
 
   // What the coordinator commits.
   void OnCommit(const msg::Commit& commit);
@@ -89,7 +99,10 @@ class Truth {
   const worker::Layout layout_;
   const double clip_;
   const bool sharded_;
-  RoundId oldest_;  // that is still known
+  bool own_parameters_ = false;
+  std::vector<State> drawn_;      // by who was told that the job begins with its parameters
+  std::optional<State> initial_;  // before round 0; none: not known yet
+  RoundId oldest_;                // that is still known
   std::map<std::pair<RoundId, Attempt>, msg::Commit> commits_;
   std::map<PartKey, SealedPart> sealed_;  // by the round in which the work began
   std::uint64_t next_sequence_ = 0;

@@ -180,12 +180,14 @@ void Validate(const msg::SetSlowdown& m, Checks& checks) { ValidateSlowdowns(m.s
 
 void Fields(auto& f, Of<msg::AskToLeave> auto& m) { f(Text(m.reason)); }
 
+void Fields(auto& f, Of<msg::GiveParameters> auto& m) { f(m.giving, m.upto); }
+
 void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 void Validate(const msg::Ping& m, Checks& checks) { RequireTime(m.sent_ns, checks); }
 
 // Of each kind in ToWorker.
 constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
-                                         20, 12, 13, 14, 15, 16, 17, 19, 18, 21};
+                                         20, 12, 13, 14, 15, 16, 17, 19, 18, 21, 22};
 static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 
 // --- of a worker
@@ -211,7 +213,7 @@ void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
-    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units);
+    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters);
 }
 // Names and shapes only describe; what must be right about them is that they add up.
 void Validate(const msg::Ready& m, Checks& checks) {
@@ -320,6 +322,14 @@ void Validate(const msg::Pong& m, Checks& checks) {
 
 void Fields(auto& f, Of<msg::CheckpointTaken> auto& m) { f(m.bytes); }
 
+void Fields(auto& f, Of<msg::Given> auto& m) { f(m.giving, m.offset, m.bytes); }
+void Validate(const msg::Given& m, Checks& checks) {
+  checks.Require(m.bytes.size() <= kMaxChunkBytes, "too many bytes in a chunk");
+  std::uint64_t end = 0;
+  checks.Require(!__builtin_add_overflow(m.offset, m.bytes.size(), &end),
+                 "a chunk beyond all tensors");
+}
+
 void Fields(auto& f, Of<msg::ReplicaDigest> auto& m) {
   f(m.round, m.attempt, m.digest.low, m.digest.high);
 }
@@ -337,8 +347,8 @@ void Validate(const msg::Away& m, Checks& checks) {
 void Fields(auto&, Of<msg::Back> auto&) {}
 
 // Of each kind in FromWorker.
-constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
-                                           14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26};
+constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14,
+                                           15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -218,7 +218,11 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   job.initialize = [initial = from.initial](std::span<float> parameters) {
     std::copy_n(initial, parameters.size(), parameters.begin());
   };
-  job.initial_digest = lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
+  job.own_parameters = from.own_parameters != 0;
+  if (!job.own_parameters) {
+    job.initial_digest =
+        lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
+  }
   job.dataset_digest = Text(from.dataset_digest);
   if (from.makes_updates != 0) job.update_state_tensors = from.state_tensors;
   job.run_bound = {.samples = from.max_run_samples, .units = from.max_run_units};

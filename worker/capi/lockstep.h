@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 7u
+#define LOCKSTEP_ABI_VERSION 8u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -104,8 +104,9 @@ typedef struct lockstep_job {
    * Optional. */
   const lockstep_tensor* tensors;
   size_t tensor_count;
-  /* The parameters that a new job starts from, the same on every worker, which is checked:
-   * parameter_count values, left as they are until lockstep_next has returned work or the end. */
+  /* The parameters that a new job starts from, the same on every worker, which is checked unless
+   * `own_parameters`: parameter_count values, left as they are until lockstep_next has returned
+   * work or the end. */
   const float* initial;
   /* Workers whose digests differ cannot be in one job. What else must be the same may stand behind
    * that of the data, each after "; ": the message names what differs. */
@@ -123,6 +124,9 @@ typedef struct lockstep_job {
    * more than any worker's bound. A worker's own setting: others may have others. */
   uint64_t max_run_samples;
   uint32_t max_run_units;
+  /* Not 0: `initial` is whatever this worker has drawn, and the job begins with that of the worker
+   * with the lowest id. The same on every worker, which is checked. */
+  int32_t own_parameters;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.

@@ -24,6 +24,7 @@ Core::Core(MachineConfig config, Layout layout)
       donor_(context_, buffers_),
       evaluation_(context_),
       upload_(context_),
+      giving_(context_),
       ending_(context_) {}
 
 // One event, then all that it has made possible. What is said to a peer counts as a sign of life
@@ -71,6 +72,7 @@ void Core::Proceed() {
                    !upload_.ReadsState());
   evaluation_.Update(!own_.Computing());
   upload_.Update();
+  giving_.Update(HasFirstParameters());
   fetcher_.Pump();
   // An operation may read a dead peer's memory, which goes when the peer is forgotten.
   if (!buffers_.Operating()) {
@@ -244,6 +246,9 @@ void Core::On(const msg::Start& m) {
   parameters_.Start(m.plan.round, m.source != StateSource::kPeers);
   rounds_.Expect(m.plan.round);
   if (m.source == StateSource::kSeed) context_.Emit(action::InitializeState{});
+  if (m.source == StateSource::kGiven && !giving_.initialized()) {
+    context_.Emit(action::InitializeState{.parameters = false});
+  }
   if (m.source != StateSource::kPeers && Sharded()) holdings_.OnStart(m.plan);
   Adopt(m.plan);
 }
@@ -323,7 +328,8 @@ void Core::On(const msg::CatchUp& m) {
   taking_.BeginCatchUp(m);
 }
 
-// A resumed job starts from a checkpoint, which the coordinator streams ahead of Start.
+// A resumed job starts from a checkpoint, another one from a worker's parameters: the coordinator
+// streams them ahead of Start.
 void Core::On(const msg::StateChunk& m) {
   if (parameters_.started()) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});

@@ -23,6 +23,7 @@
 #include "worker/core/donor.h"
 #include "worker/core/ending.h"
 #include "worker/core/evaluation.h"
+#include "worker/core/giving.h"
 #include "worker/core/heartbeat.h"
 #include "worker/core/holdings.h"
 #include "worker/core/inputs.h"
@@ -86,6 +87,7 @@ class Core {
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);
   void On(const msg::StateChunk& m);
+  void On(const msg::GiveParameters& m) { giving_.OnGive(m, parameters_.started()); }
   void On(const msg::Finish& m);
   void On(const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
   void On(const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); }
@@ -163,6 +165,11 @@ class Core {
   bool Unapplied() const {
     return parameters_.level() && (parameters_.update() || parameters_.next() < rounds_.expected());
   }
+  // The parameters are those that the job began with, or this worker has not begun.
+  bool HasFirstParameters() const {
+    if (!parameters_.started()) return true;
+    return parameters_.level() && !parameters_.update() && parameters_.next() == RoundId(0);
+  }
   LastState State() const { return {Lack(), parameters_.next()}; }
   std::string Lack() const;
   // Drops the rounds that are over, and all that is theirs.
@@ -191,6 +198,7 @@ class Core {
   Donor donor_;
   Evaluation evaluation_;
   CheckpointUpload upload_;
+  Giving giving_;
   Ending ending_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not

@@ -43,6 +43,10 @@ Status ProtocolCheck::Check(const msg::Start& m) {
     return Broken("it starts from a checkpoint of which tensor {} came to byte {}", next_tensor_,
                   next_offset_);
   }
+  if (!started_ && m.source == StateSource::kGiven && giving_ == 0 &&
+      (next_tensor_ != 1 || next_offset_ != 0)) {
+    return Broken("it starts from one worker's parameters, which came to byte {}", next_offset_);
+  }
   started_ = true;
   return {};
 }
@@ -116,10 +120,26 @@ Status ProtocolCheck::Check(const msg::Evaluate& m) const {
   return CheckRound(m.round);
 }
 
-// Only the beginning of a resumed job brings state from the coordinator.
+// Onwards only, and no more than there is.
+Status ProtocolCheck::Check(const msg::GiveParameters& m) {
+  const bool onwards = m.giving > giving_ || (m.giving == giving_ && m.upto >= give_upto_);
+  if (m.giving == 0 || !onwards || m.upto > layout_.parameter_count() * sizeof(float) ||
+      m.upto % sizeof(float) != 0) {
+    return Broken("it asks for the parameters up to byte {} in giving {}, after {} in {}", m.upto,
+                  m.giving, give_upto_, giving_);
+  }
+  giving_ = m.giving;
+  give_upto_ = m.upto;
+  return {};
+}
+
+// Only the beginning of a job brings state from the coordinator: all of a checkpoint, or one
+// worker's parameters, which begin anew when that worker goes.
 Status ProtocolCheck::Check(const msg::StateChunk& m) {
   if (started_) return {};  // the core has no use for it
   const std::uint64_t tensor_bytes = layout_.parameter_count() * sizeof(float);
+  const bool parameters_only = next_tensor_ == 0 || (next_tensor_ == 1 && next_offset_ == 0);
+  if (parameters_only && m.tensor == 0 && m.offset == 0) next_tensor_ = next_offset_ = 0;
   // In order, so that a checkpoint is whole when its last byte is there.
   if (m.tensor != next_tensor_ || m.offset != next_offset_ || m.tensor > config_.state_tensors ||
       m.bytes.size() > tensor_bytes - m.offset || m.bytes.size() % sizeof(float) != 0) {

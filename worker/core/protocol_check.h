@@ -45,6 +45,7 @@ class ProtocolCheck {
   Status Check(const msg::TakeSums& m) const;
   Status Check(const msg::CatchUp& m) const;
   Status Check(const msg::Decide& m) const { return CheckRound(m.round); }
+  Status Check(const msg::GiveParameters& m);
   Status Check(const msg::Evaluate& m) const;
   Status Check(const msg::StateChunk& m);
   Status Check(const msg::Revoke& m) const { return CheckRound(m.round); }
@@ -67,6 +68,8 @@ class ProtocolCheck {
   // Of a checkpoint: what comes next, by what has come.
   std::uint32_t next_tensor_ = 0;
   std::uint64_t next_offset_ = 0;
+  std::uint32_t giving_ = 0;  // 0: its parameters were not asked for
+  std::uint64_t give_upto_ = 0;
 };
 
 }  // namespace lockstep::worker

@@ -389,9 +389,12 @@ struct DigestReplica {
   std::uint64_t op = 0;
 };
 
-// Initial parameters out of the job's seed, empty optimizer state.
-struct InitializeState {};
-// A chunk of a checkpoint. `bytes` lie in the event's message.
+// The parameters that this worker's program begins with, empty optimizer state.
+struct InitializeState {
+  bool parameters = true;  // false: they have come by StoreState
+};
+// A chunk of a checkpoint, or of another worker's first parameters. `bytes` lie in the event's
+// message.
 struct StoreState {
   std::uint32_t tensor = 0;
   std::uint64_t offset = 0;  // bytes
@@ -405,6 +408,13 @@ struct UploadChunk {
   std::uint64_t offset = 0;  // bytes
   std::uint64_t bytes = 0;
   bool last = false;
+};
+
+// Copy this range out of the parameters now and send it as Given. Never while they are updated.
+struct GiveChunk {
+  std::uint32_t giving = 0;
+  std::uint64_t offset = 0;  // bytes
+  std::uint64_t bytes = 0;
 };
 
 // Deliver TimerDue at `at` or soon after; replaces the one before.
@@ -440,8 +450,8 @@ using Action =
                  action::Reduce, action::CopySums, action::UpdateHeld, action::TakeParameters,
                  action::DropHeldState, action::Apply, action::CopyState, action::TakeSnapshot,
                  action::DigestState, action::DigestReplica, action::InitializeState,
-                 action::StoreState, action::UploadChunk, action::SetTimer, action::Slowdown,
-                 action::Exit, action::Log>;
+                 action::StoreState, action::UploadChunk, action::GiveChunk, action::SetTimer,
+                 action::Slowdown, action::Exit, action::Log>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::worker

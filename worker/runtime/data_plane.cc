@@ -303,9 +303,11 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::DigestState& a) { PostOperation(a); }
   void Do(action::DigestReplica& a) { PostOperation(a); }
 
-  void Do(action::InitializeState&) {
+  void Do(action::InitializeState& a) {
     const std::uint64_t count = core_->layout().parameter_count();
-    if (memory_.on_host()) {
+    if (!a.parameters) {
+      // They are there.
+    } else if (memory_.on_host()) {
       setup_.initialize({buffers_.parameters(), count});
     } else {
       std::vector<float> parameters(count);
@@ -336,6 +338,14 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
       buffers_.DropSnapshot(a.tensor, action::SnapshotKind::kCheckpoint);
     }
     setup_.to_coordinator(std::move(chunk), [this] { Post(event::ChunkUploaded{}); });
+  }
+
+  void Do(action::GiveChunk& a) {
+    msg::Given chunk{.giving = a.giving, .offset = a.offset, .bytes = {}};
+    chunk.bytes.resize(a.bytes);
+    const auto* from = reinterpret_cast<const std::byte*>(buffers_.parameters()) + a.offset;
+    memory_.ToHost(chunk.bytes.data(), from, a.bytes);
+    setup_.to_coordinator(std::move(chunk), nullptr);
   }
 
   void Do(action::SetTimer& a) {

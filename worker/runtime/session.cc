@@ -254,18 +254,20 @@ class SessionImpl final : public Session {
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
     inbox_.ExpectAll();
-    control_->Send(msg::Ready{.transports = plane_->offers(),
-                              .mapping_address = plane_->mapping_address(),
-                              .dataset_digest = description_.dataset_digest,
-                              .train_samples = description_.train_samples,
-                              .test_samples = description_.test_samples,
-                              .parameter_count = description_.parameter_count,
-                              .state_tensors = StateTensors(),
-                              .tensors = description_.tensors,
-                              .state_names = optimizer_->state_names(),
-                              .slowdowns = std::move(slowdowns),
-                              .initial_digest = description_.initial_digest,
-                              .run_bound = description_.run_bound});
+    control_->Send(msg::Ready{
+        .transports = plane_->offers(),
+        .mapping_address = plane_->mapping_address(),
+        .dataset_digest = description_.dataset_digest,
+        .train_samples = description_.train_samples,
+        .test_samples = description_.test_samples,
+        .parameter_count = description_.parameter_count,
+        .state_tensors = StateTensors(),
+        .tensors = description_.tensors,
+        .state_names = optimizer_->state_names(),
+        .slowdowns = std::move(slowdowns),
+        .initial_digest = description_.own_parameters ? std::string() : description_.initial_digest,
+        .run_bound = description_.run_bound,
+        .own_parameters = description_.own_parameters});
     inbox_.PassTo({.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
                    .on_gone =
                        [this](std::string reason) {

@@ -82,10 +82,13 @@ struct JobDescription {
   std::vector<std::uint32_t> finish_order;
   // Names and shapes of the parameters, in model order, for checkpoints. Optional.
   std::vector<TensorInfo> tensors;
-  // Called once for a job that starts from its seed; must give the same values on every worker.
+  // Called once, in a new job; must give the same values on every worker, but see `own_parameters`.
   std::function<void(std::span<float>)> initialize;
   // Of those values, to tell whether they are the same; empty where they come from the job's seed.
   std::string initial_digest;
+  // They are whatever they are, as drawn without a seed: the job begins with those of the worker
+  // with the lowest id. The same on every worker, which is checked.
+  bool own_parameters = false;
   // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
   // Work::gradient only where EndsPart says so. Called by Next or Done, with that memory, when a
   // contribution ends otherwise: what would have been its last units was taken back after the sum

@@ -33,6 +33,8 @@ enum Step : std::uint8_t {
   kMessage,  // this one and all above: any message
 };
 
+constexpr std::uint8_t kGives = 128;  // of the shell's bytes, those from here on
+
 std::vector<std::uint32_t> Known(const Story& story) {
   std::vector<std::uint32_t> known;
   for (std::uint32_t w = 0; w < kWorkers; ++w) {
@@ -97,8 +99,12 @@ bool Take(Story& story, std::uint32_t w, std::uint8_t step, Input& input) {
       story.Die(w);
       break;
     case kShell:
-      if (input.Byte() % 2 == 0) {
-        story.From(w, msg::CheckpointTaken{16});
+      if (const std::uint8_t which = input.Byte(); which >= kGives) {
+        const std::uint64_t offset = 4 * (which / 2 % 4);
+        const std::size_t floats = 1 + which % 2;
+        story.From(w, msg::Given{input.Byte(), offset, std::vector<std::byte>(4 * floats)});
+      } else if (which % 2 == 0) {
+        story.From(w, msg::CheckpointTaken{which == 0 ? 16u : which});
       } else {
         story.Saved(input.Byte());
       }
@@ -145,7 +151,8 @@ std::vector<std::string> LongTimes() {
 
 }  // namespace
 
-// A byte of flags (formed already, policy, checkpoints); then steps, each a byte: what, and whose.
+// A byte of flags (formed already, policy, checkpoints, own parameters); then steps, each a byte:
+// what, and whose.
 bool Run(Bytes bytes) {
   Input input(bytes);
   const std::uint8_t flags = input.Byte();
@@ -154,6 +161,7 @@ bool Run(Bytes bytes) {
   options.policy = kPolicies[(flags >> 1) % std::size(kPolicies)];
   options.test_samples = (flags & 8) != 0 ? 20 : 0;
   options.rounds = 20;
+  options.own_parameters = (flags & 64) != 0;
   Story story("fuzz", options);
   story.Quiet(true);
   if ((flags & 1) == 0) {
@@ -194,6 +202,16 @@ std::vector<std::string> Seeds() {
   seeds.push_back(std::string(1, '\0') + by(0, kOperator) + "\x08" + "factor=2" +
                   std::string(1, 0) + round + by(2, kOperator) + std::string("\0\2", 2) + round +
                   by(0, kOperator) + std::string("\0\3", 2) + round);
+  // Two numbers go from worker 0 to the others, or from worker 1 once that has died.
+  const auto gives = [&](std::uint8_t worker, char giving) {
+    return by(worker, kShell) + static_cast<char>(kGives + 1) + giving;
+  };
+  const auto takes = [&](std::uint8_t worker) { return by(worker, kShell) + "\x08"; };
+  std::string taken;
+  for (std::uint8_t w = 1; w < kWorkers; ++w) taken += takes(w);
+  seeds.push_back("\x40" + gives(0, 1) + taken + round + round);
+  seeds.push_back("\x40" + by(0, kDie) + gives(1, 2) + taken + by(0, kJoin) + by(0, kReached) +
+                  by(1, kReached) + by(2, kReached) + gives(1, 3) + takes(0) + round);
   for (const std::string& message :
        OneOfEach(std::make_index_sequence<std::variant_size_v<msg::FromWorker>>())) {
     seeds.push_back(std::string(1, '\0') + round + by(1, kMessage) + Chunk(message) + round);

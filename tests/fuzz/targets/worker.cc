@@ -317,6 +317,10 @@ class Shell {
     LOCKSTEP_CHECK(a.tensor <= kStateTensors && a.offset <= kSize && a.bytes <= kSize - a.offset);
     ++uploads_;
   }
+  void CarryOut(const action::GiveChunk& a) {
+    constexpr std::uint64_t kSize = kFloats * sizeof(float);
+    LOCKSTEP_CHECK(a.offset <= kSize && a.bytes <= kSize - a.offset);
+  }
   void CarryOut(const action::Exit&) { exited_ = true; }
   template <class Other>
   void CarryOut(const Other&) {}
@@ -427,6 +431,9 @@ std::vector<std::string> Seeds() {
   chunk.bytes.resize(64);
   seeds.push_back(formed + tell(chunk) +
                   tell(msg::Start{StateSource::kCheckpoint, MakePlan(0), 0}));
+  seeds.push_back(
+      formed + tell(chunk) + tell(msg::GiveParameters{1, 64}) + tell(msg::GiveParameters{2, 8}) +
+      tell(msg::Start{StateSource::kGiven, MakePlan(0), 0}) + tell(msg::GiveParameters{3, 32}));
   for (const std::string& message :
        OneOfEach(std::make_index_sequence<std::variant_size_v<msg::ToWorker>>())) {
     seeds.push_back(computed + head(kFromCoordinator) + Chunk(message) + drained);

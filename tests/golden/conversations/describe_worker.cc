@@ -167,8 +167,11 @@ struct ActionWords {
   std::string operator()(const action::DigestReplica&) const {
     return ": takes the digest of all its state";
   }
-  std::string operator()(const action::InitializeState&) const {
-    return ": draws its parameters from the seed";
+  std::string operator()(const action::InitializeState& a) const {
+    return a.parameters ? ": draws its parameters" : ": begins with the parameters that came";
+  }
+  std::string operator()(const action::GiveChunk& a) const {
+    return fmt::format(" -> coordinator: Given {}: {} bytes at {}", a.giving, a.bytes, a.offset);
   }
   std::string operator()(const action::UploadChunk& a) const {
     return fmt::format(" -> coordinator: StateChunk after round {}: tensor {} at {}, {} bytes{}",

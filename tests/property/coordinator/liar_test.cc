@@ -83,7 +83,7 @@ class Liar final : public WorkerModel {
 
   msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
-    switch (Below(25)) {
+    switch (Below(26)) {
       case 0:
         return msg::Hello{};
       case 1:
@@ -141,6 +141,8 @@ class Liar final : public WorkerModel {
         return msg::Away{Nanoseconds(), "a lie"};
       case 23:
         return msg::Back{};
+      case 24:
+        return msg::Given{Small(), 4 * Small(), std::vector<std::byte>(4 * Below(3))};
       default:
         return msg::Pong{Odd(), Nanoseconds(), Nanoseconds()};
     }
@@ -172,6 +174,7 @@ TEST(Liars, AreSurvived) {
     options.train_samples = kTrainSamples;
     options.test_samples = 64;
     options.whole_checkpoints = false;
+    options.own_parameters = seed % 5 == 0;
     simulate::RandomNetwork network(seed);
     simulate::EvenCompute compute(std::chrono::milliseconds(2), {}, 1);
     Cluster cluster(options, worker::Layout({{0, 1000}}, 4096), &network, &compute,

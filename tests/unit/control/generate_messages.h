@@ -186,7 +186,7 @@ inline msg::StateChunk Any<msg::StateChunk>() {
 }
 
 inline msg::ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::ToWorker> == 21);
+  static_assert(std::variant_size_v<msg::ToWorker> == 22);
   switch (kind) {
     case 0:
       return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
@@ -199,9 +199,9 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
     case 3:
       return msg::MemberLeft{Any<MemberId>(), AnyText()};
     case 4:
-      return msg::Start{
-          *rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint, StateSource::kPeers),
-          Any<Plan>(), Any<std::uint64_t>()};
+      return msg::Start{*rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint,
+                                          StateSource::kPeers, StateSource::kGiven),
+                        Any<Plan>(), Any<std::uint64_t>()};
     case 5:
       return Any<msg::Commit>();
     case 6:
@@ -233,6 +233,8 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
                         Any<MemberId>()};
     case 19:
       return msg::Ping{Any<std::uint64_t>(), AnyTime()};
+    case 20:
+      return msg::GiveParameters{Any<std::uint32_t>(), Any<std::uint64_t>()};
     default:
       return msg::Decide{Any<RoundId>(), Any<Attempt>()};
   }
@@ -258,12 +260,13 @@ inline msg::Ready Any<msg::Ready>() {
   }
   if (ready.tensors.empty()) ready.parameter_count = Any<std::uint64_t>();
   ready.state_names = Several(AnyText);
+  ready.own_parameters = Any<bool>();
   ready.run_bound = {Any<std::uint64_t>(), Any<std::uint32_t>()};
   return ready;
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 26);
+  static_assert(std::variant_size_v<msg::FromWorker> == 27);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -350,6 +353,9 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
       return msg::Away{1 + AnyTime() % kMostAbsence.count(), AnyText()};
     case 24:
       return msg::Back{};
+    case 25:
+      return msg::Given{Any<std::uint32_t>(), Any<std::uint64_t>() / 2,
+                        SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
     default:
       return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }

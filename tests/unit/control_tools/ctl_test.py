@@ -38,7 +38,7 @@ class Ctl(unittest.TestCase):
         self.assertIn("loss 0.2500, 1234 samples/s (times are emulated)", lines)
         self.assertIn("policy full+none: all 2 workers with units finished", lines)
         self.assertIn("slow-down: worker=1,factor=4", lines)
-        self.assertRegex(done.stdout, r"\n1 +live +1/4 +80 ms .*slow, 4.0x, leaving\n")
+        self.assertRegex(done.stdout, r"\n1 +live +1/4 +80 ms .*slow, 4.0x, waits for samples, 96 %, leaving\n")
         self.assertRegex(done.stdout, r"\n0 +live +1/4 +20 ms .* 17\n")
 
     def test_status_as_json(self):

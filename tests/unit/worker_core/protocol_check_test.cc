@@ -87,10 +87,26 @@ TEST_F(ProtocolCheckTest, StateIsTakenWholeAndInOrder) {
   Breaks({Chunk(2, 0, 4)}, "tensor 2");
   Breaks({Chunk(0, 0, kTensorBytes + 4)}, "of state");
   Breaks({Chunk(0, 0, 3)}, "3 bytes");
-  Breaks({Chunk(0, 0, 8), Chunk(0, 0, 8)}, "after tensor 0 byte 8");
+  Breaks({Chunk(0, 0, 8), Chunk(0, 4, 8)}, "after tensor 0 byte 8");
   Breaks({Chunk(0, 0, kTensorBytes), Chunk(1, 0, kTensorBytes), Chunk(2, 0, 4)}, "tensor 2");
   Breaks({Chunk(0, 0, kTensorBytes), msg::Start{StateSource::kCheckpoint, PlanOf(3), 0}},
          "came to byte 0");
+}
+
+TEST_F(ProtocolCheckTest, OneWorkersParametersComeWholeOrAreTheOwn) {
+  const msg::Start start{StateSource::kGiven, PlanOf(0), 0};
+  EXPECT_EQ(EndOf({Chunk(0, 0, 8), Chunk(0, 0, kTensorBytes), start}), "") << "another one's";
+  EXPECT_EQ(EndOf({msg::GiveParameters{1, 0}, start}), "");
+  EXPECT_EQ(EndOf({Chunk(0, 0, 8), msg::GiveParameters{2, kTensorBytes}, start}), "");
+  Breaks({start}, "came to byte 0");
+  Breaks({Chunk(0, 0, 8), start}, "came to byte 8");
+  Breaks({Chunk(0, 0, kTensorBytes), Chunk(1, 0, 8), start}, "came to byte 8");
+  Breaks({Chunk(0, 0, kTensorBytes), Chunk(1, 0, 8), Chunk(0, 0, 8)}, "after tensor 1 byte 8");
+  Breaks({msg::GiveParameters{0, 8}}, "in giving 0");
+  Breaks({msg::GiveParameters{1, 6}}, "up to byte 6");
+  Breaks({msg::GiveParameters{1, kTensorBytes + 4}}, "up to byte");
+  Breaks({msg::GiveParameters{2, 8}, msg::GiveParameters{2, 4}}, "after 8 in 2");
+  Breaks({msg::GiveParameters{2, 8}, msg::GiveParameters{1, 16}}, "after 8 in 2");
 }
 
 TEST_F(ProtocolCheckTest, UnitsLieInTheData) {

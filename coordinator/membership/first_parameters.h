@@ -1,0 +1,73 @@
+// A new job whose workers each come with parameters of their own (msg::Ready::own_parameters):
+// those of the lowest id go to all the others before the first round, as DistributedDataParallel
+// sends its rank 0's, so that a program need not draw them from one seed. Who comes while the first
+// round is open gets them from one who is in it.
+//
+// They are passed on as they come and kept nowhere: who gives them may send so much more than the
+// slowest of the others has stored. Whoever gives or takes nothing for liveness.timeout is out;
+// when the giver goes, another one gives, from the first byte on.
+//
+// In: who wants them, what the giver sends, what the others have stored, losses. Out:
+// GiveParameters, StateChunks, evictions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+class FirstParameters {
+ public:
+  static constexpr std::uint64_t kBytesUnderWay = 4u << 20;  // from the giver, and to each taker
+
+  explicit FirstParameters(Job* job) : job_(job) {}
+
+  // All members in state kForming want them, but the one that gives. Once.
+  void Begin();
+  // It has come while the first round is open. Again: nothing more.
+  void Want(const Member& newcomer);
+  // The first round is committed: who has them has changed them, or is about to.
+  void End();
+  Status On(Member& from, msg::Given message);
+  Status On(Member& from, const msg::CheckpointTaken& message);
+  void OnOut(const MemberId& member);
+  void Tick();
+
+  bool used() const { return used_; }  // begun
+  // Somebody lacks some of them.
+  bool busy() const { return giver_.has_value(); }
+  // It has all of them: it gave them, or has stored the last byte.
+  bool HasAll(const MemberId& member) const;
+
+ private:
+  // taken <= sent: bytes of all givings together, as the taker counts them.
+  struct Taker {
+    std::uint64_t sent = 0;
+    std::uint64_t taken = 0;
+    Time moved;        // when it took something last, or began to lack something
+    bool now = false;  // it takes part in this giving
+    bool has_all = false;
+  };
+  std::uint64_t Total() const { return job_->parameter_count * sizeof(float); }
+  // A giving begins, with whoever wants them now and is not out.
+  void Choose();
+  void Allow(std::uint64_t upto);
+  // Lets the giver go on as far as the slowest taker allows, and ends when all is everywhere.
+  void GoOn();
+
+  Job* job_;
+  bool used_ = false;
+  std::map<MemberId, Taker> takers_;  // at most one for each slot
+  std::uint32_t giving_ = 0;          // the number of this one
+  std::optional<MemberId> giver_;
+  std::uint64_t allowed_ = 0;  // bytes that may be sent in it
+  std::uint64_t come_ = 0;     // of these: come_ <= allowed_ <= Total()
+  Time moved_;                 // when something came last, or was allowed to
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,28 @@
+#include "worker/core/giving.h"
+
+#include <algorithm>
+
+namespace lockstep::worker {
+
+// What it may have taken of another worker's, which has gone, is written over.
+void Giving::OnGive(const msg::GiveParameters& give, bool started) {
+  if (give.giving != giving_) given_ = 0;
+  giving_ = give.giving;
+  upto_ = give.upto;
+  if (started || initialized_) return;
+  initialized_ = true;
+  context_.Emit(action::InitializeState{});
+}
+
+// Once a round is in them they are of no use, and the coordinator knows: what was asked for before
+// that round was committed is given up.
+void Giving::Update(bool first) {
+  if (!first) upto_ = given_;
+  while (given_ < upto_) {
+    const std::uint64_t bytes = std::min(context_.config.chunk_bytes, upto_ - given_);
+    context_.Emit(action::GiveChunk{giving_, given_, bytes});
+    given_ += bytes;
+  }
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,34 @@
+// Where each worker of a new job comes with parameters of its own: those of this one are to be
+// everybody's (msg::GiveParameters).
+//
+// In: what the coordinator allows. Out: InitializeState, before the start, and GiveChunk in order.
+// The window is the coordinator's, so nothing waits here.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/core/context.h"
+
+namespace lockstep::worker {
+
+class Giving {
+ public:
+  explicit Giving(Context& context) : context_(context) {}
+
+  // `started`: the parameters are there.
+  void OnGive(const msg::GiveParameters& give, bool started);
+  // `first`: they are those that the job began with, or begins with.
+  void Update(bool first);
+
+  // The state of the start is this worker's own, and is there.
+  bool initialized() const { return initialized_; }
+
+ private:
+  Context& context_;
+  bool initialized_ = false;
+  std::uint32_t giving_ = 0;
+  std::uint64_t upto_ = 0;   // bytes
+  std::uint64_t given_ = 0;  // given_ <= upto_
+};
+
+}  // namespace lockstep::worker
