@@ -34,11 +34,7 @@ class AppliedPartsTest : public MachineTest {
   }
   // The peer publishes the round's sums, and the parameters take them.
   void Apply(std::uint64_t round) {
-    SumReady sums;
-    sums.term = Term(1);
-    sums.round = RoundId(round);
-    sums.map_version = 1;
-    sums.generation = 1;
+    SumReady sums = SumsOf(round);
     sums.inlined.ranges = {{0, 4096}};
     PeerSays(sums, 4096);
     ASSERT_EQ(All<action::Apply>().size(), 1u);
@@ -231,11 +227,7 @@ TEST_F(FewNumbersTest, PiecesOfContributionsAndSumsAreWhereTheyLie) {
   const auto reduce = All<action::Reduce>()[0];
   EXPECT_EQ(reduce.slices[0].range.count, 1024u);
   Do(event::OpDone{reduce.op, false, 0, ""});
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   fetches = All<action::Fetch>();
   ASSERT_EQ(fetches.size(), 2u);
   for (const auto& fetch : fetches) {

@@ -18,10 +18,7 @@ class AttemptsTest : public MachineTest {
   }
   // The peer publishes round 0, of which it owns everything.
   static SumReady AllSums() {
-    SumReady sums;
-    sums.term = Term(1);
-    sums.map_version = 1;
-    sums.generation = 1;
+    SumReady sums = SumsOf(0);
     sums.inlined.ranges = {{0, 4096}};
     return sums;
   }

@@ -13,10 +13,7 @@ class EndingTest : public MachineTest {
     return commit;
   }
   void SumsCome() {
-    SumReady sums;
-    sums.term = Term(1);
-    sums.map_version = 1;
-    sums.generation = 1;
+    SumReady sums = SumsOf(0);
     sums.inlined.ranges = {{0, 4096}};
     PeerSays(sums, 4096);
   }

@@ -38,12 +38,7 @@ class GivenBackTest : public MachineTest {
     EXPECT_EQ(reductions.size(), 1u);
     Do(event::OpDone{reductions.at(0).op, false, 0, ""});
     Note();
-    SumReady sums;
-    sums.term = Term(1);
-    sums.round = RoundId(round);
-    sums.map_version = 1;
-    sums.generation = 1;
-    PeerSays(sums);
+    PeerSays(SumsOf(round));
     Note();
     EndFetch(BufferKind::kTaken, Shard(machine_.layout(), own, kPeer));
     const auto updates = All<action::Apply>();

@@ -77,11 +77,7 @@ TEST_F(GivingTest, InTheFirstRoundTheyAreGivenAgainUntilItIsCommitted) {
   commit.next->owners = {1, {{kPeer, 1}}};
   commit.next->assignments.clear();
   Tell(commit);
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   for (const auto& fetch : All<action::Fetch>()) {
     Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }

@@ -44,12 +44,7 @@ class KeptSumsTest : public MachineTest {
     const auto reductions = All<action::Reduce>();
     EXPECT_EQ(reductions.size(), 1u);
     Do(event::OpDone{reductions.at(0).op, false, 0, ""});
-    SumReady sums;
-    sums.term = Term(1);
-    sums.round = RoundId(round);
-    sums.map_version = 1;
-    sums.generation = 1;
-    PeerSays(sums);
+    PeerSays(SumsOf(round));
     return EndFetch();
   }
   // And it is applied.

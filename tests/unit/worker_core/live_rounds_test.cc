@@ -98,10 +98,7 @@ TEST_F(LiveRoundsTest, TheEndOfARoundGivesUpItsFetchesAndItsBuffer) {
   Plan(0);
   CommitRound(0);
   peers_.OnUp({kPeer, "test"});
-  SumReady ready;
-  ready.term = Term(1);
-  ready.map_version = 1;
-  ready.generation = 1;
+  SumReady ready = SumsOf(0);
   ASSERT_TRUE(sums_.OnSumReady(kPeer, ready, {}).ok());
   sums_.Update();
   fetcher_.Pump();

@@ -16,6 +16,16 @@ inline const MemberId kSelf{WorkerId(0), Incarnation(1)};
 inline const MemberId kPeer{WorkerId(1), Incarnation(1)};
 inline const MemberId kOther{WorkerId(2), Incarnation(1)};
 
+// A peer's sums of its share, under the first owner map, in whatever memory it has.
+inline SumReady SumsOf(std::uint64_t round, std::uint32_t generation = 1) {
+  SumReady sums;
+  sums.term = Term(1);
+  sums.round = RoundId(round);
+  sums.map_version = 1;
+  sums.generation = generation;
+  return sums;
+}
+
 class MachineTest : public ::testing::Test {
  protected:
   // Of one bucket, unless it is said.

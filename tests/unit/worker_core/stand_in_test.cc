@@ -50,10 +50,7 @@ class StandInTest : public MachineTest {
     Tell(msg::Hedge{Term(1), RoundId(0), Attempt(0), owner, by});
   }
   static SumReady Sums(std::optional<WorkerId> stands_in_for = std::nullopt) {
-    SumReady sums;
-    sums.term = Term(1);
-    sums.map_version = 1;
-    sums.generation = 1;
+    SumReady sums = SumsOf(0);
     sums.stands_in_for = stands_in_for;
     return sums;
   }

@@ -314,11 +314,7 @@ TEST_F(StepMachineTest, ARoundFromEndToEnd) {
   EXPECT_TRUE(Told<msg::Published>());
   EXPECT_TRUE(Said<SumReady>());
 
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   fetches = All<action::Fetch>();
   ASSERT_EQ(fetches.size(), 1u);
   Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
@@ -347,11 +343,7 @@ TEST_F(StepMachineTest, NoIsAPromise) {
   ASSERT_TRUE(Told<msg::HoldAnswer>());
   EXPECT_FALSE(Told<msg::HoldAnswer>()->holds_all);
   Do(event::OpDone{reduce[0].op, false, 0, ""});
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   EXPECT_TRUE(All<action::Fetch>().empty());
   EXPECT_TRUE(All<action::Apply>().empty());
 }
@@ -409,11 +401,7 @@ TEST_F(StepMachineTest, AnUpdateWaitsForTheRunUnderWay) {
   msg::Commit commit = MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}});
   commit.owners = {1, {{kPeer, 1}}};
   Tell(commit);
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   for (const auto& fetch : All<action::Fetch>()) {
     Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }
@@ -481,11 +469,7 @@ TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
   commit.next->owners = commit.owners;
   commit.checkpoint_writer = kPeer;
   Tell(commit);
-  SumReady theirs;
-  theirs.term = Term(1);
-  theirs.map_version = 1;
-  theirs.generation = 5;
-  PeerSays(theirs);
+  PeerSays(SumsOf(0, 5));
   for (const auto& fetch : All<action::Fetch>()) {
     Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
   }
