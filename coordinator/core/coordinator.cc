@@ -218,6 +218,7 @@ void Coordinator::AdvanceAll() {
     draining_.Advance();
     EndIfShort();
     if (rounds_.done() && job_.phase == Phase::kTraining) {
+      first_parameters_.End();
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
@@ -686,7 +687,7 @@ JobStatus Coordinator::Status(Time now) const {
     status.epoch = rounds_.committed()->commit().epoch;
     status.round = rounds_.committed()->round();
   }
-  if (rounds_.begun()) status.waiting_for = rounds_.Waiting();
+  status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
   if (job_.phase == Phase::kEnding) status.waiting_for = ending_.Waiting();
   for (const Member& member : job_.members.all()) {
     if (member.id.incarnation.value == 0) continue;

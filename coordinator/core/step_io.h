@@ -36,7 +36,8 @@ struct StartParameters {
   std::vector<std::byte> job_key;
   Time started;                    // times in records count from here
   std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
-  policies::PluginMaker plugin = nullptr;  // for policy.name = plugin
+  std::uint64_t given_under_way = 4u << 20;  // bytes, see membership/first_parameters.h
+  policies::PluginMaker plugin = nullptr;    // for policy.name = plugin
   // What the worker's program has said whose settings are in `config`; all others must say the
   // same. Empty: that of the first worker that says anything.
   std::string program_settings;

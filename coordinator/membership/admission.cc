@@ -26,13 +26,11 @@ PeerInfo PeerInfoOf(const Member& member, const std::string& transport, bool map
 
 namespace {
 
-// What they begin with matters where they begin: once the first round is committed, who joins gets
-// the job's own (Joining).
-bool BeginsAlike(const Job& job, const msg::Ready& a, bool own_parameters,
-                 const std::string& initial_digest) {
+bool BeginAlike(const Job& job, const msg::Ready& ready, bool own_parameters,
+                const std::string& initial_digest) {
   if (job.start.resume) return true;
-  return a.own_parameters == own_parameters &&
-         (own_parameters || a.initial_digest == initial_digest);
+  return ready.own_parameters == own_parameters &&
+         (own_parameters || ready.initial_digest == initial_digest);
 }
 
 std::vector<std::string> PartsOf(const std::string& digest) {
@@ -96,7 +94,8 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
     return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
                        job.agreed_by, name(job.tensors));
   }
-  if (!job.agreed && !BeginsAlike(job, ready, job.own_parameters, job.initial_digest)) {
+  const bool begins = job.phase == Phase::kGathering || job.phase == Phase::kForming;
+  if (begins && !BeginsAlike(job, ready)) {
     return BeginsOtherwise(job, worker, ready);
   }
   if (ready.state_names != job.state_names) {
@@ -115,6 +114,10 @@ bool SameData(const msg::Ready& a, const msg::Ready& b) {
 }
 
 }  // namespace
+
+bool BeginsAlike(const Job& job, const msg::Ready& ready) {
+  return BeginAlike(job, ready, job.own_parameters, job.initial_digest);
+}
 
 std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.own_parameters != job.own_parameters) {
@@ -137,8 +140,8 @@ bool AgreeOnData(Job* job) {
     ++ready;
     const auto same = std::ranges::find_if(camps, [&](const std::vector<Member*>& camp) {
       return SameData(camp.front()->ready, member.ready) &&
-             BeginsAlike(*job, member.ready, camp.front()->ready.own_parameters,
-                         camp.front()->ready.initial_digest);
+             BeginAlike(*job, member.ready, camp.front()->ready.own_parameters,
+                        camp.front()->ready.initial_digest);
     });
     if (same == camps.end()) {
       camps.push_back({&member});

@@ -54,6 +54,10 @@ class Admission {
 // a majority the job fails. True: all that are ready agree.
 bool AgreeOnData(Job* job);
 
+// What they begin with matters where they begin: once the first round is committed, who joins gets
+// the job's own (Joining).
+bool BeginsAlike(const Job& job, const msg::Ready& ready);
+
 // What is said to who begins with other parameters than the job.
 std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready);
 

@@ -14,19 +14,22 @@ void FirstParameters::Begin() {
   LOCKSTEP_CHECK(!used_, "the first parameters are given twice");
   used_ = true;
   for (const Member& member : job_->members.all()) {
-    if (member.connected() && member.state == MemberState::kForming) takers_[member.id] = {};
+    if (member.connected() && member.state == MemberState::kForming) {
+      takers_[member.id].wants = true;
+    }
   }
   Choose();
 }
 
 void FirstParameters::Want(const Member& newcomer) {
-  takers_.try_emplace(newcomer.id);
+  takers_[newcomer.id].wants = true;
   if (!giver_) Choose();
 }
 
+// What they have been sent in all stays known: they go on counting what they take.
 void FirstParameters::End() {
   giver_.reset();
-  takers_.clear();
+  for (auto& [id, taker] : takers_) taker.wants = taker.now = taker.has_all = false;
 }
 
 bool FirstParameters::HasAll(const MemberId& member) const {
@@ -34,31 +37,42 @@ bool FirstParameters::HasAll(const MemberId& member) const {
   return found != takers_.end() && found->second.has_all;
 }
 
-// The lowest id: what a run begins with does not depend on who came first. Later one who is live,
-// whose parameters are still those.
+std::string FirstParameters::Waiting() const {
+  if (!giver_) return {};
+  const MemberId* slowest = &*giver_;
+  std::uint64_t behind = 0;
+  for (const auto& [id, taker] : takers_) {
+    if (!taker.now || taker.sent - taker.taken <= behind) continue;
+    behind = taker.sent - taker.taken;
+    slowest = &id;
+  }
+  return fmt::format("waiting for worker {}: {} of {} MiB of worker {}'s parameters are with all",
+                     slowest->worker, (come_ - std::min(come_, behind)) >> 20, Total() >> 20,
+                     giver_->worker);
+}
+
+// The lowest id: what a run begins with does not depend on who came first. When they are
+// everywhere, only one who is live, whose parameters are still those.
 void FirstParameters::Choose() {
   giver_.reset();
-  const MemberState may =
-      job_->members.CountLive() > 0 ? MemberState::kLive : MemberState::kForming;
+  const MemberState may = everywhere_ ? MemberState::kLive : MemberState::kForming;
   for (const Member& member : job_->members.all()) {
     if (!member.connected() || member.state != may || (giver_ && *giver_ < member.id)) continue;
     giver_ = member.id;
   }
   if (!giver_) return;
-  bool wanted = false;
-  for (auto& [id, taker] : takers_) {
-    taker.now = !taker.has_all && id != *giver_;
-    wanted = wanted || taker.now;
-  }
-  takers_[*giver_].has_all = true;
+  Taker& giver = takers_[*giver_];
+  giver.wants = false;
+  giver.has_all = true;
+  for (auto& [id, taker] : takers_) taker.now = taker.wants;
   ++giving_;
   come_ = allowed_ = 0;
   moved_ = job_->now;
-  if (may == MemberState::kForming) {
+  if (!everywhere_) {
     job_->Log(LogLevel::kInfo, "the job begins with the parameters of worker {}, {:.1f} MiB",
               giver_->worker, static_cast<double>(Total()) / (1 << 20));
-    // It is told that the job's are its own, also where nobody else wants them.
-    if (!wanted) Allow(0);
+    // It knows at once that the job's are its own: it may be that nobody needs them, or soon will.
+    Allow(0);
   }
   GoOn();
 }
@@ -79,17 +93,20 @@ void FirstParameters::GoOn() {
     behind = std::max(behind, taker.sent - taker.taken);
   }
   if (any && (come_ < Total() || behind > 0)) {
-    if (behind >= kBytesUnderWay) return;
-    const std::uint64_t upto = std::min(Total(), come_ + kBytesUnderWay - behind);
+    if (behind >= window_) return;
+    std::uint64_t upto = std::min(Total(), come_ + window_ - behind);
+    upto -= upto % sizeof(float);
     if (upto > allowed_) Allow(upto);
     return;
   }
   giver_.reset();
-  bool more = false;
+  everywhere_ = true;
+  bool more = false;  // it came in the middle
   for (auto& [id, taker] : takers_) {
-    taker.has_all = taker.has_all || taker.now;
+    if (taker.now) taker.has_all = true;
+    taker.wants = taker.wants && !taker.now;
     taker.now = false;
-    more = more || !taker.has_all;  // it came in the middle
+    more = more || taker.wants;
   }
   if (more) Choose();
 }
@@ -129,9 +146,11 @@ Status FirstParameters::On(Member& from, const msg::CheckpointTaken& message) {
   const auto found = takers_.find(from.id);
   if (found == takers_.end()) return {};
   Taker& taker = found->second;
-  if (message.bytes < taker.taken || message.bytes > taker.sent) {
+  if (message.bytes < taker.taken || message.bytes > taker.sent ||
+      message.bytes % sizeof(float) != 0) {
     return Error{ErrorCode::kInvalid, "has taken what was not sent"};
   }
+  if (message.bytes == taker.taken) return {};
   taker.taken = message.bytes;
   taker.moved = job_->now;
   GoOn();

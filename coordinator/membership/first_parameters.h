@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "base/messages.h"
 #include "base/result.h"
@@ -23,15 +24,13 @@ namespace lockstep::coordinator {
 
 class FirstParameters {
  public:
-  static constexpr std::uint64_t kBytesUnderWay = 4u << 20;  // from the giver, and to each taker
-
-  explicit FirstParameters(Job* job) : job_(job) {}
+  explicit FirstParameters(Job* job) : job_(job), window_(job->start.given_under_way) {}
 
   // All members in state kForming want them, but the one that gives. Once.
   void Begin();
   // It has come while the first round is open. Again: nothing more.
   void Want(const Member& newcomer);
-  // The first round is committed: who has them has changed them, or is about to.
+  // The first round is committed, or the job ends: who has them has changed them, or is about to.
   void End();
   Status On(Member& from, msg::Given message);
   Status On(Member& from, const msg::CheckpointTaken& message);
@@ -43,14 +42,17 @@ class FirstParameters {
   bool busy() const { return giver_.has_value(); }
   // It has all of them: it gave them, or has stored the last byte.
   bool HasAll(const MemberId& member) const;
+  // For people; empty: nobody lacks any.
+  std::string Waiting() const;
 
  private:
   // taken <= sent: bytes of all givings together, as the taker counts them.
   struct Taker {
     std::uint64_t sent = 0;
     std::uint64_t taken = 0;
-    Time moved;        // when it took something last, or began to lack something
-    bool now = false;  // it takes part in this giving
+    Time moved;  // when it took more last, or began to lack something
+    bool wants = false;
+    bool now = false;  // it wants them and takes part in this giving
     bool has_all = false;
   };
   std::uint64_t Total() const { return job_->parameter_count * sizeof(float); }
@@ -61,7 +63,9 @@ class FirstParameters {
   void GoOn();
 
   Job* job_;
+  const std::uint64_t window_;  // bytes under way from the giver, and to each taker
   bool used_ = false;
+  bool everywhere_ = false;           // before the first round: all who were there have them
   std::map<MemberId, Taker> takers_;  // at most one for each slot
   std::uint32_t giving_ = 0;          // the number of this one
   std::optional<MemberId> giver_;

@@ -100,13 +100,13 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   if (*at == first_round_) {
-    if (source_ == StateSource::kGiven && !first_parameters_->HasAll(member.id)) {
-      first_parameters_->Want(member);
+    // It would begin with parameters of its own; from the next round on it gets the job's.
+    if (!BeginsAlike(*job_, member.ready)) {
+      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready), true);
       return false;
     }
-    // It would begin with parameters of its own; from the next round on it gets the job's.
-    if (source_ == StateSource::kSeed && member.ready.initial_digest != job_->initial_digest) {
-      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready), true);
+    if (source_ == StateSource::kGiven && !first_parameters_->HasAll(member.id)) {
+      first_parameters_->Want(member);
       return false;
     }
     if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {

@@ -40,6 +40,11 @@ TEST_P(Regressions, GoesAsItHasTo) {
 INSTANTIATE_TEST_SUITE_P(
     Seeds, Regressions,
     ::testing::Values(
+        // It was asked whether it holds all sums of a round, and had no buffer for the copy until
+        // the round was closed and they were given back.
+        Case{"ARoundIsClosedBeforeItIsSaidWhoHoldsIt",
+             "--faults --seed 997 --own-parameters --fault slow-control@0.019046s:3,for=0.488906s "
+             "--fault slow-control@0.877101s:0,for=0.630392s"},
         // Sums were being fetched out of a memory that was mapped meanwhile, and what had been
         // asked for would have come into the new parameters.
         Case{"AnOwnerIsMappedWhileItsSumsAreFetched",

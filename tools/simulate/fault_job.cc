@@ -60,6 +60,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.optimizer.replicas = job.replicas;
   start.config.exchange.algorithm = job.algorithm;
   if (!job.poisoned.empty()) start.config.job.on_nan = "skip";
+  if (job.given_under_way > 0) start.given_under_way = job.given_under_way;
   start.plugin = job.plugin;
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
@@ -384,6 +385,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     early.stops = early.control_links = true;
     early.until = std::chrono::milliseconds(25);
     early.mean_pause = std::chrono::milliseconds(3 + 8 * (draw.seed % 3));
+    job.given_under_way = 1000 + fourth.NextBelow(12000);
     const std::vector<Fault> first = DrawFaults(early, job.workers, fourth);
     job.faults.insert(job.faults.end(), first.begin(), first.end());
   }

@@ -34,7 +34,8 @@ struct FaultJob {
   std::uint64_t bucket_bytes = 8192;
   // kWhole: as where the program makes the updates.
   worker::Layout::Copies copies = worker::Layout::Copies::kBuckets;
-  std::uint32_t kept = 0;  // Layout::kept
+  std::uint32_t kept = 0;             // Layout::kept
+  std::uint64_t given_under_way = 0;  // StartParameters::given_under_way; 0: as it is
   Cluster::Options cluster;
   Duration unit_time = std::chrono::microseconds(800);
   std::set<std::uint32_t> slow;  // workers

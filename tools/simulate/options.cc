@@ -273,7 +273,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = Check(options); !checked) return checked.error();
-  for (const char* of_faults : {"seeds", "shrink", "history", "fault", "jobs"}) {
+  for (const char* of_faults : {"seeds", "shrink", "history", "fault", "jobs", "own-parameters"}) {
     if (!options.faults && table.Given(of_faults)) {
       return Invalid(fmt::format("--{}: goes with --faults only", of_faults));
     }

@@ -420,6 +420,7 @@ void StepWorker::Do(const action::GiveChunk& a) {
   msg::Given chunk{a.giving, a.offset, std::vector<std::byte>(a.bytes)};
   numbers_->ReadParameters(a.offset, chunk.bytes);
   host_->Send(std::move(chunk));
+  host_->After(Shortly(), [this] { Handle(event::ChunkGiven{}); });
 }
 
 void StepWorker::Do(const action::EvaluateChunk& a) {

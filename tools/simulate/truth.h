@@ -23,9 +23,11 @@ class Truth {
   // compared where they hold it (OnHeld), and elsewhere the parameters alone.
   // `own_parameters`: each worker draws its own, and the job begins with those of one.
   Truth(worker::Layout layout, double clip, bool sharded = false, bool own_parameters = false)
-      : layout_(std::move(layout)), clip_(clip), sharded_(sharded) {
+      : layout_(std::move(layout)),
+        clip_(clip),
+        sharded_(sharded),
+        own_parameters_(own_parameters) {
     if (!own_parameters) initial_ = InitialState(layout_);
-    own_parameters_ = own_parameters;
   }
 
   bool own_parameters() const { return own_parameters_; }
@@ -99,7 +101,7 @@ class Truth {
   const worker::Layout layout_;
   const double clip_;
   const bool sharded_;
-  bool own_parameters_ = false;
+  const bool own_parameters_;
   std::vector<State> drawn_;      // by who was told that the job begins with its parameters
   std::optional<State> initial_;  // before round 0; none: not known yet
   RoundId oldest_;                // that is still known

@@ -65,6 +65,7 @@ class Core {
   void On(const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); }
   void On(const event::OpDone& e);
   void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
+  void On(const event::ChunkGiven&) { giving_.OnChunkGiven(); }
   void On(const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); }
   void On(const event::CoordinatorGone& e) { ending_.OnCoordinatorGone(e.reason, State()); }
   void On(const event::TimerDue& e);

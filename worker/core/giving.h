@@ -1,8 +1,8 @@
 // Where each worker of a new job comes with parameters of its own: those of this one are to be
 // everybody's (msg::GiveParameters).
 //
-// In: what the coordinator allows. Out: InitializeState, before the start, and GiveChunk in order.
-// The window is the coordinator's, so nothing waits here.
+// In: what the coordinator allows, chunks that have left. Out: InitializeState, before the start,
+// and GiveChunk in order, at most a window of them under way.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ class Giving {
 
   // `started`: the parameters are there.
   void OnGive(const msg::GiveParameters& give, bool started);
+  void OnChunkGiven();
   // `first`: they are those that the job began with, or begins with.
   void Update(bool first);
 
@@ -27,8 +28,9 @@ class Giving {
   Context& context_;
   bool initialized_ = false;
   std::uint32_t giving_ = 0;
-  std::uint64_t upto_ = 0;   // bytes
-  std::uint64_t given_ = 0;  // given_ <= upto_
+  std::uint64_t upto_ = 0;              // bytes
+  std::uint64_t given_ = 0;             // given_ <= upto_
+  std::uint32_t chunks_under_way_ = 0;  // also of a giving before
 };
 
 }  // namespace lockstep::worker

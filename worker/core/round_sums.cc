@@ -569,7 +569,8 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
 }
 
 // Its own shard stays, for who is late; each of the others is its owner's to keep. What is still
-// under way may land, so the buffer is used until that has ended (I4).
+// under way may land, so the buffer is used until that has ended (I4). Whether all of it can be had
+// here is nobody's question any more.
 void RoundSums::KeepOwnOnly() {
   const bool making = std::ranges::any_of(shards_, [](const Shard& shard) {
     return shard.making == Making::kWaiting || shard.making == Making::kReducing;
@@ -582,6 +583,7 @@ void RoundSums::KeepOwnOnly() {
   buffers_.Release(*landing_);
   landing_.reset();
   own_only_ = true;
+  asked_to_hold_.reset();
 }
 
 // --- what others ask
@@ -622,8 +624,8 @@ void RoundSums::CheckInvariants() const {
                  round);
   LOCKSTEP_CHECK(lands || !copy_op_, "round {}: sums are copied to no buffer", round);
   LOCKSTEP_CHECK(apart_ || (!landing_ && made_.empty()), "round {}: its sums are in two", round);
-  LOCKSTEP_CHECK(!own_only_ || (applied_ && !landing_), "round {}: it gave sums back too early",
-                 round);
+  LOCKSTEP_CHECK(!own_only_ || (applied_ && !landing_ && !asked_to_hold_),
+                 "round {}: it gave sums back too early", round);
   if (routed_) routed_->CheckInvariants();
   LOCKSTEP_CHECK(!buffer_ || buffers_.Taken(*buffer_), "round {}: its buffer is not taken", round);
   LOCKSTEP_CHECK(!landing_ || buffers_.Taken(*landing_), "round {}: where it lands is not taken",

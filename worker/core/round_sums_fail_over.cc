@@ -40,8 +40,9 @@ void RoundSums::OnTakeSums(const MemberId& holder) {
 }
 
 // "Do you hold all shards of it?" may come again under another order number; the last one is
-// answered.
+// answered, and none when the round is closed.
 void RoundSums::OnFenceAttempt(const msg::FenceAttempt& fence) {
+  if (own_only_) return;
   asked_to_hold_ = fence;
   TryAnswerHold();
 }

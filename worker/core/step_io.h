@@ -174,6 +174,7 @@ struct OpDone {
 };
 // A chunk of the checkpoint has left for the coordinator (answer to action::UploadChunk).
 struct ChunkUploaded {};
+struct ChunkGiven {};  // likewise
 // The user wants this worker to leave the job.
 struct LeaveAsked {
   std::string reason;
@@ -194,8 +195,8 @@ using Event =
     std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
                  event::RunDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
-                 event::OpDone, event::ChunkUploaded, event::LeaveAsked, event::CoordinatorGone,
-                 event::TimerDue>;
+                 event::OpDone, event::ChunkUploaded, event::ChunkGiven, event::LeaveAsked,
+                 event::CoordinatorGone, event::TimerDue>;
 
 // --- actions
 // -----------------------------------------------------------------------------------------------
@@ -410,7 +411,8 @@ struct UploadChunk {
   bool last = false;
 };
 
-// Copy this range out of the parameters now and send it as Given. Never while they are updated.
+// Copy this range out of the parameters now and send it as Given; ChunkGiven once it has left.
+// Never while they are updated.
 struct GiveChunk {
   std::uint32_t giving = 0;
   std::uint64_t offset = 0;  // bytes

@@ -345,7 +345,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     chunk.bytes.resize(a.bytes);
     const auto* from = reinterpret_cast<const std::byte*>(buffers_.parameters()) + a.offset;
     memory_.ToHost(chunk.bytes.data(), from, a.bytes);
-    setup_.to_coordinator(std::move(chunk), nullptr);
+    setup_.to_coordinator(std::move(chunk), [this] { Post(event::ChunkGiven{}); });
   }
 
   void Do(action::SetTimer& a) {

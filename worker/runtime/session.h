@@ -82,7 +82,8 @@ struct JobDescription {
   std::vector<std::uint32_t> finish_order;
   // Names and shapes of the parameters, in model order, for checkpoints. Optional.
   std::vector<TensorInfo> tensors;
-  // Called once, in a new job; must give the same values on every worker, but see `own_parameters`.
+  // Called at most once, in a new job; must give the same values on every worker, but see
+  // `own_parameters`.
   std::function<void(std::span<float>)> initialize;
   // Of those values, to tell whether they are the same; empty where they come from the job's seed.
   std::string initial_digest;

@@ -119,7 +119,10 @@ class Shell {
         Do(event::TimerDue{});
         break;
       case kShell:
-        if (uploads_ > 0) {
+        if (gives_ > 0) {
+          --gives_;
+          Do(event::ChunkGiven{});
+        } else if (uploads_ > 0) {
           --uploads_;
           Do(event::ChunkUploaded{});
         } else if (evaluating_) {
@@ -320,6 +323,7 @@ class Shell {
   void CarryOut(const action::GiveChunk& a) {
     constexpr std::uint64_t kSize = kFloats * sizeof(float);
     LOCKSTEP_CHECK(a.offset <= kSize && a.bytes <= kSize - a.offset);
+    ++gives_;
   }
   void CarryOut(const action::Exit&) { exited_ = true; }
   template <class Other>
@@ -349,6 +353,7 @@ class Shell {
   std::optional<std::uint32_t> work_;
   std::optional<action::EvaluateChunk> evaluating_;
   int uploads_ = 0;
+  int gives_ = 0;
   bool exited_ = false;
 };
 

@@ -173,8 +173,8 @@ TEST(Liars, AreSurvived) {
     options.hosts = seed % 2 == 0 ? 1 : 0;
     options.train_samples = kTrainSamples;
     options.test_samples = 64;
-    options.whole_checkpoints = false;
     options.own_parameters = seed % 5 == 0;
+    options.whole_checkpoints = options.own_parameters;
     simulate::RandomNetwork network(seed);
     simulate::EvenCompute compute(std::chrono::milliseconds(2), {}, 1);
     Cluster cluster(options, worker::Layout({{0, 1000}}, 4096), &network, &compute,
@@ -186,6 +186,7 @@ TEST(Liars, AreSurvived) {
     start.config.job.min_workers = 1;
     start.config.policy.name = seed % 3 == 0 ? "backup" : "full";
     start.config.liveness.timeout_s = 0.3;
+    start.given_under_way = 600;
     simulate::Simulation simulation(start, seed, {},
                                     [&](WorkerHost* host) -> std::unique_ptr<WorkerModel> {
                                       // The first two machines are honest; the others are not.
@@ -195,6 +196,13 @@ TEST(Liars, AreSurvived) {
                                     });
     simulate::Recording recording;
     recording.Attach(&simulation);
+    simulation.hooks.on_log = [seed](const LogLine& line) {
+      // Whatever the others say, the honest are told nothing that cannot be.
+      const bool honest = line.text.starts_with("worker 0 ") || line.text.starts_with("worker 1 ");
+      if (!honest) return;
+      EXPECT_EQ(line.text.find("the coordinator broke the protocol"), std::string::npos)
+          << "seed " << seed << ": " << line.text;
+    };
     for (int i = 0; i < 4; ++i) simulation.AddWorker(std::chrono::milliseconds(i));
     simulation.Run(simulation.now() + std::chrono::seconds(5));
     IntervalSet counted;

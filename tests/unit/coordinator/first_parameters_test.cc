@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr std::uint64_t kWindow = FirstParameters::kBytesUnderWay;
+constexpr std::uint64_t kWindow = 4u << 20;
 
 class FirstParametersTest : public ::testing::Test {
  protected:
@@ -33,6 +33,7 @@ class FirstParametersTest : public ::testing::Test {
     StartParameters start;
     start.workers = 4;
     start.config.liveness.timeout_s = 10;
+    start.given_under_way = kWindow;
     return start;
   }
   void Join(std::uint32_t worker, MemberState state) {
@@ -103,7 +104,7 @@ class FirstParametersTest : public ::testing::Test {
 
 TEST_F(FirstParametersTest, TheLowestGivesAtThePaceOfTheSlowest) {
   it_.Begin();
-  EXPECT_THAT(Asked(), ElementsAre(Pair(0, kWindow)));
+  EXPECT_THAT(Asked(), ElementsAre(Pair(0, 0u), Pair(0, kWindow)));
   ASSERT_TRUE(Gives(0, 0, 1000).ok());
   EXPECT_THAT(Passed(), ElementsAre(Pair(1, Pair(0u, 1000u)), Pair(2, Pair(0u, 1000u))));
   EXPECT_THAT(Asked(), IsEmpty());
@@ -139,7 +140,8 @@ TEST_F(FirstParametersTest, WhenTheGiverGoesTheNextOneGivesFromTheFirstByte) {
   ASSERT_TRUE(Gives(0, 0, 1000).ok());
   actions_.clear();
   Leave(0);
-  EXPECT_THAT(Asked(), ElementsAre(Pair(1, kWindow - 1000))) << "2 has 1000 bytes on their way";
+  EXPECT_THAT(Asked(), ElementsAre(Pair(1, 0u), Pair(1, kWindow - 1000)))
+      << "2 has 1000 bytes on their way";
   // What it took of the one that is gone it may still tell.
   ASSERT_TRUE(Takes(1, 1000).ok());
   ASSERT_TRUE(Gives(1, 0, 2000).ok());
@@ -157,6 +159,17 @@ TEST_F(FirstParametersTest, WhoIsAloneIsToldThatTheJobsAreItsOwn) {
   actions_.clear();
   Leave(0);
   EXPECT_THAT(Asked(), ElementsAre(Pair(1, 0u)));
+  EXPECT_FALSE(it_.busy());
+}
+
+TEST_F(FirstParametersTest, WhoGivesKnowsItAlsoWhereNobodyCanTakeAnything) {
+  it_.Begin();
+  Asked();
+  ASSERT_TRUE(Gives(0, 0, kWindow).ok());
+  actions_.clear();
+  Leave(0);
+  EXPECT_THAT(Asked(), ElementsAre(Pair(1, 0u))) << "all that may be is on its way to 2";
+  Leave(2);
   EXPECT_FALSE(it_.busy());
 }
 
@@ -186,6 +199,38 @@ TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
   ASSERT_TRUE(Gives(0, 4000, 4000).ok());
   EXPECT_THAT(Passed(), IsEmpty());
   EXPECT_FALSE(it_.HasAll(At(3).id));
+  // The round is open once more. What it has taken before counts, by its own count.
+  it_.Want(At(3));
+  Asked();
+  ASSERT_TRUE(Gives(0, 0, 400).ok());
+  EXPECT_THAT(Passed(), ElementsAre(Pair(3, Pair(0u, 400u)))) << "the others have begun";
+  EXPECT_TRUE(Takes(3, 4400).ok());
+  EXPECT_FALSE(Takes(3, 4404).ok());
+}
+
+TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
+  it_.Begin();
+  Asked();
+  for (std::uint64_t at = 0; it_.busy();) {
+    const std::uint64_t more = std::min<std::uint64_t>(kTotal - at, 1 << 20);
+    ASSERT_TRUE(Gives(0, at, more).ok());
+    at += more;
+    for (std::uint32_t w : {1u, 2u}) ASSERT_TRUE(Takes(w, at).ok());
+  }
+  job_.members.SetState(At(0), MemberState::kLive, job_.now);
+  for (std::uint32_t w : {1u, 2u}) job_.members.SetState(At(w), MemberState::kBehind, job_.now);
+  Join(3, MemberState::kForming);
+  actions_.clear();
+  it_.Want(At(3));
+  EXPECT_THAT(Asked(), ElementsAre(Pair(0, kWindow)));
+  actions_.clear();
+  Leave(0);
+  it_.Want(At(3));
+  EXPECT_THAT(Asked(), IsEmpty()) << "its own are not the job's";
+  EXPECT_FALSE(it_.HasAll(At(3).id));
+  job_.members.SetState(At(2), MemberState::kLive, job_.now);
+  it_.Want(At(3));
+  EXPECT_THAT(Asked(), ElementsAre(Pair(2, kWindow)));
 }
 
 TEST_F(FirstParametersTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
@@ -200,8 +245,9 @@ TEST_F(FirstParametersTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
   EXPECT_THAT(Passed(), IsEmpty()) << "of another one they are of no use";
   EXPECT_TRUE(Gives(0, 0, 8).ok());
   EXPECT_FALSE(Takes(1, 9).ok());
+  EXPECT_FALSE(Takes(1, 7).ok()) << "a part of a number";
   EXPECT_TRUE(Takes(1, 8).ok());
-  EXPECT_FALSE(Takes(1, 7).ok());
+  EXPECT_FALSE(Takes(1, 4).ok());
 }
 
 TEST_F(FirstParametersTest, WhoGivesOrTakesNothingIsOut) {
@@ -212,7 +258,11 @@ TEST_F(FirstParametersTest, WhoGivesOrTakesNothingIsOut) {
   EXPECT_THAT(Evicted(), IsEmpty());
   ASSERT_TRUE(Gives(0, 0, 8).ok());
   ASSERT_TRUE(Takes(1, 8).ok());
-  job_.now += std::chrono::seconds(10);
+  EXPECT_EQ(it_.Waiting(),
+            "waiting for worker 2: 0 of 8 MiB of worker 0's parameters are with all");
+  job_.now += std::chrono::seconds(9);
+  ASSERT_TRUE(Takes(2, 0).ok()) << "that is nothing";
+  job_.now += std::chrono::seconds(1);
   it_.Tick();
   EXPECT_THAT(Evicted(), ElementsAre(HasSubstr("taken nothing of the first parameters for 10.0 s"),
                                      HasSubstr("given nothing of its parameters for 10.0 s")));

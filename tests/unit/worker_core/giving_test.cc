@@ -41,6 +41,16 @@ TEST_F(GivingTest, ItsOwnAreDrawnOnceAndGivenAsFarAsIsAllowed) {
   EXPECT_TRUE(All<action::InitializeState>().empty()) << "they are there";
 }
 
+TEST_F(GivingTest, NoMoreIsUnderWayThanAWindow) {
+  Do(event::PeerUp{kPeer, "test"});
+  Tell(msg::GiveParameters{1, kBytes});
+  EXPECT_EQ(Given(), (Chunks{{0, 1000}, {1000, 1000}, {2000, 1000}, {3000, 1000}}));
+  Tell(msg::GiveParameters{2, kBytes});
+  EXPECT_TRUE(Given().empty());
+  Do(event::ChunkGiven{});
+  EXPECT_EQ(Given(), (Chunks{{0, 1000}})) << "those of the giving before have to leave, too";
+}
+
 TEST_F(GivingTest, WhoTakesThemBeginsWithThem) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::StateChunk{RoundId(0), 0, 0, true, std::vector<std::byte>(kBytes)});
@@ -68,6 +78,7 @@ TEST_F(GivingTest, InTheFirstRoundTheyAreGivenAgainUntilItIsCommitted) {
   Tell(StartOf(MakePlan(0, 1)));
   Tell(msg::GiveParameters{2, 1000});
   EXPECT_EQ(Given(), (Chunks{{0, 1000}}));
+  Do(event::ChunkGiven{});
   EXPECT_TRUE(All<action::InitializeState>().empty());
   Tell(msg::GiveParameters{3, 500});
   EXPECT_EQ(Given(), (Chunks{{0, 500}}));

@@ -142,6 +142,70 @@ TEST_F(KeptSumsTest, WhoAsksLaterHearsThatItIsGone) {
   EXPECT_FALSE(Said<SumReady>()->whole);
 }
 
+// What the peer has summed is read in its memory, and copied only for who is to take all of it
+// here.
+class KeptMappedTest : public KeptSumsTest {
+ protected:
+  KeptMappedTest() : KeptSumsTest(Mapping()) {
+    Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "arena", "host"}}});
+    Do(event::PeerUp{kPeer, "tcp"});
+    Do(event::PeerMapped{kPeer, true, ""});
+    PeerSays(MapState{true});
+    Tell(msg::Start{StateSource::kSeed, MakePlan(0, 0), 0});
+  }
+  static MachineConfig Mapping() {
+    MachineConfig config = Config();
+    config.mapping = true;
+    config.host_id = "host";
+    return config;
+  }
+  void DoRound(std::uint64_t round) {
+    PeerSays(PartReady{RoundId(round),
+                       PartIndex(0),
+                       static_cast<std::uint32_t>(1 + round),
+                       0,
+                       1,
+                       true,
+                       Attempt(0),
+                       {}});
+    Tell(TheCommit(round));
+    const auto reductions = All<action::Reduce>();
+    ASSERT_EQ(reductions.size(), 1u);
+    Do(event::OpDone{reductions[0].op, false, 0, ""});
+    PeerSays(SumsOf(round, static_cast<std::uint32_t>(1 + round)));
+    const auto updates = All<action::Apply>();
+    ASSERT_EQ(updates.size(), 1u);
+    Do(event::OpDone{updates[0].op, false, 0, ""});
+    ASSERT_TRUE(Told<msg::Applied>());
+  }
+};
+
+TEST_F(KeptMappedTest, ACopyForWhoMightTakeAllOfItIsToldToTheCoordinator) {
+  DoRound(0);
+  Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0), 3});
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_FALSE(Told<msg::HoldAnswer>());
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  ASSERT_TRUE(Told<msg::HoldAnswer>());
+  EXPECT_TRUE(Told<msg::HoldAnswer>()->holds_all);
+}
+
+// Nobody waits for the answer then, and what it would promise is given back.
+TEST_F(KeptMappedTest, AQuestionThatItsRoundIsClosedBeforeIsNotAnswered) {
+  DoRound(0);
+  Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0), 3});
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  DoRound(1);
+  DoRound(2);
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  EXPECT_FALSE(Told<msg::HoldAnswer>());
+  EXPECT_FALSE(Serves(0, kPeer));
+  Tell(msg::FenceAttempt{Term(1), RoundId(0), Attempt(0), 4});
+  EXPECT_FALSE(Told<msg::HoldAnswer>());
+}
+
 class KeptTogetherTest : public KeptSumsTest {
  protected:
   KeptTogetherTest() : KeptSumsTest(Together()) { own_ = BufferKind::kSum; }
