@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,14 @@ def environment(**more):
     return {**kept, "PYTHONPATH": str(ROOT / "python"), "LOCKSTEP_BUILD_DIR": str(BUILD), "LOCKSTEP_ON_FAKE_DEVICE": ON_FAKE_DEVICE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
 
 
+def heed_ctrl_c():
+    """What a shell starts in the background ignores it, and so would all that is started from there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments, python=sys.executable, cwd=None, **more):
     return subprocess.Popen([python, "-B", *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment(**more))
+                            stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment(**more), preexec_fn=heed_ctrl_c)
 
 
 def run(*arguments, python=sys.executable, **more):
