@@ -28,17 +28,15 @@ class KeptSumsTest : public MachineTest {
     Do(event::Served{serve.cookie});
     return true;
   }
+  // The peer's part is sealed.
+  static PartReady PartOf(std::uint64_t round) {
+    const auto tag = static_cast<std::uint32_t>(1 + round);
+    return {RoundId(round), PartIndex(0), tag, 0, 1, true, Attempt(0), {}};
+  }
   // A round of the peer's part: this worker makes its shard of it, and takes the other one. Returns
   // where that landed.
   BufferId Take(std::uint64_t round) {
-    PeerSays(PartReady{RoundId(round),
-                       PartIndex(0),
-                       static_cast<std::uint32_t>(1 + round),
-                       0,
-                       1,
-                       true,
-                       Attempt(0),
-                       {}});
+    PeerSays(PartOf(round));
     EndFetch();
     Tell(TheCommit(round));
     const auto reductions = All<action::Reduce>();
@@ -96,7 +94,7 @@ TEST_F(KeptSumsTest, WhatIsNotAppliedStays) {
   const BufferId first = Take(0);
   const auto update = All<action::Apply>();
   ASSERT_EQ(update.size(), 1u);
-  PeerSays(PartReady{RoundId(1), PartIndex(0), 2, 0, 1, true, Attempt(0), {}});
+  PeerSays(PartOf(1));
   EndFetch();
   Tell(TheCommit(1));
   EXPECT_TRUE(Serves(0, kPeer)) << "the update reads it";
@@ -160,14 +158,7 @@ class KeptMappedTest : public KeptSumsTest {
     return config;
   }
   void DoRound(std::uint64_t round) {
-    PeerSays(PartReady{RoundId(round),
-                       PartIndex(0),
-                       static_cast<std::uint32_t>(1 + round),
-                       0,
-                       1,
-                       true,
-                       Attempt(0),
-                       {}});
+    PeerSays(PartOf(round));
     Tell(TheCommit(round));
     const auto reductions = All<action::Reduce>();
     ASSERT_EQ(reductions.size(), 1u);
