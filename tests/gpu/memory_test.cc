@@ -120,10 +120,8 @@ TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
     const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
       std::vector<Floats> tensors;
       tensors.emplace_back(memory, RandomFloats(kCount, 1));
-      std::vector<float*> state;
       for (std::size_t i = 0; i < optimizer.state_names().size(); ++i) {
         tensors.emplace_back(memory, std::vector<float>(kCount, 0));
-        state.push_back(tensors.back().get());
       }
       for (std::uint64_t update = 1; update <= 5; ++update) {
         const Floats sum(memory, RandomFloats(kCount, 100 + update, -50, 50));
@@ -132,10 +130,19 @@ TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
                                     .learning_rate = 0.05f,
                                     .fraction = update == 3 ? 0.3f : 1.0f,
                                     .steps = update};
-        optimizer.ApplyBy(memory.update_loops(), scalars, 1001, kCount - 1001, tensors[0].get(),
-                          state, sum.get());
-        optimizer.ApplyBy(memory.update_loops(), scalars, 0, 1001, tensors[0].get(), state,
-                          sum.get());
+        for (const auto [first, count] : {std::pair{std::size_t{1001}, kCount - 1001},
+                                          std::pair{std::size_t{0}, std::size_t{1001}}}) {
+          std::vector<float*> state;
+          for (std::size_t t = 1; t < tensors.size(); ++t) {
+            state.push_back(tensors[t].get() + first);
+          }
+          optimizer.ApplyBy(memory.update_loops(), scalars,
+                            {.first = first,
+                             .count = count,
+                             .parameters = tensors[0].get() + first,
+                             .state = state,
+                             .gradient_sum = sum.get() + first});
+        }
         memory.Finish();
       }
       std::vector<std::vector<float>> read;

@@ -92,7 +92,8 @@ class SameAsTorchTest(TorchTest):
     def test_updates_are_those_of_torch(self):
         for words in (["optimizer=sgd"], ["optimizer=adamw"], ["optimizer=sgd", "scheduler=step"], ["optimizer=sgd", "clip=0.1"],
                       ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"],
-                      ["optimizer=groups", "clip=0.1"], ["optimizer=groups", "scheduler=step"], ["optimizer=decay"], ["optimizer=sgd", "autocast=1"]):
+                      ["optimizer=groups", "clip=0.1"], ["optimizer=groups", "scheduler=step"], ["optimizer=decay"], ["optimizer=sgd", "autocast=1"],
+                      ["optimizer=groups", "dtype=bf16"]):
             with self.subTest(words):
                 saved = self.folder / "saved.pt"
                 words = [*words, "full_steps=1", "epochs=4"]

@@ -1,7 +1,7 @@
 """Trains on what torch_worker.py has saved (one process: all runs of a round are its batch) with torch alone, and compares the
 outcome. usage: torch_replay.py FILE key=value ... (as given to torch_worker.py)
 
-Prints "largest difference D", over all parameters, and fails above 1e-4 (with autocast 5e-3).
+Prints "largest difference D", over all parameters, and fails above 1e-4 (with autocast or a dtype 5e-3).
 """
 
 import itertools
@@ -39,5 +39,5 @@ difference = max((p - q).abs().max().item() for p, q in zip(model.parameters(), 
 moved = max((p - q).abs().max().item() for p, q in zip(saved["before"], saved["after"], strict=True))
 print(f"{rounds} updates, largest difference {difference:.2e}, moved {moved:.2e}")
 # A job computes the gradient of a sum, which bfloat16 rounds in other places than that of the mean.
-most = 5e-3 if "autocast" in script.options else 1e-4
+most = 5e-3 if {"autocast", "dtype"} & set(script.options) else 1e-4
 sys.exit(0 if difference < most and moved > 1e-2 else 1)

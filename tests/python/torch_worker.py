@@ -97,6 +97,8 @@ def make_data():
 
 def main():
     settings = {"optimizer.linear_scaling": False} if "full_steps" in options else {}
+    if "dtype" in options:
+        settings["exchange.dtype"] = options["dtype"]
     if "checkpoint" in options:
         settings |= {"checkpoint.every_rounds": options["checkpoint"], "checkpoint.every_epochs": 0,
                      "emulate.unit_time": "10ms"}  # so that it can be killed meanwhile

@@ -34,12 +34,13 @@ class Grouped final : public Optimizer {
   const std::vector<std::string>& state_names() const override {
     return kinds_.front().optimizer->state_names();
   }
-  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
-               std::size_t count, float* parameters, std::span<float* const> state,
-               const float* gradient_sum) const override {
-    const std::size_t end = first + count;
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+               const Elements& elements) const override {
+    std::size_t first = elements.first;
+    const std::size_t end = first + elements.count;
     LOCKSTEP_CHECK(end <= runs_.back().end, "{} parameters, of {} in groups", end,
                    runs_.back().end);
+    std::vector<float*> state(elements.state.size());
     auto run = std::ranges::upper_bound(runs_, first, {}, &Run::end);
     for (; first < end; ++run) {
       const Kind& kind = kinds_[run->kind];
@@ -47,7 +48,15 @@ class Grouped final : public Optimizer {
       UpdateScalars own = scalars;
       own.learning_rate =
           static_cast<float>(static_cast<double>(scalars.learning_rate) * kind.lr_factor);
-      kind.optimizer->ApplyBy(loops, own, first, stop - first, parameters, state, gradient_sum);
+      const std::size_t behind = first - elements.first;
+      std::ranges::transform(elements.state, state.begin(),
+                             [&](float* tensor) { return tensor + behind; });
+      kind.optimizer->ApplyBy(loops, own,
+                              {.first = first,
+                               .count = stop - first,
+                               .parameters = elements.parameters + behind,
+                               .state = state,
+                               .gradient_sum = elements.gradient_sum + behind});
       first = stop;
     }
   }

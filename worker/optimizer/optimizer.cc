@@ -28,6 +28,11 @@ rules::MomentumFactors MomentumOf(double momentum, const UpdateScalars& scalars)
           scalars.fraction};
 }
 
+rules::Slice SliceOf(const Elements& elements, const UpdateScalars& scalars) {
+  return {elements.count, elements.parameters, elements.gradient_sum,
+          scalars.scale * scalars.clip_factor};
+}
+
 float RateOf(const UpdateScalars& scalars) { return scalars.learning_rate * scalars.fraction; }
 
 class Sgd final : public Optimizer {
@@ -39,18 +44,16 @@ class Sgd final : public Optimizer {
     if (momentum_ != 0) names_ = {"momentum"};
   }
   const std::vector<std::string>& state_names() const override { return names_; }
-  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
-               std::size_t count, float* parameters, std::span<float* const> state,
-               const float* gradient_sum) const override {
-    LOCKSTEP_CHECK(state.size() == names_.size());
-    const rules::Slice slice{count, parameters + first, gradient_sum + first,
-                             scalars.scale * scalars.clip_factor};
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+               const Elements& elements) const override {
+    LOCKSTEP_CHECK(elements.state.size() == names_.size());
+    const rules::Slice slice = SliceOf(elements, scalars);
     const rules::SgdFactors factors{weight_decay_, RateOf(scalars)};
     if (names_.empty()) {
       loops.SgdPlain(slice, factors);
     } else {
       loops.SgdMomentum(slice, factors, MomentumOf(momentum_, scalars), nesterov_,
-                        state[0] + first);
+                        elements.state[0]);
     }
   }
 
@@ -71,20 +74,18 @@ class RmsProp final : public Optimizer {
         names_(momentum_ != 0 ? std::vector<std::string>{"square", "momentum"}
                               : std::vector<std::string>{"square"}) {}
   const std::vector<std::string>& state_names() const override { return names_; }
-  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
-               std::size_t count, float* parameters, std::span<float* const> state,
-               const float* gradient_sum) const override {
-    LOCKSTEP_CHECK(state.size() == names_.size());
-    const rules::Slice slice{count, parameters + first, gradient_sum + first,
-                             scalars.scale * scalars.clip_factor};
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+               const Elements& elements) const override {
+    LOCKSTEP_CHECK(elements.state.size() == names_.size());
+    const rules::Slice slice = SliceOf(elements, scalars);
     const rules::RmsPropFactors factors{weight_decay_, RateOf(scalars),
                                         static_cast<float>(Keep(decay_, scalars)),
                                         static_cast<float>(Take(decay_, scalars)), epsilon_};
     if (names_.size() == 1) {
-      loops.RmsPropPlain(slice, factors, state[0] + first);
+      loops.RmsPropPlain(slice, factors, elements.state[0]);
     } else {
-      loops.RmsPropMomentum(slice, factors, MomentumOf(momentum_, scalars), state[0] + first,
-                            state[1] + first);
+      loops.RmsPropMomentum(slice, factors, MomentumOf(momentum_, scalars), elements.state[0],
+                            elements.state[1]);
     }
   }
 
@@ -110,12 +111,10 @@ class AdamW final : public Optimizer {
  public:
   explicit AdamW(const OptimizerSection& config) : config_(config) {}
   const std::vector<std::string>& state_names() const override { return names_; }
-  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
-               std::size_t count, float* parameters, std::span<float* const> state,
-               const float* gradient_sum) const override {
-    LOCKSTEP_CHECK(state.size() == names_.size() && scalars.steps > 0);
-    const rules::Slice slice{count, parameters + first, gradient_sum + first,
-                             scalars.scale * scalars.clip_factor};
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+               const Elements& elements) const override {
+    LOCKSTEP_CHECK(elements.state.size() == names_.size() && scalars.steps > 0);
+    const rules::Slice slice = SliceOf(elements, scalars);
     rules::AdamFactors factors;
     factors.weight_decay = static_cast<float>(config_.weight_decay);
     factors.learning_rate = RateOf(scalars);
@@ -126,7 +125,7 @@ class AdamW final : public Optimizer {
     factors.correction1 = static_cast<float>(1.0 / (1.0 - Power(config_.beta1, scalars.steps)));
     factors.correction2 = static_cast<float>(1.0 / (1.0 - Power(config_.beta2, scalars.steps)));
     factors.epsilon = static_cast<float>(config_.epsilon);
-    loops.AdamWStep(slice, factors, state[0] + first, state[1] + first);
+    loops.AdamWStep(slice, factors, elements.state[0], elements.state[1]);
   }
 
  private:
@@ -141,8 +140,7 @@ class Custom final : public Optimizer {
   }
   const std::vector<std::string>& state_names() const override { return names_; }
   void ApplyBy(const rules::Loops& /*loops*/, const UpdateScalars& /*scalars*/,
-               std::size_t /*first*/, std::size_t /*count*/, float* /*parameters*/,
-               std::span<float* const> /*state*/, const float* /*gradient_sum*/) const override {
+               const Elements& /*elements*/) const override {
     LOCKSTEP_CHECK(false, "the session makes an update that is the program's to make");
   }
 
@@ -156,10 +154,8 @@ bool Share(double x) { return x >= 0 && x < 1; }
 
 }  // namespace
 
-void Optimizer::Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count,
-                      float* parameters, std::span<float* const> state,
-                      const float* gradient_sum) const {
-  ApplyBy(rules::HostLoops(), scalars, first, count, parameters, state, gradient_sum);
+void Optimizer::Apply(const UpdateScalars& scalars, const Elements& elements) const {
+  ApplyBy(rules::HostLoops(), scalars, elements);
 }
 
 std::unique_ptr<Optimizer> MakeCustomOptimizer(std::uint32_t state_tensors) {

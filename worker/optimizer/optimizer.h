@@ -30,6 +30,16 @@ struct UpdateScalars {
   std::uint64_t steps = 1;  // the sum of all fractions, this one included, rounded up
 };
 
+// What is updated at once: [first, first + count) of the whole vector. The pointers are to the
+// first of these, wherever they lie.
+struct Elements {
+  std::size_t first = 0;  // what is said of single parameters (grouped.h) goes by it
+  std::size_t count = 0;
+  float* parameters = nullptr;
+  std::span<float* const> state;  // in the order of state_names()
+  const float* gradient_sum = nullptr;
+};
+
 // Immutable; may be used by several threads on different slices.
 class Optimizer {
  public:
@@ -39,14 +49,10 @@ class Optimizer {
   // update.
   virtual const std::vector<std::string>& state_names() const = 0;
 
-  // Updates elements [first, first + count). All pointers are to element 0 of the whole vector;
-  // `state` is in the order of state_names().
-  void Apply(const UpdateScalars& scalars, std::size_t first, std::size_t count, float* parameters,
-             std::span<float* const> state, const float* gradient_sum) const;
+  void Apply(const UpdateScalars& scalars, const Elements& elements) const;
   // The same where the pointers are memory that `loops` (rules.h) works on, as a GPU's.
-  virtual void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars, std::size_t first,
-                       std::size_t count, float* parameters, std::span<float* const> state,
-                       const float* gradient_sum) const = 0;
+  virtual void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+                       const Elements& elements) const = 0;
 };
 
 // With g the mean gradient, times clip_factor, and f the fraction of a step:

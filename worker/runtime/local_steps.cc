@@ -72,7 +72,11 @@ void LocalSteps::Step() {
   }
   std::vector<float*> state;
   for (std::vector<float>& tensor : state_) state.push_back(tensor.data());
-  optimizer_->Apply(scalars, 0, parameters_.size(), parameters_.data(), state, gradient_.data());
+  optimizer_->Apply(scalars, {.first = 0,
+                              .count = parameters_.size(),
+                              .parameters = parameters_.data(),
+                              .state = state,
+                              .gradient_sum = gradient_.data()});
   std::fill(gradient_.begin(), gradient_.end(), 0.0f);
   gathered_ = divisor_ = 0;
 }

@@ -320,8 +320,12 @@ void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& r
     Widen(sums, entries, piece, wide.data());
     std::ranges::transform(state, state_there.begin(),
                            [&](float* tensor) { return tensor + piece.first; });
-    optimizer_.ApplyBy(memory_.update_loops(), scalars, 0, piece.count, parameters + piece.first,
-                       state_there, wide.data());
+    optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                       {.first = piece.first,
+                        .count = piece.count,
+                        .parameters = parameters + piece.first,
+                        .state = state_there,
+                        .gradient_sum = wide.data()});
   }
 }
 
@@ -412,8 +416,15 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
     if (Plain(entries)) {
-      optimizer_.ApplyBy(memory_.update_loops(), scalars, range.first, range.count, parameters,
-                         state, sources[slice].Floats(0));
+      std::vector<float*> state_there(state.size());
+      std::ranges::transform(state, state_there.begin(),
+                             [&](float* tensor) { return tensor + range.first; });
+      optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                         {.first = range.first,
+                          .count = range.count,
+                          .parameters = parameters + range.first,
+                          .state = state_there,
+                          .gradient_sum = sources[slice].Floats(range.first)});
     } else {
       UpdateWidened(scalars, range, parameters, state, sources[slice], entries);
     }
@@ -467,8 +478,12 @@ event::OpDone Operations::Run(const action::UpdateHeld& update) {
       for (std::uint32_t t = 0; t < state_tensors_; ++t) {
         state[t] = buffers_.At({BufferKind::kState, t + 1, {}}) + piece.first;
       }
-      optimizer_.ApplyBy(memory_.update_loops(), scalars, 0, piece.count, to + piece.first, state,
-                         sums.data());
+      optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                         {.first = piece.first,
+                          .count = piece.count,
+                          .parameters = to + piece.first,
+                          .state = state,
+                          .gradient_sum = sums.data()});
     }
   }
   event::OpDone done;

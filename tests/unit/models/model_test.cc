@@ -221,8 +221,11 @@ double AccuracyAfterTraining(const std::string& name, std::vector<std::uint32_t>
       std::fill(gradient.begin(), gradient.end(), 0.0f);
       model->TrainUnit(parameters.data(), gradient.data(), batch, nullptr, cancelled);
       float* state = momentum.data();
-      optimizer->Apply(scalars, 0, parameters.size(), parameters.data(), {&state, 1},
-                       gradient.data());
+      optimizer->Apply(scalars, {.first = 0,
+                                 .count = parameters.size(),
+                                 .parameters = parameters.data(),
+                                 .state = {&state, 1},
+                                 .gradient_sum = gradient.data()});
     }
   }
   std::vector<std::uint32_t> all(data.synthetic_test);

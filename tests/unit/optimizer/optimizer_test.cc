@@ -63,15 +63,22 @@ struct Training {
     state.assign(optimizer->state_names().size(), std::vector<float>(kCount, 0.0f));
   }
   void Apply(int update, std::size_t first, std::size_t count) {
-    optimizer->Apply(ScalarsOf(update), first, count, parameters.data(), Pointers(),
-                     GradientSum(update).data());
+    optimizer->Apply(ScalarsOf(update), {.first = first,
+                                         .count = count,
+                                         .parameters = parameters.data() + first,
+                                         .state = Pointers(first),
+                                         .gradient_sum = GradientSum(update).data() + first});
   }
   void Apply(const UpdateScalars& scalars, const std::vector<float>& sum) {
-    optimizer->Apply(scalars, 0, kCount, parameters.data(), Pointers(), sum.data());
+    optimizer->Apply(scalars, {.first = 0,
+                               .count = kCount,
+                               .parameters = parameters.data(),
+                               .state = Pointers(0),
+                               .gradient_sum = sum.data()});
   }
-  std::vector<float*> Pointers() {
+  std::vector<float*> Pointers(std::size_t first) {
     std::vector<float*> pointers;
-    for (auto& tensor : state) pointers.push_back(tensor.data());
+    for (auto& tensor : state) pointers.push_back(tensor.data() + first);
     return pointers;
   }
 

@@ -118,7 +118,11 @@ TEST(LocalSteps, TheOuterOptimizerTakesTheAverage) {
   UpdateScalars scalars;
   scalars.scale = 1.0f / 16;
   scalars.learning_rate = 1;
-  (*outer)->Apply(scalars, 0, 1, parameters.data(), {}, sum.data());
+  (*outer)->Apply(scalars, {.first = 0,
+                            .count = 1,
+                            .parameters = parameters.data(),
+                            .state = {},
+                            .gradient_sum = sum.data()});
   EXPECT_EQ(parameters[0], 0.25f);
   config.policy.local_momentum = 0.5;
   EXPECT_EQ((*MakeOptimizer(OuterOptimizer(config)))->state_names().size(), 1u);

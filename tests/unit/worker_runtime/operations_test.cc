@@ -16,6 +16,7 @@
 #include "base/job_config.h"
 #include "worker/memory/narrow.h"
 #include "worker/memory/sparse.h"
+#include "worker/optimizer/grouped.h"
 
 namespace lockstep::worker {
 namespace {
@@ -198,10 +199,29 @@ struct Exchanging {
     return {buffers->parameters(), buffers->parameters() + layout.parameter_count()};
   }
 
+  // With parameters in the middle that have settings of their own.
+  action::UpdateHeld UpdateHeld() const {
+    action::UpdateHeld update;
+    update.ranges = Ranges(false);
+    update.from = {BufferKind::kState, 0, {}};
+    update.sums = kSum;
+    update.scale = 0.25f;
+    update.learning_rate = 0.1f;
+    update.steps = 1;
+    update.clip = 100;
+    return update;
+  }
+  std::vector<float> At(const BufferId& buffer, std::uint64_t count) {
+    return {buffers->At(buffer), buffers->At(buffer) + count};
+  }
+
   static std::unique_ptr<Optimizer> AdamW() {
     OptimizerSection config;
     config.name = "adamw";
-    return *MakeOptimizer(config);
+    const ParameterGroup still{.lr_factor = 0.25, .weight_decay = 0.0};
+    const ParameterGroup other{.lr_factor = 2, .weight_decay = 0.5};
+    return *MakeOptimizer(config,
+                          {{kBucket + 7, {}}, {9, still}, {kBucket, other}, {kBucket - 9, {}}});
   }
   const NumberType type;
   const Layout layout;
@@ -232,6 +252,53 @@ TEST(Reduction, NamesTheInputsThatAreNotFinite) {
   // A sum that is too large of numbers that are not: nobody is to blame.
   const std::vector<float> large(count, std::numeric_limits<float>::max());
   EXPECT_EQ(not_finite(large, large), Inputs{});
+}
+
+// Where some hold the state of some parameters: what they make of the sums, in their place, has the
+// bits of what everybody would have made of them.
+TEST(HeldUpdate, HasTheBitsOfAnUpdateOfAll) {
+  Exchanging all(NumberType::kFp32);
+  Exchanging holder(NumberType::kFp32);
+  const std::uint64_t count = all.layout.parameter_count();
+  for (Exchanging* worker : {&all, &holder}) {
+    for (std::uint32_t part = 0; part < 2; ++part) {
+      std::vector<float> gradient(count);
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.0f;
+      }
+      worker->Contribute(part, gradient);
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      worker->buffers->parameters()[i] = static_cast<float>(i % 17);
+    }
+    ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
+  }
+  action::Apply apply = all.ApplyFrom(Exchanging::kSum);
+  action::UpdateHeld update = holder.UpdateHeld();
+  apply.clip = update.clip = 0;
+  std::vector<float> parameters = all.Parameters();
+  std::vector<std::vector<float>> state(2, std::vector<float>(count));
+  const std::vector<float*> tensors = {state[0].data(), state[1].data()};
+  all.optimizer->Apply({.scale = 0.25f, .learning_rate = 0.1f, .steps = 1},
+                       {.first = 0,
+                        .count = count,
+                        .parameters = parameters.data(),
+                        .state = tensors,
+                        .gradient_sum = all.buffers->At(Exchanging::kSum)});
+  const event::OpDone expected = all.operations.Run(apply);
+  EXPECT_EQ(all.Parameters(), parameters);
+  (void)holder.operations.Run(update);
+  EXPECT_EQ(holder.At(Exchanging::kSum, count), all.Parameters());
+  EXPECT_EQ(holder.At({BufferKind::kState, 2, {}}, count),
+            all.At({BufferKind::kState, 2, {}}, count));
+  action::TakeParameters take;
+  for (const FloatRange& range : holder.Ranges(false)) {
+    take.from.push_back({{Exchanging::kSum, std::nullopt, 0}, range});
+  }
+  const event::OpDone taken = holder.operations.Run(take);
+  EXPECT_FALSE(taken.torn);
+  EXPECT_EQ(taken.digest, expected.digest);
+  EXPECT_EQ(holder.Parameters(), all.Parameters());
 }
 
 class InSixteenBits : public ::testing::TestWithParam<NumberType> {};
