@@ -15,6 +15,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/control_groups.h"
+
 namespace lockstep {
 namespace {
 
@@ -61,27 +63,12 @@ std::uint64_t LeftInGroup(const std::filesystem::path& group, const char* limit_
 
 std::uint64_t LeftInGroups() {
   std::uint64_t left = kUnlimited;
-  std::ifstream file(
-      "/proc/self/cgroup");  // lines of id:controllers:path; v2 has id 0 and no controllers
-  std::string line;
-  while (std::getline(file, line)) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    std::string controllers(1, ',');
-    controllers.append(line, first + 1, second - first - 1).push_back(',');
-    const bool v2 = controllers == ",,";
-    if (!v2 && controllers.find(",memory,") == std::string::npos) continue;
-    const std::filesystem::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    std::filesystem::path group = line.substr(second + 1);
-    for (;; group = group.parent_path()) {  // the limit of every group above holds too
-      const auto at = root / group.relative_path();
-      left = std::min(left, v2 ? LeftInGroup(at, "memory.max", "memory.current", "inactive_file")
-                               : LeftInGroup(at, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                             "total_inactive_file"));
-      if (group.relative_path().empty()) break;
-    }
-  }
+  ForEachControlGroup("memory", [&](const ControlGroup& group) {
+    left = std::min(
+        left, group.v2 ? LeftInGroup(group.folder, "memory.max", "memory.current", "inactive_file")
+                       : LeftInGroup(group.folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                     "total_inactive_file"));
+  });
   return left;
 }
 

@@ -118,7 +118,8 @@ struct ExchangeSection {
   double topk_fraction = 0.01;
   std::uint64_t bucket_bytes = 4u << 20;
   std::uint64_t piece_bytes = 1u << 20;
-  std::uint32_t window = 8;  // pieces under way from one peer
+  std::uint32_t window = 8;   // pieces under way from one peer
+  std::uint32_t threads = 0;  // 0: auto
 
   // What a number of a contribution or a sum takes, where it lies and on its way.
   std::uint64_t number_bytes() const { return dtype == "fp32" ? 4 : 2; }

@@ -15,7 +15,7 @@ constexpr std::uint32_t kMostStaleness = 1u << 20;
 constexpr std::uint32_t kMostUnits = 65536;  // a plan names each of them
 constexpr std::uint32_t kMostSamples = 1u << 24;
 constexpr double kDay = 86400;
-constexpr std::array<std::string_view, 1> kWorkerKeys = {"data.path"};
+constexpr std::array<std::string_view, 2> kWorkerKeys = {"data.path", "exchange.threads"};
 
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
@@ -304,6 +304,10 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
             "Largest piece that is asked for at once");
   table.Add("exchange.window", &exchange->window, Count(1, 256),
             "Pieces under way from one peer at a time");
+  table.Add("exchange.threads", &exchange->threads, CountOr("auto", 1, 256, 0),
+            "Threads that a worker on a CPU sums gradients and updates parameters with. auto: its "
+            "share of the processors that the workers of a host have, at most 8; each worker may "
+            "overrule it");
 }
 
 void DeclareRest(OptionTable& table, JobConfig* config) {

@@ -93,7 +93,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
     return worker::AllFinite(addresses_->Host(data, n), n);
   }
   const rules::Loops& update_loops() const override { return loops_; }
-  void Copy(float* to, const float* from, std::size_t n) override {
+  void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
     Ask([=, this] {
       std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof(float));
     });

@@ -164,7 +164,7 @@ TEST_F(GpuMemory, SumsAndCopiesFollowEachOther) {
     const Floats copy(memory, std::vector<float>(kCount, -1));
     const std::vector<Input> inputs = {{a.get(), 0.3f}, {b.get(), 0.7f}};
     memory.WeightedSum(inputs, sum.get(), kCount);
-    memory.Copy(copy.get(), sum.get(), kCount);
+    memory.Copy(copy.get(), sum.get(), kCount, /*large=*/true);
     memory.Finish();
     return copy.Read();
   });

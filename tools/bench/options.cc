@@ -64,7 +64,7 @@ void DeclareCoordinator(OptionTable& table, BenchOptions* all) {
 void DeclareExchange(OptionTable& table, BenchOptions* all) {
   ExchangeBenchOptions* options = &all->exchange;
   table.Group("The exchange", "real worker processes that sum gradients without computing them");
-  table.Add("workers", &options->workers, Count(2, 64),
+  table.Add("workers", &options->workers, Count(1, 64),
             "How many worker processes; -n N is the same");
   DeclareBytes(table, &options->bytes, 64, "Size of the gradient; a row of the table for each");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds that are measured");

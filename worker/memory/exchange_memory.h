@@ -53,7 +53,8 @@ class ExchangeMemory {
   virtual void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                                    double* out) = 0;
   virtual const rules::Loops& update_loops() const = 0;
-  virtual void Copy(float* to, const float* from, std::size_t n) = 0;
+  // `large`: more is copied, of which this is a part, than stays in the caches.
+  virtual void Copy(float* to, const float* from, std::size_t n, bool large) = 0;
   virtual void Finish() = 0;
 
   // None of the values is infinite or not a number. One pass over them. Of what operations have

@@ -83,8 +83,12 @@ bool HostMemory::AllFinite(const float* data, std::size_t n) { return worker::Al
 
 const rules::Loops& HostMemory::update_loops() const { return rules::HostLoops(); }
 
-void HostMemory::Copy(float* to, const float* from, std::size_t n) {
-  std::memcpy(to, from, n * sizeof(float));
+void HostMemory::Copy(float* to, const float* from, std::size_t n, bool large) {
+  if (large) {
+    CopyPastCaches(from, to, n);
+  } else {
+    std::memcpy(to, from, n * sizeof(float));
+  }
 }
 
 void HostMemory::ToHost(void* host, const void* from, std::size_t bytes) {

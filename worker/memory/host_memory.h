@@ -20,7 +20,7 @@ class HostMemory final : public ExchangeMemory {
                            double* out) override;
   bool AllFinite(const float* data, std::size_t n) override;
   const rules::Loops& update_loops() const override;
-  void Copy(float* to, const float* from, std::size_t n) override;
+  void Copy(float* to, const float* from, std::size_t n, bool large) override;
   void Finish() override {}
   void ToHost(void* host, const void* from, std::size_t bytes) override;
   void FromHost(void* to, const void* host, std::size_t bytes) override;

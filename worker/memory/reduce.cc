@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #if defined(__SSE__)
@@ -288,6 +289,29 @@ bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out) {
   LOCKSTEP_CHECK(grain > 0);
   AvailableReduceKernels().front().sum_of_squares(data, n, grain, out);
+}
+
+void CopyPastCaches(const float* data, float* out, std::size_t n) {
+#if defined(__SSE__)
+  constexpr std::size_t kLineFloats = kLine / sizeof(float);
+  constexpr std::size_t kAhead = 2048 / sizeof(float);
+  const std::size_t off = reinterpret_cast<std::uintptr_t>(out) % kLine;
+  const std::size_t head = std::min(n, (kLine - off) % kLine / sizeof(float));
+  std::memcpy(out, data, head * sizeof(float));
+  std::size_t i = head;
+  for (; n - i >= kLineFloats; i += kLineFloats) {
+    __builtin_prefetch(data + std::min(i + kAhead, n - 1));
+    __m128 line[kLine / sizeof(__m128)];
+    std::memcpy(&line, data + i, kLine);
+    for (std::size_t quarter = 0; quarter < std::size(line); ++quarter) {
+      _mm_stream_ps(out + i + quarter * sizeof(__m128) / sizeof(float), line[quarter]);
+    }
+  }
+  std::memcpy(out + i, data + i, (n - i) * sizeof(float));
+  _mm_sfence();
+#else
+  std::memcpy(out, data, n * sizeof(float));
+#endif
 }
 
 bool AllFinite(const float* data, std::size_t n) {

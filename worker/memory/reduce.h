@@ -36,6 +36,11 @@ inline std::size_t Grains(std::size_t n, std::size_t grain) { return (n + grain 
 // grain.
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out);
 
+// The same n floats, bit for bit, written past the caches: for more than stays in them until
+// somebody reads it. Nothing overlaps. `data` may be memory that another process rewrites
+// meanwhile. Writes are globally visible before any store that follows.
+void CopyPastCaches(const float* data, float* out, std::size_t n);
+
 // None of the values is infinite or not a number.
 bool AllFinite(const float* data, std::size_t n);
 

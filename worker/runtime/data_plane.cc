@@ -11,6 +11,7 @@
 #include "transport/mapping/arena_server.h"
 #include "transport/mapping/ordering.h"
 #include "worker/compute/compute.h"
+#include "worker/runtime/crew.h"
 #include "worker/runtime/open_ports.h"
 #include "worker/runtime/operation_order.h"
 #include "worker/runtime/operations.h"
@@ -61,7 +62,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                [this](const event::OpDone& done) { Handle(done); }),
         round_clock_(setup_.round_times, layout.number_bytes()),
         layout_(layout),
-        state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
+        state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())),
+        crew_size_(setup_.threads, setup_.processors, setup_.core.host_id) {}
 
   ~DataPlaneImpl() override {
     // No callback may find a half-destroyed object: the transports end first, then the threads that
@@ -131,7 +133,14 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   // On the core's thread.
   void Handle(const Event& event) override {
     if (const auto* of = std::get_if<event::FromCoordinator>(&event)) {
-      if (const auto* form = std::get_if<msg::Form>(&of->message)) path_log_.NoteHosts(*form);
+      if (const auto* form = std::get_if<msg::Form>(&of->message)) {
+        path_log_.NoteHosts(*form);
+        crew_size_.Saw(*form);
+        UseThreads();
+      } else if (const auto* left = std::get_if<msg::MemberLeft>(&of->message)) {
+        crew_size_.Saw(*left);
+        UseThreads();
+      }
       if (std::holds_alternative<msg::Start>(of->message)) transports_.CloseOthers();
     }
     const Time now = MonotonicNow();
@@ -187,6 +196,13 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   OpenTransport& active() { return transports_.active(); }
+
+  void UseThreads() {
+    if (!memory_.on_host() || crew_size_.threads() == threads_) return;
+    threads_ = crew_size_.threads();
+    operations_.UseThreads(threads_);
+    spdlog::info("{}", crew_size_.Words());
+  }
 
   transport::Slice SliceOf(const BufferRange& range) {
     auto region = buffers_.Region(*active().transport, range.buffer);
@@ -384,6 +400,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   const Layout layout_;
   std::optional<StepMachine> core_;  // from Open on
   const std::uint32_t state_tensors_;
+  CrewSize crew_size_;
+  std::size_t threads_ = 1;  // as they were last told
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");

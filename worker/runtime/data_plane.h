@@ -20,6 +20,7 @@
 
 #include "base/job_config.h"
 #include "base/messages.h"
+#include "base/processors.h"
 #include "base/result.h"
 #include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
@@ -41,6 +42,8 @@ class DataPlane {
     bool encryption = false;                           // exchange.encryption
     std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
     std::size_t connections = 1;                       // exchange.connections
+    std::uint32_t threads = 0;                         // exchange.threads; 0: auto
+    Processors processors;
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,6 +24,22 @@ constexpr std::uint64_t kDigestFloats = 1u << 20;
 // state they stay in a core's own cache.
 constexpr std::uint64_t kHotBytes = 64u << 10;
 static_assert(kHotBytes / sizeof(float) % kGrain == 0);
+// As much as a thread does of an operation at a time: sums of it are still written past the caches
+// (memory/reduce.cc), and to take the next one costs nothing beside it.
+constexpr std::uint64_t kPieceBytes = 1u << 20;
+static_assert(kPieceBytes / sizeof(float) % kGrain == 0);
+
+// From here on what is copied is taken to be more than stays in a core's caches.
+constexpr std::uint64_t kLargeBytes = 1u << 20;
+
+// Stands for the slices that are digested as they are updated.
+constexpr std::size_t kOfBucket = std::numeric_limits<std::size_t>::max();
+
+std::vector<FloatRange> RangesOf(const std::vector<action::SourceRange>& from) {
+  std::vector<FloatRange> ranges;
+  for (const action::SourceRange& one : from) ranges.push_back(one.range);
+  return ranges;
+}
 
 // `squares`: of all sums.
 float ClipFactorOf(double squares, float scale, double clip) {
@@ -63,6 +80,33 @@ std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
   if (open.arena->Generation(*block) != source.generation) return std::nullopt;
   open.data = open.arena->data(*block);
   return open;
+}
+
+std::vector<Operations::Piece> Operations::Pieces(const std::vector<FloatRange>& ranges) const {
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    if (!memory_.on_host()) {
+      pieces.push_back({i, ranges[i]});
+      continue;
+    }
+    for (const FloatRange& range : CutPieces(ranges[i], kPieceBytes)) pieces.push_back({i, range});
+  }
+  return pieces;
+}
+
+bool Operations::Large(const std::vector<Piece>& pieces) {
+  std::uint64_t floats = 0;
+  for (const Piece& piece : pieces) floats += piece.range.count;
+  return floats * sizeof(float) >= kLargeBytes;
+}
+
+void Operations::ForEach(const std::vector<Piece>& pieces,
+                         const std::function<void(const Piece&)>& work) {
+  if (!memory_.on_host()) {  // in order, and it may throw
+    std::ranges::for_each(pieces, work);
+    return;
+  }
+  crew_.ForEach(pieces.size(), [&](std::size_t i) { work(pieces[i]); });
 }
 
 std::uint64_t Operations::Bytes(const action::Reduce& reduce) const {
@@ -223,17 +267,20 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     }
     sources.push_back(std::move(*open));
   }
-  bool fits = true;
-  bool numbers = true;
-  for (const Slice& slice : reduce.slices) {
+  std::atomic<bool> fits{true};
+  std::atomic<bool> numbers{true};
+  std::vector<FloatRange> ranges;
+  for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
+  ForEach(Pieces(ranges), [&](const Piece& piece) {
+    const Slice slice{reduce.slices[piece.of].bucket, piece.range};
     if (layout_.kept() > 0) {
-      fits = SumSparse(reduce, sources, slice) && fits;
+      if (!SumSparse(reduce, sources, slice)) fits = false;
     } else if (buffers_.type() == NumberType::kFp32) {
-      numbers = Sum(reduce, sources, slice) && numbers;
+      if (!Sum(reduce, sources, slice)) numbers = false;
     } else {
-      fits = SumNarrow(reduce, sources, slice) && fits;
+      if (!SumNarrow(reduce, sources, slice)) fits = false;
     }
-  }
+  });
   memory_.Finish();
   if (!memory_.on_host()) {
     const float* sums = buffers_.At(reduce.out);
@@ -259,18 +306,23 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   done.op = copy.op;
   std::byte* to = buffers_.Data(copy.to);
   const std::uint64_t number = layout_.number_bytes();
-  for (const action::SourceRange& from : copy.from) {
-    const auto open = OpenSource(from.source);
+  std::vector<std::optional<Open>> sources;
+  for (const action::SourceRange& from : copy.from) sources.push_back(OpenSource(from.source));
+  const std::vector<Piece> pieces = Pieces(RangesOf(copy.from));
+  const bool large = Large(pieces);
+  ForEach(pieces, [&](const Piece& piece) {
+    const auto& open = sources[piece.of];
+    const FloatRange& range = piece.range;
     if (open && buffers_.type() == NumberType::kFp32) {
-      memory_.Copy(reinterpret_cast<float*>(to) + from.range.first, open->Floats(from.range.first),
-                   from.range.count);
-      memory_.Finish();
+      memory_.Copy(reinterpret_cast<float*>(to) + range.first, open->Floats(range.first),
+                   range.count, large);
     } else if (open) {
-      std::memcpy(to + from.range.first * number, open->data + from.range.first * number,
-                  from.range.count * number);
+      std::memcpy(to + range.first * number, open->data + range.first * number,
+                  range.count * number);
     }
-    if (!open || !open->StillValid()) done.torn = true;
-  }
+  });
+  memory_.Finish();
+  done.torn = !AllValid(sources);
   return done;
 }
 
@@ -311,21 +363,26 @@ std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   return ClipFactorOf(total, apply.scale, apply.clip);
 }
 
+void Operations::Update(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
+                        const float* gradient_sum) {
+  std::vector<float*> state;
+  for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
+    state.push_back(buffers_.At({BufferKind::kState, t, {}}) + range.first);
+  }
+  optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                     {.first = range.first,
+                      .count = range.count,
+                      .parameters = parameters,
+                      .state = state,
+                      .gradient_sum = gradient_sum});
+}
+
 void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& range,
-                               float* parameters, const std::vector<float*>& state,
                                const Open& sums, std::uint32_t entries) {
   std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
-  std::vector<float*> state_there(state.size());
   for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
     Widen(sums, entries, piece, wide.data());
-    std::ranges::transform(state, state_there.begin(),
-                           [&](float* tensor) { return tensor + piece.first; });
-    optimizer_.ApplyBy(memory_.update_loops(), scalars,
-                       {.first = piece.first,
-                        .count = piece.count,
-                        .parameters = parameters + piece.first,
-                        .state = state_there,
-                        .gradient_sum = wide.data()});
+    Update(scalars, piece, buffers_.parameters() + piece.first, wide.data());
   }
 }
 
@@ -341,6 +398,10 @@ std::optional<std::vector<Operations::Open>> Operations::OpenSlices(const action
 
 bool Operations::StillValid(const std::vector<Open>& sources) {
   return std::ranges::all_of(sources, [](const Open& s) { return s.StillValid(); });
+}
+
+bool Operations::AllValid(const std::vector<std::optional<Open>>& sources) {
+  return std::ranges::all_of(sources, [](const auto& s) { return s && s->StillValid(); });
 }
 
 std::uint64_t Operations::DigestOfBucket(std::uint32_t bucket) {
@@ -361,23 +422,22 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
   if (!sources) return torn;
   float* gradient = buffers_.update_gradient();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
-  std::vector<float> wide;
-  for (std::size_t i = 0; i < apply.slices.size(); ++i) {
-    const FloatRange& range = apply.slices[i].range;
-    const Open& sums = (*sources)[i];
-    const float factor = apply.scale * *clip;
+  const float factor = apply.scale * *clip;
+  ForEach(Pieces(RangesOf(apply.slices)), [&](const Piece& of_slice) {
+    const FloatRange& range = of_slice.range;
+    const Open& sums = (*sources)[of_slice.of];
     if (Plain(entries)) {
       const Input sum{sums.Floats(range.first), factor};
       memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count);
-      continue;
+      return;
     }
-    wide.resize(std::min(range.count, kHotBytes / sizeof(float)));
+    std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
     for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
       Widen(sums, entries, piece, wide.data());
       const Input sum{wide.data(), factor};
       memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count);
     }
-  }
+  });
   memory_.Finish();
   if (!StillValid(*sources)) return torn;
   NoteStateWritten();
@@ -402,10 +462,6 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     return done;
   }
   const std::vector<Open>& sources = *opened;
-  std::vector<float*> state;
-  for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
-    state.push_back(buffers_.At({BufferKind::kState, t, {}}));
-  }
   const UpdateScalars scalars{.scale = apply.scale,
                               .clip_factor = *clip,
                               .learning_rate = apply.learning_rate,
@@ -416,36 +472,41 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
     if (Plain(entries)) {
-      std::vector<float*> state_there(state.size());
-      std::ranges::transform(state, state_there.begin(),
-                             [&](float* tensor) { return tensor + range.first; });
-      optimizer_.ApplyBy(memory_.update_loops(), scalars,
-                         {.first = range.first,
-                          .count = range.count,
-                          .parameters = parameters + range.first,
-                          .state = state_there,
-                          .gradient_sum = sources[slice].Floats(range.first)});
+      Update(scalars, range, parameters + range.first, sources[slice].Floats(range.first));
     } else {
-      UpdateWidened(scalars, range, parameters, state, sources[slice], entries);
+      UpdateWidened(scalars, range, sources[slice], entries);
     }
   };
   // The slices go by offset, so those of the bucket whose digest is taken come one behind the
-  // other; each piece of them is read again while it is in the cache.
+  // other; each piece of them is read again while it is in the cache. All of them are one thread's.
   const FloatRange& bucket = layout_.bucket(apply.digest_bucket);
   DigestStream digest;
   std::uint64_t digested = bucket.first;  // up to there
+  std::vector<FloatRange> ranges;         // those of the bucket are left empty
+  std::vector<Piece> of_bucket;
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
-    if (!memory_.on_host() || range.first != digested || range.end() > bucket.end()) {
-      update(i, range);
-      continue;
-    }
-    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-      update(i, piece);
-      digest.Update(std::as_bytes(std::span(parameters + piece.first, piece.count)));
-    }
+    const bool in_bucket =
+        memory_.on_host() && range.first == digested && range.end() <= bucket.end();
+    ranges.push_back(in_bucket ? FloatRange{range.first, 0} : range);
+    if (!in_bucket) continue;
+    of_bucket.push_back({i, range});
     digested = range.end();
   }
+  std::vector<Piece> pieces = Pieces(ranges);
+  if (!of_bucket.empty()) pieces.insert(pieces.begin(), Piece{kOfBucket, {}});
+  ForEach(pieces, [&](const Piece& piece) {
+    if (piece.of != kOfBucket) {
+      update(piece.of, piece.range);
+      return;
+    }
+    for (const Piece& slice : of_bucket) {
+      for (const FloatRange& hot : CutPieces(slice.range, kHotBytes)) {
+        update(slice.of, hot);
+        digest.Update(std::as_bytes(std::span(parameters + hot.first, hot.count)));
+      }
+    }
+  });
   memory_.Finish();
   done.torn = !StillValid(sources);
   done.digest =
@@ -469,23 +530,14 @@ event::OpDone Operations::Run(const action::UpdateHeld& update) {
                               .learning_rate = update.learning_rate,
                               .fraction = update.fraction,
                               .steps = update.steps};
-  std::vector<float> sums(kHotBytes / sizeof(float));
-  std::vector<float*> state(state_tensors_);
-  for (const FloatRange& range : update.ranges) {
-    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+  ForEach(Pieces(update.ranges), [&](const Piece& of_range) {
+    std::vector<float> sums(std::min(of_range.range.count, kHotBytes / sizeof(float)));
+    for (const FloatRange& piece : CutPieces(of_range.range, kHotBytes)) {
       std::memcpy(sums.data(), to + piece.first, piece.count * sizeof(float));
       std::memcpy(to + piece.first, from + piece.first, piece.count * sizeof(float));
-      for (std::uint32_t t = 0; t < state_tensors_; ++t) {
-        state[t] = buffers_.At({BufferKind::kState, t + 1, {}}) + piece.first;
-      }
-      optimizer_.ApplyBy(memory_.update_loops(), scalars,
-                         {.first = piece.first,
-                          .count = piece.count,
-                          .parameters = to + piece.first,
-                          .state = state,
-                          .gradient_sum = sums.data()});
+      Update(scalars, piece, to + piece.first, sums.data());
     }
-  }
+  });
   event::OpDone done;
   done.op = update.op;
   return done;
@@ -496,13 +548,18 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
   done.op = take.op;
   NoteStateWritten();
   float* parameters = buffers_.parameters();
-  for (const action::SourceRange& from : take.from) {
-    const auto open = OpenSource(from.source);
+  std::vector<std::optional<Open>> sources;
+  for (const action::SourceRange& from : take.from) sources.push_back(OpenSource(from.source));
+  const std::vector<Piece> pieces = Pieces(RangesOf(take.from));
+  const bool large = Large(pieces);
+  ForEach(pieces, [&](const Piece& piece) {
+    const auto& open = sources[piece.of];
+    const FloatRange& range = piece.range;
     if (open) {
-      memory_.Copy(parameters + from.range.first, open->Floats(from.range.first), from.range.count);
+      memory_.Copy(parameters + range.first, open->Floats(range.first), range.count, large);
     }
-    if (!open || !open->StillValid()) done.torn = true;
-  }
+  });
+  done.torn = !AllValid(sources);
   done.digest = DigestOfBucket(take.digest_bucket);
   return done;
 }
@@ -510,10 +567,15 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
 event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange bucket = layout_.copy(copy.bucket);
   float* to = buffers_.At(copy.to);
-  for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    memory_.Copy(to + t * layout_.largest_copy(),
-                 buffers_.At({BufferKind::kState, t, {}}) + bucket.first, bucket.count);
-  }
+  const std::vector<FloatRange> tensors(1 + state_tensors_, bucket);
+  const std::vector<Piece> pieces = Pieces(tensors);
+  const bool large = Large(pieces);
+  ForEach(pieces, [&](const Piece& piece) {
+    const auto tensor = static_cast<std::uint32_t>(piece.of);
+    memory_.Copy(to + tensor * layout_.largest_copy() + (piece.range.first - bucket.first),
+                 buffers_.At({BufferKind::kState, tensor, {}}) + piece.range.first,
+                 piece.range.count, large);
+  });
   memory_.Finish();
   event::OpDone done;
   done.op = copy.op;
@@ -530,11 +592,16 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
     float* to = buffers_.BeginSnapshot(t, take.kind, changes_.load(std::memory_order_relaxed));
     if (to == nullptr) continue;
     const float* from = buffers_.At(t == 0 ? take.parameters : BufferId{BufferKind::kState, t, {}});
-    if (checkpoint) {
-      memory_.ToHost(to, from, layout_.parameter_count() * sizeof(float));
-    } else {
-      memory_.Copy(to, from, layout_.parameter_count());
-    }
+    const std::vector<Piece> pieces = Pieces({{0, layout_.parameter_count()}});
+    const bool large = Large(pieces);
+    ForEach(pieces, [&](const Piece& piece) {
+      const FloatRange& range = piece.range;
+      if (checkpoint && !memory_.on_host()) {
+        memory_.ToHost(to + range.first, from + range.first, range.count * sizeof(float));
+      } else {
+        memory_.Copy(to + range.first, from + range.first, range.count, large);
+      }
+    });
   }
   memory_.Finish();
   if (!own) NoteStateWritten();

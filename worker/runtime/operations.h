@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "worker/core/layout.h"
 #include "worker/core/step_io.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/runtime/crew.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
@@ -57,6 +59,9 @@ class Operations {
   std::uint64_t Bytes(const action::DigestState& digest) const;
   std::uint64_t Bytes(const action::DigestReplica& digest) const;
 
+  // How many threads carry out a large operation together, on the host's memory. Any thread.
+  void UseThreads(std::size_t threads) { crew_.Use(threads); }
+
   // What is copied from others changes the state, too. Any thread.
   void NoteStateWritten() { changes_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -97,6 +102,15 @@ class Operations {
     bool StillValid() const { return arena == nullptr || arena->StillValid(block, generation); }
   };
   std::optional<Open> OpenSource(const Source& source);
+  // A piece of one of several ranges.
+  struct Piece {
+    std::size_t of = 0;  // which
+    FloatRange range;
+  };
+  // What can be done apart of the ranges. Of a device's memory each is done as a whole.
+  std::vector<Piece> Pieces(const std::vector<FloatRange>& ranges) const;
+  static bool Large(const std::vector<Piece>& pieces);
+  void ForEach(const std::vector<Piece>& pieces, const std::function<void(const Piece&)>& work);
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
   // False: a sum is infinite or not a number. A device says so later.
@@ -116,14 +130,19 @@ class Operations {
   }
   // The sums of `range`, whose first parameter begins a grain, in FP32.
   void Widen(const Open& sums, std::uint32_t entries, const FloatRange& range, float* to) const;
-  // One update with the sums in `range` of which that has to be made.
-  void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
-                     const std::vector<float*>& state, const Open& sums, std::uint32_t entries);
+  // Updates the optimizer's state in `range`, and as many parameters, which lie there with the sums
+  // of their gradients.
+  void Update(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
+              const float* gradient_sum);
+  // The state's parameters in `range` by sums that have to be widened.
+  void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, const Open& sums,
+                     std::uint32_t entries);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
   // Of each slice; nullopt when one is not there (any more).
   std::optional<std::vector<Open>> OpenSlices(const action::Apply& apply);
   static bool StillValid(const std::vector<Open>& sources);
+  static bool AllValid(const std::vector<std::optional<Open>>& sources);
   std::uint64_t DigestOfBucket(std::uint32_t bucket);
 
   const Layout& layout_;
@@ -137,6 +156,7 @@ class Operations {
   // data thread writes what is copied from others.
   std::atomic<std::uint64_t> changes_{0};
   std::atomic<bool> told_of_large_sums_{false};
+  Crew crew_;
 };
 
 }  // namespace lockstep::worker

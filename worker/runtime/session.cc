@@ -14,6 +14,7 @@
 #include "base/emulated_unit.h"
 #include "base/job_options.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/program_options.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
@@ -470,6 +471,8 @@ class SessionImpl final : public Session {
     setup.encryption = config_.exchange.encryption == "on";
     if (config_.exchange.rounding == "stochastic") setup.rounding_seed = config_.job.seed;
     setup.connections = config_.exchange.connections;
+    setup.threads = config_.exchange.threads;
+    setup.processors = UsableProcessors();
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.core.formation_timeout = setup.timeouts.formation;
     setup.core.peer_silence = setup.timeouts.silence;

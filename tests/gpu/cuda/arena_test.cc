@@ -204,7 +204,7 @@ TEST_F(GpuArena, SumsAndCopiesOutOfAPeersMemory) {
   const std::vector<Input> on_host = {{ours.data(), 0.3f}, {theirs.data(), 0.7f}};
   WeightedSum(on_host, expected.data(), kFloats);
   EXPECT_TRUE(SameBits(Read(out), expected));
-  memory_->Copy(out, Floats(peer), kFloats);
+  memory_->Copy(out, Floats(peer), kFloats, /*large=*/false);
   memory_->Finish();
   EXPECT_TRUE(SameBits(Read(out), theirs));
   Free(own);

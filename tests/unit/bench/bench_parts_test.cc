@@ -90,7 +90,7 @@ TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({"coordinator", "--set", "policy"}), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(ErrorOf({"coordinator", "--workers", "4096", "--units", "17"}),
               HasSubstr("at most 65536 units"));
-  EXPECT_THAT(ErrorOf({"exchange", "-n", "1"}), HasSubstr("--workers"));
+  EXPECT_THAT(ErrorOf({"exchange", "-n", "0"}), HasSubstr("--workers"));
   EXPECT_THAT(ErrorOf({"exchange", "--bytes", "1,4"}), HasSubstr("--bytes"));
   EXPECT_THAT(ErrorOf({"exchange", "--bytes", "4097"}), HasSubstr("four bytes each"));
   EXPECT_THAT(ErrorOf({"exchange", "--optimizer", "lion"}), HasSubstr("--optimizer"));

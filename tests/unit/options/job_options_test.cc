@@ -188,8 +188,8 @@ TEST(JobOptions, HelpAndReferenceNameEveryOption) {
 }
 
 TEST(JobOptions, WorkerKeysAreOptions) {
-  EXPECT_THAT(WorkerKeys(), ElementsAre("data.path"));
-  for (const auto key : WorkerKeys()) EXPECT_EQ(ErrorOf("", {{std::string(key), "x"}}), "");
+  EXPECT_THAT(WorkerKeys(), ElementsAre("data.path", "exchange.threads"));
+  for (const auto key : WorkerKeys()) EXPECT_EQ(ErrorOf("", {{std::string(key), "7"}}), "");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -159,6 +160,26 @@ TEST(WeightedSum, TheOrderOfInputsIsTheOrderOfSummation) {
   EXPECT_EQ(out, 1.0f);
   WeightedSum(std::vector<Input>{{&big}, {&one}, {&minus}}, &out, 1);
   EXPECT_EQ(out, 0.0f);
+}
+
+// Whatever the alignment, and none of it beyond the end; a number's bits are not looked at.
+TEST(CopyPastCaches, CopiesBitsAndNothingElse) {
+  std::vector<std::uint32_t> bits(3000);
+  RandomStream random(11);
+  for (std::uint32_t& x : bits) x = static_cast<std::uint32_t>(random.NextBelow(1ull << 32));
+  bits[700] = 0x7fa00000;  // a signalling NaN
+  std::vector<float> from(bits.size());
+  std::memcpy(from.data(), bits.data(), bits.size() * sizeof(float));
+  for (const std::size_t n : {0, 1, 15, 16, 17, 33, 1000, 2900}) {
+    for (std::size_t shift = 0; shift < 18; ++shift) {
+      std::vector<float> to(bits.size(), 7.0f);
+      CopyPastCaches(from.data() + 3 * shift % 19, to.data() + shift, n);
+      EXPECT_TRUE(SameBits(to.data() + shift, from.data() + 3 * shift % 19, n)) << n;
+      EXPECT_EQ(std::count(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(shift), 7.0f),
+                static_cast<std::ptrdiff_t>(shift));
+      EXPECT_EQ(to[shift + n], 7.0f);
+    }
+  }
 }
 
 TEST(WeightedSum, OfNothing) {

@@ -113,12 +113,15 @@ struct Exchanging {
   static constexpr BufferId kCopy{BufferKind::kSum, 1, {}};
 
   explicit Exchanging(NumberType exchanged, std::uint32_t kept = 0,
-                      std::optional<std::uint64_t> rounding_seed = std::nullopt)
+                      std::optional<std::uint64_t> rounding_seed = std::nullopt,
+                      std::size_t threads = 1, std::uint64_t bucket = kBucket)
       : type(exchanged),
-        layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(exchanged),
+        layout({{0, 3 * kBucket + 7}}, bucket * sizeof(float), NumberBytes(exchanged),
                Layout::Copies::kBuckets, kept),
         buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
-        operations(layout, *buffers, arenas, *optimizer, rounding_seed) {}
+        operations(layout, *buffers, arenas, *optimizer, rounding_seed) {
+    operations.UseThreads(threads);
+  }
 
   // What of the gradient the type can hold, so that all types contribute the same numbers.
   void Contribute(std::uint32_t index, const std::vector<float>& gradient) {
@@ -299,6 +302,71 @@ TEST(HeldUpdate, HasTheBitsOfAnUpdateOfAll) {
   EXPECT_FALSE(taken.torn);
   EXPECT_EQ(taken.digest, expected.digest);
   EXPECT_EQ(holder.Parameters(), all.Parameters());
+}
+
+// Several threads that share an operation come to the bits of one. The one bucket is more than a
+// thread does at a time.
+class ByThreads : public ::testing::TestWithParam<std::tuple<NumberType, std::uint32_t>> {};
+
+TEST_P(ByThreads, AnOperationHasTheBitsOfOne) {
+  const auto [type, kept] = GetParam();
+  Exchanging one(type, kept, 7, 1, 3 * kBucket + 7);
+  Exchanging several(type, kept, 7, 4, 3 * kBucket + 7);
+  ASSERT_EQ(one.layout.bucket_count(), 1u);
+  const std::uint64_t count = one.layout.parameter_count();
+  const BufferId kOut{BufferKind::kStateOut, 0, {}};
+  std::vector<std::vector<float>> ends;
+  for (Exchanging* worker : {&one, &several}) {
+    for (std::uint32_t part = 0; part < 2; ++part) {
+      std::vector<float> gradient(count);
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.25f;
+      }
+      if (kept > 0) {
+        worker->ContributeLargest(part, &gradient);
+      } else {
+        worker->Contribute(part, gradient);
+      }
+    }
+    ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
+    worker->CopySums();
+    const event::OpDone done = worker->operations.Run(worker->ApplyFrom(Exchanging::kCopy));
+    EXPECT_FALSE(done.torn);
+    EXPECT_EQ(done.digest, DigestOf({worker->buffers->parameters(), count}).low);
+    (void)worker->operations.Run(action::CopyState{8, 0, kOut});
+    (void)worker->operations.Run(action::TakeSnapshot{9, action::SnapshotKind::kEvaluation});
+    ends.push_back(worker->Parameters());
+    ends.push_back(worker->At(kOut, 3 * count));
+    const float* snapshot = worker->buffers->snapshot(0, action::SnapshotKind::kEvaluation);
+    EXPECT_EQ(std::vector<float>(snapshot, snapshot + count), worker->Parameters());
+    for (std::uint32_t t = 0; t < 3; ++t) {
+      const float* copied = worker->buffers->At(kOut) + t * count;
+      EXPECT_EQ(std::vector<float>(copied, copied + count),
+                worker->At({BufferKind::kState, t, {}}, count));
+    }
+  }
+  EXPECT_EQ(ends[2], ends[0]);
+  EXPECT_EQ(ends[3], ends[1]);
+  EXPECT_NE(ends[0], std::vector<float>(count));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, ByThreads,
+                         ::testing::Values(std::tuple{NumberType::kFp32, 0u},
+                                           std::tuple{NumberType::kBf16, 0u},
+                                           std::tuple{NumberType::kFp32, 103u},
+                                           std::tuple{NumberType::kFp16, 11u}));
+
+TEST(ByThreadsTest, ASumThatIsNoNumberIsFoundByWhicheverThread) {
+  Exchanging several(NumberType::kFp32, 0, std::nullopt, 4, 3 * kBucket + 7);
+  const std::size_t count = several.layout.parameter_count();
+  for (const std::size_t at : {std::size_t{0}, std::size_t{150'000}, count - 1}) {
+    std::vector<float> gradient(count, 1);
+    several.Contribute(0, gradient);
+    gradient[at] = std::numeric_limits<float>::infinity();
+    several.Contribute(1, gradient);
+    EXPECT_EQ(several.operations.Run(several.ReduceAll()).not_finite, std::vector<std::uint32_t>{1})
+        << at;
+  }
 }
 
 class InSixteenBits : public ::testing::TestWithParam<NumberType> {};

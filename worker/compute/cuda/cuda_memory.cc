@@ -170,7 +170,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     const Chosen here(number_);  // for the thread that is about to use them
     return loops_;
   }
-  void Copy(float* to, const float* from, std::size_t n) override {
+  void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
     const Chosen here(number_);
     Check(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToDevice, operations_.get()),
           "copying on the device");

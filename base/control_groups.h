@@ -1,0 +1,27 @@
+// Which control groups limit this process.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <istream>
+#include <string_view>
+
+namespace lockstep {
+
+// A folder of the control group's file system, of version 2 or 1.
+struct ControlGroup {
+  std::filesystem::path folder;
+  bool v2 = true;
+};
+
+// Calls `visit` for each group that limits this process in `controller` ("memory", "cpu"): its own
+// one and all above it. None where they cannot be read.
+void ForEachControlGroup(std::string_view controller,
+                         const std::function<void(const ControlGroup&)>& visit);
+
+// The same of a process whose /proc/PID/cgroup is `groups`, with the file systems below `root`.
+void ForEachControlGroup(std::istream& groups, const std::filesystem::path& root,
+                         std::string_view controller,
+                         const std::function<void(const ControlGroup&)>& visit);
+
+}  // namespace lockstep
