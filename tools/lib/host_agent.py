@@ -10,6 +10,7 @@ The end of the input, or its silence, is the end of everything that was started 
 
 import base64
 import codecs
+import glob
 import json
 import os
 import shutil
@@ -36,16 +37,18 @@ for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python itself ignores
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     try:
-        os.execvp(sys.argv[2], sys.argv[2:])
+        if sys.argv[2]:
+            os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+        os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
-        print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
+        print(f"{sys.argv[3]}: {error.strerror}", file=sys.stderr)
         os._exit(2)
 """
 WHERE_PROGRAMS_ARE = "from lockstep import _place; print(_place.program('lockstep-coordinator').parent)"
 
 
-def ending_with_us(command):
-    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
+def ending_with_us(command, processors=()):
+    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), ",".join(map(str, processors)), *command]
 
 
 class Unfit(Exception):
@@ -113,8 +116,20 @@ class Agent:
             self._write(config, what["config"][1].encode("utf-8", "surrogateescape"))
         self.initial = initial
         self.heard = time.monotonic()  # all this may have taken its time
-        self.say({"ready": {"connection": os.environ.get("SSH_CONNECTION", ""), "cores": len(os.sched_getaffinity(0)),
-                            "programs": programs, "secret": secret, "config": config, "initial": initial}})
+        self.say({"ready": {"connection": os.environ.get("SSH_CONNECTION", ""), "processors": sorted(os.sched_getaffinity(0)),
+                            "lists": self._lists() if what["bound"] else {}, "programs": programs, "secret": secret, "config": config, "initial": initial}})
+
+    @staticmethod
+    def _lists():
+        """Of processors, as tools/lib/processors.py reads them."""
+        lists = {}
+        for path in [*glob.glob("/sys/devices/system/node/node*/cpulist"), *glob.glob("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list")]:
+            try:
+                with open(path, encoding="ascii") as file:
+                    lists[path.lstrip("/")] = file.read()
+            except (OSError, ValueError):
+                pass
+        return lists
 
     @staticmethod
     def _write(path, data):
@@ -170,8 +185,8 @@ class Agent:
     def start(self, what):
         name, command = what["name"], what["command"]
         address = self._identity(what["address_file"])
-        process = subprocess.Popen(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True, env={**os.environ, **what["env"]})
+        process = subprocess.Popen(ending_with_us(command, what["processors"]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **what["env"]})
         self.processes[name] = process
         reader = threading.Thread(target=self._forward, args=(name, process.stdout.fileno()), daemon=True)
         reader.start()

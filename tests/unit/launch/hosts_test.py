@@ -165,6 +165,33 @@ class HostsTest(launch_test.LaunchTest):
         for worker in range(3):
             self.assertIn(f"worker {worker}    | own: {worker} of 3 blue threads 7\n", done.stdout)
 
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one processor")
+    def test_workers_are_held_to_processors_of_their_host(self):
+        program = self.folder / "held.py"
+        program.write_text(textwrap.dedent("""
+            import os, socket
+            env = os.environ
+            print("held:", env["LOCKSTEP_WORKER"], *sorted(os.sched_getaffinity(0)), "threads", env["OMP_NUM_THREADS"], flush=True)
+            host, port = env["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
+            channel = socket.create_connection((host, int(port)))
+            channel.sendall((env["LOCKSTEP_WORKER"] + "\\n").encode())
+            channel.recv(1)
+            """))
+        done = self.run_to_end("--bind-to", "numa", "--", sys.executable, str(program))
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(len(re.findall(r"worker [012] is held to processors [0-9,-]+\n", done.stdout)), 3, done)
+        self.assertEqual(len(re.findall(r"held: [012] [0-9 ]+ threads \d+\n", done.stdout)), 3, done)
+        some = sorted(os.sched_getaffinity(0))[:2]
+        done = self.run_to_end("--bind-to", "core", "--", sys.executable, str(program), only=some)
+        held = dict(re.findall(r"held: ([012]) ([0-9 ]+) threads \d+\n", done.stdout))
+        if done.returncode == 2:  # two processors of one core
+            self.assertIn("a: --bind-to core: 2 workers and 1 core: not each can have one\n", done.stderr)
+            return
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(held, {"0": str(some[0]), "1": str(some[1]), "2": " ".join(map(str, some))})
+        done = self.run_to_end("--bind-to", "core", "--", sys.executable, str(program), only=some[:1])
+        self.assertEqual((done.returncode, done.stderr), (2, "launch: a: --bind-to core: 2 workers and 1 core: not each can have one\n"), done)
+
     def test_what_is_wrong_with_a_host_is_one_line_and_status_2(self):
         (self.folder / "hosts").write_text("gone is-not-there\nother has-another-key\nmute tells-no-address\n"
                                            "half closes-its-output\nbad stutters\nloud has-somebody-else-who-talks\n")
@@ -332,7 +359,7 @@ class AgentTest(unittest.TestCase):
         self.addCleanup(process.stdout.close)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         self.send(process, begin={"cwd": None, "env": {}, "secret": "00", "config": None, "silence_s": silence_s, "package": False, "script": None,
-                                  "programs": ["true"], "build_dir": self.folder, "version": "0"})
+                                  "bound": False, "programs": ["true"], "build_dir": self.folder, "version": "0"})
         return process
 
     def agent(self, silence_s):
@@ -355,7 +382,7 @@ class AgentTest(unittest.TestCase):
 
     def start_one(self, process):
         self.send(process, start={"name": "one", "command": ["sh", "-c", "echo $$; exec sleep 1000"], "env": {}, "address_file": None,
-                                  "shares_initial": True})
+                                  "processors": [], "shares_initial": True})
         return int(json.loads(process.stdout.readline())["text"])
 
     def assert_ended(self, process, pid):
@@ -403,7 +430,7 @@ class AgentTest(unittest.TestCase):
     def test_what_is_started_there_ignores_no_signal(self):
         process = self.agent(silence_s=1000)
         self.send(process, start={"name": "one", "command": ["grep", "SigIgn", "/proc/self/status"], "env": {}, "address_file": None,
-                                  "shares_initial": False})
+                                  "processors": [], "shares_initial": False})
         ignored = int(json.loads(process.stdout.readline())["text"].split()[1], 16)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
             self.assertFalse(ignored >> number - 1 & 1, number)
@@ -417,7 +444,7 @@ class AgentTest(unittest.TestCase):
         os.replace(Path(self.ready["initial"], "part-of-worker-0"), Path(self.ready["initial"], "initial"))
         pieces = [json.loads(process.stdout.readline())["file"] for _ in range(16)]
         # None has said that it has one: something else comes, and not the next piece.
-        self.send(process, start={"name": "two", "command": ["true"], "env": {}, "address_file": None, "shares_initial": False})
+        self.send(process, start={"name": "two", "command": ["true"], "env": {}, "address_file": None, "processors": [], "shares_initial": False})
         self.assertEqual(json.loads(process.stdout.readline()), {"ended": "two", "status": 0})
         for _ in range(5):
             self.send(process, more=1)
@@ -442,7 +469,7 @@ class AgentTest(unittest.TestCase):
         for piece in pieces:
             self.assertFalse(there.exists())
             self.send(second, file=piece)
-        second.stdin.write(b'{"start": {"name": "end", "command": ["true"], "env": {}, "address_file": null, "shares_initial": false}}\n')
+        second.stdin.write(b'{"start": {"name": "end", "command": ["true"], "env": {}, "address_file": null, "processors": [], "shares_initial": false}}\n')
         second.stdin.flush()
         self.assertEqual(json.loads(second.stdout.readline()), {"ended": "end", "status": 0})
         self.assertEqual(there.read_bytes(), data)

@@ -132,9 +132,11 @@ class LaunchTest(unittest.TestCase):
         return [sys.executable, "-B", LAUNCH, "-n", str(workers), "--config", str(self.config), "--run-dir", str(self.run_dir),
                 "--build-dir", str(self.folder), "--set", f"plan.do={plan}", *arguments]
 
-    def run_to_end(self, *arguments, env=None, **options):
+    def run_to_end(self, *arguments, env=None, only=None, **options):
+        """`only`: the processors that the launcher may run on."""
         return subprocess.run(self.command(*arguments, **options), capture_output=True, text=True, timeout=TIMEOUT_S,
-                              cwd=self.folder, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+                              cwd=self.folder, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})},
+                              preexec_fn=only and (lambda: os.sched_setaffinity(0, only)))
 
     def start(self, *arguments, **options):
         process = subprocess.Popen(self.command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -229,6 +231,29 @@ class LaunchTest(unittest.TestCase):
         self.assertRegex(ended.stdout, r"coordinator \| arguments: (?!.*--config ).*--config-from-workers")
         self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' threads 7\n", ended.stdout)
         self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' threads 7", ended.stdout)
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one processor")
+    def test_workers_are_held_to_processors(self):
+        worker = self.folder / "lockstep-worker"
+        worker.write_text(worker.read_text().replace("import os, socket, sys\n", "import os, socket, sys\n"
+                                                     "print('held to', *sorted(os.sched_getaffinity(0)), flush=True)\n"))
+        some = sorted(os.sched_getaffinity(0))[:2]
+        done = self.run_to_end("--bind-to", "core", only=some)
+        if done.returncode == 2:  # two processors of one core
+            self.assertEqual(done.stderr, "launch: --bind-to core: 2 workers and 1 core: not each can have one\n")
+        else:
+            for slot, cpu in enumerate(some):
+                self.assertIn(f"launch      | worker {slot} is held to processors {cpu}\n", done.stdout)
+                self.assertIn(f"worker {slot}    | held to {cpu}\n", done.stdout)
+        done = self.run_to_end("--bind-to", "numa")
+        self.assertEqual((done.returncode, len(re.findall(r"\| worker [01] is held to processors [0-9,-]+\n", done.stdout))), (0, 2), done)
+        done = self.run_to_end("--bind-to", "core", only=some[:1])
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", "launch: --bind-to core: 2 workers and 1 core: not each can have one\n"))
+        done = self.run_to_end("--bind-to", "socket")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--bind-to", done.stderr)
+        done = self.run_to_end()
+        self.assertNotIn("is held to", done.stdout)
 
     def after_the_job(self):
         """A launcher whose job has completed and whose programs go on, with what it has said so far, and what lets them end."""
