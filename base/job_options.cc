@@ -305,9 +305,9 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Add("exchange.window", &exchange->window, Count(1, 256),
             "Pieces under way from one peer at a time");
   table.Add("exchange.threads", &exchange->threads, CountOr("auto", 1, 256, 0),
-            "Threads that a worker on a CPU sums gradients and updates parameters with. auto: its "
-            "share of the processors that the workers of a host have, at most 8; each worker may "
-            "overrule it");
+            "Threads that a worker on a CPU sums gradients and updates parameters with. auto: as "
+            "many as OMP_NUM_THREADS says to it, else its share of the host's processors, at most "
+            "8; each lockstep-worker may overrule it");
 }
 
 void DeclareRest(OptionTable& table, JobConfig* config) {

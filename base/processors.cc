@@ -1,7 +1,5 @@
 #include "base/processors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -30,26 +28,15 @@ std::optional<std::uint64_t> ReadSecond(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// What stands behind `key` in a file of lines "key: value"; empty where it does not.
-std::string ReadKey(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
+// That the thread that asks may run on; 0: it cannot be read.
+std::size_t AllowedProcessors() {
+  constexpr std::string_view kName = "Cpus_allowed_list:";
+  std::ifstream file("/proc/thread-self/status");
   std::string line;
   while (std::getline(file, line)) {
-    if (line.starts_with(key)) return line.substr(key.size());
+    if (line.starts_with(kName)) return ListedProcessors(line.substr(kName.size()));
   }
-  return {};
-}
-
-// That a process, or a thread, may run on.
-std::size_t AllowedProcessors(const std::string& status) {
-  return ListedProcessors(ReadKey(status, "Cpus_allowed_list:"));
-}
-
-std::size_t ProcessorsInFile(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string list;
-  std::getline(file, list);
-  return ListedProcessors(list);
+  return 0;
 }
 
 }  // namespace
@@ -77,37 +64,15 @@ std::size_t QuotaProcessors(const ControlGroup& group) {
   return static_cast<std::size_t>((*quota + *period - 1) / *period);
 }
 
-Processors ProcessorsOf(std::size_t usable, std::size_t of_starter, std::size_t of_groups,
-                        std::size_t quota) {
-  Processors processors;
-  processors.usable = std::max<std::size_t>(usable, 1);
-  processors.shared = processors.usable;
-  if (of_starter > usable) processors.shared = std::max(of_groups, processors.usable);
-  if (quota > 0) {
-    processors.usable = std::min(processors.usable, quota);
-    processors.shared = std::min(processors.shared, quota);
-  }
-  return processors;
-}
-
-Processors UsableProcessors() {
-  std::size_t usable = AllowedProcessors("/proc/thread-self/status");
+std::size_t UsableProcessors() {
+  std::size_t usable = AllowedProcessors();
   if (usable == 0) usable = std::max(std::thread::hardware_concurrency(), 1u);
-  std::size_t starter = 0;
-  std::istringstream(ReadKey("/proc/self/status", "PPid:")) >> starter;
-  const std::size_t of_starter = AllowedProcessors(fmt::format("/proc/{}/status", starter));
-  std::size_t of_groups = ProcessorsInFile("/sys/devices/system/cpu/online");
-  ForEachControlGroup("cpuset", [&](const ControlGroup& group) {
-    const char* file = group.v2 ? "cpuset.cpus.effective" : "cpuset.effective_cpus";
-    const std::size_t listed = ProcessorsInFile(group.folder / file);
-    if (listed > 0) of_groups = std::min(of_groups, listed);
-  });
-  std::size_t quota = 0;
   ForEachControlGroup("cpu", [&](const ControlGroup& group) {
-    const std::size_t of_group = QuotaProcessors(group);
-    if (of_group > 0) quota = quota == 0 ? of_group : std::min(quota, of_group);
+    if (const std::size_t quota = QuotaProcessors(group); quota > 0) {
+      usable = std::min(usable, quota);
+    }
   });
-  return ProcessorsOf(usable, of_starter, of_groups, quota);
+  return usable;
 }
 
 }  // namespace lockstep

@@ -466,7 +466,7 @@ OwnerMap Planner::Choose(RoundId round, std::uint32_t version, std::span<const M
   OwnerMap map = holders_.any() ? holders_.Choose(version, candidates, job_->members, may_move)
                                 : weights_.Choose(version, candidates, job_->members);
   if (map.owners != shares_ && !shares_.empty()) {
-    job_->Log(LogLevel::kDebug, "round {}: the sums are shared among {}", round,
+    job_->Log(LogLevel::kDebug, "round {}, map {}: the sums are shared among {}", round, version,
               SharesText(map.owners));
   }
   shares_ = map.owners;

@@ -2,7 +2,7 @@
 
 import re
 
-SHARED = re.compile(r"round ([0-9]+): the sums are shared among worker (.*)")
+SHARED = re.compile(r"round ([0-9]+), map ([0-9]+): the sums are shared among worker (.*)")
 ACCOUNT = re.compile(r"most memory of the exchange: ([0-9.]+) MiB, ([0-9.]+) times the parameters: (.*)")
 
 
@@ -18,6 +18,13 @@ def account(log):
 def shares(log, workers):
     """{worker: [its share of each owner map that it had]}: equal ones, until the coordinator (at log level debug) says otherwise."""
     maps = [dict.fromkeys(range(workers), 1)]
-    for _, text in SHARED.findall(log):
+    for _, _, text in SHARED.findall(log):
         maps.append({int(worker): int(weight) for worker, weight in re.findall(r"([0-9]+) \(([0-9]+)\)", text)})
     return {worker: [one.get(worker, 0) / sum(one.values()) for one in maps] for worker in range(workers)}
+
+
+def staged(log, workers):
+    """{worker: the largest share that it stages at a time}: where a round's map changes while it is open, what it has of both."""
+    of = shares(log, workers)
+    later = [0, *(int(version) for _, version, _ in SHARED.findall(log))]
+    return {worker: max(share + (of[worker][at - 1] if later[at] > 0 else 0) for at, share in enumerate(of[worker])) for worker in range(workers)}

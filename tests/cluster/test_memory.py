@@ -7,7 +7,7 @@ import threading
 import unittest
 
 from harness import ClusterTest, Job
-from memory_account import account, shares
+from memory_account import account, shares, staged
 
 # 63.9 MiB of parameters.
 LARGE = {"model.widths": "4072,4072", "optimizer.lr": 0.001, "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256,
@@ -81,10 +81,12 @@ class Memory(ClusterTest):
             mib = machine.end()
             stood_in = "stands in for" in job.log("coordinator")
             owned = shares(job.log("coordinator"), WORKERS)
+            at_once = staged(job.log("coordinator"), WORKERS)
             accounts = [account(job.log(f"worker{index}")) for index in range(WORKERS)]
         for index, one in enumerate(accounts):
             one["stood_in"] = stood_in
             one["owned"] = owned[index]
+            one["staged"] = at_once[index]
         said = sum(one["mib"] for one in accounts)
         print(self.id(), f"{mib:.0f} MiB in all, said to be {said:.0f}", *accounts, sep="\n")
         # Peaks of several workers need not meet. What is no buffer: programs, data, activations, messages.
@@ -112,10 +114,10 @@ class Memory(ClusterTest):
     def test_over_a_network(self):
         accounts = self.accounts(exchange__mapping="off", exchange__transport="tcp")
         for one in accounts:
-            # Of each other one what this worker owns, its largest share where that has changed: what it owned before and no more is given
-            # back. Of the sums that of three rounds, or four, and what the others have of one.
+            # Of each other one what this worker owns, its largest share where that has changed between rounds: what it owned before and no
+            # more is given back. Of the sums that of three rounds, or four, and what the others have of one.
             owned = max(one["owned"])
-            staging = (WORKERS - 1) * owned
+            staging = (WORKERS - 1) * one["staged"]
             self.check(one, state=1 + S, contributions=1, sums=4 * owned + 1, staging=staging, snapshots=1 + S, copies=0)
 
     def test_with_numbers_of_two_bytes(self):
@@ -123,7 +125,7 @@ class Memory(ClusterTest):
         accounts = self.accounts(exchange__dtype="bf16", exchange__mapping="off", exchange__transport="tcp")
         for one in accounts:
             owned = max(one["owned"])
-            staging = (WORKERS - 1) * owned / 2
+            staging = (WORKERS - 1) * one["staged"] / 2
             self.check(one, state=1 + S, contributions=1 + 1 / 2, sums=(4 * owned + 1) / 2, staging=staging, snapshots=1 + S, copies=0)
             self.assertGreater(one["contributions"], 1.4)
 

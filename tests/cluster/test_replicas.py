@@ -5,7 +5,7 @@ import signal
 import unittest
 
 from harness import ClusterTest, Job, wait_for
-from memory_account import account, shares
+from memory_account import account, shares, staged
 
 PACED = {"emulate.unit_time": "10ms", "job.rounds": 60, "job.units": 16, "job.global_batch": 64, "optimizer.name": "adamw",
          "optimizer.lr": 0.01, "policy.name": "full+none", "job.min_workers": 2}
@@ -93,7 +93,8 @@ class Replicas(ClusterTest):
                         for at in range(4):
                             self.assertEqual(job.wait(f"worker{at}"), 0)
                         log = job.log("coordinator")
-                        workers = [account(job.log(f"worker{at}")) | {"owned": owned} for at, owned in shares(log, 4).items()]
+                        owned, at_once = shares(log, 4), staged(log, 4)
+                        workers = [account(job.log(f"worker{at}")) | {"owned": owned[at], "staged": at_once[at]} for at in range(4)]
                     self.check_memory([one for one in workers if one["snapshots"] < 1.1], replicas, mapped, stood_in="stands in for" in log)
 
     def check_memory(self, workers, replicas, mapped, stood_in):
@@ -102,7 +103,7 @@ class Replicas(ClusterTest):
         for one in workers:
             owned = max(one["owned"])
             # Out of contributions that are kept as long where somebody stood in for another one, whose share is then staged as well.
-            most = {"contributions": 1 + stood_in, "staging": 0 if mapped else 3 * owned * (1 + stood_in), "snapshots": 1, "copies": 0}
+            most = {"contributions": 1 + stood_in, "staging": 0 if mapped else 3 * one["staged"] * (1 + stood_in), "snapshots": 1, "copies": 0}
             if replicas == "all":
                 # Of three rounds, or four, and over a network what others have made of one. What is mapped is not given back.
                 most["sums"] = 4 * min(sum(one["owned"]), 1) if mapped else 4 * owned + 1

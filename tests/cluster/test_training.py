@@ -39,6 +39,21 @@ class Training(ClusterTest):
             self.assertTrue(all(path["gb_per_s"] > 0 for path in summary["paths"]))
         self.assertEqual(len(set(digests.values())), 1, digests)
 
+    def test_several_threads_have_the_bits_of_one(self):
+        digests = {}
+        large = {"model__widths": "1024,1024", "job__rounds": 8, "optimizer__name": "adamw", "optimizer__clip": 1.0, "exchange__bucket_bytes": "2MiB"}
+        for name, options in {
+            "one": {"exchange__threads": 1},
+            "mapped": {"exchange__threads": 3},
+            "tcp": {"exchange__threads": 3, "exchange__mapping": "off", "exchange__transport": "tcp"},
+            "holders": {"exchange__threads": 3, "optimizer__replicas": 1},
+        }.items():
+            with Job(2, **large, **options) as job:
+                digests[name] = job.start().finish()["params_digest"]
+                job.wait("worker0")
+                self.assertEqual("sums and updates by up to 3 threads: exchange.threads" in job.log("worker0"), name != "one")
+        self.assertEqual(len(set(digests.values())), 1, digests)
+
     def test_auto_takes_tcp_without_rdma_and_says_why(self):
         summary, _, log = run(2, exchange__mapping="off")
         self.assertEqual(summary["transport"], "tcp")

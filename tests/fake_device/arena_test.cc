@@ -86,7 +86,7 @@ class DeviceArena : public ::testing::Test {
   std::vector<float> Doubled(const PeerArena& peer) {
     auto* out = reinterpret_cast<float*>(*device_->memory->Allocate(kFloats * sizeof(float)));
     const Input input{reinterpret_cast<const float*>(peer.data(kSum)), 2};
-    device_->memory->WeightedSum({&input, 1}, out, kFloats);
+    device_->memory->WeightedSum({&input, 1}, out, kFloats, /*large=*/false);
     device_->memory->Finish();
     std::vector<float> found(kFloats);
     device_->memory->ToHost(found.data(), out, kFloats * sizeof(float));

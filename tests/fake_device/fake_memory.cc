@@ -75,7 +75,8 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   Result<std::byte*> Allocate(std::size_t bytes) override { return addresses_->Allocate(bytes); }
   void Free(std::byte* memory, std::size_t /*bytes*/) override { addresses_->Free(memory); }
 
-  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
+  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
+                   bool /*large*/) override {
     Ask([=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
       for (Input& input : copies) input.data = addresses_->Host(input.data, n);
       worker::WeightedSum(copies, addresses_->Host(out, n), n);

@@ -36,7 +36,7 @@ TEST(FakeDevice, DoesWhatItIsAskedWhenSomebodyWaits) {
   auto* sum = reinterpret_cast<float*>(*memory->Allocate(16));
   memory->FromHost(a, values.data(), 16);
   const Input input{a, 2};
-  memory->WeightedSum({&input, 1}, sum, 4);
+  memory->WeightedSum({&input, 1}, sum, 4, /*large=*/false);
   std::vector<float> found(4, -1);
   memory->ToHost(found.data(), sum, 16);
   EXPECT_EQ(found, std::vector<float>(4, 0));

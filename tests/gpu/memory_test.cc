@@ -163,7 +163,7 @@ TEST_F(GpuMemory, SumsAndCopiesFollowEachOther) {
     const Floats sum(memory, std::vector<float>(kCount, -1));
     const Floats copy(memory, std::vector<float>(kCount, -1));
     const std::vector<Input> inputs = {{a.get(), 0.3f}, {b.get(), 0.7f}};
-    memory.WeightedSum(inputs, sum.get(), kCount);
+    memory.WeightedSum(inputs, sum.get(), kCount, /*large=*/true);
     memory.Copy(copy.get(), sum.get(), kCount, /*large=*/true);
     memory.Finish();
     return copy.Read();

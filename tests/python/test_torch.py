@@ -93,7 +93,7 @@ class SameAsTorchTest(TorchTest):
         for words in (["optimizer=sgd"], ["optimizer=adamw"], ["optimizer=sgd", "scheduler=step"], ["optimizer=sgd", "clip=0.1"],
                       ["optimizer=adamw", "scheduler=cosine"], ["optimizer=sgd", "scheduler=exponential", "steps=epoch"],
                       ["optimizer=groups", "clip=0.1"], ["optimizer=groups", "scheduler=step"], ["optimizer=decay"], ["optimizer=sgd", "autocast=1"],
-                      ["optimizer=groups", "dtype=bf16"]):
+                      ["optimizer=groups", "dtype=bf16", "hidden=1600"]):
             with self.subTest(words):
                 saved = self.folder / "saved.pt"
                 words = [*words, "full_steps=1", "epochs=4"]

@@ -20,7 +20,8 @@ SAMPLES = 500  # no multiple of the batch: the last update of an epoch has fewer
 
 
 def make_model():
-    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3), *([nn.Dropout(0.2)] if "dropout" in options else []))
+    hidden = int(options.get("hidden", 16))
+    return nn.Sequential(nn.Linear(12, hidden), nn.Tanh(), nn.Linear(hidden, 3), *([nn.Dropout(0.2)] if "dropout" in options else []))
 
 
 class OwnRule(torch.optim.Optimizer):

@@ -38,7 +38,10 @@ ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     try:
         if sys.argv[2]:
-            os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+            try:
+                os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+            except OSError as error:  # as where a processor has gone since
+                print(f"not held to processors {sys.argv[2]}: {error.strerror}", file=sys.stderr)
         os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
         print(f"{sys.argv[3]}: {error.strerror}", file=sys.stderr)

@@ -70,14 +70,18 @@ def nodes(lists, allowed):
 
 def places(how, workers, of_nodes):
     """For each worker its processors and how many cores are its own: side by side on nodes, or with cores of their own."""
+    count = len(of_nodes)
+    on_nodes = [range(i * count // workers, max((i + 1) * count // workers, i * count // workers + 1)) for i in range(workers)]
+    taken = [[core for node in mine for core in of_nodes[node]] for mine in on_nodes]
     if how == "numa":
-        count = len(of_nodes)
-        taken = [of_nodes[i * count // workers:max((i + 1) * count // workers, i * count // workers + 1)] for i in range(workers)]
-        shares = [sum(other == mine for other in taken) for mine in taken]
-        taken = [[core for node in mine for core in node] for mine in taken]
-        return [(set().union(*cores), max(1, len(cores) // share)) for cores, share in zip(taken, shares, strict=True)]
-    cores = [core for node in of_nodes for core in node]
-    if len(cores) < workers:
-        raise NoPlace(f"--bind-to core: {workers} workers and {len(cores)} core{'s' if len(cores) > 1 else ''}: not each can have one")
-    taken = [cores[i * len(cores) // workers:(i + 1) * len(cores) // workers] for i in range(workers)]
-    return [(set().union(*mine), len(mine)) for mine in taken]
+        return [(set().union(*cores), max(1, len(cores) // on_nodes.count(mine))) for cores, mine in zip(taken, on_nodes, strict=True)]
+    cores = sum(map(len, of_nodes))
+    if cores < workers:
+        raise NoPlace(f"--bind-to core: {workers} workers and {cores} core{'s' if cores > 1 else ''}: not each can have one")
+    if any(len(cores) < on_nodes.count(mine) for cores, mine in zip(taken, on_nodes, strict=True)):  # a node that is too small
+        taken, on_nodes = [[core for node in of_nodes for core in node]] * workers, [range(count)] * workers
+    own = []
+    for worker, mine in enumerate(on_nodes):
+        index, of = worker - on_nodes.index(mine), on_nodes.count(mine)
+        own.append(taken[worker][index * len(taken[worker]) // of:(index + 1) * len(taken[worker]) // of])
+    return [(set().union(*cores), len(cores)) for cores in own]

@@ -47,13 +47,14 @@ class ExchangeMemory {
   virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 
   // --- operations
+  // `large`: more is written, of which this is a part, than stays in the caches.
   // False as of the function of this name. A device, which nobody waits for here, says true always:
   // AllFinite tells.
-  virtual bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) = 0;
+  virtual bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
+                           bool large) = 0;
   virtual void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                                    double* out) = 0;
   virtual const rules::Loops& update_loops() const = 0;
-  // `large`: more is copied, of which this is a part, than stays in the caches.
   virtual void Copy(float* to, const float* from, std::size_t n, bool large) = 0;
   virtual void Finish() = 0;
 

@@ -70,8 +70,8 @@ std::size_t HostMemory::Backed(const std::byte* memory, std::size_t bytes) const
   return std::min(bytes, pages * page);
 }
 
-bool HostMemory::WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
-  return worker::WeightedSum(inputs, out, n);
+bool HostMemory::WeightedSum(std::span<const Input> inputs, float* out, std::size_t n, bool large) {
+  return worker::WeightedSum(inputs, out, n, large);
 }
 
 void HostMemory::SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,

@@ -15,7 +15,7 @@ class HostMemory final : public ExchangeMemory {
   void GiveBack(std::byte* memory, std::size_t bytes) override;
   // `memory` begins on a page.
   std::size_t Backed(const std::byte* memory, std::size_t bytes) const override;
-  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override;
+  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n, bool large) override;
   void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                            double* out) override;
   bool AllFinite(const float* data, std::size_t n) override;

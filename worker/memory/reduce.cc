@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -139,6 +140,7 @@ LOCKSTEP_INLINE bool Sum(std::span<const Input> inputs, float* out, std::size_t 
 #if defined(__SSE__)
   if (streaming) _mm_sfence();
 #endif
+  std::atomic_thread_fence(std::memory_order_release);
   return numbers;
 }
 
@@ -271,6 +273,10 @@ std::span<const ReduceKernels> AvailableReduceKernels() {
 }
 
 bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
+  return WeightedSum(inputs, out, n, n * sizeof(float) >= kStreamingBytes);
+}
+
+bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n, bool large) {
   if (n == 0) return true;
   if (inputs.empty()) {
     std::fill_n(out, n, 0.0f);
@@ -282,8 +288,7 @@ bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) {
     LOCKSTEP_CHECK(x >= y + n * sizeof(float) || y >= x + n * sizeof(float),
                    "an input overlaps the sum");
   }
-  return AvailableReduceKernels().front().weighted_sum(inputs, out, n,
-                                                       n * sizeof(float) >= kStreamingBytes);
+  return AvailableReduceKernels().front().weighted_sum(inputs, out, n, large);
 }
 
 void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, double* out) {
@@ -312,6 +317,7 @@ void CopyPastCaches(const float* data, float* out, std::size_t n) {
 #else
   std::memcpy(out, data, n * sizeof(float));
 #endif
+  std::atomic_thread_fence(std::memory_order_release);
 }
 
 bool AllFinite(const float* data, std::size_t n) {

@@ -22,9 +22,12 @@ struct Input {
 // out[i] = (..((w0 * x0[i]) + w1 * x1[i]) + ..), each product and each sum rounded; zeros for no
 // inputs. One pass over all inputs. `out` overlaps no input. Inputs may be memory that another
 // process rewrites meanwhile (a peer's arena): the result is then any numbers at all, to be thrown
-// away. Writes are globally visible before any store that follows.
+// away. Writes are globally visible before any store that follows. `large`: these are part of more
+// sums than stay in a core's caches until somebody reads them, and are written past those.
 //
 // False: a sum is infinite or not a number, as each is that one of its terms is.
+bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n, bool large);
+// Where they are all: large by their own size.
 bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n);
 
 inline std::size_t Grains(std::size_t n, std::size_t grain) { return (n + grain - 1) / grain; }

@@ -1,10 +1,14 @@
 #include "worker/runtime/crew.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <string_view>
+#include <system_error>
 
 namespace lockstep::worker {
 
@@ -51,44 +55,69 @@ class Crew::Job {
   bool over_ = false;
 };
 
+void Crew::Engage(std::size_t helpers) {
+  while (helpers_.size() < helpers) {
+    try {
+      helpers_.push_back(
+          std::make_unique<TaskThread>(fmt::format("reduction {}", helpers_.size() + 2).c_str()));
+    } catch (const std::system_error& error) {
+      spdlog::warn("sums and updates by {} threads: no more are to be had: {}", helpers_.size() + 1,
+                   error.what());
+      wanted_.store(helpers_.size() + 1, std::memory_order_relaxed);
+      return;
+    }
+  }
+}
+
 void Crew::ForEach(std::size_t count, const std::function<void(std::size_t)>& work) {
   const std::size_t helpers = std::max<std::size_t>(wanted_.load(std::memory_order_relaxed), 1) - 1;
   if (helpers_.size() > helpers) helpers_.resize(helpers);
   const std::size_t needed = std::min(helpers, std::max<std::size_t>(count, 1) - 1);
-  if (needed == 0) {
+  Engage(needed);
+  if (needed == 0 || helpers_.empty()) {
     for (std::size_t i = 0; i < count; ++i) work(i);
     return;
   }
-  while (helpers_.size() < needed) helpers_.push_back(std::make_unique<TaskThread>("reduction"));
   const auto job = std::make_shared<Job>(count, work);
-  for (std::size_t i = 0; i < needed; ++i) helpers_[i]->Post([job] { job->Help(); });
+  for (std::size_t i = 0; i < std::min(needed, helpers_.size()); ++i) {
+    helpers_[i]->Post([job] { job->Help(); });
+  }
   job->Lead();
 }
 
 void CrewSize::Saw(const msg::Form& form) {
   for (const auto* list : {&form.connect_to, &form.expect}) {
     for (const PeerInfo& info : *list) {
-      if (info.host_id == host_id_) here_.insert(info.member);
+      if (info.host_id == setup_.host_id) here_.insert(info.member);
     }
   }
 }
 
 std::size_t CrewSize::threads() const {
-  if (threads_ > 0) return threads_;
-  const std::size_t share = std::min(processors_.usable, processors_.shared / (here_.size() + 1));
+  if (setup_.configured > 0) return setup_.configured;
+  const std::size_t share =
+      setup_.environment > 0 ? setup_.environment : setup_.processors / (here_.size() + 1);
   return std::clamp<std::size_t>(share, 1, kMostByItself);
 }
 
 std::string CrewSize::Words() const {
-  std::string why = "exchange.threads";
-  if (threads_ == 0) {
-    why = fmt::format("{} processors for {} worker{} on this host", processors_.shared,
-                      here_.size() + 1, here_.empty() ? "" : "s");
-    if (processors_.usable < processors_.shared) {
-      why += fmt::format(", {} for this one", processors_.usable);
-    }
-  }
-  return fmt::format("sums and updates by {} threads: {}", threads(), why);
+  const std::string why =
+      setup_.configured > 0 ? "exchange.threads"
+      : setup_.environment > 0
+          ? "OMP_NUM_THREADS"
+          : fmt::format("{} processors for {} worker{} on this host", setup_.processors,
+                        here_.size() + 1, here_.empty() ? "" : "s");
+  return fmt::format("sums and updates by up to {} thread{}: {}", threads(),
+                     threads() == 1 ? "" : "s", why);
+}
+
+std::uint32_t ThreadsOf(const char* value) {
+  if (value == nullptr) return 0;
+  const std::string_view text(value);
+  std::uint32_t threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  const bool ends = end == text.data() + text.size() || *end == ',' || *end == ' ';
+  return error == std::errc() && ends ? threads : 0;
 }
 
 }  // namespace lockstep::worker

@@ -11,7 +11,6 @@
 #include "transport/mapping/arena_server.h"
 #include "transport/mapping/ordering.h"
 #include "worker/compute/compute.h"
-#include "worker/runtime/crew.h"
 #include "worker/runtime/open_ports.h"
 #include "worker/runtime/operation_order.h"
 #include "worker/runtime/operations.h"
@@ -63,7 +62,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         round_clock_(setup_.round_times, layout.number_bytes()),
         layout_(layout),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())),
-        crew_size_(setup_.threads, setup_.processors, setup_.core.host_id) {}
+        crew_size_(setup_.threads) {}
 
   ~DataPlaneImpl() override {
     // No callback may find a half-destroyed object: the transports end first, then the threads that

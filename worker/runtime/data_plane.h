@@ -20,13 +20,13 @@
 
 #include "base/job_config.h"
 #include "base/messages.h"
-#include "base/processors.h"
 #include "base/result.h"
 #include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
 #include "worker/core/step_machine.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/compute_queue.h"
+#include "worker/runtime/crew.h"
 #include "worker/runtime/round_times.h"
 #include "worker/runtime/worker_buffers.h"
 
@@ -42,8 +42,7 @@ class DataPlane {
     bool encryption = false;                           // exchange.encryption
     std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
     std::size_t connections = 1;                       // exchange.connections
-    std::uint32_t threads = 0;                         // exchange.threads; 0: auto
-    Processors processors;
+    CrewSize::Setup threads;                           // of sums and updates
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <span>
 #include <utility>
@@ -24,13 +25,16 @@ constexpr std::uint64_t kDigestFloats = 1u << 20;
 // state they stay in a core's own cache.
 constexpr std::uint64_t kHotBytes = 64u << 10;
 static_assert(kHotBytes / sizeof(float) % kGrain == 0);
-// As much as a thread does of an operation at a time: sums of it are still written past the caches
-// (memory/reduce.cc), and to take the next one costs nothing beside it.
+// As much as a thread does of an operation at a time, beside which it costs nothing to take the
+// next one.
 constexpr std::uint64_t kPieceBytes = 1u << 20;
 static_assert(kPieceBytes / sizeof(float) % kGrain == 0);
 
-// From here on what is copied is taken to be more than stays in a core's caches.
+// From here on what is written is taken to be more than stays in a core's caches, and worth being
+// done by several threads.
 constexpr std::uint64_t kLargeBytes = 1u << 20;
+// A larger bucket is read once more for its digest, where several threads have updated it.
+constexpr std::uint64_t kMostByOneBytes = 8u << 20;
 
 // Stands for the slices that are digested as they are updated.
 constexpr std::size_t kOfBucket = std::numeric_limits<std::size_t>::max();
@@ -103,7 +107,11 @@ bool Operations::Large(const std::vector<Piece>& pieces) {
 void Operations::ForEach(const std::vector<Piece>& pieces,
                          const std::function<void(const Piece&)>& work) {
   if (!memory_.on_host()) {  // in order, and it may throw
-    std::ranges::for_each(pieces, work);
+    std::ranges::for_each(pieces, std::cref(work));
+    return;
+  }
+  if (!Large(pieces)) {  // others would come too late to be of use
+    std::ranges::for_each(pieces, std::cref(work));
     return;
   }
   crew_.ForEach(pieces.size(), [&](std::size_t i) { work(pieces[i]); });
@@ -150,13 +158,14 @@ std::uint64_t Operations::Bytes(const action::DigestReplica&) const {
 }
 
 bool Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sources,
-                     const Slice& slice) {
+                     const Slice& slice, bool large) {
   float* out = buffers_.At(reduce.out);
   std::vector<Input> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
   }
-  const bool numbers = memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count);
+  const bool numbers =
+      memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
   if (reduce.norms) {
     memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
                                 reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
@@ -271,12 +280,14 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   std::atomic<bool> numbers{true};
   std::vector<FloatRange> ranges;
   for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
-  ForEach(Pieces(ranges), [&](const Piece& piece) {
+  const std::vector<Piece> pieces = Pieces(ranges);
+  const bool large = Large(pieces);
+  ForEach(pieces, [&](const Piece& piece) {
     const Slice slice{reduce.slices[piece.of].bucket, piece.range};
     if (layout_.kept() > 0) {
       if (!SumSparse(reduce, sources, slice)) fits = false;
     } else if (buffers_.type() == NumberType::kFp32) {
-      if (!Sum(reduce, sources, slice)) numbers = false;
+      if (!Sum(reduce, sources, slice, large)) numbers = false;
     } else {
       if (!SumNarrow(reduce, sources, slice)) fits = false;
     }
@@ -423,19 +434,21 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
   float* gradient = buffers_.update_gradient();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const float factor = apply.scale * *clip;
-  ForEach(Pieces(RangesOf(apply.slices)), [&](const Piece& of_slice) {
+  const std::vector<Piece> pieces = Pieces(RangesOf(apply.slices));
+  const bool large = Large(pieces);
+  ForEach(pieces, [&](const Piece& of_slice) {
     const FloatRange& range = of_slice.range;
     const Open& sums = (*sources)[of_slice.of];
     if (Plain(entries)) {
       const Input sum{sums.Floats(range.first), factor};
-      memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count);
+      memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
       return;
     }
     std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
     for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
       Widen(sums, entries, piece, wide.data());
       const Input sum{wide.data(), factor};
-      memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count);
+      memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count, large);
     }
   });
   memory_.Finish();
@@ -478,16 +491,19 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     }
   };
   // The slices go by offset, so those of the bucket whose digest is taken come one behind the
-  // other; each piece of them is read again while it is in the cache. All of them are one thread's.
+  // other; each piece of them is read again while it is in the cache. All of them are one thread's,
+  // unless they are many.
   const FloatRange& bucket = layout_.bucket(apply.digest_bucket);
+  const bool is_large = bucket.count * sizeof(float) > kMostByOneBytes;
+  const bool several = crew_.threads() > 1;
   DigestStream digest;
   std::uint64_t digested = bucket.first;  // up to there
   std::vector<FloatRange> ranges;         // those of the bucket are left empty
   std::vector<Piece> of_bucket;
   for (std::size_t i = 0; i < apply.slices.size(); ++i) {
     const FloatRange& range = apply.slices[i].range;
-    const bool in_bucket =
-        memory_.on_host() && range.first == digested && range.end() <= bucket.end();
+    const bool in_bucket = memory_.on_host() && range.first == digested &&
+                           range.end() <= bucket.end() && !(several && is_large);
     ranges.push_back(in_bucket ? FloatRange{range.first, 0} : range);
     if (!in_bucket) continue;
     of_bucket.push_back({i, range});

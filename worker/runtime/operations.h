@@ -107,14 +107,16 @@ class Operations {
     std::size_t of = 0;  // which
     FloatRange range;
   };
-  // What can be done apart of the ranges. Of a device's memory each is done as a whole.
+  // What can be done apart of the ranges, by several threads where it is large. Of a device's
+  // memory each range is done as a whole, in order.
   std::vector<Piece> Pieces(const std::vector<FloatRange>& ranges) const;
   static bool Large(const std::vector<Piece>& pieces);
   void ForEach(const std::vector<Piece>& pieces, const std::function<void(const Piece&)>& work);
   // The floats for the host to read: where they lie, or copied to `scratch`.
   const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
   // False: a sum is infinite or not a number. A device says so later.
-  bool Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice);
+  bool Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice,
+           bool large);
   // By a pass over each of them.
   std::vector<std::uint32_t> NotFinite(const action::Reduce& reduce,
                                        const std::vector<Open>& sources);

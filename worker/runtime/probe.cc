@@ -22,7 +22,7 @@ double MeasureOnDevice(ExchangeMemory& memory, const std::byte* data, std::size_
   Time from;
   for (int pass = 0; pass < 2; ++pass) {
     from = MonotonicNow();
-    memory.WeightedSum({&input, 1}, reinterpret_cast<float*>(*sum), count);
+    memory.WeightedSum({&input, 1}, reinterpret_cast<float*>(*sum), count, /*large=*/false);
     memory.Finish();
   }
   const Duration took = MonotonicNow() - from;

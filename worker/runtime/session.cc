@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -471,8 +472,10 @@ class SessionImpl final : public Session {
     setup.encryption = config_.exchange.encryption == "on";
     if (config_.exchange.rounding == "stochastic") setup.rounding_seed = config_.job.seed;
     setup.connections = config_.exchange.connections;
-    setup.threads = config_.exchange.threads;
-    setup.processors = UsableProcessors();
+    setup.threads = {.configured = config_.exchange.threads,
+                     .environment = ThreadsOf(std::getenv("OMP_NUM_THREADS")),
+                     .processors = UsableProcessors(),
+                     .host_id = setup.core.host_id};
     setup.timeouts = TimeoutsFrom(FromSeconds(config_.liveness.timeout_s));
     setup.core.formation_timeout = setup.timeouts.formation;
     setup.core.peer_silence = setup.timeouts.silence;

@@ -197,7 +197,7 @@ TEST_F(GpuArena, SumsAndCopiesOutOfAPeersMemory) {
   float* out = NewFloats();
   memory_->FromHost(own, ours.data(), kBytes);
   const std::vector<Input> inputs = {{own, 0.3f}, {Floats(peer), 0.7f}};
-  memory_->WeightedSum(inputs, out, kFloats);
+  memory_->WeightedSum(inputs, out, kFloats, /*large=*/false);
   memory_->Finish();
   EXPECT_TRUE(peer.StillValid(0, 7));
   std::vector<float> expected(kFloats);
@@ -241,7 +241,7 @@ TEST_F(GpuArena, SurvivesAnOwnerKilledWhileAKernelReads) {
   // And anew.
   float* out = NewFloats();
   const Input input{Floats(peer), 2};
-  memory_->WeightedSum({&input, 1}, out, kFloats);
+  memory_->WeightedSum({&input, 1}, out, kFloats, /*large=*/false);
   memory_->Finish();
   EXPECT_EQ(Read(out), std::vector<float>(kFloats, 10));
   EXPECT_TRUE(peer.StillValid(0, 5));

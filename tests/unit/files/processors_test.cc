@@ -95,23 +95,8 @@ TEST(Processors, AreCountedInTheKernelsLists) {
   for (const char* list : {"", "x", "-", "3-1", "3-", "4-x"}) EXPECT_EQ(ListedProcessors(list), 0u);
 }
 
-TEST(Processors, AreSharedUnlessTheProcessIsHeldToSomeByItself) {
-  const auto is = [](const Processors& processors, std::size_t usable, std::size_t shared) {
-    return processors.usable == usable && processors.shared == shared;
-  };
-  EXPECT_TRUE(is(ProcessorsOf(16, 16, 16, 0), 16, 16));
-  EXPECT_TRUE(is(ProcessorsOf(4, 4, 16, 0), 4, 4));    // all of the job are
-  EXPECT_TRUE(is(ProcessorsOf(4, 16, 16, 0), 4, 16));  // this one is
-  EXPECT_TRUE(is(ProcessorsOf(4, 64, 8, 0), 4, 8));    // in a container
-  EXPECT_TRUE(is(ProcessorsOf(16, 16, 16, 6), 6, 6));
-  EXPECT_TRUE(is(ProcessorsOf(4, 16, 16, 6), 4, 6));
-  EXPECT_TRUE(is(ProcessorsOf(0, 0, 0, 0), 1, 1));
-  EXPECT_TRUE(is(ProcessorsOf(4, 16, 0, 0), 4, 4));  // nothing is known of the groups
-}
-
 TEST(Processors, AreThoseThatTheThreadMayRunOn) {
-  EXPECT_GE(UsableProcessors().usable, 1u);
-  EXPECT_GE(UsableProcessors().shared, 1u);
+  EXPECT_GE(UsableProcessors(), 1u);
   std::size_t held = 0;
   std::thread([&] {  // the affinity is a thread's
     cpu_set_t all;
@@ -122,7 +107,7 @@ TEST(Processors, AreThoseThatTheThreadMayRunOn) {
       if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
     }
     ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-    held = UsableProcessors().usable;
+    held = UsableProcessors();
   })
       .join();
   EXPECT_EQ(held, 1u);

@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import textwrap
 import time
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools/lib"))
+import processors  # noqa: E402
 
 LAUNCH = None  # the path under test, from the command line
 TIMEOUT_S = 60
@@ -105,6 +109,12 @@ if os.environ.get("WORKERS_DIE"):
 for line in channel.makefile():
     print("still here", flush=True)
 """
+
+
+def two_cores():
+    """A processor of each of two cores, in ascending order; two of one core where there is but one."""
+    cores = [min(core) for node in processors.nodes(processors.read(), os.sched_getaffinity(0)) for core in node]
+    return sorted(cores[:2] if len(cores) > 1 else sorted(os.sched_getaffinity(0))[:2])
 
 
 def is_running(pid):
@@ -237,7 +247,7 @@ class LaunchTest(unittest.TestCase):
         worker = self.folder / "lockstep-worker"
         worker.write_text(worker.read_text().replace("import os, socket, sys\n", "import os, socket, sys\n"
                                                      "print('held to', *sorted(os.sched_getaffinity(0)), flush=True)\n"))
-        some = sorted(os.sched_getaffinity(0))[:2]
+        some = two_cores()
         done = self.run_to_end("--bind-to", "core", only=some)
         if done.returncode == 2:  # two processors of one core
             self.assertEqual(done.stderr, "launch: --bind-to core: 2 workers and 1 core: not each can have one\n")
@@ -254,6 +264,12 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("--bind-to", done.stderr)
         done = self.run_to_end()
         self.assertNotIn("is held to", done.stdout)
+
+    def test_who_reads_nothing_of_where_workers_are_held_ends_the_job_in_good_order(self):
+        command = " ".join(map(shlex.quote, self.command("--bind-to", "numa")))
+        done = subprocess.run(["sh", "-c", f"{command} | true"], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.stderr, "")
 
     def after_the_job(self):
         """A launcher whose job has completed and whose programs go on, with what it has said so far, and what lets them end."""

@@ -76,6 +76,13 @@ class PlacesTest(unittest.TestCase):
         self.assertEqual(places("core", 2, lists, range(8)), [("0-1,4-5", 2), ("2-3,6-7", 2)])
         self.assertEqual(places("core", 3, machine(["0-7"]), range(8)), [("0-1", 2), ("2-4", 3), ("5-7", 3)])
 
+    def test_no_worker_is_on_two_nodes_unless_it_must(self):
+        two = machine(["0-3", "4-7"])
+        self.assertEqual(places("core", 3, two, range(8)), [("0-1", 2), ("2-3", 2), ("4-7", 4)])
+        self.assertEqual(places("core", 5, two, range(8)), [("0", 1), ("1", 1), ("2-3", 2), ("4-5", 2), ("6-7", 2)])
+        self.assertEqual(places("core", 1, two, range(8)), [("0-7", 8)])
+        self.assertEqual(places("core", 3, two, {3, 4, 5, 6}), [("3", 1), ("4", 1), ("5-6", 2)])  # one node has but one
+
     def test_fewer_cores_than_workers_are_refused(self):
         with self.assertRaisesRegex(processors.NoPlace, r"\A--bind-to core: 3 workers and 1 core: not each can have one\Z"):
             processors.places("core", 3, processors.nodes(machine(["0-1"], ["0,1"]), range(2)))

@@ -42,11 +42,10 @@ TEST(CrewTest, AllThreadsWorkAtATime) {
   }
 }
 
-// The first operation's caller is done when its pieces are; its helper may come to a later one
-// only.
-TEST(CrewTest, WhoAsksDoesNotWaitForWhoHasNotBegun) {
+// Helpers that come late find the next operation's work, or none.
+TEST(CrewTest, ManyShortOperationsFollowEachOther) {
   Crew crew;
-  crew.Use(2);
+  crew.Use(3);
   for (int again = 0; again < 2000; ++again) {
     std::vector<int> done(2, 0);
     crew.ForEach(2, [&](std::size_t i) { ++done[i]; });
@@ -62,7 +61,7 @@ PeerInfo On(const std::string& host, std::uint32_t id, std::uint32_t incarnation
 }
 
 TEST(CrewSizeTest, IsTheShareOfTheHostsProcessors) {
-  CrewSize size(0, {16, 16}, "here");
+  CrewSize size({.processors = 16, .host_id = "here"});
   EXPECT_EQ(size.threads(), CrewSize::kMostByItself);
   msg::Form form;
   form.connect_to = {On("here", 1), On("there", 2)};
@@ -70,7 +69,7 @@ TEST(CrewSizeTest, IsTheShareOfTheHostsProcessors) {
   size.Saw(form);
   EXPECT_EQ(size.threads(), 4u);
   EXPECT_EQ(size.Words(),
-            "sums and updates by 4 threads: 16 processors for 4 workers on this host");
+            "sums and updates by up to 4 threads: 16 processors for 4 workers on this host");
   size.Saw(form);  // once more, as when the job forms anew
   EXPECT_EQ(size.threads(), 4u);
   size.Saw(msg::MemberLeft{{WorkerId(3), Incarnation(1)}, "gone"});
@@ -82,32 +81,31 @@ TEST(CrewSizeTest, IsTheShareOfTheHostsProcessors) {
   EXPECT_EQ(size.threads(), 4u);
 }
 
-TEST(CrewSizeTest, WhoIsHeldToSomeUsesNoMoreThanThese) {
-  CrewSize size(0, {4, 16}, "here");
-  EXPECT_EQ(size.threads(), 4u);
-  EXPECT_EQ(size.Words(),
-            "sums and updates by 4 threads: 16 processors for 1 worker on this host, 4 for this "
-            "one");
+TEST(CrewSizeTest, IsWhatTheEnvironmentSays) {
   msg::Form form;
-  form.expect = {On("here", 1)};
+  form.expect = {On("here", 1), On("here", 2), On("here", 3)};
+  CrewSize size({.environment = 3, .processors = 4, .host_id = "here"});
   size.Saw(form);
-  EXPECT_EQ(size.threads(), 4u);
-  form.expect = {On("here", 2), On("here", 3), On("here", 4),
-                 On("here", 5), On("here", 6), On("here", 7)};
-  size.Saw(form);  // some of them are held to the same ones
-  EXPECT_EQ(size.threads(), 2u);
+  EXPECT_EQ(size.threads(), 3u);
+  EXPECT_EQ(size.Words(), "sums and updates by up to 3 threads: OMP_NUM_THREADS");
+  EXPECT_EQ(CrewSize({.environment = 64, .processors = 64}).threads(), CrewSize::kMostByItself);
+  EXPECT_EQ(CrewSize({.configured = 2, .environment = 5}).threads(), 2u);
+  EXPECT_EQ(ThreadsOf(nullptr), 0u);
+  EXPECT_EQ(ThreadsOf("6"), 6u);
+  EXPECT_EQ(ThreadsOf("4,3,2"), 4u);
+  for (const char* text : {"", "x", "-2", "4x", "99999999999999"}) EXPECT_EQ(ThreadsOf(text), 0u);
 }
 
 TEST(CrewSizeTest, IsOneAtLeastAndWhatWasAskedFor) {
-  CrewSize few(0, {2, 2}, "here");
+  CrewSize few({.processors = 2, .host_id = "here"});
   msg::Form form;
   form.expect = {On("here", 1), On("here", 2), On("here", 3)};
   few.Saw(form);
   EXPECT_EQ(few.threads(), 1u);
-  CrewSize asked(12, {2, 2}, "here");
+  CrewSize asked({.configured = 12, .processors = 2, .host_id = "here"});
   asked.Saw(form);
   EXPECT_EQ(asked.threads(), 12u);
-  EXPECT_EQ(asked.Words(), "sums and updates by 12 threads: exchange.threads");
+  EXPECT_EQ(asked.Words(), "sums and updates by up to 12 threads: exchange.threads");
 }
 
 }  // namespace

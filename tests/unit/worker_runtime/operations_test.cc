@@ -114,9 +114,10 @@ struct Exchanging {
 
   explicit Exchanging(NumberType exchanged, std::uint32_t kept = 0,
                       std::optional<std::uint64_t> rounding_seed = std::nullopt,
-                      std::size_t threads = 1, std::uint64_t bucket = kBucket)
+                      std::size_t threads = 1, std::uint64_t count = 3 * kBucket + 7,
+                      std::uint64_t bucket = kBucket)
       : type(exchanged),
-        layout({{0, 3 * kBucket + 7}}, bucket * sizeof(float), NumberBytes(exchanged),
+        layout({{0, count}}, bucket * sizeof(float), NumberBytes(exchanged),
                Layout::Copies::kBuckets, kept),
         buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
         operations(layout, *buffers, arenas, *optimizer, rounding_seed) {
@@ -218,18 +219,18 @@ struct Exchanging {
     return {buffers->At(buffer), buffers->At(buffer) + count};
   }
 
-  static std::unique_ptr<Optimizer> AdamW() {
+  static std::unique_ptr<Optimizer> AdamW(std::uint64_t count) {
     OptimizerSection config;
     config.name = "adamw";
     const ParameterGroup still{.lr_factor = 0.25, .weight_decay = 0.0};
     const ParameterGroup other{.lr_factor = 2, .weight_decay = 0.5};
-    return *MakeOptimizer(config,
-                          {{kBucket + 7, {}}, {9, still}, {kBucket, other}, {kBucket - 9, {}}});
+    return *MakeOptimizer(
+        config, {{kBucket + 7, {}}, {9, still}, {kBucket, other}, {count - 2 * kBucket - 16, {}}});
   }
   const NumberType type;
   const Layout layout;
   PeerArenas arenas;
-  std::unique_ptr<Optimizer> optimizer = AdamW();
+  std::unique_ptr<Optimizer> optimizer = AdamW(layout.parameter_count());
   std::unique_ptr<WorkerBuffers> buffers;
   Operations operations;
 };
@@ -304,51 +305,133 @@ TEST(HeldUpdate, HasTheBitsOfAnUpdateOfAll) {
   EXPECT_EQ(holder.Parameters(), all.Parameters());
 }
 
-// Several threads that share an operation come to the bits of one. The one bucket is more than a
-// thread does at a time.
-class ByThreads : public ::testing::TestWithParam<std::tuple<NumberType, std::uint32_t>> {};
+// Several threads that share an operation come to the bits of one. Buckets are more than a thread
+// does at a time, and there are some beside the one whose digest is taken.
+class ByThreads : public ::testing::TestWithParam<std::tuple<NumberType, std::uint32_t>> {
+ protected:
+  static constexpr std::uint64_t kLong = 300'007;
+  static Exchanging With(std::size_t threads) {
+    const auto [type, kept] = GetParam();
+    return Exchanging(type, kept, 7, threads, 3 * kLong, kLong);
+  }
+  static void Contribute(Exchanging& worker) {
+    for (std::uint32_t part = 0; part < 2; ++part) {
+      std::vector<float> gradient(worker.layout.parameter_count());
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.25f;
+      }
+      if (worker.layout.kept() > 0) {
+        worker.ContributeLargest(part, &gradient);
+      } else {
+        worker.Contribute(part, gradient);
+      }
+    }
+    ASSERT_FALSE(worker.operations.Run(worker.ReduceAll()).torn);
+  }
+};
 
 TEST_P(ByThreads, AnOperationHasTheBitsOfOne) {
-  const auto [type, kept] = GetParam();
-  Exchanging one(type, kept, 7, 1, 3 * kBucket + 7);
-  Exchanging several(type, kept, 7, 4, 3 * kBucket + 7);
-  ASSERT_EQ(one.layout.bucket_count(), 1u);
+  Exchanging one = With(1);
+  Exchanging several = With(4);
+  ASSERT_EQ(one.layout.bucket_count(), 3u);
   const std::uint64_t count = one.layout.parameter_count();
   const BufferId kOut{BufferKind::kStateOut, 0, {}};
   std::vector<std::vector<float>> ends;
   for (Exchanging* worker : {&one, &several}) {
+    Contribute(*worker);
+    worker->CopySums();
+    const event::OpDone done = worker->operations.Run(worker->ApplyFrom(Exchanging::kCopy));
+    EXPECT_FALSE(done.torn);
+    const FloatRange& bucket = worker->layout.bucket(0);
+    EXPECT_EQ(done.digest,
+              DigestOf({worker->buffers->parameters() + bucket.first, bucket.count}).low);
+    ends.push_back(worker->Parameters());
+    for (std::uint32_t t = 1; t < 3; ++t) {
+      ends.push_back(worker->At({BufferKind::kState, t, {}}, count));
+    }
+    (void)worker->operations.Run(action::CopyState{8, 1, kOut});
+    const FloatRange& copied = worker->layout.copy(1);
+    for (std::uint32_t t = 0; t < 3; ++t) {
+      const float* out = worker->buffers->At(kOut) + t * worker->layout.largest_copy();
+      const float* state = worker->buffers->At({BufferKind::kState, t, {}}) + copied.first;
+      EXPECT_TRUE(std::equal(out, out + copied.count, state));
+    }
+    for (const auto kind : {action::SnapshotKind::kEvaluation, action::SnapshotKind::kCheckpoint}) {
+      (void)worker->operations.Run(action::TakeSnapshot{9, kind});
+      const float* snapshot = worker->buffers->snapshot(0, kind);
+      EXPECT_EQ(std::vector<float>(snapshot, snapshot + count), worker->Parameters());
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(ends[3 + i], ends[i]) << i;
+  EXPECT_NE(ends[0], std::vector<float>(count));
+}
+
+class HoldersByThreads : public ByThreads {};
+
+TEST_P(HoldersByThreads, WhatTheyMakeAndOthersTakeHasTheBitsOfOne) {
+  Exchanging one = With(1);
+  Exchanging several = With(4);
+  for (Exchanging* worker : {&one, &several}) {
+    Contribute(*worker);
+    (void)worker->operations.Run(worker->UpdateHeld());
+    action::TakeParameters take;
+    for (const FloatRange& range : worker->Ranges(false)) {
+      take.from.push_back({{Exchanging::kSum, std::nullopt, 0}, range});
+    }
+    EXPECT_FALSE(worker->operations.Run(take).torn);
+  }
+  EXPECT_EQ(several.Parameters(), one.Parameters());
+  EXPECT_NE(one.Parameters(), std::vector<float>(one.layout.parameter_count()));
+}
+
+TEST_P(ByThreads, TheMeanThatAProgramIsGivenHasTheBitsOfOne) {
+  const auto [type, kept] = GetParam();
+  const Layout layout({{0, 3 * kLong}}, kLong * sizeof(float), NumberBytes(type),
+                      Layout::Copies::kWhole, kept);
+  const auto optimizer = MakeCustomOptimizer(0);
+  std::vector<std::vector<float>> ends;
+  for (const std::size_t threads : {1, 4}) {
+    Exchanging worker = With(threads);
+    worker.buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false, nullptr, type);
+    Operations operations(layout, *worker.buffers, worker.arenas, *optimizer, 7);
+    operations.UseThreads(threads);
     for (std::uint32_t part = 0; part < 2; ++part) {
-      std::vector<float> gradient(count);
+      std::vector<float> gradient(layout.parameter_count());
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         gradient[i] = static_cast<float>((i * (7 + part)) % 61) - 30.25f;
       }
       if (kept > 0) {
-        worker->ContributeLargest(part, &gradient);
+        worker.ContributeLargest(part, &gradient);
       } else {
-        worker->Contribute(part, gradient);
+        worker.Contribute(part, gradient);
       }
     }
-    ASSERT_FALSE(worker->operations.Run(worker->ReduceAll()).torn);
-    worker->CopySums();
-    const event::OpDone done = worker->operations.Run(worker->ApplyFrom(Exchanging::kCopy));
-    EXPECT_FALSE(done.torn);
-    EXPECT_EQ(done.digest, DigestOf({worker->buffers->parameters(), count}).low);
-    (void)worker->operations.Run(action::CopyState{8, 0, kOut});
-    (void)worker->operations.Run(action::TakeSnapshot{9, action::SnapshotKind::kEvaluation});
-    ends.push_back(worker->Parameters());
-    ends.push_back(worker->At(kOut, 3 * count));
-    const float* snapshot = worker->buffers->snapshot(0, action::SnapshotKind::kEvaluation);
-    EXPECT_EQ(std::vector<float>(snapshot, snapshot + count), worker->Parameters());
-    for (std::uint32_t t = 0; t < 3; ++t) {
-      const float* copied = worker->buffers->At(kOut) + t * count;
-      EXPECT_EQ(std::vector<float>(copied, copied + count),
-                worker->At({BufferKind::kState, t, {}}, count));
-    }
+    ASSERT_FALSE(operations.Run(worker.ReduceAll()).torn);
+    ASSERT_FALSE(operations.Gather(worker.ApplyFrom(Exchanging::kSum)));
+    const float* gradient = worker.buffers->update_gradient();
+    ends.emplace_back(gradient, gradient + layout.parameter_count());
   }
-  EXPECT_EQ(ends[2], ends[0]);
-  EXPECT_EQ(ends[3], ends[1]);
-  EXPECT_NE(ends[0], std::vector<float>(count));
+  EXPECT_EQ(ends[1], ends[0]);
+  EXPECT_NE(ends[0], std::vector<float>(layout.parameter_count()));
 }
+
+// A bucket that one thread alone would take long for.
+TEST(ByThreadsTest, ALargeBucketIsDigestedAfterItsUpdate) {
+  constexpr std::uint64_t kCount = 2'500'000;  // 9.5 MiB
+  for (const std::size_t threads : {1, 3}) {
+    Exchanging worker(NumberType::kFp32, 0, std::nullopt, threads, kCount, kCount);
+    ASSERT_EQ(worker.layout.bucket_count(), 1u);
+    worker.Contribute(0, std::vector<float>(kCount, 1));
+    worker.Contribute(1, std::vector<float>(kCount, 2));
+    ASSERT_FALSE(worker.operations.Run(worker.ReduceAll()).torn);
+    const event::OpDone done = worker.operations.Run(worker.ApplyFrom(Exchanging::kSum));
+    EXPECT_EQ(done.digest, DigestOf({worker.buffers->parameters(), kCount}).low);
+    EXPECT_NE(worker.buffers->parameters()[kCount - 1], 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, HoldersByThreads,
+                         ::testing::Values(std::tuple{NumberType::kFp32, 0u}));
 
 INSTANTIATE_TEST_SUITE_P(Forms, ByThreads,
                          ::testing::Values(std::tuple{NumberType::kFp32, 0u},
@@ -357,7 +440,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, ByThreads,
                                            std::tuple{NumberType::kFp16, 11u}));
 
 TEST(ByThreadsTest, ASumThatIsNoNumberIsFoundByWhicheverThread) {
-  Exchanging several(NumberType::kFp32, 0, std::nullopt, 4, 3 * kBucket + 7);
+  Exchanging several(NumberType::kFp32, 0, std::nullopt, 4, 3 * kBucket + 7, 3 * kBucket + 7);
   const std::size_t count = several.layout.parameter_count();
   for (const std::size_t at : {std::size_t{0}, std::size_t{150'000}, count - 1}) {
     std::vector<float> gradient(count, 1);

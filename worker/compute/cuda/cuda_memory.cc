@@ -134,7 +134,8 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     cudaFree(memory);
   }
 
-  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n) override {
+  bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
+                   bool /*large*/) override {
     const Chosen here(number_);
     cuda::WeightedSum(operations_.get(), inputs, out, n);
     return true;
