@@ -138,6 +138,9 @@ struct Plan {
   // Of the commit that it came with. A later attempt at that makes another plan of this round, and
   // nothing that was computed for the one before counts.
   Attempt attempt;
+  // Where the schedule of the learning rate is before this round: updates of whole rounds, of which
+  // those that were made may be fractions.
+  double position = 0;
   bool operator==(const Plan&) const = default;
 };
 
@@ -287,6 +290,7 @@ struct Commit {
   // take much longer than is usual, ascending.
   std::string policy = {};
   std::vector<std::uint64_t> slow = {};
+  double position = 0;  // of the schedule before this round (Plan)
   bool operator==(const Commit&) const = default;
 };
 

@@ -12,10 +12,10 @@ namespace lockstep {
 // Whether the section can be followed; errors name the key.
 Status CheckSchedule(const ScheduleSection& schedule);
 
-// The rate of update number `update` (0, 1, ...) of a job of `total_updates`; `base` is the rate
-// before any schedule. The first `warmup` updates rise linearly from 0, without being 0. Where the
-// end is not known, `total_updates` may be an estimate: only `cosine` looks at it, and stays at
-// final_lr beyond it. A section that CheckSchedule accepts.
+// The rate of update number `update` (0, 1, ...) of a job of `total_updates`, in updates of whole
+// rounds, of which what was made may be a fraction; `base` is the rate before any schedule. The
+// first `warmup` updates rise linearly from 0, without being 0. Of `total_updates` only `cosine`
+// knows, which stays at final_lr beyond them. A section that CheckSchedule accepts.
 //   step         base * factor ^ floor(update / step_every)
 //   exponential  base * factor ^ (update / step_every)
 //   cosine       from base, after the warm-up, to final_lr along half a cosine (Loshchilov, Hutter

@@ -50,8 +50,8 @@ std::string Patience::Words() const {
   return fmt::format(", for at most {} ({})", FormatDurationSeconds(seconds), option);
 }
 
-// A job that ends by its rounds has as many updates; one that ends by its epochs has as many as
-// full rounds fit in, an estimate, since rounds may close over less.
+// A job that ends by its rounds has as many; one that ends by its epochs has as many as whole ones
+// fit in, which is what its positions are counted in.
 double Job::ScheduledRate(double position) const {
   const JobConfig& config = start.config;
   const std::uint64_t in_epoch =

@@ -519,7 +519,13 @@ void Coordinator::On(const StopRequested& event) {
 // What it has committed is what the program wanted, so the open round is none of it. All workers
 // may ask for the same.
 void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message) {
-  if (stopping_ || job_.phase == Phase::kEnding) return;
+  if (job_.phase == Phase::kEnding) return;
+  // Also where the job is being interrupted: whatever else this worker says of the open round is of
+  // batches that it has not computed.
+  if (stopping_) {
+    if (rounds_.begun()) rounds_.StopSoon(job_.now);
+    return;
+  }
   stopping_ = true;
   stop_outcome_ = JobOutcome::kCompleted;
   stop_reason_ = fmt::format("worker {} has ended the job: {}", from.id.worker, message.reason);

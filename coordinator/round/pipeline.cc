@@ -478,7 +478,7 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
   const double scale = divisor > 0 ? 1.0 / static_cast<double>(divisor) : 0;
   commit.scale = static_cast<float>(scale);
   commit.loss = divisor > 0 ? loss / static_cast<double>(divisor) : 0;
-  SetSteps(work, draft);
+  SetSteps(draft);
   // What is skipped is not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);
   // Of the whole commit at once, so that an overlap of any two parts is found here (I2).
@@ -488,11 +488,12 @@ void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
 }
 
 // The learning rate, and how much of a step it is.
-void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
+void Pipeline::SetSteps(CommitDraft* draft) const {
   const JobConfig& config = job_->start.config;
   msg::Commit& commit = draft->commit;
   commit.fraction = 1;
   commit.steps = commit.update;
+  commit.position = planner_.SchedulePosition(draft->before, commit.update - 1);
   // The average is not scaled: the steps that it is made of were.
   if (job_->policy.local) {
     commit.learning_rate = static_cast<float>(config.policy.local_rate);
@@ -500,12 +501,7 @@ void Pipeline::SetSteps(const RoundWork& work, CommitDraft* draft) const {
   }
   const Sampler& sampler = draft->before;
   const std::uint64_t before = sampler.epoch().value * sampler.epoch_samples() + sampler.counted();
-  double position = static_cast<double>(commit.update - 1);
-  // Commits are as many as contributions; what the schedule counts are the samples.
-  if (work.relaxed() && config.job.rounds == 0) {
-    position = static_cast<double>(before) / static_cast<double>(config.job.global_batch);
-  }
-  commit.learning_rate = static_cast<float>(job_->ScheduledRate(position));
+  commit.learning_rate = static_cast<float>(job_->ScheduledRate(commit.position));
   if (!config.optimizer.linear_scaling) return;
   commit.fraction = static_cast<float>(StepFraction(commit.samples, config.job.global_batch));
   commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;

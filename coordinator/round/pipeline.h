@@ -171,7 +171,7 @@ class Pipeline {
   bool IsLastRound(RoundId round) const;  // whatever is counted
   bool IsLast(RoundId round, const Sampler& after) const;
   void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
-  void SetSteps(const RoundWork& work, CommitDraft* draft) const;
+  void SetSteps(CommitDraft* draft) const;
   void NoteExchange();
   static std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 

@@ -399,10 +399,15 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   plan.attempt = Attempt(version);
   plan.relaxed = job_->policy.relaxed;
   plan.carries = carried.has_value();
+  plan.position = SchedulePosition(*sampler, updates);
   if (job_->policy.local) {
-    plan.local_rate = static_cast<float>(job_->ScheduledRate(static_cast<double>(updates)));
+    plan.local_rate = static_cast<float>(job_->ScheduledRate(plan.position));
   }
   return result;
+}
+
+double Planner::SchedulePosition(const Sampler& sampler, std::uint64_t updates) const {
+  return job_->start.config.job.rounds > 0 ? static_cast<double>(updates) : sampler.WholeRounds();
 }
 
 // Where two do not reach each other the way that all of the sums take may be the one that is

@@ -53,6 +53,10 @@ class Planner {
   // `version`, or more: see newest_version_.
   PlannedRound PlanRound(RoundId round, std::uint32_t version, std::uint64_t updates,
                          const std::optional<CarriedWork>& carried, Sampler* sampler);
+  // Where the schedule of the learning rate is before the round that comes behind `updates` of them
+  // and what `sampler` has counted: in a job that ends by its rounds each is one; in one that ends
+  // by its epochs rounds may close over less, and be more, so it is by what was counted.
+  double SchedulePosition(const Sampler& sampler, std::uint64_t updates) const;
 
   // A map of its own for a round that has been planned: `version` is above that of all it had.
   // Without candidates: out of all who may own.

@@ -13,6 +13,12 @@ Sampler::Sampler(std::uint64_t epoch_samples, std::uint64_t samples, std::uint32
   SetUnits(units);
 }
 
+double Sampler::WholeRounds() const {
+  const std::uint64_t in_epoch = (epoch_samples_ + round_samples_ - 1) / round_samples_;
+  return static_cast<double>(epoch_.value * in_epoch) +
+         static_cast<double>(counted()) / static_cast<double>(round_samples_);
+}
+
 // No unit is larger than an equal share of a full round; those of fragments may be smaller.
 void Sampler::SetUnits(std::uint32_t units) {
   LOCKSTEP_CHECK(units > 0 && units <= round_samples_, "{} samples of a round in {} units",

@@ -54,6 +54,9 @@ class Sampler {
   Epoch epoch() const { return epoch_; }
   std::uint64_t epoch_samples() const { return epoch_samples_; }
   std::uint64_t counted() const { return counted_.positions(); }  // of this epoch
+  // How far the job is, in whole rounds: as many for each epoch before, and what of this one has
+  // been counted, however many rounds that took.
+  double WholeRounds() const;
   std::uint64_t given_back() const { return pool_.positions(); }
   std::size_t fragments() const { return pool_.fragments() + counted_.fragments(); }
   bool round_is_out() const { return !out_.empty(); }

@@ -44,6 +44,9 @@ Result<policies::Policy> LoadPolicy(const PolicySection& section, std::uint32_t 
   if (policy.closing == nullptr || policy.work == nullptr) {
     return error("gave no closing rule or no work rule");
   }
+  if (policy.local) {
+    return error("says that its rounds are of local steps, which only policy.name = local has");
+  }
   if (policy.name.empty()) {
     policy.name = fmt::format("{}+{}", policy.closing->name(), policy.work->name());
   }

@@ -529,7 +529,7 @@ class Job:
         """Of the update that is being computed."""
         if self._updates is not None:
             return [float(group["lr"]) for group in self._optimizer.param_groups]
-        return self._optimizer.rates(self._rate.of(self.round))
+        return self._optimizer.rates(self._rate.of(self._run.schedule_position if self._run else 0.0))
 
     def _make_update(self, work: Work) -> None:
         """The round is committed: the script's optimizer makes its update."""
@@ -618,10 +618,10 @@ class Job:
             self._steps_at_run = self._schedule_steps
             self._parameters.use(run.parameters, self._floats)
             if self._updates is None:
-                self._optimizer.show(self._rate.of(run.round))
+                self._optimizer.show(self._rate.of(run.schedule_position))
             else:
                 self._optimizer.check_unchanged()
-                self._updates.advance(run.round)
+                self._updates.advance(run.schedule_position)
                 self._optimizer.changed_by_update()
             asked = time.monotonic()
             values = self._batches.read_run(run)

@@ -60,6 +60,7 @@ class Parameters:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(_own_name(name), p) for name, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
+        self._frozen = [(_own_name(name), p) for name, p in model.named_parameters() if id(p) in wanted and not p.requires_grad]
         in_model = {id(p) for p in model.parameters()}
         if wanted - in_model:
             raise UsageError("the optimizer has parameters that the model does not have")
@@ -176,6 +177,12 @@ class Parameters:
 
     def attach_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
         """The next backward pass adds to what lies there."""
+        for name, p in self._frozen:
+            if p.requires_grad:
+                raise UsageError(
+                    f"{name} was frozen in job.prepare and is not any more, and the job would not train it: what is to be trained "
+                    "later has to require gradients from the beginning, with a rate of 0 until then, or takes a job of its own"
+                )
         if any(p.grad is not None for p in self.list):
             raise UsageError(
                 "there are gradients before job.backward, of another backward pass: it would be lost. Add its loss up, or clear "

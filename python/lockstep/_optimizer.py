@@ -138,7 +138,7 @@ class Rate:
         self._factor, self._final = float(section["factor"]), float(section["final_lr"])
         self._updates = int(config["job.rounds"]) or max(1, int(config["job.epochs"])) * updates
 
-    def of(self, update: int) -> float:
+    def of(self, update: float) -> float:
         rate = self._base
         if self._name == "step":
             rate *= self._factor ** (update // self._every)

@@ -39,6 +39,9 @@ class Rule:
         self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": float(clip)}
         if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
+        if scheduler is None:  # what an earlier one began with is nothing to this job
+            for group in optimizer.param_groups:
+                group.pop("initial_lr", None)
         rule = None if custom or parameters.averaged else _optimizer.settings_of(optimizer)
         if rule is not None:
             try:
@@ -64,6 +67,8 @@ class Rule:
     def check(self, config: _settings.Settings, workers: int, at_once: int) -> None:
         """The job's config may say otherwise than the script. `at_once`: samples that are computed so at most."""
         name = config["optimizer.name"]
+        if self.updates is not None:
+            self.updates.settle(int(config["job.global_batch"]))
         if self.updates is None and name == "custom":
             raise UsageError(
                 "the job's updates are made by its workers, as its config says (optimizer.name = custom), and this script leaves "
@@ -123,7 +128,7 @@ class Rule:
         def make(extra: torch.Tensor) -> None:
             if self._clip is not None:
                 nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
-            updates.make(extra, state, work.learning_rate * work.fraction)
+            updates.make(extra, state, work.learning_rate * work.fraction, work.schedule_position, work.update_samples)
 
         self._parameters.update(work.update, work.gradient, lambda address: device.floats(session, address), make)
         device.settle(session)

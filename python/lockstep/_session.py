@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 8
+ABI = 9
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -119,6 +119,7 @@ class _Work(ctypes.Structure):
         ("policy", c_char_p),
         ("slow_workers", ctypes.POINTER(c_uint64)),
         ("slow_worker_count", c_size_t),
+        ("schedule_position", c_double),
     ]
 
 
@@ -374,6 +375,7 @@ class Work:
     """Of a step that the update is."""
     update_samples: int = 0
     steps: int = 0
+    schedule_position: float = 0.0  # updates of whole rounds before this one, of which those that were made may be fractions
     """The sum of all fractions so far, this one included, rounded up."""
     counted: Counted | None = None
     """The newest round that is known to be committed; beside a run of a round it is the one before. Of every kind but NONE."""
@@ -499,6 +501,7 @@ class Session:
             fraction=work.fraction,
             update_samples=work.update_samples,
             steps=work.steps,
+            schedule_position=work.schedule_position,
             counted=_counted(work) if work.has_counted else None,
         )
 

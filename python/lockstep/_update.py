@@ -91,8 +91,8 @@ class Schedule:
                 f"{batch}: give global_batch={theirs} to job.prepare"
             )
 
-    def advance(self, update: int) -> None:
-        """To what holds for this update: ahead, or back to one of the last, as where a round is computed again."""
+    def advance(self, update: float) -> None:
+        """To what holds after so many updates: ahead, or back to one of the last, as where a round is computed again."""
         wanted = int(min(update // self._every, self._last))
         if wanted > self._steps:
             self._show(self._steps)  # each step follows from the one before
@@ -133,6 +133,7 @@ class Updates:
         """`ahead`: how many values lie ahead of the extra tensor."""
         self._optimizer = optimizer
         self._step = optimizer.step  # the script's view of it is about to be taken away
+        self._batch = 1  # of a whole round
         self._schedule = schedule
         self._parameters = of
         self._name = type(optimizer).__name__
@@ -168,20 +169,25 @@ class Updates:
         digest = hashlib.sha256(str(sorted(numbers.items())).encode()).hexdigest()
         return f"{text}; rates by {type(scheduler).__name__}({_in_words(numbers)}) {digest[:16]}"
 
-    def advance(self, update: int) -> None:
-        """The rates are those of this update, which is being computed."""
+    def settle(self, batch: int) -> None:
+        """How many samples a whole round of the job has."""
+        self._batch = batch
+
+    def advance(self, update: float) -> None:
+        """The rates are those of this update, which is being computed: behind so many of whole rounds."""
         if self._schedule is not None:
             self._schedule.advance(update)
 
-    def make(self, extra: torch.Tensor, state: torch.Tensor | None, factor: float) -> None:
-        """The update, with the gradients that the parameters have. `extra`, `state`: the session's. `factor`: of the rates."""
+    def make(self, extra: torch.Tensor, state: torch.Tensor | None, factor: float, position: float, samples: int) -> None:
+        """The update, with the gradients that the parameters have. `extra`, `state`: the session's. `factor`: of the rates.
+        `position`: of the schedule. `samples`: in the update."""
         at = extra.data_ptr(), 0 if state is None else state.data_ptr()
         if at != self._at:
             self._views, self._at = list(self._cut(extra, state)), at
         count = self.count_in(extra)
         updates = int(count.item())
         self._bring()
-        self.advance(updates)
+        self.advance(position)
         if updates == 0:
             self._begin()
         else:
@@ -198,7 +204,7 @@ class Updates:
         self._store()
         self._put_back()
         count.fill_(updates + 1)
-        self.advance(updates + 1)
+        self.advance(math.ceil(position + samples / self._batch))  # an epoch's last round is a whole one, of however many samples
 
     def detach(self) -> None:
         """The optimizer keeps what it has in memory of its own."""

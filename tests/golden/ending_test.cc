@@ -62,6 +62,27 @@ TEST(Golden, StoppedByItsProgram) {
   CompareWithFile(s.text(), "stopped_by_its_program");
 }
 
+TEST(Golden, StoppedByItsProgramWhileInterrupted) {
+  Story s(
+      "SIGINT, and a program that has heard of it stops the job: what it says of its run counts "
+      "for nothing",
+      {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Sealed(0);
+  s.Interrupt();
+  s.From(1, msg::StopAsked{"SIGTERM"});
+  s.Sealed(1);
+  s.Sealed(2);
+  s.Upload(0, 0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 0);
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(0), "f00d"});
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "stopped_by_its_program_while_interrupted");
+}
+
 TEST(Golden, StoppedWhileACheckpointIsWritten) {
   Story s("A program stops the job just when an epoch's checkpoint has begun: that goes on",
           {.epochs = 5, .checkpoint_every_epochs = 1, .rounds = 0, .train_samples = 12});

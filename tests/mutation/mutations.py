@@ -72,8 +72,14 @@ MUTATIONS = [
     Mutation(
         "the learning rate is that of the update before",
         "coordinator/round/pipeline.cc",
-        "double position = static_cast<double>(commit.update - 1);",
-        "double position = static_cast<double>(commit.update > 1 ? commit.update - 2 : 0);",
+        "commit.position = planner_.SchedulePosition(draft->before, commit.update - 1);",
+        "commit.position = planner_.SchedulePosition(draft->before, commit.update > 1 ? commit.update - 2 : 0);",
+    ),
+    Mutation(
+        "the schedule goes by rounds where these close over less",
+        "coordinator/round/sampler.cc",
+        "static_cast<double>(counted()) / static_cast<double>(round_samples_);",
+        "static_cast<double>((counted() + round_samples_ - 1) / round_samples_);",
     ),
     Mutation(
         "whoever finishes no unit is never lost",

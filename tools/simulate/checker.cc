@@ -140,7 +140,8 @@ void Checker::OnPlanAnew(const Plan& plan) {
   if (closed_ && *closed_ >= plan.round) {
     Fail("round {} is opened again after it was closed", plan.round);
   }
-  CheckLocalRate(plan);
+  rounds_[plan.round].local_rate = plan.local_rate;
+  rounds_[plan.round].position = plan.position;
   if (committed_ && committed_->first == plan.round) {
     AtReplacement(plan.round, simulation_->coordinator().Status(simulation_->now()).members);
     units_ = rounds_[plan.round].units;
@@ -162,7 +163,8 @@ void Checker::OnPlan(const Plan& plan) {
   plans_[plan.round] = plan_ = plan.attempt;
   plans_.erase(plans_.begin(),
                plans_.lower_bound(RoundId(std::max<std::uint64_t>(plan.round.value, 1) - 1)));
-  CheckLocalRate(plan);
+  rounds_[plan.round].local_rate = plan.local_rate;
+  rounds_[plan.round].position = plan.position;
   rounds_[plan.round].relaxed = plan.relaxed;
   carries_ = plan.carries;
   if (!plan.carries) {
@@ -318,6 +320,17 @@ void Checker::CheckParts(const msg::Commit& m) {
 void Checker::CheckScalars(const msg::Commit& m) {
   if (m.update != m.round.value + 1) Fail("round {} is called update {}", m.round, m.update);
   const JobConfig& config = options_.config;
+  const double position = SchedulePosition(m.round);
+  if (m.position != position || rounds_[m.round].position != position) {
+    Fail("round {}: the schedule is at {}, and said to be at {} and {}", m.round, position,
+         rounds_[m.round].position, m.position);
+  }
+  const double rate = Rate(position);
+  const double of_steps = config.policy.local() ? rate : 0;
+  if (const float told = rounds_[m.round].local_rate;
+      std::abs(told - of_steps) > 1e-6 * of_steps + 1e-30) {
+    Fail("round {}: the rate of the local steps is {}, not {}", m.round, told, of_steps);
+  }
   if (config.policy.local()) {  // the steps are the workers' own, and are whole
     if (m.learning_rate != static_cast<float>(config.policy.local_rate) || m.fraction != 1 ||
         m.steps != m.update) {
@@ -328,13 +341,8 @@ void Checker::CheckScalars(const msg::Commit& m) {
   }
   const std::uint64_t before = epochs_ * options_.epoch_samples + counted_.positions();
   const auto batch = static_cast<double>(config.job.global_batch);
-  // Of relaxed rounds there are as many as contributions: what counts are the samples.
-  const bool by_samples = rounds_[m.round].relaxed && config.job.rounds == 0;
-  const double position =
-      by_samples ? static_cast<double>(before) / batch : static_cast<double>(m.round.value);
-  const double rate = Rate(position);
   if (std::abs(m.learning_rate - rate) > 1e-6 * rate + 1e-30) {
-    Fail("round {}: the learning rate after {} updates is {}, not {}", m.round, position, rate,
+    Fail("round {}: the learning rate after {} rounds is {}, not {}", m.round, position, rate,
          m.learning_rate);
   }
   const bool linear = config.optimizer.linear_scaling;
@@ -345,6 +353,19 @@ void Checker::CheckScalars(const msg::Commit& m) {
     Fail("round {}: {} samples after {} are said to be {} of a step, and of {} steps", m.round,
          m.samples, before, m.fraction, m.steps);
   }
+}
+
+// A job's rounds, where they are what ends it; else whole ones: of each epoch before, and what has
+// been counted of this one.
+double Checker::SchedulePosition(RoundId round) const {
+  const JobSection& job = options_.config.job;
+  if (job.rounds > 0) return static_cast<double>(round.value);
+  const double in_epoch = static_cast<double>(options_.epoch_samples) / job.global_batch;
+  const std::uint64_t counted = counted_.positions();
+  if (counted == options_.epoch_samples)
+    return static_cast<double>(epochs_ + 1) * std::ceil(in_epoch);
+  return static_cast<double>(epochs_) * std::ceil(in_epoch) +
+         static_cast<double>(counted) / job.global_batch;
 }
 
 // From the words of docs/configuration.md, not from base/schedule.h: the two must agree.
@@ -367,14 +388,6 @@ double Checker::Rate(double position) const {
     rate = schedule.final_lr + (rate - schedule.final_lr) * half * half;
   }
   return rate * std::min(1.0, (position + 1) / std::max(schedule.warmup, 1e-9));
-}
-
-void Checker::CheckLocalRate(const Plan& plan) {
-  const double rate =
-      options_.config.policy.local() ? Rate(static_cast<double>(plan.round.value)) : 0;
-  if (std::abs(plan.local_rate - rate) > 1e-6 * rate + 1e-30) {
-    Fail("round {}: the rate of the local steps is {}, not {}", plan.round, plan.local_rate, rate);
-  }
 }
 
 void Checker::CheckDelivered(const msg::Commit& m) {

@@ -72,6 +72,8 @@ class Checker {
   // What a round was made of when it was first committed.
   struct Round {
     bool relaxed = false;
+    float local_rate = 0;  // as its plan said
+    double position = 0;   // of the schedule, likewise
     std::map<UnitIndex, Unit> units;
   };
   // Where the job stands when a round is closed.
@@ -99,7 +101,7 @@ class Checker {
   void CheckScalars(const msg::Commit& m);
   // The rate of the schedule after so many updates of whole rounds.
   double Rate(double position) const;
-  void CheckLocalRate(const Plan& plan);
+  double SchedulePosition(RoundId round) const;
   void CheckRecord(const coordinator::RoundRecord& record);
   void CheckDelivered(const msg::Commit& m);
   void Release(const MemberId& member);

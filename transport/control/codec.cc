@@ -79,11 +79,12 @@ void Validate(const OwnerMap& m, Checks& checks) {
 
 void Fields(auto& f, Of<Plan> auto& m) {
   f(m.round, m.epoch, m.assignments, m.owners, m.members, m.relaxed, m.carries, m.local_rate,
-    m.attempt);
+    m.attempt, m.position);
 }
 void Validate(const Plan& m, Checks& checks) {
   checks.Require(m.relaxed || !m.carries, "work carried into a synchronous round");
   checks.Require(std::isfinite(m.local_rate), "a rate that is no number");
+  checks.Require(m.position >= 0 && std::isfinite(m.position), "a schedule that cannot be there");
 }
 
 void Fields(auto& f, Of<msg::StateChunk> auto& m) {
@@ -134,9 +135,10 @@ void Fields(auto& f, Of<msg::Start> auto& m) { f(m.source, m.plan, m.total_sampl
 void Fields(auto& f, Of<msg::Commit> auto& m) {
   f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,
     m.learning_rate, m.update, m.next, m.checkpoint_writer, m.evaluation, m.fraction, m.steps,
-    m.loss, AtMost(kMaxMetrics, m.metrics), Text(m.policy), m.slow);
+    m.loss, AtMost(kMaxMetrics, m.metrics), Text(m.policy), m.slow, m.position);
 }
 void Validate(const msg::Commit& m, Checks& checks) {
+  checks.Require(m.position >= 0 && std::isfinite(m.position), "a schedule that cannot be there");
   checks.Require(std::isfinite(m.scale) && std::isfinite(m.learning_rate),
                  "a scalar that is no number");
   checks.Require(m.fraction > 0 && std::isfinite(m.fraction),

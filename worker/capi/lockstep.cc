@@ -286,6 +286,7 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->fraction = work.fraction;
   to->update_samples = work.update_samples;
   to->steps = work.steps;
+  to->schedule_position = work.schedule_position;
   session.metrics.clear();
   if (!work.counted) return;
   for (const lockstep::Metric& metric : work.counted->metrics) {

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 8u
+#define LOCKSTEP_ABI_VERSION 9u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -222,6 +222,10 @@ typedef struct lockstep_work {
   const char* policy;
   const uint64_t* slow_workers;
   size_t slow_worker_count;
+  /* TRAIN, UPDATE: where the schedule of the learning rate is before this round: updates of whole
+   * rounds, in a job that ends by its epochs by the samples that were counted, however many rounds
+   * those took. */
+  double schedule_position;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */

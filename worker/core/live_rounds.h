@@ -32,6 +32,7 @@ struct GivenUnits {
   RoundId base;          // the round in which it was given; an earlier one if it was carried over
   bool relaxed = false;
   float local_rate = 0;
+  double position = 0;  // of the schedule
   RunLimit runs;
   // What was computed of the round is void: a new beginning waits for units to be assigned.
   bool fenced = false;

@@ -28,9 +28,12 @@ void OwnWork::OnPlan(const Plan& plan) {
   given.base = plan.round;
   given.relaxed = plan.relaxed;
   given.local_rate = plan.local_rate;
+  given.position = plan.position;
   if (mine != plan.assignments.end()) {
     given.units = mine->units;
     given.runs = mine->runs;
+  } else if (plan.local_rate != 0) {
+    given.runs.units = 1;  // of units that come later: each is a local step
   }
   LOCKSTEP_CHECK(given.units.size() <= queue_.capacity(), "I7: {} units in a plan of at most {}",
                  given.units.size(), queue_.capacity());
@@ -114,6 +117,7 @@ void OwnWork::OnFence(const msg::FenceRound& fence) {
                        .base = work_->base,
                        .relaxed = work_->relaxed,
                        .local_rate = work_->local_rate,
+                       .position = work_->position,
                        .runs = work_->runs};
   }
   Forget(round);
@@ -224,6 +228,7 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
                .base = given.base,
                .relaxed = given.relaxed,
                .local_rate = given.local_rate,
+               .position = given.position,
                .runs = given.runs,
                .parts_sealed = given.first_part.value,
                .parts_told = given.first_part.value};
@@ -239,7 +244,7 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
   }
   queue_.Reset(work_->id, given.units, given.first_part, given.runs);
   context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed,
-                                  work_->local_rate, applied_, was_copied_});
+                                  work_->local_rate, work_->position, applied_, was_copied_});
   if (told_in_ == 0) told_in_ = work_->id;
   progress_due_ = context_.now + context_.config.progress_interval;
 }

@@ -107,6 +107,7 @@ class OwnWork {
     RoundId base;  // the round in which it was given
     bool relaxed = false;
     float local_rate = 0;
+    double position = 0;  // of the schedule
     RunLimit runs;
     std::uint32_t units_done = 0;
     std::uint32_t parts_sealed = 0;  // or used up before

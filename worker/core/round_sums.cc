@@ -562,6 +562,7 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   apply.samples = commit_.samples;
   apply.clip = context_.config.clip;
   apply.steps = commit_.steps;
+  apply.position = commit_.position;
   apply.digest_bucket =
       static_cast<std::uint32_t>(commit_.round.value % context_.layout.bucket_count());
   buffers_.BeginOp(apply.op, std::move(uses));

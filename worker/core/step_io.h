@@ -266,6 +266,7 @@ struct StartWork {
   // Computed with the snapshot kCompute; the parameters change meanwhile.
   bool on_copy = false;
   float local_rate = 0;  // of the local steps that the work is done in; 0: gradients are summed
+  double position = 0;   // of the schedule of the learning rate (Plan)
   // What became of the parts before, said again until a part is sealed after it: these are in
   // rounds that the parameters have come through since; other ones never will be. `copied`: the
   // parameters were copied from a peer, so it is not known of any.
@@ -362,6 +363,7 @@ struct Apply {
   std::uint64_t samples = 0;
   double clip = 0;  // 0: none
   std::uint64_t steps = 0;
+  double position = 0;  // of the schedule, for the program
   std::uint32_t digest_bucket = 0;
 };
 // Copies Layout::copy(bucket) of the parameters and each state tensor to `to`, for a joiner.

@@ -36,6 +36,7 @@ struct ProgramUpdate {
   float fraction = 1;
   std::uint64_t samples = 0;
   std::uint64_t steps = 0;
+  double position = 0;  // of the schedule
   std::uint32_t digest_bucket = 0;
 };
 

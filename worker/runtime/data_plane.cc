@@ -304,6 +304,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                      .fraction = apply.fraction,
                      .samples = apply.samples,
                      .steps = apply.steps,
+                     .position = apply.position,
                      .digest_bucket = apply.digest_bucket});
     return std::nullopt;
   }

@@ -638,6 +638,7 @@ class SessionImpl final : public Session {
     run_.Take(pick.units, order);
     Work work;
     work.kind = Work::Kind::kTrain;
+    work.schedule_position = pick.work.position;
     work.round = pick.work.round;
     work.epoch = epoch;
     work.ranges = run_.ranges();
@@ -699,6 +700,7 @@ class SessionImpl final : public Session {
     work.fraction = update.fraction;
     work.update_samples = update.samples;
     work.steps = update.steps;
+    work.schedule_position = update.position;
     return work;
   }
 

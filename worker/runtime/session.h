@@ -164,6 +164,9 @@ struct Work {
   float fraction = 1;
   std::uint64_t update_samples = 0;
   std::uint64_t steps = 0;
+  // kTrain, kUpdate: where the schedule is before this round: updates of whole rounds, in a job
+  // that ends by its epochs by the samples that were counted, however many rounds those took.
+  double schedule_position = 0;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
   // The newest round that this worker knows to be committed, and what it has counted: samples, the

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <rapidcheck.h>
+#include <cmath>
 
 #include <algorithm>
 #include <string>
@@ -118,7 +119,8 @@ inline Plan Any<Plan>() {
             relaxed,
             relaxed && Any<bool>(),
             Any<bool>() ? 0.125f : 0.0f,
-            Any<Attempt>()};
+            Any<Attempt>(),
+            std::abs(Any<double>())};
   for (const MemberId& member : SomeMembers()) {
     plan.assignments.push_back(
         {member, Several(Any<Unit>), {.units = Any<std::uint32_t>(), .guided = Any<bool>()}});
@@ -173,6 +175,7 @@ inline msg::Commit Any<msg::Commit>() {
   if (Any<bool>()) commit.checkpoint_writer = Any<MemberId>();
   commit.evaluation = Any<std::uint32_t>();
   commit.loss = Any<double>();
+  commit.position = std::abs(Any<double>());
   commit.metrics = AnyMetrics();
   commit.policy = AnyText();
   commit.slow = Several([] { return *rc::gen::inRange<std::uint64_t>(0, 4096); });

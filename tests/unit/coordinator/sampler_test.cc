@@ -85,6 +85,24 @@ TEST(Sampler, ContinuesFromItsState) {
   EXPECT_EQ(RangesOf(again.PlanRound()), RangesOf(sampler.PlanRound()));
 }
 
+// By what was counted, so that an epoch is as long in many short rounds as in few whole ones.
+TEST(Sampler, TellsHowFarTheJobIsInWholeRounds) {
+  Sampler whole(20, 8, 4);  // three rounds, the last one of half as many
+  for (int round = 0; round < 6; ++round) {
+    EXPECT_EQ(whole.WholeRounds(), round);
+    whole.Settle(RangesOf(whole.PlanRound()));
+  }
+  Sampler halves(16, 8, 2);
+  for (int round = 0; round < 8; ++round) {
+    EXPECT_EQ(halves.WholeRounds(), 0.5 * round);
+    const auto ranges = RangesOf(halves.PlanRound());
+    halves.Settle({ranges.front()});
+  }
+  // Of the same job, gone on with by rounds of twice as many.
+  const Sampler again(halves.State(), 16, 2);
+  EXPECT_EQ(again.WholeRounds(), 2);
+}
+
 using SamplerDeathTest = ::testing::Test;
 
 TEST(SamplerDeathTest, CountsNothingTwiceAndNothingForeign) {

@@ -280,6 +280,19 @@ TEST_F(StepMachineTest, AnAssignBehindTheSecondPartIsRefusedAsAWhole) {
   EXPECT_EQ(Told<msg::Revoked>(), (msg::Revoked{RoundId(0), 2, 5, false}));
 }
 
+// As where a round is planned anew and all of its units are given out afterwards.
+TEST_F(StepMachineTest, LocalStepsAreOfSingleUnitsAlsoWhereTheyComeLater) {
+  Begin(1);
+  Plan again = MakePlan(0, 0);
+  again.attempt = Attempt(2);
+  again.owners.version = 2;
+  again.local_rate = 0.1f;
+  Tell(msg::Start{StateSource::kPeers, again, 0});
+  ASSERT_EQ(All<action::StartWork>().size(), 1u);
+  Tell(msg::Assign{RoundId(0), Units(4), 1});
+  EXPECT_EQ(TakeRun().units.size(), 1u);
+}
+
 TEST_F(StepMachineTest, AFencedRoundIsNotSealed) {
   Begin(1);
   const auto work = All<action::StartWork>()[0].work;
