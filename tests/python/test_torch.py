@@ -168,9 +168,9 @@ class SameAsTorchTest(TorchTest):
                         scheduler.step()
                     opt = optimizer(lr if isinstance(lr, float) else lr.clone())
                     schedule = Schedule(make(opt), opt, 10, False)
-                    for update in (0, 1, 2, 1, 2, 3, 9, 7, 8, 9, 8, 12, 12, 39):
+                    for update in (0, 1, 2, 1, 2, 3, 3.75, 9, 7, 8.5, 9, 8, 12, 12, 39):  # of rounds over part of their samples parts
                         schedule.advance(update)
-                        assert shown(opt) == want[update], (name, lr, update, shown(opt), want[update])
+                        assert shown(opt) == want[int(update)], (name, lr, update, shown(opt), want[int(update)])
                     if name == "onecycle":  # torch's own refuses to go on; a job may have more updates than it was told of
                         for update in (49, 50, 139, 48, 139):
                             schedule.advance(update)
@@ -762,6 +762,11 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
                 (epoch + step, 2, "sched.step() was called more than once a pass over the loader"),
                 (epoch + LOOP, 2, "sched.step() was not called after the last pass"),
                 (scheduled.format(more=", scheduler_steps='batch'"), 2, "neither 'update' nor 'epoch'"),
+                ("model.bias.requires_grad_(False)\n" + PREPARE + "model.bias.requires_grad_(True)\n" + LOOP, 2,
+                 "bias was frozen in job.prepare and is not any more, and the job would not train it"),
+                ("model.bias.requires_grad_(False)\nbefore = model.bias.clone()\n" + PREPARE + LOOP + "assert torch.equal(model.bias, before)\n", 0, ""),
+                ("torch.optim.lr_scheduler.StepLR(opt, 5)\nopt.param_groups[0]['lr'] = 0.0\nbefore = model.bias.clone()\n" + PREPARE + LOOP
+                 + "assert opt.param_groups[0]['lr'] == 0.0 and torch.equal(job.state_dict()['bias'], before)\n", 0, ""),
                 (PREPARE + LOOP + "        opt.param_groups[0]['lr'] = 0.05\n", 2, "the optimizer's lr was changed from 0.1 to 0.05"),
                 (PREPARE + LOOP + "        opt.param_groups[0]['momentum'] = 0.5\n", 2, "the optimizer's momentum was changed from 0 to 0.5"),
                 ("raw = opt\n" + PREPARE + LOOP + "        raw.add_param_group({'params': [torch.zeros(1, requires_grad=True)]})\n", 2,
