@@ -130,8 +130,8 @@ TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
                                     .learning_rate = 0.05f,
                                     .fraction = update == 3 ? 0.3f : 1.0f,
                                     .steps = update};
-        for (const auto [first, count] : {std::pair{std::size_t{1001}, kCount - 1001},
-                                          std::pair{std::size_t{0}, std::size_t{1001}}}) {
+        for (const auto& [first, count] : {std::pair{std::size_t{1001}, kCount - 1001},
+                                           std::pair{std::size_t{0}, std::size_t{1001}}}) {
           std::vector<float*> state;
           for (std::size_t t = 1; t < tensors.size(); ++t) {
             state.push_back(tensors[t].get() + first);
