@@ -554,6 +554,7 @@ class Job:
             if self._evaluation is not None:
                 self._evaluation.start(self._seed)
             self._session = self._entry.join(self._model, settings, self._parameters.device.name)
+            self._parameters.recount()
         except BaseException:
             self._close_loaders()
             raise

@@ -141,6 +141,10 @@ class Parameters:
         self._versions = tuple(p._version for p in self.list)
         self._buffer_versions = [b._version for _, b in self._still]
 
+    def recount(self) -> None:
+        """The model has got worker 0's values since, which its norms count on from."""
+        self._counters = [(counter, int(counter.item())) for counter, _ in self._counters]
+
     def _load_averaged(self) -> None:
         if not self.averaged and not self._counters:
             return
