@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -140,7 +139,6 @@ LOCKSTEP_INLINE bool Sum(std::span<const Input> inputs, float* out, std::size_t 
 #if defined(__SSE__)
   if (streaming) _mm_sfence();
 #endif
-  std::atomic_thread_fence(std::memory_order_release);
   return numbers;
 }
 
@@ -317,7 +315,6 @@ void CopyPastCaches(const float* data, float* out, std::size_t n) {
 #else
   std::memcpy(out, data, n * sizeof(float));
 #endif
-  std::atomic_thread_fence(std::memory_order_release);
 }
 
 bool AllFinite(const float* data, std::size_t n) {

@@ -22,8 +22,9 @@ struct Input {
 // out[i] = (..((w0 * x0[i]) + w1 * x1[i]) + ..), each product and each sum rounded; zeros for no
 // inputs. One pass over all inputs. `out` overlaps no input. Inputs may be memory that another
 // process rewrites meanwhile (a peer's arena): the result is then any numbers at all, to be thrown
-// away. Writes are globally visible before any store that follows. `large`: these are part of more
-// sums than stay in a core's caches until somebody reads them, and are written past those.
+// away. `large`: these are part of more sums than stay in a core's caches until somebody reads
+// them, and are written past those; what follows orders such writes as it orders any (they are
+// fenced).
 //
 // False: a sum is infinite or not a number, as each is that one of its terms is.
 bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n, bool large);
@@ -41,7 +42,7 @@ void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain, do
 
 // The same n floats, bit for bit, written past the caches: for more than stays in them until
 // somebody reads it. Nothing overlaps. `data` may be memory that another process rewrites
-// meanwhile. Writes are globally visible before any store that follows.
+// meanwhile. What follows orders the writes as it orders any.
 void CopyPastCaches(const float* data, float* out, std::size_t n);
 
 // None of the values is infinite or not a number.
