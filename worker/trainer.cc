@@ -62,10 +62,11 @@ class Trainer {
   Status TrainRun(const Work& work) {
     if (Status room = batches_.Reserve(work.samples.size()); !room) return room;
     const Batch& batch = batches_.Train(work.epoch.value, work.ranges, work.samples);
-    const TrainResult result = staged_
-                                   ? TrainStaged(work, batch)
-                                   : model_.TrainUnit(work.parameters.data(), work.gradient.data(),
-                                                      batch, &final_blocks_, session_.Cancelled());
+    const TrainResult result =
+        staged_
+            ? TrainStaged(work, batch)
+            : model_.TrainUnit(work.parameters.data(), work.gradient.data(), batch,
+                               work.tells_final ? &final_blocks_ : nullptr, session_.Cancelled());
     session_.Done({.samples = result.samples, .loss_sum = result.loss_sum});
     return {};
   }

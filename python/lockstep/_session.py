@@ -17,7 +17,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 9
+ABI = 10
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -120,6 +120,7 @@ class _Work(ctypes.Structure):
         ("slow_workers", ctypes.POINTER(c_uint64)),
         ("slow_worker_count", c_size_t),
         ("schedule_position", c_double),
+        ("tells_final", c_int32),
     ]
 
 
@@ -375,8 +376,11 @@ class Work:
     """Of a step that the update is."""
     update_samples: int = 0
     steps: int = 0
-    schedule_position: float = 0.0  # updates of whole rounds before this one, of which those that were made may be fractions
     """The sum of all fractions so far, this one included, rounded up."""
+    schedule_position: float = 0.0
+    """Updates of whole rounds before this one, of which those that were made may be fractions."""
+    tells_final: bool = True
+    """Somebody gains by `block_final` in this run; where all others read the gradient in place, nobody does."""
     counted: Counted | None = None
     """The newest round that is known to be committed; beside a run of a round it is the one before. Of every kind but NONE."""
 
@@ -502,6 +506,7 @@ class Session:
             update_samples=work.update_samples,
             steps=work.steps,
             schedule_position=work.schedule_position,
+            tells_final=bool(work.tells_final),
             counted=_counted(work) if work.has_counted else None,
         )
 

@@ -150,8 +150,7 @@ from torch.utils.data import DataLoader, TensorDataset
 norm, how, optimizer, silent, late = (word == "1" if word in "01" else word for word in sys.argv[1:])
 if silent:
     lockstep.Session.block_final = lambda *_: None
-job = lockstep.init(seed=3, settings={"exchange.mapping": "off", "exchange.transport": "tcp", "exchange.bucket_bytes": 4096,
-                                      "exchange.piece_bytes": 4096})
+job = lockstep.init(seed=3, settings={"exchange.transport": "tcp", "exchange.bucket_bytes": 4096, "exchange.piece_bytes": 4096})
 model = Model(norm, how or None)
 opt = getattr(torch.optim, optimizer)([p for p in model.parameters() if p.requires_grad], lr=0.05)
 draw = torch.Generator().manual_seed(5)
@@ -169,9 +168,9 @@ for _ in range(3):
         opt.step()
 """
 
-    def job(self, name, *words, status=0):
+    def job(self, name, *words, status=0, mapping="off"):
         run_dir = self.folder / name
-        done = lockstep_run("-n", "2", "--run-dir", run_dir, self.script(self.SCRIPT), *words, LOCKSTEP_LOG_LEVEL="info")
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", f"exchange.mapping={mapping}", self.script(self.SCRIPT), *words, LOCKSTEP_LOG_LEVEL="info")
         self.assertEqual(done.returncode, status, done)
         summary = json.loads((run_dir / "summary.json").read_text())
         self.assertEqual(summary["status"], "completed")
@@ -194,6 +193,13 @@ for _ in range(3):
                 silent, nothing, _ = self.job(f"silent-{norm}{how}{optimizer}", norm, how, optimizer, "1", "0")
                 self.assertEqual(digest, silent)
                 self.assertEqual(nothing, [(0, 0)] * 2)
+
+    def test_nothing_is_said_where_the_others_read_in_place(self):
+        words = ("0", "", "SGD", "0", "0")
+        sent, mapped = self.job("sent", *words), self.job("mapped", *words, mapping="auto")
+        self.assertEqual(mapped[0], sent[0])
+        self.assertEqual(len(sent[1]), 2, sent[2])
+        self.assertEqual(mapped[1], [], mapped[2])
 
     def test_what_is_added_after_the_pass_takes_the_worker_out_and_counts_for_nothing(self):
         _, said, done = self.job("late", "0", "", "SGD", "0", "1")

@@ -287,6 +287,7 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->update_samples = work.update_samples;
   to->steps = work.steps;
   to->schedule_position = work.schedule_position;
+  to->tells_final = work.tells_final ? 1 : 0;
   session.metrics.clear();
   if (!work.counted) return;
   for (const lockstep::Metric& metric : work.counted->metrics) {

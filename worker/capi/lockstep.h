@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 9u
+#define LOCKSTEP_ABI_VERSION 10u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -226,6 +226,9 @@ typedef struct lockstep_work {
    * rounds, in a job that ends by its epochs by the samples that were counted, however many rounds
    * those took. */
   double schedule_position;
+  /* TRAIN: 0 where nobody gains by lockstep_block_final in this run, since all others read the
+   * gradient in place, or there are none. It may be called all the same. */
+  int32_t tells_final;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */

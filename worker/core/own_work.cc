@@ -244,7 +244,8 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
   }
   queue_.Reset(work_->id, given.units, given.first_part, given.runs);
   context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed,
-                                  work_->local_rate, work_->position, applied_, was_copied_});
+                                  work_->local_rate, work_->position, applied_, was_copied_,
+                                  peers_.AnyNotMapped()});
   if (told_in_ == 0) told_in_ = work_->id;
   progress_due_ = context_.now + context_.config.progress_interval;
 }

@@ -165,6 +165,12 @@ bool Peers::Mapped(const MemberId& peer) const {
   return at != peers_.end() && at->second.mapped();
 }
 
+bool Peers::AnyNotMapped() const {
+  return std::ranges::any_of(peers_, [](const auto& entry) {
+    return entry.second.up && !entry.second.left && !entry.second.mapped();
+  });
+}
+
 // Once for each connection, when it is up and the coordinator has said where its arena is: in
 // either order.
 void Peers::TryToMap(const MemberId& id) {

@@ -47,6 +47,8 @@ class Peers {
   // Each reads the other's memory in place. Stays true for two rounds at least after the peer's
   // death: its memory outlives it.
   bool Mapped(const MemberId& peer) const;
+  // Is there one that takes what it needs over the transport?
+  bool AnyNotMapped() const;
 
   void CheckInvariants() const;
 

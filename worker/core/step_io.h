@@ -272,6 +272,9 @@ struct StartWork {
   // parameters were copied from a peer, so it is not known of any.
   std::vector<SealedPart> applied = {};
   bool copied = false;
+  // Somebody fetches buckets of it that are final before the rest is; else all read it in place
+  // when it is sealed.
+  bool sends_early = true;
 };
 // Units were appended: look into the queue again.
 struct WakeCompute {};

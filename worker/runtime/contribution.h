@@ -41,8 +41,10 @@ class Contribution {
   // sums are passed on, their last one would not tell whose it was.)
   bool Finish();
 
- private:
+  // What owners sum is the gradient as it lies.
   bool SendsGradientItself() const;
+
+ private:
   void SendUpTo(std::uint32_t buckets, bool early);
   bool SendFew(const FloatRange& bucket, bool early, std::byte* to);
   void Settle();

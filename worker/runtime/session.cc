@@ -216,7 +216,7 @@ class SessionImpl final : public Session {
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
     auto memory = std::move(description_.memory);
-    // A device's memory is taken as a whole, so there nothing is saved.
+    // A device's memory is taken a buffer at a time, so there nothing is saved.
     sums_apart_ = memory == nullptr && !shared_out && config_.exchange.algorithm == "direct";
     const auto parts = shared_out    ? WorkerBuffers::Parts::kSumsAndState
                        : sums_apart_ ? WorkerBuffers::Parts::kSums
@@ -356,7 +356,7 @@ class SessionImpl final : public Session {
                        .divisor = result.divisor,
                        .reading = ReadingOf(result)};
     if (ends_part_) {
-      early_.Add(*buckets_, told_);
+      if (sends_early_) early_.Add(*buckets_, told_);
       plane_->PostEndOfPart(std::move(run), Seal(take_.work, take_.part));
     } else {
       plane_->Post(std::move(run));
@@ -652,6 +652,8 @@ class SessionImpl final : public Session {
     work.parameters_version = take_.work;
     work.gradient = {gradient, count};
     work.first = first;
+    work.tells_final = pick.work.sends_early || !contribution_->SendsGradientItself();
+    sends_early_ = work.tells_final;
     if (local_steps_) {
       work.parameters = local_steps_->parameters();
       work.gradient = local_steps_->gradient();
@@ -744,6 +746,7 @@ class SessionImpl final : public Session {
   bool ends_part_ = false;  // its part is being sealed, with it
   std::uint32_t told_ = 0;  // buckets that the core knows to be final
   Early early_;
+  bool sends_early_ = true;  // in the run in hand
   RunSamples run_;
   RunSamples next_run_;
   std::optional<Contribution> contribution_;  // to which the last run added

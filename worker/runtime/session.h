@@ -169,6 +169,8 @@ struct Work {
   double schedule_position = 0;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
+  // kTrain: somebody gains by BlockFinal in this run. It may be called all the same.
+  bool tells_final = true;
   // The newest round that this worker knows to be committed, and what it has counted: samples, the
   // mean loss over them, and what programs have logged of them (Session::Log). Beside a run of
   // round r it is round r - 1, on all workers alike; where all of a round were fenced it may be

@@ -102,6 +102,24 @@ TEST_F(MappingTest, OnlyThoseWhoMapEachOtherAreMapped) {
   EXPECT_TRUE(Told<msg::Reached>()->peers[0].mapped);
 }
 
+TEST_F(MappingTest, WhatIsFinalEarlyIsForNobodyWhereAllAreMapped) {
+  Meet();
+  Do(event::PeerMapped{kPeer, true, ""});
+  PeerSays(MapState{true});
+  Tell(msg::Start{StateSource::kSeed, MakePlan(0, 2), 0});
+  ASSERT_EQ(All<action::StartWork>().size(), 1u);
+  EXPECT_FALSE(All<action::StartWork>()[0].sends_early);
+}
+
+TEST_F(MappingTest, WhatIsFinalEarlyIsForWhoeverFetchesIt) {
+  Meet();
+  Do(event::PeerMapped{kPeer, false, "its arena takes no more connections"});
+  PeerSays(MapState{true});
+  Tell(msg::Start{StateSource::kSeed, MakePlan(0, 2), 0});
+  ASSERT_EQ(All<action::StartWork>().size(), 1u);
+  EXPECT_TRUE(All<action::StartWork>()[0].sends_early);
+}
+
 TEST_F(StepMachineTest, WhoIsLostBeforeTheStartIsUnreachable) {
   Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   Do(event::PeerUp{kPeer, "tcp"});
