@@ -20,6 +20,7 @@ using transport::Arena;
 using transport::ArenaServer;
 using transport::BlockSpec;
 using transport::ChildProcess;
+using transport::DeviceBlock;
 using transport::DeviceName;
 using transport::kNoGeneration;
 using transport::PeerArena;
@@ -31,22 +32,26 @@ const std::vector<std::byte> kKey(32, std::byte{0x5a});
 constexpr std::size_t kFloats = 100'000;
 constexpr Duration kLong = std::chrono::seconds(30);
 
+constexpr std::size_t kSum = 1;  // the block
+constexpr std::size_t kSpare = 2;
+
 // A device, its memory and an arena there.
 struct Device {
   explicit Device(const std::string& kind = "imitated") : memory(MakeFakeMemory(addresses, kind)) {}
 
   Result<Arena> MakeArena() {
-    return Arena::Create(
-        std::vector<BlockSpec>{{.name = "spare", .bytes = 100},
-                               {.name = "sum", .bytes = kFloats * 4, .page_aligned = true}},
+    auto arena = Arena::Create(
+        std::vector<BlockSpec>{{.name = "first", .bytes = 100},
+                               {.name = "sum", .bytes = kFloats * 4, .page_aligned = true},
+                               {.name = "spare", .bytes = 100, .spare = true}},
         memory->sharing());
+    EXPECT_TRUE(arena.ok() && arena->Back(kSum).ok());
+    return arena;
   }
 
   const std::shared_ptr<FakeAddresses> addresses = std::make_shared<FakeAddresses>();
   const std::unique_ptr<ExchangeMemory> memory;
 };
-
-constexpr std::size_t kSum = 1;  // the block
 
 void Fill(Device& device, const Arena& arena, std::size_t from, std::size_t to, float value) {
   const std::vector<float> values(to - from, value);
@@ -179,14 +184,55 @@ TEST(DeviceArenaDescriptors, AreCheckedAgainstEachOther) {
   const Arena arena = device.MakeArena().value();
   const Arena on_host = Arena::Create(std::vector<BlockSpec>{{.name = "a", .bytes = 64}}).value();
   const auto copy = [](int fd) { return UniqueFd(::dup(fd)); };
-  const auto map = [&](const Arena& of, const UniqueFd& device_memory) {
-    return PeerArena::FromFds(copy(of.fd()), of.nonce(), device_memory, sharing.name(), sharing);
+  const auto map = [&](const Arena& of, std::size_t block, std::uint64_t bytes, int memory) {
+    std::vector<DeviceBlock> blocks;
+    blocks.push_back({block, bytes, copy(memory)});
+    return PeerArena::FromFds(copy(of.fd()), of.nonce(), blocks, sharing.name(), sharing);
   };
-  EXPECT_TRUE(map(arena, copy(arena.device_fd())).ok());
+  int sum = -1;
+  arena.exported()->Look([&](const auto& blocks) {
+    EXPECT_TRUE(blocks[0].fd);
+    EXPECT_FALSE(blocks[kSpare].fd) << "nobody has asked for it";
+    EXPECT_EQ(blocks[kSum].bytes, kFloats * 4);
+    sum = blocks[kSum].fd.get();
+  });
+  const auto mapped = map(arena, kSum, kFloats * 4, sum);
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_NE(mapped->data(kSum), nullptr);
+  EXPECT_EQ(mapped->data(kSpare), nullptr);
   EXPECT_EQ(PeerArena::FromFd(copy(arena.fd()), arena.nonce()).error().code, ErrorCode::kInvalid);
-  EXPECT_EQ(map(on_host, copy(arena.device_fd())).error().code, ErrorCode::kInvalid);
+  EXPECT_EQ(map(on_host, 0, kFloats * 4, sum).error().code, ErrorCode::kInvalid);
+  EXPECT_EQ(map(arena, 3, kFloats * 4, sum).error().code, ErrorCode::kInvalid) << "no such block";
+  EXPECT_EQ(map(arena, kSum, kFloats * 4 - 4, sum).error().code, ErrorCode::kInvalid);
   const UniqueFd small(::memfd_create("small", MFD_CLOEXEC));
-  EXPECT_EQ(map(arena, small).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(map(arena, kSum, kFloats * 4, small.get()).error().code, ErrorCode::kUnavailable);
+}
+
+TEST(DeviceArenaBlocks, TakeMemoryWhenTheyAreFirstUsedAndAreHadByAskingAgain) {
+  Device device;
+  Arena arena = device.MakeArena().value();
+  const auto server = ArenaServer::Start(arena, kKey, {.self = kOwner}).value();
+  const auto map = [&] {
+    return transport::MapPeer(server->address(), kReader, kOwner, kKey, kLong,
+                              device.memory->sharing())
+        .value();
+  };
+  const PeerArena before = map();
+  EXPECT_NE(before.data(0), nullptr);
+  EXPECT_NE(before.data(kSum), nullptr);
+  EXPECT_EQ(before.data(kSpare), nullptr);
+  EXPECT_FALSE(arena.backed(kSpare));
+  const auto made = arena.Back(kSpare);
+  ASSERT_TRUE(made.ok());
+  EXPECT_TRUE(arena.backed(kSpare));
+  EXPECT_EQ(arena.Back(kSpare)->data(), made->data()) << "once";
+  const float value = 7;
+  device.memory->FromHost(made->data(), &value, sizeof value);
+  EXPECT_EQ(before.data(kSpare), nullptr);
+  const PeerArena after = map();
+  float found = 0;
+  device.memory->ToHost(&found, after.data(kSpare), sizeof found);
+  EXPECT_EQ(found, value);
 }
 
 TEST(DeviceName, IsCutAndChecked) {

@@ -79,7 +79,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
                    bool /*large*/) override {
     Ask([=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
       for (Input& input : copies) input.data = addresses_->Host(input.data, n);
-      worker::WeightedSum(copies, addresses_->Host(out, n), n);
+      finite_ = worker::WeightedSum(copies, addresses_->Host(out, n), n) && finite_;
     });
     return true;
   }
@@ -99,12 +99,17 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
       std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof(float));
     });
   }
-  void Finish() override {
+  bool Finish() override {
     for (const auto& operation : std::exchange(asked_, {})) operation();
+    return std::exchange(finite_, true);
   }
 
-  void ToHost(void* host, const void* from, std::size_t bytes) override {
-    std::memcpy(host, addresses_->Host(static_cast<const std::byte*>(from), bytes), bytes);
+  using ExchangeMemory::ToHost;
+  void ToHost(std::span<const HostCopy> copies) override {
+    for (const HostCopy& copy : copies) {
+      std::memcpy(copy.host, addresses_->Host(static_cast<const std::byte*>(copy.from), copy.bytes),
+                  copy.bytes);
+    }
   }
   void FromHost(void* to, const void* host, std::size_t bytes) override {
     std::memcpy(addresses_->Host(static_cast<std::byte*>(to), bytes), host, bytes);
@@ -138,6 +143,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   const transport::DeviceName name_;
   FakeStreams streams_;
   std::vector<std::function<void()>> asked_;  // the reduction thread's
+  bool finite_ = true;                        // likewise
   const FakeLoops loops_{*addresses_, [this](std::function<void()> loop) { Ask(std::move(loop)); }};
   ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {
     return addresses_->Host(device, bytes);

@@ -125,6 +125,21 @@ class FakeDeviceJobs(ClusterTest):
         parameters = 4 * (33 * 512 + 513 * 512)  # at least, in bytes
         self.assertGreater(memory["off"] - memory["auto"], 2 * parameters)  # 2 (N - 1) B, or half of it in a short job
 
+    def test_memory_grows_with_what_is_used(self):
+        """Contributions and sums take a device's memory one by one: 5 + S times the parameters in a quiet job, where all are mapped, and
+        once more for an evaluation."""
+        for workers, tensors, optimizer in ((2, 0, {"name": "sgd", "momentum": 0}), (4, 2, {"name": "adamw"})):
+            options = {f"optimizer__{key}": value for key, value in optimizer.items()}
+            with DeviceJob(workers, model__widths="1024,1024", job__rounds=20, **options) as job:
+                job.on_device = tuple(range(workers))
+                job.start().finish()
+                for worker in range(workers):
+                    self.assertEqual(job.wait(f"worker{worker}"), 0)
+                    mib, times = re.search(r"most memory of the exchange: (\S+) MiB, (\S+) times", job.log(f"worker{worker}")).groups()
+                    parameters = float(mib) * 2**20 / float(times)
+                    # And samples and activations, here less than once more.
+                    self.assertLess(most_memory(job, worker), (5 + tensors + 1 + 1) * parameters, job.log(f"worker{worker}"))
+
     def test_pieces_over_tcp(self):
         self.compare(exchange__mapping="off", model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
                      exchange__transport="tcp", optimizer__name="adamw", optimizer__clip=0.5, job__rounds=12)

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,8 +131,11 @@ TEST_F(GpuMemory, TheOptimizersStepHasTheBitsOfTheCpu) {
                                     .learning_rate = 0.05f,
                                     .fraction = update == 3 ? 0.3f : 1.0f,
                                     .steps = update};
-        for (const auto& [first, count] : {std::pair{std::size_t{1001}, kCount - 1001},
-                                           std::pair{std::size_t{0}, std::size_t{1001}}}) {
+        // More pieces than a kernel takes, the first one last.
+        for (std::size_t at = kCount; at > 0;) {
+          const std::size_t count = at > 1001 ? std::min<std::size_t>(at - 1001, 700) : at;
+          const std::size_t first = at - count;
+          at = first;
           std::vector<float*> state;
           for (std::size_t t = 1; t < tensors.size(); ++t) {
             state.push_back(tensors[t].get() + first);
@@ -202,6 +206,68 @@ TEST_F(GpuMemory, PiecesGoThroughPinnedMemoryBothWays) {
   EXPECT_EQ(copied, 2 * kPieces);
   EXPECT_TRUE(SameBits(to.Read(), values));
   copies.FreePinned(*pinned, kPieces * kBytes);
+}
+
+TEST_F(GpuMemory, TellsOfSumsThatAreNotFiniteOnce) {
+  constexpr std::size_t kCount = 100001;
+  std::vector<float> values = RandomFloats(kCount, 1);
+  const auto sum_is_finite = [&] {
+    const Floats from(*device_, values);
+    const Floats to(*device_, std::vector<float>(kCount, 0));
+    for (const auto& [first, count] : {std::pair{std::size_t{0}, std::size_t{1000}},
+                                       std::pair{std::size_t{1000}, kCount - 1000}}) {
+      const Input input{from.get() + first, 2};
+      device_->WeightedSum({&input, 1}, to.get() + first, count, /*large=*/false);
+    }
+    const bool finite = device_->Finish();
+    EXPECT_TRUE(device_->Finish());
+    EXPECT_EQ(device_->AllFinite(from.get(), kCount), finite);
+    return finite;
+  };
+  EXPECT_TRUE(sum_is_finite());
+  for (const std::size_t at : {std::size_t{0}, std::size_t{70000}, kCount - 1}) {
+    const float before = std::exchange(values[at], std::numeric_limits<float>::quiet_NaN());
+    EXPECT_FALSE(sum_is_finite()) << at;
+    values[at] = before;
+  }
+  EXPECT_TRUE(sum_is_finite());
+}
+
+// Steps of another kind, or on sums that a step before has made, are asked for in order.
+TEST_F(GpuMemory, OperationsOfAllKindsTakeEffectInOrder) {
+  constexpr std::size_t kCount = 50000;
+  const auto rule = *MakeOptimizer(Rule("sgd", 0, false));
+  const auto other = *MakeOptimizer(Rule("sgd", 0.9, true));
+  const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+    const Floats parameters(memory, RandomFloats(kCount, 1));
+    const Floats velocity(memory, RandomFloats(kCount, 2));
+    const Floats sum(memory, RandomFloats(kCount, 3));
+    const Floats squares(memory, std::vector<float>(2 * Grains(kCount, 1024), 0));
+    const auto apply = [&](const Optimizer& optimizer, std::vector<float*> state) {
+      optimizer.ApplyBy(
+          memory.update_loops(),
+          {.scale = 1, .clip_factor = 1, .learning_rate = 0.1f, .fraction = 1, .steps = 1},
+          {.first = 0,
+           .count = kCount,
+           .parameters = parameters.get(),
+           .state = state,
+           .gradient_sum = sum.get()});
+    };
+    for (int turn = 0; turn < 3; ++turn) {
+      const Input input{parameters.get(), 0.5f};
+      memory.WeightedSum({&input, 1}, sum.get(), kCount, /*large=*/true);
+      memory.SumOfSquaresByGrain(sum.get(), kCount, 1024, reinterpret_cast<double*>(squares.get()));
+      apply(*rule, {});
+      memory.Copy(sum.get(), parameters.get(), kCount, /*large=*/true);
+      apply(*other, {velocity.get()});
+      memory.Copy(velocity.get(), squares.get(), 2 * Grains(kCount, 1024), /*large=*/false);
+    }
+    memory.Finish();
+    return std::vector{parameters.Read(), velocity.Read(), sum.Read(), squares.Read()};
+  });
+  for (std::size_t t = 0; t < expected.size(); ++t) {
+    EXPECT_TRUE(SameBits(found[t], expected[t])) << t;
+  }
 }
 
 // The session keeps the memory when the trainer's device is gone.

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "base/check.h"
@@ -69,10 +71,29 @@ Status Size(int fd, std::uint64_t bytes) {
 
 }  // namespace
 
+struct Arena::OnDevice {
+  OnDevice(DeviceSharing& device, std::size_t blocks)
+      : sharing(device),
+        memory(blocks),
+        data(blocks),
+        exported(std::make_shared<ExportedBlocks>(blocks)) {}
+
+  DeviceSharing& sharing;
+  std::mutex mutex;                        // of who makes memory
+  std::vector<SharedDeviceMemory> memory;  // by block
+  std::vector<std::atomic<std::byte*>> data;
+  const std::shared_ptr<ExportedBlocks> exported;
+};
+
 Result<Arena> Arena::Create(std::span<const BlockSpec> specs, DeviceSharing* device) {
   auto layout = PlanLayout(specs, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
                            device ? BlocksIn::kDeviceMemory : BlocksIn::kHostMemory);
   if (!layout) return layout.error();
+  if (device != nullptr && specs.size() > kMaxDeviceBlocks) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("an arena has at most {} blocks on a device, {} were asked for",
+                             kMaxDeviceBlocks, specs.size())};
+  }
   std::uint64_t needed = layout->total_bytes;
   for (const BlockSpec& spec : specs) needed -= spec.spare && device == nullptr ? spec.bytes : 0;
   if (Status fits = CheckSize(layout->total_bytes, needed); !fits) return fits.error();
@@ -94,15 +115,18 @@ Result<Arena> Arena::Create(std::span<const BlockSpec> specs, DeviceSharing* dev
       RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size()));
   LOCKSTEP_CHECK(drawn == 1, "no random bytes to be had");
   if (device == nullptr) return Arena(*std::move(fd), *std::move(mapping), nonce, *layout);
-  auto exported = device->Export(layout->device_bytes);
-  if (!exported) return exported.error();
-  layout->device_bytes = exported->bytes;
   Arena arena(*std::move(fd), *std::move(mapping), nonce, *layout);
-  arena.device_ = SharedDeviceMemory(*device, exported->data, exported->bytes);
-  arena.device_fd_ = std::move(exported->fd);
-  arena.device_name_ = device->name();
+  arena.device_ = std::make_unique<OnDevice>(*device, specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (i > 0 && specs[i].spare) continue;
+    if (auto backed = arena.Back(i); !backed) return backed.error();
+  }
   return arena;
 }
+
+Arena::Arena(Arena&&) noexcept = default;
+Arena& Arena::operator=(Arena&&) noexcept = default;
+Arena::~Arena() = default;
 
 Arena::Arena(UniqueFd fd, Mapping mapping, const ArenaNonce& nonce, const ArenaLayout& layout)
     : fd_(std::move(fd)), mapping_(std::move(mapping)), nonce_(nonce) {
@@ -129,9 +153,38 @@ std::optional<std::size_t> Arena::Find(std::string_view name) const {
 
 std::span<std::byte> Arena::block(std::size_t i) const {
   LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
-  std::byte* blocks = device_ ? device_.data() : mapping_.data();
-  return {blocks + blocks_[i].place.offset, blocks_[i].place.bytes};
+  const BlockPlace& place = blocks_[i].place;
+  if (device_ == nullptr) return {mapping_.data() + place.offset, place.bytes};
+  std::byte* data = device_->data[i].load(std::memory_order_acquire);
+  LOCKSTEP_CHECK(data != nullptr, "block '{}' has no memory yet", place.name);
+  return {data, place.bytes};
 }
+
+Result<std::span<std::byte>> Arena::Back(std::size_t i) {
+  if (backed(i)) return block(i);
+  {
+    const std::lock_guard lock(device_->mutex);
+    if (!backed(i)) {
+      auto exported = device_->sharing.Export(blocks_[i].place.bytes);
+      if (!exported) return exported.error();
+      device_->memory[i] = SharedDeviceMemory(device_->sharing, exported->data, exported->bytes);
+      device_->exported->Put(i, std::move(exported->fd), exported->bytes);
+      device_->data[i].store(exported->data, std::memory_order_release);
+    }
+  }
+  return block(i);
+}
+
+bool Arena::backed(std::size_t i) const {
+  LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());
+  return device_ == nullptr || device_->data[i].load(std::memory_order_acquire) != nullptr;
+}
+
+std::shared_ptr<const ExportedBlocks> Arena::exported() const {
+  return device_ ? device_->exported : nullptr;
+}
+
+DeviceName Arena::device_name() const { return device_ ? device_->sharing.name() : DeviceName(); }
 
 std::atomic<std::uint64_t>& Arena::GenerationWord(std::size_t i) const {
   LOCKSTEP_CHECK(i < blocks_.size(), "block {} of {}", i, blocks_.size());

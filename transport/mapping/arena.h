@@ -2,7 +2,8 @@
 // directly.
 //
 // Its blocks lie in a device's memory when the owner computes there, for the peers' devices to
-// read; the rest is as follows in both cases.
+// read, each in memory of its own; that of spare ones is made when it is first needed (Back). The
+// rest is as follows in both cases.
 //
 // It is a memory file of fixed size. A page takes memory once it is written, and from then on: what
 // is never used costs nothing. Too little memory for what is not spare is an error at creation, and
@@ -26,6 +27,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -33,6 +35,7 @@
 
 #include "base/result.h"
 #include "transport/mapping/device_sharing.h"
+#include "transport/mapping/exported_blocks.h"
 #include "transport/mapping/layout.h"
 #include "transport/mapping/os.h"
 
@@ -45,13 +48,19 @@ class Arena {
   // (F_SEAL_FUTURE_WRITE: Linux 5.1). Blocks start zeroed and unpublished.
   static Result<Arena> Create(std::span<const BlockSpec> specs, DeviceSharing* device = nullptr);
 
-  Arena(Arena&&) noexcept = default;
-  Arena& operator=(Arena&&) noexcept = default;
+  Arena(Arena&&) noexcept;
+  Arena& operator=(Arena&&) noexcept;
+  ~Arena();
 
   std::size_t blocks() const { return blocks_.size(); }
   std::optional<std::size_t> Find(std::string_view name) const;
-  // On a device, for the device alone to follow.
+  // On a device, for the device alone to follow; once it is backed.
   std::span<std::byte> block(std::size_t i) const;
+  // The same, with memory of the device that is made now where it was not; kUnavailable where there
+  // is not so much. Those that are not spare, and the first, have it from the beginning. Any
+  // thread.
+  Result<std::span<std::byte>> Back(std::size_t i);
+  bool backed(std::size_t i) const;
   // All that is in the host's memory.
   std::span<std::byte> memory() const { return {mapping_.data(), mapping_.bytes()}; }
 
@@ -64,8 +73,9 @@ class Arena {
 
   // For ArenaServer.
   int fd() const { return fd_.get(); }
-  int device_fd() const { return device_fd_.get(); }  // below 0 where there is no device
-  const DeviceName& device_name() const { return device_name_; }
+  // Null where there is no device.
+  std::shared_ptr<const ExportedBlocks> exported() const;
+  DeviceName device_name() const;
   const ArenaNonce& nonce() const { return nonce_; }
 
  private:
@@ -81,10 +91,9 @@ class Arena {
   UniqueFd fd_;
   Mapping mapping_;
   ArenaNonce nonce_;
-  SharedDeviceMemory device_;
-  UniqueFd device_fd_;
-  DeviceName device_name_;
   std::vector<Block> blocks_;
+  struct OnDevice;
+  std::unique_ptr<OnDevice> device_;  // null: blocks lie in the mapping
 };
 
 }  // namespace lockstep::transport

@@ -50,8 +50,9 @@ bool MayAsk(uid_t uid) { return uid == geteuid() || uid == 0; }
 
 void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
   iovec part{.iov_base = &grant, .iov_len = sizeof(grant)};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
-  LOCKSTEP_CHECK(descriptors.size() == 1 || descriptors.size() == 2);
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE((1 + kMaxDeviceBlocks) * sizeof(int))>
+      control{};
+  LOCKSTEP_CHECK(!descriptors.empty() && descriptors.size() <= 1 + kMaxDeviceBlocks);
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -68,10 +69,10 @@ void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
 
 class Server final : public ArenaServer {
  public:
-  // `device_memory`: none where the blocks lie in the host's.
-  Server(UniqueFd arena, UniqueFd device_memory, const ArenaGrant& grant,
-         std::span<const std::byte> job_key, const ArenaServerOptions& options, UniqueFd listener,
-         UniqueFd stop, std::string address)
+  // `device_memory`: null where the blocks lie in the host's.
+  Server(UniqueFd arena, std::shared_ptr<const ExportedBlocks> device_memory,
+         const ArenaGrant& grant, std::span<const std::byte> job_key,
+         const ArenaServerOptions& options, UniqueFd listener, UniqueFd stop, std::string address)
       : arena_(std::move(arena)),
         device_memory_(std::move(device_memory)),
         grant_(grant),
@@ -191,13 +192,29 @@ class Server final : public ArenaServer {
     }
     if (!answer->empty() && !SendNow(socket, *answer)) return false;
     if (!handshake.done()) return true;
-    const std::array descriptors = {arena_.get(), device_memory_.get()};
-    SendGrant(socket, grant_, std::span(descriptors).first(device_memory_ ? 2 : 1));
+    Grant(socket);
     return false;
   }
 
+  void Grant(int socket) const {
+    ArenaGrant grant = grant_;
+    std::vector<int> descriptors = {arena_.get()};
+    if (device_memory_ == nullptr) {
+      SendGrant(socket, grant, descriptors);
+      return;
+    }
+    device_memory_->Look([&](const std::vector<ExportedBlocks::Block>& blocks) {
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        if (!blocks[i].fd) continue;
+        grant.block_bytes.at(i) = blocks[i].bytes;
+        descriptors.push_back(blocks[i].fd.get());
+      }
+      SendGrant(socket, grant, descriptors);
+    });
+  }
+
   const UniqueFd arena_;
-  const UniqueFd device_memory_;
+  const std::shared_ptr<const ExportedBlocks> device_memory_;
   const ArenaGrant grant_;
   const std::vector<std::byte> job_key_;
   const ArenaServerOptions options_;
@@ -223,10 +240,7 @@ Result<std::unique_ptr<ArenaServer>> ArenaServer::Start(const Arena& arena,
   UniqueFd fd(fcntl(arena.fd(), F_DUPFD_CLOEXEC, 0));
   UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   UniqueFd stop(eventfd(0, EFD_CLOEXEC));
-  UniqueFd device_memory;
-  const bool on_device = arena.device_fd() >= 0;
-  if (on_device) device_memory = UniqueFd(fcntl(arena.device_fd(), F_DUPFD_CLOEXEC, 0));
-  if (!fd || !listener || !stop || (on_device && !device_memory)) {
+  if (!fd || !listener || !stop) {
     return SystemError(ErrorCode::kUnavailable, "cannot serve an arena", errno);
   }
   const MappingAddress address = MappingAddress::Make();
@@ -234,11 +248,12 @@ Result<std::unique_ptr<ArenaServer>> ArenaServer::Start(const Arena& arena,
   if (bind(listener.get(), at.get(), at.bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
     return SystemError(ErrorCode::kUnavailable, "cannot listen at " + address.Format(), errno);
   }
-  const ArenaGrant grant{
-      .magic = ArenaGrant::kMagic, .nonce = arena.nonce(), .device = arena.device_name()};
-  auto server =
-      std::make_unique<Server>(std::move(fd), std::move(device_memory), grant, job_key, options,
-                               std::move(listener), std::move(stop), address.Format());
+  const ArenaGrant grant{.magic = ArenaGrant::kMagic,
+                         .nonce = arena.nonce(),
+                         .device = arena.device_name(),
+                         .block_bytes = {}};
+  auto server = std::make_unique<Server>(std::move(fd), arena.exported(), grant, job_key, options,
+                                         std::move(listener), std::move(stop), address.Format());
   if (Status launched = server->Launch(); !launched) return launched.error();
   return std::unique_ptr<ArenaServer>(std::move(server));
 }

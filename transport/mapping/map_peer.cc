@@ -120,12 +120,19 @@ Status CheckDevice(const DeviceName& blocks, const DeviceSharing* device) {
                                  blocks.kind_text(), own.kind_text()));
 }
 
+std::size_t BlocksGiven(const ArenaGrant& grant) {
+  if (grant.device.host()) return 0;
+  return static_cast<std::size_t>(
+      std::ranges::count_if(grant.block_bytes, [](std::uint64_t bytes) { return bytes != 0; }));
+}
+
 Result<PeerArena> ReceiveArena(int socket, Time deadline, DeviceSharing* device) {
   for (;;) {
     if (Status ready = AwaitMessage(socket, deadline); !ready) return ready.error();
     ArenaGrant grant;
     iovec part{.iov_base = &grant, .iov_len = sizeof(grant)};
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE((1 + kMaxDeviceBlocks) * sizeof(int))>
+        control{};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -134,15 +141,20 @@ Result<PeerArena> ReceiveArena(int socket, Time deadline, DeviceSharing* device)
     const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return HungUp();
-    const std::vector<UniqueFd> descriptors = TakeDescriptors(message);
+    std::vector<UniqueFd> descriptors = TakeDescriptors(message);
     const bool whole = got == sizeof(grant) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
     if (!whole || grant.magic != ArenaGrant::kMagic || !grant.device.proper() ||
-        descriptors.size() != (grant.device.host() ? 1 : 2)) {
+        descriptors.size() != 1 + BlocksGiven(grant)) {
       return Error{ErrorCode::kInvalid, "it sent something else than its arena"};
     }
     if (Status reached = CheckDevice(grant.device, device); !reached) return reached.error();
     if (grant.device.host()) return PeerArena::FromFd(descriptors[0], grant.nonce);
-    return PeerArena::FromFds(descriptors[0], grant.nonce, descriptors[1], grant.device, *device);
+    std::vector<DeviceBlock> blocks;
+    for (std::size_t i = 0; i < grant.block_bytes.size(); ++i) {
+      if (grant.block_bytes[i] == 0) continue;
+      blocks.push_back({i, grant.block_bytes[i], std::move(descriptors[1 + blocks.size()])});
+    }
+    return PeerArena::FromFds(descriptors[0], grant.nonce, blocks, grant.device, *device);
   }
 }
 

@@ -51,22 +51,30 @@ Result<PeerArena> PeerArena::FromFd(const UniqueFd& fd, const ArenaNonce& nonce)
   if (host->second.device_bytes != 0) {
     return Error{ErrorCode::kInvalid, "the memory that the peer sent is not all of its arena"};
   }
-  return PeerArena(std::move(host->first), std::move(host->second), {});
+  return PeerArena(std::move(host->first), std::move(host->second),
+                   std::vector<SharedDeviceMemory>());
 }
 
 Result<PeerArena> PeerArena::FromFds(const UniqueFd& fd, const ArenaNonce& nonce,
-                                     const UniqueFd& device_memory, const DeviceName& of,
+                                     std::span<const DeviceBlock> blocks, const DeviceName& of,
                                      DeviceSharing& device) {
   auto host = MapHostPart(fd, nonce);
   if (!host) return host.error();
-  const std::uint64_t bytes = host->second.device_bytes;
-  if (bytes == 0) {
+  const ArenaLayout& layout = host->second;
+  if (layout.device_bytes == 0) {
     return Error{ErrorCode::kInvalid, "the peer sent a device's memory beside a whole arena"};
   }
-  auto imported = device.Import(device_memory, bytes, of);
-  if (!imported) return imported.error();
-  return PeerArena(std::move(host->first), std::move(host->second),
-                   SharedDeviceMemory(device, *imported, bytes));
+  std::vector<SharedDeviceMemory> memory(layout.blocks.size());
+  for (const DeviceBlock& block : blocks) {
+    if (block.block >= memory.size() || block.bytes < layout.blocks[block.block].bytes) {
+      return Error{ErrorCode::kInvalid,
+                   "the device's memory that the peer sent is not its blocks'"};
+    }
+    auto imported = device.Import(block.memory, block.bytes, of);
+    if (!imported) return imported.error();
+    memory[block.block] = SharedDeviceMemory(device, *imported, block.bytes);
+  }
+  return PeerArena(std::move(host->first), std::move(host->second), std::move(memory));
 }
 
 std::optional<std::size_t> PeerArena::Find(std::string_view name) const {

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -30,16 +31,24 @@
 
 namespace lockstep::transport {
 
+// Memory of a device that a block lies in.
+struct DeviceBlock {
+  std::size_t block = 0;
+  std::uint64_t bytes = 0;
+  UniqueFd memory;
+};
+
 class PeerArena {
  public:
   // Maps what somebody sent. Nothing about `fd` is believed: it must be a memory file that can
   // neither shrink, nor grow, nor be written through a new mapping, be allocated in full where the
   // kernel may not grant a page later, and hold an arena with this nonce. kInvalid otherwise.
   static Result<PeerArena> FromFd(const UniqueFd& fd, const ArenaNonce& nonce);
-  // The same of an arena whose blocks lie in the memory of a device of `device`'s kind.
-  // kUnavailable where that cannot be mapped. `device` outlives what is returned.
+  // The same of an arena whose blocks lie in the memory of a device of `device`'s kind; of those
+  // that have none yet data() is null. kUnavailable where it cannot be mapped. `device` outlives
+  // what is returned.
   static Result<PeerArena> FromFds(const UniqueFd& fd, const ArenaNonce& nonce,
-                                   const UniqueFd& device_memory, const DeviceName& of,
+                                   std::span<const DeviceBlock> blocks, const DeviceName& of,
                                    DeviceSharing& device);
 
   PeerArena(PeerArena&&) noexcept = default;
@@ -49,9 +58,11 @@ class PeerArena {
   std::optional<std::size_t> Find(std::string_view name) const;
   std::string_view name(std::size_t i) const { return At(i).name; }
   std::uint64_t bytes(std::size_t i) const { return At(i).bytes; }
-  // On a device, for the device alone to follow.
+  // On a device, for the device alone to follow, and null where the block had no memory when this
+  // was mapped.
   const std::byte* data(std::size_t i) const {
-    return (device_ ? device_.data() : mapping_.data()) + At(i).offset;
+    const BlockPlace& place = At(i);
+    return device_.empty() ? mapping_.data() + place.offset : device_[i].data();
   }
 
   // Any thread, any number of them.
@@ -61,7 +72,7 @@ class PeerArena {
   bool StillValid(std::size_t i, std::uint64_t generation) const;
 
  private:
-  PeerArena(Mapping mapping, ArenaLayout layout, SharedDeviceMemory device)
+  PeerArena(Mapping mapping, ArenaLayout layout, std::vector<SharedDeviceMemory> device)
       : mapping_(std::move(mapping)),
         device_(std::move(device)),
         blocks_(std::move(layout.blocks)) {}
@@ -72,8 +83,8 @@ class PeerArena {
   const std::atomic<std::uint64_t>& GenerationWord(std::size_t i) const;
 
   Mapping mapping_;
-  SharedDeviceMemory device_;
-  std::vector<BlockPlace> blocks_;  // as checked; never read again from the mapping
+  std::vector<SharedDeviceMemory> device_;  // by block; none where the blocks lie in the mapping
+  std::vector<BlockPlace> blocks_;          // as checked; never read again from the mapping
 };
 
 }  // namespace lockstep::transport

@@ -123,12 +123,19 @@ Way HadWay(const Facts& facts, const Capabilities& transport, const Link& link) 
   return facts.gpu && !WhyNotGpuDirect(facts, transport, link) ? Way::kGpuDirect : Way::kRdma;
 }
 
-std::string InWords(const Facts& facts, Way way, const Link& link) {
+// UCX copies between GPUs of one host, or of processes that share one.
+bool ByCudaIpc(const Facts& facts, const Capabilities& transport, const Link& link) {
+  return facts.device_exchange && transport.cuda_memory && link.same_host && !link.mapped &&
+         link.path.text.find("cuda_ipc") != std::string::npos;
+}
+
+std::string InWords(const Facts& facts, const Capabilities& transport, Way way, const Link& link) {
   const std::string path = link.mapped ? "mapped" : link.path.text;
   // A transport that stages has said so itself.
   if (!facts.gpu || (link.path.staged && !link.mapped)) return path;
   if (way == Way::kGpuDirect) return path + ", GPUDirect";
   if (way == Way::kMapped && facts.device_exchange) return path + " (device memory)";
+  if (ByCudaIpc(facts, transport, link)) return path + ", from GPU memory to GPU memory";
   return path + ", staged through host memory";
 }
 
@@ -220,7 +227,7 @@ Finding Judge(const Facts& facts, const Capabilities& transport, const Link& lin
   Finding finding;
   finding.had = HadWay(facts, transport, link);
   finding.expected = finding.had;
-  finding.path = InWords(facts, finding.had, link);
+  finding.path = InWords(facts, transport, finding.had, link);
   if (link.mapped || link.same_host || !facts.machine.AnyActivePort()) return finding;
   finding.expected = facts.gpu ? Way::kGpuDirect : Way::kRdma;
   finding.lacking =

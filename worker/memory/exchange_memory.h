@@ -6,7 +6,9 @@
 // (exchange/reduce.h, optimizer/rules.h).
 //
 // Threads. Operations are the reduction thread's. They take effect in the order in which they are
-// asked for, and are done when Finish returns. Everything else: any thread, done when it returns.
+// asked for, and are done when Finish returns; but of those of one kind that are asked for one
+// behind the other (sums, squares, an optimizer's loops) none touches what another one writes, for
+// a device may do them at once. Everything else: any thread, done when it returns.
 // What fails for want of a device that works throws a DeviceError (compute/compute.h).
 #pragma once
 
@@ -49,21 +51,33 @@ class ExchangeMemory {
   // --- operations
   // `large`: more is written, of which this is a part, than stays in the caches.
   // False as of the function of this name. A device, which nobody waits for here, says true always:
-  // AllFinite tells.
+  // Finish tells.
   virtual bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                            bool large) = 0;
   virtual void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                                    double* out) = 0;
   virtual const rules::Loops& update_loops() const = 0;
   virtual void Copy(float* to, const float* from, std::size_t n, bool large) = 0;
-  virtual void Finish() = 0;
+  // False: a sum that was asked for since the last time is infinite or not a number, and
+  // WeightedSum did not say so.
+  virtual bool Finish() = 0;
 
   // None of the values is infinite or not a number. One pass over them. Of what operations have
   // written, once they are done.
   virtual bool AllFinite(const float* data, std::size_t n) = 0;
 
   // --- between here and the host's memory
-  virtual void ToHost(void* host, const void* from, std::size_t bytes) = 0;
+  struct HostCopy {
+    void* host;
+    const void* from;
+    std::size_t bytes;
+  };
+  // Quick where `host` is pinned.
+  virtual void ToHost(std::span<const HostCopy> copies) = 0;
+  void ToHost(void* host, const void* from, std::size_t bytes) {
+    const HostCopy copy{host, from, bytes};
+    ToHost({&copy, 1});
+  }
   virtual void FromHost(void* to, const void* host, std::size_t bytes) = 0;
   virtual void Zero(float* to, std::size_t n) = 0;
   // To stage pieces through. Null where the memory is the host's; lives as long as this object.

@@ -91,8 +91,8 @@ void HostMemory::Copy(float* to, const float* from, std::size_t n, bool large) {
   }
 }
 
-void HostMemory::ToHost(void* host, const void* from, std::size_t bytes) {
-  std::memcpy(host, from, bytes);
+void HostMemory::ToHost(std::span<const HostCopy> copies) {
+  for (const HostCopy& copy : copies) std::memcpy(copy.host, copy.from, copy.bytes);
 }
 
 void HostMemory::FromHost(void* to, const void* host, std::size_t bytes) {

@@ -21,8 +21,9 @@ class HostMemory final : public ExchangeMemory {
   bool AllFinite(const float* data, std::size_t n) override;
   const rules::Loops& update_loops() const override;
   void Copy(float* to, const float* from, std::size_t n, bool large) override;
-  void Finish() override {}
-  void ToHost(void* host, const void* from, std::size_t bytes) override;
+  bool Finish() override { return true; }
+  using ExchangeMemory::ToHost;
+  void ToHost(std::span<const HostCopy> copies) override;
   void FromHost(void* to, const void* host, std::size_t bytes) override;
   void Zero(float* to, std::size_t n) override;
   transport::DeviceCopies* copies() override { return nullptr; }

@@ -16,18 +16,22 @@ struct Slice {
 // In all of them learning_rate includes the fraction, and `keep` is 1 - fraction * (1 - momentum).
 struct SgdFactors {
   float weight_decay, learning_rate;
+  bool operator==(const SgdFactors&) const = default;
 };
 
 struct MomentumFactors {
   float momentum, keep, fraction;
+  bool operator==(const MomentumFactors&) const = default;
 };
 
 struct RmsPropFactors {
   float weight_decay, learning_rate, decay, rest, epsilon;  // rest = 1 - decay
+  bool operator==(const RmsPropFactors&) const = default;
 };
 
 struct AdamFactors {
   float weight_decay, learning_rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon;
+  bool operator==(const AdamFactors&) const = default;
 };
 
 // One pass over a slice each. The formulae are those of rules.cc, operation by operation, each

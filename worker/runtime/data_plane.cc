@@ -126,7 +126,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   void EndUpdate(const ProgramUpdate& update) override {
-    order_.Report(operations_.EndUpdate(update.op, update.digest_bucket));
+    EndIfDeviceFails(
+        [&] { order_.Report(operations_.EndUpdate(update.op, update.digest_bucket)); });
   }
 
   // On the core's thread.

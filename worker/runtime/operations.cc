@@ -53,9 +53,9 @@ float ClipFactorOf(double squares, float scale, double clip) {
 
 }  // namespace
 
-void PeerArenas::Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena) {
+void PeerArenas::Put(const MemberId& peer, Arena arena, std::function<Arena()> again) {
   std::lock_guard lock(mutex_);
-  arenas_[peer] = std::move(arena);
+  arenas_[peer] = {std::move(arena), std::move(again)};
 }
 
 void PeerArenas::Drop(const MemberId& peer) {
@@ -63,10 +63,26 @@ void PeerArenas::Drop(const MemberId& peer) {
   arenas_.erase(peer);
 }
 
-std::shared_ptr<const transport::PeerArena> PeerArenas::Find(const MemberId& peer) const {
+PeerArenas::Arena PeerArenas::Find(const MemberId& peer) const {
   std::lock_guard lock(mutex_);
   const auto found = arenas_.find(peer);
-  return found == arenas_.end() ? nullptr : found->second;
+  return found == arenas_.end() ? nullptr : found->second.arena;
+}
+
+PeerArenas::Arena PeerArenas::Renew(const MemberId& peer) {
+  Mapped before;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = arenas_.find(peer);
+    if (found == arenas_.end() || !found->second.again) return nullptr;
+    before = found->second;
+  }
+  Arena made = before.again();
+  if (!made) return nullptr;
+  std::lock_guard lock(mutex_);
+  const auto found = arenas_.find(peer);
+  if (found != arenas_.end() && found->second.arena == before.arena) found->second.arena = made;
+  return made;
 }
 
 std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
@@ -75,15 +91,32 @@ std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
     open.data = buffers_.Data(source.buffer);
     return open;
   }
-  open.arena = arenas_.Find(*source.peer);
-  if (!open.arena) return std::nullopt;
-  const auto block = open.arena->Find(BlockName(source.buffer));
-  if (!block || open.arena->bytes(*block) != buffers_.Bytes(source.buffer)) return std::nullopt;
-  open.block = *block;
   open.generation = source.generation;
-  if (open.arena->Generation(*block) != source.generation) return std::nullopt;
-  open.data = open.arena->data(*block);
-  return open;
+  open.arena = arenas_.Find(*source.peer);
+  for (const bool again : {false, true}) {
+    if (again) open.arena = arenas_.Renew(*source.peer);
+    if (!open.arena) return std::nullopt;
+    const auto block = open.arena->Find(BlockName(source.buffer));
+    if (!block || open.arena->bytes(*block) != buffers_.Bytes(source.buffer)) return std::nullopt;
+    if (open.arena->Generation(*block) != source.generation) return std::nullopt;
+    open.block = *block;
+    open.data = open.arena->data(*block);
+    if (open.data != nullptr) return open;
+  }
+  return std::nullopt;
+}
+
+// To ask a peer for memory may take as long as is waited for it: once, where it does not answer.
+std::vector<std::optional<Operations::Open>> Operations::OpenAll(
+    const std::vector<action::SourceRange>& from) {
+  std::vector<std::optional<Open>> sources;
+  std::vector<Source> missing;
+  for (const action::SourceRange& one : from) {
+    const bool known = std::ranges::find(missing, one.source) != missing.end();
+    sources.push_back(known ? std::nullopt : OpenSource(one.source));
+    if (!known && !sources.back()) missing.push_back(one.source);
+  }
+  return sources;
 }
 
 std::vector<Operations::Piece> Operations::Pieces(const std::vector<FloatRange>& ranges) const {
@@ -164,13 +197,14 @@ bool Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sour
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
   }
-  const bool numbers =
-      memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
-  if (reduce.norms) {
-    memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
-                                reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
-  }
-  return numbers;
+  return memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
+}
+
+void Operations::SquaresOfSums(const action::Reduce& reduce, const Slice& slice) {
+  if (!reduce.norms) return;
+  float* out = buffers_.At(reduce.out);
+  memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
+                              reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
 }
 
 // None where finite terms have a sum that is too large.
@@ -282,23 +316,25 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
   const std::vector<Piece> pieces = Pieces(ranges);
   const bool large = Large(pieces);
+  const auto slice_of = [&](const Piece& piece) {
+    return Slice{reduce.slices[piece.of].bucket, piece.range};
+  };
   ForEach(pieces, [&](const Piece& piece) {
-    const Slice slice{reduce.slices[piece.of].bucket, piece.range};
+    const Slice slice = slice_of(piece);
     if (layout_.kept() > 0) {
       if (!SumSparse(reduce, sources, slice)) fits = false;
     } else if (buffers_.type() == NumberType::kFp32) {
       if (!Sum(reduce, sources, slice, large)) numbers = false;
+      if (memory_.on_host()) SquaresOfSums(reduce, slice);  // while they are in the cache
     } else {
       if (!SumNarrow(reduce, sources, slice)) fits = false;
     }
   });
-  memory_.Finish();
+  // A device does many operations of one kind at once.
   if (!memory_.on_host()) {
-    const float* sums = buffers_.At(reduce.out);
-    numbers = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
-      return memory_.AllFinite(sums + slice.range.first, slice.range.count);
-    });
+    for (const Piece& piece : pieces) SquaresOfSums(reduce, slice_of(piece));
   }
+  if (!memory_.Finish()) numbers = false;
   if (!numbers) done.not_finite = NotFinite(reduce, sources);
   done.torn = !StillValid(sources);
   // Once: where it happens it happens in each round.
@@ -317,8 +353,7 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   done.op = copy.op;
   std::byte* to = buffers_.Data(copy.to);
   const std::uint64_t number = layout_.number_bytes();
-  std::vector<std::optional<Open>> sources;
-  for (const action::SourceRange& from : copy.from) sources.push_back(OpenSource(from.source));
+  const std::vector<std::optional<Open>> sources = OpenAll(copy.from);
   const std::vector<Piece> pieces = Pieces(RangesOf(copy.from));
   const bool large = Large(pieces);
   ForEach(pieces, [&](const Piece& piece) {
@@ -337,11 +372,43 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   return done;
 }
 
-const float* Operations::Readable(const float* data, std::size_t n, std::vector<float>& scratch) {
-  if (memory_.on_host()) return data;
-  scratch.resize(n);
-  memory_.ToHost(scratch.data(), data, n * sizeof(float));
-  return scratch.data();
+void Operations::ReadByHost(const float* data, std::uint64_t count,
+                            const std::function<void(std::span<const float>)>& read) {
+  if (memory_.on_host()) return read({data, count});
+  const std::lock_guard lock(scratch_mutex_);
+  float* scratch = scratch_.Need(std::min(count, kDigestFloats));
+  for (std::uint64_t at = 0; at < count; at += kDigestFloats) {
+    const std::uint64_t n = std::min(kDigestFloats, count - at);
+    memory_.ToHost(scratch, data + at, n * sizeof(float));
+    read({scratch, n});
+  }
+}
+
+double Operations::SumOfSquares(const std::vector<Words>& norms) {
+  const std::lock_guard lock(scratch_mutex_);
+  std::uint64_t words = 0;
+  for (const Words& some : norms) words += some.count;
+  // All in one go: to wait for each is what takes the time.
+  float* scratch = memory_.on_host() ? nullptr : scratch_.Need(words);
+  if (scratch != nullptr) {
+    std::vector<ExchangeMemory::HostCopy> copies;
+    for (float* to = scratch; const Words& some : norms) {
+      copies.push_back({to, some.data, some.count * sizeof(float)});
+      to += some.count;
+    }
+    memory_.ToHost(copies);
+  }
+  double total = 0;
+  for (const Words& some : norms) {
+    const float* values = scratch != nullptr ? scratch : some.data;
+    for (std::uint64_t i = 0; i + 2 <= some.count; i += 2) {
+      double value;
+      std::memcpy(&value, values + i, sizeof value);
+      total += value;
+    }
+    if (scratch != nullptr) scratch += some.count;
+  }
+  return total;
 }
 
 void Operations::DropHeldState(const action::DropHeldState& drop) {
@@ -355,22 +422,18 @@ void Operations::DropHeldState(const action::DropHeldState& drop) {
 
 std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   if (apply.clip <= 0) return 1.0f;
-  double total = 0;
-  std::vector<float> scratch;
-  for (const action::SourceRange& norms : apply.norms) {
-    const auto open = OpenSource(norms.source);
+  std::vector<Open> sources;
+  std::vector<Words> norms;
+  const std::uint64_t number = layout_.number_bytes();
+  for (const action::SourceRange& some : apply.norms) {
+    auto open = OpenSource(some.source);
     if (!open) return std::nullopt;
-    const std::uint64_t number = layout_.number_bytes();
-    const auto* at = reinterpret_cast<const float*>(open->data + norms.range.first * number);
-    const std::uint64_t words = norms.range.count * number / sizeof(float);
-    const float* values = Readable(at, words, scratch);
-    for (std::uint64_t i = 0; i + 2 <= words; i += 2) {
-      double value;
-      std::memcpy(&value, values + i, sizeof value);
-      total += value;
-    }
-    if (!open->StillValid()) return std::nullopt;
+    norms.push_back({reinterpret_cast<const float*>(open->data + some.range.first * number),
+                     some.range.count * number / sizeof(float)});
+    sources.push_back(std::move(*open));
   }
+  const double total = SumOfSquares(norms);
+  if (!StillValid(sources)) return std::nullopt;
   return ClipFactorOf(total, apply.scale, apply.clip);
 }
 
@@ -417,10 +480,10 @@ bool Operations::AllValid(const std::vector<std::optional<Open>>& sources) {
 
 std::uint64_t Operations::DigestOfBucket(std::uint32_t bucket) {
   const FloatRange& range = layout_.bucket(bucket);
-  std::vector<float> scratch;
-  return DigestOf(
-             {Readable(buffers_.parameters() + range.first, range.count, scratch), range.count})
-      .low;
+  DigestStream digest;
+  ReadByHost(buffers_.parameters() + range.first, range.count,
+             [&](std::span<const float> piece) { digest.Update(std::as_bytes(piece)); });
+  return digest.Digest().low;
 }
 
 // What was torn is found before the program sees the gradient: an update cannot be taken back.
@@ -564,8 +627,7 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
   done.op = take.op;
   NoteStateWritten();
   float* parameters = buffers_.parameters();
-  std::vector<std::optional<Open>> sources;
-  for (const action::SourceRange& from : take.from) sources.push_back(OpenSource(from.source));
+  const std::vector<std::optional<Open>> sources = OpenAll(take.from);
   const std::vector<Piece> pieces = Pieces(RangesOf(take.from));
   const bool large = Large(pieces);
   ForEach(pieces, [&](const Piece& piece) {
@@ -575,6 +637,7 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
       memory_.Copy(parameters + range.first, open->Floats(range.first), range.count, large);
     }
   });
+  memory_.Finish();
   done.torn = !AllValid(sources);
   done.digest = DigestOfBucket(take.digest_bucket);
   return done;
@@ -629,11 +692,8 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
 
 event::OpDone Operations::Run(const action::DigestState& digest) {
   Sha256 sha;
-  std::vector<float> scratch;
-  for (std::uint64_t at = 0; at < layout_.parameter_count(); at += kDigestFloats) {
-    const std::uint64_t n = std::min(kDigestFloats, layout_.parameter_count() - at);
-    sha.Update(std::span<const float>(Readable(buffers_.parameters() + at, n, scratch), n));
-  }
+  ReadByHost(buffers_.parameters(), layout_.parameter_count(),
+             [&](std::span<const float> piece) { sha.Update(piece); });
   event::OpDone done;
   done.op = digest.op;
   done.text = sha.FinishHex();
@@ -642,13 +702,9 @@ event::OpDone Operations::Run(const action::DigestState& digest) {
 
 event::OpDone Operations::Run(const action::DigestReplica& digest) {
   DigestStream stream;
-  std::vector<float> scratch;
   for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
-    const float* from = buffers_.At({BufferKind::kState, t, {}});
-    for (std::uint64_t at = 0; at < layout_.parameter_count(); at += kDigestFloats) {
-      const std::uint64_t n = std::min(kDigestFloats, layout_.parameter_count() - at);
-      stream.Update(std::as_bytes(std::span(Readable(from + at, n, scratch), n)));
-    }
+    ReadByHost(buffers_.At({BufferKind::kState, t, {}}), layout_.parameter_count(),
+               [&](std::span<const float> piece) { stream.Update(std::as_bytes(piece)); });
   }
   event::OpDone done;
   done.op = digest.op;

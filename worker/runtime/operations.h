@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/messages.h"
@@ -18,6 +19,7 @@
 #include "worker/core/step_io.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/crew.h"
+#include "worker/runtime/host_scratch.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
@@ -25,20 +27,29 @@ namespace lockstep::worker {
 // The arenas of peers, by member. Mapped by one thread and read by another.
 class PeerArenas {
  public:
-  void Put(const MemberId& peer, std::shared_ptr<const transport::PeerArena> arena);
+  using Arena = std::shared_ptr<const transport::PeerArena>;
+  // `again`: maps it once more; null where that fails. Any thread.
+  void Put(const MemberId& peer, Arena arena, std::function<Arena()> again);
   void Drop(const MemberId& peer);
   // Stays valid for the holder whatever is dropped meanwhile.
-  std::shared_ptr<const transport::PeerArena> Find(const MemberId& peer) const;
+  Arena Find(const MemberId& peer) const;
+  // Mapped once more, for blocks that had no memory when it was the last time; waits for the peer.
+  // Null where it cannot be had.
+  Arena Renew(const MemberId& peer);
 
  private:
+  struct Mapped {
+    Arena arena;
+    std::function<Arena()> again;
+  };
   mutable std::mutex mutex_;
-  std::map<MemberId, std::shared_ptr<const transport::PeerArena>> arenas_;
+  std::map<MemberId, Mapped> arenas_;
 };
 
 class Operations {
  public:
   // `rounding_seed`: sums of 16 bits are rounded at random, by this seed.
-  Operations(const Layout& layout, WorkerBuffers& buffers, const PeerArenas& arenas,
+  Operations(const Layout& layout, WorkerBuffers& buffers, PeerArenas& arenas,
              const Optimizer& optimizer, std::optional<std::uint64_t> rounding_seed = std::nullopt)
       : layout_(layout),
         buffers_(buffers),
@@ -102,6 +113,7 @@ class Operations {
     bool StillValid() const { return arena == nullptr || arena->StillValid(block, generation); }
   };
   std::optional<Open> OpenSource(const Source& source);
+  std::vector<std::optional<Open>> OpenAll(const std::vector<action::SourceRange>& from);
   // A piece of one of several ranges.
   struct Piece {
     std::size_t of = 0;  // which
@@ -112,11 +124,19 @@ class Operations {
   std::vector<Piece> Pieces(const std::vector<FloatRange>& ranges) const;
   static bool Large(const std::vector<Piece>& pieces);
   void ForEach(const std::vector<Piece>& pieces, const std::function<void(const Piece&)>& work);
-  // The floats for the host to read: where they lie, or copied to `scratch`.
-  const float* Readable(const float* data, std::size_t n, std::vector<float>& scratch);
+  // Calls with the floats, all at once where they lie, or piece by piece in a copy.
+  void ReadByHost(const float* data, std::uint64_t count,
+                  const std::function<void(std::span<const float>)>& read);
+  struct Words {
+    const float* data;
+    std::uint64_t count;
+  };
+  // Of doubles, which lie in so many words each.
+  double SumOfSquares(const std::vector<Words>& norms);
   // False: a sum is infinite or not a number. A device says so later.
   bool Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice,
            bool large);
+  void SquaresOfSums(const action::Reduce& reduce, const Slice& slice);
   // By a pass over each of them.
   std::vector<std::uint32_t> NotFinite(const action::Reduce& reduce,
                                        const std::vector<Open>& sources);
@@ -150,7 +170,7 @@ class Operations {
   const Layout& layout_;
   WorkerBuffers& buffers_;
   ExchangeMemory& memory_;
-  const PeerArenas& arenas_;
+  PeerArenas& arenas_;
   const Optimizer& optimizer_;
   const std::optional<std::uint64_t> rounding_seed_;
   const std::uint32_t state_tensors_;
@@ -158,6 +178,8 @@ class Operations {
   // data thread writes what is copied from others.
   std::atomic<std::uint64_t> changes_{0};
   std::atomic<bool> told_of_large_sums_{false};
+  std::mutex scratch_mutex_;  // guards scratch_
+  HostScratch scratch_{memory_};
   Crew crew_;
 };
 

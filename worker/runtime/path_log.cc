@@ -24,9 +24,6 @@ void PathLog::Machine(const transport::Capabilities& library) const {
                setup_.facts.machine.nvidia.peermem ? "nvidia_peermem is loaded"
                : setup_.facts.machine.dmabuf()     ? "the driver has dma-buf"
                                                    : "no nvidia_peermem and no dma-buf");
-  if (const auto reason = paths::WhyNoGpuMemory(setup_.facts, library)) {
-    spdlog::warn("staged through host memory: {}; {}", reason.why, reason.remedy);
-  }
 }
 
 void PathLog::NoteHosts(const msg::Form& form) {
@@ -48,7 +45,7 @@ std::string PathLog::WhyNotMapped(const PeerPath& path, const PeerMapper& mapper
 }
 
 std::string PathLog::Assess(const OpenTransport& active, const PeerMapper& mapper,
-                            msg::Reached& reached) const {
+                            msg::Reached& reached) {
   std::string unfit;
   for (PeerPath& path : reached.peers) {
     const auto mapped = mapper.Rate(path.peer);
@@ -62,7 +59,7 @@ std::string PathLog::Assess(const OpenTransport& active, const PeerMapper& mappe
 
 std::string PathLog::AssessOne(const transport::Capabilities& library,
                                const transport::PathReport& report, const std::string& not_mapped,
-                               PeerPath& path) const {
+                               PeerPath& path) {
   if (!path.reached) {
     spdlog::warn("worker {} is not reached: {}", path.peer.worker, path.error);
     return {};
@@ -74,6 +71,7 @@ std::string PathLog::AssessOne(const transport::Capabilities& library,
   spdlog::info("worker {}: path {}, {}{}{}", path.peer.worker, path.path,
                RateText(path.gb_per_second),
                not_mapped.empty() ? "" : "; not mapped: ", not_mapped);
+  WarnOfStaging(library, path);
   if (finding.lacking) {
     spdlog::warn("worker {}: {} was to be expected, but {}; {}", path.peer.worker,
                  paths::Name(finding.expected), finding.lacking.why, finding.lacking.remedy);
@@ -84,6 +82,15 @@ std::string PathLog::AssessOne(const transport::Capabilities& library,
   const paths::Reason reason = paths::WhyNotGpuDirect(setup_.facts, library, link);
   return fmt::format("--require-gpudirect: worker {} is reached by {}: {}; {}", path.peer.worker,
                      path.path, reason.why, reason.remedy);
+}
+
+// Once, since it is the same for all of them. Nothing is sent between those that are mapped.
+void PathLog::WarnOfStaging(const transport::Capabilities& library, const PeerPath& path) {
+  if (!setup_.facts.gpu || path.mapped || warned_of_staging_) return;
+  const auto reason = paths::WhyNoGpuMemory(setup_.facts, library);
+  if (!reason) return;
+  warned_of_staging_ = true;
+  spdlog::warn("staged through host memory: {}; {}", reason.why, reason.remedy);
 }
 
 }  // namespace lockstep::worker

@@ -32,8 +32,7 @@ class PathLog {
   // Assesses and logs the path to each peer that was reached over `active` and measured, or that it
   // was not; adds to `reached` what was measured and what there is to say, with what is done to
   // gradients on the way. Returns why this worker is unfit; empty: it is not.
-  std::string Assess(const OpenTransport& active, const PeerMapper& mapper,
-                     msg::Reached& reached) const;
+  std::string Assess(const OpenTransport& active, const PeerMapper& mapper, msg::Reached& reached);
 
  private:
   struct Neighbour {
@@ -42,10 +41,12 @@ class PathLog {
   // Of a peer on this host that is not mapped.
   std::string WhyNotMapped(const PeerPath& path, const PeerMapper& mapper) const;
   std::string AssessOne(const transport::Capabilities& library, const transport::PathReport& report,
-                        const std::string& not_mapped, PeerPath& path) const;
+                        const std::string& not_mapped, PeerPath& path);
+  void WarnOfStaging(const transport::Capabilities& library, const PeerPath& path);
 
   Setup setup_;
   std::string no_arena_;
+  bool warned_of_staging_ = false;
   std::map<MemberId, Neighbour> on_this_host_;  // as the Forms said
 };
 

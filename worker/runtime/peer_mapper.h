@@ -51,6 +51,7 @@ class PeerMapper {
  private:
   void Finish(std::uint64_t number, const event::PeerMapped& mapped,
               std::shared_ptr<const transport::PeerArena> arena, double rate,
+              std::function<PeerArenas::Arena()> again,
               const std::function<void(const event::PeerMapped&)>& done);
 
   const MemberId self_;

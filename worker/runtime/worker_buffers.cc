@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -73,6 +74,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (std::uint32_t i = 0; i <= state_runs; ++i) own.push_back({BufferKind::kState, i, {}});
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
+  std::erase_if(own, [&](const BufferId& id) { return buffers->IsSpare(id); });
   if (buffers->memory().on_host()) {
     // What no job does without: a page is taken when it is touched, and of the shared buffers not
     // all need be. Those of this round and of the one before it are.
@@ -102,13 +104,16 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
           {.name = BlockName(id),
            .bytes = buffers->Bytes(id),
            .page_aligned = true,
-           .spare = id.index >= 2 || (parts != Parts::kNone && id.kind == BufferKind::kSum)});
+           .spare = buffers->memory().on_host()
+                        ? id.index >= 2 || (parts != Parts::kNone && id.kind == BufferKind::kSum)
+                        : buffers->IsSpare(id)});
     }
     auto made = transport::Arena::Create(specs, buffers->memory().sharing());
     if (!made) return made.error();
     buffers->arena_.emplace(std::move(*made));
   } else {
-    own.insert(own.end(), shared.begin(), shared.end());
+    std::ranges::copy_if(shared, std::back_inserter(own),
+                         [&](const BufferId& id) { return !buffers->IsSpare(id); });
   }
   for (const BufferId& id : own) {
     auto pages = Pages::Reserve(buffers->memory(), buffers->PagesOf(id));
@@ -166,6 +171,23 @@ std::uint64_t WorkerBuffers::NumberBytes(const BufferId& buffer) const {
   return worker::NumberBytes(buffer.kind, worker::NumberBytes(type_));
 }
 
+bool WorkerBuffers::IsSpare(const BufferId& buffer) const {
+  if (memory_->on_host()) return false;
+  switch (buffer.kind) {
+    case BufferKind::kContribution:
+      return buffer.index > 0;
+    case BufferKind::kSum:
+      return buffer.index > 2;  // of three rounds they are there in every job
+    case BufferKind::kStateOut:
+      return true;
+    case BufferKind::kState:
+    case BufferKind::kStaging:
+    case BufferKind::kTaken:
+      break;
+  }
+  return false;
+}
+
 std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
   // In the order of Make.
   return buffer.kind == BufferKind::kContribution ? buffer.index
@@ -181,7 +203,11 @@ Pages WorkerBuffers::Take(ExchangeMemory& memory, std::uint64_t bytes) {
 
 std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   const bool shared = buffer.kind == BufferKind::kContribution || buffer.kind == BufferKind::kSum;
-  if (shared && arena_) return arena_->block(ArenaBlock(buffer)).data();
+  if (shared && arena_) {
+    const auto block = arena_->Back(ArenaBlock(buffer));
+    if (!block) throw DeviceError(block.error().message);
+    return block->data();
+  }
   if (whole_ && buffer.kind == BufferKind::kState && buffer.index > 1) {
     LOCKSTEP_CHECK(buffer.index <= state_tensors_, "no tensor {} of state", buffer.index);
     return Data({BufferKind::kState, 1, {}}) + (buffer.index - 1) * Bytes(buffer);
@@ -190,8 +216,8 @@ std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   auto found = pages_.find(buffer);
   if (found == pages_.end()) {
     const bool taken = buffer.kind == BufferKind::kTaken;
-    LOCKSTEP_CHECK(taken || buffer.kind == BufferKind::kStaging, "no buffer of kind {} index {}",
-                   static_cast<int>(buffer.kind), buffer.index);
+    LOCKSTEP_CHECK(taken || buffer.kind == BufferKind::kStaging || IsSpare(buffer),
+                   "no buffer of kind {} index {}", static_cast<int>(buffer.kind), buffer.index);
     found = pages_.emplace(buffer, Take(*memory_, Bytes(buffer))).first;
     if (taken) memory_->ExpectWhole(found->second.data(), Bytes(buffer));
   }
@@ -263,6 +289,7 @@ MemoryAccount WorkerBuffers::Backed() {
   MemoryAccount account;
   if (arena_) {
     for (std::size_t i = 0; i < arena_->blocks(); ++i) {
+      if (!arena_->backed(i)) continue;
       const std::span<std::byte> block = arena_->block(i);
       (i < kContributionBuffers ? account.contributions : account.sums) +=
           memory_->Backed(block.data(), block.size());

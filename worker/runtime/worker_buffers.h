@@ -7,7 +7,8 @@
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
-// when peers map it; a page of them takes memory once it was written. Staging is made when the
+// when peers map it; a page of them takes memory once it was written, on a device each of them when
+// it is first used. Staging is made when the
 // first piece of a contributor comes, so never for one that is mapped; on the host it takes memory
 // where it is written: the slices that this worker owns. What others have summed lies in memory
 // that is made when the first of it comes, and never where all others are mapped.
@@ -134,6 +135,9 @@ class WorkerBuffers {
   WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
                 std::shared_ptr<ExchangeMemory> memory, NumberType type);
 
+  // One that has no memory before it is used. On the host all have pages, which take memory when
+  // they are touched.
+  bool IsSpare(const BufferId& buffer) const;
   // Bytes of the pages of a buffer of this worker's own.
   std::uint64_t PagesOf(const BufferId& buffer) const;
   // A DeviceError where a device has not got so much.

@@ -203,6 +203,18 @@ TEST(Paths, OnOneHostNothingBetterIsExpected) {
   EXPECT_FALSE(Judge(OnGpu(), Tcp(), {.path = {.text = "tcp"}, .same_host = true}).lacking);
 }
 
+TEST(Paths, UcxCopiesBetweenGpusOfAHostByItself) {
+  const Link link{.path = {.text = "ucx: tcp/lo + cuda_ipc/cuda"}, .same_host = true};
+  EXPECT_EQ(Judge(OnGpu(), Ucx(), link).path,
+            "ucx: tcp/lo + cuda_ipc/cuda, from GPU memory to GPU memory");
+  EXPECT_EQ(Judge(OnGpu(), Ucx(false), link).path,
+            "ucx: tcp/lo + cuda_ipc/cuda, staged through host memory");
+  Facts facts = OnGpu();
+  facts.device_exchange = false;
+  EXPECT_EQ(Judge(facts, Ucx(), link).path,
+            "ucx: tcp/lo + cuda_ipc/cuda, staged through host memory");
+}
+
 TEST(Paths, APortThatIsFartherFromTheGpuThanAnother) {
   const Finding finding = Judge(OnGpu(), Ucx(), kFarRdma);
   EXPECT_EQ(finding.had, Way::kGpuDirect);

@@ -639,7 +639,7 @@ TEST(ProgramUpdateTest, TheMeanIsGatheredAndTheWholeStateCopied) {
   ASSERT_EQ(layout.copy_count(), 1u);
   const auto optimizer = MakeCustomOptimizer(2);
   const auto buffers = *WorkerBuffers::Make(layout, 2, /*arena=*/false);
-  const PeerArenas arenas;
+  PeerArenas arenas;
   Operations operations(layout, *buffers, arenas, *optimizer);
   float* sum = buffers->At(kSum);
   for (int i = 0; i < 5000; ++i) sum[i] = static_cast<float>(i);
@@ -670,7 +670,7 @@ TEST_P(InSixteenBits, TheProgramIsGivenTheMeanInFp32) {
                       Layout::Copies::kWhole);
   const auto optimizer = MakeCustomOptimizer(0);
   const auto buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false, nullptr, GetParam());
-  const PeerArenas arenas;
+  PeerArenas arenas;
   Operations operations(layout, *buffers, arenas, *optimizer);
   std::vector<float> sums(kCount);
   for (std::size_t i = 0; i < kCount; ++i) sums[i] = static_cast<float>(i % 61) - 30.0f;
@@ -692,7 +692,7 @@ TEST(ProgramUpdateTest, ASumThatIsGoneIsTornAndNoUpdateIsMade) {
   const Layout layout({{0, 5000}}, 4096 * sizeof(float), sizeof(float), Layout::Copies::kWhole);
   const auto optimizer = MakeCustomOptimizer(0);
   const auto buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false);
-  const PeerArenas arenas;
+  PeerArenas arenas;
   Operations operations(layout, *buffers, arenas, *optimizer);
   action::Apply apply;
   apply.op = 7;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include "worker/compute/compute.h"
 #include "worker/compute/cuda/cuda_sharing.h"
 #include "worker/compute/cuda/cuda_streams.h"
+#include "worker/compute/cuda/finite.h"
 #include "worker/compute/cuda/handles.h"
 #include "worker/compute/cuda/square_sums.h"
 #include "worker/compute/cuda/update_kernels.h"
@@ -29,6 +29,14 @@ namespace {
 // Chooses the device for the calling thread.
 struct Chosen {
   explicit Chosen(int number) { Check(cudaSetDevice(number), "choosing the device"); }
+};
+
+// The same for a while: what any thread calls, a program's too, leaves its device as it was.
+struct Visiting {
+  explicit Visiting(int number) : visitor(number) {
+    Check(visitor.status(), "choosing the device");
+  }
+  Visitor visitor;
 };
 
 Error NoMemory(const char* what, std::size_t bytes, cudaError_t status) {
@@ -107,18 +115,34 @@ class CallStreams {
   std::vector<std::unique_ptr<Stream>> idle_;  // as many as have been in calls at once
 };
 
+// A word that a kernel writes and the host reads.
+class Flag {
+ public:
+  Flag() { Clear(); }
+  unsigned* get() const { return word_; }
+  // Of kernels that are known to be done.
+  bool set() const { return *static_cast<volatile unsigned*>(word_) != 0; }
+  void Clear() { *static_cast<volatile unsigned*>(word_) = 0; }
+  void Free() { memory_.Free(); }
+
+ private:
+  PinnedMemory memory_;  // the device has it under the same address
+  unsigned* const word_ = reinterpret_cast<unsigned*>(memory_.Need(sizeof(unsigned)));
+};
+
 class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
  public:
   explicit CudaMemory(int number) : number_(number), chosen_(number) {}
   ~CudaMemory() override {
     const Visitor here(number_);
     cudaDeviceSynchronize();
-    cudaFree(sums_);
+    not_finite_.Free();
+    found_.Free();
   }
 
   bool on_host() const override { return false; }
   Result<std::byte*> Allocate(std::size_t bytes) override {
-    const Chosen here(number_);
+    const Visiting here(number_);
     void* memory = nullptr;
     bytes = std::max<std::size_t>(bytes, 1);
     if (const cudaError_t status = cudaMalloc(&memory, bytes); status != cudaSuccess) {
@@ -137,67 +161,69 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
     const Chosen here(number_);
-    cuda::WeightedSum(operations_.get(), inputs, out, n);
+    squares_.Ask();
+    loops_.Ask();
+    sums_.Add(inputs, out, n);
     return true;
   }
   void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                            double* out) override {
     LOCKSTEP_CHECK(grain > 0);
     const Chosen here(number_);
-    cuda::SumOfSquaresByGrain(operations_.get(), data, n, grain, out);
+    sums_.Ask();
+    loops_.Ask();
+    squares_.Add(data, n, grain, out);
   }
-  // By the sums of squares, which take a number for each number: the largest float's square is far
-  // from the largest double.
   bool AllFinite(const float* data, std::size_t n) override {
-    constexpr std::size_t kGrain = 1u << 16;
-    const Chosen here(number_);
+    const Visiting here(number_);
     const std::lock_guard looking(looking_);
-    std::vector<double> sums(Grains(n, kGrain));
-    if (sums.size() > sums_held_) {
-      if (sums_ != nullptr) cudaFree(sums_);
-      sums_ = nullptr;
-      Check(cudaMalloc(&sums_, sums.size() * sizeof(double)), "allocating sums of squares");
-      sums_held_ = sums.size();
-    }
-    {
-      const CallStreams::Borrowed stream(calls_);
-      cuda::SumOfSquaresByGrain(stream.get(), data, n, kGrain, static_cast<double*>(sums_));
-      stream.Wait();
-    }
-    ToHost(sums.data(), sums_, sums.size() * sizeof(double));
-    return std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); });
+    found_.Clear();
+    const CallStreams::Borrowed stream(calls_);
+    FindNotFinite(stream.get(), data, n, found_.get());
+    stream.Wait();
+    return !found_.set();
   }
   const rules::Loops& update_loops() const override {
     const Chosen here(number_);  // for the thread that is about to use them
+    sums_.Ask();
+    squares_.Ask();
     return loops_;
   }
   void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
     const Chosen here(number_);
+    Ask();
     Check(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToDevice, operations_.get()),
           "copying on the device");
   }
-  void Finish() override {
+  bool Finish() override {
     const Chosen here(number_);
+    Ask();
     finished_.Record(operations_);
     finished_.Wait();
+    const bool finite = !not_finite_.set();
+    not_finite_.Clear();
+    return finite;
   }
 
-  void ToHost(void* host, const void* from, std::size_t bytes) override {
-    const Chosen here(number_);
+  using ExchangeMemory::ToHost;
+  void ToHost(std::span<const HostCopy> copies) override {
+    const Visiting here(number_);
     const CallStreams::Borrowed stream(calls_);
-    Check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream.get()),
-          "copying to the host");
+    for (const HostCopy& copy : copies) {
+      Check(cudaMemcpyAsync(copy.host, copy.from, copy.bytes, cudaMemcpyDeviceToHost, stream.get()),
+            "copying to the host");
+    }
     stream.Wait();
   }
   void FromHost(void* to, const void* host, std::size_t bytes) override {
-    const Chosen here(number_);
+    const Visiting here(number_);
     const CallStreams::Borrowed stream(calls_);
     Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream.get()),
           "copying to the device");
     stream.Wait();
   }
   void Zero(float* to, std::size_t n) override {
-    const Chosen here(number_);
+    const Visiting here(number_);
     const CallStreams::Borrowed stream(calls_);
     Check(cudaMemsetAsync(to, 0, n * sizeof(float), stream.get()), "clearing memory");
     stream.Wait();
@@ -207,7 +233,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   ProgramStreams* streams() override { return streams_.get(); }
 
   Result<std::byte*> AllocatePinned(std::size_t bytes) override {
-    const Chosen here(number_);
+    const Visiting here(number_);
     void* memory = nullptr;
     if (const cudaError_t status = cudaMallocHost(&memory, bytes); status != cudaSuccess) {
       return NoMemory("pinned", bytes, status);
@@ -215,7 +241,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     return static_cast<std::byte*>(memory);
   }
   void FreePinned(std::byte* memory, std::size_t /*bytes*/) override {
-    cudaSetDevice(number_);
+    const Visitor here(number_);
     cudaFreeHost(memory);
   }
   void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
@@ -230,6 +256,12 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
  private:
+  void Ask() {
+    sums_.Ask();
+    squares_.Ask();
+    loops_.Ask();
+  }
+
   const int number_;
   const Chosen chosen_;  // before all that is made on it
   const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
@@ -237,9 +269,12 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   CallStreams calls_;
   Stream operations_;
   Event finished_;
-  std::mutex looking_;         // guards these
-  void* sums_ = nullptr;       // of AllFinite
-  std::size_t sums_held_ = 0;  // that many doubles
+  std::mutex looking_;  // guards found_
+  Flag found_;          // by AllFinite
+  // What is put together until an operation of another kind is asked for.
+  Flag not_finite_;
+  mutable SumBatch sums_{operations_.get(), not_finite_.get()};
+  mutable SquareBatch squares_{operations_.get()};
   const UpdateLoops loops_{operations_.get()};
   CopyStreams out_;
   CopyStreams in_;

@@ -108,7 +108,7 @@ class Physical {
 class CudaSharing final : public transport::DeviceSharing {
  public:
   explicit CudaSharing(int number) : number_(number), driver_(FindDriver()) {
-    static_cast<void>(Choose());
+    static_cast<void>(cudaSetDevice(number));
     if (!driver_) {
       unable_ = driver_.error().message;
       return;
@@ -126,7 +126,8 @@ class CudaSharing final : public transport::DeviceSharing {
 
   Result<Exported> Export(std::uint64_t bytes) override {
     if (!unable_.empty()) return Unavailable(unable_);
-    if (Status chosen = Choose(); !chosen) return chosen.error();
+    const Visitor here(number_);  // of a program's thread, as well
+    if (Status chosen = Chosen(here); !chosen) return chosen.error();
     const CUmemAllocationProp wanted = Wanted();
     std::size_t grain = 0;
     if (const CUresult asked = driver_->MemGetAllocationGranularity(
@@ -152,8 +153,7 @@ class CudaSharing final : public transport::DeviceSharing {
     UniqueFd descriptor(fd);
     auto data = Map(physical, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     if (!data) return data.error();
-    const cudaError_t cleared = cudaMemsetAsync(*data, 0, bytes, cudaStreamPerThread);
-    if (cleared != cudaSuccess || cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess) {
+    if (!Clear(*data, bytes)) {
       static_cast<void>(cudaGetLastError());
       Release(*data, bytes);
       return Unavailable("cannot clear memory of the GPU");
@@ -172,7 +172,8 @@ class CudaSharing final : public transport::DeviceSharing {
   Result<std::byte*> Import(const UniqueFd& fd, std::uint64_t bytes,
                             const DeviceName& of) override {
     if (!unable_.empty()) return Unavailable(unable_);
-    if (Status chosen = Choose(); !chosen) return chosen.error();
+    const Visitor here(number_);
+    if (Status chosen = Chosen(here); !chosen) return chosen.error();
     if (Status reached = CheckReach(of); !reached) return reached.error();
     CUmemGenericAllocationHandle handle{};
     if (const CUresult imported = driver_->MemImportFromShareableHandle(
@@ -210,11 +211,19 @@ class CudaSharing final : public transport::DeviceSharing {
   }
 
   // The device's primary context, for this thread.
-  Status Choose() const {
-    const cudaError_t chosen = cudaSetDevice(number_);
-    if (chosen == cudaSuccess) return {};
+  static Status Chosen(const Visitor& here) {
+    if (here.status() == cudaSuccess) return {};
     static_cast<void>(cudaGetLastError());
-    return Unavailable(fmt::format("cannot choose the GPU: {}", cudaGetErrorString(chosen)));
+    return Unavailable(fmt::format("cannot choose the GPU: {}", cudaGetErrorString(here.status())));
+  }
+
+  // On a stream that waits for nobody: a program may have much under way on others.
+  static bool Clear(std::byte* data, std::uint64_t bytes) {
+    cudaStream_t stream = nullptr;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+    const bool cleared = cudaMemsetAsync(data, 0, bytes, stream) == cudaSuccess &&
+                         cudaStreamSynchronize(stream) == cudaSuccess;
+    return cudaStreamDestroy(stream) == cudaSuccess && cleared;
   }
 
   bool Has(CUdevice_attribute attribute) const {

@@ -83,6 +83,7 @@ class Memory {
     return data_;
   }
   std::byte* get() const { return data_; }
+  void Free() { Release(); }
 
  private:
   void Release() {

@@ -1,5 +1,7 @@
-#include "worker/compute/cuda/launch.cuh"
 #include "worker/compute/cuda/square_sums.h"
+
+#include "worker/compute/cuda/launch.cuh"
+#include "worker/compute/cuda/pieces.h"
 
 namespace lockstep::worker::cuda {
 namespace {
@@ -8,8 +10,19 @@ namespace {
 constexpr unsigned kLanes = 16;
 constexpr unsigned kAllThreads = 0xffffffff;
 
-__global__ void GrainSquaresKernel(const float* data, std::size_t n, std::size_t grain,
-                                   std::size_t grains, double* out) {
+struct Piece {
+  const float* data;
+  std::size_t count;
+  double* out;
+};
+
+// A row of blocks for each piece.
+__global__ void GrainSquaresKernel(const __grid_constant__ Pieces<Piece> pieces,
+                                   std::size_t grain) {
+  const float* const data = pieces.of[blockIdx.y].data;
+  const std::size_t n = pieces.of[blockIdx.y].count;
+  double* const out = pieces.of[blockIdx.y].out;
+  const std::size_t grains = (n + grain - 1) / grain;
   const unsigned lane = threadIdx.x % kLanes;
   const std::size_t stride = ElementStride() / kLanes;
   const std::size_t first = FirstElement() / kLanes;
@@ -34,12 +47,29 @@ __global__ void GrainSquaresKernel(const float* data, std::size_t n, std::size_t
 
 }  // namespace
 
-void SumOfSquaresByGrain(cudaStream_t stream, const float* data, std::size_t n, std::size_t grain,
-                         double* out) {
+struct SquareBatch::Pending {
+  std::size_t grain = 0;
+  Pieces<Piece> pieces;
+};
+
+SquareBatch::SquareBatch(cudaStream_t stream)
+    : stream_(stream), pending_(std::make_unique<Pending>()) {}
+SquareBatch::~SquareBatch() = default;
+
+void SquareBatch::Add(const float* data, std::size_t n, std::size_t grain, double* out) {
   if (n == 0) return;
-  const std::size_t grains = (n + grain - 1) / grain;
-  GrainSquaresKernel<<<GridFor(grains * kLanes), kThreads, 0, stream>>>(data, n, grain, grains,
-                                                                        out);
+  if (pending_->pieces.full() || pending_->grain != grain) Ask();
+  pending_->grain = grain;
+  pending_->pieces.Add({data, n, out});
+}
+
+void SquareBatch::Ask() {
+  const Pieces<Piece>& pieces = pending_->pieces;
+  if (pieces.count == 0) return;
+  const std::size_t grains = (pieces.Longest() + pending_->grain - 1) / pending_->grain;
+  const dim3 grid(GridFor(grains * kLanes), pieces.count);
+  GrainSquaresKernel<<<grid, kThreads, 0, stream_>>>(pieces, pending_->grain);
+  pending_->pieces.count = 0;
   CheckLaunch("sums of squares");
 }
 

@@ -5,12 +5,28 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace lockstep::worker::cuda {
 
-// out[g] = the sum of squares of data[g * grain .. min(n, (g + 1) * grain)), in double precision
-// and reduce.h's order. All of it on the device. Asked for when it returns.
-void SumOfSquaresByGrain(cudaStream_t stream, const float* data, std::size_t n, std::size_t grain,
-                         double* out);
+// Those that are called for one behind the other, none of which reads what another writes, are one
+// kernel. One thread.
+class SquareBatch {
+ public:
+  explicit SquareBatch(cudaStream_t stream);
+  ~SquareBatch();
+
+  // out[g] = the sum of squares of data[g * grain .. min(n, (g + 1) * grain)), in double precision
+  // and reduce.h's order. All of it on the device.
+  void Add(const float* data, std::size_t n, std::size_t grain, double* out);
+  // What was called for is asked of the stream now, if it was not before.
+  void Ask();
+
+ private:
+  struct Pending;
+
+  const cudaStream_t stream_;
+  const std::unique_ptr<Pending> pending_;
+};
 
 }  // namespace lockstep::worker::cuda

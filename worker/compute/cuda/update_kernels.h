@@ -3,14 +3,18 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
 #include "worker/optimizer/rules.h"
 
 namespace lockstep::worker::cuda {
 
-// Asked for on the stream when a call returns.
+// Steps that are called for one behind the other, of slices that do not overlap and in the same
+// way, are one kernel, since many small ones would take longer to start than to run. One thread.
 class UpdateLoops final : public rules::Loops {
  public:
-  explicit UpdateLoops(cudaStream_t stream) : stream_(stream) {}
+  explicit UpdateLoops(cudaStream_t stream);
+  ~UpdateLoops() override;
 
   void SgdPlain(const rules::Slice& slice, const rules::SgdFactors& factors) const override;
   void SgdMomentum(const rules::Slice& slice, const rules::SgdFactors& factors,
@@ -24,8 +28,13 @@ class UpdateLoops final : public rules::Loops {
   void AdamWStep(const rules::Slice& slice, const rules::AdamFactors& factors, float* moment,
                  float* square) const override;
 
+  // What was called for is asked of the stream now, if it was not before.
+  void Ask() const;
+
  private:
-  cudaStream_t stream_;
+  class Pending;
+
+  const std::unique_ptr<Pending> pending_;
 };
 
 }  // namespace lockstep::worker::cuda

@@ -4,16 +4,36 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "worker/memory/reduce.h"
 
 namespace lockstep::worker::cuda {
 
-// out[i] = (..((w0 * x0[i]) + w1 * x1[i]) + ..), each product and each sum rounded; zeros for no
-// inputs. Data and `out` are on the device, at any multiple of a float's size; `out` overlaps no
-// input. One pass over all inputs, up to 64 of them; more take a pass for each 64. Asked for when
-// it returns.
-void WeightedSum(cudaStream_t stream, std::span<const Input> inputs, float* out, std::size_t n);
+// Sums that are called for one behind the other, of which none reads what another writes: those of
+// pieces of the same vectors are one kernel, since many small ones would take longer to start than
+// to run. One thread.
+class SumBatch {
+ public:
+  // `*not_finite`, of memory that the host and the device have in common, becomes 1 where a sum is
+  // infinite or not a number.
+  SumBatch(cudaStream_t stream, unsigned* not_finite);
+  ~SumBatch();
+
+  // out[i] = (..((w0 * x0[i]) + w1 * x1[i]) + ..), each product and each sum rounded; zeros for no
+  // inputs. Data and `out` are on the device, at any multiple of a float's size; `out` overlaps no
+  // input. One pass over all inputs, up to 64 of them; more take a pass for each 64.
+  void Add(std::span<const Input> inputs, float* out, std::size_t n);
+  // What was called for is asked of the stream now, if it was not before.
+  void Ask();
+
+ private:
+  struct Pending;
+
+  const cudaStream_t stream_;
+  unsigned* const not_finite_;
+  const std::unique_ptr<Pending> pending_;
+};
 
 }  // namespace lockstep::worker::cuda
