@@ -7,6 +7,10 @@ numbers copied in and out. What there is, two steps on gradients of no meaning t
 The session has so many times the parameters' size for state. What does not fit that well, and the numbers, lie in an *extra* tensor
 behind the parameters, whose gradient is zero. Its first value is the count of updates that the state is after: 0, and the optimizer
 begins as it does without lockstep.
+
+The session's memory is of FP32 values, and a checkpoint with one that is infinite or no number is not kept. What is of another
+type (int, float64, uint8, ...) is therefore spread: each two bytes of it in the low half of four, which are a finite number
+whatever they say.
 """
 
 import hashlib
@@ -31,6 +35,7 @@ _TRIALS = 2  # steps; what is kept for the second one was not there in the first
 _TRIAL_GRADIENT = 1e-3
 _GROUPS_SHOWN = 3  # of an optimizer, to people
 _MOST_WORDS = 400  # characters of its options; their digest is behind them
+_LAYOUT = 2  # version of how the state lies in the session's memory
 _MOST_EXTRA = 8  # the part of the parameters that the extra tensor may be as large as, before there is a whole tensor of state more
 
 
@@ -50,11 +55,38 @@ class _Entry:
     def bytes(self) -> int:
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
+    @property
+    def spread(self) -> bool:
+        return self.dtype is not torch.float32
+
+    @property
+    def words(self) -> int:
+        """Of four bytes, in the session's memory."""
+        return -(-self.bytes // 2) if self.spread else self.bytes // 4
+
+    def read(self, words: torch.Tensor) -> torch.Tensor:
+        """What these int32 say: a copy where it is spread, else a view."""
+        halves = words.view(torch.int16)[::2]
+        data = halves.contiguous().view(torch.uint8)[: self.bytes] if self.spread else words
+        return data.view(self.dtype).view(self.shape)
+
+    def write(self, value: torch.Tensor) -> torch.Tensor:
+        """int32 that say it."""
+        if not self.spread:
+            return value.reshape(-1).view(torch.int32)
+        words = torch.zeros(self.words, dtype=torch.int32, device=value.device)
+        halves = words.view(torch.int16)[::2]
+        data = value.reshape(-1).view(torch.uint8)
+        if self.bytes % 2:
+            data = torch.cat([data, data.new_zeros(1)])
+        halves.copy_(data.view(torch.int16))
+        return words
+
 
 @dataclass(frozen=True)
 class _Place:
     extra: bool  # in the extra tensor, else in the state
-    at: int  # bytes
+    at: int  # of how many words
 
 
 class Schedule:
@@ -142,16 +174,16 @@ class Updates:
         self._first = {p: {key: _copy(value) for key, value in state.items()} for p, state in optimizer.state.items()}
         self._nothing: list[tuple[int, str]] = []  # keys of a parameter's state that are there and None
         self._entries = self._find_entries()
-        # The extra tensor begins where the parameters end, and a number is where its size is a divisor of the place.
+        # The extra tensor begins where the parameters end, and the count is where its size is a divisor of the place.
         self._origin = 4 * ahead
         self._places, self.state_tensors, self.extra = _lay_out(self._entries, ahead)
-        self._views: list[torch.Tensor] = []
+        self._views: list[torch.Tensor] = []  # int32 of the session's memory
         self._near: list[torch.Tensor] = []  # what the optimizer has of them
         self._at: tuple[int, int] | None = None
 
     def digest(self) -> str:
         """Workers in which it differs cannot be in one job."""
-        said = hashlib.sha256(repr([self._name, self._entries, self.state_tensors]).encode())
+        said = hashlib.sha256(repr([_LAYOUT, self._name, self._entries, self.state_tensors]).encode())
         words = []
         for group in self._optimizer.param_groups:
             shown = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "initial_lr"}
@@ -286,7 +318,7 @@ class Updates:
         for entry, place in zip(self._entries, self._places, strict=True):
             memory = extra if place.extra else state
             assert memory is not None
-            yield memory.view(torch.uint8)[place.at : place.at + entry.bytes].view(entry.dtype).view(entry.shape)
+            yield memory.view(torch.int32)[place.at : place.at + entry.words]
 
     def _apart(self) -> list[int]:
         """Entries that are on the host, where the session's memory is a GPU's."""
@@ -294,19 +326,25 @@ class Updates:
         return [i for i, (entry, view) in pairs if entry.on_host and not view.is_cpu]
 
     def _bring(self) -> None:
-        """What the step has to see on the host, by one copy; the rest where it lies."""
-        self._near = list(self._views)
+        """What the step has to see on the host, by one copy; what is spread, in a copy; the rest where it lies."""
+        words = list(self._views)
         if apart := self._apart():
-            brought = torch.cat([_bytes_of(self._views[i]) for i in apart]).cpu()
-            for i, part in zip(apart, torch.split(brought, [self._entries[i].bytes for i in apart]), strict=True):
-                self._near[i] = part.clone().view(self._entries[i].dtype).view(self._entries[i].shape)
+            brought = torch.cat([self._views[i] for i in apart]).cpu()
+            for i, part in zip(apart, torch.split(brought, [self._entries[i].words for i in apart]), strict=True):
+                words[i] = part.clone()
+        self._near = [entry.read(view) for entry, view in zip(self._entries, words, strict=True)]
 
     def _put_back(self) -> None:
         """As `_bring`, the other way."""
-        if apart := self._apart():
-            near = torch.cat([_bytes_of(self._near[i]) for i in apart]).to(self._views[apart[0]].device)
-            for i, part in zip(apart, torch.split(near, [self._entries[i].bytes for i in apart]), strict=True):
-                _bytes_of(self._views[i]).copy_(part)
+        apart = self._apart()
+        if apart:
+            near = torch.cat([self._entries[i].write(self._near[i]) for i in apart]).to(self._views[apart[0]].device)
+            for i, part in zip(apart, torch.split(near, [self._entries[i].words for i in apart]), strict=True):
+                self._views[i].copy_(part)
+        brought = set(apart)
+        for i, entry in enumerate(self._entries):
+            if entry.spread and i not in brought:
+                self._views[i].copy_(entry.write(self._near[i]))
 
     def count_in(self, extra: torch.Tensor) -> torch.Tensor:
         """How many updates the parameters are after, of which this is the extra tensor."""
@@ -392,10 +430,6 @@ def _shown(value: Any, depth: int = 6) -> object:
     return type(value).__name__, {key: _shown(one, depth - 1) for key, one in getattr(value, "__dict__", {}).items()}
 
 
-def _bytes_of(value: torch.Tensor) -> torch.Tensor:
-    return value.reshape(-1).view(torch.uint8)
-
-
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -411,22 +445,18 @@ def _first(origin: int) -> int:
 
 def _lay_out(entries: list[_Entry], parameters: int) -> tuple[list[_Place], int, int]:
     """Where each lies, how many tensors of state there are, each as long as the parameters, and the length of the extra one."""
-    origin = 4 * parameters
-    large = sum(entry.bytes for entry in entries if entry.shape)
-    tensors = large // (4 * parameters)
+    large = sum(entry.words for entry in entries if entry.shape)
+    tensors = large // parameters
     while True:
-        places, state, extra = [], 0, _first(origin) + 8  # behind the count
+        places, state, extra = [], 0, _first(4 * parameters) // 4 + 2  # behind the count
         for entry in entries:
-            size = entry.dtype.itemsize
-            at = -(-state // size) * size
-            if entry.shape and at + entry.bytes <= 4 * parameters * tensors:
-                places.append(_Place(False, at))
-                state = at + entry.bytes
+            if entry.shape and state + entry.words <= parameters * tensors:
+                places.append(_Place(False, state))
+                state += entry.words
             else:
-                at = extra + -(origin + extra) % size
-                places.append(_Place(True, at))
-                extra = at + entry.bytes
-        numbers = sum(entry.bytes + 8 for entry in entries if not entry.shape)
-        if extra <= numbers + 16 + 4 * parameters / _MOST_EXTRA:
-            return places, tensors, -(-extra // 4)
+                places.append(_Place(True, extra))
+                extra += entry.words
+        numbers = sum(entry.words + 2 for entry in entries if not entry.shape)
+        if extra <= numbers + 4 + parameters / _MOST_EXTRA:
+            return places, tensors, extra
         tensors += 1

@@ -3,6 +3,7 @@
 Prints the digest and a sum of the parameters at the end, and with save=FILE writes what was trained on and what came of it.
 """
 
+import math
 import os
 import sys
 
@@ -25,7 +26,8 @@ def make_model():
 
 
 class OwnRule(torch.optim.Optimizer):
-    """Keeps all that an optimizer may: numbers, tensors of other shapes and kinds, new ones with each step."""
+    """Keeps all that an optimizer may: numbers, tensors of other shapes and kinds, new ones with each step. As FP32 some of it would be no
+    number (-1, infinity, bytes of 255)."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr, "seen": 0})
@@ -37,13 +39,17 @@ class OwnRule(torch.optim.Optimizer):
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
-                    state.update(step=0, trust=1.0, mean=torch.zeros_like(p), rows=torch.zeros(p.shape[0], dtype=torch.float64))
+                    state.update(step=0, trust=1.0, last=-1, best=math.inf, mean=torch.zeros_like(p), on=torch.ones(3, dtype=torch.bool),
+                                 rows=torch.zeros(p.shape[0], dtype=torch.float64), codes=torch.full_like(p, 255, dtype=torch.uint8))
                 state["step"] += 1
                 state["trust"] *= 0.99
+                state["last"] -= 1
+                state["codes"].sub_(state["step"] % 2)
+                assert state["best"] == math.inf and state["last"] == -1 - state["step"] and bool(state["on"].all())
                 state["mean"] = 0.9 * state["mean"] + p.grad
                 state["rows"].mul_(0.9).add_(p.grad.double().square().reshape(p.shape[0], -1).mean(1), alpha=0.1)
                 spread = (state["rows"] / (1 - 0.9 ** state["step"])).sqrt().float().reshape(-1, *[1] * (p.dim() - 1)) + 0.1
-                p.data = p.data - group["lr"] * state["trust"] / (1 + 0.1 * group["seen"]) * state["mean"] / spread
+                p.data = p.data - group["lr"] * state["trust"] / (1 + 0.1 * group["seen"]) * state["mean"] / spread * (1 + state["codes"] / 2550)
 
 
 def make_optimizer(model):
