@@ -228,6 +228,44 @@ class SameAsTorchTest(TorchTest):
         self.assertEqual((len(said), len(set(said))), (3, 1), done.stdout)
         self.assertEqual(int(said[0][0]), 5 + len(rounds))
 
+    def test_a_scheduler_of_the_scripts_own_goes_by_what_was_counted(self):
+        """Where rounds are closed over less there are more of them, and the rates last as many samples as without."""
+        script = self.script(f"""
+            import sys
+            sys.path.insert(0, {str(HERE)!r})
+            from torch_worker import *
+            job = lockstep.init(seed=5)
+            model = make_model()
+            opt = OwnRule(model.parameters(), lr=0.05)
+            sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + 0.1 * step))
+            loader = DataLoader(make_data(), batch_size=BATCH, shuffle=True)
+            model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=3)
+            for _ in range(3):
+                for x, y in loader:
+                    print("rate", job.round, opt.param_groups[0]["lr"], flush=True)
+                    opt.zero_grad()
+                    loss_of(model, x, y).backward()
+                    opt.step()
+                    sched.step()
+            """)
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "3", "--policy", "backup", "--slowdown", "worker=2,factor=8", "--set", "emulate.unit_time=2ms",
+                            "--run-dir", run_dir, script)
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(run_dir)
+        harness.check_epochs(self, rounds, 500)
+        self.assertGreater(len(rounds), 3 * 9)
+        want, counted, epoch = {}, 0, 0
+        for line in rounds:
+            counted = counted if line["epoch"] == epoch else 0
+            epoch = line["epoch"]
+            want[line["round"]] = 0.05 / (1 + 0.1 * (9 * epoch + counted // 60))
+            counted += line["samples"]
+        said = re.findall(r"\| rate (\d+) (\S+)$", done.stdout, re.MULTILINE)
+        self.assertGreaterEqual(len(said), 2 * len(rounds))
+        for number, rate in said:
+            self.assertAlmostEqual(float(rate), want[int(number)], places=9, msg=f"round {number}")
+
     def test_four_workers_one_of_them_slow_count_each_sample_once(self):
         single = run(WORKER)
         self.assertEqual(single.returncode, 0, single)
