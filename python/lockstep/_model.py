@@ -71,6 +71,7 @@ class Parameters:
         self._model = model
         self.tensors = [Tensor(name, tuple(p.shape)) for name, p in named]
         self.list: list[nn.Parameter] = [p for _, p in named]
+        self.moves_without_gradient = True  # by the optimizer, which has momentum, weight decay or something of its own
         self._shapes = [(p.numel(), p.shape) for p in self.list]
         self._at = 0
         self._gradients: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
@@ -187,6 +188,13 @@ class Parameters:
                     f"{name} was frozen in job.prepare and is not any more, and the job would not train it: what is to be trained "
                     "later has to require gradients from the beginning, with a rate of 0 until then, or takes a job of its own"
                 )
+        if self.moves_without_gradient:
+            for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
+                if not p.requires_grad:
+                    raise UsageError(
+                        f"{tensor.name} was frozen after job.prepare, and the optimizer would move it on, by momentum or weight "
+                        "decay: give it a parameter group whose rate a scheduler brings to 0, or what follows a job of its own"
+                    )
         if any(p.grad is not None for p in self.list):
             raise UsageError(
                 "there are gradients before job.backward, of another backward pass: it would be lost. Add its loss up, or clear "

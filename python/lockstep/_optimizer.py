@@ -45,6 +45,12 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
     return {key: text_of(value) for key, value in {**common, **special}.items()}
 
 
+def moves_without_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    """Of one that `settings_of` has a rule for: whether a parameter whose gradient is zero changes."""
+    moving = any(group.get(key) for group in optimizer.param_groups for key in ("momentum", "weight_decay"))
+    return not isinstance(optimizer, torch.optim.SGD) or moving
+
+
 _OF_A_GROUP = ("lr", "weight_decay", "momentum")  # what a parameter group may have of its own
 
 

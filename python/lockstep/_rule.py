@@ -52,6 +52,7 @@ class Rule:
                     self.settings |= self.schedule.settings
                 self.settings |= rule
                 parameters.set_groups(groups)
+                parameters.moves_without_gradient = _optimizer.moves_without_gradient(optimizer)
                 return
             except _optimizer.NoSchedule:
                 self.schedule = None
