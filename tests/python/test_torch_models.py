@@ -30,7 +30,7 @@ class ModelsTest(TorchTest):
         self.assertNotIn("Traceback", jobs.stdout)
         losses = json.loads(re.search(r"losses (.*)$", jobs.stdout, re.MULTILINE).group(1))
         self.assertEqual(losses, [line["loss"] for line in self.rounds(run_dir)])
-        self.compare_alone(words, parts, run_dir, eventful=bool(options))
+        self.compare_alone(words, parts, run_dir, eventful=killed or "--policy" in options)
         return [float(share) for share in re.findall(r"final before the end of a contribution's last run: (\S+) % of the blocks", jobs.stdout)]
 
     def compare_alone(self, words, parts, run_dir, eventful):
@@ -65,7 +65,9 @@ class ModelsTest(TorchTest):
     def test_a_gpt2_trains_as_alone(self):
         for optimizer in ("sgd", "adamw"):
             with self.subTest(optimizer):
-                final = self.compare([*self.GPT2, f"optimizer={optimizer}"], parts=1)
+                # Over the network, where gradients travel early.
+                final = self.compare([*self.GPT2, f"optimizer={optimizer}"], parts=1,
+                                     options=["--set", "exchange.mapping=off", "--set", "exchange.transport=tcp"])
                 self.assertEqual(len(final), 4)
                 self.assertGreaterEqual(min(final), 95)
 
