@@ -7,11 +7,11 @@
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
 // for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
-// when peers map it; a page of them takes memory once it was written, on a device each of them when
-// it is first used. Staging is made when the
-// first piece of a contributor comes, so never for one that is mapped; on the host it takes memory
-// where it is written: the slices that this worker owns. What others have summed lies in memory
-// that is made when the first of it comes, and never where all others are mapped.
+// when peers map it; a page of them takes memory once it was written, on a device a spare one of
+// them when it is first used. Staging is made when the first piece of a contributor comes, so never
+// for one that is mapped; on the host it takes memory where it is written: the slices that this
+// worker owns. What others have summed lies in memory that is made when the first of it comes, and
+// never where all others are mapped.
 #pragma once
 
 #include <cstddef>
