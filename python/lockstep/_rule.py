@@ -104,7 +104,6 @@ class Rule:
             wanted = {
                 "exchange.dtype": "fp32",
                 "exchange.compression": "none",
-                "optimizer.replicas": "all",
                 "exchange.memory": "auto",
             }
             for key, only in wanted.items():

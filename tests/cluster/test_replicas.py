@@ -79,15 +79,35 @@ class Replicas(ClusterTest):
             self.assertEqual(summary["status"], "completed")
             self.assertEqual(summary["params_digest"], expected["params_digest"])
 
+    LARGE = {"model.widths": "2048,2048", "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256, "data.synthetic_test": 16,
+             "job.rounds": 12, "policy.name": "full+none", "optimizer.name": "adamw", "optimizer.lr": 0.001}
+
+    def test_takes_less_memory_when_it_is_resumed(self):
+        """The whole checkpoint comes to each worker, which keeps what it holds."""
+        with Job(4, self.LARGE, optimizer__replicas=1) as job:
+            job.start()
+            self.assertEqual(job.finish()["status"], "completed")
+            job.config.write_text(job.config.read_text().replace("rounds = 12", "rounds = 16"))
+            job.start_coordinator("--resume")
+            for index in range(4):
+                job.start_worker(index, name=f"resumed{index}")
+            self.assertEqual(job.finish()["rounds"], 16)
+            workers = []
+            for index in range(4):
+                self.assertEqual(job.wait(f"resumed{index}"), 0)
+                workers.append(account(job.log(f"resumed{index}")))
+        others = [one for one in workers if one["snapshots"] < 1.1]
+        self.assertEqual(len(others), 3, "one has written the checkpoint")
+        # Of three, and who has lost or taken a shard meanwhile has one more.
+        self.assertLess(min(one["state"] for one in others), 1 + 2 / 4 + 0.1)
+
     def test_takes_less_memory(self):
         """What docs/operations.md says, by each worker's own account, of those that have not written the checkpoint."""
-        large = {"model.widths": "2048,2048", "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256, "data.synthetic_test": 16,
-                 "job.rounds": 12, "policy.name": "full+none", "optimizer.name": "adamw", "optimizer.lr": 0.001}
         for path in PATHS:
             mapped = path.get("exchange.mapping", "auto") == "auto"
             for replicas in ("all", 2, 1):
                 with self.subTest(path=path, replicas=replicas):
-                    with Job(4, large | path, optimizer__replicas=replicas, coordinator_args=("--log-level", "debug")) as job:
+                    with Job(4, self.LARGE | path, optimizer__replicas=replicas, coordinator_args=("--log-level", "debug")) as job:
                         job.start()
                         self.assertEqual(job.finish()["status"], "completed")
                         for at in range(4):

@@ -1,4 +1,6 @@
 // The imitated device's memory for the exchange.
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -15,6 +17,9 @@ namespace lockstep::worker {
 namespace {
 
 using Later = std::function<void(std::function<void()>)>;
+
+// Of what is asked for one behind the other a device may do those of one kind in any order.
+enum class Kind : std::uint8_t { kSum, kSquares, kCopy, kLoop };
 
 class FakeLoops final : public rules::Loops {
  public:
@@ -77,7 +82,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
 
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
-    Ask([=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
+    Ask(Kind::kSum, [=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
       for (Input& input : copies) input.data = addresses_->Host(input.data, n);
       finite_ = worker::WeightedSum(copies, addresses_->Host(out, n), n) && finite_;
     });
@@ -85,7 +90,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   }
   void SumOfSquaresByGrain(const float* data, std::size_t n, std::size_t grain,
                            double* out) override {
-    Ask([=, this] {
+    Ask(Kind::kSquares, [=, this] {
       worker::SumOfSquaresByGrain(addresses_->Host(data, n), n, grain,
                                   addresses_->Host(out, Grains(n, grain)));
     });
@@ -95,12 +100,19 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   }
   const rules::Loops& update_loops() const override { return loops_; }
   void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
-    Ask([=, this] {
+    Ask(Kind::kCopy, [=, this] {
       std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof(float));
     });
   }
   bool Finish() override {
-    for (const auto& operation : std::exchange(asked_, {})) operation();
+    std::vector<Operation> asked = std::exchange(asked_, {});
+    for (auto from = asked.begin(); from != asked.end();) {
+      const auto to = std::find_if(from, asked.end(),
+                                   [&](const Operation& one) { return one.kind != from->kind; });
+      // The other way round, as no batch of them may mind.
+      for (auto one = to; one != from;) (--one)->carry_out();
+      from = to;
+    }
     return std::exchange(finite_, true);
   }
 
@@ -137,14 +149,21 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   void Release(std::byte* data, std::uint64_t /*bytes*/) override { addresses_->Free(data); }
 
  private:
-  void Ask(std::function<void()> operation) { asked_.push_back(std::move(operation)); }
+  struct Operation {
+    Kind kind;
+    std::function<void()> carry_out;
+  };
+  void Ask(Kind kind, std::function<void()> carry_out) {
+    asked_.push_back({kind, std::move(carry_out)});
+  }
 
   const std::shared_ptr<FakeAddresses> addresses_;
   const transport::DeviceName name_;
   FakeStreams streams_;
-  std::vector<std::function<void()>> asked_;  // the reduction thread's
-  bool finite_ = true;                        // likewise
-  const FakeLoops loops_{*addresses_, [this](std::function<void()> loop) { Ask(std::move(loop)); }};
+  std::vector<Operation> asked_;  // the reduction thread's
+  bool finite_ = true;            // likewise
+  const FakeLoops loops_{*addresses_,
+                         [this](std::function<void()> loop) { Ask(Kind::kLoop, std::move(loop)); }};
   ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {
     return addresses_->Host(device, bytes);
   }};

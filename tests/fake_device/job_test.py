@@ -140,6 +140,60 @@ class FakeDeviceJobs(ClusterTest):
                     # And samples and activations, here less than once more.
                     self.assertLess(most_memory(job, worker), (5 + tensors + 1 + 1) * parameters, job.log(f"worker{worker}"))
 
+    def test_replicas_take_a_devices_memory_by_what_is_held(self):
+        """5 + S k / N times the parameters in a quiet job, where all are mapped, and once more for an evaluation; also of who writes the
+        checkpoint, and of who goes on from one: all of its state passes through the host."""
+        replicas, workers, tensors = 1, 4, 2
+        with DeviceJob(workers, model__widths="1024,1024", job__rounds=20, optimizer__name="adamw", optimizer__replicas=replicas,
+                       checkpoint__every_rounds=5) as job:
+            job.on_device = tuple(range(workers))
+            job.start().finish()
+            self.check_held_memory(job, workers, 5 + tensors * replicas / workers + 1 + 1)
+            job.config.write_text(job.config.read_text().replace("rounds = 20", "rounds = 30"))
+            job.start_coordinator("--resume")
+            for worker in range(workers):
+                job.start_worker(worker)
+            self.assertEqual(job.finish()["rounds"], 30)
+            self.check_held_memory(job, workers, 5 + tensors * replicas / workers + 1 + 1)
+
+    def check_held_memory(self, job, workers, most):
+        for worker in range(workers):
+            self.assertEqual(job.wait(f"worker{worker}"), 0)
+            log = job.log(f"worker{worker}")
+            mib, times = re.findall(r"most memory of the exchange: (\S+) MiB, (\S+) times", log)[-1]
+            scratch = 16 * 2**20  # of an update
+            parameters = float(mib) * 2**20 / float(times)
+            self.assertLess(int(re.findall(r"(\d+) bytes of the device's memory at most", log)[-1]) - scratch, most * parameters, log)
+
+    def test_replicas(self):
+        """State that is shared out, on devices: the bits of a job on CPUs, mapped and by pieces."""
+        options = dict(optimizer__name="adamw", optimizer__clip=0.5, optimizer__replicas=2, model__widths="512,512", job__rounds=12,
+                       exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", evaluation__every_epochs=1,
+                       checkpoint__every_rounds=5, data__synthetic_train=256)
+        self.compare(**options)
+        self.compare(**options, exchange__mapping="off", exchange__transport="tcp")
+        self.compare(**options, exchange__mapping="off")
+
+    def test_replicas_survive_a_killed_worker(self):
+        """Shards are copied from one device to another, by the host's memory."""
+        options = dict(optimizer__name="adamw", optimizer__lr=0.01, optimizer__replicas=2, model__widths="512,512", job__rounds=60,
+                       exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", emulate__unit_time="5ms", job__min_workers=2,
+                       checkpoint__every_rounds=7)
+        for mapping in ("auto", "off"):
+            with DeviceJob(4, exchange__mapping=mapping, **options) as job:
+                job.on_device = (0, 1, 2, 3)
+                job.start()
+                job.wait_for_rounds(8)
+                job.processes["worker1"].kill()
+                job.wait_for_rounds(16)
+                job.start_worker(1, name="worker1-again")
+                summary = job.finish()
+                self.assertEqual(summary["status"], "completed")
+                self.assertEqual(summary["rounds"], 60)
+                self.assertEqual(summary["digest_differs"], [])
+                for name in ("worker0", "worker2", "worker3", "worker1-again"):
+                    self.assertEqual(job.wait(name), 0, job.log(name))
+
     def test_pieces_over_tcp(self):
         self.compare(exchange__mapping="off", model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB",
                      exchange__transport="tcp", optimizer__name="adamw", optimizer__clip=0.5, job__rounds=12)
@@ -245,9 +299,12 @@ class FakeDeviceJobs(ClusterTest):
 
     def test_resumed_on_another_device(self):
         """A checkpoint that comes out of one memory goes on in the other."""
-        options = dict(optimizer__momentum=0.9, checkpoint__every_epochs=1)
+        for replicas in ("all", 1):
+            self.compare_resumed(optimizer__momentum=0.9, optimizer__replicas=replicas, checkpoint__every_epochs=1)
+
+    def compare_resumed(self, **options):
         digests = set()
-        for first, then in (((0, 1), ()), ((), (0, 1)), ((), ())):
+        for first, then in (((0, 1), ()), ((), (0, 1)), ((0, 1), (0, 1)), ((), ())):
             with DeviceJob(2, job__rounds=32, **options) as job:
                 job.on_device = first
                 job.start().finish()

@@ -175,6 +175,35 @@ TEST_F(GpuMemory, SumsAndCopiesFollowEachOther) {
   EXPECT_TRUE(SameBits(found, expected));
 }
 
+// More of them than one kernel takes, of any length, side by side and askew.
+TEST_F(GpuMemory, ManyCopiesAtOnce) {
+  constexpr std::size_t kCount = 3'000'001;
+  std::vector<float> values = RandomFloats(kCount, 1);
+  values[17] = std::numeric_limits<float>::quiet_NaN();
+  values[18] = std::numeric_limits<float>::infinity();
+  values[19] = -0.0f;
+  std::vector<std::pair<std::size_t, std::size_t>> pieces;  // first, count
+  for (std::size_t at = 0, n = 1; at + n + 5 < kCount; at += n, n = n * 7 % 40009 + 1) {
+    pieces.emplace_back(at, n);
+  }
+  ASSERT_GT(pieces.size(), 140u);
+  for (const std::size_t askew : {0u, 1u, 2u, 3u}) {
+    const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+      const Floats from(memory, values);
+      const Floats to(memory, std::vector<float>(kCount, -1));
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if (i % 5 == 4) continue;  // what lies between is left alone
+        const auto [first, count] = pieces[i];
+        memory.Copy(to.get() + first + askew, from.get() + first, i % 3 == 0 ? count - 1 : count,
+                    /*large=*/false);
+      }
+      memory.Finish();
+      return to.Read();
+    });
+    EXPECT_TRUE(SameBits(found, expected)) << askew;
+  }
+}
+
 TEST_F(GpuMemory, PiecesGoThroughPinnedMemoryBothWays) {
   constexpr std::size_t kPieces = 32;
   constexpr std::size_t kFloats = 1u << 18;

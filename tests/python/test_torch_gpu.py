@@ -73,10 +73,14 @@ class ImitatedTest(GpuCase):
         self.assertEqual(device[0], host[0])
         self.assertIn("mapped (device memory)", str(device[2]["paths"]))
 
+    def test_state_that_is_shared_out(self):
+        for options in (BY_TCP, ()):
+            host, device = (self.job(on, options=(*options, "--set", "optimizer.replicas=1"), workers=3) for on in ("cpu", "imitated"))
+            self.assertEqual(device[:2], host[:2])
+
     def test_what_it_cannot_be(self):
         for setting, message in (("exchange.dtype=bf16", "exchange.dtype = bf16 is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("exchange.compression=topk", "exchange.compression = topk is for gradients in the host's memory, and this model is on cuda:0"),
-                                 ("optimizer.replicas=2", "optimizer.replicas = 2 is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("exchange.memory=host", "exchange.memory = host is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("policy.name=local", "policy.name = local takes its steps in the host's memory, and this model is on cuda:0")):
             with self.subTest(setting):

@@ -38,6 +38,11 @@ void Holdings::Set(Generation& generation, std::vector<std::uint32_t> shards) co
 
 void Holdings::OnStart(const Plan& plan) {
   const std::vector<std::uint32_t> shards = HeldBy(plan.owners, context_.config.self);
+  std::vector<std::uint32_t> others;
+  for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
+    if (!Has(shards, s)) others.push_back(s);
+  }
+  if (!others.empty()) context_.Emit(action::DropHeldState{RangesOf(others)});
   if (shards.empty()) return;
   const std::optional<BufferId> buffer = buffers_.Take(BufferKind::kSum);
   LOCKSTEP_CHECK(buffer, "no buffer is free at the start");

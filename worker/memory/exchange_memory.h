@@ -7,8 +7,8 @@
 //
 // Threads. Operations are the reduction thread's. They take effect in the order in which they are
 // asked for, and are done when Finish returns; but of those of one kind that are asked for one
-// behind the other (sums, squares, an optimizer's loops) none touches what another one writes, for
-// a device may do them at once. Everything else: any thread, done when it returns.
+// behind the other (sums, squares, copies, an optimizer's loops) none touches what another one
+// writes, for a device may do them at once. Everything else: any thread, done when it returns.
 // What fails for want of a device that works throws a DeviceError (compute/compute.h).
 #pragma once
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -148,12 +149,15 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     Actions actions = core_->Step(now, event);
     for (const Action& action : actions) round_clock_.Saw(now, action);
     EndIfDeviceFails([&] { CarryOut(std::move(actions), 0); });
+    FreeState(event);
   }
 
   transport::ServeAnswer Serve(const MemberId& peer, const PieceName& piece) override {
     const worker::Serve serve = core_->OnPieceAsked(peer, piece);
     if (!serve.have) return {};
-    return {.have = true, .slice = SliceOf(serve.from), .cookie = serve.cookie};
+    const HeldState::Place place = PlaceOf(serve.from);
+    if (place.kept != nullptr) served_[serve.cookie] = place.kept;
+    return {.have = true, .slice = place.slice, .cookie = serve.cookie};
   }
 
  private:
@@ -204,11 +208,25 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     spdlog::info("{}", crew_size_.Words());
   }
 
-  transport::Slice SliceOf(const BufferRange& range) {
-    auto region = buffers_.Region(*active().transport, range.buffer);
+  HeldState::Place PlaceOf(const BufferRange& range) {
+    const BufferId& buffer = range.buffer;
+    if (buffers_.held() != nullptr && buffer.kind == BufferKind::kState && buffer.index > 0) {
+      auto place = buffers_.held()->Find(*active().transport, buffer.index, range.range);
+      LOCKSTEP_CHECK(place.ok(), "{}", place.error().message);
+      return *std::move(place);
+    }
+    auto region = buffers_.Region(*active().transport, buffer);
     LOCKSTEP_CHECK(region.ok(), "{}", region.error().message);
-    const std::uint64_t number = buffers_.NumberBytes(range.buffer);
-    return {*region, range.range.first * number, range.range.count * number};
+    const std::uint64_t number = buffers_.NumberBytes(buffer);
+    return {{*region, range.range.first * number, range.range.count * number}, nullptr};
+  }
+
+  // Of shards that were moved or dropped, once nobody reads or writes it any more.
+  void FreeState(const Event& event) {
+    if (buffers_.held() == nullptr) return;
+    if (const auto* served = std::get_if<event::Served>(&event)) served_.erase(served->cookie);
+    if (const auto* done = std::get_if<event::FetchDone>(&event)) fetched_.erase(done->fetch);
+    buffers_.held()->Collect(*active().transport);
   }
 
   void Do(action::ToCoordinator& a) {
@@ -256,7 +274,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::Fetch& a) {
     if (a.to.buffer.kind == BufferKind::kState) operations_.NoteStateWritten();
     if (const auto peer = active().PeerOf(a.peer)) {
-      active().fetches.Fetch(*peer, a.fetch, a.piece, SliceOf(a.to));
+      HeldState::Place place = PlaceOf(a.to);
+      if (place.kept != nullptr) fetched_[a.fetch] = std::move(place.kept);
+      active().fetches.Fetch(*peer, a.fetch, a.piece, place.slice);
     } else {
       active().fetches.Refuse(a.fetch);
     }
@@ -340,6 +360,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::StoreState& a) {
     operations_.NoteStateWritten();
+    if (buffers_.held() != nullptr && a.tensor > 0) {
+      buffers_.held()->Store(a.tensor, a.offset, a.bytes);
+      return;
+    }
     auto* to = reinterpret_cast<std::byte*>(buffers_.At({BufferKind::kState, a.tensor, {}}));
     memory_.FromHost(to + a.offset, a.bytes.data(), a.bytes.size());
   }
@@ -407,6 +431,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
   std::uint64_t timer_ = 0;
+  // What is kept of HeldState, by cookie and by fetch.
+  std::map<std::uint64_t, std::shared_ptr<const void>> served_;
+  std::map<std::uint64_t, std::shared_ptr<const void>> fetched_;
 };
 
 }  // namespace

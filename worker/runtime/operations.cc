@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/digest.h"
+#include "worker/compute/compute.h"
 #include "worker/memory/sha256.h"
 #include "worker/memory/sparse.h"
 
@@ -35,6 +37,9 @@ static_assert(kPieceBytes / sizeof(float) % kGrain == 0);
 constexpr std::uint64_t kLargeBytes = 1u << 20;
 // A larger bucket is read once more for its digest, where several threads have updated it.
 constexpr std::uint64_t kMostByOneBytes = 8u << 20;
+
+// Parameters that a device updates at a time where they lie elsewhere afterwards: 16 MiB.
+constexpr std::uint64_t kHeldScratchFloats = 4u << 20;
 
 // Stands for the slices that are digested as they are updated.
 constexpr std::size_t kOfBucket = std::numeric_limits<std::size_t>::max();
@@ -412,6 +417,7 @@ double Operations::SumOfSquares(const std::vector<Words>& norms) {
 }
 
 void Operations::DropHeldState(const action::DropHeldState& drop) {
+  if (buffers_.held() != nullptr) return buffers_.held()->Drop(drop.ranges);
   for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
     auto* state = reinterpret_cast<std::byte*>(buffers_.At({BufferKind::kState, t, {}}));
     for (const FloatRange& range : drop.ranges) {
@@ -593,15 +599,12 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   return done;
 }
 
-// Piece by piece, so that the sums can give way to the parameters where they lie.
 event::OpDone Operations::Run(const action::UpdateHeld& update) {
-  const float* from = buffers_.At(update.from);
-  float* to = buffers_.At(update.sums);
   float clip = 1.0f;
   if (update.clip > 0) {
-    const auto* norms = reinterpret_cast<const double*>(to + layout_.norm_offset());
-    double squares = 0;
-    for (std::uint64_t g = 0; g < layout_.grain_count(); ++g) squares += norms[g];
+    const float* norms = buffers_.At(update.sums) + layout_.norm_offset();
+    const double squares =
+        SumOfSquares({{norms, layout_.numbers_per_norm() * layout_.grain_count()}});
     clip = ClipFactorOf(squares, update.scale, update.clip);
   }
   const UpdateScalars scalars{.scale = update.scale,
@@ -609,6 +612,20 @@ event::OpDone Operations::Run(const action::UpdateHeld& update) {
                               .learning_rate = update.learning_rate,
                               .fraction = update.fraction,
                               .steps = update.steps};
+  if (buffers_.held() != nullptr) {
+    UpdateOnDevice(update, scalars);
+  } else {
+    UpdateOnHost(update, scalars);
+  }
+  event::OpDone done;
+  done.op = update.op;
+  return done;
+}
+
+// Piece by piece, so that the sums can give way to the parameters where they lie.
+void Operations::UpdateOnHost(const action::UpdateHeld& update, const UpdateScalars& scalars) {
+  const float* from = buffers_.At(update.from);
+  float* to = buffers_.At(update.sums);
   ForEach(Pieces(update.ranges), [&](const Piece& of_range) {
     std::vector<float> sums(std::min(of_range.range.count, kHotBytes / sizeof(float)));
     for (const FloatRange& piece : CutPieces(of_range.range, kHotBytes)) {
@@ -617,9 +634,70 @@ event::OpDone Operations::Run(const action::UpdateHeld& update) {
       Update(scalars, piece, to + piece.first, sums.data());
     }
   });
-  event::OpDone done;
-  done.op = update.op;
-  return done;
+}
+
+// The same with as much at once as there is room for: all parameters of it aside, then updated by
+// the sums, then to where those are. In the order in which the state lies, so that a device can do
+// many pieces at once.
+void Operations::UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars) {
+  HeldState& held = *buffers_.held();
+  if (!held_scratch_) {
+    auto pages = Pages::Reserve(memory_, kHeldScratchFloats * sizeof(float));
+    if (!pages) throw DeviceError(pages.error().message);
+    held_scratch_.emplace(*std::move(pages));
+  }
+  auto* const scratch = reinterpret_cast<float*>(held_scratch_->data());
+  const float* const from = buffers_.At(update.from);
+  float* const to = buffers_.At(update.sums);
+  std::vector<HeldState::Part> now;
+  std::uint64_t floats = 0;
+  const auto carry_out = [&] {
+    const auto copy = [&](auto&& one) {
+      std::uint64_t at = 0;
+      for (const HeldState::Part& part : now) {
+        one(part, scratch + at);
+        at += part.range.count;
+      }
+    };
+    copy([&](const HeldState::Part& part, float* aside) {
+      memory_.Copy(aside, from + part.range.first, part.range.count, /*large=*/true);
+    });
+    copy([&](const HeldState::Part& part, float* aside) {
+      std::vector<float*> state;
+      for (std::uint32_t t = 0; t < state_tensors_; ++t) {
+        state.push_back(held.ToDevice(part.shard) + t * held.floats(part.shard) + part.at);
+      }
+      optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                         {.first = part.range.first,
+                          .count = part.range.count,
+                          .parameters = aside,
+                          .state = state,
+                          .gradient_sum = to + part.range.first});
+    });
+    copy([&](const HeldState::Part& part, const float* aside) {
+      memory_.Copy(to + part.range.first, aside, part.range.count, /*large=*/true);
+    });
+    memory_.Finish();
+    now.clear();
+    floats = 0;
+  };
+  std::vector<HeldState::Part> parts;
+  for (const FloatRange& range : update.ranges) {
+    std::ranges::copy(held.Cut(range), std::back_inserter(parts));
+  }
+  std::ranges::sort(parts, {},
+                    [](const HeldState::Part& part) { return std::pair(part.shard, part.at); });
+  for (HeldState::Part part : parts) {
+    while (part.range.count > 0) {
+      if (floats == kHeldScratchFloats) carry_out();
+      const std::uint64_t count = std::min(part.range.count, kHeldScratchFloats - floats);
+      now.push_back({part.shard, {part.range.first, count}, part.at});
+      floats += count;
+      part.at += count;
+      part.range = FloatRange::Between(part.range.first + count, part.range.end());
+    }
+  }
+  carry_out();
 }
 
 event::OpDone Operations::Run(const action::TakeParameters& take) {
@@ -670,6 +748,10 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
   for (std::uint32_t t = 0; t < tensors; ++t) {
     float* to = buffers_.BeginSnapshot(t, take.kind, changes_.load(std::memory_order_relaxed));
     if (to == nullptr) continue;
+    if (t > 0 && buffers_.held() != nullptr) {
+      buffers_.held()->Read(t, to);
+      continue;
+    }
     const float* from = buffers_.At(t == 0 ? take.parameters : BufferId{BufferKind::kState, t, {}});
     const std::vector<Piece> pieces = Pieces({{0, layout_.parameter_count()}});
     const bool large = Large(pieces);

@@ -156,6 +156,9 @@ class Operations {
   // of their gradients.
   void Update(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
               const float* gradient_sum);
+  void UpdateOnHost(const action::UpdateHeld& update, const UpdateScalars& scalars);
+  // Where the state lies in HeldState.
+  void UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars);
   // The state's parameters in `range` by sums that have to be widened.
   void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, const Open& sums,
                      std::uint32_t entries);
@@ -180,6 +183,7 @@ class Operations {
   std::atomic<bool> told_of_large_sums_{false};
   std::mutex scratch_mutex_;  // guards scratch_
   HostScratch scratch_{memory_};
+  std::optional<Pages> held_scratch_;  // UpdateOnDevice's
   Crew crew_;
 };
 

@@ -206,28 +206,23 @@ class SessionImpl final : public Session {
                    "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
                    description_.parameter_count);
     const bool shared_out = config_.optimizer.Shards(welcome_.workers) > 0;
-    if (shared_out && description_.memory) {
-      return Error{
-          ErrorCode::kInvalid,
-          fmt::format("optimizer.replicas = {} shares out state in the host's memory: with "
-                      "a GPU set exchange.memory = host too",
-                      config_.optimizer.replicas)};
-    }
     const bool mapping = config_.exchange.mapping == "auto";
     if (!mapping) no_arena_ = "exchange.mapping is off";
-    auto memory = std::move(description_.memory);
+    const auto memory = std::move(description_.memory);
     // A device's memory is taken a buffer at a time, so there nothing is saved.
     sums_apart_ = memory == nullptr && !shared_out && config_.exchange.algorithm == "direct";
     const auto parts = shared_out    ? WorkerBuffers::Parts::kSumsAndState
                        : sums_apart_ ? WorkerBuffers::Parts::kSums
                                      : WorkerBuffers::Parts::kNone;
-    auto buffers =
-        WorkerBuffers::Make(buckets_->layout(), StateTensors(), mapping, memory, type, parts);
+    const auto make = [&](bool arena) {
+      return WorkerBuffers::Make(buckets_->layout(), StateTensors(), arena, memory, type, parts,
+                                 config_.optimizer.Shards(welcome_.workers));
+    };
+    auto buffers = make(mapping);
     if (!buffers && mapping) {
       no_arena_ = buffers.error().message;
       spdlog::warn("no mapping for peers on this host: {}", no_arena_);
-      buffers = WorkerBuffers::Make(buckets_->layout(), StateTensors(), false, std::move(memory),
-                                    type, parts);
+      buffers = make(false);
     }
     if (!buffers) return buffers.error();
     buffers_ = std::move(*buffers);

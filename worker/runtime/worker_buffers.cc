@@ -12,28 +12,6 @@
 
 namespace lockstep::worker {
 
-Result<Pages> Pages::Reserve(ExchangeMemory& memory, std::size_t bytes) {
-  auto data = memory.Allocate(bytes);
-  if (!data) return data.error();
-  return Pages(memory, *data, bytes);
-}
-
-Pages::Pages(Pages&& other) noexcept
-    : memory_(other.memory_),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Pages& Pages::operator=(Pages&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Pages::~Pages() {
-  if (data_ != nullptr) memory_->Free(data_, bytes_);
-}
-
 std::string BlockName(const BufferId& buffer) {
   return fmt::format("{}{}", buffer.kind == BufferKind::kContribution ? "contribution" : "sum",
                      buffer.index);
@@ -58,7 +36,8 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t state_tensors, bool arena,
                                                            std::shared_ptr<ExchangeMemory> memory,
-                                                           NumberType type, Parts parts) {
+                                                           NumberType type, Parts parts,
+                                                           std::uint32_t shards) {
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory), type));
   const std::uint32_t gradients = layout.kept() > 0           ? 1 + kMaxParts
@@ -70,7 +49,11 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
   for (std::uint32_t i = 0; i < kSumBuffers; ++i) shared.push_back({BufferKind::kSum, i, {}});
   std::vector<BufferId> own;
   // The state of a program's own update is one run of memory, in the pages of its first tensor.
-  const std::uint32_t state_runs = layout.whole() ? std::min(state_tensors, 1u) : state_tensors;
+  std::uint32_t state_runs = layout.whole() ? std::min(state_tensors, 1u) : state_tensors;
+  if (parts == Parts::kSumsAndState && !buffers->memory().on_host()) {
+    buffers->held_.emplace(layout, shards, state_tensors, buffers->memory());
+    state_runs = 0;
+  }
   for (std::uint32_t i = 0; i <= state_runs; ++i) own.push_back({BufferKind::kState, i, {}});
   for (std::uint32_t i = 0; i < kStateOutBuffers; ++i)
     own.push_back({BufferKind::kStateOut, i, {}});
@@ -318,6 +301,7 @@ MemoryAccount WorkerBuffers::Backed() {
         break;
     }
   }
+  if (held_) account.state += held_->backed();
   std::set<const Pages*> snapshots;
   for (const auto& [which, snapshot] : snapshots_) snapshots.insert(snapshot.pages.get());
   for (const Pages* pages : snapshots) account.snapshots += pages->backed();

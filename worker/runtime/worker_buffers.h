@@ -6,7 +6,8 @@
 // round.
 //
 // All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
-// for the snapshot of a checkpoint, which is the host's. Contributions and sums lie in the arena
+// for the snapshot of a checkpoint and state that is passing through (held_state.h), which are the
+// host's. Contributions and sums lie in the arena
 // when peers map it; a page of them takes memory once it was written, on a device a spare one of
 // them when it is first used. Staging is made when the first piece of a contributor comes, so never
 // for one that is mapped; on the host it takes memory where it is written: the slices that this
@@ -31,27 +32,11 @@
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/host_memory.h"
 #include "worker/memory/narrow.h"
+#include "worker/runtime/held_state.h"
 #include "worker/runtime/memory_account.h"
+#include "worker/runtime/pages.h"
 
 namespace lockstep::worker {
-
-// Zeroed pages, returned when the object ends. `memory` outlives it.
-class Pages {
- public:
-  static Result<Pages> Reserve(ExchangeMemory& memory, std::size_t bytes);
-  Pages(Pages&& other) noexcept;
-  Pages& operator=(Pages&& other) noexcept;
-  ~Pages();
-  std::byte* data() const { return data_; }
-  std::size_t backed() const { return memory_->Backed(data_, bytes_); }
-
- private:
-  Pages(ExchangeMemory& memory, std::byte* data, std::size_t bytes)
-      : memory_(&memory), data_(data), bytes_(bytes) {}
-  ExchangeMemory* memory_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 // The name that a contribution or sum buffer has in the arena.
 std::string BlockName(const BufferId& buffer);
@@ -69,7 +54,7 @@ class WorkerBuffers {
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
       std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32,
-      Parts parts = Parts::kNone);
+      Parts parts = Parts::kNone, std::uint32_t shards = 0);
 
   ExchangeMemory& memory() { return *memory_; }
   NumberType type() const { return type_; }
@@ -93,6 +78,8 @@ class WorkerBuffers {
   // Where the gradient of the part in hand is summed, in FP32: this contribution, or, where that is
   // of 16 bits, the one buffer for all of them.
   float* Gradient(const BufferId& contribution);
+  // The optimizer's tensors, where they are not buffers of kState: shared out, on a device.
+  HeldState* held() { return held_ ? &*held_ : nullptr; }
   // The buffers of a Residual; null where contributions have all of the gradient.
   float* residual(std::uint32_t index) {
     return gradients_.size() == 1 + kMaxParts ? reinterpret_cast<float*>(gradients_[index].data())
@@ -129,7 +116,10 @@ class WorkerBuffers {
   // thread.
   Result<transport::RegionId> Region(transport::Transport& transport, const BufferId& buffer);
   // Another transport is used from here on.
-  void ForgetRegions() { regions_.clear(); }
+  void ForgetRegions() {
+    regions_.clear();
+    if (held_) held_->ForgetRegions();
+  }
 
  private:
   WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
@@ -153,7 +143,8 @@ class WorkerBuffers {
   bool whole_;
   std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
-  std::vector<Pages> gradients_;  // where contributions are not the gradients themselves
+  std::optional<HeldState> held_;  // set by Make
+  std::vector<Pages> gradients_;   // where contributions are not the gradients themselves
   std::map<BufferId, transport::RegionId> regions_;
   std::mutex mutex_;  // guards the rest, which changes under the threads that look into it
   std::map<BufferId, Pages> pages_;

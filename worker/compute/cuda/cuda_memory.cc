@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "transport/staging/device_copies.h"
 #include "worker/compute/compute.h"
+#include "worker/compute/cuda/copies.h"
 #include "worker/compute/cuda/cuda_sharing.h"
 #include "worker/compute/cuda/cuda_streams.h"
 #include "worker/compute/cuda/finite.h"
@@ -161,6 +162,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
     const Chosen here(number_);
+    copies_.Ask();
     squares_.Ask();
     loops_.Ask();
     sums_.Add(inputs, out, n);
@@ -170,6 +172,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
                            double* out) override {
     LOCKSTEP_CHECK(grain > 0);
     const Chosen here(number_);
+    copies_.Ask();
     sums_.Ask();
     loops_.Ask();
     squares_.Add(data, n, grain, out);
@@ -185,15 +188,17 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
   const rules::Loops& update_loops() const override {
     const Chosen here(number_);  // for the thread that is about to use them
+    copies_.Ask();
     sums_.Ask();
     squares_.Ask();
     return loops_;
   }
   void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
     const Chosen here(number_);
-    Ask();
-    Check(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToDevice, operations_.get()),
-          "copying on the device");
+    sums_.Ask();
+    squares_.Ask();
+    loops_.Ask();
+    copies_.Add(to, from, n);
   }
   bool Finish() override {
     const Chosen here(number_);
@@ -257,6 +262,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
 
  private:
   void Ask() {
+    copies_.Ask();
     sums_.Ask();
     squares_.Ask();
     loops_.Ask();
@@ -273,6 +279,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   Flag found_;          // by AllFinite
   // What is put together until an operation of another kind is asked for.
   Flag not_finite_;
+  mutable CopyBatch copies_{operations_.get()};
   mutable SumBatch sums_{operations_.get(), not_finite_.get()};
   mutable SquareBatch squares_{operations_.get()};
   const UpdateLoops loops_{operations_.get()};

@@ -1,0 +1,107 @@
+// With optimizer.replicas, where a worker's exchange is in a device's memory: the optimizer's state
+// of the shards that it holds. (In the host's memory it lies in pages like all state, of which only
+// those of what is held are touched.)
+//
+// Each shard has a block: the numbers of its slices in the order of the parameters, for each of the
+// optimizer's tensors, one behind the other. A block is there once it is used. What comes from
+// other workers or out of a checkpoint lies in the host's memory until the shard is first updated:
+// most of what comes is never updated here (of a checkpoint that is resumed or gathered, all shards
+// come to one worker), and a device has no room for it.
+//
+// Threads. The data thread calls what is marked so, the reduction thread ToDevice; the rest is for
+// both. What is of one shard is not asked for by two at once, as the core sees to (holdings.h), but
+// for what is served, which may be updated, moved or dropped meanwhile: its bytes are then of no
+// use, and its memory stays.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/transport.h"
+#include "worker/core/layout.h"
+#include "worker/memory/exchange_memory.h"
+#include "worker/memory/host_memory.h"
+#include "worker/runtime/pages.h"
+
+namespace lockstep::worker {
+
+class HeldState {
+ public:
+  // So many shards (Layout::EqualShard), and tensors. `device` outlives it.
+  HeldState(const Layout& layout, std::uint32_t shards, std::uint32_t tensors,
+            ExchangeMemory& device);
+  ~HeldState();
+  HeldState(const HeldState&) = delete;
+  HeldState& operator=(const HeldState&) = delete;
+
+  // What of a range is one shard's: it lies together, from number `at` of each of its tensors on.
+  struct Part {
+    std::uint32_t shard = 0;
+    FloatRange range;
+    std::uint64_t at = 0;
+  };
+  std::vector<Part> Cut(const FloatRange& range) const;
+  // Numbers of a tensor of it.
+  std::uint64_t floats(std::uint32_t shard) const { return floats_[shard]; }
+
+  // The shard's first tensor in the device's memory, to be updated there. A DeviceError where there
+  // is no room for it.
+  float* ToDevice(std::uint32_t shard);
+
+  // Tensors count from 1 on, as those of BufferKind::kState. What nobody has stored is zero.
+  void Store(std::uint32_t tensor, std::uint64_t offset_bytes, std::span<const std::byte> bytes);
+  // All of a tensor, to as many numbers as there are parameters, which are zero.
+  void Read(std::uint32_t tensor, float* to);
+  // These are held no longer: whole shards.
+  void Drop(const std::vector<FloatRange>& ranges);
+
+  // A range of one shard for `transport` to read or write, and what keeps its memory in place
+  // meanwhile. The data thread's.
+  struct Place {
+    transport::Slice slice;
+    std::shared_ptr<const void> kept;
+  };
+  Result<Place> Find(transport::Transport& transport, std::uint32_t tensor,
+                     const FloatRange& range);
+  // Frees what was moved or dropped and nobody uses any more. The data thread's.
+  void Collect(transport::Transport& transport);
+  // Another transport is used from here on.
+  void ForgetRegions();
+
+  std::size_t backed();
+
+ private:
+  struct Block {
+    Pages pages;
+    bool on_device = false;
+    std::optional<transport::RegionId> region = {};
+  };
+  using BlockPtr = std::shared_ptr<Block>;
+  struct Run {
+    FloatRange range;
+    std::uint32_t shard = 0;
+    std::uint64_t at = 0;
+  };
+
+  Result<BlockPtr> Make(std::uint32_t shard, bool on_device);
+  // Of a shard that nothing is known of, one in the host's memory.
+  BlockPtr Of(std::uint32_t shard);
+  std::byte* At(const Block& block, const Part& part, std::uint32_t tensor) const;
+
+  ExchangeMemory& device_;
+  HostMemory host_;
+  const std::uint32_t tensors_;
+  std::vector<Run> runs_;  // by offset; together they are all parameters
+  std::vector<std::uint64_t> floats_;
+  std::mutex mutex_;  // guards the rest
+  std::map<std::uint32_t, BlockPtr> blocks_;
+  std::vector<BlockPtr> retired_;
+};
+
+}  // namespace lockstep::worker
