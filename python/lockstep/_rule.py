@@ -102,7 +102,6 @@ class Rule:
             )
         if (device := self._parameters.device.name) != "cpu":
             wanted = {
-                "exchange.dtype": "fp32",
                 "exchange.compression": "none",
                 "exchange.memory": "auto",
             }

@@ -175,7 +175,7 @@ void RegisterAll() {
     for (const auto& [type, of] :
          {std::pair(NumberType::kBf16, "bf16"), {NumberType::kFp16, "fp16"}}) {
       for (const bool stochastic : {false, true}) {
-        const Rounding rounding = stochastic ? Rounding::OfSums(1, RoundId(0)) : Rounding{};
+        const Rounding rounding = stochastic ? RoundingOfSums(1, RoundId(0)) : Rounding{};
         const std::string name = std::string(of) + (stochastic ? "/stochastic" : "/nearest");
         benchmark::RegisterBenchmark((name + "/narrow").c_str(), NarrowNumbers, type, rounding)
             ->Arg(bytes);

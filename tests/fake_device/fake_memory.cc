@@ -11,6 +11,7 @@
 #include "tests/fake_device/fake_streams.h"
 #include "tests/fake_device/thread_copies.h"
 #include "transport/mapping/device_sharing.h"
+#include "worker/memory/host_memory.h"
 #include "worker/optimizer/rules.h"
 
 namespace lockstep::worker {
@@ -19,7 +20,7 @@ namespace {
 using Later = std::function<void(std::function<void()>)>;
 
 // Of what is asked for one behind the other a device may do those of one kind in any order.
-enum class Kind : std::uint8_t { kSum, kSquares, kCopy, kLoop };
+enum class Kind : std::uint8_t { kSum, kNarrowSum, kSquares, kWiden, kCopy, kLoop };
 
 class FakeLoops final : public rules::Loops {
  public:
@@ -104,6 +105,36 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
       std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof(float));
     });
   }
+  bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+                   std::size_t n, const Rounding& rounding, std::uint64_t first) override {
+    Ask(Kind::kNarrowSum, [=, this, copies = std::vector(inputs.begin(), inputs.end())]() mutable {
+      for (NarrowInput& input : copies) input.data = addresses_->Host(input.data, n);
+      finite_ = worker::WeightedSum(type, copies, addresses_->Host(out, n), n, rounding, first) &&
+                finite_;
+    });
+    return true;
+  }
+  void SumOfSquaresByGrain(NumberType type, const std::uint16_t* data, std::size_t n,
+                           std::size_t grain, double* out) override {
+    Ask(Kind::kSquares, [=, this] {
+      host_.SumOfSquaresByGrain(type, addresses_->Host(data, n), n, grain,
+                                addresses_->Host(out, Grains(n, grain)));
+    });
+  }
+  void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) override {
+    Ask(Kind::kWiden,
+        [=, this] { worker::Widen(type, addresses_->Host(from, n), addresses_->Host(to, n), n); });
+  }
+  void Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) override {
+    Ask(Kind::kCopy, [=, this] {
+      std::memcpy(addresses_->Host(to, n), addresses_->Host(from, n), n * sizeof *to);
+    });
+  }
+  bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+              const Rounding& rounding, std::uint64_t first) override {
+    return worker::Narrow(type, addresses_->Host(from, n), addresses_->Host(to, n), n, rounding,
+                          first);
+  }
   bool Finish() override {
     std::vector<Operation> asked = std::exchange(asked_, {});
     for (auto from = asked.begin(); from != asked.end();) {
@@ -159,6 +190,7 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
 
   const std::shared_ptr<FakeAddresses> addresses_;
   const transport::DeviceName name_;
+  HostMemory host_;
   FakeStreams streams_;
   std::vector<Operation> asked_;  // the reduction thread's
   bool finite_ = true;            // likewise

@@ -241,12 +241,24 @@ class FakeDeviceJobs(ClusterTest):
             self.assertNotIn(DEVICE_LINE, job.log("worker0"))
         self.assertEqual(summary["params_digest"], run(self, (), workers=2)["params_digest"])
 
-    def test_numbers_of_two_bytes_on_the_hosts_memory_alone(self):
+    def test_numbers_of_two_bytes(self):
         with DeviceJob(2, exchange__memory="host", exchange__dtype="bf16") as job:
             job.on_device = (0, 1)
             summary = job.start().finish()
         self.assertEqual(summary["params_digest"], run(self, (), workers=2, exchange__dtype="bf16")["params_digest"])
-        self.assert_wants_the_hosts_memory("exchange.dtype", "bf16")
+        options = dict(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", job__rounds=12)
+        for more in (dict(exchange__dtype="bf16", optimizer__name="adamw", optimizer__clip=0.5),
+                     dict(exchange__dtype="fp16", exchange__rounding="stochastic", optimizer__momentum=0.9)):
+            for path in (dict(), dict(exchange__mapping="off", exchange__transport="tcp")):
+                self.compare(**options, **more, **path)
+        self.compare(exchange__dtype="bf16", exchange__rounding="stochastic")  # inline
+
+    def test_two_bytes_take_less_of_a_devices_memory(self):
+        """The gradient in FP32, and half of what a contribution and three sums take."""
+        with DeviceJob(4, model__widths="1024,1024", job__rounds=20, optimizer__name="adamw", exchange__dtype="bf16") as job:
+            job.on_device = (0, 1, 2, 3)
+            job.start().finish()
+            self.check_held_memory(job, 4, 1 + 4 * 0.5 + 3 + 1 + 1)
 
     def test_few_numbers_of_many_on_the_hosts_memory_alone(self):
         self.assert_wants_the_hosts_memory("exchange.compression", "topk")

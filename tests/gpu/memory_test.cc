@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
@@ -202,6 +203,102 @@ TEST_F(GpuMemory, ManyCopiesAtOnce) {
     });
     EXPECT_TRUE(SameBits(found, expected)) << askew;
   }
+}
+
+// Of 16 bits, in some memory.
+class Halves {
+ public:
+  Halves(ExchangeMemory& memory, const std::vector<std::uint16_t>& values)
+      : memory_(memory), floats_(memory, std::vector<float>(values.size() / 2 + 1)) {
+    memory.FromHost(get(), values.data(), values.size() * sizeof values[0]);
+  }
+  std::uint16_t* get() const { return reinterpret_cast<std::uint16_t*>(floats_.get()); }
+  std::vector<std::uint16_t> Read(std::size_t count) const {
+    std::vector<std::uint16_t> values(count);
+    memory_.ToHost(values.data(), get(), count * sizeof values[0]);
+    return values;
+  }
+
+ private:
+  ExchangeMemory& memory_;
+  Floats floats_;
+};
+
+TEST_F(GpuMemory, NumbersOfSixteenBitsHaveTheBits) {
+  constexpr std::size_t kCount = 300'001;
+  constexpr std::size_t kTerms = 70;  // more than travel as a kernel's arguments
+  for (const NumberType type : {NumberType::kBf16, NumberType::kFp16}) {
+    for (const Rounding& rounding : {Rounding{}, Rounding{true, 12345}}) {
+      const auto [expected, found] = OnBoth([&](ExchangeMemory& memory) {
+        std::vector<std::vector<float>> read;
+        std::vector<std::uint16_t> numbers;
+        std::vector<Halves> terms;
+        for (std::size_t t = 0; t < kTerms; ++t) {
+          const Floats wide(memory, RandomFloats(kCount, t));
+          const Halves narrow(memory, std::vector<std::uint16_t>(kCount));
+          EXPECT_TRUE(memory.Narrow(type, wide.get(), narrow.get(), kCount, rounding, 7 * t));
+          terms.emplace_back(memory, narrow.Read(kCount));
+        }
+        // By pieces, of the first few and of all, from places that are alike and that are not.
+        for (const std::size_t count : {std::size_t{3}, kTerms}) {
+          for (const std::size_t askew : {0u, 3u}) {
+            const Halves sum(memory, std::vector<std::uint16_t>(kCount));
+            const Floats squares(memory, std::vector<float>(2 * Grains(kCount, 1024) + 200));
+            const Floats wide(memory, std::vector<float>(kCount));
+            std::vector<std::pair<std::size_t, std::size_t>> pieces;
+            for (std::size_t at = 0; at + 5000 < kCount; at += 4096) pieces.emplace_back(at, 4000);
+            for (const auto& [first, n] : pieces) {
+              std::vector<NarrowInput> inputs;
+              for (std::size_t t = 0; t < count; ++t) {
+                inputs.push_back({terms[t].get() + first + askew, t % 2 == 0 ? 1.0f : 0.3f});
+              }
+              memory.WeightedSum(type, inputs, sum.get() + first, n, rounding, first);
+            }
+            auto* out = reinterpret_cast<double*>(squares.get());
+            for (const auto& [first, n] : pieces) {
+              memory.SumOfSquaresByGrain(type, sum.get() + first, n, 1024, out);
+              out += Grains(n, 1024);
+            }
+            for (const auto& [first, n] : pieces) {
+              memory.Widen(type, sum.get() + first, wide.get() + first, n);
+            }
+            EXPECT_TRUE(memory.Finish());
+            read.push_back(squares.Read());
+            read.push_back(wide.Read());
+            const auto bits = sum.Read(kCount);
+            numbers.insert(numbers.end(), bits.begin(), bits.end());
+          }
+        }
+        return std::pair(read, numbers);
+      });
+      EXPECT_EQ(found.second, expected.second);
+      for (std::size_t i = 0; i < expected.first.size(); ++i) {
+        EXPECT_TRUE(SameBits(found.first[i], expected.first[i])) << i;
+      }
+    }
+  }
+}
+
+TEST_F(GpuMemory, TellsOfNumbersThatDoNotFit) {
+  std::vector<float> values(1000, 1.0f);
+  const Halves narrow(*device_, std::vector<std::uint16_t>(1000));
+  const Halves sum(*device_, std::vector<std::uint16_t>(1000));
+  const auto fits = [&] {
+    const Floats wide(*device_, values);
+    return device_->Narrow(NumberType::kFp16, wide.get(), narrow.get(), values.size(), {}, 0);
+  };
+  EXPECT_TRUE(fits());
+  values[777] = 60000;
+  EXPECT_TRUE(fits());
+  const std::vector<NarrowInput> twice = {{narrow.get(), 1.0f}, {narrow.get(), 1.0f}};
+  device_->WeightedSum(NumberType::kFp16, twice, sum.get(), values.size(), {}, 0);
+  EXPECT_FALSE(device_->Finish());
+  EXPECT_TRUE(device_->Finish()) << "told once";
+  EXPECT_EQ(sum.Read(1000)[777], 0x7bff) << "the largest number";
+  values[777] = 70000;
+  EXPECT_FALSE(fits());
+  values[777] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(fits());
 }
 
 TEST_F(GpuMemory, PiecesGoThroughPinnedMemoryBothWays) {

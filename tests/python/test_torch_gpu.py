@@ -78,9 +78,15 @@ class ImitatedTest(GpuCase):
             host, device = (self.job(on, options=(*options, "--set", "optimizer.replicas=1"), workers=3) for on in ("cpu", "imitated"))
             self.assertEqual(device[:2], host[:2])
 
+    def test_numbers_of_two_bytes(self):
+        for words, settings in (((), ("exchange.dtype=fp16",)), (("optimizer=NAdam",), ("exchange.dtype=bf16", "exchange.rounding=stochastic"))):
+            for options in (BY_TCP, ()):
+                more = [word for setting in settings for word in ("--set", setting)]
+                host, device = (self.job(on, *words, options=(*options, *more)) for on in ("cpu", "imitated"))
+                self.assertEqual(device[:2], host[:2])
+
     def test_what_it_cannot_be(self):
-        for setting, message in (("exchange.dtype=bf16", "exchange.dtype = bf16 is for gradients in the host's memory, and this model is on cuda:0"),
-                                 ("exchange.compression=topk", "exchange.compression = topk is for gradients in the host's memory, and this model is on cuda:0"),
+        for setting, message in (("exchange.compression=topk", "exchange.compression = topk is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("exchange.memory=host", "exchange.memory = host is for gradients in the host's memory, and this model is on cuda:0"),
                                  ("policy.name=local", "policy.name = local takes its steps in the host's memory, and this model is on cuda:0")):
             with self.subTest(setting):

@@ -7,15 +7,16 @@
 //
 // Threads. Operations are the reduction thread's. They take effect in the order in which they are
 // asked for, and are done when Finish returns; but of those of one kind that are asked for one
-// behind the other (sums, squares, copies, an optimizer's loops) none touches what another one
-// writes, for a device may do them at once. Everything else: any thread, done when it returns.
-// What fails for want of a device that works throws a DeviceError (compute/compute.h).
+// behind the other (sums, squares, copies, widening, an optimizer's loops) none touches what
+// another one writes, for a device may do them at once. Everything else: any thread, done when it
+// returns. What fails for want of a device that works throws a DeviceError (compute/compute.h).
 #pragma once
 
 #include <cstddef>
 #include <span>
 
 #include "base/result.h"
+#include "worker/memory/narrow.h"
 #include "worker/memory/reduce.h"
 
 namespace lockstep::transport {
@@ -58,13 +59,24 @@ class ExchangeMemory {
                                    double* out) = 0;
   virtual const rules::Loops& update_loops() const = 0;
   virtual void Copy(float* to, const float* from, std::size_t n, bool large) = 0;
-  // False: a sum that was asked for since the last time is infinite or not a number, and
-  // WeightedSum did not say so.
+  // As the functions of their names on numbers of 16 bits (narrow.h), with what is returned as
+  // above; the squares are of the numbers widened. Copies of FP32 and of these are of one kind.
+  virtual bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+                           std::size_t n, const Rounding& rounding, std::uint64_t first) = 0;
+  virtual void SumOfSquaresByGrain(NumberType type, const std::uint16_t* data, std::size_t n,
+                                   std::size_t grain, double* out) = 0;
+  virtual void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) = 0;
+  virtual void Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) = 0;
+  // False: a sum that was asked for since the last time is infinite or not a number, or does not
+  // fit into 16 bits, and WeightedSum did not say so.
   virtual bool Finish() = 0;
 
   // None of the values is infinite or not a number. One pass over them. Of what operations have
   // written, once they are done.
   virtual bool AllFinite(const float* data, std::size_t n) = 0;
+  // As narrow.h's.
+  virtual bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+                      const Rounding& rounding, std::uint64_t first) = 0;
 
   // --- between here and the host's memory
   struct HostCopy {

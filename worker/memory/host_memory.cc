@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "worker/optimizer/rules.h"
 
@@ -18,6 +19,9 @@ namespace {
 // Large pages (of x86-64) save most of the misses of the processor's translation buffers in passes
 // over all parameters.
 constexpr std::uintptr_t kLargePage = 2u << 20;
+
+// So many numbers stay in a core's own cache while they are looked at.
+constexpr std::size_t kWidened = 16u << 10;
 
 }  // namespace
 
@@ -89,6 +93,37 @@ void HostMemory::Copy(float* to, const float* from, std::size_t n, bool large) {
   } else {
     std::memcpy(to, from, n * sizeof(float));
   }
+}
+
+bool HostMemory::WeightedSum(NumberType type, std::span<const NarrowInput> inputs,
+                             std::uint16_t* out, std::size_t n, const Rounding& rounding,
+                             std::uint64_t first) {
+  return worker::WeightedSum(type, inputs, out, n, rounding, first);
+}
+
+void HostMemory::SumOfSquaresByGrain(NumberType type, const std::uint16_t* data, std::size_t n,
+                                     std::size_t grain, double* out) {
+  const std::size_t grains = std::max<std::size_t>(kWidened / grain, 1);
+  std::vector<float> wide(std::min(n, grains * grain));
+  for (std::size_t at = 0; at < n; at += wide.size()) {
+    const std::size_t some = std::min(wide.size(), n - at);
+    worker::Widen(type, data + at, wide.data(), some);
+    worker::SumOfSquaresByGrain(wide.data(), some, grain, out);
+    out += grains;
+  }
+}
+
+void HostMemory::Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) {
+  worker::Widen(type, from, to, n);
+}
+
+void HostMemory::Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) {
+  std::memcpy(to, from, n * sizeof *to);
+}
+
+bool HostMemory::Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+                        const Rounding& rounding, std::uint64_t first) {
+  return worker::Narrow(type, from, to, n, rounding, first);
 }
 
 void HostMemory::ToHost(std::span<const HostCopy> copies) {

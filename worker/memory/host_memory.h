@@ -21,6 +21,14 @@ class HostMemory final : public ExchangeMemory {
   bool AllFinite(const float* data, std::size_t n) override;
   const rules::Loops& update_loops() const override;
   void Copy(float* to, const float* from, std::size_t n, bool large) override;
+  bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+                   std::size_t n, const Rounding& rounding, std::uint64_t first) override;
+  void SumOfSquaresByGrain(NumberType type, const std::uint16_t* data, std::size_t n,
+                           std::size_t grain, double* out) override;
+  void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) override;
+  void Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) override;
+  bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+              const Rounding& rounding, std::uint64_t first) override;
   bool Finish() override { return true; }
   using ExchangeMemory::ToHost;
   void ToHost(std::span<const HostCopy> copies) override;

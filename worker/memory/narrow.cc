@@ -439,13 +439,13 @@ std::span<const NarrowKernels> AvailableNarrowKernels() {
 }
 
 // The part that nobody has is that of the sums.
-Rounding Rounding::OfContribution(std::uint64_t seed, RoundId round, WorkerId worker,
-                                  PartIndex part) {
+Rounding RoundingOfContribution(std::uint64_t seed, RoundId round, WorkerId worker,
+                                PartIndex part) {
   static_assert(kMaxParts < kPartOfSums);
   return {true, KeyOf(seed, round, worker, part.value)};
 }
 
-Rounding Rounding::OfSums(std::uint64_t seed, RoundId round) {
+Rounding RoundingOfSums(std::uint64_t seed, RoundId round) {
   return {true, KeyOf(seed, round, WorkerId(0), kPartOfSums)};
 }
 

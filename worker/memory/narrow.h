@@ -12,30 +12,17 @@
 #include <string_view>
 
 #include "base/ids.h"
+#include "worker/memory/numbers.h"
 
 namespace lockstep::worker {
 
-enum class NumberType : std::uint8_t { kFp32, kBf16, kFp16 };
-
 // "fp32", "bf16", "fp16".
 NumberType NumberTypeOf(std::string_view name);
-constexpr std::size_t NumberBytes(NumberType type) { return type == NumberType::kFp32 ? 4 : 2; }
 
-// To which of the two numbers beside it a number goes that the type has not: to the nearest, and in
-// a tie to the even one; or to either, the nearer the likelier, so that the mean of many roundings
-// is the number itself (stochastic rounding; Gupta et al., "Deep Learning with Limited Numerical
-// Precision", 2015). The random bits are a function of the key and of the number's place among the
-// parameters: whoever rounds it, in whichever pieces, makes the same bits.
-struct Rounding {
-  bool stochastic = false;
-  std::uint64_t key = 0;
-
-  // Of one contribution, to the round that it was begun in.
-  static Rounding OfContribution(std::uint64_t seed, RoundId round, WorkerId worker,
-                                 PartIndex part);
-  // Of a round's sums, in whichever attempt.
-  static Rounding OfSums(std::uint64_t seed, RoundId round);
-};
+// Of one contribution, to the round that it was begun in.
+Rounding RoundingOfContribution(std::uint64_t seed, RoundId round, WorkerId worker, PartIndex part);
+// Of a round's sums, in whichever attempt.
+Rounding RoundingOfSums(std::uint64_t seed, RoundId round);
 
 // `type` is one of 16 bits in all that follows, and what is written overlaps nothing that is read.
 
@@ -52,11 +39,6 @@ bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n
 bool NarrowSums(NumberType type, float* sums, std::uint16_t* to, std::size_t n);
 
 void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n);
-
-struct NarrowInput {
-  const std::uint16_t* data = nullptr;
-  float weight = 1.0f;
-};
 
 // What Narrow makes of the WeightedSum (reduce.h) of the inputs widened, but for a sum that is
 // infinite, which of finite terms is one that is too large for FP32 as well: it becomes the largest

@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "base/check.h"
+
 namespace lockstep::worker {
 
 Contribution::Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
@@ -33,7 +35,7 @@ bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   unsettled_ = 0;
   fits_ = true;
   rounding_ = {};
-  if (rounds_at_random_) rounding_ = Rounding::OfContribution(seed_, work.round, self_, part);
+  if (rounds_at_random_) rounding_ = RoundingOfContribution(seed_, work.round, self_, part);
   return first;
 }
 
@@ -53,19 +55,28 @@ bool Contribution::SendsGradientItself() const {
 
 void Contribution::SendUpTo(std::uint32_t buckets, bool early) {
   if (SendsGradientItself()) return;
+  // Of a device a call is to be waited for, and nothing goes early.
+  if (!buffers_.memory().on_host()) {
+    LOCKSTEP_CHECK(!early && buckets_ == 0 && !residual_, "part of a gradient on a device");
+    fits_ = Narrow({0, layout_.parameter_count()});
+    buckets_ = buckets;
+    return;
+  }
   for (; buckets_ < buckets; ++buckets_) {
     const FloatRange& bucket = layout_.bucket(buckets_);
-    std::byte* to = InContribution(bucket);
-    fits_ = (residual_ ? SendFew(bucket, early, to)
-                       : Narrow(buffers_.type(), gradient_ + bucket.first,
-                                reinterpret_cast<std::uint16_t*>(to), bucket.count, rounding_,
-                                bucket.first)) &&
-            fits_;
+    fits_ = (residual_ ? SendFew(bucket, early) : Narrow(bucket)) && fits_;
   }
   if (early) unsettled_ = buckets_;
 }
 
-bool Contribution::SendFew(const FloatRange& bucket, bool early, std::byte* to) {
+bool Contribution::Narrow(const FloatRange& range) {
+  return buffers_.memory().Narrow(buffers_.type(), gradient_ + range.first,
+                                  reinterpret_cast<std::uint16_t*>(InContribution(range)),
+                                  range.count, rounding_, range.first);
+}
+
+bool Contribution::SendFew(const FloatRange& bucket, bool early) {
+  std::byte* to = InContribution(bucket);
   return early ? residual_->SendEarly(*part_, bucket.first, bucket.count, buffers_.type(),
                                       layout_.kept(), to)
                : residual_->Send(*part_, bucket.first, bucket.count, buffers_.type(),

@@ -43,10 +43,13 @@ class Contribution {
 
   // What owners sum is the gradient as it lies.
   bool SendsGradientItself() const;
+  // SendEarly may be called: of numbers of 16 bits on a device all go in Finish, by one kernel.
+  bool GoesEarly() const { return SendsGradientItself() || buffers_.memory().on_host(); }
 
  private:
   void SendUpTo(std::uint32_t buckets, bool early);
-  bool SendFew(const FloatRange& bucket, bool early, std::byte* to);
+  bool SendFew(const FloatRange& bucket, bool early);
+  bool Narrow(const FloatRange& range);
   void Settle();
   std::byte* InContribution(const FloatRange& bucket);
 

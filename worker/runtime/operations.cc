@@ -38,8 +38,8 @@ constexpr std::uint64_t kLargeBytes = 1u << 20;
 // A larger bucket is read once more for its digest, where several threads have updated it.
 constexpr std::uint64_t kMostByOneBytes = 8u << 20;
 
-// Parameters that a device updates at a time where they lie elsewhere afterwards: 16 MiB.
-constexpr std::uint64_t kHeldScratchFloats = 4u << 20;
+// What a device puts aside at a time: 16 MiB.
+constexpr std::uint64_t kScratchFloats = 4u << 20;
 
 // Stands for the slices that are digested as they are updated.
 constexpr std::size_t kOfBucket = std::numeric_limits<std::size_t>::max();
@@ -205,11 +205,21 @@ bool Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sour
   return memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
 }
 
+// The squares are of what all members apply, so of rounded sums.
 void Operations::SquaresOfSums(const action::Reduce& reduce, const Slice& slice) {
   if (!reduce.norms) return;
-  float* out = buffers_.At(reduce.out);
-  memory_.SumOfSquaresByGrain(out + slice.range.first, slice.range.count, kGrain,
-                              reinterpret_cast<double*>(out + layout_.NormsOf(slice).first));
+  std::byte* out = buffers_.Data(reduce.out);
+  auto* norms =
+      reinterpret_cast<double*>(out + layout_.NormsOf(slice).first * layout_.number_bytes());
+  const FloatRange& range = slice.range;
+  if (buffers_.type() == NumberType::kFp32) {
+    memory_.SumOfSquaresByGrain(reinterpret_cast<const float*>(out) + range.first, range.count,
+                                kGrain, norms);
+  } else {
+    memory_.SumOfSquaresByGrain(buffers_.type(),
+                                reinterpret_cast<const std::uint16_t*>(out) + range.first,
+                                range.count, kGrain, norms);
+  }
 }
 
 // None where finite terms have a sum that is too large.
@@ -225,7 +235,6 @@ std::vector<std::uint32_t> Operations::NotFinite(const action::Reduce& reduce,
   return inputs;
 }
 
-// The squares are of what all members apply, so of the rounded sums.
 bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
                            const Slice& slice) {
   auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
@@ -234,18 +243,9 @@ bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>
     inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
   }
   const Rounding rounding =
-      rounding_seed_ ? Rounding::OfSums(*rounding_seed_, reduce.round) : Rounding{};
-  const bool fits = WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count,
-                                rounding, slice.range.first);
-  if (!reduce.norms) return fits;
-  auto* norms = reinterpret_cast<double*>(out + layout_.NormsOf(slice).first);
-  std::vector<float> wide(std::min(slice.range.count, kHotBytes / sizeof(float)));
-  for (const FloatRange& piece : CutPieces(slice.range, kHotBytes)) {
-    worker::Widen(buffers_.type(), out + piece.first, wide.data(), piece.count);
-    SumOfSquaresByGrain(wide.data(), piece.count, kGrain, norms);
-    norms += Grains(piece.count, kGrain);
-  }
-  return fits;
+      rounding_seed_ ? RoundingOfSums(*rounding_seed_, reduce.round) : Rounding{};
+  return memory_.WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count,
+                             rounding, slice.range.first);
 }
 
 // Grain by grain. A number that no contribution has is zero.
@@ -317,6 +317,8 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   }
   std::atomic<bool> fits{true};
   std::atomic<bool> numbers{true};
+  // Whose terms are known to be finite.
+  const bool narrow = buffers_.type() != NumberType::kFp32;
   std::vector<FloatRange> ranges;
   for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
   const std::vector<Piece> pieces = Pieces(ranges);
@@ -328,18 +330,17 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
     const Slice slice = slice_of(piece);
     if (layout_.kept() > 0) {
       if (!SumSparse(reduce, sources, slice)) fits = false;
-    } else if (buffers_.type() == NumberType::kFp32) {
-      if (!Sum(reduce, sources, slice, large)) numbers = false;
-      if (memory_.on_host()) SquaresOfSums(reduce, slice);  // while they are in the cache
-    } else {
-      if (!SumNarrow(reduce, sources, slice)) fits = false;
+      return;
     }
+    const bool ok = narrow ? SumNarrow(reduce, sources, slice) : Sum(reduce, sources, slice, large);
+    if (!ok) (narrow ? fits : numbers) = false;
+    if (memory_.on_host()) SquaresOfSums(reduce, slice);  // while they are in the cache
   });
   // A device does many operations of one kind at once.
   if (!memory_.on_host()) {
     for (const Piece& piece : pieces) SquaresOfSums(reduce, slice_of(piece));
   }
-  if (!memory_.Finish()) numbers = false;
+  if (!memory_.Finish()) (narrow ? fits : numbers) = false;
   if (!numbers) done.not_finite = NotFinite(reduce, sources);
   done.torn = !StillValid(sources);
   // Once: where it happens it happens in each round.
@@ -357,7 +358,6 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   event::OpDone done;
   done.op = copy.op;
   std::byte* to = buffers_.Data(copy.to);
-  const std::uint64_t number = layout_.number_bytes();
   const std::vector<std::optional<Open>> sources = OpenAll(copy.from);
   const std::vector<Piece> pieces = Pieces(RangesOf(copy.from));
   const bool large = Large(pieces);
@@ -368,8 +368,8 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
       memory_.Copy(reinterpret_cast<float*>(to) + range.first, open->Floats(range.first),
                    range.count, large);
     } else if (open) {
-      std::memcpy(to + range.first * number, open->data + range.first * number,
-                  range.count * number);
+      memory_.Copy(reinterpret_cast<std::uint16_t*>(to) + range.first, open->Narrow(range.first),
+                   range.count);
     }
   });
   memory_.Finish();
@@ -457,6 +457,18 @@ void Operations::Update(const UpdateScalars& scalars, const FloatRange& range, f
                       .gradient_sum = gradient_sum});
 }
 
+// In one stream: what is put there next comes behind what reads it.
+void Operations::ForWidened(const std::vector<Piece>& pieces, const std::vector<Open>& sums,
+                            const std::function<void(const Aside&)>& work) {
+  ByScratch(pieces, [&](std::span<const Aside> now) {
+    for (const auto& [piece, aside] : now) {
+      memory_.Widen(buffers_.type(), sums[piece.of].Narrow(piece.range.first), aside,
+                    piece.range.count);
+    }
+    for (const Aside& one : now) work(one);
+  });
+}
+
 void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& range,
                                const Open& sums, std::uint32_t entries) {
   std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
@@ -505,21 +517,27 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
   const float factor = apply.scale * *clip;
   const std::vector<Piece> pieces = Pieces(RangesOf(apply.slices));
   const bool large = Large(pieces);
-  ForEach(pieces, [&](const Piece& of_slice) {
-    const FloatRange& range = of_slice.range;
-    const Open& sums = (*sources)[of_slice.of];
-    if (Plain(entries)) {
-      const Input sum{sums.Floats(range.first), factor};
-      memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
-      return;
-    }
-    std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
-    for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-      Widen(sums, entries, piece, wide.data());
-      const Input sum{wide.data(), factor};
-      memory_.WeightedSum({&sum, 1}, gradient + piece.first, piece.count, large);
-    }
-  });
+  const auto scale = [&](const float* sums, const FloatRange& range) {
+    const Input sum{sums, factor};
+    memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
+  };
+  if (!Plain(entries) && !memory_.on_host()) {
+    ForWidened(pieces, *sources, [&](const Aside& one) { scale(one.at, one.piece.range); });
+  } else {
+    ForEach(pieces, [&](const Piece& of_slice) {
+      const FloatRange& range = of_slice.range;
+      const Open& sums = (*sources)[of_slice.of];
+      if (Plain(entries)) {
+        scale(sums.Floats(range.first), range);
+        return;
+      }
+      std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
+      for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
+        Widen(sums, entries, piece, wide.data());
+        scale(wide.data(), piece);
+      }
+    });
+  }
   memory_.Finish();
   if (!StillValid(*sources)) return torn;
   NoteStateWritten();
@@ -579,6 +597,13 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     digested = range.end();
   }
   std::vector<Piece> pieces = Pieces(ranges);
+  if (!Plain(entries) && !memory_.on_host()) {
+    ForWidened(pieces, sources, [&](const Aside& one) {
+      const FloatRange& range = one.piece.range;
+      Update(scalars, range, parameters + range.first, one.at);
+    });
+    pieces.clear();
+  }
   if (!of_bucket.empty()) pieces.insert(pieces.begin(), Piece{kOfBucket, {}});
   ForEach(pieces, [&](const Piece& piece) {
     if (piece.of != kOfBucket) {
@@ -641,63 +666,66 @@ void Operations::UpdateOnHost(const action::UpdateHeld& update, const UpdateScal
 // many pieces at once.
 void Operations::UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars) {
   HeldState& held = *buffers_.held();
-  if (!held_scratch_) {
-    auto pages = Pages::Reserve(memory_, kHeldScratchFloats * sizeof(float));
-    if (!pages) throw DeviceError(pages.error().message);
-    held_scratch_.emplace(*std::move(pages));
-  }
-  auto* const scratch = reinterpret_cast<float*>(held_scratch_->data());
   const float* const from = buffers_.At(update.from);
   float* const to = buffers_.At(update.sums);
-  std::vector<HeldState::Part> now;
-  std::uint64_t floats = 0;
-  const auto carry_out = [&] {
-    const auto copy = [&](auto&& one) {
-      std::uint64_t at = 0;
-      for (const HeldState::Part& part : now) {
-        one(part, scratch + at);
-        at += part.range.count;
-      }
-    };
-    copy([&](const HeldState::Part& part, float* aside) {
-      memory_.Copy(aside, from + part.range.first, part.range.count, /*large=*/true);
-    });
-    copy([&](const HeldState::Part& part, float* aside) {
-      std::vector<float*> state;
-      for (std::uint32_t t = 0; t < state_tensors_; ++t) {
-        state.push_back(held.ToDevice(part.shard) + t * held.floats(part.shard) + part.at);
-      }
-      optimizer_.ApplyBy(memory_.update_loops(), scalars,
-                         {.first = part.range.first,
-                          .count = part.range.count,
-                          .parameters = aside,
-                          .state = state,
-                          .gradient_sum = to + part.range.first});
-    });
-    copy([&](const HeldState::Part& part, const float* aside) {
-      memory_.Copy(to + part.range.first, aside, part.range.count, /*large=*/true);
-    });
-    memory_.Finish();
-    now.clear();
-    floats = 0;
-  };
   std::vector<HeldState::Part> parts;
   for (const FloatRange& range : update.ranges) {
     std::ranges::copy(held.Cut(range), std::back_inserter(parts));
   }
   std::ranges::sort(parts, {},
                     [](const HeldState::Part& part) { return std::pair(part.shard, part.at); });
-  for (HeldState::Part part : parts) {
-    while (part.range.count > 0) {
-      if (floats == kHeldScratchFloats) carry_out();
-      const std::uint64_t count = std::min(part.range.count, kHeldScratchFloats - floats);
-      now.push_back({part.shard, {part.range.first, count}, part.at});
+  std::vector<Piece> pieces;
+  for (const HeldState::Part& part : parts) pieces.push_back({pieces.size(), part.range});
+  ByScratch(pieces, [&](std::span<const Aside> now) {
+    for (const auto& [piece, aside] : now) {
+      memory_.Copy(aside, from + piece.range.first, piece.range.count, /*large=*/true);
+    }
+    for (const auto& [piece, aside] : now) {
+      const HeldState::Part& part = parts[piece.of];
+      float* state = held.ToDevice(part.shard) + part.at + (piece.range.first - part.range.first);
+      std::vector<float*> tensors;
+      for (std::uint32_t t = 0; t < state_tensors_; ++t) {
+        tensors.push_back(state + t * held.floats(part.shard));
+      }
+      optimizer_.ApplyBy(memory_.update_loops(), scalars,
+                         {.first = piece.range.first,
+                          .count = piece.range.count,
+                          .parameters = aside,
+                          .state = tensors,
+                          .gradient_sum = to + piece.range.first});
+    }
+    for (const auto& [piece, aside] : now) {
+      memory_.Copy(to + piece.range.first, aside, piece.range.count, /*large=*/true);
+    }
+    // Before others are put there, by what is of one kind with this.
+    memory_.Finish();
+  });
+}
+
+void Operations::ByScratch(const std::vector<Piece>& pieces,
+                           const std::function<void(std::span<const Aside>)>& work) {
+  if (!device_scratch_) {
+    auto pages = Pages::Reserve(memory_, kScratchFloats * sizeof(float));
+    if (!pages) throw DeviceError(pages.error().message);
+    device_scratch_.emplace(*std::move(pages));
+  }
+  auto* const scratch = reinterpret_cast<float*>(device_scratch_->data());
+  std::vector<Aside> now;
+  std::uint64_t floats = 0;
+  for (Piece piece : pieces) {
+    while (piece.range.count > 0) {
+      if (floats == kScratchFloats) {
+        work(now);
+        now.clear();
+        floats = 0;
+      }
+      const std::uint64_t count = std::min(piece.range.count, kScratchFloats - floats);
+      now.push_back({{piece.of, {piece.range.first, count}}, scratch + floats});
       floats += count;
-      part.at += count;
-      part.range = FloatRange::Between(part.range.first + count, part.range.end());
+      piece.range = FloatRange::Between(piece.range.first + count, piece.range.end());
     }
   }
-  carry_out();
+  if (!now.empty()) work(now);
 }
 
 event::OpDone Operations::Run(const action::TakeParameters& take) {

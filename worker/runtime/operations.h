@@ -157,6 +157,17 @@ class Operations {
   void Update(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
               const float* gradient_sum);
   void UpdateOnHost(const action::UpdateHeld& update, const UpdateScalars& scalars);
+  // On a device, whose memory has room for so much of it aside at a time: pieces, cut where there
+  // is no more room, with the place of each.
+  struct Aside {
+    Piece piece;
+    float* at;
+  };
+  void ByScratch(const std::vector<Piece>& pieces,
+                 const std::function<void(std::span<const Aside>)>& work);
+  // With the sums of each, in FP32. It does not write there.
+  void ForWidened(const std::vector<Piece>& pieces, const std::vector<Open>& sums,
+                  const std::function<void(const Aside&)>& work);
   // Where the state lies in HeldState.
   void UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars);
   // The state's parameters in `range` by sums that have to be widened.
@@ -183,7 +194,7 @@ class Operations {
   std::atomic<bool> told_of_large_sums_{false};
   std::mutex scratch_mutex_;  // guards scratch_
   HostScratch scratch_{memory_};
-  std::optional<Pages> held_scratch_;  // UpdateOnDevice's
+  std::optional<Pages> device_scratch_;  // ByScratch's
   Crew crew_;
 };
 

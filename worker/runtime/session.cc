@@ -186,12 +186,6 @@ class SessionImpl final : public Session {
       optimizer_ = std::move(*optimizer);
     }
     const NumberType type = NumberTypeOf(config_.exchange.dtype);
-    if (type != NumberType::kFp32 && description_.memory) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("exchange.dtype = {} is for gradients in the host's memory: with a "
-                               "GPU set exchange.memory = host too",
-                               config_.exchange.dtype)};
-    }
     if (config_.exchange.kept() > 0 && description_.memory) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("exchange.compression = {} is for gradients in the host's memory: "
@@ -316,7 +310,7 @@ class SessionImpl final : public Session {
     std::lock_guard lock(reporting_);
     LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
     const std::uint32_t buckets = buckets_->Mark(block);
-    if (!SealBegun()) return;
+    if (!SealBegun() || !contribution_->GoesEarly()) return;
     // The last bucket is the seal's to tell, which comes at once.
     if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
     told_ = buckets;
@@ -647,7 +641,8 @@ class SessionImpl final : public Session {
     work.parameters_version = take_.work;
     work.gradient = {gradient, count};
     work.first = first;
-    work.tells_final = pick.work.sends_early || !contribution_->SendsGradientItself();
+    work.tells_final = contribution_->GoesEarly() &&
+                       (pick.work.sends_early || !contribution_->SendsGradientItself());
     sends_early_ = work.tells_final;
     if (local_steps_) {
       work.parameters = local_steps_->parameters();

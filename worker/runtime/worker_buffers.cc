@@ -29,8 +29,7 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
       state_tensors_(state_tensors) {
   LOCKSTEP_CHECK(worker::NumberBytes(type) == layout.number_bytes(), "numbers of {} bytes, not {}",
                  layout.number_bytes(), worker::NumberBytes(type));
-  LOCKSTEP_CHECK((type == NumberType::kFp32 && layout.kept() == 0) || memory_->on_host(),
-                 "16 bits, or few numbers of many, on a device");
+  LOCKSTEP_CHECK(layout.kept() == 0 || memory_->on_host(), "few numbers of many, on a device");
 }
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,

@@ -49,8 +49,8 @@ class WorkerBuffers {
   enum class Parts : std::uint8_t { kNone, kSums, kSumsAndState };
 
   // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. `type`: of
-  // what is exchanged, of Layout::number_bytes; on a device FP32. kUnavailable where the memory is
-  // not to be had.
+  // what is exchanged, of Layout::number_bytes. `shards`: into which state is shared out, with
+  // kSumsAndState. kUnavailable where the memory is not to be had.
   static Result<std::unique_ptr<WorkerBuffers>> Make(
       const Layout& layout, std::uint32_t state_tensors, bool arena,
       std::shared_ptr<ExchangeMemory> memory = nullptr, NumberType type = NumberType::kFp32,

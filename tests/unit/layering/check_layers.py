@@ -75,7 +75,7 @@ def in_ucx(path):
 
 
 def in_cuda(path):
-    return path.endswith((".cu", ".cuh")) or "cuda" in path.split("/")[:-1]
+    return path.endswith((".cu", ".cuh")) or not {"cuda", "cuda_on_cpu"}.isdisjoint(path.split("/")[:-1])
 
 
 def in_blas(path):

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "worker/compute/cuda/narrow_formulas.h"
 #include "worker/memory/narrow_kernels.h"
 #include "worker/memory/reduce.h"
 
@@ -248,7 +249,7 @@ TEST_P(Narrowed, SumsAreMadeInFp32) {
 // --- stochastic rounding
 
 constexpr RoundId kRound{5};
-const Rounding kAtRandom = Rounding::OfContribution(1, kRound, WorkerId(2), PartIndex(0));
+const Rounding kAtRandom = RoundingOfContribution(1, kRound, WorkerId(2), PartIndex(0));
 
 // The largest number of the type that is not above it; of a value that is not negative.
 std::uint32_t Below(const Format& format, double value) {
@@ -382,8 +383,8 @@ TEST_P(Narrowed, AtRandomRoundsWorkersPartsAndPlacesAreIndependent) {
   std::uint64_t all = 0;
   for (std::uint64_t r = 0; r < kRounds; ++r) {
     const auto of = [&](std::uint64_t seed, std::uint64_t round, std::uint32_t worker, int part) {
-      return ups(Rounding::OfContribution(seed, RoundId(round), WorkerId(worker),
-                                          PartIndex(static_cast<std::uint8_t>(part))));
+      return ups(RoundingOfContribution(seed, RoundId(round), WorkerId(worker),
+                                        PartIndex(static_cast<std::uint8_t>(part))));
     };
     const std::uint32_t one = of(1, r, 2, 0);
     all += static_cast<std::uint64_t>(std::popcount(one));
@@ -391,7 +392,7 @@ TEST_P(Narrowed, AtRandomRoundsWorkersPartsAndPlacesAreIndependent) {
                                                       of(1, r + 1, 2, 0),
                                                       of(1, r, 3, 0),
                                                       of(1, r, 2, 1),
-                                                      ups(Rounding::OfSums(1, RoundId(r))),
+                                                      ups(RoundingOfSums(1, RoundId(r))),
                                                       std::rotl(one, 1)};
     for (std::size_t k = 0; k < kKinds; ++k) {
       differ[k] += static_cast<std::uint64_t>(std::popcount(one ^ others[k]));
@@ -429,7 +430,7 @@ TEST_P(Narrowed, AtRandomNothingBecomesInfinite) {
 // Whoever makes the sums of a slice makes the bits that the owner of more makes there.
 TEST_P(Narrowed, AtRandomSumsAreThoseInFp32RoundedOnce) {
   const Format& format = GetParam();
-  const Rounding rounding = Rounding::OfSums(1, kRound);
+  const Rounding rounding = RoundingOfSums(1, kRound);
   RandomStream random(13);
   constexpr std::size_t kCount = 5'000;
   const std::vector<std::uint16_t> a = RandomNumbers(format, random, kCount);
@@ -498,6 +499,81 @@ TEST(NarrowSumTest, SmallTermsAddUp) {
   float wide = 0;
   Widen(NumberType::kBf16, &sum, &wide, 1);
   EXPECT_EQ(wide, 1.0f + 4 * 0x1p-9f);
+}
+
+// --- the formulae that a device's kernels are made of (compute/cuda/narrow_formulas.h)
+
+template <cuda::NarrowWhat kWhat>
+std::uint16_t ByFormula(const Format& format, float number, const Rounding& rounding,
+                        std::uint64_t place, bool& fits) {
+  return format.type == NumberType::kBf16
+             ? cuda::NarrowOne<cuda::Bf16Number, kWhat>(number, rounding, place, fits)
+             : cuda::NarrowOne<cuda::Fp16Number, kWhat>(number, rounding, place, fits);
+}
+
+// Of each exponent many, and those beside what rounding decides by.
+std::vector<float> NumbersOfAllSizes(const Format& format) {
+  std::vector<float> numbers;
+  for (std::uint64_t bits = 0; bits < 1ull << 32; bits += 8191) {
+    numbers.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  }
+  for (std::uint32_t p = 0; p < format.infinity(); ++p) {
+    const auto middle = static_cast<float>((ValueOf(format, p) + ValueOf(format, p + 1)) / 2);
+    for (const float sign : {1.0f, -1.0f}) {
+      const auto value = static_cast<float>(ValueOf(format, p));
+      for (const float near : {value, middle}) {
+        numbers.push_back(sign * near);
+        numbers.push_back(sign * std::nextafter(near, 0.0f));
+        numbers.push_back(sign * std::nextafter(near, kInfinite));
+      }
+    }
+  }
+  return numbers;
+}
+
+TEST_P(Narrowed, ADevicesFormulasHaveTheBits) {
+  const Format& format = GetParam();
+  const std::vector<float> from = NumbersOfAllSizes(format);
+  std::vector<std::uint16_t> to(from.size());
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, (std::uint64_t{1} << 32) - 400'000, std::uint64_t{1} << 40}) {
+    for (const Rounding& rounding : {Rounding{}, kAtRandom}) {
+      worker::Narrow(format.type, from.data(), to.data(), from.size(), rounding, first);
+      std::vector<float> sums = from;
+      std::vector<std::uint16_t> of_sums(from.size());
+      if (!rounding.stochastic) {
+        NarrowSums(format.type, sums.data(), of_sums.data(), sums.size());
+      }
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        bool fits = true;
+        const std::uint16_t found =
+            ByFormula<cuda::NarrowWhat::kGiven>(format, from[i], rounding, first + i, fits);
+        if (std::isnan(from[i])) {
+          ASSERT_TRUE(IsNan(format, found)) << i;
+          ASSERT_FALSE(fits);
+          continue;
+        }
+        ASSERT_EQ(found, to[i]) << from[i] << " at " << first + i;
+        std::uint16_t alone = 0;
+        ASSERT_EQ(fits, worker::Narrow(format.type, &from[i], &alone, 1)) << from[i];
+        if (rounding.stochastic) continue;
+        ASSERT_EQ(ByFormula<cuda::NarrowWhat::kSum>(format, from[i], rounding, first + i, fits),
+                  of_sums[i])
+            << from[i];
+      }
+    }
+  }
+}
+
+TEST_P(Narrowed, ADevicesFormulasWidenToTheSame) {
+  const std::vector<std::uint16_t> from = AllPatterns();
+  std::vector<float> to(from.size());
+  Widen(GetParam().type, from.data(), to.data(), from.size());
+  for (std::uint32_t p = 0; p < kPatterns; ++p) {
+    const float found = GetParam().type == NumberType::kBf16 ? cuda::Bf16Number::Widen(p)
+                                                             : cuda::Fp16Number::Widen(p);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(found), std::bit_cast<std::uint32_t>(to[p])) << p;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Narrowed, ::testing::ValuesIn(kFormats), [](const auto& format) {

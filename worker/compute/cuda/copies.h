@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace lockstep::worker::cuda {
@@ -16,9 +17,12 @@ class CopyBatch {
   explicit CopyBatch(cudaStream_t stream);
   ~CopyBatch();
 
-  // The same n floats, bit for bit, at any multiples of a float's size. `from` may be memory of
+  // The same n numbers, bit for bit, at any multiples of a number's size. `from` may be memory of
   // another process, which rewrites it meanwhile, or of another device.
-  void Add(float* to, const float* from, std::size_t n);
+  void Add(std::uint16_t* to, const std::uint16_t* from, std::size_t n);
+  void Add(float* to, const float* from, std::size_t n) {
+    Add(reinterpret_cast<std::uint16_t*>(to), reinterpret_cast<const std::uint16_t*>(from), 2 * n);
+  }
   // What was called for is asked of the stream now, if it was not before.
   void Ask();
 

@@ -19,6 +19,7 @@
 #include "worker/compute/cuda/cuda_streams.h"
 #include "worker/compute/cuda/finite.h"
 #include "worker/compute/cuda/handles.h"
+#include "worker/compute/cuda/narrow.h"
 #include "worker/compute/cuda/square_sums.h"
 #include "worker/compute/cuda/update_kernels.h"
 #include "worker/compute/cuda/visitor.h"
@@ -162,9 +163,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
     const Chosen here(number_);
-    copies_.Ask();
-    squares_.Ask();
-    loops_.Ask();
+    AskAllBut(&sums_);
     sums_.Add(inputs, out, n);
     return true;
   }
@@ -172,10 +171,8 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
                            double* out) override {
     LOCKSTEP_CHECK(grain > 0);
     const Chosen here(number_);
-    copies_.Ask();
-    sums_.Ask();
-    loops_.Ask();
-    squares_.Add(data, n, grain, out);
+    AskAllBut(&squares_);
+    squares_.Add(NumberType::kFp32, data, n, grain, out);
   }
   bool AllFinite(const float* data, std::size_t n) override {
     const Visiting here(number_);
@@ -186,23 +183,53 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     stream.Wait();
     return !found_.set();
   }
+  bool Narrow(NumberType type, const float* from, std::uint16_t* to, std::size_t n,
+              const Rounding& rounding, std::uint64_t first) override {
+    const Visiting here(number_);
+    const std::lock_guard looking(looking_);
+    found_.Clear();
+    const CallStreams::Borrowed stream(calls_);
+    NarrowNumbers(stream.get(), type, from, to, n, rounding, first, found_.get());
+    stream.Wait();
+    return !found_.set();
+  }
   const rules::Loops& update_loops() const override {
     const Chosen here(number_);  // for the thread that is about to use them
-    copies_.Ask();
-    sums_.Ask();
-    squares_.Ask();
+    AskAllBut(&loops_);
     return loops_;
   }
   void Copy(float* to, const float* from, std::size_t n, bool /*large*/) override {
     const Chosen here(number_);
-    sums_.Ask();
-    squares_.Ask();
-    loops_.Ask();
+    AskAllBut(&copies_);
+    copies_.Add(to, from, n);
+  }
+  bool WeightedSum(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out,
+                   std::size_t n, const Rounding& rounding, std::uint64_t first) override {
+    const Chosen here(number_);
+    AskAllBut(&narrow_sums_);
+    narrow_sums_.Add(type, inputs, out, n, rounding, first);
+    return true;
+  }
+  void SumOfSquaresByGrain(NumberType type, const std::uint16_t* data, std::size_t n,
+                           std::size_t grain, double* out) override {
+    LOCKSTEP_CHECK(grain > 0);
+    const Chosen here(number_);
+    AskAllBut(&squares_);
+    squares_.Add(type, data, n, grain, out);
+  }
+  void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) override {
+    const Chosen here(number_);
+    AskAllBut(&widened_);
+    widened_.Add(type, from, to, n);
+  }
+  void Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) override {
+    const Chosen here(number_);
+    AskAllBut(&copies_);
     copies_.Add(to, from, n);
   }
   bool Finish() override {
     const Chosen here(number_);
-    Ask();
+    AskAllBut(nullptr);
     finished_.Record(operations_);
     finished_.Wait();
     const bool finite = !not_finite_.set();
@@ -261,11 +288,17 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
  private:
-  void Ask() {
-    copies_.Ask();
-    sums_.Ask();
-    squares_.Ask();
-    loops_.Ask();
+  // What is put together of other kinds than this one.
+  void AskAllBut(const void* kind) const {
+    const auto ask = [&](auto& batch) {
+      if (&batch != kind) batch.Ask();
+    };
+    ask(copies_);
+    ask(sums_);
+    ask(narrow_sums_);
+    ask(widened_);
+    ask(squares_);
+    ask(loops_);
   }
 
   const int number_;
@@ -276,11 +309,13 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   Stream operations_;
   Event finished_;
   std::mutex looking_;  // guards found_
-  Flag found_;          // by AllFinite
+  Flag found_;          // by AllFinite and Narrow
   // What is put together until an operation of another kind is asked for.
   Flag not_finite_;
   mutable CopyBatch copies_{operations_.get()};
   mutable SumBatch sums_{operations_.get(), not_finite_.get()};
+  mutable NarrowSumBatch narrow_sums_{operations_.get(), not_finite_.get()};
+  mutable WidenBatch widened_{operations_.get()};
   mutable SquareBatch squares_{operations_.get()};
   const UpdateLoops loops_{operations_.get()};
   CopyStreams out_;

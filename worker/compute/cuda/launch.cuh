@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "worker/compute/cuda/element.cuh"
 #include "worker/compute/cuda/handles.h"
 
 namespace lockstep::worker::cuda {
@@ -25,12 +26,5 @@ inline dim3 GridForRows(std::size_t rows, std::size_t elements) {
 
 // After each start.
 inline void CheckLaunch(const char* kernel) { Check(cudaGetLastError(), kernel); }
-
-__device__ inline std::size_t FirstElement() {
-  return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ inline std::size_t ElementStride() {
-  return static_cast<std::size_t>(gridDim.x) * blockDim.x;
-}
 
 }  // namespace lockstep::worker::cuda

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "worker/memory/numbers.h"
+
 namespace lockstep::worker::cuda {
 
 // Those that are called for one behind the other, none of which reads what another writes, are one
@@ -17,8 +19,8 @@ class SquareBatch {
   ~SquareBatch();
 
   // out[g] = the sum of squares of data[g * grain .. min(n, (g + 1) * grain)), in double precision
-  // and reduce.h's order. All of it on the device.
-  void Add(const float* data, std::size_t n, std::size_t grain, double* out);
+  // and reduce.h's order. All of it on the device. `data`: n floats, or numbers of 16 bits.
+  void Add(NumberType type, const void* data, std::size_t n, std::size_t grain, double* out);
   // What was called for is asked of the stream now, if it was not before.
   void Ask();
 
