@@ -1,6 +1,7 @@
 """tools/compare and tools/check-run over run directories made here."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -222,6 +223,72 @@ class CompareTest(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
+
+    def simulated(self, *words):
+        """Of a simulator that leaves a run, and fails if it is told to have 9 rounds; the runs that it was started for."""
+        if not (self.folder / "made").exists():
+            make_run(self.folder / "made", change=lambda _, summary: summary.update(simulated=True))
+        starts = self.folder / "starts"
+        starts.write_text("")
+        self.stand_in("lockstep-simulate", '#!/bin/sh\nfor word; do [ "$last" = --run-dir ] && dir=$word; last=$word; done\n'
+                      f'echo "$dir" >> {starts}\ncp -r {self.folder}/made "$dir"\ncase "$*" in *job.rounds=9*) exit 130;; esac\n')
+        result = self.compare("--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 1, "--simulate",
+                              "--policies", "full", "-n", 2, *words)
+        return result, len(starts.read_text().splitlines())
+
+    def test_a_run_that_is_there_is_not_run_again(self):
+        first, starts = self.simulated("--patterns", "none")
+        self.assertEqual((first.returncode, starts), (0, 1), first.stderr)
+        again, starts = self.simulated("--patterns", "none")
+        self.assertEqual((again.returncode, starts), (0, 0), again.stderr)
+
+    def test_a_run_of_other_settings_that_was_cut_off_is_no_finished_one(self):
+        for setting, status, expected in (("job.rounds=3", 0, 1), ("job.rounds=9", 1, 1), ("job.rounds=3", 0, 1)):
+            result, starts = self.simulated("--patterns", "none", "--set", setting)
+            self.assertEqual((result.returncode, starts), (status, expected), result.stderr)
+
+    def test_a_run_is_made_anew_when_a_file_that_made_it_has_changed(self):
+        trace = self.folder / "trace"
+        words = ["--patterns", "none", "--pattern", f"recorded=pattern=trace,file={trace}"]
+        trace.write_text("0 1\n")
+        self.assertEqual(self.simulated(*words)[1], 2)
+        self.config.write_text("[job]\nepochs = 2\n")
+        self.assertEqual(self.simulated(*words)[1], 2)
+        trace.write_text("0 2\n")
+        self.assertEqual(self.simulated(*words)[1], 1)
+        self.assertEqual(self.simulated(*words)[1], 0)
+
+    def test_a_script_that_has_changed_is_run_again(self):
+        script, package = self.folder / "train.py", self.folder / "lockstep.py"  # a package in which `run` leaves a run
+        package.write_text(f"import shutil, sys\nshutil.copytree('{self.folder}/made', sys.argv[sys.argv.index('--run-dir') + 1])\nprint('started')\n")
+        make_run(self.folder / "made")
+        out = self.folder / "out"
+
+        def started():
+            result = subprocess.run([str(TOOLS / "compare"), "--out", str(out), "--runs", "1", "--policies", "full", "--patterns", "none", "-n", "2", "--",
+                                     str(script)], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(self.folder)})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            log = out / "none" / "full-1.log"
+            ran = log.read_text() == "started\n"
+            log.write_text("")
+            return ran
+
+        for text, expected in (("print(1)\n", True), ("print(1)\n", False), ("print(2)\n", True)):
+            script.write_text(text)
+            self.assertEqual(started(), expected, text)
+
+    def test_a_report_says_what_the_runs_are(self):
+        out = self.folder / "out"
+        words = ["--out", out, "--report-only", "--runs", 1, "--policies", "full,auto", "--patterns", "none", "-n", 2]
+        make_run(out / "none" / "full-1", change=lambda _, summary: summary.update(simulated=True, status="completed"))
+        make_run(out / "none" / "auto-1", change=lambda _, summary: summary.update(status="interrupted"))
+        result = self.compare(*words)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("2 workers, job.ini, simulated, ", result.stdout)
+        self.assertIn("none, auto, run 1: not finished, its summary.json says interrupted", result.stderr)
+        summary = out / "none" / "auto-1" / "summary.json"
+        summary.write_text(summary.read_text().replace("interrupted", "completed"))
+        self.assertIn(", job.ini, some real jobs, some simulated, ", self.compare(*words).stdout)
 
     def test_what_the_job_refuses_ends_all_with_its_own_line(self):
         words = ["--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 2, "--policies", "bakup,full",
