@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRounds = "rounds.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
+constexpr const char* kSummary = "summary.json";
 constexpr const char* kTimeline = "timeline.json";
 // More than a summary takes.
 constexpr off_t kRoomBytes = 1 << 20;
@@ -157,6 +158,7 @@ Status RunDirectory::CutBack(const Kept& kept) {
   }
   timeline_ = Timeline();
   std::error_code ignored;
+  fs::remove(path_ / kSummary, ignored);
   fs::remove(path_ / kTimeline, ignored);
   std::istringstream rounds(kept.rounds);
   for (std::string line; std::getline(rounds, line);) {

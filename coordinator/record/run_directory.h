@@ -50,7 +50,7 @@ class RunDirectory {
   // `samples` samples in all.
   Result<Kept> Keep(RoundId next, std::uint64_t samples) const;
   // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them, and clears away what a
-  // coordinator that was killed has left half written.
+  // coordinator that was killed has left half written, and summary.json: the job has not ended.
   Status CutBack(const Kept& kept);
 
   // A line is there as a whole or not at all. After an error no more lines of that file are taken:

@@ -82,6 +82,19 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 3);
 }
 
+// Else a job that was resumed and killed would look as if it had ended.
+TEST(RunDirectory, AJobThatGoesOnHasNoSummary) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  ASSERT_TRUE(directory->WriteLast("summary.json", "{}\n").ok());
+  const auto kept = directory->Keep(RoundId(1), 10);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/summary.json"));
+  ASSERT_TRUE(directory->CutBack(*kept).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
+}
+
 // A FIFO would have the coordinator wait for a writer for ever.
 TEST(RunDirectory, RecordsThatAreNoFileAreNotWaitedFor) {
   const test::TempFolder folder;

@@ -69,15 +69,6 @@ def read_lines(path, ended=True):
     return rows
 
 
-def speaks_of(summary, rounds):
-    """Whether it is of so many rounds; of a file that is no summary, yes: whoever reads it tells what is wrong."""
-    try:
-        told = json.loads(read_text(summary)).get("rounds")
-    except (AttributeError, ValueError):
-        return True
-    return told is None or told == len(read_text(rounds).splitlines())
-
-
 def size(ranges):
     return sum(end - begin for begin, end in ranges)
 
@@ -89,9 +80,6 @@ class Run:
         self.folder = Path(folder)
         summary = self.folder / "summary.json"
         self.ended = summary.exists() or not only_samples
-        # A job that goes on after --resume has the summary of its first part until it ends.
-        if only_samples and self.ended and not speaks_of(summary, self.folder / "rounds.jsonl"):
-            self.ended = False
         self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
         for number, record in enumerate(self.rounds, 1):
             check_shape(record, SAMPLES_OF_A_ROUND if only_samples else A_ROUND, f"{self.folder / 'rounds.jsonl'}:{number}")
