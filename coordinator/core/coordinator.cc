@@ -666,6 +666,7 @@ JobStatus Coordinator::Status(Time now) const {
   status.phase = job_.phase;
   status.updates = rounds_.updates();
   status.loss = job_.train_loss;
+  status.job_id = job_.start.job_id;
   status.metrics = job_.metrics;
   if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
   status.samples_per_second = last_closed_.samples_per_second;

@@ -218,6 +218,7 @@ struct MemberStatus {
 };
 
 struct JobStatus {
+  std::string job_id;  // drawn at this start of the coordinator
   Phase phase = Phase::kGathering;
   Epoch epoch;
   RoundId round;  // open

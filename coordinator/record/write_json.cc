@@ -357,6 +357,7 @@ std::string SummaryText(const JobResult& result) {
 
 std::string StatusText(const JobStatus& status) {
   Json out;
+  out["job_id"] = status.job_id;
   out["phase"] = std::string(Name(status.phase));
   out["epoch"] = status.epoch.value;
   out["round"] = status.round.value;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -31,6 +32,11 @@ namespace {
 constexpr int kStatusFailed = 1;
 constexpr int kStatusUsage = 2;
 constexpr int kStatusInterrupted = 130;
+
+// Files of the run directory that are there while the job is.
+constexpr const char* kHttpAddress = "http.address";
+constexpr const char* kJobId = "job.id";
+constexpr const char* kSecretPath = "secret.path";
 
 int Fail(const Error& error) {
   std::fprintf(stderr, "lockstep-coordinator: %s\n", error.message.c_str());
@@ -102,6 +108,18 @@ Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointSto
   auto kept = directory.Keep(state.next_round, state.totals.samples_counted);
   if (!kept) return kept.error();
   return Resumed{std::move(**newest), std::move(*kept)};
+}
+
+// By http.address tools on this machine find the job; the job's id tells them whether it is still
+// the one that answers there, for who is killed removes nothing.
+Status TellTools(RunDirectory& directory, const std::string& http, const std::string& job_id) {
+  if (Status written = directory.WriteFile(kJobId, job_id + "\n"); !written.ok()) return written;
+  return directory.WriteFile(kHttpAddress, http + "\n");
+}
+
+void Remove(const RunDirectory& directory, std::initializer_list<const char*> names) {
+  std::error_code ignored;
+  for (const char* name : names) std::filesystem::remove(directory.path() / name, ignored);
 }
 
 int Report(const ActionRunner& runner) {
@@ -223,6 +241,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!term) return Fail(term.error());
   parameters.term = *term;
   const std::string config_text = parameters.config_text;
+  const std::string job_id = parameters.job_id;
   auto core = Coordinator::Make(std::move(parameters));
   if (!core) return Fail(core.error());
   if (loaded) {
@@ -252,17 +271,15 @@ int Main(const std::vector<std::string>& arguments) {
         options.http ? ", and change it over --http" : "");
   }
   // The file's name, not what it holds: by which tools on this machine find it.
-  const std::filesystem::path secret_path = (*directory)->path() / "secret.path";
-  std::error_code ignored;
-  std::filesystem::remove(secret_path, ignored);
+  Remove(**directory, {kHttpAddress, kJobId, kSecretPath});
   if (!options.secret_file.empty()) {
     const std::string name = std::filesystem::absolute(options.secret_file).string();
-    if (Status written = (*directory)->WriteFile("secret.path", name + "\n"); !written.ok())
+    if (Status written = (*directory)->WriteFile(kSecretPath, name + "\n"); !written.ok())
       return Fail(written.error());
   }
   if (const auto http = (*server)->http_address()) {
     spdlog::info("status page: http://{}/", *http);
-    if (Status written = (*directory)->WriteFile("http.address", *http + "\n"); !written.ok())
+    if (Status written = TellTools(**directory, *http, job_id); !written.ok())
       return Fail(written.error());
   }
   const bool secret = !options.secret_file.empty();
@@ -277,6 +294,7 @@ int Main(const std::vector<std::string>& arguments) {
     return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints,
                                           std::move(loaded), std::move(ports));
   });
+  Remove(**directory, {kHttpAddress, kJobId});
   return Report(*runner);
 }
 

@@ -17,7 +17,7 @@ import urllib.request
 import browser
 import harness
 import trace_events
-from harness import ClusterTest, Job, wait_for
+from harness import TOOLS, ClusterTest, Job, wait_for
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "prometheus"
 LONG = {"job.rounds": 100000, "emulate.unit_time": "2ms", "job.units": 8}
@@ -212,6 +212,49 @@ class Metrics(ClusterTest):
             self.assertIn('id="phase">training<', done.stdout)
             self.assertGreater(done.stdout.count("<rect"), 20)
             self.assertNotIn("NaN", done.stdout.split("<script>")[0])
+
+    def test_a_run_directory_shows_and_changes_no_other_job(self):
+        with Job(2, LONG) as first, Job(2, LONG) as other:
+            first.start_coordinator("--http", "127.0.0.1:0")
+            first.start_worker(0)
+            first.start_worker(1)
+            first.wait_for_rounds(2)
+            self.http = self.http_address(first)
+            self.assertEqual((first.run_dir / "job.id").read_text().strip(), self.status()["job_id"])
+            self.assertEqual(self.ctl(first, "status").returncode, 0)
+            self.assertEqual(self.ctl(first, "policy", "backup").returncode, 0)
+            first.processes["coordinator"].kill()
+            first.wait()
+            other.start_coordinator("--http", self.http)
+            other.start_worker(0)
+            other.start_worker(1)
+            other.wait_for_rounds(2)
+            for words in (["status"], ["policy", "backup"]):
+                done = self.ctl(first, *words)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(done.stderr, f"ctl: --run-dir {first.run_dir}: its job does not run any more: another job is at {self.http}\n")
+            self.assertEqual(self.status()["policy"], "full+none")
+            self.assertEqual(self.ctl(other, "policy", "backup").returncode, 0)
+            other.processes["coordinator"].send_signal(signal.SIGINT)
+            for name in ("coordinator", "worker0", "worker1"):
+                other.wait(name)
+            self.assertEqual(self.http_address(other), "")
+            done = self.ctl(other, "status")
+            self.assertEqual((done.returncode, done.stderr), (1, f"ctl: the job in {other.run_dir} has ended\n"))
+            # Goes on without a status page: the address of the start before is nobody's, and the job has no result.
+            (other.run_dir / "http.address").write_text(self.http + "\n")
+            other.start_coordinator("--resume")
+            other.start_worker(0)
+            other.start_worker(1)
+            wait_for("the address to be gone", lambda: not self.http_address(other))
+            self.assertFalse((other.run_dir / "summary.json").exists())
+            done = self.ctl(other, "status")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn("there is no http.address", done.stderr)
+
+    @staticmethod
+    def ctl(job, *words):
+        return subprocess.run([TOOLS / "ctl", "--run-dir", job.run_dir, *words], capture_output=True, text=True, timeout=120, check=False)
 
     @staticmethod
     def http_address(job):

@@ -22,7 +22,7 @@ class HttpError(Exception):
 
 
 class BadUsage(Exception):
-    """A file that the user named cannot be used."""
+    """A file or run directory that the user named cannot be used."""
 
 
 def parse_address(text):
@@ -58,7 +58,7 @@ def add_arguments(parser, **more):
 
 
 def find(http=None, run_dir=None, secret_file=None):
-    """Returns the address and the secret's file (or None) that the options mean. ValueError: wrong usage."""
+    """Returns the address and the secret's file (or None) that the options mean. ValueError: wrong usage; HttpError: the job has ended."""
     if http is not None and run_dir is not None:
         raise ValueError("--http and --run-dir: one of them, not both")
     if http is None and run_dir is None:
@@ -69,17 +69,21 @@ def find(http=None, run_dir=None, secret_file=None):
         except ValueError as error:
             raise ValueError(f"--http {error}") from None
         return http, secret_file or os.environ.get(SECRET_ENVIRONMENT)
-    return _read_line(run_dir, "http.address"), secret_file or _read_line(run_dir, "secret.path", missing_is_none=True)
+    address = _read_line(run_dir, "http.address")
+    if address is None and os.path.exists(os.path.join(run_dir, "summary.json")):
+        raise HttpError(f"the job in {run_dir} has ended")
+    if address is None:
+        raise ValueError(f"--run-dir {run_dir}: there is no http.address: no job runs there, or its coordinator has no --http")
+    return address, secret_file or _read_line(run_dir, "secret.path")
 
 
-def _read_line(run_dir, name, missing_is_none=False):
+def _read_line(run_dir, name):
+    """None: there is none."""
     try:
         with open(os.path.join(run_dir, name), encoding="utf-8", errors="surrogateescape") as file:
             return file.readline().rstrip("\n")
     except FileNotFoundError:
-        if missing_is_none:
-            return None
-        raise ValueError(f"--run-dir {run_dir}: there is no {name}: no job runs there, or its coordinator has no --http") from None
+        return None
     except OSError as error:
         raise ValueError(f"--run-dir {run_dir}: {name}: {error.strerror}") from None
 
@@ -120,19 +124,29 @@ def with_points(spec):
 
 
 class Connection:
-    """`secret_file`: only changes want it. `run_dir`: where the address was found, and the secret's file if `secret_found`."""
+    """`secret_file`: only changes want it. `run_dir`: where the address was found, and the secret's file if `secret_found`; then only
+    the job of that directory is shown and changed: a coordinator that was killed leaves its address there, and another may have it now."""
 
     def __init__(self, address, secret_file=None, run_dir=None, secret_found=False):
         self.name = address
         self.run_dir = run_dir
+        try:
+            self.job_id = None if run_dir is None else _read_line(run_dir, "job.id")
+        except ValueError as error:
+            raise BadUsage(str(error)) from None
         self.host, self.port = parse_address(address)
         self.key = key_of(read_secret(secret_file, run_dir if secret_found else None)) if secret_file else None
 
     def status(self):
-        return self._request("GET", "/status")
+        answer = self._request("GET", "/status")
+        if self.job_id is not None and answer.get("job_id") != self.job_id:
+            raise BadUsage(f"--run-dir {self.run_dir}: its job does not run any more: another job is at {self.name}")
+        return answer
 
     def change(self, target, text):
         """Returns the coordinator's words."""
+        if self.job_id is not None:
+            self.status()
         body = text.encode()
         headers = {"Content-Type": "text/plain"}
         if self.key is not None:

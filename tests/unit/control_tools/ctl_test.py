@@ -87,6 +87,27 @@ class Ctl(unittest.TestCase):
             pathlib.Path(folder, "http.address").write_text(self.coordinator.address + "\n")
             self.assertEqual(run("--run-dir", folder, "status").returncode, 0)
 
+    def test_another_job_at_the_address_of_one_that_was_killed_is_left_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir = pathlib.Path(folder)
+            (run_dir / "http.address").write_text(self.coordinator.address + "\n")
+            tools = [(CTL, "status"), (CTL, "policy", "full"), (pathlib.Path(CTL).with_name("slowdown"), "--slowdown", "worker=1,factor=2")]
+            for job_id, status in (("fedcba9876543210", 2), (STATUS["job_id"], 0)):
+                (run_dir / "job.id").write_text(job_id + "\n")
+                for tool, *words in tools:
+                    done = subprocess.run([tool, "--run-dir", folder, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+                    self.assertEqual(done.returncode, status, done.stderr)
+                    said = f"{pathlib.Path(tool).name}: --run-dir {folder}: its job does not run any more: another job is at {self.coordinator.address}\n"
+                    self.assertEqual(done.stderr, said if status else "")
+                self.assertEqual(len(self.coordinator.requests), 0 if status else 2)
+
+    def test_a_job_that_has_ended_leaves_no_address(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "summary.json").write_text("{}")
+            for tool, *words in ((CTL, "status"), (pathlib.Path(CTL).with_name("slowdown"), "--slowdown", "worker=1,factor=2")):
+                done = subprocess.run([tool, "--run-dir", folder, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+                self.assertEqual((done.returncode, done.stderr), (1, f"{pathlib.Path(tool).name}: the job in {folder} has ended\n"))
+
     def test_what_answers_no_http_is_one_line(self):
         for words, says in ((b"LKSP\n\x01\x02\n\n", "answers no HTTP: is this the address of --http, not of --listen?"),
                             (b"", "has closed the connection without an answer: has the job ended, or is this the address of --listen, "
