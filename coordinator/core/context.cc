@@ -1,6 +1,7 @@
 #include "coordinator/core/context.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/options.h"
 #include "base/schedule.h"
@@ -52,13 +53,25 @@ std::string Patience::Words() const {
 
 // A job that ends by its rounds has as many; one that ends by its epochs has as many as whole ones
 // fit in, which is what its positions are counted in.
-double Job::ScheduledRate(double position) const {
+float Job::ScheduledRate(double position) const {
   const JobConfig& config = start.config;
   const std::uint64_t in_epoch =
       (train_samples + config.job.global_batch - 1) / config.job.global_batch;
   const std::uint64_t total =
       config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
-  return LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
+  const double rate =
+      LearningRate(config.schedule, config.optimizer.lr, position, static_cast<double>(total));
+  // A conversion of what no float is near to is not defined.
+  constexpr float kMost = std::numeric_limits<float>::max();
+  return rate > kMost ? std::numeric_limits<float>::infinity() : static_cast<float>(rate);
+}
+
+std::string Job::RateNotFinite(RoundId round) const {
+  const ScheduleSection& schedule = start.config.schedule;
+  return fmt::format(
+      "round {}: the learning rate is not finite (schedule.name = {}, schedule.factor = {:g}, "
+      "schedule.step_every = {:g})",
+      round, schedule.name, schedule.factor, schedule.step_every);
 }
 
 std::string OtherProtocol(const msg::Hello& hello) {

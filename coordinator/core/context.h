@@ -175,8 +175,10 @@ struct Job {
   // Nothing is lost by the end of a resumed job that has not closed a round: it waits as long as a
   // start does.
   Patience QuorumPatience() const;
-  // The schedule's learning rate at `position`: updates of whole rounds that were made before.
-  double ScheduledRate(double position) const;
+  // The schedule's learning rate at `position`: updates of whole rounds that were made before. Not
+  // finite: it has grown beyond the numbers, which RateNotFinite tells.
+  float ScheduledRate(double position) const;
+  std::string RateNotFinite(RoundId round) const;
   void Fail(std::string reason) {
     if (!failure) failure = std::move(reason);
   }

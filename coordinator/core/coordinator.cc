@@ -234,12 +234,15 @@ void Coordinator::AdvanceRounds() {
     switch (decision.kind) {
       case Decision::Kind::kWait:
         return;
-      case Decision::Kind::kCommit:
+      case Decision::Kind::kCommit: {
         // Commit(r + 1) closes r. Of the round that opens with it nothing can be known yet.
         if (const CommittedRound* last = rounds_.committed(); last != nullptr && !last->closed()) {
           CloseRound();
         }
-        return Commit(rounds_.DraftCommit(std::move(decision.verdict)));
+        auto draft = rounds_.DraftCommit(std::move(decision.verdict));
+        if (!draft) return job_.Fail(draft.error().message);
+        return Commit(*std::move(draft));
+      }
       case Decision::Kind::kClose:
         CloseRound();
         break;
@@ -663,10 +666,10 @@ msg::Ready Coordinator::Agreed() const {
 // `now` may be later than the last step: silence goes on while nothing happens.
 JobStatus Coordinator::Status(Time now) const {
   JobStatus status;
+  status.job_id = job_.start.job_id;
   status.phase = job_.phase;
   status.updates = rounds_.updates();
   status.loss = job_.train_loss;
-  status.job_id = job_.start.job_id;
   status.metrics = job_.metrics;
   if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
   status.samples_per_second = last_closed_.samples_per_second;

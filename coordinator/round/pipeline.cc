@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -393,7 +394,7 @@ bool Pipeline::IsLast(RoundId round, const Sampler& after) const {
 }
 
 // Changes nothing: until MakeCommit the round is open and its samples are out.
-CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
+Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
   LOCKSTEP_CHECK(open_, "no round is open that could be committed");
   const RoundWork& work = open_->work();
   CommitDraft draft{.commit = {},
@@ -419,6 +420,10 @@ CommitDraft Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
         RootsOf(commit.owners.algorithm, commit.owners.version + 1, ContributorsOf(commit));
   }
   CompleteDraft(work, &draft);
+  // Of a further attempt it is the same.
+  if (!std::isfinite(commit.learning_rate)) {
+    return Error{ErrorCode::kInvalid, job_->RateNotFinite(commit.round)};
+  }
   return draft;
 }
 
@@ -501,7 +506,7 @@ void Pipeline::SetSteps(CommitDraft* draft) const {
   }
   const Sampler& sampler = draft->before;
   const std::uint64_t before = sampler.epoch().value * sampler.epoch_samples() + sampler.counted();
-  commit.learning_rate = static_cast<float>(job_->ScheduledRate(commit.position));
+  commit.learning_rate = job_->ScheduledRate(commit.position);
   if (!config.optimizer.linear_scaling) return;
   commit.fraction = static_cast<float>(StepFraction(commit.samples, config.job.global_batch));
   commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;

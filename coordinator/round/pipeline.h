@@ -108,8 +108,9 @@ class Pipeline {
   Time NextDeadline() const;
 
   // --- what a decision is carried out by
-  CommitDraft DraftCommit(policies::ClosingVerdict verdict) const;  // kCommit
-  CommitDraft DraftNextAttempt();                                   // kNextAttempt
+  // kCommit. An error is why the job cannot go on, and nobody has heard of the commit.
+  Result<CommitDraft> DraftCommit(policies::ClosingVerdict verdict) const;
+  CommitDraft DraftNextAttempt();  // kNextAttempt
   // Plans the next round under the policy that is in force now, opens it, and sends both.
   void MakeCommit(CommitDraft draft);
   std::shared_ptr<const RoundRecord> CloseCommitted();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -401,7 +403,12 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   plan.carries = carried.has_value();
   plan.position = SchedulePosition(*sampler, updates);
   if (job_->policy.local) {
-    plan.local_rate = static_cast<float>(job_->ScheduledRate(plan.position));
+    plan.local_rate = job_->ScheduledRate(plan.position);
+    // The plan is on its way with what was decided before it, so it has a rate that a worker takes.
+    if (!std::isfinite(plan.local_rate)) {
+      job_->Fail(job_->RateNotFinite(round));
+      plan.local_rate = std::numeric_limits<float>::max();
+    }
   }
   return result;
 }

@@ -74,6 +74,20 @@ class NotANumber(ClusterTest):
             self.assertEqual(job.wait(), 1)
             self.assertIn("and so is every other contribution to the round", job.summary()["reason"])
 
+    def test_a_learning_rate_beyond_all_numbers_ends_the_job_and_everybody_hears_why(self):
+        grows = {"schedule.name": "exponential", "schedule.factor": 1000, "schedule.step_every": 0.01, "optimizer.lr": 1e-9}
+        for policy in ("full", "backup", "async", "local"):
+            with self.subTest(policy=policy), Job(2, grows, policy__name=policy).start() as job:
+                self.assertEqual(job.wait(), 1)
+                reason = job.summary()["reason"]
+                self.assertRegex(reason, r"\Around 1: the learning rate is not finite \(schedule.name = exponential, schedule.factor = 1000, "
+                                         r"schedule.step_every = 0.01\)\Z")
+                for index in range(2):
+                    self.assertEqual(job.wait(f"worker{index}"), 1)
+                    self.assertIn(reason, job.log(f"worker{index}"))
+                if policy != "local":  # of which the rate is that of the work, which begins with the commit before
+                    self.assertEqual([line["round"] for line in job.rounds()], [0])
+
 
 if __name__ == "__main__":
     unittest.main()

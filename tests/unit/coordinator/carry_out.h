@@ -19,7 +19,7 @@ inline void AdvanceRounds(Pipeline* rounds, std::vector<RoundRecord>* closed) {
         (commits && last != nullptr && !last->closed())) {
       closed->push_back(*rounds->CloseCommitted());
     }
-    if (commits) rounds->MakeCommit(rounds->DraftCommit(std::move(decision.verdict)));
+    if (commits) rounds->MakeCommit(*rounds->DraftCommit(std::move(decision.verdict)));
     if (decision.kind == Decision::Kind::kNextAttempt) {
       rounds->MakeCommit(rounds->DraftNextAttempt());
     }
