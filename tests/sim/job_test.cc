@@ -363,6 +363,8 @@ TEST(SimulateOptions, MistakesAreOneLine) {
       {"--workers=4", "--run-dir=x", "--seeds=1..2"},
       {"--workers=4", "--run-dir=x", "--history"},
       {"--workers=4", "--run-dir=x", "--slow-link=4=1MiB"},
+      {"--workers=4", "--run-dir=x", "--slowdown=worker=4,factor=3"},
+      {"--workers=4", "--run-dir=x", "--slowdown=factor=2", "--slowdown=pattern=pause,worker=9"},
       {"--faults", "--seeds=9..2"},
       {"--faults", "--workers=100"},
       {"--faults", "--replay=x"},

@@ -279,6 +279,12 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
     }
   }
   const bool simulated = options.replay.empty() && !options.faults;
+  for (const SlowdownSpec& spec : options.slowdowns) {
+    if (simulated && spec.worker && spec.worker->value >= options.workers) {
+      return Invalid(fmt::format("--slowdown {}: the workers are 0 to {}", ToString(spec),
+                                 options.workers - 1));
+    }
+  }
   for (const SlowLink& link : raw.slow_links) {
     if (simulated && link.worker >= options.workers) {
       return Invalid(fmt::format("--slow-link {}=...: --workers {} are 0 to {}", link.worker,
