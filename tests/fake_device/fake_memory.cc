@@ -20,7 +20,7 @@ namespace {
 using Later = std::function<void(std::function<void()>)>;
 
 // Of what is asked for one behind the other a device may do those of one kind in any order.
-enum class Kind : std::uint8_t { kSum, kNarrowSum, kSquares, kWiden, kCopy, kLoop };
+enum class Kind : std::uint8_t { kSum, kNarrowSum, kSquares, kWiden, kCopy, kLoop, kBarrier };
 
 class FakeLoops final : public rules::Loops {
  public:
@@ -134,6 +134,9 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
               const Rounding& rounding, std::uint64_t first) override {
     return worker::Narrow(type, addresses_->Host(from, n), addresses_->Host(to, n), n, rounding,
                           first);
+  }
+  void Barrier() override {
+    Ask(Kind::kBarrier, [] {});
   }
   bool Finish() override {
     std::vector<Operation> asked = std::exchange(asked_, {});

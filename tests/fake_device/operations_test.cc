@@ -1,14 +1,18 @@
-// What is found in sums that a device makes: it is not waited for while it does.
+// What is found in sums that a device makes, which is not waited for while it does, and what of an
+// update it puts aside.
 #include "worker/runtime/operations.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include "base/job_config.h"
+#include "base/random.h"
 #include "tests/fake_device/fake_device.h"
 
 namespace lockstep::worker {
@@ -45,6 +49,131 @@ TEST(ReductionOnADevice, NamesTheInputsThatAreNotFinite) {
   EXPECT_EQ(not_finite(), std::vector<std::uint32_t>{1});
   gradients[1][kFloats - 1] = 1;
   EXPECT_TRUE(not_finite().empty());
+}
+
+// What a device puts aside is less than it updates, so there is more than one turn of it.
+class InTurns : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kScratchFloats = 3000;
+  static constexpr std::uint32_t kShards = 2;
+
+  static std::vector<float> Random(std::uint64_t n, std::uint64_t key) {
+    RandomStream random(3, key);
+    std::vector<float> values(n);
+    for (float& value : values) value = random.NextUniform() - 0.5f;
+    return values;
+  }
+  static OptimizerSection AdamW() {
+    OptimizerSection section;
+    section.name = "adamw";
+    return section;
+  }
+  std::unique_ptr<WorkerBuffers> Buffers(const Layout& layout,
+                                         const std::shared_ptr<ExchangeMemory>& memory,
+                                         NumberType type, std::uint32_t shards) {
+    return *WorkerBuffers::Make(
+        layout, static_cast<std::uint32_t>(optimizer_->state_names().size()), /*arena=*/false,
+        memory, type,
+        shards > 0 ? WorkerBuffers::Parts::kSumsAndState : WorkerBuffers::Parts::kNone, shards);
+  }
+  static std::vector<float> Read(WorkerBuffers& buffers, const float* from) {
+    std::vector<float> values(kFloats);
+    buffers.memory().ToHost(values.data(), from, kFloats * sizeof(float));
+    return values;
+  }
+  void Write(WorkerBuffers& buffers, const BufferId& to, std::uint64_t key) {
+    const std::vector<float> values = Random(kFloats, key);
+    buffers.memory().FromHost(buffers.At(to), values.data(), kFloats * sizeof(float));
+  }
+
+  // Buckets of several grains, the last one not whole.
+  const std::vector<FloatRange> blocks_ = {{0, 700}, {700, 5000}, {5700, kFloats - 5700}};
+  const std::unique_ptr<const Optimizer> optimizer_ = *MakeOptimizer(AdamW());
+  PeerArenas arenas_;
+};
+
+TEST_F(InTurns, WhatIsHeldIsUpdatedAsOnTheHost) {
+  const Layout layout(blocks_, 4096 * sizeof(float));
+  const BufferId before{BufferKind::kSum, 0, {}};
+  const BufferId sums{BufferKind::kSum, 1, {}};
+  for (const std::vector<std::uint32_t>& held :
+       {std::vector<std::uint32_t>{0}, std::vector<std::uint32_t>{0, 1}}) {
+    std::vector<std::vector<float>> expected;
+    for (const bool on_device : {false, true}) {
+      const auto memory = on_device
+                              ? std::shared_ptr(MakeFakeMemory(std::make_shared<FakeAddresses>()))
+                              : std::shared_ptr<ExchangeMemory>();
+      const auto buffers = Buffers(layout, memory, NumberType::kFp32, kShards);
+      Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, kScratchFloats);
+      Write(*buffers, before, 1);
+      action::UpdateHeld update;
+      update.from = before;
+      update.sums = sums;
+      update.scale = 0.5f;
+      update.learning_rate = 0.1f;
+      FloatSet ranges;
+      for (const std::uint32_t shard : held) {
+        for (const Slice& slice : layout.EqualShard(shard, kShards)) ranges.Merge(slice.range);
+      }
+      update.ranges = ranges.Ranges();
+      std::vector<std::vector<float>> found;
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        Write(*buffers, sums, 10 + step);
+        update.steps = step;
+        operations.Run(update);
+        found.push_back(Read(*buffers, buffers->At(sums)));
+      }
+      operations.Run(action::TakeSnapshot{1, action::SnapshotKind::kCheckpoint, before});
+      for (std::uint32_t t = 1; t <= 2; ++t) {
+        const float* state = buffers->snapshot(t, action::SnapshotKind::kCheckpoint);
+        found.emplace_back(state, state + kFloats);
+      }
+      if (expected.empty()) {
+        expected = std::move(found);
+      } else {
+        EXPECT_EQ(found, expected) << held.size() << " shards";
+      }
+    }
+  }
+}
+
+TEST_F(InTurns, SumsOfSixteenBitsAreAppliedAsOnTheHost) {
+  const Layout layout(blocks_, 4096 * sizeof(float), sizeof(std::uint16_t));
+  const BufferId sums{BufferKind::kSum, 0, {}};
+  std::vector<std::uint16_t> numbers(kFloats);
+  Narrow(NumberType::kBf16, Random(kFloats, 5).data(), numbers.data(), kFloats);
+  std::vector<std::vector<float>> expected;
+  for (const bool on_device : {false, true}) {
+    const auto memory = on_device
+                            ? std::shared_ptr(MakeFakeMemory(std::make_shared<FakeAddresses>()))
+                            : std::shared_ptr<ExchangeMemory>();
+    const auto buffers = Buffers(layout, memory, NumberType::kBf16, 0);
+    Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, kScratchFloats);
+    Write(*buffers, {BufferKind::kState, 0, {}}, 1);
+    buffers->memory().FromHost(buffers->Data(sums), numbers.data(),
+                               kFloats * sizeof(std::uint16_t));
+    action::Apply apply;
+    apply.scale = 0.5f;
+    apply.learning_rate = 0.1f;
+    for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
+      apply.slices.push_back({{sums, std::nullopt, 0}, layout.bucket(b)});
+    }
+    std::ranges::sort(apply.slices, {},
+                      [](const action::SourceRange& slice) { return slice.range.first; });
+    std::vector<std::vector<float>> found;
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      apply.steps = step;
+      EXPECT_FALSE(operations.Run(apply).torn);
+      for (std::uint32_t t = 0; t <= 2; ++t) {
+        found.push_back(Read(*buffers, buffers->At({BufferKind::kState, t, {}})));
+      }
+    }
+    if (expected.empty()) {
+      expected = std::move(found);
+    } else {
+      EXPECT_EQ(found, expected);
+    }
+  }
 }
 
 // A peer's sums that had no memory when its arena was mapped.

@@ -227,7 +227,8 @@ typedef struct lockstep_work {
    * those took. */
   double schedule_position;
   /* TRAIN: 0 where nobody gains by lockstep_block_final in this run, since all others read the
-   * gradient in place, or there are none. It may be called all the same. */
+   * gradient in place, there are none, or it is narrowed to 16 bits on a GPU when it is whole. It
+   * may be called all the same. */
   int32_t tells_final;
 } lockstep_work;
 

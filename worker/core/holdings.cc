@@ -20,19 +20,22 @@ bool Has(const std::vector<std::uint32_t>& shards, std::uint32_t shard) {
 
 }  // namespace
 
-std::vector<FloatRange> Holdings::RangesOf(const std::vector<std::uint32_t>& shards) const {
+FloatSet Holdings::SetOf(const std::vector<std::uint32_t>& shards) const {
   FloatSet set;
   for (const std::uint32_t shard : shards) {
     for (const Slice& slice : context_.shards[shard]) {
       set.Merge(slice.range);
     }
   }
-  return set.Ranges();
+  return set;
+}
+
+std::vector<FloatRange> Holdings::RangesOf(const std::vector<std::uint32_t>& shards) const {
+  return SetOf(shards).Ranges();
 }
 
 void Holdings::Set(Generation& generation, std::vector<std::uint32_t> shards) const {
-  generation.ranges = {};
-  for (const FloatRange& range : RangesOf(shards)) generation.ranges.Merge(range);
+  generation.ranges = SetOf(shards);
   generation.shards = std::move(shards);
 }
 
@@ -123,14 +126,16 @@ void Holdings::OnPeerUp(const MemberId& peer) {
   if (const auto ready = Announcement()) context_.Say(peer, *ready);
 }
 
-// The state is served while it stands still: the round that it is before is not decided.
+// The state is served while it stands still: the round that it is before is not decided. Of one
+// shard at a time, which is all that lies together.
 std::optional<BufferRange> Holdings::FindPiece(const PieceName& piece) const {
   const FloatRange range{piece.offset / sizeof(float), piece.bytes / sizeof(float)};
   const RoundId version(piece.round);
   if (piece.kind == kHeldKind) {
     // An operation that makes no version only reads.
     if (!newest_ || newest_->version != version || newest_->generation != piece.attempt || next_ ||
-        !newest_->ranges.Covers(range) || piece.part > context_.config.state_tensors) {
+        !Has(newest_->shards, piece.owner) || !SetOf({piece.owner}).Covers(range) ||
+        piece.part > context_.config.state_tensors) {
       return std::nullopt;
     }
     if (piece.part == 0) return BufferRange{newest_->buffer, range};
@@ -148,7 +153,13 @@ std::optional<BufferRange> Holdings::FindPiece(const PieceName& piece) const {
 
 void Holdings::Update() {
   for (auto at = lessons_.begin(); at != lessons_.end();) {
-    at = at->second.failed && at->second.to_come == 0 ? lessons_.erase(at) : std::next(at);
+    if (!at->second.failed || at->second.to_come > 0) {
+      ++at;
+      continue;
+    }
+    // What has come of it is of no use.
+    context_.Emit(action::DropHeldState{RangesOf({at->first})});
+    at = lessons_.erase(at);
   }
   TryUpdate();
   TryGather();

@@ -97,6 +97,7 @@ class Holdings {
     bool copying = false;
   };
 
+  FloatSet SetOf(const std::vector<std::uint32_t>& shards) const;
   std::vector<FloatRange> RangesOf(const std::vector<std::uint32_t>& shards) const;
   void Set(Generation& generation, std::vector<std::uint32_t> shards) const;
   void TryUpdate();

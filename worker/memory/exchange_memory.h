@@ -67,6 +67,8 @@ class ExchangeMemory {
                                    std::size_t grain, double* out) = 0;
   virtual void Widen(NumberType type, const std::uint16_t* from, float* to, std::size_t n) = 0;
   virtual void Copy(std::uint16_t* to, const std::uint16_t* from, std::size_t n) = 0;
+  // What is asked for behind this comes after what was asked for before, of whichever kind.
+  virtual void Barrier() {}
   // False: a sum that was asked for since the last time is infinite or not a number, or does not
   // fit into 16 bits, and WeightedSum did not say so.
   virtual bool Finish() = 0;

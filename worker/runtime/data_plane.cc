@@ -155,9 +155,13 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   transport::ServeAnswer Serve(const MemberId& peer, const PieceName& piece) override {
     const worker::Serve serve = core_->OnPieceAsked(peer, piece);
     if (!serve.have) return {};
-    const HeldState::Place place = PlaceOf(serve.from);
-    if (place.kept != nullptr) served_[serve.cookie] = place.kept;
-    return {.have = true, .slice = place.slice, .cookie = serve.cookie};
+    transport::ServeAnswer answer;
+    EndIfDeviceFails([&] {
+      const HeldState::Place place = PlaceOf(serve.from);
+      if (place.kept != nullptr) served_[serve.cookie] = place.kept;
+      answer = {.have = true, .slice = place.slice, .cookie = serve.cookie};
+    });
+    return answer;
   }
 
  private:
@@ -226,7 +230,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     if (buffers_.held() == nullptr) return;
     if (const auto* served = std::get_if<event::Served>(&event)) served_.erase(served->cookie);
     if (const auto* done = std::get_if<event::FetchDone>(&event)) fetched_.erase(done->fetch);
-    buffers_.held()->Collect(*active().transport);
+    auto unused = buffers_.held()->Collect(*active().transport);
+    // A device frees memory when it has done all that is asked of it.
+    if (!unused.empty()) reduction_->Post([blocks = std::move(unused)] {});
   }
 
   void Do(action::ToCoordinator& a) {

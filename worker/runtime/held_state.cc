@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/free_memory.h"
 #include "worker/compute/compute.h"
 
 namespace lockstep::worker {
@@ -49,20 +50,16 @@ std::vector<HeldState::Part> HeldState::Cut(const FloatRange& range) const {
   return parts;
 }
 
-Result<HeldState::BlockPtr> HeldState::Make(std::uint32_t shard, bool on_device) {
+HeldState::BlockPtr HeldState::Make(std::uint32_t shard, bool on_device) {
   auto& memory = on_device ? device_ : static_cast<ExchangeMemory&>(host_);
   auto pages = Pages::Reserve(memory, tensors_ * floats_[shard] * sizeof(float));
-  if (!pages) return pages.error();
+  if (!pages) throw DeviceError(pages.error().message);
   return std::make_shared<Block>(Block{.pages = *std::move(pages), .on_device = on_device});
 }
 
 HeldState::BlockPtr HeldState::Of(std::uint32_t shard) {
   BlockPtr& block = blocks_[shard];
-  if (block == nullptr) {
-    auto made = Make(shard, /*on_device=*/false);
-    LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
-    block = *std::move(made);
-  }
+  if (block == nullptr) block = Make(shard, /*on_device=*/false);
   return block;
 }
 
@@ -79,17 +76,16 @@ float* HeldState::ToDevice(std::uint32_t shard) {
     if (found != blocks_.end()) before = found->second;
   }
   if (before == nullptr || !before->on_device) {
-    auto made = Make(shard, /*on_device=*/true);
-    if (!made) throw DeviceError(made.error().message);
+    const BlockPtr made = Make(shard, /*on_device=*/true);
     if (before != nullptr) {
-      device_.FromHost((*made)->pages.data(), before->pages.data(), before->pages.bytes());
+      device_.FromHost(made->pages.data(), before->pages.data(), before->pages.bytes());
     }
     const std::lock_guard lock(mutex_);
     BlockPtr& block = blocks_[shard];
     LOCKSTEP_CHECK(block == before, "the state of shard {} was moved while it changed", shard);
-    block = *std::move(made);
-    if (before != nullptr) retired_.push_back(before);
-    before = block;
+    block = made;
+    if (before != nullptr) Retire(std::move(before));
+    before = made;
   }
   return reinterpret_cast<float*>(before->pages.data());
 }
@@ -97,6 +93,12 @@ float* HeldState::ToDevice(std::uint32_t shard) {
 void HeldState::Store(std::uint32_t tensor, std::uint64_t offset_bytes,
                       std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
+  if (blocks_.empty()) {
+    std::uint64_t all = 0;
+    for (const std::uint64_t floats : floats_) all += tensors_ * floats * sizeof(float);
+    const Status fits = CheckMemory(all, "memory for a checkpoint's optimizer state");
+    if (!fits) throw DeviceError(fits.error().message);
+  }
   const std::byte* from = bytes.data();
   for (const Part& part : Cut({offset_bytes / sizeof(float), bytes.size() / sizeof(float)})) {
     const BlockPtr block = Of(part.shard);
@@ -107,12 +109,17 @@ void HeldState::Store(std::uint32_t tensor, std::uint64_t offset_bytes,
   }
 }
 
+// Without the lock, which the data thread waits for: it takes long, and nobody writes meanwhile.
 void HeldState::Read(std::uint32_t tensor, float* to) {
-  const std::lock_guard lock(mutex_);
+  std::map<std::uint32_t, BlockPtr> blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    blocks = blocks_;
+  }
   std::vector<ExchangeMemory::HostCopy> copies;
   for (const Run& run : runs_) {
-    const auto found = blocks_.find(run.shard);
-    if (found == blocks_.end()) {
+    const auto found = blocks.find(run.shard);
+    if (found == blocks.end()) {
       std::fill_n(to + run.range.first, run.range.count, 0.0f);
       continue;
     }
@@ -128,13 +135,18 @@ void HeldState::Read(std::uint32_t tensor, float* to) {
   device_.ToHost(copies);
 }
 
+void HeldState::Retire(BlockPtr block) {
+  retired_.push_back(std::move(block));
+  any_retired_ = true;
+}
+
 void HeldState::Drop(const std::vector<FloatRange>& ranges) {
   const std::lock_guard lock(mutex_);
   for (const FloatRange& range : ranges) {
     for (const Part& part : Cut(range)) {
       const auto found = blocks_.find(part.shard);
       if (found == blocks_.end()) continue;
-      retired_.push_back(std::move(found->second));
+      Retire(std::move(found->second));
       blocks_.erase(found);
     }
   }
@@ -158,7 +170,8 @@ Result<HeldState::Place> HeldState::Find(transport::Transport& transport, std::u
   return Place{{*block->region, offset, range.count * sizeof(float)}, block};
 }
 
-void HeldState::Collect(transport::Transport& transport) {
+std::vector<std::shared_ptr<const void>> HeldState::Collect(transport::Transport& transport) {
+  if (!any_retired_) return {};
   std::vector<BlockPtr> free;
   {
     const std::lock_guard lock(mutex_);
@@ -166,10 +179,12 @@ void HeldState::Collect(transport::Transport& transport) {
                                        [](const BlockPtr& block) { return block.use_count() > 1; });
     free.assign(std::move_iterator(unused), std::move_iterator(retired_.end()));
     retired_.erase(unused, retired_.end());
+    any_retired_ = !retired_.empty();
   }
   for (const BlockPtr& block : free) {
     if (block->region) transport.Unregister(*block->region);
   }
+  return {free.begin(), free.end()};
 }
 
 void HeldState::ForgetRegions() {

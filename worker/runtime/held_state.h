@@ -14,6 +14,7 @@
 // use, and its memory stays.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -54,9 +55,10 @@ class HeldState {
   // is no room for it.
   float* ToDevice(std::uint32_t shard);
 
-  // Tensors count from 1 on, as those of BufferKind::kState. What nobody has stored is zero.
+  // Tensors count from 1 on, as those of BufferKind::kState. What nobody has stored is zero. A
+  // DeviceError where the host has no room for it.
   void Store(std::uint32_t tensor, std::uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // All of a tensor, to as many numbers as there are parameters, which are zero.
+  // All of a tensor, to as many numbers as there are parameters.
   void Read(std::uint32_t tensor, float* to);
   // These are held no longer: whole shards.
   void Drop(const std::vector<FloatRange>& ranges);
@@ -69,8 +71,9 @@ class HeldState {
   };
   Result<Place> Find(transport::Transport& transport, std::uint32_t tensor,
                      const FloatRange& range);
-  // Frees what was moved or dropped and nobody uses any more. The data thread's.
-  void Collect(transport::Transport& transport);
+  // What was moved or dropped and nobody uses any more: its memory, to be given back by whoever may
+  // wait for the device. The data thread's.
+  std::vector<std::shared_ptr<const void>> Collect(transport::Transport& transport);
   // Another transport is used from here on.
   void ForgetRegions();
 
@@ -89,7 +92,8 @@ class HeldState {
     std::uint64_t at = 0;
   };
 
-  Result<BlockPtr> Make(std::uint32_t shard, bool on_device);
+  BlockPtr Make(std::uint32_t shard, bool on_device);
+  void Retire(BlockPtr block);
   // Of a shard that nothing is known of, one in the host's memory.
   BlockPtr Of(std::uint32_t shard);
   std::byte* At(const Block& block, const Part& part, std::uint32_t tensor) const;
@@ -102,6 +106,7 @@ class HeldState {
   std::mutex mutex_;  // guards the rest
   std::map<std::uint32_t, BlockPtr> blocks_;
   std::vector<BlockPtr> retired_;
+  std::atomic<bool> any_retired_{false};  // without the mutex: there may be some
 };
 
 }  // namespace lockstep::worker

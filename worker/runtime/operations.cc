@@ -38,9 +38,6 @@ constexpr std::uint64_t kLargeBytes = 1u << 20;
 // A larger bucket is read once more for its digest, where several threads have updated it.
 constexpr std::uint64_t kMostByOneBytes = 8u << 20;
 
-// What a device puts aside at a time: 16 MiB.
-constexpr std::uint64_t kScratchFloats = 4u << 20;
-
 // Stands for the slices that are digested as they are updated.
 constexpr std::size_t kOfBucket = std::numeric_limits<std::size_t>::max();
 
@@ -697,15 +694,15 @@ void Operations::UpdateOnDevice(const action::UpdateHeld& update, const UpdateSc
     for (const auto& [piece, aside] : now) {
       memory_.Copy(to + piece.range.first, aside, piece.range.count, /*large=*/true);
     }
-    // Before others are put there, by what is of one kind with this.
-    memory_.Finish();
+    memory_.Barrier();  // others are put there next
   });
+  memory_.Finish();
 }
 
 void Operations::ByScratch(const std::vector<Piece>& pieces,
                            const std::function<void(std::span<const Aside>)>& work) {
   if (!device_scratch_) {
-    auto pages = Pages::Reserve(memory_, kScratchFloats * sizeof(float));
+    auto pages = Pages::Reserve(memory_, scratch_floats_ * sizeof(float));
     if (!pages) throw DeviceError(pages.error().message);
     device_scratch_.emplace(*std::move(pages));
   }
@@ -714,12 +711,12 @@ void Operations::ByScratch(const std::vector<Piece>& pieces,
   std::uint64_t floats = 0;
   for (Piece piece : pieces) {
     while (piece.range.count > 0) {
-      if (floats == kScratchFloats) {
+      if (floats == scratch_floats_) {
         work(now);
         now.clear();
         floats = 0;
       }
-      const std::uint64_t count = std::min(piece.range.count, kScratchFloats - floats);
+      const std::uint64_t count = std::min(piece.range.count, scratch_floats_ - floats);
       now.push_back({{piece.of, {piece.range.first, count}}, scratch + floats});
       floats += count;
       piece.range = FloatRange::Between(piece.range.first + count, piece.range.end());

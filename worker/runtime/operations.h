@@ -48,15 +48,18 @@ class PeerArenas {
 
 class Operations {
  public:
-  // `rounding_seed`: sums of 16 bits are rounded at random, by this seed.
+  // `rounding_seed`: sums of 16 bits are rounded at random, by this seed. `scratch_floats`: so many
+  // numbers a device puts aside at a time (16 MiB).
   Operations(const Layout& layout, WorkerBuffers& buffers, PeerArenas& arenas,
-             const Optimizer& optimizer, std::optional<std::uint64_t> rounding_seed = std::nullopt)
+             const Optimizer& optimizer, std::optional<std::uint64_t> rounding_seed = std::nullopt,
+             std::uint64_t scratch_floats = 4u << 20)
       : layout_(layout),
         buffers_(buffers),
         memory_(buffers.memory()),
         arenas_(arenas),
         optimizer_(optimizer),
         rounding_seed_(rounding_seed),
+        scratch_floats_(scratch_floats),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   // How much the operation reads and writes.
@@ -187,6 +190,7 @@ class Operations {
   PeerArenas& arenas_;
   const Optimizer& optimizer_;
   const std::optional<std::uint64_t> rounding_seed_;
+  const std::uint64_t scratch_floats_;
   const std::uint32_t state_tensors_;
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The
   // data thread writes what is copied from others.

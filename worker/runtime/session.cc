@@ -310,7 +310,7 @@ class SessionImpl final : public Session {
     std::lock_guard lock(reporting_);
     LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
     const std::uint32_t buckets = buckets_->Mark(block);
-    if (!SealBegun() || !contribution_->GoesEarly()) return;
+    if (!contribution_->GoesEarly() || !SealBegun()) return;
     // The last bucket is the seal's to tell, which comes at once.
     if (buckets == told_ || buckets == buckets_->layout().bucket_count()) return;
     told_ = buckets;

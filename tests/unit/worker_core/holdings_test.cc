@@ -144,8 +144,9 @@ class HoldingsTest : public MachineTest {
     Do(event::OpDone{reductions[0].op, false, 0, ""});
   }
   bool Serves(PieceKind kind, std::uint64_t version, const FloatRange& range,
-              std::uint32_t tensor = 0) {
+              std::uint32_t tensor = 0, std::uint32_t shard = 0) {
     PieceName name;
+    name.owner = shard;
     name.kind = static_cast<std::uint32_t>(kind);
     name.round = version;
     if (kind == PieceKind::kHeldState) name.attempt = generation_;
@@ -173,6 +174,38 @@ TEST_F(HoldingsTest, WhatIsHeldIsToldAndServedFromTheStartOn) {
   EXPECT_FALSE(Serves(PieceKind::kHeldState, 1, kFirst));
   ++generation_;  // of before it began anew
   EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst));
+}
+
+TEST_F(HoldingsTest, StateIsServedOfOneShardAtATime) {
+  StartAll({1, {{kSelf, 1}, {kPeer, 1}}, {{{kSelf, kPeer}}, {{kPeer, kSelf}}}});
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  ASSERT_TRUE(Said<ParametersReady>());
+  generation_ = Said<ParametersReady>()->generation;
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 0, kFirst, 1, 0));
+  EXPECT_TRUE(Serves(PieceKind::kHeldState, 0, kSecond, 1, 1));
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kSecond, 1, 0));
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, kFirst, 1, 2)) << "there is no such shard";
+  EXPECT_FALSE(Serves(PieceKind::kHeldState, 0, {1024, 2048}, 1, 0)) << "it is of both";
+  EXPECT_TRUE(Serves(PieceKind::kParameters, 0, {1024, 2048}));
+}
+
+// What has come of a copy that was given up would stay otherwise.
+TEST_F(HoldingsTest, WhatWasCopiedInVainIsGivenBack) {
+  Commit();
+  Says(kPeer, Has(0, {0, 1}));
+  Tell(TheCommit(1, WithoutOther()));
+  std::vector<action::Fetch> fetches = All<action::Fetch>();
+  std::erase_if(fetches, [](const action::Fetch& fetch) {
+    return fetch.to.buffer.kind != BufferKind::kState;
+  });
+  ASSERT_EQ(fetches.size(), 1u);
+  EXPECT_TRUE(All<action::DropHeldState>().empty());
+  Do(event::FetchDone{fetches[0].fetch, FetchStatus::kGone});
+  const auto drops = All<action::DropHeldState>();
+  ASSERT_EQ(drops.size(), 1u);
+  EXPECT_THAT(drops[0].ranges, ElementsAre(kSecond));
 }
 
 TEST_F(HoldingsTest, NothingChangesBeforeTheRoundIsDecided) {

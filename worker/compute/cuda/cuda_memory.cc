@@ -227,6 +227,10 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     AskAllBut(&copies_);
     copies_.Add(to, from, n);
   }
+  void Barrier() override {
+    const Chosen here(number_);
+    AskAllBut(nullptr);
+  }
   bool Finish() override {
     const Chosen here(number_);
     AskAllBut(nullptr);
