@@ -3,7 +3,7 @@
  * INITIAL: the value that all parameters begin with, 0. SETTINGS: what the program says of the job.
  * UPDATE: it makes the updates itself, by SGD with momentum: "momentum"; "differ", which goes
  * astray in its 20th update, or "hang", which never ends that; "hoard", which wants more state than
- * there can be. Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST",
+ * there can be; "misfit", whose tensors are not the whole model. Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST",
  * "error: E", the largest difference between a parameter and what the samples were made with, and
  * "parameters: ...". */
 #include <math.h>
@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
 
   const uint64_t block = kFeatures;
   const uint32_t order = 0;
-  const uint64_t shape[] = {4, 4};
+  const uint64_t shape[] = {4, update && strcmp(update, "misfit") == 0 ? 3 : 4};
   const lockstep_tensor tensor = {.name = "weight", .shape = shape, .dimensions = 2};
   float initial[kFeatures];
   /* "own:VALUE": whatever the others begin with. */
@@ -126,6 +126,8 @@ int main(int argc, char** argv) {
       .makes_updates = update != NULL,
       .state_tensors = update && strcmp(update, "hoard") == 0 ? UINT32_MAX : 1,
       .own_parameters = own};
+  if (lockstep_done(session, 1, 0) != LOCKSTEP_INVALID) return 9;
+  printf("refused: %s\n", lockstep_error());
   status = lockstep_begin(session, &job);
   if (status != LOCKSTEP_OK) return Fail(status);
 
@@ -146,9 +148,17 @@ int main(int argc, char** argv) {
         fflush(stdout);
         break;
       case LOCKSTEP_TRAIN:
-        if (kept == NULL && lockstep_keep(session, work.parameters, &kept) != LOCKSTEP_OK) return 9;
+        if (kept == NULL) {
+          if (lockstep_keep(session, work.parameters, &kept) != LOCKSTEP_OK) return 9;
+          lockstep_work other = {.size = sizeof other};
+          if (lockstep_next(session, 0, &other) != LOCKSTEP_INVALID) return 9;
+          printf("refused: %s\n", lockstep_error());
+          status = lockstep_done(session, work.sample_count + 1, 0);
+          if (status == LOCKSTEP_OK) break; /* it was cancelled, and counts for nothing */
+          printf("refused: %s\n", lockstep_error());
+        }
         at = work.parameters;
-        lockstep_done(session, work.sample_count, Train(&work));
+        if (lockstep_done(session, work.sample_count, Train(&work)) != LOCKSTEP_OK) return 9;
         break;
       case LOCKSTEP_UPDATE:
         Update(&work, update);

@@ -37,6 +37,10 @@ class CInterfaceTest(harness.ClusterTest):
                 self.assertIn(f"digest: {summary['params_digest']}", job.log(name))
                 self.assertIn("refused: there is no work before lockstep_begin\n", job.log(name))
                 self.assertIn("refused: lockstep_begin was called twice\n", job.log(name))
+                self.assertIn("refused: lockstep_done without a run in hand\n", job.log(name))
+                self.assertIn("refused: lockstep_next with work in hand: lockstep_done, lockstep_evaluation_done or lockstep_update_done "
+                              "comes before\n", job.log(name))
+                self.assertRegex(job.log(name), r"refused: lockstep_done of (\d+) samples, and the run has \d+\n")
                 self.assertAlmostEqual(float(re.search(r"^kept: (\S+)$", job.log(name), re.MULTILINE).group(1)), 15, delta=0.05)
                 self.assertLess(float(re.search(r"^error: (\S+)$", job.log(name), re.MULTILINE).group(1)), 0.05)
             self.assertEqual(summary["status"], "completed")
@@ -47,6 +51,13 @@ class CInterfaceTest(harness.ClusterTest):
         self.assertEqual(ended.returncode, 2, ended)
         self.assertRegex(ended.stdout, r"refused: lockstep_join_options has \d+ bytes here and \d+ where the program was built")
         self.assertRegex(ended.stderr, r"\Ac_worker: [^\n]*nowhere[^\n]*\n\Z")
+
+    def test_tensors_that_are_not_the_whole_model_are_one_line(self):
+        with self.job() as job:
+            job.start_coordinator()
+            self.start(job, "worker", 0, "", "misfit")
+            self.assertEqual(job.wait("worker"), 2)
+            self.assertIn("c_worker: the tensors have not the 16 values of the model's parameters", job.log("worker"))
 
     def settings_job(self, workers=2, **options):
         """A job of which the coordinator is told no more than <options>."""

@@ -37,6 +37,7 @@ struct lockstep_session {
   std::shared_ptr<lockstep::worker::ExchangeMemory> memory;  // the device's; null: the host's
   std::string config;
   lockstep::worker::Work work;  // that was returned last
+  bool in_hand = false;         // and is not done
   std::vector<lockstep_range> ranges;
   std::vector<lockstep_metric> metrics;  // of the newest committed round
   std::string policy;                    // likewise
@@ -57,12 +58,24 @@ namespace {
 using lockstep::Error, lockstep::ErrorCode, lockstep::Status;
 namespace worker = lockstep::worker;
 
+constexpr double kLongSeconds = 1e9;  // with more of them nanoseconds are too many to count
+
 // For the calling thread, while what it returns is there; null where the memory is the host's.
 std::shared_ptr<void> Visit(const lockstep_session& session) {
   return session.memory ? session.memory->streams()->Visit() : nullptr;
 }
 
-void End(lockstep_session* session, worker::UnitResult result) {
+// What a program can do wrong is told here: from a coordinator it would hear that the connection
+// was closed.
+Status End(lockstep_session* session, worker::UnitResult result) {
+  if (!session->in_hand || session->work.kind != worker::Work::Kind::kTrain) {
+    return Error{ErrorCode::kInvalid, "lockstep_done without a run in hand"};
+  }
+  const std::size_t samples = session->work.samples.size();
+  if (result.samples != samples && !session->session->Cancelled().load()) {
+    return Error{ErrorCode::kInvalid, fmt::format("lockstep_done of {} samples, and the run has {}",
+                                                  result.samples, samples)};
+  }
   if (const auto waited_s = std::exchange(session->waited_s, {})) {
     constexpr double kMost = 1e6;  // more is as good as this
     result.waited = lockstep::FromSeconds(std::min(*waited_s, kMost));
@@ -70,6 +83,8 @@ void End(lockstep_session* session, worker::UnitResult result) {
   result.samples_ahead = std::exchange(session->samples_ahead, {});
   const auto here = Visit(*session);
   session->session->Done(result);
+  session->in_hand = false;
+  return {};
 }
 
 thread_local std::string t_error;
@@ -128,8 +143,9 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
     }
     options.wanted = lockstep::WorkerId(static_cast<std::uint32_t>(from.wanted));
   }
-  if (from.connect_timeout_s > 0)
-    options.connect_timeout = lockstep::FromSeconds(from.connect_timeout_s);
+  if (from.connect_timeout_s > 0) {
+    options.connect_timeout = lockstep::FromSeconds(std::min(from.connect_timeout_s, kLongSeconds));
+  }
   if (auto address = lockstep::ParseHostPort(options.coordinator); !address) {
     return Error{ErrorCode::kInvalid, fmt::format("coordinator \"{}\": {}", options.coordinator,
                                                   address.error().message)};
@@ -374,12 +390,19 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
   return Guarded([&]() -> lockstep::Status {
     if (auto checked = CheckSize(work, "lockstep_work"); !checked) return checked;
     if (Status begun = Begun(*session); !begun) return begun;
+    if (session->in_hand) {
+      return Error{ErrorCode::kInvalid,
+                   "lockstep_next with work in hand: lockstep_done, lockstep_evaluation_done or "
+                   "lockstep_update_done comes before"};
+    }
     session->waited_s.reset();
     session->samples_ahead.reset();
-    constexpr double kLong = 1e9;  // more nanoseconds than that are for ever
-    session->work = seconds < 0 || seconds > kLong
+    session->work = seconds < 0 || seconds > kLongSeconds
                         ? session->session->Next()
                         : session->session->NextWithin(lockstep::FromSeconds(seconds));
+    using worker::Work;
+    session->in_hand =
+        session->work.kind != Work::Kind::kNone && session->work.kind != Work::Kind::kEnd;
     const std::span<float> gradient = session->work.gradient;
     if (session->memory && session->work.kind == worker::Work::Kind::kTrain &&
         session->work.first) {
@@ -435,8 +458,7 @@ void lockstep_note_reading(lockstep_session* session, double waited_s, int64_t s
 
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum) {
   return Guarded([&]() -> lockstep::Status {
-    End(session, {.samples = samples, .loss_sum = loss_sum});
-    return {};
+    return End(session, {.samples = samples, .loss_sum = loss_sum});
   });
 }
 
@@ -447,16 +469,19 @@ lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t sampl
       return Error{ErrorCode::kInvalid, fmt::format("a run that counts for {}, of {} at most",
                                                     divisor, lockstep::kMaxRunDivisor)};
     }
-    End(session, {.samples = samples, .loss_sum = loss_sum, .divisor = divisor});
-    return {};
+    return End(session, {.samples = samples, .loss_sum = loss_sum, .divisor = divisor});
   });
 }
 
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct) {
   session->session->EvaluationDone(loss_sum, correct);
+  session->in_hand = false;
 }
 
-void lockstep_update_done(lockstep_session* session) { session->session->UpdateDone(); }
+void lockstep_update_done(lockstep_session* session) {
+  session->session->UpdateDone();
+  session->in_hand = false;
+}
 
 lockstep_status lockstep_keep(lockstep_session* session, const float* at,
                               lockstep_memory** memory) {

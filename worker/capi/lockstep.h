@@ -232,7 +232,8 @@ typedef struct lockstep_work {
   int32_t tells_final;
 } lockstep_work;
 
-/* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. */
+/* Blocks until there is work or the end, at most for `seconds`; below 0: for ever.
+ * LOCKSTEP_INVALID while the work before is not done. */
 lockstep_status lockstep_next(lockstep_session* session, double seconds, lockstep_work* work);
 
 /* Optional, in a run: the gradient of a block does not change any more in it, and may travel. From
@@ -250,7 +251,8 @@ lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
  * told from one that computes slowly. Said again in a run, the waits are added up. */
 void lockstep_note_reading(lockstep_session* session, double waited_s, int64_t samples_ahead);
 /* The run is done, or was left off because lockstep_cancelled is true. It fails where a GPU does.
- */
+ * LOCKSTEP_INVALID: there is none in hand, or `samples` is not how many it has, though it is not
+ * cancelled; it is in hand still. */
 lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, double loss_sum);
 /* The same for a program whose loss is a mean over something else than samples, tokens say: how
  * many of them the run has, at most 2^31, 0 for one that counts for nothing. The gradient and the

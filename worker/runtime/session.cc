@@ -160,6 +160,7 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     const bool custom = config_.optimizer.custom();
+    if (Status tensors = CheckTensors(); !tensors) return tensors;
     if (Status groups = CheckGroups(); !groups) return groups;
     if (custom && description_.update_state_tensors.value_or(0) > kMostStateTensors) {
       return Error{ErrorCode::kInvalid,
@@ -265,6 +266,28 @@ class SessionImpl final : public Session {
                          plane_->Post(event::CoordinatorGone{std::move(reason)});
                        }});
     return {};
+  }
+
+  // The coordinator would close the connection.
+  Status CheckTensors() const {
+    if (description_.parameter_count == 0) {
+      return Error{ErrorCode::kInvalid, "a model without parameters"};
+    }
+    std::uint64_t left = description_.parameter_count;
+    for (const TensorInfo& tensor : description_.tensors) {
+      std::uint64_t values = 1;
+      for (const std::uint64_t extent : tensor.shape) {
+        values = extent == 0 || values <= left / extent ? values * extent : left + 1;
+      }
+      if (values > left) return WrongTensors();
+      left -= values;
+    }
+    return description_.tensors.empty() || left == 0 ? Status() : WrongTensors();
+  }
+  Status WrongTensors() const {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("the tensors have not the {} values of the model's parameters",
+                             description_.parameter_count)};
   }
 
   // The job's own rules have them; where the program makes the updates they are its own affair.

@@ -8,6 +8,7 @@ usage: deploy_test.py ROOT
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -105,7 +106,7 @@ class KubernetesTest(unittest.TestCase):
                 port = re.search(r'--listen "\$POD_IP:(\d+)"', script)[1]
                 address = f"{jobset['metadata']['name']}-coordinator-0-0.{spec['network']['subdomain']}:{port}"
                 self.assertEqual([one["containerPort"] for one in coordinator["ports"]], [int(port)])
-                told = [*worker.get("args", ()), *(one.get("value") for one in worker["env"])]
+                told = [*" ".join(worker.get("args", ())).split(), *(one.get("value") for one in worker["env"])]
                 self.assertTrue(f"--coordinator={address}" in told or address in told, told)
                 for pod in pods.values():
                     self.assertEqual(pod["restartPolicy"], "Never")  # podFailurePolicy wants that
@@ -124,6 +125,53 @@ class KubernetesTest(unittest.TestCase):
                     self.assertEqual(by_status, {2: "FailJob", 3: "Ignore"} if job == "worker" else {2: "FailJob"})
                     for rule in it["podFailurePolicy"]["rules"]:
                         self.assertIn(rule.get("onExitCodes", {}).get("containerName", job), (job,))
+
+    def script(self, job, folder, programs):
+        """That of a pod in jobset.yaml, with these in the place of its programs, and <folder>/runs for its volume."""
+        (jobset,) = (document for document in dict(self.manifests())["jobset.yaml"] if document["kind"] == "JobSet")
+        (template,) = (one["template"] for one in jobset["spec"]["replicatedJobs"] if one["name"] == job)
+        (container,) = template["spec"]["template"]["spec"]["containers"]
+        for name, text in programs.items():
+            (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+            (folder / name).chmod(0o755)
+        return subprocess.Popen([*container["command"], container["args"][0].replace("/runs/", f"{folder}/runs/")], stdout=subprocess.PIPE, text=True,
+                                env={"PATH": f"{folder}:/usr/bin:/bin", "INDEX": "3", "POD_IP": "10.0.0.9"})
+
+    def test_a_worker_that_is_told_to_end_is_not_done(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for status in (0, 1, 2, 3):
+                worker = self.script("worker", Path(folder), {"lockstep-worker": f'echo "$@"; exit {status}'})
+                self.assertIn("--id=3 ", worker.communicate()[0])
+                self.assertEqual(worker.returncode, status)
+            # As it ends where it is told to.
+            worker = self.script("worker", Path(folder), {"lockstep-worker": 'trap "kill \\$!; exit 0" TERM; echo runs; sleep 60 & wait'})
+            self.assertEqual(worker.stdout.readline(), "runs\n")
+            worker.terminate()
+            worker.stdout.close()
+            self.assertEqual(worker.wait(), 143)
+
+    def test_a_coordinator_that_is_lost_before_its_first_checkpoint_begins_anew(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder, "runs/job")
+
+            def start():
+                coordinator = self.script("coordinator", Path(folder), {"lockstep-coordinator": 'echo "$@"'})
+                self.assertEqual(coordinator.wait(), 0)
+                with coordinator.stdout as said:
+                    return said.read()
+
+            self.assertNotIn("--resume", start())
+            (run / "checkpoints").mkdir(parents=True)
+            (run / "rounds.jsonl").write_text("{}\n")
+            self.assertNotIn("--resume", start())
+            self.assertFalse(run.exists())
+            (kept,) = Path(folder, "runs").glob("job.lost-*")
+            self.assertTrue((kept / "rounds.jsonl").exists())
+            (run / "checkpoints").mkdir(parents=True)
+            (run / "rounds.jsonl").write_text("{}\n")
+            (run / "checkpoints/12.json").write_text("{}\n")
+            self.assertIn("--resume", start())
+            self.assertTrue(run.exists())
 
     def test_programs_know_their_options(self):
         known = {
