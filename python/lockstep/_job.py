@@ -332,7 +332,7 @@ class Job:
         self._weight = _metrics.weight(weight)
         if self._weight == 0 and self._parameters.averaged:
             raise UsageError(
-                f"job.weigh: a batch of weight 0, and {self._parameters.averaged[0][0]} is averaged over what the batches count for"
+                f"job.weigh: a batch of weight 0, and {self._parameters.averaged[0]} is averaged over what the batches count for"
             )
 
     def backward(
@@ -423,6 +423,7 @@ class Job:
         if self._state is _State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         self._come_back()
+        self._parameters.check_values()
         session.stop(reason)
         run = self._held or (None if self._state is _State.DONE else self._run)
         self._held = None
@@ -573,7 +574,7 @@ class Job:
         self._rule.check(self._config, self.size, self._units.at_once)
 
     def _begin(self, digest: str, samples: int) -> None:
-        self._initial = self._parameters.flat()  # the session reads it until there is work
+        self._initial = self._parameters.begin()  # the session reads it until there is work
         self._joined().begin(
             _session.Job(
                 tensors=self._parameters.tensors,
@@ -642,6 +643,8 @@ class Job:
     def _next(self, epoch: int) -> Work | None:
         """The next run of this epoch; None: there is none any more."""
         self._come_back()
+        if self._held is not None and self._end is None:
+            self._parameters.check_values()
         while self._end is None:
             work, self._held = self._held, None
             if work is not None and self._joined().cancelled():  # others have computed it
@@ -664,7 +667,7 @@ class Job:
                     return self._order.in_order(work)
                 # Its parameters are those at the end of the epoch before.
                 self._held = work
-                self._parameters.use(work.parameters, self._floats)
+                self._parameters.use(work.parameters, self._floats, whole=True)
                 self._go_away("between two epochs", _MOST_AWAY_S)
                 return None
         return None
@@ -674,8 +677,9 @@ class Job:
         if self._evaluation is None or self._model is None:  # the job's config wants it, and there is nothing to evaluate
             session.evaluation_done(0, 0)
             return
-        self._parameters.use(work.parameters, self._floats)
+        self._parameters.use(work.parameters, self._floats, whole=True)
         found = self._evaluation.run(self._model, *work.evaluate)
+        self._parameters.check_values()
         self._parameters.device.settle(session)
         session.evaluation_done(*found)
 
@@ -710,6 +714,7 @@ class Job:
 
     def _stepped(self) -> None:
         if self._run is None or self._state is not _State.BACKWARD:
+            self._parameters.check_in_model()
             raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
         self._state = _State.STEPPED
 

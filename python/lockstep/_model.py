@@ -7,6 +7,7 @@ each buffer and set anew where the buffer is another one. A view keeps that memo
 import ctypes
 import dataclasses
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
@@ -17,6 +18,9 @@ from lockstep._errors import UsageError
 from lockstep._session import Group, Tensor
 
 _MOST_BUFFERS = 64  # of gradients, of which views are kept; a session has fewer
+_LOOKED_AT = 1024  # values of the parameters that are compared after each run; at least so many of each one:
+_LOOKED_AT_OF_EACH = 2
+_SHOWN = 3  # parameters that a message names
 
 
 def refuse_unsupported(model: nn.Module) -> None:
@@ -74,28 +78,41 @@ class Parameters:
         self.moves_without_gradient = True  # by the optimizer, which has momentum, weight decay or something of its own
         self._shapes = [(p.numel(), p.shape) for p in self.list]
         self._at = 0
-        self._gradients: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._views: list[torch.Tensor] = []  # of what the parameters are to be, where they are now
+        self._begun: torch.Tensor | None = None  # the values that they have until the job's first ones are there
+        self._looked_at: tuple[torch.Tensor, list[int]] | None = None  # places among all values, and of how many of each parameter
+        self._sample = torch.empty(0)  # of the values, at those places
+        self._whole: torch.Tensor | None = None  # a sum over all values, where it was taken
+        self._gradients: dict[int, tuple[torch.Tensor, list[torch.Tensor], list[int]]] = {}  # with the addresses of the views
         self._gradient: torch.Tensor | None = None
+        self._gradient_views: list[torch.Tensor] = []
+        self._gradient_at: list[int] = []
         self._flat = self._update_gradient = torch.empty(0)
         self._update_views: list[torch.Tensor] = []
         self._update_at = 0
         self._versions: tuple[int, ...] = ()
-        self.averaged: list[tuple[str, torch.Tensor]] = []
-        self._counters: list[tuple[torch.Tensor, int]] = []  # and what the model came with
+        self.averaged: list[str] = []
+        # By module and key: conversions of a model (half(), cpu()) make other tensors of its buffers.
+        self._averaged: list[tuple[nn.Module, str]] = []
+        self._counters: list[tuple[nn.Module, str, int]] = []  # and what the model came with
+        averaged: list[tuple[str, torch.Tensor]] = []
+        of_job: set[int] = set()
         for name, norm in _norms(model):
             for key, buffer in norm.named_buffers(recurse=False):
+                of_job.add(id(buffer))
                 if buffer.is_floating_point():
                     _refuse_parameter(name + key, buffer)
-                    self.averaged.append((name + key, buffer))
+                    averaged.append((name + key, buffer))
+                    self._averaged.append((norm, key))
                 else:
-                    self._counters.append((buffer, int(buffer.item())))
-        self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in self.averaged]
-        of_job = {id(b) for _, b in self.averaged} | {id(b) for b, _ in self._counters}
+                    self._counters.append((norm, key, int(buffer.item())))
+        self.averaged = [name for name, _ in averaged]
+        self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in averaged]
         self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
-        self.device = _device.of([*named, *self.averaged])
+        self.device = _device.of([*named, *averaged])
         self._trained = sum(p.numel() for p in self.list)
-        self.count = self._trained + sum(buffer.numel() for _, buffer in self.averaged)  # without the extra ones
+        self.count = self._trained + sum(buffer.numel() for _, buffer in averaged)  # without the extra ones
         self._extra = 0
         self._updates: Callable[[torch.Tensor], torch.Tensor] | None = None
 
@@ -114,10 +131,16 @@ class Parameters:
         self._extra, self._updates = values, updates
         self.tensors.append(Tensor("lockstep.update", (values,)))
 
-    def flat(self) -> torch.Tensor:
-        """A copy of their values, on the host."""
-        values = [p.detach() for p in self.list] + [buffer for _, buffer in self.averaged] + [torch.zeros(self._extra)]
-        return torch.cat([value.reshape(-1).cpu() for value in values]).contiguous()
+    def begin(self) -> torch.Tensor:
+        """A copy of their values, on the host, that the job begins with. Until its first ones are there they are to stay so."""
+        self._views = [p.data for p in self.list]
+        values = [*self._views, *self._statistics(), torch.zeros(self._extra)]
+        self._begun = torch.cat([value.reshape(-1).cpu() for value in values]).contiguous()
+        return self._begun
+
+    def _statistics(self) -> list[torch.Tensor]:
+        """The running statistics of the model as it is now."""
+        return [getattr(module, key) for module, key in self._averaged]
 
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
@@ -130,34 +153,120 @@ class Parameters:
             digest.update(data)
         return f"; frozen parameters and buffers {digest.hexdigest()}"
 
-    def use(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
+    def use(self, address: int, floats: Callable[[int], torch.Tensor], *, whole: bool = False) -> None:
         """From here on the parameters are what lies there; `floats`: a view of the session's. Of a buffer that is left, perhaps one
-        that the session gives back, no view is kept here."""
+        that the session gives back, no view is kept here. `whole`: `check_values` looks at each value, not at some of them."""
+        if self._begun is not None:
+            self.check_values()
+            self._begun = None
         if address != self._at:
             self._flat = floats(address)
-            for p, view in zip(self.list, self._cut(self._flat), strict=True):
+            self._views = list(self._cut(self._flat))
+            for p, view in zip(self.list, self._views, strict=True):
                 p.data = view
             self._at = address
         self._load_averaged()
+        self._sample, self._whole = self._look(), self._sum() if whole else None
         self._versions = tuple(p._version for p in self.list)
         self._buffer_versions = [b._version for _, b in self._still]
 
+    def check_values(self) -> None:
+        """Nobody but the job has changed the parameters since `use` or `begin`. Those that were given other memory with the same
+        values, as by double() and float(), are put back. Within a run each change counts that torch has seen; of those that p.data
+        hides from it a sample tells. Where `use` was told `whole` it is the values alone: a script may change them and restore
+        them, as to evaluate averaged ones."""
+        self._check_places()
+        if self._begun is not None:
+            begun = zip(self.tensors, self._views, self._cut(self._begun), strict=False)
+            changed = [tensor.name for tensor, view, value in begun if not _same_bits(view.cpu(), value)]
+            if changed:
+                self._refuse_changed(changed)
+            return
+        changed = []
+        if self._whole is None and tuple(p._version for p in self.list) != self._versions:
+            now = zip(self.tensors, self.list, self._versions, strict=False)
+            changed = [tensor.name for tensor, p, version in now if p._version != version]
+        elif not torch.equal(self._look(), self._sample):
+            assert self._looked_at is not None
+            parts = (torch.split(part, self._looked_at[1]) for part in (self._look(), self._sample))
+            changed = [tensor.name for tensor, *pair in zip(self.tensors, *parts, strict=False) if not torch.equal(*pair)]
+        elif self._whole is None or torch.equal(self._sum(), self._whole):
+            return
+        self._refuse_changed(changed)
+
+    def check_in_model(self) -> None:
+        """They are the model's still."""
+        there = {id(p) for p in self._model.parameters()}
+        for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
+            if id(p) not in there:
+                raise UsageError(
+                    f"{tensor.name} of the model is another parameter than it was in job.prepare (load_state_dict(assign=True)?), "
+                    "which the job would not train"
+                )
+
+    def _check_places(self) -> None:
+        if self._begun is not None or self._whole is not None:  # not after each run: it walks through the whole model
+            self.check_in_model()
+        if all(map(torch.Tensor.is_set_to, self.list, self._views)):
+            return
+        for p, view, tensor in zip(self.list, self._views, self.tensors, strict=False):
+            now, then = ((t.dtype, t.device, t.shape) for t in (p, view))
+            if now != then:
+                kinds = [f"{str(t.dtype).removeprefix('torch.')} of {tuple(t.shape)} on {t.device}" for t in (p, view)]
+                raise UsageError(
+                    f"{tensor.name} was made {kinds[0]} after job.prepare, where it was {kinds[1]}: convert and move a model "
+                    "before that, or a copy of it, copy.deepcopy(model).half()"
+                )
+            if not _same_bits(p.data, view):
+                raise UsageError(
+                    f"{tensor.name} was given other memory after job.prepare, with other values (model.half() and back rounds "
+                    "them): only the job's updates may change parameters. Convert a copy, copy.deepcopy(model).half()"
+                )
+            p.data = view
+
+    def _refuse_changed(self, names: list[str]) -> None:
+        which = f" ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})" if names else ""
+        raise UsageError(
+            f"parameters were changed by the script after job.prepare{which}: only the job's updates may change them. Load what "
+            "the job is to begin with before job.prepare, and all else after the job"
+        )
+
+    def _look(self) -> torch.Tensor:
+        """At some of the values: their bits."""
+        if self._looked_at is None:
+            draw = torch.Generator().manual_seed(0)
+            of_each = max(_LOOKED_AT_OF_EACH, _LOOKED_AT // len(self.list))
+            places, counts, at = [], [], 0
+            for size, _ in self._shapes:
+                counts.append(min(size, of_each))
+                # Of as many equal parts of the parameter one value each, at random.
+                parts = torch.arange(counts[-1]) + torch.rand(counts[-1], dtype=torch.float64, generator=draw)
+                places.append(at + (parts * (size / max(counts[-1], 1))).long().clamp_(max=max(size - 1, 0)))
+                at += size
+            self._looked_at = torch.cat(places).to(self._flat.device), counts
+        return self._flat.view(torch.int32)[self._looked_at[0]]
+
+    def _sum(self) -> torch.Tensor:
+        """Over the bits of all values: it changes where one of them does. Of words of eight bytes, which are added quickest."""
+        end = self._trained // 2 * 2
+        return torch.stack([self._flat[:end].view(torch.int64).sum(), self._flat[end : self._trained].view(torch.int32).sum()])
+
     def recount(self) -> None:
         """The model has got worker 0's values since, which its norms count on from."""
-        self._counters = [(counter, int(counter.item())) for counter, _ in self._counters]
+        self._counters = [(norm, key, int(getattr(norm, key).item())) for norm, key, _ in self._counters]
 
     def _load_averaged(self) -> None:
-        if not self.averaged and not self._counters:
+        if not self._averaged and not self._counters:
             return
         assert self._updates is not None
         at = self._trained
         with torch.no_grad():
-            for _, buffer in self.averaged:
+            for buffer in self._statistics():
                 buffer.copy_(self._flat[at : at + buffer.numel()].view(buffer.shape))
                 at += buffer.numel()
             updates = int(self._updates(self._flat[self.count :]).item())
-            for counter, begun in self._counters:
-                counter.fill_(begun + updates)
+            for norm, key, begun in self._counters:
+                getattr(norm, key).fill_(begun + updates)
 
     def update(
         self, address: int, gradient: int, floats: Callable[[int], torch.Tensor], make: Callable[[torch.Tensor], None]
@@ -171,7 +280,10 @@ class Parameters:
         views = [p.data for p in self.list]
         for p, mean in zip(self.list, self._update_views, strict=True):
             p.grad = mean
+        at = [view.data_ptr() for view in self._update_views]
         make(self._flat[self.count :])
+        if at != [view.data_ptr() for view in self._update_views]:  # by p.grad.data = ...: they are to be made anew
+            self._update_at = 0
         for p, view, grad in zip(self.list, views, kept, strict=True):
             if p.data_ptr() != view.data_ptr():  # it was given other memory instead of other values
                 view.copy_(p.data)
@@ -204,9 +316,10 @@ class Parameters:
             if len(self._gradients) >= _MOST_BUFFERS:
                 self._gradients.clear()
             flat = floats(address)
-            self._gradients[address] = flat, list(self._cut(flat))
-        self._gradient, views = self._gradients[address]
-        for p, view in zip(self.list, views, strict=True):
+            views = list(self._cut(flat))
+            self._gradients[address] = flat, views, [view.data_ptr() for view in views]
+        self._gradient, self._gradient_views, self._gradient_at = self._gradients[address]
+        for p, view in zip(self.list, self._gradient_views, strict=True):
             p.grad = view
 
     def check_gradient(self, weight: int) -> int:
@@ -218,7 +331,7 @@ class Parameters:
                 raise UsageError(f"the gradient of {tensor.name} was put elsewhere by a hook, which is not supported")
         at = self._trained
         with torch.no_grad():
-            for _, buffer in self.averaged:
+            for buffer in self._statistics():
                 self._gradient[at : at + buffer.numel()].add_(buffer.reshape(-1), alpha=weight)
                 at += buffer.numel()
         return self._gradient._version
@@ -227,21 +340,40 @@ class Parameters:
         """At the end of a run: what the session keeps was changed by nobody but the backward pass."""
         assert self._gradient is not None
         if self._gradient._version != gradient_version:
-            raise UsageError(
-                "gradients were changed behind job.backward (clip_grad_norm_, scaler.unscale_, a second backward?): they are sums "
-                "that are not complete yet. To clip, give clip_grad_norm to job.prepare"
-            )
-        if tuple(p._version for p in self.list) != self._versions:
-            raise UsageError("parameters were changed by the script within a run: only the round's update may change them")
+            self._refuse_changed_gradients()
+        self.check_values()
+        if not self._gradients_in_place():
+            self._refuse_changed_gradients()
         for (name, buffer), version in zip(self._still, self._buffer_versions, strict=True):
             if buffer._version != version:
                 raise UsageError(f"the buffer {name} changes in training, so it would differ between workers: not supported")
+
+    @staticmethod
+    def _refuse_changed_gradients() -> None:
+        raise UsageError(
+            "gradients were changed behind job.backward (clip_grad_norm_, scaler.unscale_, a second backward?): they are sums "
+            "that are not complete yet. To clip, give clip_grad_norm to job.prepare"
+        )
+
+    def _gradients_in_place(self) -> bool:
+        """Or gone, or elsewhere with the same values: what converts a model converts its gradients, by their `data`, also of the
+        views that are kept here, which are to be made anew then."""
+        assert self._gradient is not None
+        views = self._gradient_views
+        grads = [p.grad for p in self.list]
+        if list(map(torch.Tensor.data_ptr, views)) == self._gradient_at and all(map(operator.is_, grads, views)):
+            return True
+        self._gradients.clear()
+        return all(
+            grad is None or (grad.dtype is torch.float32 and grad.device == view.device and _same_bits(grad, view))
+            for grad, view in zip(grads, self._cut(self._gradient), strict=True)
+        )
 
     def release_gradient(self) -> None:
         """A sum that is on its way to others is out of the script's reach."""
         for p in self.list:
             p.grad = None
-        self._gradient = None
+        self._gradient, self._gradient_views = None, []
 
     def detach(self) -> None:
         """The parameters keep their values in memory of their own."""
@@ -249,8 +381,10 @@ class Parameters:
             p.grad = None
             p.data = p.data.clone()
         self._gradients.clear()
-        self._gradient = None
+        self._gradient, self._gradient_views = None, []
         self._update_views.clear()
+        self._views.clear()
+        self._begun = self._looked_at = self._whole = None
         self._flat = self._update_gradient = torch.empty(0)
         self._at = self._update_at = 0
 
@@ -259,6 +393,11 @@ class Parameters:
         for count, shape in self._shapes:
             yield flat[at : at + count].view(shape)
             at += count
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Also of what is no number."""
+    return torch.equal(a.detach().view(torch.int32), b.detach().view(torch.int32))
 
 
 def _refuse_parameter(name: str, p: torch.Tensor) -> None:

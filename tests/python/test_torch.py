@@ -846,6 +846,80 @@ for epoch in range(2):
 """, 0, ""))
         self.assert_outcomes(cases)
 
+    def test_parameters_are_changed_by_the_job_alone(self):
+        """Other memory with the same values does no harm; other values are refused, wherever the script gives them to the parameters."""
+        train = """
+import copy, torch, lockstep
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.arange(64.0).reshape(64, 1) / 64, torch.arange(64) % 2)
+def train(begin="", between="", within="", evaluation="", norm=False, epochs=3, make=torch.optim.SGD):
+    global job
+    job = lockstep.init()
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4) if norm else nn.Tanh(), nn.Flatten(), nn.Linear(4, 2))
+    opt = make(model.parameters(), lr=0.1)
+    p = model[0].weight
+    def do(what):
+        exec(what, globals(), {"model": model, "p": p, "job": job})
+    if evaluation:
+        def judge(model, batch):
+            do(evaluation)
+            return 0.0, 0
+        job.evaluate(judge, DataLoader(data, batch_size=64))
+    model, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size=16, shuffle=True), epochs=epochs)
+    do(begin)
+    for epoch in range(epochs):
+        for x, y in loader:
+            F.cross_entropy(model(x[:, :, None, None].expand(-1, 2, 3, 3)), y).backward()
+            opt.step()
+            do(within)
+        if job.running:
+            do(between)
+    return [*model.state_dict().values()]
+"""
+        harmless = ("model.to(memory_format=torch.channels_last)", "p.data = p.data.clone()", "model.double().float()", "model.cpu()",
+                    "copy.deepcopy(model).half()", "model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()})",
+                    "old = p.data.clone(); p.data.zero_(); p.data.copy_(old)", "old = p.data; p.data = torch.zeros_like(old); p.data = old")
+        same = ("if not all(map(torch.equal, train(norm={norm}), train({where}={what!r}, norm={norm}))):\n"
+                "    raise lockstep.JobFailed('not the same')\n")
+        cases = [(train + same.format(norm=norm, where=where, what=what), 0, "") for what in harmless
+                 for where, norm in (("begin", False), ("between", False), ("between", True), ("evaluation", False))]
+        cases += [(train + same.format(norm=False, where="within", what=what), 0, "") for what in harmless if "load" not in what]
+        # An optimizer that makes a gradient anew has the next one all the same.
+        cases.append((train + """
+class Anew(torch.optim.Adagrad):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.data = p.grad.clone()
+        super().step()
+if not all(map(torch.equal, train(make=torch.optim.Adagrad), train(make=Anew))):
+    raise lockstep.JobFailed("not the same")
+""", 0, ""))
+        other = ", with other values (model.half() and back rounds them): only the job's updates may change parameters"
+        alone = "parameters were changed by the script after job.prepare"
+        for what, message in (
+                ("model.half().float()", "0.weight was given other memory after job.prepare" + other),
+                ("p.data = p.data + 1", "0.weight was given other memory after job.prepare" + other),
+                ("model.half()", "0.weight was made float16 of (4, 2, 3, 3) on cpu after job.prepare, where it was float32"),
+                ("p.data = p.data[:3]", "0.weight was made float32 of (3, 2, 3, 3) on cpu after job.prepare"),
+                ("p.data.clamp_(-0.01, 0.01)", alone + " (0.weight): only the job's updates"),
+                ("model.load_state_dict({k: 0 * v for k, v in model.state_dict().items()})", alone + " (0.weight, 0.bias, 3.weight, ...)")):
+            cases += [(train + f"train({where}={what!r})\n", 2, message) for where in ("begin", "between", "within", "evaluation")]
+        gradients = "gradients were changed behind job.backward"
+        cases += [(train + f"train(within={what!r})\n", 2, gradients) for what in ("p.grad = p.grad * 2", "p.grad.data = p.grad * 2")]
+        hook = "    p.register_post_accumulate_grad_hook(lambda p: setattr(p.grad, 'data', p.grad * 2))"
+        cases.append((train.replace("    do(begin)", hook) + "train()\n", 2, gradients))
+        # One value of many, where all are looked at.
+        large = train.replace("Conv2d(2, 4, 3)", "Conv2d(2, 4000, 3)").replace("Linear(4, 2)", "Linear(4000, 2)")
+        cases += [(large + f"train({where}='p.data[1234, 0, 1, 2] += 1')\n", 2, alone) for where in ("begin", "between", "evaluation")]
+        cases += [(train + f"train({where}='p.data.zero_(); job.stop(str())')\n", 2, alone) for where in ("begin", "between", "within")]
+        assign = "model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)"
+        cases += [(train + f"train({where}={assign!r})\n", 2, "0.weight of the model is another parameter than it was in job.prepare")
+                  for where in ("begin", "between", "within", "evaluation")]
+        self.assert_outcomes(cases)
+
     def test_zero_grad_tied_frozen_and_unused_parameters_and_dropout_are_as_in_torch(self):
         done = run(self.script(SCRIPT + """
 class Model(nn.Module):
