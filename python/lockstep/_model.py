@@ -46,10 +46,10 @@ def _own_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Those whose running statistics change in training."""
+def _norms(model: nn.Module, *, training: bool = True) -> Iterator[tuple[str, nn.Module]]:
+    """Those that have running statistics, which change in training."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training and module.running_mean is not None:
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training is training and module.running_mean is not None:
             yield _own_name(f"{name}.") if name else "", module
 
 
@@ -110,6 +110,11 @@ class Parameters:
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in averaged]
         self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
         self._buffer_versions: list[int] = []
+        self._evaluating = {
+            id(buffer): name.rstrip(".") or "the model"
+            for name, norm in _norms(model, training=False)
+            for buffer in norm.buffers(recurse=False)
+        }
         self.device = _device.of([*named, *averaged])
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in averaged)  # without the extra ones
@@ -346,6 +351,8 @@ class Parameters:
             self._refuse_changed_gradients()
         for (name, buffer), version in zip(self._still, self._buffer_versions, strict=True):
             if buffer._version != version:
+                if norm := self._evaluating.get(id(buffer)):
+                    raise UsageError(f"{norm} was in eval mode at job.prepare: call model.train() before it")
                 raise UsageError(f"the buffer {name} changes in training, so it would differ between workers: not supported")
 
     @staticmethod

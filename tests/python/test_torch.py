@@ -784,6 +784,9 @@ class Counting(nn.Module):
 model = Counting()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """ + PREPARE + LOOP, 2, "the buffer seen changes in training"))
+        norms = (SCRIPT + "model = nn.Sequential(nn.BatchNorm1d(1), model).eval()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + PREPARE)
+        cases.append((norms + "model.train()\n" + LOOP, 2, "0 was in eval mode at job.prepare: call model.train() before it"))
+        cases.append((norms + LOOP, 0, ""))
         cases.append((SCRIPT + PREPARE + LOOP.replace("opt.step()", "opt.step()\n        break"), 0, ""))  # the rest comes next
         scheduled = ("sched = torch.optim.lr_scheduler.StepLR(opt, 2)\n"
                      "model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2{more})\n")
