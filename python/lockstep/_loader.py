@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lockstep import _torch
@@ -132,18 +142,37 @@ class Batches:
         return [tensor[chosen] for tensor in self._tensors]
 
 
+def _gives_all(sampler: Any, dataset: Any) -> bool:
+    """Each sample of the dataset once, in whatever order."""
+    kind = type(sampler)
+    if kind is RandomSampler:
+        plain = not sampler.replacement
+    elif kind is DistributedSampler:
+        plain = sampler.num_replicas == 1
+    else:
+        plain = kind is SequentialSampler
+    return plain and len(sampler) == len(dataset)
+
+
 class Evaluation:
     """Of a dataset, a part at a time, in its own order."""
 
     def __init__(self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any]) -> None:
         if not isinstance(loader, DataLoader):
             raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
-        if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        batches: Any = loader.batch_sampler
+        if isinstance(loader.dataset, IterableDataset) or batches is None:
             raise UsageError("job.evaluate wants a DataLoader with a map-style dataset and a batch_size")
         self.dataset: Any = loader.dataset
+        sampler = batches.sampler if type(batches) is BatchSampler else batches
+        if not _gives_all(sampler, self.dataset):
+            raise UsageError(
+                f"the DataLoader of job.evaluate has the sampler {type(sampler).__name__}, and all of its dataset is evaluated, "
+                "each sample once: give a torch.utils.data.Subset of what is to be"
+            )
         self._function = function
-        self._batch = loader.batch_size
-        self._at_once = loader.batch_size * max(1, loader.num_workers)
+        self._batch: int = batches.batch_size
+        self._at_once = self._batch * max(1, loader.num_workers)
         self._batches = Batches(loader)
 
     def start(self, seed: int) -> None:

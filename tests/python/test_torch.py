@@ -709,6 +709,16 @@ class RefusedTest(TorchTest):
                 ("sched = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD(model.parameters(), lr=1), lambda n: 1)\n"
                  "job.prepare(model, opt, loader, sched, epochs=2)", "the scheduler is of another optimizer"),
                 ("job.evaluate(None, [1])", "list is no torch.utils.data.DataLoader"),
+                ("job.evaluate(None, DataLoader(data, batch_size=4, sampler=torch.utils.data.SubsetRandomSampler(range(9))))",
+                 "the DataLoader of job.evaluate has the sampler SubsetRandomSampler, and all of its dataset is evaluated, each sample once: give a "
+                 "torch.utils.data.Subset of what is to be"),
+                ("job.evaluate(None, DataLoader(data, batch_size=4, sampler=torch.utils.data.RandomSampler(data, num_samples=9)))", "has the sampler RandomSampler"),
+                ("job.evaluate(None, DataLoader(data, batch_size=4, sampler=torch.utils.data.RandomSampler(data, replacement=True)))", "has the sampler RandomSampler"),
+                ("job.evaluate(None, DataLoader(data, batch_size=4, sampler=torch.utils.data.SequentialSampler(range(9))))", "has the sampler SequentialSampler"),
+                ("job.evaluate(None, DataLoader(data, batch_size=4, sampler=torch.utils.data.DistributedSampler(data, 2, 0)))", "has the sampler DistributedSampler"),
+                ("class Own(torch.utils.data.SequentialSampler): pass\njob.evaluate(None, DataLoader(data, batch_size=4, sampler=Own(data)))", "has the sampler Own"),
+                ("job.evaluate(None, DataLoader(data, batch_sampler=[[0, 1], [2, 3]]))", "has the sampler list"),
+                ("job.evaluate(None, DataLoader(data, batch_size=None))", "job.evaluate wants a DataLoader with a map-style dataset and a batch_size"),
                 ("job.evaluate(None, loader, every_epochs=-1)", "every_epochs: -1 is not"),
                 ("job.prepare(model, opt, loader, epochs=0)", "epochs: 0 is not a whole number from 1 on"),
                 ("job.rank", "there is no job yet"),
