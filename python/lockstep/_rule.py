@@ -3,6 +3,8 @@
 In: what the script has given to job.prepare. Out: settings for the job; then, where it is the script's optimizer, its updates.
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -33,10 +35,11 @@ class Rule:
         """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each. `custom`: the script wants its
         own optimizer, whichever it is."""
         self._parameters = parameters
+        clip = None if clip is None else _limit(clip)
         self._clip: float | None = None  # where it is not the session that clips
         self.schedule: _optimizer.Schedule | _update.Schedule | None = None
         self.updates: _update.Updates | None = None  # None: the session makes them
-        self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": float(clip)}
+        self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": clip}
         if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
         if scheduler is None:  # what an earlier one began with is nothing to this job
@@ -62,7 +65,7 @@ class Rule:
         parameters.add_extra(self.updates.extra, self.updates.count_in)
         if parameters.averaged:  # running statistics are no gradient
             self.settings.pop("optimizer.clip", None)
-            self._clip = clip
+            self._clip = clip or None
         self.settings |= {"optimizer.name": "custom", "optimizer.lr": 1.0}
 
     def check(self, config: _settings.Settings, workers: int, at_once: int) -> None:
@@ -136,6 +139,17 @@ class Rule:
         """The optimizer keeps what it has in memory of its own."""
         if self.updates is not None:
             self.updates.detach()
+
+
+def _limit(clip: float) -> float:
+    """0: there is none."""
+    try:
+        limit = float(clip)
+    except (TypeError, ValueError):
+        limit = math.nan
+    if not math.isfinite(limit) or limit < 0:
+        raise UsageError(f"clip_grad_norm: {clip!r} is not a finite number from 0 on (0: no limit)")
+    return limit
 
 
 def _samples_of_a_unit(config: _settings.Settings, workers: int, at_once: int) -> int:

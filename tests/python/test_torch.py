@@ -859,6 +859,19 @@ for epoch in range(2):
 """, 0, ""))
         self.assert_outcomes(cases)
 
+    def test_a_limit_of_the_gradients_norm_is_finite_and_0_is_none(self):
+        """Also where the script's optimizer makes the updates and the gradients are clipped for it."""
+        norms = "model = nn.Sequential(nn.BatchNorm1d(1), model)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        clipped = PREPARE.replace("epochs=2", "epochs=2, clip_grad_norm={}")
+        cases = []
+        for more in ("", norms, "opt = torch.optim.NAdam(model.parameters())\n"):
+            cases += [(SCRIPT + more + clipped.format(limit), 2, f"clip_grad_norm: {shown} is not a finite number from 0 on (0: no limit)")
+                      for limit, shown in (("-1", "-1"), ("float('nan')", "nan"), ("float('inf')", "inf"), ("'much'", "'much'"))]
+            run_of = SCRIPT + more + "{}" + LOOP + "found.append([p.tolist() for p in model.parameters()])\n"
+            cases.append(("found = []\n" + run_of.format(PREPARE) + "job.close()\n" + run_of.format(clipped.format("0")) + "if found[0] != found[1]:\n"
+                          "    raise lockstep.JobFailed('not the same')\n", 0, ""))
+        self.assert_outcomes(cases)
+
     def test_parameters_are_changed_by_the_job_alone(self):
         """Other memory with the same values does no harm; other values are refused, wherever the script gives them to the parameters."""
         train = """
