@@ -564,14 +564,24 @@ class Job:
             raise
         self._config = _settings.from_ini(self._session.config)
         self._place = self._session.worker, self._session.workers
-        if int(self._config.get("job.epochs", 0)) > self._epochs:
-            raise UsageError(
-                f"the job has {self._config['job.epochs']} epochs, as its config says, and job.prepare was told {self._epochs}: "
-                "the script would end before the job"
-            )
+        self._check_length()
         if self._schedule is not None:
             self._schedule.check(self._config, batch)
         self._rule.check(self._config, self.size, self._units.at_once)
+
+    def _check_length(self) -> None:
+        """The script's passes over the loader are as many as the job has, at least."""
+        epochs, rounds = (int(self._config.get(key, 0)) for key in ("job.epochs", "job.rounds"))
+        batch = int(self._config["job.global_batch"])
+        updates = math.ceil(self._order.positions(batch) / batch) * self._epochs
+        end = "the script would end before the job"
+        if epochs > self._epochs:
+            raise UsageError(f"the job has {epochs} epochs, as its config says, and job.prepare was told {self._epochs}: {end}")
+        if rounds > updates:
+            raise UsageError(
+                f"the job has {rounds} rounds of {batch} samples, as its config says, and the {self._epochs} epochs that "
+                f"job.prepare was told have {updates}: {end}"
+            )
 
     def _begin(self, digest: str, samples: int) -> None:
         self._initial = self._parameters.begin()  # the session reads it until there is work

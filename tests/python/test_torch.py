@@ -752,6 +752,10 @@ class RefusedTest(TorchTest):
                  "        except ZeroDivisionError:\n            job.backward(F.cross_entropy(model(x), y))\n", 2, "cannot be tried again"),
                 ("        break\n    break\nfor x, y in loader:\n    pass\n", 2, "was left before the step"))]
         cases.append((SCRIPT.replace("run_dir=None", "run_dir=None, settings={'job.epochs': 9}") + PREPARE, 2, "would end before the job"))
+        larger = SCRIPT.replace("run_dir=None", "settings={'job.global_batch': 32}")
+        cases.append((larger + PREPARE.replace("epochs=2", "epochs=2, updates=4") + LOOP + "assert job.metrics.round == 3\n", 0, ""))
+        cases.append((larger + PREPARE.replace("epochs=2", "epochs=2, updates=5") + LOOP, 2,
+                      "the job has 5 rounds of 32 samples, as its config says, and the 2 epochs that job.prepare was told have 4"))
         cases.append((SCRIPT + PREPARE + LOOP + "for x in loader: pass\n", 2, "this is one more"))
         cases.append((SCRIPT + PREPARE + PREPARE, 2, "job.prepare was called twice"))
         # Whoever catches what its update raises is out of the job all the same, at once: others must not wait for it.
