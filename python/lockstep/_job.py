@@ -315,7 +315,7 @@ class Job:
             self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
-        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped)
+        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped, hooked=self._updates is not None)
         self._taker.begin(parameters.list)
         mine = _loader.Loader(loader, in_epoch, self._pass)
         if self._schedule is None:
@@ -559,6 +559,9 @@ class Job:
                 self._evaluation.start(self._seed)
             self._session = self._entry.join(self._model, settings, self._parameters.device.name)
             self._parameters.recount()
+        except UsageError as error:
+            self._close_loaders()
+            raise self._rule.explained(error) from None
         except BaseException:
             self._close_loaders()
             raise

@@ -5,8 +5,9 @@ by the script's optimizer (_update.py). Either way `step` in the loop only marks
 """
 
 import math
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim import lr_scheduler
@@ -43,6 +44,34 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
             "optimizer.epsilon": float(options["eps"]),
         }
     return {key: text_of(value) for key, value in {**common, **special}.items()}
+
+
+def own_step(optimizer: torch.optim.Optimizer) -> str:
+    """What the script has put around the optimizer's step, which is to be called with each update; empty: nothing."""
+    if _hooks(optimizer) or any(not _home(hook).startswith("torch.") for hook in _hooks_of_all()):
+        return "the optimizer has step hooks"
+    step: Any = vars(optimizer).get("step")
+    while _home(step) == lr_scheduler.__name__ and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    plain = step is None or getattr(step, "__func__", step) is type(optimizer).step
+    return "" if plain else "the optimizer's step is a function of the script's own"
+
+
+def _hooks(optimizer: torch.optim.Optimizer) -> list[Any]:
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return [hook for name in names for hook in getattr(optimizer, name, {}).values()]
+
+
+def _hooks_of_all() -> list[Any]:
+    """Those of every optimizer."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    return [hook for name in names for hook in getattr(module, name, {}).values()]
+
+
+def _home(function: Any) -> str:
+    """The module in which it was defined; a wrapper may say that it is of the one of what it wraps."""
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
 def moves_without_gradient(optimizer: torch.optim.Optimizer) -> bool:
@@ -156,16 +185,23 @@ class Rate:
         return rate * (update + 1) / self._warmup if update + 1 < self._warmup else rate
 
 
-class PreparedOptimizer:
-    """Stands in for the script's optimizer."""
+class _Missing(UsageError, AttributeError):
+    """For hasattr an attribute that is not there."""
+
+
+class PreparedOptimizer(torch.optim.Optimizer):
+    """Stands in for the script's optimizer. One of torch's by name alone, so that who takes it for one, as a scheduler does, comes
+    to what is refused here."""
 
     # Asks a GradScaler to leave the gradients as they are, and to say here what it has found before it calls `step`. What it
     # changes of gradients cannot be seen afterwards: its kernel does not count as a change of a tensor.
     _step_supports_amp_scaling = True
     found_inf: torch.Tensor | None = None
 
-    def __init__(self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None], *, hooked: bool) -> None:
+        """`hooked`: the updates are the script's optimizer's, which calls its step hooks itself."""
         self._optimizer = optimizer
+        self._hooked = hooked
         self._on_step = on_step
         self._known = _groups(optimizer)
         self._factors = lr_factors(optimizer)
@@ -173,7 +209,27 @@ class PreparedOptimizer:
         # Whoever still has the script's own would update parameters behind the job's back.
         optimizer.step = _refuse_step  # type: ignore[method-assign,assignment]
 
-    def step(self, closure: None = None) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "step":
+            raise UsageError(
+                "a scheduler was made of the optimizer that job.prepare has returned, or its step was replaced: make it of the "
+                "script's own before, and give it to job.prepare"
+            )
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Missing(f"the optimizer that job.prepare has returned has no {name}: the updates are the job's")
+
+    def add_param_group(self, _: dict[str, Any]) -> None:
+        raise UsageError("the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them")
+
+    def register_step_pre_hook(self, *_: Any) -> NoReturn:
+        raise UsageError("the optimizer that job.prepare has returned takes no step hook: give it to the script's own, before that")
+
+    def register_step_post_hook(self, *_: Any) -> NoReturn:
+        self.register_step_pre_hook()
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """The round makes the update; this only says that the run's gradient is complete."""
         if closure is not None:
             raise UsageError("opt.step(closure) is not supported")
@@ -213,6 +269,8 @@ class PreparedOptimizer:
         self._known = _groups(self._optimizer)
 
     def check_unchanged(self) -> None:
+        if _hooks(self._optimizer) and not self._hooked:
+            raise UsageError("the optimizer has got a step hook after job.prepare, which nobody would call: register it before")
         now = _groups(self._optimizer)
         if len(now) != len(self._known):
             raise UsageError("the optimizer has got a parameter group behind the job's back: give job.prepare all of them")
@@ -229,12 +287,12 @@ class PreparedOptimizer:
                 )
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The script's own, with the rate of the run in hand. To be read: a change of them is refused at the next step."""
         return self._optimizer.param_groups
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self._optimizer.defaults
 
     def state_dict(self) -> dict[str, Any]:

@@ -45,7 +45,9 @@ class Rule:
         if scheduler is None:  # what an earlier one began with is nothing to this job
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
-        rule = None if custom or parameters.averaged else _optimizer.settings_of(optimizer)
+        own_step = _optimizer.own_step(optimizer)
+        rule = None if custom or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
+        self._why = own_step or ("the model has running statistics" if parameters.averaged else "")
         if rule is not None:
             try:
                 groups = _optimizer.groups_of(optimizer)
@@ -68,6 +70,12 @@ class Rule:
             self._clip = clip or None
         self.settings |= {"optimizer.name": "custom", "optimizer.lr": 1.0}
 
+    def explained(self, error: UsageError) -> UsageError:
+        """Where the job does without something because the script's optimizer makes the updates: with the reason for that."""
+        if self.updates is None or not self._why or "custom" not in str(error):
+            return error
+        return UsageError(f"{error}. The script's optimizer makes the updates (custom) because {self._why}")
+
     def check(self, config: _settings.Settings, workers: int, at_once: int) -> None:
         """The job's config may say otherwise than the script. `at_once`: samples that are computed so at most."""
         name = config["optimizer.name"]
@@ -80,8 +88,8 @@ class Rule:
             )
         if self.updates is not None and name != "custom":
             raise UsageError(
-                f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's: leave "
-                "optimizer.name out of the config"
+                f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's"
+                f"{f' ({self._why})' if self._why else ''}: leave optimizer.name out of the config"
             )
         if self._parameters.averaged and float(config["optimizer.clip"]) > 0:
             raise UsageError(

@@ -120,9 +120,36 @@ class SameAsTorchTest(TorchTest):
                 self.assertEqual(replayed.returncode, 0, replayed)
                 print(*words, replayed.stdout.strip())
 
-    def test_step_hooks_see_updates_alone(self):
-        self.assert_outcomes([(SCRIPT + "opt = torch.optim.NAdam(model.parameters())\nseen = []\nopt.register_step_post_hook(lambda *_: seen.append(1))\n"
-                               + PREPARE + LOOP + "assert len(seen) == 8, len(seen)\n", 0, "")])
+    def test_what_the_script_has_put_around_a_step_sees_the_updates_alone(self):
+        """Of the optimizers that the session has rules for, too; what a scheduler of torch puts there is none of the script's."""
+        hook = "opt.register_step_{}_hook(lambda *_: seen.append(1))\n"
+        wrap = "raw = opt.step\ndef step(*_):\n    seen.append(1)\n    raw()\nopt.step = functools.wraps(raw)(step)\n"
+        scheduler = "torch.optim.lr_scheduler.StepLR(opt, 1)\n"
+        globally = "handle = register_optimizer_step_post_hook(lambda *_: seen.append(1))\n"
+        begin = SCRIPT + "import functools\nfrom torch.optim.optimizer import register_optimizer_step_post_hook\nseen = []\n"
+        check = ("if 'handle' in globals():\n    handle.remove()\nfound = len(seen), job.config['optimizer.name']\n"
+                 "if found != {!r}:\n    raise lockstep.JobFailed(str(found))\n")
+        cases = [(begin + opt + around + PREPARE + LOOP + check.format((8, "custom")), 0, "")
+                 for opt in ("", "opt = torch.optim.AdamW(model.parameters())\n", "opt = torch.optim.NAdam(model.parameters())\n")
+                 for around in (hook.format("pre"), hook.format("post"), globally, wrap, scheduler + wrap)]
+        cases += [(begin + around + PREPARE + LOOP + check.format((0, "sgd")), 0, "") for around in ("", scheduler, 2 * scheduler)]
+        cases += [(begin.replace("run_dir=None", "settings={'policy.name': 'local'}") + around + PREPARE, 2,
+                   f"makes updates of synchronous rounds only. The script's optimizer makes the updates (custom) because {why}")
+                  for around, why in ((hook.format("post"), "the optimizer has step hooks"), (wrap, "the optimizer's step is a function of the script's own"))]
+        cases.append((begin + "old = opt\n" + PREPARE + hook.format("post").replace("opt", "old") + LOOP, 2, "has got a step hook after job.prepare"))
+        self.assert_outcomes(cases)
+
+    def test_what_the_returned_optimizer_is_not_for_is_one_line(self):
+        given = "it of the script's own before, and give it to job.prepare"
+        missing = "the optimizer that job.prepare has returned has no state: the updates are the job's"
+        self.assert_outcomes([(SCRIPT + PREPARE + what + "\n", 2, message) for what, message in (
+            ("torch.optim.lr_scheduler.StepLR(opt, 1)", "a scheduler was made of the optimizer that job.prepare has returned, or its step was replaced: make " + given),
+            ("torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=9)", given),
+            ("opt.step = lambda: None", given),
+            ("opt.add_param_group({'params': [nn.Parameter(torch.zeros(1))]})", "takes no parameter group: give job.prepare all of them"),
+            ("opt.register_step_post_hook(lambda *_: None)", "takes no step hook: give it to the script's own, before that"),
+            ("opt.state[model.weight]", missing))] + [(SCRIPT + PREPARE + "if hasattr(opt, 'state') or not isinstance(opt, torch.optim.Optimizer):\n"
+                                                       "    raise lockstep.JobFailed('strange')\n", 0, "")])
 
     def test_an_optimizer_of_ones_own_goes_on_in_a_worker_that_is_started_again(self):
         """With all that it keeps: the parameters would differ else, which the coordinator sees."""
