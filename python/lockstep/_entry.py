@@ -55,7 +55,8 @@ class Entry:
             device=device,
         )
         if session.worker == 0:
-            for line in _settings.differences(settings, _settings.from_ini(session.config)):
+            config = _settings.from_ini(session.config)
+            for line in _settings.differences(settings, config) + _settings.unused(config):
                 print(f"lockstep: {line}", flush=True)
         return session
 

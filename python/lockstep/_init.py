@@ -65,6 +65,8 @@ def init(
             if address is None
             else "resume is for who starts the coordinator: lockstep run --resume"
         )
+    said = _settings.checked(settings or {})
+    _settings.refuse_unused(said)
     launched = _launched.surroundings() if address is None else None
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -82,4 +84,4 @@ def init(
         channel=None if initial is None else _initial.Folder(initial),
         log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
     )
-    return Job(entry, seed=seed, settings=_settings.checked(settings or {}))
+    return Job(entry, seed=seed, settings=said)

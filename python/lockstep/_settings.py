@@ -7,6 +7,22 @@ from lockstep._errors import UsageError
 
 Settings = dict[str, str]
 
+# Of lockstep-worker's own models, data and computations, with what holds if nobody says otherwise: no PyTorch job uses them.
+OF_LOCKSTEP_WORKER = {
+    "model.name": "mlp",
+    "model.widths": "256,128",
+    "model.dropout": "0",
+    "model.normalization": "none",
+    "data.format": "idx",
+    "data.path": "",
+    "data.synthetic_train": "8192",
+    "data.synthetic_test": "2048",
+    "data.synthetic_features": "64",
+    "data.synthetic_classes": "10",
+    "data.augment": "none",
+    "compute.precision": "fp32",
+}
+
 
 def text_of(value: object) -> str:
     """A value as the configuration writes it."""
@@ -26,6 +42,22 @@ def checked(settings: Mapping[str, object]) -> Settings:
             raise UsageError(f"settings: the value of {key} has more than one line")
         result[key] = text
     return result
+
+
+def refuse_unused(settings: Settings) -> None:
+    """Of what the script of a PyTorch job says."""
+    for key in settings:
+        if key in OF_LOCKSTEP_WORKER:
+            raise UsageError(f"settings: {key} is for lockstep-worker: of a PyTorch job model, data and precision are the script's")
+
+
+def unused(job: Mapping[str, str]) -> list[str]:
+    """What the job's config or command line says in vain: one line each."""
+    return [
+        f"{key} is {job[key]}, as the job's config says, which is for lockstep-worker and changes nothing here"
+        for key, text in OF_LOCKSTEP_WORKER.items()
+        if not _same(text, job.get(key, text))
+    ]
 
 
 def to_ini(settings: Mapping[str, str]) -> str:

@@ -751,7 +751,22 @@ class RefusedTest(TorchTest):
                 ("job.rank", "there is no job yet"),
                 ("lockstep.init(settings={'policy': 'auto'})", "'policy' is not section.key"),
                 ("job = lockstep.init(settings={'policy.name': 'autoo'})", "autoo"),
+                ("lockstep.init(settings={'compute.precision': 'bf16'})", "settings: compute.precision is for lockstep-worker: of a PyTorch job model, data"),
+                ("lockstep.init(settings={'model.names': 'cnn'})\nlockstep.init(settings={'model.dropout': 0.5})", "settings: model.dropout is for lockstep-worker"),
                 ("job = lockstep.init(coordinator='nowhere')", 'coordinator "nowhere": expected HOST:PORT'))])
+
+    def test_settings_that_change_nothing_are_said(self):
+        """All that the configuration has for lockstep-worker's own models; where the job's config says them, one line each."""
+        documented = {}
+        for line in (package.ROOT / "docs" / "configuration.md").read_text().splitlines():
+            if (found := re.match(r"\| `((?:model|data|compute)\.\w+)` \| (?:`([^`]*)`|\(empty\)) \|", line)) and found[1] != "data.digest":
+                documented[found[1]] = found[2] or ""
+        self.assertGreater(len(documented), 10)
+        done = run("-c", f"from lockstep import _settings\nassert _settings.OF_LOCKSTEP_WORKER == {documented!r}, _settings.OF_LOCKSTEP_WORKER\n")
+        self.assertEqual(done.returncode, 0, done)
+        done = lockstep_run("-n", "2", "--set", "model.dropout=0.5", self.script(SCRIPT + PREPARE + LOOP))
+        self.assertEqual((done.returncode, done.stdout.count("changes nothing here")), (0, 1), done)
+        self.assertIn("lockstep: model.dropout is 0.5, as the job's config says, which is for lockstep-worker and changes nothing here", done.stdout)
 
     def test_what_a_loop_may_not_do_is_one_line(self):
         inner = "        loss = F.cross_entropy(model(x), y)\n"
