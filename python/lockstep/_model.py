@@ -65,13 +65,11 @@ class Parameters:
         wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(_own_name(name), p) for name, p in model.named_parameters() if id(p) in wanted and p.requires_grad]
         self._frozen = [(_own_name(name), p) for name, p in model.named_parameters() if id(p) in wanted and not p.requires_grad]
-        in_model = {id(p) for p in model.parameters()}
-        if wanted - in_model:
+        if wanted - {id(p) for p in model.parameters()}:
             raise UsageError("the optimizer has parameters that the model does not have")
         if not named:
             raise UsageError("the optimizer has no parameter of the model that is trained")
-        for name, p in named:
-            _refuse_parameter(name, p)
+        _refuse_parameters(named)
         self._model = model
         self.tensors = [Tensor(name, tuple(p.shape)) for name, p in named]
         self.list: list[nn.Parameter] = [p for _, p in named]
@@ -109,7 +107,10 @@ class Parameters:
         self.averaged = [name for name, _ in averaged]
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in averaged]
         self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
-        self._buffer_versions: list[int] = []
+        self._buffer_versions, self._other_versions = list[int](), list[int]()
+        self._others = [
+            (_own_name(name), p) for name, p in model.named_parameters() if id(p) not in wanted or not p.requires_grad
+        ]
         self._evaluating = {
             id(buffer): name.rstrip(".") or "the model"
             for name, norm in _norms(model, training=False)
@@ -149,8 +150,7 @@ class Parameters:
 
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
-        trained = {id(p) for p in self.list}
-        rest = [(_own_name(name), p.data) for name, p in self._model.named_parameters() if id(p) not in trained] + self._still
+        rest = [(name, p.data) for name, p in self._others] + self._still
         if not rest:
             return ""
         digest = hashlib.sha256()
@@ -174,6 +174,7 @@ class Parameters:
         self._sample, self._whole = self._look(), self._sum() if whole else None
         self._versions = tuple(p._version for p in self.list)
         self._buffer_versions = [b._version for _, b in self._still]
+        self._other_versions = [p._version for _, p in self._others]
 
     def check_values(self) -> None:
         """Nobody but the job has changed the parameters since `use` or `begin`. Those that were given other memory with the same
@@ -349,6 +350,12 @@ class Parameters:
         self.check_values()
         if not self._gradients_in_place():
             self._refuse_changed_gradients()
+        for (name, p), version in zip(self._others, self._other_versions, strict=True):
+            if p._version != version:
+                raise UsageError(
+                    f"{name} changes in training and is none of the optimizer's parameters, so each worker would have its own (a "
+                    "second optimizer?): give job.prepare one optimizer of all that is trained"
+                )
         for (name, buffer), version in zip(self._still, self._buffer_versions, strict=True):
             if buffer._version != version:
                 if norm := self._evaluating.get(id(buffer)):
@@ -405,6 +412,37 @@ class Parameters:
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Also of what is no number."""
     return torch.equal(a.detach().view(torch.int32), b.detach().view(torch.int32))
+
+
+def _refuse_parameters(named: list[tuple[str, nn.Parameter]]) -> None:
+    """Also two that share memory, which the job would part."""
+    for name, p in named:
+        _refuse_parameter(name, p)
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, p in named:
+        if p.numel() > 0 and p.device.type != "meta":
+            by_storage.setdefault(p.untyped_storage().data_ptr(), []).append((name, p.data))
+    for there in by_storage.values():
+        for at, (name, data) in enumerate(there):
+            for other_name, other in there[:at]:
+                if _overlap(data, other):
+                    raise UsageError(
+                        f"{other_name} and {name} share memory and are two parameters: make them one (decoder.weight = "
+                        "encoder.weight), or compute the one from the other"
+                    )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of one storage: they have a number in common."""
+    begins, ends = [], []
+    for t in (a, b):
+        begins.append(t.storage_offset())
+        ends.append(t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)))
+    if max(begins) >= min(ends):
+        return False
+    taken = torch.zeros(max(ends), dtype=torch.bool)
+    taken.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(taken.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 
 
 def _refuse_parameter(name: str, p: torch.Tensor) -> None:

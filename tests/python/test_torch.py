@@ -721,6 +721,8 @@ class RefusedTest(TorchTest):
                 ("opt = torch.optim.NAdam(model.parameters()); job._settings['policy.name'] = 'local'",
                  "optimizer.name = custom and policy.name = local"),
                 ("opt = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)", "parameters that the model does not have"),
+                ("model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1), nn.Linear(1, 2))\nmodel[1].weight.data = model[0].weight.data.t()\n"
+                 "opt = torch.optim.SGD(model.parameters(), lr=0.1)", "0.weight and 1.weight share memory and are two parameters"),
                 ("model = nn.Sequential(nn.SyncBatchNorm(1), model)", "0 is SyncBatchNorm: use BatchNorm"),
                 ("model = nn.Sequential(nn.BatchNorm1d(1), model); opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
                  "job._settings['exchange.dtype'] = 'bf16'", "exchange.dtype = bf16 would round running statistics"),
@@ -840,6 +842,10 @@ class Counting(nn.Module):
 model = Counting()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """ + PREPARE + LOOP, 2, "the buffer seen changes in training"))
+        two = SCRIPT + ("model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2))\nopt = torch.optim.SGD(model[0].parameters(), lr=0.1)\n"
+                        "other = torch.optim.SGD(model[1].parameters(), lr=0.1)\n" + PREPARE + LOOP)
+        cases.append((two + "        other.step()\n", 2, "1.weight changes in training and is none of the optimizer's parameters"))
+        cases.append((two, 0, ""))
         norms = (SCRIPT + "model = nn.Sequential(nn.BatchNorm1d(1), model).eval()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + PREPARE)
         cases.append((norms + "model.train()\n" + LOOP, 2, "0 was in eval mode at job.prepare: call model.train() before it"))
         cases.append((norms + LOOP, 0, ""))
