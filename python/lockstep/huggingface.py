@@ -23,6 +23,8 @@ from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
 
+_STOPPED = "the Trainer has stopped training"
+
 
 class _Rounds(DataLoader[Any]):
     """The Trainer asks for the batches of an epoch, and means the job's rounds: of another batch, perhaps (global_batch), and of a
@@ -139,7 +141,7 @@ class Trainer(transformers.Trainer):
         for inputs in train_dataloader:
             self._note_rounds(train_dataloader, more)
             if self.control.should_training_stop:
-                self.job.stop("the Trainer has stopped training")
+                self.job.stop(_STOPPED)
                 break
             if self.job.round != round_:
                 round_ = self.job.round
@@ -156,6 +158,8 @@ class Trainer(transformers.Trainer):
         self._note_rounds(train_dataloader, more)
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
         self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+        if self.control.should_training_stop and self.job.running:  # at the job's own end it is over already
+            self.job.stop(_STOPPED)
 
     def _weigh(self, inputs: Any) -> Any:
         """What the loss is divided by where it is one of tokens: of those in this run, and the round's by all that it has."""

@@ -207,12 +207,12 @@ def began(number):
     open(f"{sys.argv[1]}/began{number}", "w").close()
 class Mine(Trainer, Base):
     pass
-def train(data, kind=Trainer, prepare=None, **more):
+def train(data, kind=Trainer, prepare=None, callbacks=None, **more):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2, use_cache=False, bos_token_id=0,
                                        eos_token_id=0))
     arguments = TrainingArguments(f"{sys.argv[1]}/output", per_device_train_batch_size=8, report_to=[], use_cpu=True, disable_tqdm=True,
-                                  save_strategy="no", **more)
-    trainer = kind(model, arguments, train_dataset=data, job=lockstep.init(), prepare=prepare)
+                                  **{"save_strategy": "no", **more})
+    trainer = kind(model, arguments, train_dataset=data, eval_dataset=Data(), job=lockstep.init(), prepare=prepare, callbacks=callbacks)
     trainer.train()
     return trainer
 """
@@ -242,6 +242,21 @@ def train(data, kind=Trainer, prepare=None, **more):
         rates = [float(rate) for rate in re.search(r"\| rates (.*)$", done.stdout, re.MULTILINE)[1].split()]
         for rate, left in zip(rates, (1, 0.75, 0.5, 0.25), strict=True):
             self.assertAlmostEqual(rate, 5e-5 * left, delta=1e-10)
+
+    def test_stopping_early_at_the_end_of_an_epoch_ends_the_job_in_good_order(self):
+        run_dir = self.folder / "run"
+        script = self.script(self.ARGUMENTS + """
+stops = transformers.EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=10.0)
+trainer = train(Data(), callbacks=[stops], num_train_epochs=5, eval_strategy="epoch", metric_for_best_model="loss")
+print("end", trainer.state.global_step, trainer.job.ended_early, flush=True)
+""")
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "liveness.timeout=60s", script, self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE), ["6 True"] * 2)
+        summary = json.loads((run_dir / "summary.json").read_text())
+        self.assertEqual(summary["status"], "completed")
+        self.assertRegex(summary["reason"], r"\Aworker \d has ended the job: the Trainer has stopped training\Z")
+        self.assertEqual([line["epoch"] for line in self.rounds(run_dir)], [0, 0, 0, 1, 1, 1])
 
     def test_what_the_arguments_say_of_the_loader_holds(self):
         script = self.ARGUMENTS + """
