@@ -139,7 +139,8 @@ class Trainer(transformers.Trainer):
         round_ = -1
         self.current_gradient_accumulation_steps = 1  # training_step divides by it
         for inputs in train_dataloader:
-            self._note_rounds(train_dataloader, more)
+            # Not those that are over without the run in hand, whose parameters this worker does not have yet.
+            self._note_rounds(min(self.job.metrics.round + 1, self.job.round), train_dataloader, more)
             if self.control.should_training_stop:
                 self.job.stop(_STOPPED)
                 break
@@ -155,7 +156,7 @@ class Trainer(transformers.Trainer):
             self.optimizer.step()
             self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
             self.lr_scheduler.step()
-        self._note_rounds(train_dataloader, more)
+        self._note_rounds(self.job.metrics.round + 1, train_dataloader, more)
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
         self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
         if self.control.should_training_stop and self.job.running:  # at the job's own end it is over already
@@ -169,15 +170,16 @@ class Trainer(transformers.Trainer):
         self.job.weigh(items)
         return items.clamp(min=1) if isinstance(items, torch.Tensor) else max(items, 1)  # a run may have no token to predict
 
-    def _note_rounds(self, loader: Any, more: tuple[Any, ...]) -> None:
-        """Those that are over since the last call: one, or more where this worker had no part in some."""
-        metrics = self.job.metrics
-        rounds = metrics.round + 1 - self.state.global_step
+    def _note_rounds(self, over: int, loader: Any, more: tuple[Any, ...]) -> None:
+        """`over`: how many are. One since the last call, or more where this worker had no part in some."""
+        rounds = over - self.state.global_step
         if rounds <= 0:
             return
-        self._tr_loss += metrics["loss"] * rounds
-        self.state.global_step = metrics.round + 1
+        self._tr_loss += self.job.metrics["loss"] * rounds
+        self.state.global_step = over
         self.state.epoch = self.state.global_step / len(loader)
+        if self.args.max_steps <= 0:  # the Trainer stops at as many, and epochs may have more rounds than they should have had
+            self.state.max_steps = max(self.state.max_steps, self.state.global_step + (1 if self.job.running else 0))
         self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
         self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
 

@@ -258,6 +258,23 @@ print("end", trainer.state.global_step, trainer.job.ended_early, flush=True)
         self.assertRegex(summary["reason"], r"\Aworker \d has ended the job: the Trainer has stopped training\Z")
         self.assertEqual([line["epoch"] for line in self.rounds(run_dir)], [0, 0, 0, 1, 1, 1])
 
+    def test_an_epoch_has_more_rounds_where_contributions_are_left_out(self):
+        run_dir = self.folder / "run"
+        script = self.script(self.ARGUMENTS + """
+trainer = train(Data(), num_train_epochs=4, eval_strategy="steps", eval_steps=1000)
+ends = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+print("end", trainer.state.global_step, trainer.state.max_steps, *ends, trainer.job.ended_early, flush=True)
+""")
+        done = lockstep_run("-n", "3", "--run-dir", run_dir, "--set", "liveness.timeout=60s", "--policy", "backup", "--set", "backup.workers=1",
+                            "--slowdown", "worker=2,factor=8", "--set", "emulate.unit_time=5ms", "--set", "job.units=4", script, self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        rounds = self.rounds(run_dir)
+        harness.check_epochs(self, rounds, 24)
+        self.assertEqual({line["epoch"] for line in rounds}, set(range(4)))
+        self.assertGreater(len(rounds), 4 * 3)
+        # It ends where the Trainer would, with its last evaluation.
+        self.assertEqual(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE), [f"{len(rounds)} {len(rounds)} {len(rounds)} False"] * 3)
+
     def test_what_the_arguments_say_of_the_loader_holds(self):
         script = self.ARGUMENTS + """
 pinned = []
