@@ -61,6 +61,8 @@ class Trainer(transformers.Trainer):
                 self.args.gradient_accumulation_steps != 1,
                 "gradient_accumulation_steps: give per_device_train_batch_size the whole batch",
             ),
+            (self.args.fp16, "fp16: parameters and gradients are float32; bf16=True computes in bfloat16"),
+            (self.args.torch_compile, "torch_compile: compile the model itself (model.compile())"),
             (self.args.world_size > 1, "the Trainer has begun a job of torch.distributed: start the script with lockstep run"),
             (self.args.n_gpu > 0, "the Trainer has taken a GPU, and this one trains on the CPU: say use_cpu=True"),
         ):
@@ -107,6 +109,8 @@ class Trainer(transformers.Trainer):
             raise UsageError("resume_from_checkpoint: the job resumes from its run directory (lockstep run --resume)")
         self.create_optimizer()
         self.create_scheduler(num_training_steps=max_steps)
+        if self.args.bf16:  # autocast around the model's forward; the parameters stay as they are
+            self.accelerator.prepare_model(self.model, device_placement=False, evaluation_mode=True)
         clip = self.args.max_grad_norm
         model, self.optimizer, loader, self.lr_scheduler = self.job.prepare(
             self.model,

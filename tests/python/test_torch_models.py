@@ -275,6 +275,34 @@ print("end", trainer.state.global_step, trainer.state.max_steps, *ends, trainer.
         # It ends where the Trainer would, with its last evaluation.
         self.assertEqual(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE), [f"{len(rounds)} {len(rounds)} {len(rounds)} False"] * 3)
 
+    def test_bf16_computes_in_bfloat16_and_keeps_the_parameters(self):
+        run_dir, script = self.folder / "run", self.ARGUMENTS + """
+seen = set()
+def note(module, _, output):
+    seen.add((module.training, output.dtype))
+    assert module.weight.dtype is torch.float32
+hooked = GPT2LMHeadModel.__init__
+def hooks(model, config):
+    hooked(model, config)
+    model.transformer.h[0].mlp.c_fc.register_forward_hook(note)
+GPT2LMHeadModel.__init__ = hooks
+trainer = train(Data(), num_train_epochs=2, eval_strategy="epoch", bf16=True)
+assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}, seen
+print("end", *(v for p in trainer.model.parameters() for v in p.flatten().tolist()), flush=True)
+"""
+        done = lockstep_run("-n", "2", "--run-dir", run_dir, "--set", "liveness.timeout=60s", self.script(script), self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        ends = re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE)
+        self.assertEqual((len(ends), len(set(ends))), (2, 1), done.stdout)
+        self.assertEqual(len(self.rounds(run_dir)), 6)
+
+    def test_what_cannot_be_meant_is_one_line(self):
+        begin = self.ARGUMENTS.replace("sys.argv[1]", repr(str(self.folder)))
+        self.assert_outcomes([(begin + f"job = train(Data(), {more}).job\n", 2, message) for more, message in (
+            ("max_steps=2, fp16=True", "fp16: parameters and gradients are float32; bf16=True computes in bfloat16"),
+            ("max_steps=2, torch_compile=True", "torch_compile: compile the model itself (model.compile())"),
+        )])
+
     def test_what_the_arguments_say_of_the_loader_holds(self):
         script = self.ARGUMENTS + """
 pinned = []
