@@ -19,6 +19,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -168,6 +169,8 @@ class Strategy(SingleDeviceStrategy):
             self._count_steps(self.job.round)
             self.job.seed_run()  # callbacks may have drawn
             yield batch
+            if self._next is None:
+                raise UsageError("Lightning's loop has made no optimizer step for a batch: each one is a round of the job")
 
     def training_step(self, batch: Any, *arguments: Any, **more: Any) -> Any:
         further, self._further = self._further, None
@@ -246,6 +249,14 @@ class Strategy(SingleDeviceStrategy):
             (any(c.reduce_on_plateau for c in configs), "ReduceLROnPlateau: a schedule follows updates"),
             (any(c.frequency != 1 for c in configs), "a scheduler's frequency other than 1"),
             (trainer.accumulate_grad_batches != 1, "accumulate_grad_batches: give the dataloader the whole batch"),
+            (
+                any(isinstance(one, GradientAccumulationScheduler) for one in trainer.callbacks),
+                "GradientAccumulationScheduler: give the dataloader the whole batch",
+            ),
+            (
+                any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks),
+                "StochasticWeightAveraging: the rate is the job's, and the callback sets it",
+            ),
             (trainer.gradient_clip_algorithm == "value", "gradient_clip_algorithm='value': a job clips the norm of the update"),
             (trainer.fast_dev_run, "fast_dev_run: say max_steps"),
             (trainer.overfit_batches > 0, "overfit_batches: give the dataloader a torch.utils.data.Subset"),

@@ -296,6 +296,10 @@ class Dies(pl.Callback):
         begin = f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT
         self.assert_outcomes([(begin.replace("#change", change), 2, message) for change, message in (
             ("more['accumulate_grad_batches'] = 2", "accumulate_grad_batches: give the dataloader the whole batch"),
+            ("more['callbacks'] = [pl.callbacks.GradientAccumulationScheduler({0: 2})]", "GradientAccumulationScheduler: give the dataloader"),
+            ("more['callbacks'] = [pl.callbacks.StochasticWeightAveraging(0.1)]", "StochasticWeightAveraging: the rate is the job's"),
+            ("class Accumulates(pl.Callback):\n    def on_train_epoch_start(self, trainer, module):\n"
+             "        trainer.accumulate_grad_batches = 2\nmore['callbacks'] = [Accumulates()]", "no optimizer step for a batch"),
             ("more['limit_train_batches'] = 1", "limit_train_batches"),
             ("more['fast_dev_run'] = True", "fast_dev_run"),
             ("more['overfit_batches'] = 2", "overfit_batches"),
