@@ -107,6 +107,8 @@ class Trainer(transformers.Trainer):
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:
         if resume_from_checkpoint is not None:
             raise UsageError("resume_from_checkpoint: the job resumes from its run directory (lockstep run --resume)")
+        if self.job.joined:
+            raise UsageError("trainer.train was called twice: a job trains once")
         self.create_optimizer()
         self.create_scheduler(num_training_steps=max_steps)
         if self.args.bf16:  # autocast around the model's forward; the parameters stay as they are
@@ -148,6 +150,8 @@ class Trainer(transformers.Trainer):
             if self.control.should_training_stop:
                 self.job.stop(_STOPPED)
                 break
+            if self.control.should_epoch_stop:
+                raise UsageError("should_epoch_stop: an epoch of a job has each sample once")
             if self.job.round != round_:
                 round_ = self.job.round
                 self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)

@@ -297,8 +297,14 @@ print("end", *(v for p in trainer.model.parameters() for v in p.flatten().tolist
         self.assertEqual(len(self.rounds(run_dir)), 6)
 
     def test_what_cannot_be_meant_is_one_line(self):
-        begin = self.ARGUMENTS.replace("sys.argv[1]", repr(str(self.folder)))
-        self.assert_outcomes([(begin + f"job = train(Data(), {more}).job\n", 2, message) for more, message in (
+        begin = self.ARGUMENTS.replace("sys.argv[1]", repr(str(self.folder))) + """
+class StopsEpoch(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        control.should_epoch_stop = True
+"""
+        self.assert_outcomes([(begin + f"trainer = train(Data(), {more})\njob = trainer.job\ntrainer.train()\n", 2, message) for more, message in (
+            ("max_steps=2", "trainer.train was called twice: a job trains once"),
+            ("max_steps=2, callbacks=[StopsEpoch()]", "should_epoch_stop: an epoch of a job has each sample once"),
             ("max_steps=2, fp16=True", "fp16: parameters and gradients are float32; bf16=True computes in bfloat16"),
             ("max_steps=2, torch_compile=True", "torch_compile: compile the model itself (model.compile())"),
         )])
