@@ -56,6 +56,7 @@ class Trainer(transformers.Trainer):
         self.job = init(seed=self.args.seed) if job is None else job
         self._prepare = prepare or {}
         self._rate: float | None = None
+        self._begun = False  # this worker has had a run
         for wrong, words in (
             (
                 self.args.gradient_accumulation_steps != 1,
@@ -142,9 +143,13 @@ class Trainer(transformers.Trainer):
         **_: Any,
     ) -> None:
         more = (model, trial, epoch, ignore_keys_for_eval, start_time)
-        round_ = -1
+        before, round_ = self.state.global_step, -1
         self.current_gradient_accumulation_steps = 1  # training_step divides by it
         for inputs in train_dataloader:
+            if not self._begun:  # rounds before are no steps of this worker's
+                self._begun = True
+                self.state.global_step = self._initial_global_step = self._globalstep_last_logged = self.job.round
+                self.state.epoch = self.job.round / len(train_dataloader)
             # Not those that are over without the run in hand, whose parameters this worker does not have yet.
             self._note_rounds(min(self.job.metrics.round + 1, self.job.round), train_dataloader, more)
             if self.control.should_training_stop:
@@ -164,10 +169,14 @@ class Trainer(transformers.Trainer):
             self.optimizer.step()
             self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
             self.lr_scheduler.step()
-        self._note_rounds(self.job.metrics.round + 1, train_dataloader, more)
-        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
-        self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
-        if self.control.should_training_stop and self.job.running:  # at the job's own end it is over already
+        if self._begun or not self.job.running:  # else the epoch was over before this worker joined
+            self._note_rounds(self.job.metrics.round + 1, train_dataloader, more)
+        if round_ >= 0 or self.state.global_step > before:
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+        if not self.job.running:
+            self.control.should_training_stop = True
+        elif self.control.should_training_stop:
             self.job.stop(_STOPPED)
 
     def _weigh(self, inputs: Any) -> Any:

@@ -275,6 +275,27 @@ print("end", trainer.state.global_step, trainer.state.max_steps, *ends, trainer.
         # It ends where the Trainer would, with its last evaluation.
         self.assertEqual(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE), [f"{len(rounds)} {len(rounds)} {len(rounds)} False"] * 3)
 
+    def test_a_job_that_has_died_goes_on_without_the_epochs_that_are_over(self):
+        script = self.script(self.ARGUMENTS + """
+class Dies(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == int(sys.argv[2]):
+            os._exit(1)
+trainer = train(Data(), num_train_epochs=4, eval_strategy="epoch", logging_steps=1, callbacks=[Dies()])
+state = trainer.state
+print("end", state.global_step, state.epoch, *(entry["step"] for entry in state.log_history if "eval_loss" in entry), flush=True)
+print("losses", *(entry["loss"] for entry in state.log_history if "loss" in entry), flush=True)
+""")
+        words = ("-n", "2", "--run-dir", self.folder / "run", "--set", "liveness.timeout=60s")
+        died = lockstep_run(*words, script, self.folder, 7)
+        self.assertEqual(died.returncode, 1, died)
+        done = lockstep_run("--resume", *words, script, self.folder, 0)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE), ["12 4.0 9 12"] * 2)
+        for line in re.findall(r"\| losses (.*)$", done.stdout, re.MULTILINE):
+            for logged, round_ in zip(map(float, line.split()), self.rounds(self.folder / "run")[6:], strict=True):
+                self.assertAlmostEqual(logged, round_["loss"], places=4)
+
     def test_bf16_computes_in_bfloat16_and_keeps_the_parameters(self):
         run_dir, script = self.folder / "run", self.ARGUMENTS + """
 seen = set()
