@@ -150,8 +150,7 @@ class Trainer(transformers.Trainer):
                 self._begun = True
                 self.state.global_step = self._initial_global_step = self._globalstep_last_logged = self.job.round
                 self.state.epoch = self.job.round / len(train_dataloader)
-            # Not those that are over without the run in hand, whose parameters this worker does not have yet.
-            self._note_rounds(min(self.job.metrics.round + 1, self.job.round), train_dataloader, more)
+            self._note_rounds(self._rounds_over(self.job.round), train_dataloader, more)
             if self.control.should_training_stop:
                 self.job.stop(_STOPPED)
                 break
@@ -170,7 +169,8 @@ class Trainer(transformers.Trainer):
             self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
             self.lr_scheduler.step()
         if self._begun or not self.job.running:  # else the epoch was over before this worker joined
-            self._note_rounds(self.job.metrics.round + 1, train_dataloader, more)
+            held = self.job._held  # a run of a later epoch, with whose parameters the model is left meanwhile
+            self._note_rounds(self._rounds_over(None if held is None else held.round), train_dataloader, more)
         if round_ >= 0 or self.state.global_step > before:
             self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
             self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
@@ -187,6 +187,11 @@ class Trainer(transformers.Trainer):
         self.job.weigh(items)
         return items.clamp(min=1) if isinstance(items, torch.Tensor) else max(items, 1)  # a run may have no token to predict
 
+    def _rounds_over(self, of_run: int | None) -> int:
+        """Not those that are over without the run in hand, whose parameters this worker does not have yet."""
+        over = self.job.metrics.round + 1
+        return over if of_run is None else min(over, of_run)
+
     def _note_rounds(self, over: int, loader: Any, more: tuple[Any, ...]) -> None:
         """`over`: how many are. One since the last call, or more where this worker had no part in some."""
         rounds = over - self.state.global_step
@@ -198,7 +203,19 @@ class Trainer(transformers.Trainer):
         if self.args.max_steps <= 0:  # the Trainer stops at as many, and epochs may have more rounds than they should have had
             self.state.max_steps = max(self.state.max_steps, self.state.global_step + (1 if self.job.running else 0))
         self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
+        if rounds > 1:  # the Trainer looks at the last one only
+            self._ask_for_what_was_due(over - rounds, over)
         self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)
+
+    def _ask_for_what_was_due(self, before: int, over: int) -> None:
+        """As DefaultFlowCallback does at each step, for those after `before` and up to `over`."""
+
+        def due(strategy: Any, steps: int) -> bool:
+            return strategy == "steps" and steps > 0 and over // steps > before // steps
+
+        self.control.should_log |= due(self.args.logging_strategy, self.state.logging_steps)
+        self.control.should_evaluate |= due(self.args.eval_strategy, self.state.eval_steps) and self.args.eval_delay <= over
+        self.control.should_save |= due(self.args.save_strategy, self.state.save_steps)
 
     # --- worker 0 writes, and speaks
 

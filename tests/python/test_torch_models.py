@@ -296,6 +296,32 @@ print("losses", *(entry["loss"] for entry in state.log_history if "loss" in entr
             for logged, round_ in zip(map(float, line.split()), self.rounds(self.folder / "run")[6:], strict=True):
                 self.assertAlmostEqual(logged, round_["loss"], places=4)
 
+    def test_what_is_due_in_rounds_without_a_part_of_this_worker_comes_after_them(self):
+        """Worker 0 is slow, and has no part in some rounds, of which one is to be saved."""
+        script = self.script(self.ARGUMENTS + """
+class Tells(transformers.TrainerCallback):
+    def tell(self, what, state, model):
+        print(what, state.global_step, float(sum(p.detach().double().abs().sum() for p in model.parameters())), flush=True)
+    def on_step_end(self, args, state, control, model, **_):
+        self.tell("at", state, model)
+    def on_save(self, args, state, control, model, **_):
+        self.tell("saved", state, model)
+trainer = train(Data(), num_train_epochs=6, save_strategy="steps", save_steps=2, callbacks=[Tells()])
+""")
+        done = lockstep_run("-n", "3", "--run-dir", self.folder / "run", "--set", "liveness.timeout=60s", "--policy", "backup", "--set",
+                            "backup.workers=1", "--slowdown", "worker=0,factor=20", "--set", "emulate.unit_time=20ms", "--set", "job.units=4",
+                            script, self.folder)
+        self.assertEqual(done.returncode, 0, done)
+        said = re.findall(r"^worker (\d) *\| (at|saved) (\d+) (\S+)$", done.stdout, re.MULTILINE)
+        steps = [int(step) for worker, what, step, _ in said if (worker, what) == ("0", "at")]
+        pairs = list(zip([0, *steps], steps))
+        self.assertTrue(any(b % 2 and b // 2 > a // 2 for a, b in pairs[:-1]), f"nothing was jumped over: {steps}")
+        due = {b for a, b in pairs if b // 2 > a // 2} | {steps[-1]}
+        self.assertEqual({int(step) for worker, what, step, _ in said if (worker, what) == ("0", "saved")}, due)
+        self.assertEqual({int(path.name.removeprefix("checkpoint-")) for path in (self.folder / "output").glob("checkpoint-*")}, due)
+        # With the parameters that all have after so many.
+        self.assertEqual(len({line[2:] for line in said}), len({step for *_, step, _ in said}), said)
+
     def test_bf16_computes_in_bfloat16_and_keeps_the_parameters(self):
         run_dir, script = self.folder / "run", self.ARGUMENTS + """
 seen = set()
