@@ -91,6 +91,7 @@ class Strategy(SingleDeviceStrategy):
         self._failed = False
         self._absence = contextlib.ExitStack()
         self._runs: Iterator[Any] = iter(())  # of the pass in hand
+        self._first_pass = True  # which on_train_start begins
         self._next: Any = _OVER  # the first batch of the next round
         self._further: Any = None  # the batch of a further run of the round in hand
         self._be(self.job.wanted or 0)  # loggers ask before the job is joined
@@ -155,15 +156,27 @@ class Strategy(SingleDeviceStrategy):
         self.job.close()
         super().teardown()
 
+    def on_train_start(self) -> None:
+        """Lightning's loop begins with the epoch that this worker's first run is in."""
+        super().on_train_start()
+        epochs = self._trainer.fit_loop.epoch_progress
+        self._begin_pass()
+        while self._next is _OVER and self.job.running:  # one that was over before this worker joined
+            epochs.increment_ready()
+            epochs.increment_started()
+            epochs.increment_processed()
+            epochs.increment_completed()
+            self._begin_pass()
+
     # --- a round
 
     def batches(self) -> Iterator[Any]:
         """A pass over the loader: the first batch of each round that this worker has a part in."""
         self._trainer.fit_loop._data_fetcher.length = None  # whether it is the last one tells _round_over
-        self._runs = iter(self._loader)
-        self._next = next(self._runs, _OVER)
-        if self._next is _OVER:  # an epoch that was over before this worker joined
-            self._pass_over()
+        if self._first_pass:
+            self._first_pass = False
+        else:
+            self._begin_pass()
         while self._next is not _OVER:
             batch, self._next = self._next, None
             self._count_steps(self.job.round)
@@ -302,6 +315,12 @@ class Strategy(SingleDeviceStrategy):
         for count in (steps.total, steps.current):
             count.ready += missed
             count.completed += missed
+
+    def _begin_pass(self) -> None:
+        self._runs = iter(self._loader)
+        self._next = next(self._runs, _OVER)
+        if self._next is _OVER:
+            self._pass_over()
 
     def _pass_over(self) -> None:
         if self._scheduler is not None and self._steps_in_epoch:

@@ -292,6 +292,27 @@ class Dies(pl.Callback):
             (end,) = self.said(said, "end")
             self.assertEqual([int(word) for word in end[:2]], [EPOCHS, len(rounds)])
 
+    def test_a_resumed_job_begins_with_the_epoch_that_it_is_in(self):
+        """EarlyStopping after each epoch wants a validation before it."""
+        change = """
+import os
+class Dies(pl.Callback):
+    def on_train_epoch_start(self, trainer, module):
+        print("epoch", trainer.current_epoch, flush=True)
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == DIES:
+            os._exit(1)
+more["callbacks"] += [Dies(), pl.callbacks.EarlyStopping("val_loss", patience=9, check_on_train_epoch_end=True)]
+more["num_sanity_val_steps"] = 0
+"""
+        self.fit("died", change=change.replace("DIES", "12"), status=1)
+        lines, rounds = self.fit("died", "--resume", change=change.replace("DIES", "-1"))
+        harness.check_epochs(self, rounds, SAMPLES)
+        for said in lines.values():
+            self.assertEqual(self.said(said, "epoch"), [["2"]])
+            self.assertEqual([words[:2] for words in self.said(said, "validated")], [["2", "15"]])
+            self.assertEqual(self.said(said, "end")[0][:2], ["3", "15"])
+
     def test_what_cannot_be_meant_is_one_line(self):
         begin = f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT
         self.assert_outcomes([(begin.replace("#change", change), 2, message) for change, message in (
