@@ -128,6 +128,12 @@ class Job:
         return self._run.round if self._run else 0
 
     @property
+    def next_round(self) -> int | None:
+        """Between two passes over the loader: the round that the next one begins in, with whose parameters the model is left
+        meanwhile. None: it is not known, in a pass, or where the job has ended."""
+        return None if self._held is None else self._held.round
+
+    @property
     def running(self) -> bool:
         """From `prepare` to the job's end."""
         return self._session is not None

@@ -169,8 +169,7 @@ class Trainer(transformers.Trainer):
             self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
             self.lr_scheduler.step()
         if self._begun or not self.job.running:  # else the epoch was over before this worker joined
-            held = self.job._held  # a run of a later epoch, with whose parameters the model is left meanwhile
-            self._note_rounds(self._rounds_over(None if held is None else held.round), train_dataloader, more)
+            self._note_rounds(self._rounds_over(self.job.next_round), train_dataloader, more)
         if round_ >= 0 or self.state.global_step > before:
             self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
             self._maybe_log_save_evaluate(self._tr_loss, None, *more, learning_rate=self._rate)

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -14,9 +13,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "worker/compute/compute.h"
 #include "worker/memory/sha256.h"
-#include "worker/memory/sparse.h"
 
 namespace lockstep::worker {
 namespace {
@@ -55,73 +52,7 @@ float ClipFactorOf(double squares, float scale, double clip) {
 
 }  // namespace
 
-void PeerArenas::Put(const MemberId& peer, Arena arena, std::function<Arena()> again) {
-  std::lock_guard lock(mutex_);
-  arenas_[peer] = {std::move(arena), std::move(again)};
-}
-
-void PeerArenas::Drop(const MemberId& peer) {
-  std::lock_guard lock(mutex_);
-  arenas_.erase(peer);
-}
-
-PeerArenas::Arena PeerArenas::Find(const MemberId& peer) const {
-  std::lock_guard lock(mutex_);
-  const auto found = arenas_.find(peer);
-  return found == arenas_.end() ? nullptr : found->second.arena;
-}
-
-PeerArenas::Arena PeerArenas::Renew(const MemberId& peer) {
-  Mapped before;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = arenas_.find(peer);
-    if (found == arenas_.end() || !found->second.again) return nullptr;
-    before = found->second;
-  }
-  Arena made = before.again();
-  if (!made) return nullptr;
-  std::lock_guard lock(mutex_);
-  const auto found = arenas_.find(peer);
-  if (found != arenas_.end() && found->second.arena == before.arena) found->second.arena = made;
-  return made;
-}
-
-std::optional<Operations::Open> Operations::OpenSource(const Source& source) {
-  Open open;
-  if (!source.peer) {
-    open.data = buffers_.Data(source.buffer);
-    return open;
-  }
-  open.generation = source.generation;
-  open.arena = arenas_.Find(*source.peer);
-  for (const bool again : {false, true}) {
-    if (again) open.arena = arenas_.Renew(*source.peer);
-    if (!open.arena) return std::nullopt;
-    const auto block = open.arena->Find(BlockName(source.buffer));
-    if (!block || open.arena->bytes(*block) != buffers_.Bytes(source.buffer)) return std::nullopt;
-    if (open.arena->Generation(*block) != source.generation) return std::nullopt;
-    open.block = *block;
-    open.data = open.arena->data(*block);
-    if (open.data != nullptr) return open;
-  }
-  return std::nullopt;
-}
-
-// To ask a peer for memory may take as long as is waited for it: once, where it does not answer.
-std::vector<std::optional<Operations::Open>> Operations::OpenAll(
-    const std::vector<action::SourceRange>& from) {
-  std::vector<std::optional<Open>> sources;
-  std::vector<Source> missing;
-  for (const action::SourceRange& one : from) {
-    const bool known = std::ranges::find(missing, one.source) != missing.end();
-    sources.push_back(known ? std::nullopt : OpenSource(one.source));
-    if (!known && !sources.back()) missing.push_back(one.source);
-  }
-  return sources;
-}
-
-std::vector<Operations::Piece> Operations::Pieces(const std::vector<FloatRange>& ranges) const {
+std::vector<Piece> Operations::Pieces(const std::vector<FloatRange>& ranges) const {
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     if (!memory_.on_host()) {
@@ -192,130 +123,18 @@ std::uint64_t Operations::Bytes(const action::DigestReplica&) const {
   return (1 + std::uint64_t{state_tensors_}) * layout_.parameter_count() * sizeof(float);
 }
 
-bool Operations::Sum(const action::Reduce& reduce, const std::vector<Open>& sources,
-                     const Slice& slice, bool large) {
-  float* out = buffers_.At(reduce.out);
-  std::vector<Input> inputs(reduce.inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
-  }
-  return memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
-}
-
-// The squares are of what all members apply, so of rounded sums.
-void Operations::SquaresOfSums(const action::Reduce& reduce, const Slice& slice) {
-  if (!reduce.norms) return;
-  std::byte* out = buffers_.Data(reduce.out);
-  auto* norms =
-      reinterpret_cast<double*>(out + layout_.NormsOf(slice).first * layout_.number_bytes());
-  const FloatRange& range = slice.range;
-  if (buffers_.type() == NumberType::kFp32) {
-    memory_.SumOfSquaresByGrain(reinterpret_cast<const float*>(out) + range.first, range.count,
-                                kGrain, norms);
-  } else {
-    memory_.SumOfSquaresByGrain(buffers_.type(),
-                                reinterpret_cast<const std::uint16_t*>(out) + range.first,
-                                range.count, kGrain, norms);
-  }
-}
-
-// None where finite terms have a sum that is too large.
-std::vector<std::uint32_t> Operations::NotFinite(const action::Reduce& reduce,
-                                                 const std::vector<Open>& sources) {
-  std::vector<std::uint32_t> inputs;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const bool finite = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
-      return memory_.AllFinite(sources[i].Floats(slice.range.first), slice.range.count);
-    });
-    if (!finite) inputs.push_back(static_cast<std::uint32_t>(i));
-  }
-  return inputs;
-}
-
-bool Operations::SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
-                           const Slice& slice) {
-  auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
-  std::vector<NarrowInput> inputs(reduce.inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
-  }
-  const Rounding rounding =
-      rounding_seed_ ? RoundingOfSums(*rounding_seed_, reduce.round) : Rounding{};
-  return memory_.WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count,
-                             rounding, slice.range.first);
-}
-
-// Grain by grain. A number that no contribution has is zero.
-bool Operations::SumSparse(const action::Reduce& reduce, const std::vector<Open>& sources,
-                           const Slice& slice) {
-  const NumberType type = buffers_.type();
-  const std::uint64_t number = layout_.number_bytes();
-  const std::uint32_t kept = layout_.kept();
-  const std::uint32_t entries = layout_.SumEntries(sources.size());
-  std::byte* sums = buffers_.Data(reduce.out);
-  auto* norms = reinterpret_cast<double*>(sums + layout_.NormsOf(slice).first * number);
-  std::uint64_t from = layout_.InContribution(slice.range).first * number;
-  std::byte* to = sums + layout_.InSum(slice.range, entries).first * number;
-  bool fits = true;
-  Open made;
-  made.data = sums;
-  std::array<float, kGrain> grain;
-  for (const FloatRange& range : CutPieces(slice.range, sizeof grain)) {
-    grain.fill(0);
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      AddSparse(type, kept, sources[i].data + from, reduce.inputs[i].weight, grain.data());
-    }
-    if (entries > 0) {
-      fits = PutNonZero(type, entries, grain.data(), range.count, to) && fits;
-    } else if (type == NumberType::kFp32) {
-      std::memcpy(to, grain.data(), range.count * number);
-    } else {
-      fits =
-          NarrowSums(type, grain.data(), reinterpret_cast<std::uint16_t*>(to), range.count) && fits;
-    }
-    if (reduce.norms) {
-      if (type != NumberType::kFp32) Widen(made, entries, range, grain.data());
-      SumOfSquaresByGrain(grain.data(), range.count, kGrain, norms++);
-    }
-    from += layout_.NumbersOfGrain(kept) * number;
-    to += (entries > 0 ? layout_.NumbersOfGrain(entries) : range.count) * number;
-  }
-  return fits;
-}
-
-void Operations::Widen(const Open& sums, std::uint32_t entries, const FloatRange& range,
-                       float* to) const {
-  if (entries == 0) {
-    worker::Widen(buffers_.type(), sums.Narrow(range.first), to, range.count);
-    return;
-  }
-  const std::byte* from = sums.data + layout_.InSum(range, entries).first * layout_.number_bytes();
-  std::array<float, kGrain> grain;
-  for (const FloatRange& piece : CutPieces(range, sizeof grain)) {
-    grain.fill(0);
-    AddSparse(buffers_.type(), entries, from, 1.0f, grain.data());
-    std::memcpy(to, grain.data(), piece.count * sizeof(float));
-    from += layout_.NumbersOfGrain(entries) * layout_.number_bytes();
-    to += piece.count;
-  }
-}
-
 event::OpDone Operations::Run(const action::Reduce& reduce) {
   event::OpDone done;
   done.op = reduce.op;
-  std::vector<Open> sources;
+  std::vector<OpenSource> sources;
   for (const action::ReduceInput& input : reduce.inputs) {
-    auto open = OpenSource(input.source);
+    auto open = sources_.Open(input.source);
     if (!open) {
       done.torn = true;
       return done;
     }
     sources.push_back(std::move(*open));
   }
-  std::atomic<bool> fits{true};
-  std::atomic<bool> numbers{true};
-  // Whose terms are known to be finite.
-  const bool narrow = buffers_.type() != NumberType::kFp32;
   std::vector<FloatRange> ranges;
   for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
   const std::vector<Piece> pieces = Pieces(ranges);
@@ -323,25 +142,22 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   const auto slice_of = [&](const Piece& piece) {
     return Slice{reduce.slices[piece.of].bucket, piece.range};
   };
+  std::atomic<bool> all_made{true};
   ForEach(pieces, [&](const Piece& piece) {
     const Slice slice = slice_of(piece);
-    if (layout_.kept() > 0) {
-      if (!SumSparse(reduce, sources, slice)) fits = false;
-      return;
-    }
-    const bool ok = narrow ? SumNarrow(reduce, sources, slice) : Sum(reduce, sources, slice, large);
-    if (!ok) (narrow ? fits : numbers) = false;
-    if (memory_.on_host()) SquaresOfSums(reduce, slice);  // while they are in the cache
+    if (!sums_.Make(reduce, sources, slice, large)) all_made = false;
+    if (memory_.on_host()) sums_.MakeSquares(reduce, slice);  // while they are in the cache
   });
   // A device does many operations of one kind at once.
   if (!memory_.on_host()) {
-    for (const Piece& piece : pieces) SquaresOfSums(reduce, slice_of(piece));
+    for (const Piece& piece : pieces) sums_.MakeSquares(reduce, slice_of(piece));
   }
-  if (!memory_.Finish()) (narrow ? fits : numbers) = false;
-  if (!numbers) done.not_finite = NotFinite(reduce, sources);
+  if (!memory_.Finish()) all_made = false;
+  const bool too_large = !all_made && sums_.FalseIsTooLarge();
+  if (!all_made && !too_large) done.not_finite = sums_.NotFinite(reduce, sources);
   done.torn = !StillValid(sources);
   // Once: where it happens it happens in each round.
-  if (!fits && !done.torn && !told_of_large_sums_.exchange(true)) {
+  if (too_large && !done.torn && !told_of_large_sums_.exchange(true)) {
     spdlog::warn(
         "round {}: sums of gradients are beyond the largest number of {} and count as that number; "
         "exchange.dtype = {} has room for them",
@@ -355,7 +171,7 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
   event::OpDone done;
   done.op = copy.op;
   std::byte* to = buffers_.Data(copy.to);
-  const std::vector<std::optional<Open>> sources = OpenAll(copy.from);
+  const std::vector<std::optional<OpenSource>> sources = sources_.Open(copy.from);
   const std::vector<Piece> pieces = Pieces(RangesOf(copy.from));
   const bool large = Large(pieces);
   ForEach(pieces, [&](const Piece& piece) {
@@ -370,7 +186,7 @@ event::OpDone Operations::Run(const action::CopySums& copy) {
     }
   });
   memory_.Finish();
-  done.torn = !AllValid(sources);
+  done.torn = !StillValid(sources);
   return done;
 }
 
@@ -425,11 +241,11 @@ void Operations::DropHeldState(const action::DropHeldState& drop) {
 
 std::optional<float> Operations::ClipFactor(const action::Apply& apply) {
   if (apply.clip <= 0) return 1.0f;
-  std::vector<Open> sources;
+  std::vector<OpenSource> sources;
   std::vector<Words> norms;
   const std::uint64_t number = layout_.number_bytes();
   for (const action::SourceRange& some : apply.norms) {
-    auto open = OpenSource(some.source);
+    auto open = sources_.Open(some.source);
     if (!open) return std::nullopt;
     norms.push_back({reinterpret_cast<const float*>(open->data + some.range.first * number),
                      some.range.count * number / sizeof(float)});
@@ -454,43 +270,24 @@ void Operations::Update(const UpdateScalars& scalars, const FloatRange& range, f
                       .gradient_sum = gradient_sum});
 }
 
-// In one stream: what is put there next comes behind what reads it.
-void Operations::ForWidened(const std::vector<Piece>& pieces, const std::vector<Open>& sums,
-                            const std::function<void(const Aside&)>& work) {
-  ByScratch(pieces, [&](std::span<const Aside> now) {
+void Operations::ForWidened(const std::vector<Piece>& pieces, const std::vector<OpenSource>& sums,
+                            const std::function<void(const AsideRoom::Aside&)>& work) {
+  aside_.Use(pieces, [&](std::span<const AsideRoom::Aside> now) {
     for (const auto& [piece, aside] : now) {
       memory_.Widen(buffers_.type(), sums[piece.of].Narrow(piece.range.first), aside,
                     piece.range.count);
     }
-    for (const Aside& one : now) work(one);
+    for (const AsideRoom::Aside& one : now) work(one);
   });
 }
 
 void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& range,
-                               const Open& sums, std::uint32_t entries) {
+                               const OpenSource& sums, std::uint32_t entries) {
   std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
   for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-    Widen(sums, entries, piece, wide.data());
+    sums_.Widen(sums, entries, piece, wide.data());
     Update(scalars, piece, buffers_.parameters() + piece.first, wide.data());
   }
-}
-
-std::optional<std::vector<Operations::Open>> Operations::OpenSlices(const action::Apply& apply) {
-  std::vector<Open> sources;
-  for (const action::SourceRange& slice : apply.slices) {
-    auto open = OpenSource(slice.source);
-    if (!open) return std::nullopt;
-    sources.push_back(std::move(*open));
-  }
-  return sources;
-}
-
-bool Operations::StillValid(const std::vector<Open>& sources) {
-  return std::ranges::all_of(sources, [](const Open& s) { return s.StillValid(); });
-}
-
-bool Operations::AllValid(const std::vector<std::optional<Open>>& sources) {
-  return std::ranges::all_of(sources, [](const auto& s) { return s && s->StillValid(); });
 }
 
 std::uint64_t Operations::DigestOfBucket(std::uint32_t bucket) {
@@ -507,7 +304,7 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
   torn.op = apply.op;
   torn.torn = true;
   const auto clip = ClipFactor(apply);
-  const auto sources = clip ? OpenSlices(apply) : std::nullopt;
+  const auto sources = clip ? sources_.OpenAll(apply.slices) : std::nullopt;
   if (!sources) return torn;
   float* gradient = buffers_.update_gradient();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
@@ -518,19 +315,20 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
     const Input sum{sums, factor};
     memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
   };
-  if (!Plain(entries) && !memory_.on_host()) {
-    ForWidened(pieces, *sources, [&](const Aside& one) { scale(one.at, one.piece.range); });
+  if (!sums_.Plain(entries) && !memory_.on_host()) {
+    ForWidened(pieces, *sources,
+               [&](const AsideRoom::Aside& one) { scale(one.at, one.piece.range); });
   } else {
     ForEach(pieces, [&](const Piece& of_slice) {
       const FloatRange& range = of_slice.range;
-      const Open& sums = (*sources)[of_slice.of];
-      if (Plain(entries)) {
+      const OpenSource& sums = (*sources)[of_slice.of];
+      if (sums_.Plain(entries)) {
         scale(sums.Floats(range.first), range);
         return;
       }
       std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
       for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-        Widen(sums, entries, piece, wide.data());
+        sums_.Widen(sums, entries, piece, wide.data());
         scale(wide.data(), piece);
       }
     });
@@ -553,12 +351,12 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   done.op = apply.op;
   const auto clip = ClipFactor(apply);
   // All sources are there before the first parameter changes.
-  const auto opened = clip ? OpenSlices(apply) : std::nullopt;
+  const auto opened = clip ? sources_.OpenAll(apply.slices) : std::nullopt;
   if (!opened) {
     done.torn = true;
     return done;
   }
-  const std::vector<Open>& sources = *opened;
+  const std::vector<OpenSource>& sources = *opened;
   const UpdateScalars scalars{.scale = apply.scale,
                               .clip_factor = *clip,
                               .learning_rate = apply.learning_rate,
@@ -568,7 +366,7 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   float* parameters = buffers_.parameters();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
-    if (Plain(entries)) {
+    if (sums_.Plain(entries)) {
       Update(scalars, range, parameters + range.first, sources[slice].Floats(range.first));
     } else {
       UpdateWidened(scalars, range, sources[slice], entries);
@@ -594,8 +392,8 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     digested = range.end();
   }
   std::vector<Piece> pieces = Pieces(ranges);
-  if (!Plain(entries) && !memory_.on_host()) {
-    ForWidened(pieces, sources, [&](const Aside& one) {
+  if (!sums_.Plain(entries) && !memory_.on_host()) {
+    ForWidened(pieces, sources, [&](const AsideRoom::Aside& one) {
       const FloatRange& range = one.piece.range;
       Update(scalars, range, parameters + range.first, one.at);
     });
@@ -673,7 +471,7 @@ void Operations::UpdateOnDevice(const action::UpdateHeld& update, const UpdateSc
                     [](const HeldState::Part& part) { return std::pair(part.shard, part.at); });
   std::vector<Piece> pieces;
   for (const HeldState::Part& part : parts) pieces.push_back({pieces.size(), part.range});
-  ByScratch(pieces, [&](std::span<const Aside> now) {
+  aside_.Use(pieces, [&](std::span<const AsideRoom::Aside> now) {
     for (const auto& [piece, aside] : now) {
       memory_.Copy(aside, from + piece.range.first, piece.range.count, /*large=*/true);
     }
@@ -699,38 +497,12 @@ void Operations::UpdateOnDevice(const action::UpdateHeld& update, const UpdateSc
   memory_.Finish();
 }
 
-void Operations::ByScratch(const std::vector<Piece>& pieces,
-                           const std::function<void(std::span<const Aside>)>& work) {
-  if (!device_scratch_) {
-    auto pages = Pages::Reserve(memory_, scratch_floats_ * sizeof(float));
-    if (!pages) throw DeviceError(pages.error().message);
-    device_scratch_.emplace(*std::move(pages));
-  }
-  auto* const scratch = reinterpret_cast<float*>(device_scratch_->data());
-  std::vector<Aside> now;
-  std::uint64_t floats = 0;
-  for (Piece piece : pieces) {
-    while (piece.range.count > 0) {
-      if (floats == scratch_floats_) {
-        work(now);
-        now.clear();
-        floats = 0;
-      }
-      const std::uint64_t count = std::min(piece.range.count, scratch_floats_ - floats);
-      now.push_back({{piece.of, {piece.range.first, count}}, scratch + floats});
-      floats += count;
-      piece.range = FloatRange::Between(piece.range.first + count, piece.range.end());
-    }
-  }
-  if (!now.empty()) work(now);
-}
-
 event::OpDone Operations::Run(const action::TakeParameters& take) {
   event::OpDone done;
   done.op = take.op;
   NoteStateWritten();
   float* parameters = buffers_.parameters();
-  const std::vector<std::optional<Open>> sources = OpenAll(take.from);
+  const std::vector<std::optional<OpenSource>> sources = sources_.Open(take.from);
   const std::vector<Piece> pieces = Pieces(RangesOf(take.from));
   const bool large = Large(pieces);
   ForEach(pieces, [&](const Piece& piece) {
@@ -741,7 +513,7 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
     }
   });
   memory_.Finish();
-  done.torn = !AllValid(sources);
+  done.torn = !StillValid(sources);
   done.digest = DigestOfBucket(take.digest_bucket);
   return done;
 }

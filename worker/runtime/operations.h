@@ -6,45 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "base/messages.h"
-#include "transport/mapping/peer_arena.h"
 #include "worker/core/layout.h"
 #include "worker/core/step_io.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/runtime/aside.h"
 #include "worker/runtime/crew.h"
 #include "worker/runtime/host_scratch.h"
+#include "worker/runtime/sources.h"
+#include "worker/runtime/sums.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
-
-// The arenas of peers, by member. Mapped by one thread and read by another.
-class PeerArenas {
- public:
-  using Arena = std::shared_ptr<const transport::PeerArena>;
-  // `again`: maps it once more; null where that fails. Any thread.
-  void Put(const MemberId& peer, Arena arena, std::function<Arena()> again);
-  void Drop(const MemberId& peer);
-  // Stays valid for the holder whatever is dropped meanwhile.
-  Arena Find(const MemberId& peer) const;
-  // Mapped once more, for blocks that had no memory when it was the last time; waits for the peer.
-  // Null where it cannot be had.
-  Arena Renew(const MemberId& peer);
-
- private:
-  struct Mapped {
-    Arena arena;
-    std::function<Arena()> again;
-  };
-  mutable std::mutex mutex_;
-  std::map<MemberId, Mapped> arenas_;
-};
 
 class Operations {
  public:
@@ -56,10 +33,10 @@ class Operations {
       : layout_(layout),
         buffers_(buffers),
         memory_(buffers.memory()),
-        arenas_(arenas),
         optimizer_(optimizer),
-        rounding_seed_(rounding_seed),
-        scratch_floats_(scratch_floats),
+        sources_(buffers, arenas),
+        sums_(layout, buffers, rounding_seed),
+        aside_(memory_, scratch_floats),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
   // How much the operation reads and writes.
@@ -100,28 +77,6 @@ class Operations {
   event::OpDone Run(const action::DigestReplica& digest);
 
  private:
-  // A source that can be read now: own memory, or a peer's block that has the generation.
-  struct Open {
-    const std::byte* data = nullptr;
-    // At this number, of a buffer of FP32 or of one of 16 bits.
-    const float* Floats(std::uint64_t at) const {
-      return reinterpret_cast<const float*>(data) + at;
-    }
-    const std::uint16_t* Narrow(std::uint64_t at) const {
-      return reinterpret_cast<const std::uint16_t*>(data) + at;
-    }
-    std::shared_ptr<const transport::PeerArena> arena;
-    std::size_t block = 0;
-    std::uint64_t generation = 0;
-    bool StillValid() const { return arena == nullptr || arena->StillValid(block, generation); }
-  };
-  std::optional<Open> OpenSource(const Source& source);
-  std::vector<std::optional<Open>> OpenAll(const std::vector<action::SourceRange>& from);
-  // A piece of one of several ranges.
-  struct Piece {
-    std::size_t of = 0;  // which
-    FloatRange range;
-  };
   // What can be done apart of the ranges, by several threads where it is large. Of a device's
   // memory each range is done as a whole, in order.
   std::vector<Piece> Pieces(const std::vector<FloatRange>& ranges) const;
@@ -136,61 +91,31 @@ class Operations {
   };
   // Of doubles, which lie in so many words each.
   double SumOfSquares(const std::vector<Words>& norms);
-  // False: a sum is infinite or not a number. A device says so later.
-  bool Sum(const action::Reduce& reduce, const std::vector<Open>& sources, const Slice& slice,
-           bool large);
-  void SquaresOfSums(const action::Reduce& reduce, const Slice& slice);
-  // By a pass over each of them.
-  std::vector<std::uint32_t> NotFinite(const action::Reduce& reduce,
-                                       const std::vector<Open>& sources);
-  // Of contributions that have some numbers of each grain. False: as below.
-  bool SumSparse(const action::Reduce& reduce, const std::vector<Open>& sources,
-                 const Slice& slice);
-  // False: a sum was too large for its type.
-  bool SumNarrow(const action::Reduce& reduce, const std::vector<Open>& sources,
-                 const Slice& slice);
-  // Sums of so many entries for a grain are all of the gradient in FP32, to be read where they lie.
-  bool Plain(std::uint32_t entries) const {
-    return buffers_.type() == NumberType::kFp32 && entries == 0;
-  }
-  // The sums of `range`, whose first parameter begins a grain, in FP32.
-  void Widen(const Open& sums, std::uint32_t entries, const FloatRange& range, float* to) const;
   // Updates the optimizer's state in `range`, and as many parameters, which lie there with the sums
   // of their gradients.
   void Update(const UpdateScalars& scalars, const FloatRange& range, float* parameters,
               const float* gradient_sum);
   void UpdateOnHost(const action::UpdateHeld& update, const UpdateScalars& scalars);
-  // On a device, whose memory has room for so much of it aside at a time: pieces, cut where there
-  // is no more room, with the place of each.
-  struct Aside {
-    Piece piece;
-    float* at;
-  };
-  void ByScratch(const std::vector<Piece>& pieces,
-                 const std::function<void(std::span<const Aside>)>& work);
-  // With the sums of each, in FP32. It does not write there.
-  void ForWidened(const std::vector<Piece>& pieces, const std::vector<Open>& sums,
-                  const std::function<void(const Aside&)>& work);
+  // Calls with all of the pieces in turn, and with the sums of each in FP32, which it does not
+  // write. On a device.
+  void ForWidened(const std::vector<Piece>& pieces, const std::vector<OpenSource>& sums,
+                  const std::function<void(const AsideRoom::Aside&)>& work);
   // Where the state lies in HeldState.
   void UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars);
   // The state's parameters in `range` by sums that have to be widened.
-  void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, const Open& sums,
+  void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, const OpenSource& sums,
                      std::uint32_t entries);
   // min(1, clip / (scale * norm)); nullopt when the norms were torn.
   std::optional<float> ClipFactor(const action::Apply& apply);
-  // Of each slice; nullopt when one is not there (any more).
-  std::optional<std::vector<Open>> OpenSlices(const action::Apply& apply);
-  static bool StillValid(const std::vector<Open>& sources);
-  static bool AllValid(const std::vector<std::optional<Open>>& sources);
   std::uint64_t DigestOfBucket(std::uint32_t bucket);
 
   const Layout& layout_;
   WorkerBuffers& buffers_;
   ExchangeMemory& memory_;
-  PeerArenas& arenas_;
   const Optimizer& optimizer_;
-  const std::optional<std::uint64_t> rounding_seed_;
-  const std::uint64_t scratch_floats_;
+  Sources sources_;
+  Sums sums_;
+  AsideRoom aside_;
   const std::uint32_t state_tensors_;
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The
   // data thread writes what is copied from others.
@@ -198,7 +123,6 @@ class Operations {
   std::atomic<bool> told_of_large_sums_{false};
   std::mutex scratch_mutex_;  // guards scratch_
   HostScratch scratch_{memory_};
-  std::optional<Pages> device_scratch_;  // ByScratch's
   Crew crew_;
 };
 
