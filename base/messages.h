@@ -344,10 +344,10 @@ struct FenceAttempt {
   bool operator==(const FenceAttempt&) const = default;
 };
 
-// `owner` has not published its shard of this attempt, and others have: `by` stands in for it,
-// which is to say that it makes the same sums out of the same parts and publishes them too. Sent to
-// all members; whoever lacks the shard takes it from whichever of the two has it first. Nothing
-// that was said before is taken back.
+// `owner` has not published its shard of this attempt, and others have: `by` makes the same sums,
+// of the same parts, and publishes them too; all take them from whichever is first. Sent to all
+// members; nothing that was said is taken back. With optimizer.replicas: `owner` is silent since
+// the attempt was decided, so its parameters are taken from who else has them, as `by` may.
 struct Hedge {
   Term term;
   RoundId round;

@@ -73,6 +73,11 @@ class Bounds {
   // To a Revoke or a FenceAttempt: it waits behind the bulk on the worker's link.
   Duration Answer() const { return Publication(); }
 
+  // With optimizer.replicas, after the commit until all holders have what they are to hold, and
+  // after that until all have taken the parameters, before one that is silent is held for stopped.
+  Duration Holding() const { return OfOwner(publication_, kLeastHolding); }
+  Duration Taking() const { return OfOwner(application_, kLeastHolding); }
+
   // From the last publication until all have applied the round, before an owner that is silent is
   // blamed for it.
   Duration Serving() const { return OfOwner(application_, kLeastPublication); }
@@ -107,6 +112,9 @@ class Bounds {
   // after it, another attempt.
   static constexpr Duration kLeastReceipts = std::chrono::milliseconds(25);
   static constexpr Duration kLeastPublication = std::chrono::milliseconds(250);
+  // Who is wrongly taken to be stopped costs others a copy of its shards, as before the commit; or
+  // nothing but that they take the parameters from who else has them.
+  static constexpr Duration kLeastHolding = std::chrono::milliseconds(50);
 
   Duration OfOwner(const RecentLatency& latency, Duration least) const;
   Duration OfBulk(int timeouts) const;

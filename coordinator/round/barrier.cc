@@ -14,12 +14,12 @@ constexpr std::uint32_t kExtensions = 3;
 
 }  // namespace
 
-// Who has a shard to copy first takes as long as one who catches up may.
-Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
+// Who has a shard to copy first takes as long as one who catches up may, but answers meanwhile, if
+// not as soon. One that is wrongly held for stopped then costs more copies, and those are as slow.
+Barrier::Barrier(const Job* job, const msg::Commit& commit, State state)
     : job_(job),
       from_(job->now),
-      patience_(copies ? std::max(job->bounds.Publication(), job->timeout / 2)
-                       : job->bounds.Publication()) {
+      patience_(state.copies ? job->bounds.Publication() : job->bounds.Holding()) {
   for (const ShardHolders& shard : commit.owners.holders) {
     for (const MemberId& id : shard.members) holders_.push_back({id});
   }
@@ -27,7 +27,13 @@ Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
   const auto same = [](const Holder& a, const Holder& b) { return a.id == b.id; };
   holders_.erase(std::unique(holders_.begin(), holders_.end(), same), holders_.end());
   awaited_ = static_cast<std::uint32_t>(holders_.size());
-  stuck_from_ = job->now + (copies ? job->bounds.Copy() : job->bounds.Stuck());
+  for (const CommittedPart& part : commit.parts) {
+    const auto& needed = state.needed;
+    if (!Holds(part.member) && std::ranges::find(needed, part.member) == needed.end()) {
+      others_.push_back(part.member.worker);
+    }
+  }
+  stuck_from_ = job->now + (state.copies ? job->bounds.Copy() : job->bounds.Stuck());
 }
 
 bool Barrier::Holds(const MemberId& member) const {
@@ -40,7 +46,28 @@ Result<bool> Barrier::OnHeld(const MemberId& from) {
   if (holder->held) return false;
   holder->held = true;
   LOCKSTEP_CHECK(awaited_ > 0, "worker {} holds its shards and is not awaited", from.worker);
-  return --awaited_ == 0;
+  if (--awaited_ > 0) return false;
+  Begin(job_->bounds.Taking());
+  return true;
+}
+
+void Barrier::Begin(Duration patience) {
+  pinged_at_.reset();
+  from_ = job_->now;
+  patience_ = patience;
+}
+
+Duration Barrier::Longer() const {
+  return std::min(patience_ * 2, std::max(job_->timeout, patience_));
+}
+
+// Also those who have said so: others may wait for what a silent one is to serve.
+std::vector<WorkerId> Barrier::Ping() {
+  pinged_at_ = job_->now;
+  std::vector<WorkerId> all;
+  for (const Holder& holder : holders_) all.push_back(holder.id.worker);
+  all.insert(all.end(), others_.begin(), others_.end());
+  return all;
 }
 
 // Whatever it says, no more than there is can be copied.
@@ -72,9 +99,7 @@ Barrier::Decision Barrier::OnDeadline() {
     if (!holder.held) awaited.push_back(holder.id.worker);
   }
   if (!pinged_at_) {
-    pinged_at_ = job_->now;
-    // Also those who have said so: others may wait for what a silent one is to serve.
-    for (const Holder& holder : holders_) decision.ping.push_back(holder.id.worker);
+    decision.ping = Ping();
     return decision;
   }
   for (const Holder& holder : holders_) {
@@ -83,13 +108,30 @@ Barrier::Decision Barrier::OnDeadline() {
     }
   }
   if (!decision.blamed.empty()) return decision;
+  for (const WorkerId worker : others_) {
+    if (!job_->HeardSince(worker, *pinged_at_)) decision.silent.push_back(worker);
+  }
   if (++extensions_ >= kExtensions && job_->now >= stuck_from_) {
     decision.blamed = std::move(awaited);
     return decision;
   }
-  pinged_at_.reset();
-  from_ = job_->now;
-  patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
+  Begin(Longer());
+  return decision;
+}
+
+Barrier::Decision Barrier::OnTakingDeadline() {
+  LOCKSTEP_CHECK(decided() && job_->now >= Deadline(), "holders are judged before the deadline");
+  Decision decision;
+  if (!pinged_at_) {
+    decision.ping = Ping();
+    return decision;
+  }
+  for (Holder& holder : holders_) {
+    if (holder.passed_over || job_->HeardSince(holder.id.worker, *pinged_at_)) continue;
+    holder.passed_over = true;
+    decision.blamed.push_back(holder.id.worker);
+  }
+  Begin(Longer());
   return decision;
 }
 

@@ -1,12 +1,14 @@
 // With optimizer.replicas: the barrier before an attempt is decided. All holders of its shards say
 // Held; until then nobody changes anything, and whatever fails is answered by another attempt.
 //
+// Behind it the others take the new parameters from them.
+//
 // Decides: when all have said so, and at the deadline who is asked for a sign of life, who is given
-// more time, and who is to hold nothing for now. In: Held, who is out, the time.
+// more time, and who is to hold nothing for now; behind the barrier, whom nobody is to take them
+// from. In: Held, who is out, the time.
 //
 // Invariants:
-//   I6  the deadline is never kNever while somebody is awaited; each look at it moves it on or ends
-//       the attempt.
+//   I6  the deadline is never kNever; each look at it moves it on or ends the attempt.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +26,14 @@ namespace lockstep::coordinator {
 
 class Barrier {
  public:
-  // An attempt's commit is sent now. `copies`: much state has to be copied before it is decided, as
-  // holders have changed, or a checkpoint is being gathered.
-  Barrier(const Job* job, const msg::Commit& commit, bool copies);
+  struct State {
+    // Much of it has to be copied before the attempt is decided, as holders have changed, or a
+    // checkpoint is being gathered.
+    bool copies = false;
+    std::vector<MemberId> needed;  // who alone has some of it
+  };
+  // An attempt's commit is sent now.
+  Barrier(const Job* job, const msg::Commit& commit, State state);
 
   // An error is a violation of the protocol by the sender. True: with it all have said so.
   Result<bool> OnHeld(const MemberId& from);
@@ -36,13 +43,19 @@ class Barrier {
   // All have what they are to hold: the attempt stands, whoever is out from now on.
   bool decided() const { return awaited_ == 0; }
 
-  // While it is not decided.
   Time Deadline() const;
   struct Decision {
     std::vector<WorkerId> ping;
     std::vector<WorkerId> blamed;  // another attempt is needed, without these
+    // Contributors who are no holders: those who still lack what they have do not get it. Without
+    // those who are needed as they are.
+    std::vector<WorkerId> silent;
   };
+  // While it is not decided.
   Decision OnDeadline();
+  // Once it is, and while somebody has not applied it. In `blamed` are those whom the others should
+  // not take the parameters from, each once.
+  Decision OnTakingDeadline();
   // For people.
   std::string Waiting() const;
 
@@ -50,11 +63,17 @@ class Barrier {
   struct Holder {
     MemberId id;
     bool held = false;
+    bool passed_over = false;
     std::uint64_t copied = 0;
   };
 
+  void Begin(Duration patience);
+  Duration Longer() const;
+  std::vector<WorkerId> Ping();
+
   const Job* job_;
-  std::vector<Holder> holders_;  // ascending
+  std::vector<Holder> holders_;   // ascending
+  std::vector<WorkerId> others_;  // contributors, who hold nothing and are not needed
   std::uint32_t awaited_ = 0;
   Time from_;
   Duration patience_{};

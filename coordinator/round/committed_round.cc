@@ -30,7 +30,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
-void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
+void CommittedRound::BeginAttempt(msg::Commit commit, Barrier::State state) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
@@ -42,7 +42,7 @@ void CommittedRound::BeginAttempt(msg::Commit commit, bool copies) {
   first_applied_at_.reset();
   publication_ = Publication(job_, commit_);
   barrier_.reset();
-  if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, copies);
+  if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, std::move(state));
   not_finite_.clear();
   answers_missing_ = 0;
   holders_.clear();
@@ -241,13 +241,17 @@ Result<bool> CommittedRound::On(const Member& from, const msg::Held& message) {
   if (!all) return all;
   moved_at_ = job_->now;
   if (!*all) return false;
-  std::vector<MemberId> to;
+  job_->Send(Exchanging(), msg::Decide{round(), commit_.attempt});
+  return true;
+}
+
+std::vector<MemberId> CommittedRound::Exchanging() const {
+  std::vector<MemberId> members;
   for (const MemberId& id : commit_.members) {
     const Member* member = job_->members.Find(id);
-    if (member != nullptr && member->exchanging()) to.push_back(id);
+    if (member != nullptr && member->exchanging()) members.push_back(id);
   }
-  job_->Send(to, msg::Decide{round(), commit_.attempt});
-  return true;
+  return members;
 }
 
 // Nobody has changed anything yet, so nobody has to be asked (I1).
@@ -261,11 +265,40 @@ void CommittedRound::TryAgain(const std::string& why) {
 void CommittedRound::JudgeHolders() {
   const Barrier::Decision decision = barrier_->OnDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
-  if (decision.blamed.empty()) return;
+  if (decision.blamed.empty()) {
+    if (publication_.complete()) return;
+    for (const WorkerId worker : decision.silent) {
+      Member& member = job_->members.at(worker);
+      if (!member.live()) continue;
+      std::string why =
+          fmt::format("it is silent, and its part of round {} is waited for", round());
+      job_->Log(LogLevel::kWarning, "worker {} is behind: {}", worker, why);
+      job_->PutBehind(member, std::move(why));
+    }
+    return;
+  }
   for (const WorkerId worker : decision.blamed) {
     job_->members.at(worker).owner_trial.Fail(round());
   }
   TryAgain(fmt::format("worker {} did not take its shards in time", decision.blamed.front()));
+}
+
+// They may have said that they have the new parameters, and have stopped since: as they are
+// connected, others would wait for them. The same parameters are to be had elsewhere.
+void CommittedRound::PassOverSilentHolders() {
+  const Barrier::Decision decision = barrier_->OnTakingDeadline();
+  for (const WorkerId worker : decision.ping) job_->Ping(worker);
+  for (const WorkerId worker : decision.blamed) {
+    std::vector<MemberId> to = Exchanging();
+    const auto by = std::ranges::find_if(to, [&](const MemberId& id) {
+      return barrier_->Holds(id) && !Contains(decision.blamed, id.worker);
+    });
+    if (by == to.end()) return;
+    job_->Log(LogLevel::kDebug, "round {}: worker {} is silent, its parameters are taken elsewhere",
+              round(), worker);
+    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt,
+                              job_->members.at(worker).id, *by});
+  }
 }
 
 // What the loss of a member means depends on what it was to this round: a holder that others take
@@ -397,7 +430,7 @@ Time CommittedRound::NextDeadline(bool last) const {
   if (undecided()) return barrier_->Deadline();
   if (to_apply_ == 0) return kNever;
   // Who holds nothing up is late for itself.
-  if (barrier_) return last ? LookAtLate(last) : kNever;
+  if (barrier_) return std::min(barrier_->Deadline(), last ? LookAtLate(last) : kNever);
   const Time late = std::min(GoesOnWithoutAwayFrom(), LookAtLate(last));
   if (phase_ == Phase::kFromHolders) return late;
   return std::min({publication_.Deadline(), publication_.StandInFrom(), late});
@@ -422,6 +455,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
     return failing_over() ? Outcome::kNobodyHolds : Outcome::kGoesOn;
   }
   if (to_apply_ == 0) return Outcome::kApplied;
+  if (barrier_ && job_->now >= barrier_->Deadline()) PassOverSilentHolders();
   if (barrier_ && !last) return Outcome::kGoesOn;
   if (job_->now >= GoesOnWithoutAwayFrom()) {
     GoOnWithoutAway();
@@ -489,12 +523,7 @@ void CommittedRound::OrderStandIns() {
   for (const auto& [owner, by] : publication_.TakeOrders()) {
     job_->Log(LogLevel::kDebug, "round {} attempt {}: worker {} stands in for worker {}", round(),
               commit_.attempt, by.worker, owner.worker);
-    std::vector<MemberId> to;
-    for (const MemberId& id : commit_.members) {
-      const Member* member = job_->members.Find(id);
-      if (member != nullptr && member->exchanging()) to.push_back(id);
-    }
-    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, owner, by});
+    job_->Send(Exchanging(), msg::Hedge{job_->start.term, round(), commit_.attempt, owner, by});
   }
 }
 

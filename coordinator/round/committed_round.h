@@ -76,8 +76,7 @@ class CommittedRound {
 
   // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
   // been out.
-  // `copies`: see Barrier.
-  void BeginAttempt(msg::Commit commit, bool copies = false);
+  void BeginAttempt(msg::Commit commit, Barrier::State state = {});
   void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
@@ -195,6 +194,9 @@ class CommittedRound {
   // --- with a barrier
   void TryAgain(const std::string& why);
   void JudgeHolders();
+  void PassOverSilentHolders();
+  // Of the attempt's members, those that are told of it.
+  std::vector<MemberId> Exchanging() const;
 
   // --- the fail-over
   void BeginFailover(const std::string& why);

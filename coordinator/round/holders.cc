@@ -171,4 +171,12 @@ bool Holders::Needed(const MemberId& member) const {
       has_, [&](const List& list) { return list.size() == 1 && list.front() == member; });
 }
 
+std::vector<MemberId> Holders::NeededMembers() const {
+  std::vector<MemberId> members;
+  for (const List& list : has_) {
+    if (list.size() == 1) members.push_back(list.front());
+  }
+  return members;
+}
+
 }  // namespace lockstep::coordinator

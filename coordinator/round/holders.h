@@ -39,6 +39,8 @@ class Holders {
   std::optional<std::uint32_t> Lost() const;
   // Nobody else has some shard of it.
   bool Needed(const MemberId& member) const;
+  // All of whom that is true.
+  std::vector<MemberId> NeededMembers() const;
 
  private:
   using List = std::vector<MemberId>;

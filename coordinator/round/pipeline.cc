@@ -597,7 +597,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   committed_->SetCarried(std::move(carried_workers));
   const bool copies = holders().Copies(commit.owners) || gathers_.has_value();
   gathers_ = commit.checkpoint_writer;
-  committed_->BeginAttempt(std::move(commit), copies);
+  committed_->BeginAttempt(std::move(commit), {copies, holders().NeededMembers()});
 }
 
 // From now on the round is a fact: its record goes to the run directory, its samples are counted.

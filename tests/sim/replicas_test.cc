@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <tuple>
 
@@ -71,6 +72,37 @@ TEST_P(ReplicasLosing, AnyOneWorkerInARoundGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Moments, ReplicasLosing,
+                         ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
+                                           "Decide_round_12", "Applied_round_12"));
+
+// One that is stopped, and not lost, is still connected and has what it said that it has. Nobody
+// waits for it: what others need of it they have from who else holds it.
+class ReplicasStopping : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ReplicasStopping, AnyOneWorkerInARoundHoldsNobodyUp) {
+  FaultJob job = JobOf(9, 4, 2);
+  job.min_workers = 2;
+  job.policy.name = "backup";
+  job.epochs = 30;  // it goes on for longer than the stop
+  job.slow.clear();
+  job.faults.clear();
+  FaultOutcome quiet = RunFaultJob(job);
+  ASSERT_EQ(quiet.failure, "") << quiet.details;
+  for (std::uint32_t worker = 0; worker < 4; ++worker) {
+    for (const int count : {1, 3}) {
+      const std::string fault =
+          fmt::format("stop@{}#{}+0.0002s:{},for=1.8s", GetParam(), count, worker);
+      const auto stop = ParseFault(fault);
+      ASSERT_TRUE(stop.ok()) << stop.error().message;
+      job.faults = {*stop};
+      FaultOutcome outcome = RunFaultJob(job);
+      ASSERT_EQ(outcome.failure, "") << fault << "\n" << outcome.details;
+      EXPECT_LT(outcome.took, quiet.took + std::chrono::milliseconds(700)) << fault;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Moments, ReplicasStopping,
                          ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
                                            "Decide_round_12", "Applied_round_12"));
 

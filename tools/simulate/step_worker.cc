@@ -281,6 +281,7 @@ void StepWorker::ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& f
     return;
   }
   fetch->cookie = serve.cookie;
+  fetch->begun = true;
   serving_[c.get()].push_back(fetch);
   // The bytes are read when they arrive, not before: a buffer that is written meanwhile shows.
   Carry(c, fetch->order.piece.bytes, [c, fetch, from = serve.from](StepWorker* other) {
@@ -301,9 +302,16 @@ void StepWorker::ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& f
 }
 
 void StepWorker::Do(const action::GiveUpFetch& a) {
-  const auto at = fetches_.find(a.fetch);
-  if (at != fetches_.end()) at->second->given_up = true;
   cluster_->counts["give up"]++;
+  const auto at = fetches_.find(a.fetch);
+  if (at == fetches_.end()) return;
+  const Fetch fetch = at->second;
+  fetch->given_up = true;
+  // What has not begun ends without the peer; what has may still come.
+  if (fetch->begun) return;
+  host_->After(Shortly(), [this, fetch] {
+    if (!fetch->begun) FinishFetch(fetch, FetchStatus::kGivenUp);
+  });
 }
 
 void StepWorker::FinishFetch(const Fetch& fetch, FetchStatus status) {

@@ -95,6 +95,7 @@ class StepWorker final : public WorkerModel {
   struct FetchState {
     worker::action::Fetch order;
     std::shared_ptr<Connection> connection;
+    bool begun = false;  // its bytes are on their way
     bool given_up = false;
     bool done = false;
     std::optional<std::uint64_t> cookie;  // served: of the server

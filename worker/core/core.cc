@@ -285,6 +285,7 @@ void Core::On(const msg::NewOwners& m) {
 
 // For who stands in there is more to be fetched of what was announced.
 void Core::On(const msg::Hedge& m) {
+  if (Sharded()) return taking_.PassOver(m.owner, m.round.Next());
   if (sums_.OnHedge(m)) inputs_.OnMapChanged();
 }
 

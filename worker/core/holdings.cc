@@ -84,14 +84,18 @@ void Holdings::Release(std::optional<Generation>& generation) {
 }
 
 // What is under way may land until it has ended (Lesson).
-void Holdings::GiveUpLessons(const std::vector<std::uint32_t>& but) {
+void Holdings::GiveUp(const std::function<bool(std::uint32_t shard)>& unwanted) {
   for (auto& [shard, lesson] : lessons_) {
-    if (!Has(but, shard)) lesson.failed = true;
+    if (unwanted(shard)) lesson.failed = true;
   }
   for (const Want& want : fetcher_.Cancel(
-           [&](const Want& w) { return w.piece.kind == kHeldKind && !Has(but, w.piece.owner); })) {
+           [&](const Want& w) { return w.piece.kind == kHeldKind && unwanted(w.piece.owner); })) {
     EndOf(want, false);
   }
+}
+
+void Holdings::GiveUpLessons(const std::vector<std::uint32_t>& but) {
+  GiveUp([&](std::uint32_t shard) { return !Has(but, shard); });
 }
 
 void Holdings::Drop() {
@@ -219,16 +223,37 @@ void Holdings::TryHold() {
   context_.Tell(msg::Held{commit.round, commit.attempt});
 }
 
+// Who was given up as silent is a holder of nothing.
+Holdings::Trust Holdings::TrustIn(const MemberId& member, std::uint32_t shard) const {
+  if (rounds_.expected().value == 0) return Trust::kNone;
+  const RoundSums* sums = rounds_.SumsOf(RoundId(rounds_.expected().value - 1));
+  if (sums == nullptr) return Trust::kNone;
+  const OwnerMap& owners = sums->commit().owners;
+  const std::vector<std::uint32_t> held = HeldBy(owners, member);
+  return Has(held, shard) ? Trust::kHolds : held.empty() ? Trust::kNone : Trust::kHoldsOthers;
+}
+
 // Whoever has said that it has the shard at this version has it until the round is decided, which
-// waits for this worker.
+// waits for this worker. One that is stopped has it too, and is connected, and does not answer.
 std::optional<MemberId> Holdings::DonorOf(std::uint32_t shard, RoundId version) const {
   std::optional<MemberId> donor;
+  Trust most = Trust::kNone;
   taking_.ForEachHeard([&](const MemberId& holder, const ParametersReady& ready) {
-    if (!donor && ready.version == version.value && peers_.Up(holder) && Has(ready.shards, shard)) {
-      donor = holder;
-    }
+    if (ready.version != version.value || !peers_.Up(holder) || !Has(ready.shards, shard)) return;
+    const Trust trust = TrustIn(holder, shard);
+    if (donor && trust <= most) return;
+    donor = holder;
+    most = trust;
   });
   return donor;
+}
+
+bool Holdings::GiveUpDonor(std::uint32_t shard, Lesson& lesson) {
+  const std::optional<MemberId> donor = DonorOf(shard, lesson.version);
+  if (!lesson.failed && donor && TrustIn(*donor, shard) > TrustIn(lesson.donor, shard)) {
+    GiveUp([&](std::uint32_t s) { return s == shard; });
+  }
+  return lesson.failed && lesson.to_come == 0;
 }
 
 bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) {
@@ -237,7 +262,11 @@ bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) 
   for (const std::uint32_t shard : shards) {
     if (newest_ && Has(newest_->shards, shard)) continue;
     all = false;
-    if (lessons_.contains(shard)) continue;
+    if (const auto lesson = lessons_.find(shard); lesson != lessons_.end()) {
+      if (!GiveUpDonor(shard, lesson->second)) continue;
+      context_.Emit(action::DropHeldState{RangesOf({shard})});
+      lessons_.erase(lesson);
+    }
     const std::optional<MemberId> donor = DonorOf(shard, version);
     if (!donor) continue;
     if (!newest_) {

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -107,11 +108,17 @@ class Holdings {
   // True when this worker has all of these shards at the version; else it goes on copying them.
   bool Learn(const std::vector<std::uint32_t>& shards, RoundId version);
   std::optional<MemberId> DonorOf(std::uint32_t shard, RoundId version) const;
+  // That it answers, by what it is to hold in the attempt that was committed last.
+  enum class Trust : std::uint8_t { kNone, kHoldsOthers, kHolds };
+  Trust TrustIn(const MemberId& member, std::uint32_t shard) const;
+  // A lesson is given up where there is a better donor. True: nothing of it can land any more.
+  bool GiveUpDonor(std::uint32_t shard, Lesson& lesson);
   void DropAllBut(const std::vector<std::uint32_t>& shards);
   void BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version);
   // Asks the donor for these parts of it: 0 the parameters, 1.. the optimizer's tensors.
   void Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_part, std::uint32_t end_part);
   void GoOn(std::uint32_t shard);
+  void GiveUp(const std::function<bool(std::uint32_t shard)>& unwanted);
   void GiveUpLessons(const std::vector<std::uint32_t>& but);
   void EndOf(const Want& want, bool ok);
   void TellCopied(std::uint64_t floats);

@@ -40,24 +40,42 @@ void Taking::Forget(const MemberId& holder, RoundId version) {
   if (at != heard_.end() && at->second.version == version.value) heard_.erase(at);
 }
 
+void Taking::PassOver(const MemberId& holder, RoundId version) {
+  passed_over_[holder] = version;
+  if (!op_ || emitted_ || version_.next != version) return;
+  FloatSet elsewhere;
+  for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
+    if (SourceOf(s, version.value) == holder) continue;
+    for (const Slice& slice : context_.shards[s]) elsewhere.Merge(slice.range);
+  }
+  const auto unwanted = [&](const Want& want) {
+    return OfParameters(want) && want.peer == holder && elsewhere.Covers(want.to.range);
+  };
+  for (const Want& want : fetcher_.Cancel(unwanted)) asked_.Remove(want.to.range);
+}
+
 // What lies in the memory of one that is gone is as good, while it is mapped.
 void Taking::OnPeerDown(const MemberId& peer) {
   if (!peers_.Mapped(peer)) heard_.erase(peer);
+  passed_over_.erase(peer);
 }
 
 std::optional<MemberId> Taking::SourceOf(std::uint32_t shard, std::uint64_t version) const {
   std::optional<MemberId> mapped;
   std::optional<MemberId> reached;
+  std::optional<MemberId> silent;
   for (const auto& [holder, ready] : heard_) {
     if (ready.version != version || !std::ranges::binary_search(ready.shards, shard)) continue;
     if (holder == context_.config.self) return holder;
     if (peers_.Mapped(holder)) {
       mapped = holder;
-    } else if (peers_.Up(holder) && !reached) {
-      reached = holder;
+    } else if (peers_.Up(holder)) {
+      const auto at = passed_over_.find(holder);
+      auto& last = at != passed_over_.end() && at->second.value == version ? silent : reached;
+      if (!last) last = holder;
     }
   }
-  return mapped ? mapped : reached;
+  return mapped ? mapped : reached ? reached : silent;
 }
 
 std::optional<Taking::Version> Taking::Newest(

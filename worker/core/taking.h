@@ -47,6 +47,8 @@ class Taking {
   void ForEachHeard(Visit visit) const {
     for (const auto& [holder, ready] : heard_) visit(holder, ready);
   }
+  // It may be stopped: that version is taken from others, if they have it.
+  void PassOver(const MemberId& holder, RoundId version);
   // It has that version no longer.
   void Forget(const MemberId& holder, RoundId version);
 
@@ -99,6 +101,7 @@ class Taking {
   Fetcher& fetcher_;
   const Peers& peers_;
   std::map<MemberId, ParametersReady> heard_;
+  std::map<MemberId, RoundId> passed_over_;  // of which version
 
   Version version_;
   std::optional<std::uint64_t> op_;  // that ends it

@@ -41,7 +41,15 @@ class BarrierTest : public ::testing::Test {
     commit.owners = {1, {{Id(0), 1}, {Id(1), 1}}, {{{Id(1), Id(0)}}, {{Id(2), Id(1)}}}};
     return commit;
   }
-  Barrier Make(bool copies = false) { return {&job_, Commit(), copies}; }
+  Barrier Make(bool copies = false) { return {&job_, Commit(), {copies, {}}}; }
+  // Of two contributors, one of whom holds nothing.
+  Barrier MakeWithParts(std::vector<MemberId> needed = {}) {
+    msg::Commit commit = Commit();
+    commit.parts.resize(2);
+    commit.parts[0].member = Id(1);
+    commit.parts[1].member = Id(3);
+    return {&job_, commit, {false, std::move(needed)}};
+  }
   Barrier::Decision AtDeadline(Barrier& barrier) {
     job_.now = barrier.Deadline();
     return barrier.OnDeadline();
@@ -89,6 +97,44 @@ TEST_F(BarrierTest, AllAreAskedForASignOfLifeAndTheSilentOneIsBlamed) {
   Hear(1);
   Hear(2);
   EXPECT_THAT(AtDeadline(barrier).blamed, Workers({0}));
+}
+
+// What it has contributed others may lack, and it does not give it to them.
+TEST_F(BarrierTest, AContributorThatHoldsNothingIsAskedForASignOfLifeToo) {
+  Barrier barrier = MakeWithParts();
+  EXPECT_THAT(AtDeadline(barrier).ping, Workers({0, 1, 2, 3}));
+  for (std::uint32_t worker = 0; worker < 3; ++worker) Hear(worker);
+  const Barrier::Decision decision = AtDeadline(barrier);
+  EXPECT_THAT(decision.blamed, IsEmpty());
+  EXPECT_THAT(decision.silent, Workers({3}));
+}
+
+TEST_F(BarrierTest, WhoAloneHasAShardIsNotTakenForSilent) {
+  Barrier barrier = MakeWithParts({Id(3)});
+  EXPECT_THAT(AtDeadline(barrier).ping, Workers({0, 1, 2}));
+  for (std::uint32_t worker = 0; worker < 3; ++worker) Hear(worker);
+  EXPECT_THAT(AtDeadline(barrier).silent, IsEmpty());
+}
+
+// They have the new parameters, and one has stopped since it has said so.
+TEST_F(BarrierTest, BehindItEachHolderThatIsSilentIsPassedOverOnce) {
+  Barrier barrier = Make();
+  for (std::uint32_t worker = 0; worker < 3; ++worker) ASSERT_TRUE(barrier.OnHeld(Id(worker)).ok());
+  const auto look = [&] {
+    const Time deadline = barrier.Deadline();
+    EXPECT_GT(deadline, job_.now);
+    job_.now = deadline;
+    return barrier.OnTakingDeadline();
+  };
+  const Barrier::Decision first = look();
+  EXPECT_THAT(first.ping, Workers({0, 1, 2}));
+  EXPECT_THAT(first.blamed, IsEmpty());
+  Hear(0);
+  Hear(2);
+  EXPECT_THAT(look().blamed, Workers({1}));
+  EXPECT_THAT(look().ping, Workers({0, 1, 2}));
+  Hear(2);
+  EXPECT_THAT(look().blamed, Workers({0}));
 }
 
 TEST_F(BarrierTest, WhoLivesAndIsLateHasABound) {
