@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from lockstep import _device
+from lockstep import _device, _rest
 from lockstep._errors import UsageError
 from lockstep._session import Group, Tensor
 
@@ -106,16 +106,19 @@ class Parameters:
                     self._counters.append((norm, key, int(buffer.item())))
         self.averaged = [name for name, _ in averaged]
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in averaged]
-        self._still = [(_own_name(name), buffer) for name, buffer in model.named_buffers() if id(buffer) not in of_job]
-        self._buffer_versions, self._other_versions = list[int](), list[int]()
-        self._others = [
-            (_own_name(name), p) for name, p in model.named_parameters() if id(p) not in wanted or not p.requires_grad
-        ]
-        self._evaluating = {
+        evaluating = {
             id(buffer): name.rstrip(".") or "the model"
             for name, norm in _norms(model, training=False)
             for buffer in norm.buffers(recurse=False)
         }
+        trained = set(map(id, self.list))
+        self._rest = _rest.Rest(
+            [
+                dataclasses.replace(part, name=_own_name(part.name), norm=evaluating.get(id(tensor), ""))
+                for part, tensor in _rest.parts_of(model)
+                if id(tensor) not in trained | of_job
+            ]
+        )
         self.device = _device.of([*named, *averaged])
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in averaged)  # without the extra ones
@@ -150,7 +153,7 @@ class Parameters:
 
     def digest_of_the_rest(self) -> str:
         """Of what is not trained, buffers and frozen parameters, which must be the same on all workers; empty: there is none."""
-        rest = [(name, p.data) for name, p in self._others] + self._still
+        rest = self._rest.values()
         if not rest:
             return ""
         digest = hashlib.sha256()
@@ -173,8 +176,7 @@ class Parameters:
         self._load_averaged()
         self._sample, self._whole = self._look(), self._sum() if whole else None
         self._versions = tuple(p._version for p in self.list)
-        self._buffer_versions = [b._version for _, b in self._still]
-        self._other_versions = [p._version for _, p in self._others]
+        self._rest.note()
 
     def check_values(self) -> None:
         """Nobody but the job has changed the parameters since `use` or `begin`. Those that were given other memory with the same
@@ -350,17 +352,7 @@ class Parameters:
         self.check_values()
         if not self._gradients_in_place():
             self._refuse_changed_gradients()
-        for (name, p), version in zip(self._others, self._other_versions, strict=True):
-            if p._version != version:
-                raise UsageError(
-                    f"{name} changes in training and is none of the optimizer's parameters, so each worker would have its own (a "
-                    "second optimizer?): give job.prepare one optimizer of all that is trained"
-                )
-        for (name, buffer), version in zip(self._still, self._buffer_versions, strict=True):
-            if buffer._version != version:
-                if norm := self._evaluating.get(id(buffer)):
-                    raise UsageError(f"{norm} was in eval mode at job.prepare: call model.train() before it")
-                raise UsageError(f"the buffer {name} changes in training, so it would differ between workers: not supported")
+        self._rest.check()
 
     @staticmethod
     def _refuse_changed_gradients() -> None:
@@ -399,6 +391,7 @@ class Parameters:
         self._update_views.clear()
         self._views.clear()
         self._begun = self._looked_at = self._whole = None
+        self._rest.forget()
         self._flat = self._update_gradient = torch.empty(0)
         self._at = self._update_at = 0
 

@@ -830,18 +830,30 @@ opt = Odd(model.parameters())
 """ + PREPARE + LOOP, 2, "Odd changes its own rate, which is not supported"))
         cases.append((SCRIPT + PREPARE + "job.evaluate(None, loader._loader)\n", 2, "job.evaluate comes before job.prepare"))
         cases.append((SCRIPT + "job.evaluate(lambda model, batch: (0, 17), loader)\n" + PREPARE + LOOP, 2, "17 of 16 samples are right"))
-        cases.append((SCRIPT + """
+        counting = SCRIPT + """
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = nn.Linear(1, 2)
-        self.register_buffer("seen", torch.zeros(1))
+        self.inner, self.teacher = nn.Linear(1, 2), nn.Linear(1, 2).requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("table", torch.zeros(3), persistent=False)
     def forward(self, x):
-        self.seen += len(x)
+        {}
         return self.inner(x)
 model = Counting()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
-""" + PREPARE + LOOP, 2, "the buffer seen changes in training"))
+""" + PREPARE + LOOP
+        buffer = "the buffer seen changes in training"
+        cases += [(counting.format(what), 2, buffer) for what in (
+            "self.seen += len(x)", "self.seen.data.add_(len(x))", "self.seen = self.seen + len(x)", "self.seen.data = self.seen + len(x)",
+            "self.seen = self.seen[1:]")]
+        average = "for old, new in zip(self.teacher.parameters(), self.inner.parameters()): "
+        teacher = "teacher.weight changes in training and is none of the optimizer's parameters"
+        cases += [(counting.format(average + what), 2, teacher) for what in (
+            "old.data.mul_(0.9).add_(new.data, alpha=0.1)", "old.data = 0.9 * old.data + 0.1 * new.data", "old.mul_(0.9)")]
+        # The same values, and what is made anew of the batch and is no part of the model's state.
+        cases += [(counting.format(what), 0, "") for what in (
+            "self.seen = self.seen.clone()", "self.teacher.double().float()", "self.table = torch.arange(float(len(x)))")]
         two = SCRIPT + ("model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2))\nopt = torch.optim.SGD(model[0].parameters(), lr=0.1)\n"
                         "other = torch.optim.SGD(model[1].parameters(), lr=0.1)\n" + PREPARE + LOOP)
         cases.append((two + "        other.step()\n", 2, "1.weight changes in training and is none of the optimizer's parameters"))
