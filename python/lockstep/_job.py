@@ -31,6 +31,7 @@ from lockstep import (
     _entry,
     _errors,
     _final,
+    _hooks,
     _loader,
     _metrics,
     _model,
@@ -377,12 +378,15 @@ class Job:
             self._take_loss(run, total, loss)
         self._parameters.attach_gradient(run.gradient, self._floats)
         self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
-        if run.tells_final:
-            _final.backward(
-                total, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
-            )
-        else:
-            torch.autograd.backward(total, retain_graph=retain_graph)
+        hooked = reduction == "mean" and self._parameters.hooked()
+        of = loss.reshape(()).float() if hooked else total
+        with _hooks.of_mean(self._parameters.list, counts_for) if hooked else contextlib.nullcontext():
+            if run.tells_final:
+                _final.backward(
+                    of, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
+                )
+            else:
+                torch.autograd.backward(of, retain_graph=retain_graph)
         self._gradient_version = self._parameters.check_gradient(counts_for)
         if device.stream() is not None:  # before the pass it would have to wait for what is under way
             self._take_loss(run, total, loss)

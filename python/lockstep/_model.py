@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from lockstep import _device, _rest
+from lockstep import _device, _hooks, _rest
 from lockstep._errors import UsageError
 from lockstep._session import Group, Tensor
 
@@ -71,6 +71,7 @@ class Parameters:
             raise UsageError("the optimizer has no parameter of the model that is trained")
         _refuse_parameters(named)
         self._model = model
+        self._modules = list(model.modules())
         self.tensors = [Tensor(name, tuple(p.shape)) for name, p in named]
         self.list: list[nn.Parameter] = [p for _, p in named]
         self.moves_without_gradient = True  # by the optimizer, which has momentum, weight decay or something of its own
@@ -329,6 +330,10 @@ class Parameters:
         self._gradient, self._gradient_views, self._gradient_at = self._gradients[address]
         for p, view in zip(self.list, self._gradient_views, strict=True):
             p.grad = view
+
+    def hooked(self) -> bool:
+        """Whether the script has hooks that see gradients."""
+        return _hooks.there_are(self.list, self._modules)
 
     def check_gradient(self, weight: int) -> int:
         """After the backward pass of a run that counts for so much; for `check_untouched`."""

@@ -999,8 +999,8 @@ if not all(map(torch.equal, train(make=torch.optim.Adagrad), train(make=Anew))):
             cases += [(train + f"train({where}={what!r})\n", 2, message) for where in ("begin", "between", "within", "evaluation")]
         gradients = "gradients were changed behind job.backward"
         cases += [(train + f"train(within={what!r})\n", 2, gradients) for what in ("p.grad = p.grad * 2", "p.grad.data = p.grad * 2")]
-        hook = "    p.register_post_accumulate_grad_hook(lambda p: setattr(p.grad, 'data', p.grad * 2))"
-        cases.append((train.replace("    do(begin)", hook) + "train()\n", 2, gradients))
+        hook = "    p.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', None))"
+        cases.append((train.replace("    do(begin)", hook) + "train()\n", 2, "the gradient of 0.weight was put elsewhere by a hook"))
         # One value of many, where all are looked at.
         large = train.replace("Conv2d(2, 4, 3)", "Conv2d(2, 4000, 3)").replace("Linear(4, 2)", "Linear(4000, 2)")
         cases += [(large + f"train({where}='p.data[1234, 0, 1, 2] += 1')\n", 2, alone) for where in ("begin", "between", "evaluation")]
@@ -1009,6 +1009,53 @@ if not all(map(torch.equal, train(make=torch.optim.Adagrad), train(make=Anew))):
         cases += [(train + f"train({where}={assign!r})\n", 2, "0.weight of the model is another parameter than it was in job.prepare")
                   for where in ("begin", "between", "within", "evaluation")]
         self.assert_outcomes(cases)
+
+    def test_hooks_of_the_script_see_the_gradient_of_the_mean(self):
+        """As in torch, where they limit it, and not that of the sum over the batch, nor what earlier batches of the update have added."""
+        train = """
+def made():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 2))
+    model.spare = nn.Linear(2, 2)
+    model.forward = lambda x: model[2](model[1](model[0](x)))
+    {}
+    return model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+job.close()
+expected, opt = made()
+for at in range(0, 64, 16):
+    x, y = data[at : at + 16]
+    opt.zero_grad()
+    {}
+    opt.step()
+job = lockstep.init(settings={{"optimizer.linear_scaling": False}})
+model, opt = made()
+model, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size={}), epochs=1, global_batch=16)
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    opt.step()
+for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+"""
+        whole = "F.cross_entropy(expected(x), y).backward()"
+        # What the hooks of each half make of it, as on two devices with DDP.
+        halves = """
+    grads = []
+    for half in range(2):
+        expected.zero_grad()
+        F.cross_entropy(expected(x[8 * half : 8 * half + 8]), y[8 * half : 8 * half + 8]).backward()
+        grads.append([p.grad for p in expected.parameters()])
+    for p, *both in zip(expected.parameters(), *grads):
+        p.grad = None if both[0] is None else (both[0] + both[1]) / 2"""
+        of_each = "for p in model.parameters(): p."
+        hooks = (of_each + "register_hook(lambda g: g.clamp(-0.02, 0.02))",
+                 of_each + "register_post_accumulate_grad_hook(lambda p: [p.grad.clamp_(-0.02, 0.02)].clear())",
+                 of_each + "register_post_accumulate_grad_hook(lambda p: setattr(p.grad, 'data', p.grad.sign()))",
+                 of_each + "register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad.sign() * 0.1))",
+                 "model[0].weight.register_hook(lambda g: g * 2); model[2].bias.register_hook(torch.sign)",
+                 "model[1].register_full_backward_hook(lambda module, found, given: (found[0].sign() / 16,))")
+        self.assert_outcomes([(SCRIPT + train.format(hook, how, batch), 0, "") for hook in hooks for how, batch in ((whole, 16), (halves, 8))])
 
     def test_zero_grad_tied_frozen_and_unused_parameters_and_dropout_are_as_in_torch(self):
         done = run(self.script(SCRIPT + """
