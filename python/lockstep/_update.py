@@ -450,7 +450,7 @@ def _lay_out(entries: list[_Entry], parameters: int) -> tuple[list[_Place], int,
     while True:
         places, state, extra = [], 0, _first(4 * parameters) // 4 + 2  # behind the count
         for entry in entries:
-            if entry.shape and state + entry.words <= parameters * tensors:
+            if entry.shape and 0 < entry.words <= parameters * tensors - state:
                 places.append(_Place(False, state))
                 state += entry.words
             else:

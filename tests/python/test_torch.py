@@ -1010,6 +1010,15 @@ if not all(map(torch.equal, train(make=torch.optim.Adagrad), train(make=Anew))):
                   for where in ("begin", "between", "within", "evaluation")]
         self.assert_outcomes(cases)
 
+    def test_a_parameter_without_values(self):
+        """Beside one that is a number, so that there is no whole tensor of state."""
+        for optimizer in ("SGD", "Adagrad"):
+            self.assert_outcomes([(SCRIPT + f"""
+model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 4)))
+model.register_parameter("number", nn.Parameter(torch.tensor(1.0)))
+opt = torch.optim.{optimizer}(model.parameters(), lr=0.1)
+""" + PREPARE + LOOP, 0, "")])
+
     def test_hooks_of_the_script_see_the_gradient_of_the_mean(self):
         """As in torch, where they limit it, and not that of the sum over the batch, nor what earlier batches of the update have added."""
         train = """
