@@ -17,6 +17,7 @@ from lockstep._errors import UsageError
 
 _torch_backward: Callable[..., None] = torch.Tensor.backward
 _taking: list["Taker"] = []
+_CHECKPOINT = "CheckpointFunctionBackward"  # of torch.utils.checkpoint, and of those that were made after it
 
 
 class Taker:
@@ -43,9 +44,11 @@ class Taker:
             _scaler.unwatch()
 
     def reached_from(self, loss: torch.Tensor) -> bool:
-        """Depth first: the first leaf is one of the job's, as a rule."""
+        """Depth first: the first leaf is one of the job's, as a rule. What is within a checkpoint with use_reentrant=True is no
+        part of the graph, so a loss with one is taken for the job's."""
         seen: set[Any] = set()
         stack: list[Any] = [loss.grad_fn]
+        hidden = False
         while stack:
             node = stack.pop()
             if node is None or node in seen:
@@ -53,8 +56,9 @@ class Taker:
             seen.add(node)
             if id(getattr(node, "variable", None)) in self._wanted:
                 return True
+            hidden = hidden or type(node).__name__ == _CHECKPOINT
             stack.extend(behind for behind, _ in node.next_functions)
-        return False
+        return hidden
 
 
 def _backward(

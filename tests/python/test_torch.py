@@ -1010,6 +1010,18 @@ if not all(map(torch.equal, train(make=torch.optim.Adagrad), train(make=Anew))):
                   for where in ("begin", "between", "within", "evaluation")]
         self.assert_outcomes(cases)
 
+    def test_a_model_whose_parameters_are_all_behind_reentrant_checkpoints(self):
+        """The graph of the loss has none of them, as where adapters are trained within the blocks of a frozen model."""
+        self.assert_outcomes([(SCRIPT + """
+from torch.utils.checkpoint import checkpoint
+class Within(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.clone().requires_grad_(), use_reentrant=True)
+model = Within(1, 2)
+before = model.weight.detach().clone()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+""" + PREPARE + LOOP.replace("job.backward(loss)", "loss.backward()") + "assert not torch.equal(model.weight, before)\n", 0, "")])
+
     def test_a_parameter_without_values(self):
         """Beside one that is a number, so that there is no whole tensor of state."""
         for optimizer in ("SGD", "Adagrad"):
