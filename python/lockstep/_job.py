@@ -416,7 +416,8 @@ class Job:
         """Everything random is as when the batch in hand was handed out, so that what the model draws depends on nothing else. The
         loader does it; to be called again by who has drawn since, before the model is computed."""
         if self._run is not None:
-            _samples.seed_all(_samples.seed_of(self._seed, self._run.epoch, self._run.ranges[0][0]))
+            # Other draws than those of its first sample, which was read with the seed of the same position.
+            _samples.seed_all(_samples.seed_of(self._seed, self._run.epoch, self._run.ranges[0][0], "run"))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A copy of the model's, which stays as it is. Within a run its parameters are those that the run is computed with, after

@@ -26,9 +26,9 @@ class Call(NamedTuple):
     end: int
 
 
-def seed_of(seed: int, epoch: int, position: int) -> int:
-    """For what is drawn at random: of a position, so whoever computes it."""
-    digest = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=8).digest()
+def seed_of(seed: int, epoch: int, position: int, purpose: str = "") -> int:
+    """For what is drawn at random: of a position, so whoever computes it. Draws for another purpose are other ones."""
+    digest = hashlib.blake2b(f"{seed} {epoch} {position} {purpose}".rstrip().encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

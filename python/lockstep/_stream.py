@@ -69,7 +69,7 @@ class Stream:
         module = torch.utils.data._utils.worker
         info = module._worker_info
         if self._sharded:
-            of_this = seed_of(self._seed, self._worker, _BEGUN)
+            of_this = seed_of(self._seed, self._worker, _BEGUN, "part")
             module._worker_info = module.WorkerInfo(id=self._worker, num_workers=self._workers, seed=of_this, dataset=self._dataset)
         try:
             if run.epoch != self._epoch:

@@ -1022,6 +1022,25 @@ before = model.weight.detach().clone()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """ + PREPARE + LOOP.replace("job.backward(loss)", "loss.backward()") + "assert not torch.equal(model.weight, before)\n", 0, "")])
 
+    def test_a_model_draws_something_else_than_the_samples(self):
+        """Noise that the dataset adds to a sample is not what the model draws for it."""
+        self.assert_outcomes([(SCRIPT + """
+class Noise(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.randn(4)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Noise(), batch_size=1)
+""" + PREPARE + """
+for epoch in range(2):
+    for x in loader:
+        assert not torch.equal(x, torch.randn(1, 4))
+        model(x).mean().backward()
+        opt.step()
+""", 0, "")])
+
     def test_a_parameter_without_values(self):
         """Beside one that is a number, so that there is no whole tensor of state."""
         for optimizer in ("SGD", "Adagrad"):
