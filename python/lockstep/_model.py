@@ -103,7 +103,7 @@ class Parameters:
                     _refuse_parameter(name + key, buffer)
                     averaged.append((name + key, buffer))
                     self._averaged.append((norm, key))
-                else:
+                elif not isinstance(norm, nn.modules.instancenorm._InstanceNorm):  # which has a count and leaves it alone
                     self._counters.append((norm, key, int(buffer.item())))
         self.averaged = [name for name, _ in averaged]
         self.tensors += [Tensor(name, tuple(buffer.shape)) for name, buffer in averaged]

@@ -1041,6 +1041,30 @@ for epoch in range(2):
         opt.step()
 """, 0, "")])
 
+    def test_an_instance_norm_does_not_count_batches(self):
+        self.assert_outcomes([(SCRIPT + """
+def made():
+    torch.manual_seed(3)
+    norm = nn.InstanceNorm1d(2, track_running_stats=True)
+    model = nn.Sequential(nn.Linear(1, 6), nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+job.close()
+expected, opt = made()
+for at in range(0, 64, 16):
+    x, y = data[at : at + 16]
+    opt.zero_grad()
+    F.cross_entropy(expected(x), y).backward()
+    opt.step()
+job = lockstep.init()
+model, opt = made()
+model, opt, loader = job.prepare(model, opt, DataLoader(data, batch_size=16), epochs=1)
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+for (name, is_now), should in zip(model.state_dict().items(), expected.state_dict().values(), strict=True):
+    torch.testing.assert_close(is_now, should, msg=name)
+""", 0, "")])
+
     def test_a_parameter_without_values(self):
         """Beside one that is a number, so that there is no whole tensor of state."""
         for optimizer in ("SGD", "Adagrad"):
