@@ -161,7 +161,7 @@ void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Add("optimizer.decay", &optimizer->decay, Number(0, 1, true),
             "Decay of the mean of squares, of rmsprop");
   table.Add("optimizer.epsilon", &optimizer->epsilon, Number(0, 1e6),
-            "Added to the denominator of rmsprop and adamw");
+            "Added to the denominator of adamw, and of rmsprop to the square under its root");
   table.Add("optimizer.beta1", &optimizer->beta1, Number(0, 1, true),
             "Decay of the first moment, of adamw");
   table.Add("optimizer.beta2", &optimizer->beta2, Number(0, 1, true),
