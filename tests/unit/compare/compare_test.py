@@ -79,6 +79,41 @@ class MeasureTest(unittest.TestCase):
         # 8 samples in 0.1 s, while 100 samples/s would be possible.
         self.assertAlmostEqual(run.of_ideal(), (0.1 / 8) / (1 / 100), 3)
 
+    @staticmethod
+    def leave_out_the_last_worker(records, summary):
+        """Of every round: as long as a quick worker's unit, over that alone."""
+        at = records[0]["times"]["start"]
+        for record in records:
+            unit = record["units"][0]
+            record["requeued"] = [record["units"].pop()["range"]]
+            record["contributors"].pop()
+            record["excluded"] = [1]
+            record["samples"] = 8
+            unit["start"], unit["end"] = at, at + 0.1
+            record["times"].update(start=at, commit=at + 0.1, applied=at + 0.1, ready={"0": at + 0.1}, delivered={"0": at + 0.1})
+            at += 0.1
+        summary.update(samples_counted=8 * len(records), epochs=0)
+
+    def test_a_worker_that_never_counts_is_as_fast_as_in_other_runs(self):
+        backup = make_run(self.folder / "backup", slow=1.5, change=self.leave_out_the_last_worker)
+        full = make_run(self.folder / "full", slow=1.5)
+        self.assertIsNone(backup.of_ideal())
+        self.assertEqual(measure.know_speeds({"full": [full], "backup": [backup]}), set())
+        # Speeds 80 and 53.3 samples/s: waiting for the slow one is the quicker way.
+        self.assertAlmostEqual(full.of_ideal(), 0.15 / 16 * (80 + 80 / 1.5), 6)
+        self.assertAlmostEqual(backup.of_ideal(), 0.1 / 8 * (80 + 80 / 1.5), 6)
+
+    def test_a_speed_that_is_of_no_round_is_that_of_the_nearest(self):
+        def leave_out(records, summary):
+            for number, record in enumerate(records):
+                record["units"][1]["end"] = record["units"][1]["start"] + (0.1 if number == 1 else 0.4)
+                if number in (2, 3, 4):
+                    record["units"].pop()
+                    record["excluded"] = [1]
+
+        run = make_run(self.folder / "a", rounds=7, change=leave_out)
+        self.assertEqual([round(speeds[1]) for speeds in run.speeds()], [20, 80, 80, 80, 20, 20, 20])
+
     def test_time_to_accuracy_is_that_of_the_commit(self):
         run = make_run(self.folder / "a")
         self.assertAlmostEqual(run.seconds_to(0.75), run.rounds[3]["times"]["commit"])
@@ -191,6 +226,20 @@ class CompareTest(unittest.TestCase):
             ElementTree.fromstring((out / f"{name}.svg").read_text())
         for svg in page.split("<svg ")[1:]:
             ElementTree.fromstring("<svg " + svg.split("</svg>")[0] + "</svg>")
+
+    def test_a_report_says_whose_speed_no_run_tells(self):
+        out = self.folder / "out"
+        words = ["--out", out, "--report-only", "--runs", 1, "--patterns", "none", "-n", 2]
+        make_run(out / "none" / "backup-1", slow=1.5, change=MeasureTest.leave_out_the_last_worker)
+        make_run(out / "none" / "full-1", slow=1.5)
+        alone = self.compare(*words, "--policies", "backup")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.assertRegex(alone.stdout, r"(?m)^backup +100\.0 +– +– +80 ")
+        self.assertIn("none: worker 1 computed nothing that counts in any run, so its speed and the ideal are not known", alone.stdout)
+        both = self.compare(*words, "--policies", "full,backup")
+        self.assertRegex(both.stdout, r"(?m)^full +150\.0 +120\.0 +1\.25 +107 ")
+        self.assertRegex(both.stdout, r"(?m)^backup +100\.0 +120\.0 +1\.67 +80 ")
+        self.assertNotIn("not known", both.stdout)
 
     def test_a_policy_of_ones_own_has_a_name(self):
         out = self.folder / "out"

@@ -1,5 +1,6 @@
 """What a run directory says about time and samples (docs/run-directory.md)."""
 
+import bisect
 import json
 import statistics
 from collections import defaultdict
@@ -99,8 +100,10 @@ class Run:
         if len(self.rounds) < 2:
             raise BadRun(f"{self.folder}: fewer than two rounds are closed")
         self.workers = self.summary["workers"]
+        self.elsewhere = {}  # of workers that this run does not tell of: their speeds in others, as know_speeds() finds them
         counted = sum(record["samples"] for record in self.rounds[1:])
-        if counted <= 0 or min(sum(self.round_seconds()), sum(self.ideal_seconds())) <= 0:
+        speed = sum(sum(speeds.values()) for speeds in self.speeds()[1:])
+        if counted <= 0 or sum(self.round_seconds()) <= 0 or speed <= 0:
             raise BadRun(f"{self.folder}: no samples count that took time")
 
     def round_seconds(self, skip=2):
@@ -109,8 +112,8 @@ class Run:
         seconds = [b - a for a, b in zip(commits, commits[1:])]
         return seconds[skip:] or seconds
 
-    def speeds(self):
-        """Samples per second of each worker in each round, while it computed; where it computed nothing: of its nearest round."""
+    def measured_speeds(self):
+        """Samples per second of each worker in each round in which it computed what counts, while it computed."""
         known = [{} for _ in self.rounds]
         for row, record in zip(known, self.rounds):
             done, busy = defaultdict(int), defaultdict(float)
@@ -118,18 +121,33 @@ class Run:
                 done[unit["worker"]] += unit["range"][1] - unit["range"][0]
                 busy[unit["worker"]] += unit["end"] - unit["start"]
             row.update({worker: done[worker] / busy[worker] for worker in done if busy[worker] > 0})
-        for rows in (known, known[::-1]):
-            last = {}
-            for row in rows:
-                for worker in range(self.workers):
-                    if worker in row:
-                        last[worker] = row[worker]
-                    elif worker in last:
-                        row[worker] = last[worker]
         return known
 
+    def speeds(self):
+        """The same where it computed nothing that counts, too: of its nearest round, of two the earlier one; where there is none, as
+        `elsewhere` says."""
+        known = self.measured_speeds()
+        filled = [dict(row) for row in known]
+        for worker in range(self.workers):
+            rounds = [number for number, row in enumerate(known) if worker in row]
+            for number, row in enumerate(filled):
+                at = bisect.bisect_left(rounds, number)
+                nearest = min(rounds[max(at - 1, 0):at + 1], key=lambda other: abs(other - number), default=None)  # noqa: B023
+                if nearest is not None:
+                    row[worker] = known[nearest][worker]
+                elif worker in self.elsewhere:
+                    row[worker] = self.elsewhere[worker]
+        return filled
+
+    def untold(self):
+        """Workers that were given units and never computed any that counts, so that nothing here tells how fast they are."""
+        told = {unit["worker"] for record in self.rounds for unit in record["units"]}
+        return {worker for record in self.rounds for worker in record["excluded"]} - told
+
     def ideal_seconds(self, skip=2):
-        """All work of a round over all speed available in it, without any waiting."""
+        """All work of a round over all speed available in it, without any waiting; None where a worker's speed is not known."""
+        if self.untold() - set(self.elsewhere):
+            return None
         ideal = []
         for record, speeds in zip(self.rounds, self.speeds()):
             planned = record["samples"] + size(record["requeued"]) + size(record["dropped"])
@@ -141,6 +159,8 @@ class Run:
         """Seconds for each sample that counted, over what each takes without any waiting: 1 is ideal, also where samples are left out."""
         planned = [r["samples"] + size(r["requeued"]) + size(r["dropped"]) for r in self.rounds]
         seconds, ideal = self.round_seconds(skip), self.ideal_seconds(skip)
+        if ideal is None:
+            return None
         counted = sum(r["samples"] for r in self.rounds[-len(seconds):])
         return sum(seconds) / counted / (sum(ideal) / sum(planned[-len(ideal):])) if sum(ideal) > 0 else None
 
@@ -223,6 +243,22 @@ def check_samples(run, dataset=None):
     return errors
 
 
+def know_speeds(policies):
+    """policies: {policy: [Run]} under one pattern. Tells each run how fast the workers are that only others tell of: the median over
+    these; returns those that none does."""
+    every = [run for group in policies.values() for run in group]
+    nobody = set()
+    for worker in set().union(*(run.untold() for run in every)):
+        known = [[speeds[worker] for speeds in run.measured_speeds() if worker in speeds] for run in every]
+        known = [statistics.median(speeds) for speeds in known if speeds]
+        for run in every:
+            if worker in run.untold() and known:
+                run.elsewhere[worker] = statistics.median(known)
+        if not known:
+            nobody.add(worker)
+    return nobody
+
+
 def median_run(runs):
     """The one in the middle by time per round."""
     return sorted(runs, key=lambda run: statistics.median(run.round_seconds()))[(len(runs) - 1) // 2]
@@ -235,12 +271,12 @@ def row(runs, target, skip=2):
         return statistics.median(values) if values and None not in values else None
 
     per_round = [statistics.mean(run.round_seconds(skip)) for run in runs]
-    ideal = [statistics.mean(run.ideal_seconds(skip)) for run in runs]
+    ideal = [run.ideal_seconds(skip) for run in runs]
     return {
         "runs": len(runs),
         "rounds": median(len(run.rounds) for run in runs),
         "round_ms": 1e3 * median(per_round),
-        "ideal_ms": 1e3 * median(ideal),
+        "ideal_ms": None if None in ideal else 1e3 * median(statistics.mean(seconds) for seconds in ideal),
         "of_ideal": median(run.of_ideal(skip) for run in runs),
         "samples_per_s": median(run.samples_per_second(skip) for run in runs),
         "wall_s": median(run.summary["wall_seconds"] for run in runs),

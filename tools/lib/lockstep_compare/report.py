@@ -194,6 +194,7 @@ def write_html(path, about, patterns, runs, rows, target):
         f"<title>Lockstep: policies compared</title><style>{STYLE}</style><h1>Policies compared{badges}</h1>"
         f"<p class='about'>{escape(about)}</p>"
         f"<p class='about'>Ideal: all samples of a round over the sum of all workers' speeds in it, without any waiting. A worker's speed in a round is what "
-        f"it computed over the time it computed for; where it computed nothing, that of its nearest round. <i>of ideal</i> compares times for each sample that counts, so "
+        f"it computed over the time it computed for; where it computed nothing that counts, that of its nearest round; in a run in which it never did, "
+        f"its median speed in the others. <i>of ideal</i> compares times for each sample that counts, so "
         f"a policy that leaves samples out does not look quicker for it. Rows are medians of the runs; plots are of the run in the middle.</p>"
         f"{charts.legend(series)}<div class='cards'>{''.join(cards)}</div>{sections}</html>")
