@@ -114,6 +114,20 @@ class MeasureTest(unittest.TestCase):
         run = make_run(self.folder / "a", rounds=7, change=leave_out)
         self.assertEqual([round(speeds[1]) for speeds in run.speeds()], [20, 80, 80, 80, 20, 20, 20])
 
+    def test_what_a_worker_computes_over_several_commits_is_no_waiting(self):
+        def carry(records, summary):
+            for number, record in enumerate(records):
+                if number % 3 != 2:
+                    record["units"].pop()
+                    record["carried"] = [1]
+                else:
+                    record["units"][1]["start"] = records[number - 2]["units"][0]["start"]
+
+        run = make_run(self.folder / "a", rounds=9, change=carry)
+        shares = run.attribution()
+        self.assertAlmostEqual(shares[1]["compute"], 0.6, 6)
+        self.assertAlmostEqual(shares[1]["waiting"], 0, 6)
+
     def test_time_to_accuracy_is_that_of_the_commit(self):
         run = make_run(self.folder / "a")
         self.assertAlmostEqual(run.seconds_to(0.75), run.rounds[3]["times"]["commit"])

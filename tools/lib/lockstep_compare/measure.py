@@ -174,15 +174,25 @@ class Run:
         reached = [commits[e["round"]] for e in self.evaluations if e["accuracy"] >= accuracy and e["round"] in commits]
         return min(reached, default=None)
 
+    def computing(self):
+        """For each round the seconds of each worker in units, from the commit before to its own: under async a unit spans several."""
+        commits = [record["times"]["commit"] for record in self.rounds]
+        busy = [defaultdict(float) for _ in commits]
+        for record in self.rounds:
+            for unit in record["units"]:
+                begin, number = unit["start"], bisect.bisect_right(commits, unit["start"])
+                while number < len(commits) and begin < unit["end"]:
+                    end = min(unit["end"], commits[number])
+                    busy[number][unit["worker"]] += end - begin
+                    begin, number = end, number + 1
+        return busy
+
     def attribution(self, skip=2):
         """For each worker the seconds of its rounds in computing, in delivering and applying, and in waiting."""
         out = {worker: {"compute": 0.0, "exchange": 0.0, "waiting": 0.0} for worker in range(self.workers)}
         records = self.rounds[skip + 1:] or self.rounds[1:]
-        for before, record in zip(self.rounds[-len(records) - 1:], records):
+        for before, record, busy in zip(self.rounds[-len(records) - 1:], records, self.computing()[-len(records):]):
             length = record["times"]["commit"] - before["times"]["commit"]
-            busy = defaultdict(float)
-            for unit in record["units"]:
-                busy[unit["worker"]] += unit["end"] - unit["start"]
             applied = before["times"]["applied"]
             apply = max(0.0, (applied or before["times"]["commit"]) - before["times"]["commit"])
             for worker, share in out.items():
