@@ -56,6 +56,15 @@ class ToolUsage(unittest.TestCase):
         self.refused("fault-cost", *built, "--set", "foo", said="KEY=VALUE")
         self.refused("fault-cost", *built, "--policy", "foo", said="it is refused")
         self.refused("auto-gap", *built, "-n", "0", said="0: expected")
+        self.refused("auto-gap", *built, "--policies", "auto", said="--policies: names nothing to compare auto with")
+
+    def test_sizes_that_differ_have_names_that_differ(self):
+        (self.build / "bin" / "lockstep-simulate").write_text('#!/bin/sh\necho \'{"direct": 1, "ring": 2, "tree": 3}\'\n')
+        words = ["--build-dir", self.build, "-n", "8", "--bytes", "1024,1536,1048576,1500000", "--oversubscription", "1"]
+        done = subprocess.run([str(TOOLS / "exchange-crossings"), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("1 KiB", "1.5 KiB", "1 MiB", "1.43 MiB"):
+            self.assertRegex(done.stdout, rf"(?m)^ +1 +8 +{name} ")
 
     def test_outputs_that_cannot_be_written(self):
         for tool, options in (("exchange-crossings", ("--json", "--svg")), ("fault-cost", ("--json",)), ("bench-peers", ("--json",)),
