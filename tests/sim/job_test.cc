@@ -369,12 +369,24 @@ TEST(SimulateOptions, MistakesAreOneLine) {
       {"--faults", "--workers=100"},
       {"--faults", "--replay=x"},
       {"--faults", "--fault=flood@1s:2"},
+      {"--faults", "--slowdown=factor=2"},
+      {"--faults", "--run-dir=x"},
+      {"--replay=x", "--workers=4"},
+      {"--replay=x", "--slowdown=worker=0,factor=2"},
+      {"--replay=x", "--latency=1ms"},
+      {"--replay=x", "--set=job.rounds=5"},
+      {"--exchange-times", "--workers=4", "--unit-time=1s"},
+      {"--exchange-times", "--workers=4", "--exchange.compression=topk"},
   };
   for (const auto& arguments : wrong) {
     const auto options = ParseSimulateOptions(arguments);
     ASSERT_FALSE(options.ok()) << (arguments.empty() ? "no arguments" : arguments.back());
     EXPECT_EQ(options.error().message.find('\n'), std::string::npos);
   }
+  const auto replay =
+      ParseSimulateOptions(std::vector<std::string>{"--replay=x", "--slowdown=factor=2"});
+  ASSERT_FALSE(replay.ok());
+  EXPECT_EQ(replay.error().message, "--slowdown: does nothing with --replay");
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(
       Options({"--workers=4", "--run-dir=" + (folder / "x"), "--set=policy.name=nothing"}));

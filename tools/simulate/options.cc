@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "base/emulated_unit.h"
@@ -177,12 +179,77 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.AddSwitch("help", &raw->help, "Print this and end");
 }
 
+// What the program does; each of these goes without the others.
+constexpr unsigned kJob = 1;
+constexpr unsigned kExchangeTimes = 2;
+constexpr unsigned kFaults = 4;
+constexpr unsigned kReplay = 8;
+
+struct Use {
+  const char* option;
+  unsigned in;  // where it does something
+};
+
+// Of the options that do not do something everywhere. Of the job's a replay has some by itself.
+constexpr std::array kUses = {Use{"workers", kJob | kExchangeTimes | kFaults},
+                              Use{"run-dir", kJob},
+                              Use{"slowdown", kJob},
+                              Use{"seed", kJob | kFaults | kReplay},
+                              Use{"exchange", kJob},
+                              Use{"unit-time", kJob},
+                              Use{"run-time", kJob},
+                              Use{"unit-spread", kJob},
+                              Use{"worker-spread", kJob},
+                              Use{"model-bytes", kJob | kExchangeTimes},
+                              Use{"train-samples", kJob},
+                              Use{"latency", kJob | kExchangeTimes},
+                              Use{"bandwidth", kJob | kExchangeTimes},
+                              Use{"slow-link", kJob | kExchangeTimes},
+                              Use{"rack", kJob | kExchangeTimes},
+                              Use{"oversubscription", kJob | kExchangeTimes},
+                              Use{"message-cost", kJob | kExchangeTimes},
+                              Use{"memory-bandwidth", kJob | kExchangeTimes},
+                              Use{"coordinator-cost", kJob},
+                              Use{"seeds", kFaults},
+                              Use{"jobs", kFaults},
+                              Use{"shrink", kFaults},
+                              Use{"own-parameters", kFaults},
+                              Use{"history", kFaults},
+                              Use{"fault", kFaults},
+                              Use{"job.rounds", kJob | kExchangeTimes | kFaults},
+                              Use{"job.epochs", kJob | kExchangeTimes | kFaults},
+                              Use{"job.min_workers", kJob | kExchangeTimes | kFaults}};
+
+// What would have no effect is a mistake: who gives --slowdown to a replay takes the table for one
+// with that slow-down.
+Status CheckUses(const SimulateOptions& options, const std::function<bool(const char*)>& given) {
+  const bool replay = !options.replay.empty();
+  if (options.exchange_times + options.faults + replay > 1) return {};  // Check says so
+  const unsigned mode = options.exchange_times ? kExchangeTimes
+                        : options.faults       ? kFaults
+                        : replay               ? kReplay
+                                               : kJob;
+  const char* name = options.exchange_times ? "--exchange-times"
+                     : options.faults       ? "--faults"
+                                            : "--replay";
+  for (const auto& [option, in] : kUses) {
+    if ((in & mode) != 0 || !given(option)) continue;
+    if (in == kFaults) return Invalid(fmt::format("--{}: goes with --faults only", option));
+    return Invalid(fmt::format("--{}: does nothing with {}", option, name));
+  }
+  return {};
+}
+
 Status Check(const SimulateOptions& options) {
   if (options.exchange_times && (options.faults || !options.replay.empty())) {
     return Invalid("--exchange-times goes with neither --faults nor --replay");
   }
   if (options.exchange_times && options.workers < 2) {
     return Invalid("--exchange-times: it takes --workers 2 at least");
+  }
+  if (options.exchange_times && options.job.exchange.kept() > 0) {
+    return Invalid("--exchange-times: all numbers are exchanged there, exchange.compression = " +
+                   options.job.exchange.compression + " does nothing");
   }
   if (options.exchange_times) return {};
   if (options.faults && !options.replay.empty()) {
@@ -261,6 +328,9 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
     if (Status set = table.Set(setting.key, setting.value); !set) return set.error();
   }
   options.policy_given = table.Given("policy.name");
+  // Before the file is read, which may be the run's own.
+  const auto given = [&table](const char* option) { return table.Given(option); };
+  if (Status used = CheckUses(options, given); !used) return used.error();
   std::string file = options.config_file;
   const bool of_run = file.empty() && !options.replay.empty();
   if (of_run) file = options.replay + "/config.ini";
@@ -273,11 +343,6 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = Check(options); !checked) return checked.error();
-  for (const char* of_faults : {"seeds", "shrink", "history", "fault", "jobs", "own-parameters"}) {
-    if (!options.faults && table.Given(of_faults)) {
-      return Invalid(fmt::format("--{}: goes with --faults only", of_faults));
-    }
-  }
   const bool simulated = options.replay.empty() && !options.faults;
   for (const SlowdownSpec& spec : options.slowdowns) {
     if (simulated && spec.worker && spec.worker->value >= options.workers) {
