@@ -312,6 +312,8 @@ Status Check(const std::vector<Item>& items, const SlowdownSpec& spec) {
     return wrong("a range of factors is for slow-worker only");
   if (spec.pattern == kPause && spec.spell >= spec.every)
     return wrong("length of a pause must be less than every");
+  if (spec.worker && spec.workers != 0)
+    return wrong("workers says out of whom it is drawn, worker that it is not; one of them");
   if (spec.pattern != kTrace) return {};
   if (given("file") == given("points")) return wrong("trace needs file or points, one of them");
   if (spec.loop && !spec.points.empty() && spec.points.back().at < kShortestSpell)
@@ -435,6 +437,10 @@ std::string ToString(const SlowdownSpec& spec) {
 
 bool AppliesTo(const SlowdownSpec& spec, WorkerId worker) {
   return !spec.worker || *spec.worker == worker;
+}
+
+bool IsWithin(const SlowdownSpec& spec, std::uint32_t workers) {
+  return spec.workers <= workers && (!spec.worker || spec.worker->value < workers);
 }
 
 bool IsOver(const SlowdownSpec& spec, Duration since_start) {

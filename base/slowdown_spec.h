@@ -75,6 +75,10 @@ std::string ToString(const SlowdownSpec& spec);
 // Whether the spec may speak of this worker.
 bool AppliesTo(const SlowdownSpec& spec, WorkerId worker);
 
+// Whether it names only workers that a job of so many has. One that is drawn out of more than there
+// are would be nobody for a part of the time.
+bool IsWithin(const SlowdownSpec& spec, std::uint32_t workers);
+
 // Whether the spec's window is over at that time of the job.
 bool IsOver(const SlowdownSpec& spec, Duration since_start);
 

@@ -78,9 +78,11 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
     Result<std::vector<SlowdownSpec>> spec = ParseSlowdownLines(line);
     if (!spec) return spec.error();
     SlowdownSpec& one = spec->front();
-    if (one.worker && one.worker->value >= job_->members.slots()) {
-      return invalid(fmt::format("slowdown worker = {}: the workers are 0 to {}", *one.worker,
-                                 job_->members.slots() - 1));
+    if (!IsWithin(one, job_->members.slots())) {
+      const std::string named = one.worker ? fmt::format("worker = {}", *one.worker)
+                                           : fmt::format("workers = {}", one.workers);
+      return invalid(
+          fmt::format("slowdown {}: the workers are 0 to {}", named, job_->members.slots() - 1));
     }
     // Whole milliseconds read better.
     if (!AskedForStart(line)) one.from = std::chrono::floor<std::chrono::milliseconds>(Age());

@@ -209,6 +209,7 @@ TEST(Golden, SlowdownsReachTheirWorkers) {
   s.Ask(SlowdownRequested{"worker=0,factor=2\nworker=3,factor=2"}, "operator: worker 3");
   s.Ask(SlowdownRequested{"factor=0"}, "operator: factor 0");
   s.Ask(SlowdownRequested{" \n"}, "operator: nothing");
+  s.Ask(SlowdownRequested{"pattern=disrupted,factor=2,length=1s,workers=4"}, "operator: out of 4");
   s.Wait(6);
   s.Say("What is over is not told again.");
   s.Ask(SlowdownRequested{"worker=2,factor=4"}, "operator: another one");

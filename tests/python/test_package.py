@@ -164,6 +164,7 @@ class RunTest(harness.ClusterTest):
                 (["run", HERE / "linear.py"], "required: -n"),
                 (["run", "-n", "2"], "required: SCRIPT\n"),
                 (["run", "-n", "2", "--slowdown", "worker=5,factor=2", HERE / "linear.py"], "the workers are 0 to 1"),
+                (["run", "-n", "2", "--slowdown", "pattern=disrupted,factor=2,length=1s,workers=3", HERE / "linear.py"], "the workers are 0 to 1"),
                 (["run", "-n", "2", "--device", "cpu", HERE / "linear.py"], "--device: the script chooses its device")):
             with self.subTest(arguments):
                 done = run("-m", "lockstep", *arguments)

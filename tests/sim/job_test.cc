@@ -365,6 +365,7 @@ TEST(SimulateOptions, MistakesAreOneLine) {
       {"--workers=4", "--run-dir=x", "--slow-link=4=1MiB"},
       {"--workers=4", "--run-dir=x", "--slowdown=worker=4,factor=3"},
       {"--workers=4", "--run-dir=x", "--slowdown=factor=2", "--slowdown=pattern=pause,worker=9"},
+      {"--workers=4", "--run-dir=x", "--slowdown=pattern=disrupted,factor=3,length=1s,workers=5"},
       {"--faults", "--seeds=9..2"},
       {"--faults", "--workers=100"},
       {"--faults", "--replay=x"},

@@ -345,7 +345,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   if (Status checked = Check(options); !checked) return checked.error();
   const bool simulated = options.replay.empty() && !options.faults;
   for (const SlowdownSpec& spec : options.slowdowns) {
-    if (simulated && spec.worker && spec.worker->value >= options.workers) {
+    if (!IsWithin(spec, options.workers)) {
       return Invalid(fmt::format("--slowdown {}: the workers are 0 to {}", ToString(spec),
                                  options.workers - 1));
     }

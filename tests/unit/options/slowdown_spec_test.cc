@@ -75,6 +75,8 @@ TEST(SlowdownSpec, MistakesNameTheKey) {
   EXPECT_THAT(ErrorOf("pattern=trace,points=1:1;1:2"), HasSubstr("ascending"));
   EXPECT_THAT(ErrorOf("pattern=trace,points=1"), HasSubstr("SECONDS:FACTOR"));
   EXPECT_THAT(ErrorOf("pattern=trace,points=0:2,loop=1"), HasSubstr("loops"));
+  EXPECT_THAT(ErrorOf("pattern=disrupted,factor=2,length=1s,worker=1,workers=4"),
+              HasSubstr("one of them"));
   EXPECT_EQ(ErrorOf("pattern=constant,factor=2"), "");
 }
 
@@ -105,7 +107,7 @@ SlowdownSpec AnySpec() {
       spec.factor = spec.factor_most = factor();
       spec.spell = time();
       spec.gap = time();
-      spec.workers = *rc::gen::inRange(0u, 100u);
+      if (!spec.worker) spec.workers = *rc::gen::inRange(0u, 100u);
       break;
     case SlowdownPattern::kPowerLaw:
       spec.alpha = factor() / 1000;
