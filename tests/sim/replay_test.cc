@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -163,6 +164,37 @@ TEST(Replay, TheTableHasARowForEachPolicyThatThereIs) {
                  return none;
                }())
                    .ok());
+}
+
+// What is asked for is no reproduction of the run, also where the policy has the same name.
+TEST(Replay, OtherSettingsMakeARowBesideThatOfTheRun) {
+  TempFolder folder;
+  const std::string run_dir = folder / "run";
+  ASSERT_TRUE(SimulateIntoRunDirectory(Job(run_dir, "backup")).ok());
+  const auto rows = [&](std::vector<std::string> arguments) {
+    arguments.push_back("--replay=" + run_dir);
+    auto options = ParseSimulateOptions(arguments);
+    EXPECT_TRUE(options.ok()) << options.error().message;
+    const auto table = Replay(*options);
+    EXPECT_TRUE(table.ok()) << table.error().message;
+    std::vector<std::string> found;
+    std::istringstream lines(*table);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("backup+none ")) found.push_back(line);
+    }
+    return found;
+  };
+  const auto plain = rows({"--policy.name=backup"});
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_TRUE(plain[0].ends_with("(as it ran)")) << plain[0];
+  for (const bool named : {true, false}) {
+    std::vector<std::string> arguments = {"--set", "backup.workers=4"};
+    if (named) arguments.push_back("--policy.name=backup");
+    const auto both = rows(arguments);
+    ASSERT_EQ(both.size(), 2u);
+    EXPECT_EQ(both[0], plain[0]);
+    EXPECT_EQ(both[1].find("as it ran"), std::string::npos) << both[1];
+  }
 }
 
 // A run of three workers whose lines a test changes.

@@ -285,6 +285,19 @@ Status Check(const SimulateOptions& options) {
   return {};
 }
 
+// Without what the command line and --config say.
+Result<JobConfig> ConfigOfRun(const SimulateOptions& options) {
+  const std::string file = options.replay + "/config.ini";
+  if (!std::filesystem::exists(file)) return options.job;
+  JobConfig job;
+  OptionTable table;
+  DeclareJobOptions(table, &job);
+  if (Status read = table.ReadFile(file); !read) return read.error();
+  if (Status checked = CheckJobConfig(job); !checked) return checked.error();
+  job.policy.plugin = options.job.policy.plugin;
+  return job;
+}
+
 std::uint64_t TrainSamples(const DataSection& data) {
   if (data.format == "synthetic") return data.synthetic_train;
   return data.format == "cifar10" ? 50000 : 60000;
@@ -343,6 +356,11 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = Check(options); !checked) return checked.error();
+  if (!options.replay.empty()) {
+    Result<JobConfig> of_the_run = ConfigOfRun(options);
+    if (!of_the_run) return of_the_run.error();
+    options.job_of_run = *std::move(of_the_run);
+  }
   const bool simulated = options.replay.empty() && !options.faults;
   for (const SlowdownSpec& spec : options.slowdowns) {
     if (!IsWithin(spec, options.workers)) {

@@ -58,6 +58,9 @@ struct SimulateOptions {
   std::vector<Fault> fault_list;
   bool fault_list_given = false;
   std::string replay;
+  // The config of the replayed run as it ran, which `job` may differ from; as `job` where the run's
+  // directory has none.
+  JobConfig job_of_run;
   // policy.plugin of the replayed run's config, where nobody else has named it: it is not loaded,
   // and job.policy.plugin is empty.
   std::string plugin_of_run;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <istream>
 #include <limits>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/ini.h"
+#include "base/job_options.h"
 #include "base/regular_file.h"
 #include "coordinator/record/write_json.h"
 #include "coordinator/shell/policy_loader.h"
@@ -452,16 +454,22 @@ Result<std::string> Replay(const SimulateOptions& options) {
   auto run = MeasureRun(*records);
   if (!run) return Error{run.error().code, options.replay + ": " + run.error().message};
   const auto workers = static_cast<std::uint32_t>(run->workers.size());
-  if (const Status fits = CheckReplay(options.job, *run); !fits) {
-    return Error{fits.error().code, options.replay + ": " + fits.error().message};
+  SimulateOptions as_run = options;
+  as_run.job = options.job_of_run;
+  const std::array<const JobConfig*, 2> jobs = {&as_run.job, &options.job};
+  for (const JobConfig* job : jobs) {
+    if (const Status fits = CheckReplay(*job, *run); !fits) {
+      return Error{fits.error().code, options.replay + ": " + fits.error().message};
+    }
   }
   // Under what it ran, by the name that the registry knows it by. A plug-in has one of its own.
-  const bool ran_plugin = !options.policy_given && options.job.policy.name == kPlugin;
+  const bool ran_plugin = options.job_of_run.policy.name == kPlugin;
   const std::string as_it_ran = ran_plugin ? kPlugin : run->policy;
-  std::vector<std::string> names = {as_it_ran};
+  std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
+  if (!options.policy_given && ToIni(options.job) != ToIni(options.job_of_run)) add(as_it_ran);
   if (options.policy_given) {
     if (options.job.policy.name == kPlugin && options.job.policy.plugin.empty()) {
       return Unplayable(NotLoaded(options));
@@ -484,22 +492,29 @@ Result<std::string> Replay(const SimulateOptions& options) {
       options.replay, run->rounds, workers, run->policy, 1e3 * run->seconds / rounds, real_rate);
   text += fmt::format("{:<24} {:>14} {:>14} {:>18} {:>18}\n", "policy", "ms a round", "samples/s",
                       "rounds, times", "samples, times");
-  for (const std::string& name : names) {
+  std::optional<Prediction> of_the_run;
+  const auto play = [&](const SimulateOptions& how, const std::string& name, bool as_it_was) {
     if (name == kPlugin && options.job.policy.plugin.empty()) {
+      if (!as_it_was) return;
       text += fmt::format("{:<24} left out: {}\n", run->policy, NotLoaded(options));
-      continue;
+      return;
     }
-    auto prediction = Predict(options, *run, name);
+    auto prediction = Predict(how, *run, name);
     if (!prediction) {
       text += fmt::format("{:<24} {}\n", name, prediction.error().message);
-      continue;
+      return;
     }
+    // Settings that change nothing in it make no row of their own.
+    if (!as_it_was && of_the_run && *prediction == *of_the_run) return;
     const double per_round = prediction->seconds / static_cast<double>(prediction->rounds);
     const double rate = static_cast<double>(prediction->samples) / prediction->seconds;
     text += fmt::format("{:<24} {:>14.3f} {:>14.0f} {:>18.2f} {:>18.2f}{}\n", prediction->policy,
                         1e3 * per_round, rate, run->seconds / rounds / per_round, rate / real_rate,
-                        name == as_it_ran ? "  (as it ran)" : "");
-  }
+                        as_it_was ? "  (as it ran)" : "");
+    if (as_it_was) of_the_run = *std::move(prediction);
+  };
+  play(as_run, as_it_ran, true);
+  for (const std::string& name : names) play(options, name, false);
   text += "\n'times': as fast as the real run. Predictions are from measured times, so emulated.\n";
   for (std::uint32_t w = 0; w < workers; ++w) {
     const std::uint64_t excluded = run->workers[w].rounds_excluded;

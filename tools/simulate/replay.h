@@ -120,6 +120,7 @@ struct Prediction {
   double seconds = 0;  // from the first round's start to the last commit
   std::uint64_t rounds = 0;
   std::uint64_t samples = 0;
+  bool operator==(const Prediction&) const = default;
 };
 
 // The run's job under one policy.
