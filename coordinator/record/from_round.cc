@@ -140,6 +140,24 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
   return record;
 }
 
+// A unit may change hands several times, and come back: what counts is who has it in the end.
+std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves) {
+  struct Way {
+    WorkerId planned;
+    WorkerId last;
+    std::uint64_t samples = 0;
+  };
+  std::map<std::uint64_t, Way> ways;  // by the unit's first position
+  for (const MoveRecord& move : moves) {
+    Way& way =
+        ways.try_emplace(move.range.from, Way{move.from, move.to, move.range.size()}).first->second;
+    way.last = move.to;
+  }
+  std::uint64_t samples = 0;
+  for (const auto& [first, way] : ways) samples += way.last != way.planned ? way.samples : 0;
+  return samples;
+}
+
 void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job) {
   Totals& totals = job->totals;
   totals.rounds += 1;
@@ -148,7 +166,7 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
   for (const SkippedRecord& skipped : record.skipped) {
     for (const SampleRange& range : skipped.ranges) totals.samples_dropped += range.size();
   }
-  for (const MoveRecord& move : record.moved) totals.samples_moved += move.range.size();
+  totals.samples_moved += SamplesMoved(record.moved);
   job->sent.bytes += record.sent.bytes;
   job->sent.early_bytes += record.sent.early_bytes;
   job->train_loss = record.loss;

@@ -128,6 +128,15 @@ class MeasureTest(unittest.TestCase):
         self.assertAlmostEqual(shares[1]["compute"], 0.6, 6)
         self.assertAlmostEqual(shares[1]["waiting"], 0, 6)
 
+    def test_a_unit_has_moved_once_however_often_it_changed_hands(self):
+        moves = [{"from": 0, "to": 1, "range": [0, 8]}, {"from": 1, "to": 2, "range": [0, 8]}, {"from": 0, "to": 1, "range": [8, 16]},
+                 {"from": 1, "to": 0, "range": [8, 16]}]
+        self.assertEqual(measure.moved_units({"moved": moves}), {0})
+
+    def test_times_of_rounds_are_of_those_rounds(self):
+        run = make_run(self.folder / "a")
+        self.assertEqual([record["round"] for record, _ in run.timed_rounds()], [3, 4, 5])
+
     def test_time_to_accuracy_is_that_of_the_commit(self):
         run = make_run(self.folder / "a")
         self.assertAlmostEqual(run.seconds_to(0.75), run.rounds[3]["times"]["commit"])

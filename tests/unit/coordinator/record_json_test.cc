@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/record/from_round.h"
 #include "coordinator/record/timeline.h"
 
 namespace lockstep::coordinator {
@@ -263,6 +264,17 @@ TEST(Timeline, IsOneJsonDocument) {
     }
   }
   EXPECT_EQ(units, 2u);
+}
+
+// In `moved` it stands with every hand that it went through.
+TEST(SamplesMoved, CountOnceAndOnlyWhereAnotherWorkerHasThemInTheEnd) {
+  const WorkerId a(0);
+  const WorkerId b(1);
+  const WorkerId c(2);
+  EXPECT_EQ(SamplesMoved({}), 0u);
+  EXPECT_EQ(SamplesMoved({{a, b, {0, 4}}, {c, a, {8, 10}}}), 6u);
+  EXPECT_EQ(SamplesMoved({{a, b, {0, 4}}, {b, c, {0, 4}}, {c, b, {0, 4}}}), 4u);
+  EXPECT_EQ(SamplesMoved({{a, b, {0, 4}}, {a, b, {4, 8}}, {b, a, {0, 4}}}), 4u);
 }
 
 }  // namespace

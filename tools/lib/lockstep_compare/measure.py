@@ -19,6 +19,7 @@ SAMPLES_OF_A_ROUND = {"round": (int,), "epoch": (int,), "samples": (int,), "cont
                       "requeued": RANGES}
 A_ROUND = SAMPLES_OF_A_ROUND | {
     "units": [{"worker": (int,), "range": ((int,), (int,)), "start": NUMBER, "end": NUMBER}], "excluded": [(int,)],
+    "moved": [{"from": (int,), "to": (int,), "range": ((int,), (int,))}],
     "times": {"start": NUMBER, "ready": {str: NUMBER}, "delivered": {str: NUMBER}, "commit": NUMBER, "applied": PERHAPS}}
 KINDS = {int: "a whole number", float: "a number", type(None): "null"}
 AN_EVALUATION = {"round": (int,), "accuracy": NUMBER}
@@ -111,6 +112,11 @@ class Run:
         commits = [r["times"]["commit"] for r in self.rounds]
         seconds = [b - a for a, b in zip(commits, commits[1:])]
         return seconds[skip:] or seconds
+
+    def timed_rounds(self):
+        """[(record, seconds)] as round_seconds() has them."""
+        seconds = self.round_seconds()
+        return list(zip(self.rounds[-len(seconds):], seconds))
 
     def measured_speeds(self):
         """Samples per second of each worker in each round in which it computed what counts, while it computed."""
@@ -251,6 +257,16 @@ def check_samples(run, dataset=None):
     if run.summary is not None and counted != run.summary["samples_counted"]:
         errors.append(f"summary.json: {run.summary['samples_counted']} samples counted, {counted} in the rounds")
     return errors
+
+
+def moved_units(record):
+    """First positions of the units that another worker has in the end than the one that they were planned for: a unit may change hands
+    several times, and come back."""
+    planned, last = {}, {}
+    for move in record["moved"]:
+        planned.setdefault(move["range"][0], move["from"])
+        last[move["range"][0]] = move["to"]
+    return {first for first in last if last[first] != planned[first]}
 
 
 def know_speeds(policies):

@@ -84,9 +84,9 @@ def gantt_of(run, title, rounds=3):
     begin = run.rounds[first - 1]["times"]["commit"]
     spans, marks = [], []
     for record in chosen:
-        moved = {tuple(move["range"]) for move in record["moved"]}
+        moved = measure.moved_units(record)
         for index, unit in enumerate(sorted(record["units"], key=lambda u: u["start"])):
-            taken = tuple(unit["range"]) in moved
+            taken = unit["range"][0] in moved  # of units that were computed together, the first one
             spans.append((unit["worker"], unit["start"], unit["end"], "moved" if taken else f"unit{index % 2}",
                           f"round {record['round']}: samples {unit['range'][0]} to {unit['range'][1]}, {1e3 * (unit['end'] - unit['start']):.1f} ms"
                           + (", moved here" if taken else "")))
@@ -114,14 +114,14 @@ def pattern_section(name, specs, policies, runs, rows, target):
         if any(r["loss"] for r in records):
             losses.append((policy, index, [(records[i]["times"]["commit"], statistics.mean(r["loss"] for r in records[max(0, i - window):i + 1]))
                                            for i in range(len(records))]))
-        moved.append((policy, index, [(r["round"], len(r["moved"])) for r in records]))
+        moved.append((policy, index, [(r["round"], len(measure.moved_units(r))) for r in records]))
         contributors.append((policy, index, [(r["round"], len({c["worker"] for c in r["contributors"]})) for r in records]))
     names = charts.legend(series)
     if losses:
         card("Loss over time", charts.lines(f"loss, {name}", losses, "loss", "seconds"))
     card("Time of a round", charts.lines(
         f"round times, {name}",
-        [(policy, i, [(k, 1e3 * s) for k, s in enumerate(typical[policy].round_seconds())]) for i, policy in enumerate(series)], "ms", "round"))
+        [(policy, i, [(r["round"], 1e3 * s) for r, s in typical[policy].timed_rounds()]) for i, policy in enumerate(series)], "ms", "round"))
     card("Contributors of a round", charts.lines(f"contributors, {name}", contributors, "workers", "round"))
     if any(y for _, _, data in moved for _, y in data):
         card("Units moved in a round", charts.lines(f"moved units, {name}", moved, "units", "round"))
