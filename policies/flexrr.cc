@@ -35,6 +35,13 @@ struct Late {
   }
 };
 
+// Units that a helper gets when their giver has answered.
+struct Promise {
+  WorkerId from;
+  WorkerId to;
+  std::uint32_t units = 0;
+};
+
 class Flexrr final : public WorkRule {
  public:
   Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, Sparing* sparing)
@@ -86,6 +93,7 @@ class Flexrr final : public WorkRule {
     pending_revokes_ = view.pending_revokes;
     next_look_ = view.now;
     next_hand_over_.clear();
+    promises_.clear();
   }
 
   // False: nothing is known of anybody's unit times.
@@ -112,7 +120,30 @@ class Flexrr final : public WorkRule {
       any_movable_ = any_movable_ || sight.movable > 0;
       sights_.push_back(sight);
     }
+    AddPromises(view);
     return !sights_.empty();
+  }
+
+  // Without them all that lag would choose the same helper until the first of them has answered; it
+  // would be the latest then and give to all, who give to the next one.
+  void AddPromises(const RoundView& view) {
+    const auto find = [&](WorkerId worker) {
+      return std::ranges::lower_bound(view.workers, worker, {},
+                                      [](const WorkerView& other) { return other.member.worker; });
+    };
+    std::erase_if(promises_, [&](const Promise& promise) {
+      const auto from = find(promise.from);
+      return from == view.workers.end() || from->member.worker != promise.from || !from->revoking ||
+             from->fenced;
+    });
+    for (const Promise& promise : promises_) {
+      const auto to = find(promise.to);
+      if (to == view.workers.end() || to->member.worker != promise.to) continue;
+      Sight& helper = sights_[static_cast<std::size_t>(to - view.workers.begin())];
+      helper.end += helper.start_cost + helper.unit_time * promise.units;
+      helper.start_cost = {};
+      helper.idle = false;
+    }
   }
 
   // Stragglers are who was one before in this round, who is the trigger behind a helper, and who
@@ -168,6 +199,10 @@ class Flexrr final : public WorkRule {
       }
     }
     if (moved == 0) return;
+    for (std::size_t i = first_move; i < verdict->moves.size(); ++i) {
+      const MoveUnits& move = verdict->moves[i];
+      promises_.push_back({move.from, move.to, move.units});
+    }
     slow.can_help = false;
     verdict->reason +=
         fmt::format("{}worker {} lags ({} of {} units done): {} of them go to others",
@@ -289,6 +324,7 @@ class Flexrr final : public WorkRule {
   std::uint32_t pending_revokes_ = 0;
   Time next_look_;
   std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
+  std::vector<Promise> promises_;              // of givers that have not answered
   std::vector<Sight> sights_;                  // parallel to the view's workers
   Helpers helpers_;
   std::vector<Late> late_;

@@ -222,5 +222,27 @@ TEST(Flexrr, AWorkerThatHasNotAnsweredIsNotAskedAgain) {
   EXPECT_THAT(rule->Judge(round.view()).moves, IsEmpty());
 }
 
+TEST(Flexrr, WhatAHelperWillGetIsItsWorkBeforeTheGiverHasAnswered) {
+  auto rule = Rule({.trigger = 0.2, .first = 1, .group_size = 0});
+  RoundModel round(3, 20, milliseconds(10));
+  round.SetUnitTime(1, milliseconds(100));
+  round.SetUnitTime(2, milliseconds(100));
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(200));
+  round.worker(0).pace = milliseconds(100);
+  round.worker(2).revoking = true;
+  const WorkVerdict first = rule->Judge(round.view());
+  ASSERT_EQ(first.moves.size(), 1u);
+  EXPECT_EQ(first.moves[0].from, WorkerId(1));
+  EXPECT_GE(first.moves[0].units, 7u);
+  round.worker(1).revoking = true;
+  round.worker(2).revoking = false;
+  round.AdvanceTo(round.now() + milliseconds(20));
+  const WorkVerdict second = rule->Judge(round.view());
+  ASSERT_EQ(second.moves.size(), 1u);
+  EXPECT_EQ(second.moves[0].from, WorkerId(2));
+  EXPECT_LE(second.moves[0].units, 5u) << "half of what is left beside those";
+}
+
 }  // namespace
 }  // namespace lockstep::policies
