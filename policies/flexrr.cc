@@ -110,9 +110,9 @@ class Flexrr final : public WorkRule {
         if (usual == Duration{}) return false;
       }
       sight.end = std::max(ExpectedEnd(worker, view.now, sight.unit_time), view.now);
-      if (Begun(worker) >= worker.units_given) {
-        sight.start_cost = RunTime(worker, 0, sight.unit_time);
-      }
+      const Duration run = RunTime(worker, 0, sight.unit_time);
+      if (worker.runs.units > 0) sight.run_share = run / worker.runs.units;
+      if (Begun(worker) >= worker.units_given) sight.start_cost = run - sight.run_share;
       sight.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
       sight.idle = sight.can_help && Computed(worker);
       sight.movable =
@@ -140,7 +140,7 @@ class Flexrr final : public WorkRule {
       const auto to = find(promise.to);
       if (to == view.workers.end() || to->member.worker != promise.to) continue;
       Sight& helper = sights_[static_cast<std::size_t>(to - view.workers.begin())];
-      helper.end += helper.start_cost + helper.unit_time * promise.units;
+      helper.end += helper.start_cost + helper.Step() * promise.units;
       helper.start_cost = {};
       helper.idle = false;
     }
@@ -182,12 +182,12 @@ class Flexrr final : public WorkRule {
       if (!helper) break;
       Sight& quick = sights_[*helper];
       // Half a unit more: among equals the last unit would go to and fro.
-      const Time done = quick.end + quick.start_cost + quick.unit_time * 3 / 2;
+      const Time done = quick.end + quick.start_cost + quick.Step() * 3 / 2;
       if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
-      quick.end += quick.start_cost + quick.unit_time;
+      quick.end += quick.start_cost + quick.Step();
       quick.start_cost = {};
       helpers_.GaveOne(*helper);
-      slow.end -= slow.unit_time;
+      slow.end -= slow.Step();
       const WorkerId to = view.workers[*helper].member.worker;
       const auto same =
           std::find_if(verdict->moves.begin() + static_cast<std::ptrdiff_t>(first_move),

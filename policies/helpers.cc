@@ -37,7 +37,7 @@ Helpers::Group& Helpers::GroupOf(std::size_t worker) {
     const Sight& sight = (*sights_)[i];
     if (!sight.can_help) continue;
     group.any_idle = group.any_idle || sight.idle;
-    group.soonest = std::min(group.soonest, sight.end + sight.start_cost + sight.unit_time);
+    group.soonest = std::min(group.soonest, sight.end + sight.start_cost + sight.Step());
   }
   if (group.any_idle) return group;
   for (std::size_t i = first; i < last; ++i) {
@@ -60,7 +60,7 @@ std::vector<Helpers::Entry>& Helpers::HeapOf(std::size_t worker) {
   for (std::size_t i = first; i < last; ++i) {
     const Sight& sight = (*sights_)[i];
     if (sight.can_help) {
-      group.heap.push_back({sight.end + sight.start_cost + sight.unit_time, i});
+      group.heap.push_back({sight.end + sight.start_cost + sight.Step(), i});
     }
   }
   std::make_heap(group.heap.begin(), group.heap.end());
@@ -82,7 +82,7 @@ void Helpers::GaveOne(std::size_t helper) {
   LOCKSTEP_CHECK(!heap.empty() && heap.front().worker == helper, "helper {} is not the earliest",
                  helper);
   std::pop_heap(heap.begin(), heap.end());
-  heap.back().end += (*sights_)[helper].unit_time;
+  heap.back().end += (*sights_)[helper].Step();
   std::push_heap(heap.begin(), heap.end());
 }
 

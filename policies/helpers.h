@@ -20,8 +20,12 @@ struct Sight {
   std::uint32_t movable = 0;
   bool can_help = false;
   bool idle = false;  // can help, and has computed all that it holds
-  // Of a run, before the first unit that it is given: where none waits already.
+  // Of a run, beside run_share, before the first unit that it is given: where none waits already.
   Duration start_cost{};
+  // Of its queue's runs, for each unit in it: what is not counted as a unit comes or goes would be
+  // there at the next look, and the units would go to and fro.
+  Duration run_share{};
+  Duration Step() const { return unit_time + run_share; }  // by which one unit moves the end
 };
 
 // Helpers help the workers of their own group: neighbours by worker id. Workers are named by their

@@ -244,5 +244,22 @@ TEST(Flexrr, WhatAHelperWillGetIsItsWorkBeforeTheGiverHasAnswered) {
   EXPECT_LE(second.moves[0].units, 5u) << "half of what is left beside those";
 }
 
+// More than half of it would come back at the next look.
+TEST(Flexrr, WhatRunsCostGoesWithTheUnits) {
+  auto rule = Rule({.trigger = 0.2, .first = 1, .group_size = 0});
+  RoundModel round(2, 20, milliseconds(10));
+  round.SetUnitTime(1, milliseconds(100));
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(200));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    round.worker(i).pace = milliseconds(100);
+    round.worker(i).run_cost = 1;
+  }
+  const WorkVerdict verdict = rule->Judge(round.view());
+  ASSERT_EQ(verdict.moves.size(), 1u);
+  EXPECT_GE(verdict.moves[0].units, 7u);
+  EXPECT_LE(verdict.moves[0].units, 10u);
+}
+
 }  // namespace
 }  // namespace lockstep::policies
