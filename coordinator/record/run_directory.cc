@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +30,22 @@ constexpr const char* kTimeline = "timeline.json";
 // More than a summary takes.
 constexpr off_t kRoomBytes = 1 << 20;
 
+// Somebody may have removed what was opened, and have put another one in its place: what is written
+// would be nobody's, or another job's.
+Status StillAt(const fs::path& path, int opened) {
+  struct stat named {};
+  struct stat ours {};
+  const bool gone = ::stat(path.c_str(), &named) != 0;
+  // What else is wrong shows when it is written to.
+  if (gone && errno != ENOENT && errno != ENOTDIR) return {};
+  if (!gone && (::fstat(opened, &ours) != 0 ||
+                (named.st_dev == ours.st_dev && named.st_ino == ours.st_ino))) {
+    return {};
+  }
+  return Error{ErrorCode::kIo, fmt::format("{}: was {} while the job runs", path.string(),
+                                           gone ? "removed" : "replaced by another")};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, bool resume) {
@@ -51,7 +68,10 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, b
         ErrorCode::kRefused,
         fmt::format("{}: another coordinator is writing to this run directory", path.string())};
   }
-  std::unique_ptr<RunDirectory> directory(new RunDirectory(path, std::move(lock)));
+  OwnedFd folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return unusable(path, std::strerror(errno));
+  std::unique_ptr<RunDirectory> directory(
+      new RunDirectory(path, std::move(folder), std::move(lock)));
   if (!resume && fs::exists(path / kRounds)) {
     return Error{ErrorCode::kRefused, fmt::format("{}: holds the rounds of an earlier job; choose "
                                                   "another --run-dir or continue it with --resume",
@@ -62,8 +82,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, b
   return directory;
 }
 
-RunDirectory::RunDirectory(fs::path path, OwnedFd lock)
+RunDirectory::RunDirectory(fs::path path, OwnedFd folder, OwnedFd lock)
     : path_(std::move(path)),
+      folder_(std::move(folder)),
       lock_(std::move(lock)),
       rounds_{kRounds},
       evaluations_{kEvaluations} {}
@@ -82,12 +103,15 @@ void RunDirectory::KeepRoom() {
   if (room.get() >= 0 && ::fallocate(room.get(), 0, 0, kRoomBytes) == 0) room_ = std::move(room);
 }
 
+Status RunDirectory::Held() const { return StillAt(path_, folder_.get()); }
+
 Status RunDirectory::WriteLast(std::string_view name, std::string_view text) {
   room_ = OwnedFd();
   return WriteFile(name, text);
 }
 
 Status RunDirectory::WriteFile(std::string_view name, std::string_view text) {
+  if (Status held = Held(); !held.ok()) return held;
   return WriteWholeFile(path_ / name, text);
 }
 
@@ -176,7 +200,12 @@ Status RunDirectory::Append(Lines& lines, std::string line) {
     lines.failed = IoError(path, doing);
     return *lines.failed;
   };
-  if (lines.file.get() < 0) {
+  const bool opened = lines.file.get() >= 0;
+  if (Status there = opened ? StillAt(path, lines.file.get()) : Held(); !there.ok()) {
+    lines.failed = there.error();
+    return there;
+  }
+  if (!opened) {
     lines.file = OwnedFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (lines.file.get() < 0) return failed("cannot open");
   }
@@ -221,6 +250,7 @@ std::function<Status()> RunDirectory::Sync() const {
   }
   return [files = std::move(files)]() -> Status {
     for (const Open& open : files) {
+      if (Status there = StillAt(open.path, open.file->get()); !there.ok()) return there;
       if (::fdatasync(open.file->get()) != 0) {
         return IoError(open.path, "cannot be brought to the disk");
       }

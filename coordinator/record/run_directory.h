@@ -33,6 +33,10 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
+  // kIo, with the line: the folder was removed, or another one has taken its place, which is not
+  // this job's to write to. All that is written by a name asks this first.
+  Status Held() const;
+
   // Replaces a whole file: written beside it, synced, renamed.
   Status WriteFile(std::string_view name, std::string_view text);
   // The same for what must be told also when the disk is full: room for it was kept since Open, in
@@ -54,7 +58,8 @@ class RunDirectory {
   Status CutBack(const Kept& kept);
 
   // A line is there as a whole or not at all. After an error no more lines of that file are taken:
-  // it has no gaps. `line`: RoundLine of a record.
+  // it has no gaps. That the file was removed or replaced is an error. `line`: RoundLine of a
+  // record.
   Status AppendRound(const std::string& line);
   // To be called on any thread, once: brings what was appended so far to the disk. A checkpoint
   // that a resume finds must not know of rounds whose lines a stop of the machine has taken, or
@@ -82,13 +87,14 @@ class RunDirectory {
     std::optional<Error> failed = std::nullopt;
   };
 
-  RunDirectory(std::filesystem::path path, OwnedFd lock);
+  RunDirectory(std::filesystem::path path, OwnedFd folder, OwnedFd lock);
   Status Append(Lines& lines, std::string line);
   void KeepRoom();
   void RemovePartialFiles();
   void EndTimelineBefore();
 
   std::filesystem::path path_;
+  OwnedFd folder_;  // what Held compares: while it is open, no other one has its number
   OwnedFd lock_;
   OwnedFd room_;  // see WriteLast
   Lines rounds_;

@@ -98,7 +98,8 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
     if (!std::exchange(described_, true)) checkpoints_.Describe(core_->Agreed());
-    checkpoints_.Add(piece->chunk);
+    // In another one's folder it would be in the way of that one's own; Save says what is wrong.
+    if (directory_.Held().ok()) checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
     Save(*save);
   } else if (auto* drop = std::get_if<DropCheckpoint>(&action)) {
@@ -134,7 +135,12 @@ void ActionRunner::WriteResult(JobResult result) {
     result.outcome = JobOutcome::kFailed;
     result.reason = io_error_;
   }
-  Check(directory_.WriteLast("summary.json", SummaryText(result)), ignored);
+  const lockstep::Status told = directory_.WriteLast("summary.json", SummaryText(result));
+  // Beside an error before it this one says what else is not there.
+  if (!told.ok() && !io_error_.empty() && told.error().message != io_error_) {
+    spdlog::error("{}", told.error().message);
+  }
+  Check(told, ignored);
   result_ = std::move(result);
 }
 

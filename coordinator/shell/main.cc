@@ -294,7 +294,7 @@ int Main(const std::vector<std::string>& arguments) {
     return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints,
                                           std::move(loaded), std::move(ports));
   });
-  Remove(**directory, {kHttpAddress, kJobId});
+  if ((*directory)->Held().ok()) Remove(**directory, {kHttpAddress, kJobId});
   return Report(*runner);
 }
 

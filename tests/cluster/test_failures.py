@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import re
+import shutil
 import signal
 import unittest
 
@@ -174,6 +175,22 @@ class Ending(ClusterTest):
             self.assertEqual([line["round"] for line in job.rounds()], list(range(120)))
             self.assertEqual([line["update"] for line in job.rounds()], list(range(1, 121)))
             self.assertEqual(summary["params_digest"], digest)
+
+    def test_a_run_directory_that_is_another_jobs_now_is_left_to_it(self):
+        with Job(1, PACED, job__epochs=0, job__rounds=100000, checkpoint__every_rounds=5) as forgotten, \
+                Job(1, PACED, job__epochs=0, job__rounds=15) as other:
+            forgotten.start()
+            forgotten.wait_for_rounds(5)
+            shutil.rmtree(forgotten.run_dir)
+            other.run_dir = forgotten.run_dir
+            other.start()
+            self.assertEqual(forgotten.wait(), 1)
+            self.assertRegex(forgotten.log("coordinator"), r"error \S+/rounds.jsonl: was (removed|replaced by another) while the job runs")
+            self.assertRegex(forgotten.log("coordinator"), r"error \S+/run: was (removed|replaced by another) while the job runs")
+            self.assertEqual(forgotten.wait("worker0"), 0)
+            self.assertEqual(other.finish()["rounds"], 15)
+            self.assertEqual(sorted(path.name for path in (other.run_dir / "checkpoints").iterdir()),
+                             ["round-0000000014.json", "round-0000000014.safetensors"])
 
     def test_worker_asked_to_leave(self):
         with Job(3, PACED, job__min_workers=2) as job:

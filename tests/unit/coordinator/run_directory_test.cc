@@ -58,6 +58,43 @@ TEST(RunDirectory, AFullDiskLeavesWholeLinesAndNoGap) {
   EXPECT_EQ(TextOf(path), good);
 }
 
+// A job that somebody has forgotten, and a new one in the same place.
+TEST(RunDirectory, NothingIsWrittenToAnotherJobsFolder) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  EXPECT_TRUE(directory->Held().ok());
+  std::filesystem::remove_all(folder / "run");
+  EXPECT_FALSE(directory->Held().ok());
+  auto other = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(other->AppendRound(RoundLine(Record(0))).ok());
+  const std::string theirs = TextOf(folder / "run/rounds.jsonl");
+  const Status append = directory->AppendRound(RoundLine(Record(1)));
+  ASSERT_FALSE(append.ok());
+  EXPECT_THAT(append.error().message, HasSubstr("rounds.jsonl: was replaced by another"));
+  EXPECT_FALSE(directory->AppendEvaluation(EvaluationRecord()).ok());
+  EXPECT_FALSE(directory->Sync()().ok());
+  EXPECT_FALSE(directory->WriteLast("summary.json", "{}\n").ok());
+  EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), theirs);
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/evaluations.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
+  EXPECT_TRUE(other->Held().ok());
+}
+
+// A checkpoint could not be resumed without them.
+TEST(RunDirectory, RecordsThatWereRemovedAreMissed) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  const auto sync = directory->Sync();
+  std::filesystem::remove(folder / "run/rounds.jsonl");
+  const Status synced = sync();
+  ASSERT_FALSE(synced.ok());
+  EXPECT_THAT(synced.error().message, HasSubstr("rounds.jsonl: was removed"));
+  EXPECT_FALSE(directory->AppendRound(RoundLine(Record(1))).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/rounds.jsonl"));
+}
+
 TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   const test::TempFolder folder;
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
