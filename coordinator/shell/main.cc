@@ -198,6 +198,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
   auto server = Server::Open(options);
   if (!server) return Fail(server.error());
+  // What a resume reads and cuts back may take minutes. Until then nobody is to connect: a worker
+  // waits for the first answer for seconds, and for somebody who listens for as long as it is told.
+  if (options.resume) server->reset();
 
   auto directory = RunDirectory::Open(options.run_dir, options.resume);
   if (!directory) return Fail(directory.error());
@@ -235,7 +238,8 @@ int Main(const std::vector<std::string>& arguments) {
     loaded = std::move(resumed->checkpoint);
     kept = std::move(resumed->records);
     parameters.resume = loaded->state;
-    parameters.started -= FromSeconds(kept.latest);  // times go on where the kept rounds end
+    // Times go on where the kept rounds end.
+    parameters.started = MonotonicNow() - FromSeconds(kept.latest);
   }
   auto term = NextTerm(**directory);
   if (!term) return Fail(term.error());
@@ -247,6 +251,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (loaded) {
     if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
     kept = {};
+    server = Server::Open(options);
+    if (!server) return Fail(server.error());
   }
   for (const auto& [name, text] :
        {std::pair("term", fmt::format("{}\n", *term)), std::pair("config.ini", config_text)}) {

@@ -49,7 +49,7 @@ class ServerImpl final : public Server {
     if (!options.secret_file.empty()) {
       auto read = control::ReadSecretFile(options.secret_file);
       if (!read) return read.error();
-      if (!read->warning.empty()) spdlog::warn("{}", read->warning);
+      secret_warning_ = read->warning;
       secret = read->secret;
       server.secret = secret;
     }
@@ -151,6 +151,7 @@ class ServerImpl final : public Server {
     ports.finished = [this] { Finish(); };
     ports.post = [this](std::function<void()> task) { asio::post(io_, std::move(task)); };
     runner_ = make(std::move(ports));
+    if (!secret_warning_.empty()) spdlog::warn("{}", secret_warning_);
     WatchSignals();
     Tick();
     runner_->Handle(TimerFired{});  // the core's first look at the clock: it sets its timer
@@ -390,6 +391,7 @@ class ServerImpl final : public Server {
   std::map<ConnectionId, std::string> closing_;
   std::unique_ptr<ActionRunner> runner_;
   std::optional<control::Secret> secret_;
+  std::string secret_warning_;  // about its file
   // Before there is a runner: the Hellos of those who wait, fewer than workers_ while settings are
   // awaited.
   std::vector<Event> early_;

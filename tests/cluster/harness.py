@@ -114,13 +114,18 @@ class Job:
     def log(self, name):
         return self.logs[name].read_text(errors="replace")
 
-    def start_coordinator(self, *arguments, environment=None):
+    def begin_coordinator(self, *arguments, environment=None):
+        """As start_coordinator, without waiting for it. Returns the path of the address that it will have."""
         address = self.run_dir / "coordinator.address"
         if address.exists():
             address.unlink()
         self._start("coordinator", [BIN / "lockstep-coordinator", "--listen", self.listen, "--workers", self.workers,
                                     "--config", self.config, "--run-dir", self.run_dir, *self.coordinator_args, *arguments],
                     environment, self.prefix)
+        return address
+
+    def start_coordinator(self, *arguments, environment=None):
+        address = self.begin_coordinator(*arguments, environment=environment)
         wait_for("the coordinator's address", lambda: address.exists() or self.processes["coordinator"].poll() is not None)
         if not address.exists():
             raise AssertionError("the coordinator ended: " + self.log("coordinator"))

@@ -1,10 +1,12 @@
 """Checkpoints and what a job goes on from: large ones, damaged ones, full disks, settings that may not change."""
 
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -228,6 +230,33 @@ class Resume(ClusterTest):
             summary = job.finish()
         with Job(2, job__rounds=10) as whole:
             self.assertEqual(whole.start().finish()["params_digest"], summary["params_digest"])
+
+    def test_nobody_connects_before_all_is_read(self):
+        """Who is let in and not answered goes after seconds, and reading may take minutes."""
+        broken = []
+        before = signal.signal(signal.SIGIO, lambda *_: broken.append(True))
+        self.addCleanup(signal.signal, signal.SIGIO, before)
+        with Job(2, PACED, job__rounds=60) as job:
+            self.interrupted(job, 5)
+            # The coordinator writes the records anew when all is read: until this lease ends it does not get on with that.
+            lease = os.open(job.run_dir / "rounds.jsonl.tmp", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            except OSError as error:
+                os.close(lease)
+                self.skipTest(f"this file system has no leases: {error}")
+            try:
+                job.listen = job.address
+                host, port = job.address.split(":")
+                job.begin_coordinator("--resume")
+                wait_for("the coordinator to come to the records", lambda: broken)
+                with self.assertRaises(ConnectionRefusedError):
+                    socket.create_connection((host, int(port)), timeout=30)
+                job.start_worker(0, name="early")
+            finally:
+                os.close(lease)
+            job.start_worker(1, name="later")
+            self.assertEqual(job.finish()["rounds"], 60)
 
     def test_of_a_folder_that_is_none(self):
         with Job(2) as job:
