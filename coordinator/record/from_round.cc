@@ -182,7 +182,10 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     planned += view.units_planned > 0 ? 1 : 0;
     units += view.units_planned;
   }
-  const std::uint32_t share_of_all = planned > 0 ? (units + planned - 1) / planned : 0;
+  // Of equal shares some have a unit more, where the round cannot be shared out evenly: who was
+  // planned one of them has that one.
+  const std::uint32_t least = planned > 0 ? units / planned : 0;
+  const std::uint32_t most = planned > 0 ? (units + planned - 1) / planned : 0;
   Time last_possible = history.first_committed_at;
   for (const WorkerShare& share : work.shares()) {
     Member& member = job->members.at(share.member.worker);
@@ -190,7 +193,8 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
     const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
     if (view.units_planned > 0) {
-      const Time possible = work.started() + view.unit_time_mean * share_of_all;
+      const std::uint32_t equal = std::clamp(view.units_planned, least, most);
+      const Time possible = work.started() + view.unit_time_mean * equal;
       member.would_have_blocked += std::max(possible - history.first_committed_at, Duration{});
       last_possible = std::max(last_possible, possible);
     }

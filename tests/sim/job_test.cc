@@ -164,6 +164,16 @@ TEST(SimulatedJob, FewNumbersOfManyTakeALinkLittleTime) {
   }
 }
 
+// Five units for three workers: two each for two of them, and one for the slow one.
+TEST(SimulatedJob, WhoWaitsForAllSavesNothingWhereUnitsCannotBeSharedOutEvenly) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(Options(
+      {"--workers=3", "--job.rounds=20", "--job.epochs=0", "--job.units=5", "--unit-time=10ms",
+       "--slowdown=worker=2,factor=4", "--policy.name=full", "--run-dir=" + (folder / "run")}));
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_LT(outcome->result.saved_seconds, 0.01 * outcome->result.wall_seconds);
+}
+
 // What the job says of itself against the job that waited for all.
 TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
   TempFolder folder;
