@@ -196,10 +196,12 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double sum = compute + link + lost;
     const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
-    // Who held up nobody, as it was left out each time, computes slowly or reads slowly.
-    const bool was_lost = lost > 0 && lost >= std::max(compute, link);
+    // Who held up nobody, as it was left out each time or had less to do, computes slowly or reads
+    // slowly: that is what the policy has avoided.
+    const double slow = compute + avoided;
+    const bool was_lost = lost > 0 && lost >= std::max(slow, link);
     const char* kind = was_lost                                ? "lost"
-                       : link > compute                        ? "link"
+                       : link > slow                           ? "link"
                        : job_->members.IsSlowAtReading(member) ? "input"
                                                                : "compute";
     result.stragglers.push_back({member.id.worker, sum, avoided, kind});

@@ -174,6 +174,20 @@ TEST(SimulatedJob, WhoWaitsForAllSavesNothingWhereUnitsCannotBeSharedOutEvenly) 
   EXPECT_LT(outcome->result.saved_seconds, 0.01 * outcome->result.wall_seconds);
 }
 
+// Rounds have waited a few times for a little of its contribution, and have been spared seconds.
+TEST(SimulatedJob, WhoComputesSlowlyIsNoSlowLinkBecauseItsWorkWasMoved) {
+  TempFolder folder;
+  const auto outcome = SimulateIntoRunDirectory(
+      Options({"--workers=4", "--job.units=64", "--job.rounds=60", "--job.epochs=0",
+               "--unit-time=5ms", "--unit-spread=0.1", "--slowdown=worker=2,factor=3",
+               "--exchange=modelled", "--policy.name=flexrr", "--run-dir=" + (folder / "run")}));
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  const auto& worst = outcome->result.stragglers.at(0);
+  EXPECT_EQ(worst.worker, WorkerId(2));
+  EXPECT_LT(worst.held_up_seconds, 0.01 * worst.would_have_held_up_seconds);
+  EXPECT_EQ(worst.kind, "compute");
+}
+
 // What the job says of itself against the job that waited for all.
 TEST(SimulatedJob, TellsWhatThePolicyHasSaved) {
   TempFolder folder;
