@@ -156,6 +156,9 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
   job_.state_names = state.state_names;
   job_.totals = state.totals;
   job_.saved_round = RoundId(state.next_round.value - 1);
+  job_.train_loss = job_.start.train_loss;
+  job_.metrics = job_.start.metrics;
+  evaluation_.GoOnFrom(job_.start.evaluated);
 }
 
 // A gap between the timer that was set and the time at which something comes is time that this
@@ -696,6 +699,10 @@ JobStatus Coordinator::Status(Time now) const {
   } else if (rounds_.committed() != nullptr) {
     status.epoch = rounds_.committed()->commit().epoch;
     status.round = rounds_.committed()->round();
+  } else if (job_.start.resume && !rounds_.begun()) {
+    status.epoch = job_.start.resume->sampler.epoch;
+    status.round = job_.start.resume->next_round;
+    status.updates = job_.start.resume->updates;
   }
   status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
   if (job_.phase == Phase::kEnding) status.waiting_for = ending_.Waiting();

@@ -34,6 +34,8 @@ class Evaluation {
 
   bool running() const { return current_.has_value(); }
   const std::optional<EvaluationRecord>& last() const { return last_; }
+  // Of a resumed job: its last one, until there is another.
+  void GoOnFrom(const std::optional<EvaluationRecord>& last) { last_ = last; }
 
   void CheckInvariants() const;
 

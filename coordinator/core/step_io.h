@@ -36,6 +36,10 @@ struct StartParameters {
   std::vector<std::byte> job_key;
   Time started;                    // times in records count from here
   std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
+  // Of a job that is resumed, what its records say last: it stands until there is something newer.
+  std::optional<double> train_loss;
+  std::vector<Metric> metrics;
+  std::optional<EvaluationRecord> evaluated;
   std::uint64_t given_under_way = 4u << 20;  // bytes, see membership/first_parameters.h
   policies::PluginMaker plugin = nullptr;    // for policy.name = plugin
   // What the worker's program has said whose settings are in `config`; all others must say the

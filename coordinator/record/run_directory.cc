@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -145,6 +146,8 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
     counted += record->samples;
     kept.latest =
         std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
+    kept.train_loss = record->loss;
+    kept.metrics = record->metrics;
     kept.rounds += line + '\n';
   }
   if (round < next.value) {
@@ -170,6 +173,13 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
                    fmt::format("{}: a line is no record", (path_ / kEvaluations).string())};
     }
     if (json["round"].get<std::uint64_t>() >= next.value) break;
+    const auto number = [&](const char* key) {
+      return json.contains(key) && json[key].is_number() ? json[key].get<double>() : std::nan("");
+    };
+    kept.evaluated.emplace();
+    kept.evaluated->round = RoundId(json["round"].get<std::uint64_t>());
+    kept.evaluated->loss = number("loss");
+    kept.evaluated->accuracy = number("accuracy");
     kept.evaluations += line + '\n';
   }
   return kept;

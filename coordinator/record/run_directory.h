@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -49,6 +50,10 @@ class RunDirectory {
     std::string rounds;
     std::string evaluations;
     double latest = 0;  // time in them, seconds since the job's start
+    // What the last of them say.
+    std::optional<double> train_loss = std::nullopt;
+    std::vector<Metric> metrics = {};
+    std::optional<EvaluationRecord> evaluated = std::nullopt;
   };
   // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
   // `samples` samples in all.

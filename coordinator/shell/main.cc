@@ -238,6 +238,9 @@ int Main(const std::vector<std::string>& arguments) {
     loaded = std::move(resumed->checkpoint);
     kept = std::move(resumed->records);
     parameters.resume = loaded->state;
+    parameters.train_loss = kept.train_loss;
+    parameters.metrics = kept.metrics;
+    parameters.evaluated = kept.evaluated;
     // Times go on where the kept rounds end.
     parameters.started = MonotonicNow() - FromSeconds(kept.latest);
   }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/record/resume_rules.h"
 #include "tests/golden/story.h"
 
 namespace lockstep::coordinator {
@@ -82,6 +83,25 @@ TEST(ProgressLine, CountsWhoIsLostUntilItIsReplaced) {
   EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  2 of 3 workers (worker 2 is catching up)"));
   s.From(2, msg::Level{s.Commit(0).round});
   EXPECT_THAT(ProgressText(s.Status()), HasSubstr("  3 of 3 workers"));
+}
+
+TEST(ProgressLine, AResumedJobIsWhereItGoesOn) {
+  JobState state;
+  state.next_round = RoundId(7);
+  state.updates = 7;
+  state.sampler = {120, Epoch(1), {{4, 8}, {96, 120}}};
+  state.dataset_digest = "abc";
+  state.parameter_count = 2;
+  state.state_tensors = 1;
+  state.settings = SettingsToRemember(JobConfig());
+  Story s("", {.workers = 2, .resume = state});
+  for (const bool begun : {false, true}) {
+    if (begun) s.Begin();
+    const JobStatus status = s.Status();
+    EXPECT_EQ(status.epoch, Epoch(1)) << begun;
+    EXPECT_EQ(status.round, RoundId(7)) << begun;
+    EXPECT_EQ(status.updates, 7u) << begun;
+  }
 }
 
 TEST(ProgressLine, SaysWhatTheEndWaitsFor) {

@@ -24,6 +24,7 @@ RoundRecord Record(std::uint64_t round) {
   RoundRecord record;
   record.round = RoundId(round);
   record.samples = 10;
+  record.loss = 0.5;
   record.commit = static_cast<double>(round);
   return record;
 }
@@ -102,6 +103,7 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
     ASSERT_TRUE(directory->AppendRound(RoundLine(Record(round))).ok());
     EvaluationRecord evaluation;
     evaluation.round = RoundId(round);
+    evaluation.accuracy = 0.25 * static_cast<double>(round);
     ASSERT_TRUE(directory->AppendEvaluation(evaluation).ok());
   }
   const std::string all = TextOf(folder / "run/rounds.jsonl");
@@ -110,6 +112,10 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   const auto kept = directory->Keep(RoundId(3), 30);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   EXPECT_EQ(kept->latest, 2.0);
+  EXPECT_EQ(kept->train_loss, 0.5);
+  ASSERT_TRUE(kept->evaluated.has_value());
+  EXPECT_EQ(kept->evaluated->round, RoundId(2));
+  EXPECT_EQ(kept->evaluated->accuracy, 0.5);
   EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), all);
   ASSERT_TRUE(directory->CutBack(*kept).ok());
   const std::string cut = TextOf(folder / "run/rounds.jsonl");
