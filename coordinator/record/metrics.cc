@@ -69,7 +69,8 @@ std::string JobText(const JobStatus& status) {
                         status.phase == phase ? 1 : 0);
   }
   text +=
-      One("lockstep_job_seconds_total", "counter", "Since this coordinator began.", status.seconds);
+      One("lockstep_job_seconds_total", "counter",
+          "Since the job's start, without the time between a stop and its resume.", status.seconds);
   text += One("lockstep_round", "gauge", "The open round.", status.round.value);
   text += One("lockstep_epoch", "gauge", "The epoch that it is in.", status.epoch.value);
   text += One("lockstep_rounds_total", "counter", "Closed rounds.", status.totals.rounds);
