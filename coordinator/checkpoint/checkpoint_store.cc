@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <span>
 #include <system_error>
@@ -21,15 +22,32 @@ namespace fs = std::filesystem;
 // Of a job's state: the names of its tensors and the ranges that are left, with room to spare.
 constexpr std::size_t kMaxStateBytes = 256u << 20;
 
-std::string Stem(RoundId round) { return fmt::format("round-{:010}", round.value); }
+constexpr char kStem[] = "round-";
 
-void RemoveOld(const fs::path& directory, std::uint32_t keep) {
+std::string Stem(RoundId round) { return fmt::format("{}{:010}", kStem, round.value); }
+
+// Of the files that make a checkpoint valid, in the order of their rounds. What else lies there is
+// somebody's own, a copy that is to stay for one.
+std::vector<fs::path> ValidOnes(const fs::path& directory) {
   std::vector<fs::path> valid;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".json") valid.push_back(entry.path());
+    const std::string stem = entry.path().stem().string();
+    std::uint64_t round = 0;
+    const char* end = stem.data() + stem.size();
+    const char* digits = stem.data() + std::min(stem.size(), sizeof kStem - 1);
+    if (entry.path().extension() == ".json" && stem.starts_with(kStem) &&
+        std::from_chars(digits, end, round).ptr == end && stem == Stem(RoundId(round))) {
+      valid.push_back(entry.path());
+    }
   }
   std::sort(valid.begin(), valid.end());
+  return valid;
+}
+
+void RemoveOld(const fs::path& directory, std::uint32_t keep) {
+  const std::vector<fs::path> valid = ValidOnes(directory);
+  std::error_code error;
   for (std::size_t i = 0; i + keep < valid.size(); ++i) {
     // The state first: without it the tensors count for nothing.
     fs::remove(valid[i], error);
@@ -170,27 +188,22 @@ void CheckpointStore::Drop(RoundId round) {
 }
 
 Result<std::optional<CheckpointStore::Loaded>> CheckpointStore::Newest() const {
-  std::optional<fs::path> newest;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (entry.path().extension() == ".json" && (!newest || entry.path() > *newest))
-      newest = entry.path();
-  }
-  if (!newest) return std::optional<Loaded>();
-  const auto text = ReadRegularFile(newest->string(), kMaxStateBytes);
+  const std::vector<fs::path> valid = ValidOnes(directory_);
+  if (valid.empty()) return std::optional<Loaded>();
+  const fs::path& newest = valid.back();
+  const auto text = ReadRegularFile(newest.string(), kMaxStateBytes);
   if (!text) return text.error();
   auto state = JobStateFromJson(*text);
   if (!state)
-    return Error{state.error().code,
-                 fmt::format("{}: {}", newest->string(), state.error().message)};
+    return Error{state.error().code, fmt::format("{}: {}", newest.string(), state.error().message)};
   Loaded loaded;
   loaded.state = std::move(*state);
   loaded.round = RoundId(loaded.state.next_round.value - 1);
-  if (Stem(loaded.round) != newest->stem().string()) {
+  if (Stem(loaded.round) != newest.stem().string()) {
     return Error{ErrorCode::kInvalid,
-                 fmt::format("{}: it is the state after round {}", newest->string(), loaded.round)};
+                 fmt::format("{}: it is the state after round {}", newest.string(), loaded.round)};
   }
-  loaded.tensors = fs::path(*newest).replace_extension(".safetensors");
+  loaded.tensors = fs::path(newest).replace_extension(".safetensors");
   if (Status sound = CheckContents(loaded.tensors, loaded.state); !sound.ok()) {
     return sound.error();
   }

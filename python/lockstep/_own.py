@@ -48,7 +48,7 @@ class OwnCoordinator:
             with open(os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
         where = Path(run_dir) if run_dir is not None else self._folder / "run"
-        found = any((where / "checkpoints").glob("*.json"))
+        found = any((where / "checkpoints").glob("round-*.json"))
         if resume is True and not found:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise UsageError(f"resume: {where} holds no checkpoint (resume='auto' begins a job where there is none)")

@@ -111,6 +111,25 @@ TEST_F(CheckpointStoreTest, AFileUnderAnothersNameIsRefused) {
   EXPECT_THAT(loaded.error().message, HasSubstr("the state after round 4"));
 }
 
+// Somebody's copies, one that sorts before the checkpoints and one behind them.
+TEST_F(CheckpointStoreTest, FilesOfOtherNamesAreLeftAlone) {
+  ASSERT_TRUE(Write(4, 1).ok());
+  for (const char* stem : {"best", "saved", "round-4", "round-0000000009 copy"}) {
+    for (const char* extension : {".json", ".safetensors"}) {
+      std::filesystem::copy_file(folder_ / (std::string("round-0000000004") + extension),
+                                 folder_ / (std::string(stem) + extension));
+    }
+  }
+  const auto loaded = store_.Newest();
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ((*loaded)->round, RoundId(4));
+  ASSERT_TRUE(Write(5, 1).ok());
+  EXPECT_THAT(Names(), ElementsAre("best.json", "best.safetensors", "round-0000000005.json",
+                                   "round-0000000005.safetensors", "round-0000000009 copy.json",
+                                   "round-0000000009 copy.safetensors", "round-4.json",
+                                   "round-4.safetensors", "saved.json", "saved.safetensors"));
+}
+
 TEST_F(CheckpointStoreTest, AStateThatIsNoFileIsNotWaitedFor) {
   ASSERT_EQ(::mkfifo((folder_ / "round-0000000004.json").c_str(), 0600), 0);
   const auto loaded = store_.Newest();
