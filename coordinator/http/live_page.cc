@@ -126,7 +126,7 @@ const byId = (id) => document.getElementById(id);
 const svgNamespace = "http://www.w3.org/2000/svg";
 const kept = 120, drawn = 8, mostRows = 48;
 const rounds = new Map();
-let answered = 0, last = 0;
+let answered = 0, job = null;
 
 function element(parent, tag, text, attributes) {
   const made = document.createElement(tag);
@@ -501,12 +501,12 @@ async function look() {
   try {
     const status = await ask("/status");
     // Another job has taken the address, or this one was resumed: what is shown was another's.
-    if (status.seconds < last) {
+    if (status.job_id !== job) {
       rounds.clear();
       access = null;
     }
     if (access === null) await askAccess();
-    last = status.seconds;
+    job = status.job_id;
     const lines = await ask("/rounds?after=" + Math.max(-1, ...rounds.keys()));
     for (const line of lines) rounds.set(line.round, line);
     for (const old of [...rounds.keys()].sort((a, b) => b - a).slice(kept)) rounds.delete(old);

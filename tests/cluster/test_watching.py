@@ -280,6 +280,26 @@ class Metrics(ClusterTest):
         page.press("#policy-form button")
 
     @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
+    def test_the_page_mixes_no_two_jobs(self):
+        """Of which the one that takes the address may have run for longer."""
+        with Job(2, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, browser.Browser() as page:
+            self.start(job)
+            self.open_page(page)
+            wait_for("rounds on the page", lambda: page.get("rounds.size > 0"))
+            page.get("""(() => {
+              rounds.set(1e9, lastRounds(1)[0]);
+              const asked = fetch;
+              fetch = async (path, options) => {
+                const answer = await asked(path, options);
+                if (path !== "/status") return answer;
+                const status = await answer.json();
+                return new Response(JSON.stringify({...status, job_id: "another", seconds: status.seconds + 1000}));
+              };
+              return true;
+            })()""")
+            wait_for("the other job's rounds alone", lambda: page.get("rounds.size > 0 && !rounds.has(1e9)"))
+
+    @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
     def test_the_page_changes_a_job_that_has_no_secret(self):
         with Job(3, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, browser.Browser() as page:
             self.start(job)
