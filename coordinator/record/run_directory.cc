@@ -127,18 +127,17 @@ Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
 
 Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t samples) const {
   Kept kept;
-  auto text = ReadFile(kRounds);
-  if (!text) return text.error();
+  auto lines = OpenRegularFile((path_ / kRounds).string());
+  if (!lines) return lines.error();
   std::uint64_t round = 0;
   std::uint64_t counted = 0;
-  std::istringstream lines(*text);
   const auto wrong = [&](const std::string& why) {
     return Error{ErrorCode::kInvalid, fmt::format("{}: {}", (path_ / kRounds).string(), why)};
   };
-  for (std::string line; round < next.value && std::getline(lines, line); ++round) {
+  for (std::string line; round < next.value && std::getline(*lines, line); ++round) {
     const auto record = RoundFromLine(line);
     // The last line of a file that does not end with one was cut off.
-    if (!record || lines.eof()) return wrong(fmt::format("line {} is no record", round + 1));
+    if (!record || lines->eof()) return wrong(fmt::format("line {} is no record", round + 1));
     if (record->round.value != round) {
       return wrong(fmt::format("line {} is the record of round {}, not {}", round + 1,
                                record->round, round));
@@ -148,7 +147,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
         std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
     kept.train_loss = record->loss;
     kept.metrics = record->metrics;
-    kept.rounds += line + '\n';
+    kept.rounds_bytes += line.size() + 1;
   }
   if (round < next.value) {
     return wrong(
@@ -159,7 +158,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
                              next, counted, samples));
   }
   if (!fs::exists(path_ / kEvaluations)) return kept;
-  text = ReadFile(kEvaluations);
+  auto text = ReadFile(kEvaluations);
   if (!text) return text.error();
   std::istringstream evaluations(*text);
   for (std::string line; std::getline(evaluations, line);) {
@@ -194,13 +193,25 @@ Status RunDirectory::CutBack(const Kept& kept) {
   std::error_code ignored;
   fs::remove(path_ / kSummary, ignored);
   fs::remove(path_ / kTimeline, ignored);
-  std::istringstream rounds(kept.rounds);
-  for (std::string line; std::getline(rounds, line);) {
+  auto rounds = OpenRegularFile((path_ / kRounds).string());
+  if (!rounds) return rounds.error();
+  std::uint64_t read = 0;
+  for (std::string line; read < kept.rounds_bytes && std::getline(*rounds, line);) {
+    read += line.size() + 1;
     const auto record = RoundFromLine(line);
     if (!record) continue;  // Keep has read it
     if (Status written = AppendTimeline(*record); !written.ok()) return written;
   }
-  return WriteFile(kRounds, kept.rounds);
+  return CutRounds(static_cast<off_t>(kept.rounds_bytes));
+}
+
+Status RunDirectory::CutRounds(off_t bytes) {
+  const fs::path path = path_ / kRounds;
+  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.get() < 0) return IoError(path, "cannot open");
+  if (::ftruncate(file.get(), bytes) != 0) return IoError(path, "cannot cut back");
+  if (::fsync(file.get()) != 0) return IoError(path, "cannot sync");
+  return {};
 }
 
 Status RunDirectory::Append(Lines& lines, std::string line) {

@@ -47,7 +47,7 @@ class RunDirectory {
 
   // Of the rounds before `next`, which a resumed job goes on from.
   struct Kept {
-    std::string rounds;
+    std::uint64_t rounds_bytes = 0;  // how much of rounds.jsonl, which may be gigabytes
     std::string evaluations;
     double latest = 0;  // time in them, seconds since the job's start
     // What the last of them say.
@@ -96,6 +96,7 @@ class RunDirectory {
   Status Append(Lines& lines, std::string line);
   void KeepRoom();
   void RemovePartialFiles();
+  Status CutRounds(off_t bytes);
   void EndTimelineBefore();
 
   std::filesystem::path path_;

@@ -238,8 +238,9 @@ class Resume(ClusterTest):
         self.addCleanup(signal.signal, signal.SIGIO, before)
         with Job(2, PACED, job__rounds=60) as job:
             self.interrupted(job, 5)
-            # The coordinator writes the records anew when all is read: until this lease ends it does not get on with that.
-            lease = os.open(job.run_dir / "rounds.jsonl.tmp", os.O_RDWR | os.O_CREAT)
+            # The coordinator cuts the records back when all is read: until this lease ends it does not get on with that.
+            (job.run_dir / "evaluations.jsonl").touch()
+            lease = os.open(job.run_dir / "evaluations.jsonl.tmp", os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             except OSError as error:

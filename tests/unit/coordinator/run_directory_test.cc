@@ -125,6 +125,32 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 3);
 }
 
+#ifndef LOCKSTEP_SANITIZED  // which keeps what was freed for a while
+long MostMemoryBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+// Those of a long job of many workers are gigabytes.
+TEST(RunDirectory, RecordsAreNotHeldAsAWhole) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  RoundRecord record = Record(0);
+  record.reason = std::string(256 << 10, 'x');
+  constexpr std::uint64_t kRecords = 256;
+  for (; record.round.value < kRecords; ++record.round.value) {
+    ASSERT_TRUE(directory->AppendRound(RoundLine(record)).ok());
+  }
+  const auto bytes = static_cast<long>(std::filesystem::file_size(folder / "run/rounds.jsonl"));
+  const long before = MostMemoryBytes();
+  const auto kept = directory->Keep(RoundId(kRecords), kRecords * 10);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  ASSERT_TRUE(directory->CutBack(*kept).ok());
+  EXPECT_LT(MostMemoryBytes() - before, bytes / 4);
+}
+#endif
+
 // Else a job that was resumed and killed would look as if it had ended.
 TEST(RunDirectory, AJobThatGoesOnHasNoSummary) {
   const test::TempFolder folder;
