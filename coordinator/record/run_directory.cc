@@ -73,12 +73,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, b
   if (folder.get() < 0) return unusable(path, std::strerror(errno));
   std::unique_ptr<RunDirectory> directory(
       new RunDirectory(path, std::move(folder), std::move(lock)));
-  if (!resume && fs::exists(path / kRounds)) {
-    return Error{ErrorCode::kRefused, fmt::format("{}: holds the rounds of an earlier job; choose "
-                                                  "another --run-dir or continue it with --resume",
-                                                  path.string())};
+  if (!resume) {
+    if (Status fresh = directory->Begin(); !fresh.ok()) return fresh.error();
   }
-  if (!resume) directory->RemovePartialFiles();
   directory->KeepRoom();
   return directory;
 }
@@ -89,6 +86,30 @@ RunDirectory::RunDirectory(fs::path path, OwnedFd folder, OwnedFd lock)
       lock_(std::move(lock)),
       rounds_{kRounds},
       evaluations_{kEvaluations} {}
+
+// Checkpoints of an earlier job would be newer than those of this one, and the first to be kept.
+Status RunDirectory::Begin() {
+  const auto refused = [this](const char* what) {
+    return Error{ErrorCode::kRefused, fmt::format("{}: holds {}", path_.string(), what)};
+  };
+  if (fs::exists(path_ / kRounds)) {
+    return refused(
+        "the rounds of an earlier job; choose another --run-dir or continue it with --resume");
+  }
+  constexpr const char* kRest =
+      "checkpoints or evaluations of an earlier job, whose rounds.jsonl is gone; choose another "
+      "--run-dir";
+  if (fs::exists(path_ / kEvaluations)) return refused(kRest);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
+    const bool state = entry.path().extension() == ".json";
+    if (state && entry.path().filename().string().starts_with("round-")) return refused(kRest);
+  }
+  RemovePartialFiles();
+  // Of a job that has failed before its first round.
+  fs::remove(path_ / kSummary, ignored);
+  return {};
+}
 
 // Left behind by a coordinator that was killed while it wrote a checkpoint.
 void RunDirectory::RemovePartialFiles() {

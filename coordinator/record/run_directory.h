@@ -26,7 +26,8 @@ class RunDirectory {
  public:
   // Takes the directory's lock; makes it (parents too) unless `resume`, which wants one that is
   // there and changes nothing in it before CutBack. kInvalid: it is none, or cannot be written.
-  // kRefused: another job holds it, or it has the rounds of an earlier job and `resume` is false.
+  // kRefused: another job holds it, or it has rounds, evaluations or checkpoints of an earlier job
+  // and `resume` is false.
   static Result<std::unique_ptr<RunDirectory>> Open(const std::filesystem::path& path, bool resume);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -97,6 +98,7 @@ class RunDirectory {
   void KeepRoom();
   void RemovePartialFiles();
   Status CutRounds(off_t bytes);
+  Status Begin();  // of a job that is not resumed
   void EndTimelineBefore();
 
   std::filesystem::path path_;

@@ -137,7 +137,7 @@ TEST(RunDirectory, RecordsAreNotHeldAsAWhole) {
   const test::TempFolder folder;
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   RoundRecord record = Record(0);
-  record.reason = std::string(256 << 10, 'x');
+  record.reason = std::string(64 << 10, 'x');
   constexpr std::uint64_t kRecords = 256;
   for (; record.round.value < kRecords; ++record.round.value) {
     ASSERT_TRUE(directory->AppendRound(RoundLine(record)).ok());
@@ -221,6 +221,26 @@ TEST(RunDirectory, ATimelineThatCannotGrowStaysWhole) {
   EXPECT_THAT(second.error().message, HasSubstr("timeline.json: cannot write"));
   EXPECT_EQ(RoundsOfTimeline(path), std::vector<std::uint64_t>{0});
   EXPECT_FALSE(directory->AppendTimeline(Record(2)).ok());
+}
+
+// The newest checkpoints stay, which would be those of the job before.
+TEST(RunDirectory, WhatAnEarlierJobHasLeftIsNoBeginning) {
+  for (const char* left :
+       {"rounds.jsonl", "evaluations.jsonl", "checkpoints/round-0000000009.json"}) {
+    const test::TempFolder folder;
+    std::filesystem::create_directories(folder / "run/checkpoints");
+    std::ofstream(folder / (std::string("run/") + left)) << "{}\n";
+    const auto opened = RunDirectory::Open(folder / "run", false);
+    ASSERT_FALSE(opened.ok()) << left;
+    EXPECT_EQ(opened.error().code, ErrorCode::kRefused);
+    EXPECT_THAT(opened.error().message, HasSubstr("of an earlier job"));
+  }
+  // One that has failed before its first round leaves nothing that could be mixed up.
+  const test::TempFolder folder;
+  std::filesystem::create_directories(folder / "run/checkpoints");
+  std::ofstream(folder / "run/summary.json") << "{}\n";
+  EXPECT_TRUE(RunDirectory::Open(folder / "run", false).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
 }
 
 TEST(RunDirectory, WhatCannotBeUsedIsAnErrorOfTheUser) {
