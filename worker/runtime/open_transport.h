@@ -73,6 +73,11 @@ class OpenTransport final : public transport::Handler {
     const auto found = measured_.find(member);
     return found == measured_.end() ? 0 : found->second;
   }
+  // Of one that is connected and that the core has not heard of yet: why, in words; else empty.
+  std::string Unfinished(const MemberId& member) const {
+    const auto peer = PeerOf(member);
+    return peer ? probe.Unfinished(*peer) : std::string();
+  }
   // When the last byte of each member came, where the transport can tell.
   std::vector<std::pair<MemberId, Time>> LastHeard() const;
   void CloseAll(const std::string& reason);

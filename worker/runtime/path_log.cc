@@ -48,6 +48,8 @@ std::string PathLog::Assess(const OpenTransport& active, const PeerMapper& mappe
                             msg::Reached& reached) {
   std::string unfit;
   for (PeerPath& path : reached.peers) {
+    std::string unfinished = path.reached ? std::string() : active.Unfinished(path.peer);
+    if (!unfinished.empty()) path.error = std::move(unfinished);
     const auto mapped = mapper.Rate(path.peer);
     path.gb_per_second = path.mapped && mapped ? *mapped : active.Measured(path.peer);
     std::string reason =

@@ -46,11 +46,13 @@ double MeasureMapped(ExchangeMemory& memory, const std::byte* data, std::size_t 
   return Rate(bytes, MonotonicNow() - from);
 }
 
-Probe::Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes)
+Probe::Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes,
+             Duration long_enough)
     : transport_(transport),
       memory_(memory),
       piece_bytes_(std::min({std::uint64_t{kPieceBytes}, piece_bytes,
-                             std::uint64_t{transport.capabilities().max_piece_bytes}})) {}
+                             std::uint64_t{transport.capabilities().max_piece_bytes}})),
+      long_enough_(long_enough) {}
 
 Probe::~Probe() {
   if (pieces_ != nullptr) memory_.Free(pieces_, 2 * kPieceBytes);
@@ -70,7 +72,8 @@ void Probe::Open() {
 void Probe::Start(transport::PeerId peer, std::function<void(double)> done) {
   Open();
   if (!region_) return done(0);
-  runs_[peer] = Run{.from = MonotonicNow(), .done = std::move(done)};
+  const Time now = MonotonicNow();
+  runs_[peer] = Run{.began = now, .from = now, .done = std::move(done)};
   Next(peer);
 }
 
@@ -98,15 +101,29 @@ bool Probe::OnFetchDone(transport::FetchId fetch, FetchStatus status) {
   if (run == runs_.end() || status == FetchStatus::kPeerDown) return true;
   if (status != FetchStatus::kOk) {
     Finish(peer, 0);
-  } else if (++run->second.completed == 1) {
-    run->second.from = MonotonicNow();  // the first one paid for registration and page faults
-    Next(peer);
-  } else if (run->second.completed < kPieces) {
-    Next(peer);
-  } else {
-    Finish(peer, Rate((kPieces - 1) * piece_bytes_, MonotonicNow() - run->second.from));
+    return true;
   }
+  Run& so_far = run->second;
+  const Time now = MonotonicNow();
+  const bool first = ++so_far.completed == 1;
+  if (so_far.completed == kPieces || now - so_far.began >= long_enough_) {
+    const auto counted = static_cast<std::size_t>(first ? 1 : so_far.completed - 1);
+    Finish(peer, Rate(counted * piece_bytes_, now - so_far.from));
+    return true;
+  }
+  if (first) so_far.from = now;  // the first one paid for registration and page faults
+  Next(peer);
   return true;
+}
+
+std::string Probe::Unfinished(transport::PeerId peer) const {
+  const auto run = runs_.find(peer);
+  if (run == runs_.end()) return {};
+  return fmt::format(
+      "it is connected, and {} KiB that it was asked for have not come within {:.1f} s: the link "
+      "is too slow, or loses large packets (its ends differ in MTU)",
+      (static_cast<std::size_t>(run->second.completed) + 1) * piece_bytes_ >> 10,
+      Seconds(MonotonicNow() - run->second.began));
 }
 
 std::optional<transport::ServeAnswer> Probe::OnFetch(const PieceName& name) const {

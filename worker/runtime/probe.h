@@ -2,6 +2,7 @@
 // up.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,16 +26,19 @@ std::string RateText(double gb_per_second);
 double MeasureMapped(ExchangeMemory& memory, const std::byte* data, std::size_t bytes);
 
 // Fetches a few pieces from each peer that comes up, in the memory that the exchange works on. One
-// transport; its data thread.
+// transport; its data thread. Over a slow link there are fewer of them: a peer that is slow to read
+// from is a straggler, and not one that cannot be reached.
 class Probe {
  public:
   static constexpr std::uint32_t kPieceKind = 0x70726F62;  // "prob": no kind of the exchange
   static constexpr std::size_t kPieceBytes = 256u << 10;
   static constexpr int kPieces = 8;
+  static constexpr Duration kLongEnough = std::chrono::seconds(1);  // no further piece after it
 
   // `piece_bytes`: the largest piece that the peers of the job exchange. Call Open once the
   // transport has started; until then nothing can be served.
-  Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes);
+  Probe(transport::Transport& transport, ExchangeMemory& memory, std::uint64_t piece_bytes,
+        Duration long_enough = kLongEnough);
   ~Probe();  // after the transport has stopped
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
@@ -43,6 +47,8 @@ class Probe {
   // `done` gets the GB/s (0 when it could not be measured), once, unless the peer goes down before.
   void Start(transport::PeerId peer, std::function<void(double)> done);
   void OnPeerDown(transport::PeerId peer) { runs_.erase(peer); }
+  // What is still awaited of a peer, in words; empty when nothing is.
+  std::string Unfinished(transport::PeerId peer) const;
   // A fetch that is not the probe's: false.
   bool OnFetchDone(transport::FetchId fetch, FetchStatus status);
   // A piece that is not the probe's: nullopt.
@@ -52,7 +58,8 @@ class Probe {
   struct Run {
     int started = 0;
     int completed = 0;
-    Time from;
+    Time began;
+    Time from;  // the rate is that of the pieces since
     std::function<void(double)> done;
   };
   void Next(transport::PeerId peer);
@@ -61,6 +68,7 @@ class Probe {
   transport::Transport& transport_;
   ExchangeMemory& memory_;
   const std::uint64_t piece_bytes_;
+  const Duration long_enough_;
   std::byte* pieces_ = nullptr;  // two: the first one is served, the second one fetched into
   std::optional<transport::RegionId> region_;
   std::map<transport::PeerId, Run> runs_;

@@ -19,6 +19,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr std::uint64_t kParameters = 64;
+constexpr std::size_t kJobKeyBytes = 32;
 
 MemberId Member(std::uint32_t worker) { return {WorkerId(worker), Incarnation(1)}; }
 
@@ -26,10 +27,10 @@ MemberId Member(std::uint32_t worker) { return {WorkerId(worker), Incarnation(1)
 class Plane {
  public:
   // `host`: that it says to be on. `paths`: what it is to find on its machine. `with_ucx`: it has
-  // that beside tcp, where this build has it.
+  // that beside tcp, where this build has it. `formation`: how long its peers have to come.
   explicit Plane(std::uint32_t worker, const std::string& host = "",
                  const transport::paths::Facts& paths = {}, bool require_gpudirect = false,
-                 bool with_ucx = false)
+                 bool with_ucx = false, Duration formation = std::chrono::seconds(60))
       : member_(Member(worker)), layout_({{0, kParameters}}, 1u << 20), host_(host) {
     auto optimizer = MakeOptimizer({});
     EXPECT_TRUE(optimizer.ok());
@@ -50,9 +51,9 @@ class Plane {
     };
     setup.core.mapping = false;
     setup.core.state_tensors = tensors;
-    setup.core.formation_timeout = std::chrono::seconds(60);
+    setup.core.formation_timeout = formation;
     setup.timeouts = TimeoutsFrom(std::chrono::seconds(30));
-    setup.job_key.assign(32, std::byte{7});
+    setup.job_key.assign(kJobKeyBytes, std::byte{7});
     setup.data_host = "127.0.0.1";
     setup.transports = {{"tcp", "tcp", {}}};
     if (with_ucx) setup.transports.insert(setup.transports.begin(), {"ucx", "ucx", {}});
@@ -200,6 +201,49 @@ TEST(DataPlane, SaysOfAGpuThatItsGradientsAreStaged) {
   const auto from_cpu = cpu.WaitForReached();
   ASSERT_TRUE(from_cpu && from_cpu->peers.size() == 1);
   EXPECT_EQ(from_cpu->peers.front().path, "tcp");
+}
+
+// Connects, and never has what it is asked for: so does a link that loses large packets alone.
+class NeverServes final : public transport::Handler {
+ public:
+  void OnPeerUp(transport::PeerId, const MemberId&, const transport::PathReport&) override {}
+  void OnConnectFailed(const MemberId&, const Error&) override {}
+  void OnPeerDown(transport::PeerId, const Error&) override {}
+  void OnMessage(transport::PeerId, std::span<const std::byte>) override {}
+  transport::ServeAnswer OnFetch(transport::PeerId, const PieceName&) override {
+    return {.have = false, .slice = {}, .cookie = ++asked_, .later = true};
+  }
+  void OnServed(transport::PeerId, std::uint64_t) override {}
+  void OnFetchDone(transport::FetchId, FetchStatus) override {}
+
+ private:
+  std::uint64_t asked_ = 0;
+};
+
+TEST(DataPlane, SaysOfAConnectedPeerThatNothingComesOverTheLink) {
+  NeverServes handler;
+  transport::Options options;
+  options.self = Member(1);
+  options.job_key.assign(kJobKeyBytes, std::byte{7});
+  auto peer = transport::MakeTransport("tcp", std::move(options));
+  ASSERT_TRUE(peer.ok());
+  ASSERT_TRUE((*peer)->Start(&handler).ok());
+  Plane plane(0, "", {}, false, false, /*formation=*/std::chrono::seconds(1));
+  (*plane).Post(event::FromCoordinator{msg::Form{.formation = 1,
+                                                 .transport = "tcp",
+                                                 .connect_to = {{.member = Member(1),
+                                                                 .data_address = (*peer)->address(),
+                                                                 .mapping_address = {},
+                                                                 .host_id = {}}},
+                                                 .expect = {}}});
+  const auto reached = plane.WaitForReached();
+  (*peer)->Stop();
+  ASSERT_TRUE(reached && reached->peers.size() == 1);
+  EXPECT_FALSE(reached->peers.front().reached);
+  EXPECT_TRUE(
+      reached->peers.front().error.starts_with("it is connected, and 256 KiB that it was "
+                                               "asked for have not come within "))
+      << reached->peers.front().error;
 }
 
 TEST(DataPlane, GpuDirectThatIsRequiredAndNotThereMakesUnfit) {
