@@ -31,7 +31,8 @@ inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::mov
 struct Leaving {
   MemberId member;
   std::string reason;
-  bool refuse = false;        // tell it why, so that it does not come back at once
+  bool refuse = false;        // what it was given is wrong: it need not come back as it is
+  bool by_itself = false;     // it has said so
   bool disconnected = false;  // its connection has ended by itself
 };
 

@@ -350,10 +350,12 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   // At the end everybody goes.
   job_.Log(job_.phase == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
            "worker {} is out: {}", member.id.worker, leaving.reason);
-  if (leaving.refuse) {
+  // So that its own log says why, too. At the end it may have heard the job's last word already.
+  const bool told = !leaving.by_itself && job_.phase != Phase::kEnding;
+  if (leaving.refuse || (told && !leaving.disconnected)) {
     job_.out->push_back(
         Send{{member.connection},
-             std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, false})});
+             std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, !leaving.refuse})});
   }
   if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
   job_.members.Free(member, job_.now);
@@ -494,6 +496,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           return on(ending_)(m);
         } else if constexpr (std::is_same_v<M, msg::Leave>) {
           job_.Evict(from, "it leaves: " + m.reason);
+          job_.leaving.back().by_itself = true;
           return {};
         } else if constexpr (std::is_same_v<M, msg::Away> || std::is_same_v<M, msg::Back>) {
           return on(absences_)(m);

@@ -164,7 +164,7 @@ bool Formation::ConcludeTry() {
       Failed(fmt::format("worker {} did not connect over {} in time", silent.front()->id.worker,
                          job_->transport));
     } else {
-      for (Member* member : silent) job_->Evict(*member, "it did not connect in time", true);
+      for (Member* member : silent) job_->Evict(*member, "it did not connect in time");
     }
     return false;
   }

@@ -68,8 +68,7 @@ Status Joining::On(Member& from, const msg::Reached& message) {
       if (member == nullptr) continue;
       job_->Evict(*member,
                   fmt::format("worker {} and worker {} do not reach each other over {}: {}",
-                              id.worker, other.worker, job_->transport, path.error),
-                  true);
+                              id.worker, other.worker, job_->transport, path.error));
     }
   }
   return {};
@@ -368,8 +367,7 @@ bool Joining::CheckNewcomers() {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
                                        [](const auto& peer) { return peer.second != kBoth; });
       job_->Evict(*member,
-                  fmt::format("it and worker {} did not connect in time", silent->first.worker),
-                  true);
+                  fmt::format("it and worker {} did not connect in time", silent->first.worker));
     }
   }
   for (const MemberId& id : in) newcomers_.erase(id);
@@ -392,7 +390,7 @@ void Joining::CheckCopying() {
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
     if (!lost && copying.tries >= kCopyTries) {
-      job_->Evict(*member, "it could not copy the state in time", true);
+      job_->Evict(*member, "it could not copy the state in time");
     } else if (Copy(*member, copying.donor) && lost) {
       --copying_[id].tries;  // the loss of a donor is not its fault
     }

@@ -158,6 +158,18 @@ TEST(Golden, ACopyThatTakesLong) {
   CompareWithFile(s.text(), "slow_copy");
 }
 
+TEST(Golden, ANewcomerThatDoesNotReachAMember) {
+  Story s("One that comes back and does not reach a member is told so, and may come again", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  s.NotReached(2);
+  CompareWithFile(s.text(), "newcomer_not_reached");
+}
+
 TEST(Golden, LevelOfACopyThatWasBegunAnew) {
   Story s("What is said of a copy that was begun anew since is of no matter", {});
   s.Begin();

@@ -72,7 +72,7 @@ class Core {
 
   // Messages of the coordinator.
   void On(const msg::Welcome&) {}  // see ProtocolCheck
-  void On(const msg::Refuse& m) { ending_.OnRefused(m.reason, State()); }
+  void On(const msg::Refuse& m) { ending_.OnRefused(m, State()); }
   void On(const msg::Form& m);
   void On(const msg::MemberLeft& m) { peers_.OnLeft(m); }
   void On(const msg::Start& m);

@@ -53,9 +53,8 @@ void Ending::OnCoordinatorGone(const std::string& reason, const LastState& state
   if (digest_op_) Exit({finish_->reason, false, false, "", "", finish_->early});
 }
 
-void Ending::OnRefused(const std::string& reason, const LastState& state) {
-  Exit({fmt::format("the coordinator refuses this worker: {}", reason), true, false, "",
-        NotFinal(state)});
+void Ending::OnRefused(const msg::Refuse& refuse, const LastState& state) {
+  Exit({WordsOf(refuse), true, false, "", NotFinal(state)});
 }
 
 void Ending::OnBroken(const std::string& what) {

@@ -38,7 +38,7 @@ class Ending {
   bool over() const { return over_; }
 
   void OnFinish(const msg::Finish& finish);
-  void OnRefused(const std::string& reason, const LastState& state);
+  void OnRefused(const msg::Refuse& refuse, const LastState& state);
   void OnLeaveAsked(const std::string& reason, const LastState& state);
   void OnCoordinatorGone(const std::string& reason, const LastState& state);
   // The coordinator did what cannot be: this worker leaves, with the reason in its last line.

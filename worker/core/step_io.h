@@ -25,6 +25,13 @@
 
 namespace lockstep::worker {
 
+// Of one that has been let in: it may come again, or it is not fit for the job.
+inline std::string WordsOf(const msg::Refuse& refuse) {
+  return (refuse.try_again ? "the coordinator has taken this worker out: "
+                           : "the coordinator refuses this worker: ") +
+         refuse.reason;
+}
+
 // --- memory
 // -----------------------------------------------------------------------------------------------
 

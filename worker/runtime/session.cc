@@ -558,10 +558,7 @@ class SessionImpl final : public Session {
     // Answered by the channel.
     if (std::holds_alternative<msg::Ping>(message)) return;
     if (const auto* refuse = std::get_if<msg::Refuse>(&message)) {
-      compute_.End(
-          {.reason = fmt::format("the coordinator refuses this worker: {}", refuse->reason),
-           .failed = true,
-           .unfit = !refuse->try_again});
+      compute_.End({.reason = WordsOf(*refuse), .failed = true, .unfit = !refuse->try_again});
     }
     if (const auto* commit = std::get_if<msg::Commit>(&message)) compute_.Committed(*commit);
     if (const auto* sums = std::get_if<msg::TakeSums>(&message)) compute_.Committed(sums->commit);

@@ -104,5 +104,11 @@ TEST_F(EndingTest, ARefusalIsTheReasonAndNotTheEndOfTheConnection) {
   EXPECT_TRUE(All<action::Exit>().empty());
 }
 
+TEST_F(EndingTest, WhoIsTakenOutIsToldWhyAndMayComeAgain) {
+  Begin(0);
+  Tell(msg::Refuse{"no message for 10.0 s", true});
+  EXPECT_EQ(Exit().reason, "the coordinator has taken this worker out: no message for 10.0 s");
+}
+
 }  // namespace
 }  // namespace lockstep::worker
