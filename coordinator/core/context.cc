@@ -28,6 +28,11 @@ std::string Job::QuorumText() const {
                      members.CountLive(), min_workers, missing, QuorumPatience().Words());
 }
 
+std::string Job::ResumeText() const {
+  if (!saved_round) return {};
+  return fmt::format("; the job can be resumed from its checkpoint after round {}", *saved_round);
+}
+
 std::string Job::AwayText() const {
   std::string text;
   if (members.CountAway() == 0) return text;

@@ -170,6 +170,8 @@ struct Job {
   }
   // I5: so many are live that a round may be committed. Says when that changes.
   bool HasQuorum();
+  // "; the job can be resumed from its checkpoint after round 7"; empty where there is none.
+  std::string ResumeText() const;
   std::string QuorumText() const;
   // Behind what the job waits for: "; worker 2 is away: validation". Empty: all are there.
   std::string AwayText() const;

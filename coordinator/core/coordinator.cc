@@ -336,8 +336,8 @@ bool Coordinator::AwaitsLevel() {
     nobody_live_since_.reset();
     return false;
   }
-  job_.Fail(
-      "no worker holds the parameters any more; the job can be resumed from its last checkpoint");
+  job_.Fail(fmt::format("no worker holds the parameters any more; missing: {}{}", Missing(),
+                        job_.ResumeText()));
   return false;
 }
 
@@ -601,14 +601,10 @@ void Coordinator::EndIfShort() {
   if (!short_since_) short_since_ = job_.now;
   if (job_.now < ShortUntil()) return;
   const Patience patience = job_.QuorumPatience();
-  job_.Fail(fmt::format(
-      "{} of at least {} workers have been there for {} ({}); missing: {}{}",
-      job_.members.CountLive(), job_.min_workers, FormatDurationSeconds(patience.seconds),
-      patience.option, Missing(),
-      job_.saved_round ? fmt::format("; the job can be resumed from its checkpoint after round "
-                                     "{}",
-                                     *job_.saved_round)
-                       : ""));
+  job_.Fail(fmt::format("{} of at least {} workers have been there for {} ({}); missing: {}{}",
+                        job_.members.CountLive(), job_.min_workers,
+                        FormatDurationSeconds(patience.seconds), patience.option, Missing(),
+                        job_.ResumeText()));
 }
 
 // Who is not live, and why, as far as it is known; for people, so not all of thousands.

@@ -225,8 +225,8 @@ void Pipeline::OnOut(const MemberId& member, const std::string& why) {
   if (const auto shard = planner_.holders().Lost(); shard && !done_) {
     job_->Fail(fmt::format(
         "with worker {} the last copy of shard {} of the optimizer's state is lost "
-        "(optimizer.replicas = {}): {}; the job can be resumed from its last checkpoint",
-        member.worker, *shard, job_->start.config.optimizer.replicas, why));
+        "(optimizer.replicas = {}): {}{}",
+        member.worker, *shard, job_->start.config.optimizer.replicas, why, job_->ResumeText()));
   }
   if (open_) open_->OnOut(member);
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);

@@ -36,6 +36,18 @@ TEST(Quorum, IsNotWaitedForForEver) {
   EXPECT_THAT(s.text(), Not(HasSubstr("can be resumed")));
 }
 
+// Nobody is left, and the reason says of each why.
+TEST(Quorum, WhereAllAreLostNoCheckpointIsPromisedThatIsNotThere) {
+  Story s("test", {.workers = 2});
+  s.Begin();
+  s.Die(0);
+  s.Die(1);
+  ASSERT_TRUE(s.finished());
+  EXPECT_THAT(s.text(), HasSubstr("job failed: no worker holds the parameters any more; missing: "
+                                  "worker 0 (connection closed), worker 1 (connection closed);"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("can be resumed")));
+}
+
 TEST(Quorum, IsWaitedForForEverWhereTheJobIsToldSo) {
   Story s("test", {.min_workers = 3, .quorum_timeout_s = 0});
   s.Begin();
