@@ -704,7 +704,11 @@ JobStatus Coordinator::Status(Time now) const {
     status.updates = job_.start.resume->updates;
   }
   status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
-  if (job_.phase == Phase::kEnding) status.waiting_for = ending_.Waiting();
+  if (job_.phase == Phase::kGathering || job_.phase == Phase::kForming) {
+    status.waiting_for = formation_.Waiting();
+  } else if (job_.phase == Phase::kEnding) {
+    status.waiting_for = ending_.Waiting();
+  }
   for (const Member& member : job_.members.all()) {
     if (member.id.incarnation.value == 0) continue;
     MemberStatus row;

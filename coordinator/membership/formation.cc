@@ -8,6 +8,11 @@
 #include "coordinator/membership/admission.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+constexpr std::uint32_t kNamed = 8;  // of those that are waited for, in one line
+
+}  // namespace
 
 Formation::Formation(Job* job)
     : job_(job),
@@ -25,12 +30,29 @@ std::vector<Member*> Formation::Participants() const {
 
 std::string Formation::Missing() const {
   std::string text;
+  std::uint32_t count = 0;
   for (const Member& member : job_->members.all()) {
-    if (member.state == MemberState::kReady) continue;
+    if (member.state == MemberState::kReady || ++count > kNamed) continue;
     const char* why = member.state == MemberState::kLost ? "is not there" : "is not ready";
     text += fmt::format("{}worker {} {}", text.empty() ? "" : ", ", member.id.worker, why);
   }
-  return text;
+  return count > kNamed ? fmt::format("{} and {} others", text, count - kNamed) : text;
+}
+
+std::string Formation::Waiting() const {
+  if (job_->phase == Phase::kGathering) {
+    return fmt::format("waiting for at most {} (job.join_timeout): {}",
+                       FormatDurationSeconds(job_->start.config.job.join_timeout_s), Missing());
+  }
+  std::string silent;
+  std::uint32_t count = 0;
+  for (const Member* member : Participants()) {
+    if (answered_[member->id.worker.value] || ++count > kNamed) continue;
+    silent += fmt::format("{}{}", silent.empty() ? "" : ", ", member->id.worker);
+  }
+  if (count > kNamed) silent += fmt::format(" and {} others", count - kNamed);
+  return count == 0 ? std::string()
+                    : fmt::format("waiting for worker {} to connect to the others", silent);
 }
 
 bool Formation::Advance() {

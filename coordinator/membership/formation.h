@@ -25,6 +25,8 @@ class Formation {
   // True when all that form reach each other: the job can begin with them.
   bool Advance();
   Time NextDeadline() const;
+  // Who is waited for, in words, until the job has begun.
+  std::string Waiting() const;
 
  private:
   void Gather();
@@ -33,7 +35,7 @@ class Formation {
   bool ConcludeTry();  // true: all reach each other
   void Failed(const std::string& reason);
   std::vector<Member*> Participants() const;
-  std::string Missing() const;
+  std::string Missing() const;  // of many the first ones
 
   Job* job_;
   Time join_deadline_ = kNever;  // from the first Advance on

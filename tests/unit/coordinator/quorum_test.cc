@@ -36,6 +36,24 @@ TEST(Quorum, IsNotWaitedForForEver) {
   EXPECT_THAT(s.text(), Not(HasSubstr("can be resumed")));
 }
 
+TEST(Quorum, WhoIsMissingIsSaidBeforeTheJobHasBegun) {
+  Story s("test", {.workers = 4});
+  s.Hello(0, 0);
+  s.Hello(2, 2);
+  s.Ready(0);
+  EXPECT_EQ(s.Status().waiting_for,
+            "waiting for at most 60s (job.join_timeout): worker 1 is not there, worker 2 is not "
+            "ready, worker 3 is not there");
+  s.Ready(2);
+  for (std::uint32_t w : {1u, 3u}) {
+    s.Hello(w, w);
+    s.Ready(w);
+  }
+  s.Reached(0);
+  s.Reached(3);
+  EXPECT_EQ(s.Status().waiting_for, "waiting for worker 1, 2 to connect to the others");
+}
+
 // Nobody is left, and the reason says of each why.
 TEST(Quorum, WhereAllAreLostNoCheckpointIsPromisedThatIsNotThere) {
   Story s("test", {.workers = 2});
