@@ -126,6 +126,15 @@ class SessionImpl final : public Session {
                               .settings = options_.settings});
     auto answer = inbox_.Wait(std::min(kWelcomeTimeout, options_.connect_timeout));
     if (!answer && answer.error().code == ErrorCode::kTimeout) {
+      // Who has proven the secret is one.
+      if (!options_.secret_file.empty()) {
+        return Error{
+            ErrorCode::kTimeout,
+            fmt::format("the coordinator at {} has proven the secret, and its welcome does "
+                        "not come: it is stopped, or the way to it loses large packets "
+                        "(its ends differ in MTU)",
+                        options_.coordinator)};
+      }
       return Error{ErrorCode::kTimeout,
                    fmt::format("{} takes connections and does not answer: is a coordinator "
                                "listening there, and not something else?",

@@ -6,9 +6,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/host_port.h"
 #include "base/job_options.h"
@@ -106,6 +109,38 @@ TEST_P(SessionRefused, TheReasonIsNotLost) {
   EXPECT_THAT(work.reason, HasSubstr("refuses this worker: its data are other data"));
   EXPECT_TRUE(work.failed);
   EXPECT_TRUE(work.unfit) << "status 2";
+}
+
+// What it has proven it need not be asked again.
+TEST(SessionWithoutACoordinator, IsToldThatOneThatHasProvenTheSecretDoesNotAnswer) {
+  const std::string secret_file =
+      (std::filesystem::path(::testing::TempDir()) / "lockstep_session_secret").string();
+  std::ofstream(secret_file) << "sixteen bytes or more";
+  const auto secret = control::ReadSecretFile(secret_file);
+  ASSERT_TRUE(secret.ok());
+  boost::asio::io_context io;
+  std::vector<std::unique_ptr<control::WorkerChannel>> taken;
+  control::ControlServer::Options listen;
+  listen.secret = secret->secret;
+  auto server = control::ControlServer::Listen(
+      io, std::move(listen),
+      {[&taken](std::unique_ptr<control::WorkerChannel> channel, const msg::Hello&) {
+         taken.push_back(std::move(channel));
+       },
+       nullptr});
+  ASSERT_TRUE(server.ok());
+  std::thread thread([&io] { io.run(); });
+  SessionOptions options;
+  options.coordinator = ToString((*server)->address());
+  options.secret_file = secret_file;
+  options.connect_timeout = std::chrono::seconds(1);
+  const auto session = Session::Join(std::move(options));
+  boost::asio::post(io, [&io] { io.stop(); });
+  thread.join();
+  std::filesystem::remove(secret_file);
+  ASSERT_FALSE(session.ok());
+  EXPECT_THAT(session.error().message,
+              HasSubstr("has proven the secret, and its welcome does not"));
 }
 
 // A connection is taken by the kernel before anybody looks at it.
