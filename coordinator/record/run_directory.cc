@@ -96,14 +96,17 @@ Status RunDirectory::Begin() {
     return refused(
         "the rounds of an earlier job; choose another --run-dir or continue it with --resume");
   }
+  constexpr std::string_view kOfRound = "round-";  // and its number: a checkpoint of this job's
   constexpr const char* kRest =
       "checkpoints or evaluations of an earlier job, whose rounds.jsonl is gone; choose another "
       "--run-dir";
   if (fs::exists(path_ / kEvaluations)) return refused(kRest);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
-    const bool state = entry.path().extension() == ".json";
-    if (state && entry.path().filename().string().starts_with("round-")) return refused(kRest);
+    const std::string stem = entry.path().stem().string();
+    const bool numbered = stem.starts_with(kOfRound) && stem.size() > kOfRound.size() &&
+                          stem.find_first_not_of("0123456789", kOfRound.size()) == stem.npos;
+    if (numbered && entry.path().extension() == ".json") return refused(kRest);
   }
   RemovePartialFiles();
   // Of a job that has failed before its first round.
@@ -311,6 +314,10 @@ Status RunDirectory::AppendTimeline(const RoundRecord& record) {
   };
   std::string text;
   if (timeline.file.get() < 0) {
+    if (Status held = Held(); !held.ok()) {
+      timeline.failed = held.error();
+      return held;
+    }
     const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
     timeline.file = OwnedFd(::open(path.c_str(), flags, 0644));
     if (timeline.file.get() < 0) return failed("cannot open");

@@ -25,6 +25,7 @@ class Entry:
     resume: bool | Literal["auto"]
     channel: _initial.Channel | None
     log_level: str
+    connect_timeout: float  # seconds
     shared: bool = False  # the model has worker 0's values since `join`
     _own: OwnCoordinator | None = None
 
@@ -53,6 +54,7 @@ class Entry:
             slowdowns=self.slowdowns,
             wanted=self.wanted,
             device=device,
+            connect_timeout=self.connect_timeout,
         )
         if session.worker == 0:
             config = _settings.from_ini(session.config)

@@ -1,5 +1,6 @@
 """init: where the job is, and what the script says of it beside its model."""
 
+import math
 import multiprocessing
 import os
 import random
@@ -24,6 +25,7 @@ def init(
     resume: bool | Literal["auto"] = False,
     settings: Mapping[str, object] | None = None,
     log_level: str = "warn",
+    connect_timeout: float = 60,
 ) -> "Job":
     """The job that this process is a worker of: call it before the model is made.
 
@@ -34,6 +36,7 @@ def init(
 
     `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run`, torchrun, mpirun
     or srun has started begin with the model of worker 0, others with that of their script, which must be the same.
+    `connect_timeout`: for so many seconds a coordinator is tried that does not listen yet, as one that resumes with much to read.
     `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
     config and command line win over the script.
     """
@@ -65,6 +68,8 @@ def init(
             if address is None
             else "resume is for who starts the coordinator: lockstep run --resume"
         )
+    if not 0 < connect_timeout < math.inf:
+        raise UsageError(f"connect_timeout: {connect_timeout!r} is not a number of seconds above 0")
     said = _settings.checked(settings or {})
     _settings.refuse_unused(said)
     launched = _launched.surroundings() if address is None else None
@@ -83,5 +88,6 @@ def init(
         resume=resume,
         channel=None if initial is None else _initial.Folder(initial),
         log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
+        connect_timeout=connect_timeout,
     )
     return Job(entry, seed=seed, settings=said)

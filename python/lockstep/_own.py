@@ -15,8 +15,10 @@ from lockstep import _place
 from lockstep._errors import JobFailed, UsageError
 
 _START_S = 30.0
+_READ_S = 3600.0  # a coordinator that resumes reads the checkpoint and all records first
 _END_S = 10.0
 _POLL_S = 0.005
+_CHECKPOINT = re.compile(r"round-[0-9]+\.json")
 _WARNING = re.compile(rb"\S+ coordinator warning (.*)")
 
 
@@ -48,7 +50,7 @@ class OwnCoordinator:
             with open(os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
         where = Path(run_dir) if run_dir is not None else self._folder / "run"
-        found = any((where / "checkpoints").glob("round-*.json"))
+        found = any(_CHECKPOINT.fullmatch(file.name) for file in (where / "checkpoints").glob("round-*.json"))
         if resume is True and not found:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise UsageError(f"resume: {where} holds no checkpoint (resume='auto' begins a job where there is none)")
@@ -75,10 +77,10 @@ class OwnCoordinator:
             )
         self._said = open(self._log, "rb")  # noqa: SIM115
         self._unfinished = b""  # of its last line
-        self.address = self._wait_for_address(address, stale)
+        self.address = self._wait_for_address(address, stale, _READ_S if resume else _START_S)
 
-    def _wait_for_address(self, path: Path, stale: int | None) -> str:
-        end = time.monotonic() + _START_S
+    def _wait_for_address(self, path: Path, stale: int | None, bound: float) -> str:
+        end = time.monotonic() + bound
         while time.monotonic() < end:
             try:
                 self._process.wait(_POLL_S)

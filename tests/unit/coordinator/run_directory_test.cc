@@ -74,10 +74,12 @@ TEST(RunDirectory, NothingIsWrittenToAnotherJobsFolder) {
   ASSERT_FALSE(append.ok());
   EXPECT_THAT(append.error().message, HasSubstr("rounds.jsonl: was replaced by another"));
   EXPECT_FALSE(directory->AppendEvaluation(EvaluationRecord()).ok());
+  EXPECT_FALSE(directory->AppendTimeline(Record(1)).ok());
   EXPECT_FALSE(directory->Sync()().ok());
   EXPECT_FALSE(directory->WriteLast("summary.json", "{}\n").ok());
   EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), theirs);
   EXPECT_FALSE(std::filesystem::exists(folder / "run/evaluations.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/timeline.json"));
   EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
   EXPECT_TRUE(other->Held().ok());
 }
@@ -239,6 +241,8 @@ TEST(RunDirectory, WhatAnEarlierJobHasLeftIsNoBeginning) {
   const test::TempFolder folder;
   std::filesystem::create_directories(folder / "run/checkpoints");
   std::ofstream(folder / "run/summary.json") << "{}\n";
+  // Nor does a copy that somebody has kept.
+  std::ofstream(folder / "run/checkpoints/round-0000000009-best.json") << "{}\n";
   EXPECT_TRUE(RunDirectory::Open(folder / "run", false).ok());
   EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
 }
