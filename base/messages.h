@@ -346,8 +346,8 @@ struct FenceAttempt {
 
 // `owner` has not published its shard of this attempt, and others have: `by` makes the same sums,
 // of the same parts, and publishes them too; all take them from whichever is first. Sent to all
-// members; nothing that was said is taken back. With optimizer.replicas: `owner` is silent since
-// the attempt was decided, so its parameters are taken from who else has them, as `by` may.
+// members; nothing that was said is taken back. With optimizer.replicas: `owner` does not answer,
+// so what it holds is taken from who else has it; `by` is another member.
 struct Hedge {
   Term term;
   RoundId round;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -16,10 +17,10 @@ constexpr std::uint32_t kExtensions = 3;
 
 // Who has a shard to copy first takes as long as one who catches up may, but answers meanwhile, if
 // not as soon. One that is wrongly held for stopped then costs more copies, and those are as slow.
-Barrier::Barrier(const Job* job, const msg::Commit& commit, State state)
+Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
     : job_(job),
       from_(job->now),
-      patience_(state.copies ? job->bounds.Publication() : job->bounds.Holding()) {
+      patience_(copies ? job->bounds.Publication() : job->bounds.Holding()) {
   for (const ShardHolders& shard : commit.owners.holders) {
     for (const MemberId& id : shard.members) holders_.push_back({id});
   }
@@ -27,13 +28,8 @@ Barrier::Barrier(const Job* job, const msg::Commit& commit, State state)
   const auto same = [](const Holder& a, const Holder& b) { return a.id == b.id; };
   holders_.erase(std::unique(holders_.begin(), holders_.end(), same), holders_.end());
   awaited_ = static_cast<std::uint32_t>(holders_.size());
-  for (const CommittedPart& part : commit.parts) {
-    const auto& needed = state.needed;
-    if (!Holds(part.member) && std::ranges::find(needed, part.member) == needed.end()) {
-      others_.push_back(part.member.worker);
-    }
-  }
-  stuck_from_ = job->now + (state.copies ? job->bounds.Copy() : job->bounds.Stuck());
+  for (const MemberId& id : commit.members) members_.push_back(id.worker);
+  stuck_from_ = job->now + (copies ? job->bounds.Copy() : job->bounds.Stuck());
 }
 
 bool Barrier::Holds(const MemberId& member) const {
@@ -61,13 +57,20 @@ Duration Barrier::Longer() const {
   return std::min(patience_ * 2, std::max(job_->timeout, patience_));
 }
 
-// Also those who have said so: others may wait for what a silent one is to serve.
-std::vector<WorkerId> Barrier::Ping() {
+// Also those who have said so, or hold nothing: others may wait for what a silent one is to serve,
+// of the state that it had, of its part, or of the new parameters.
+Barrier::Decision Barrier::Ping() {
   pinged_at_ = job_->now;
-  std::vector<WorkerId> all;
-  for (const Holder& holder : holders_) all.push_back(holder.id.worker);
-  all.insert(all.end(), others_.begin(), others_.end());
-  return all;
+  Decision decision;
+  decision.ping = members_;
+  return decision;
+}
+
+std::vector<WorkerId> Barrier::Silent() const {
+  std::vector<WorkerId> silent;
+  std::ranges::copy_if(members_, std::back_inserter(silent),
+                       [this](WorkerId worker) { return !job_->HeardSince(worker, *pinged_at_); });
+  return silent;
 }
 
 // Whatever it says, no more than there is can be copied.
@@ -93,26 +96,19 @@ Time Barrier::Deadline() const {
 // slow, or what it copies large.
 Barrier::Decision Barrier::OnDeadline() {
   LOCKSTEP_CHECK(!decided() && job_->now >= Deadline(), "holders are judged before the deadline");
+  if (!pinged_at_) return Ping();
   Decision decision;
-  std::vector<WorkerId> awaited;
+  decision.silent = Silent();
   for (const Holder& holder : holders_) {
-    if (!holder.held) awaited.push_back(holder.id.worker);
-  }
-  if (!pinged_at_) {
-    decision.ping = Ping();
-    return decision;
-  }
-  for (const Holder& holder : holders_) {
-    if (!job_->HeardSince(holder.id.worker, *pinged_at_)) {
+    if (std::ranges::find(decision.silent, holder.id.worker) != decision.silent.end()) {
       decision.blamed.push_back(holder.id.worker);
     }
   }
   if (!decision.blamed.empty()) return decision;
-  for (const WorkerId worker : others_) {
-    if (!job_->HeardSince(worker, *pinged_at_)) decision.silent.push_back(worker);
-  }
   if (++extensions_ >= kExtensions && job_->now >= stuck_from_) {
-    decision.blamed = std::move(awaited);
+    for (const Holder& holder : holders_) {
+      if (!holder.held) decision.blamed.push_back(holder.id.worker);
+    }
     return decision;
   }
   Begin(Longer());
@@ -121,16 +117,9 @@ Barrier::Decision Barrier::OnDeadline() {
 
 Barrier::Decision Barrier::OnTakingDeadline() {
   LOCKSTEP_CHECK(decided() && job_->now >= Deadline(), "holders are judged before the deadline");
+  if (!pinged_at_) return Ping();
   Decision decision;
-  if (!pinged_at_) {
-    decision.ping = Ping();
-    return decision;
-  }
-  for (Holder& holder : holders_) {
-    if (holder.passed_over || job_->HeardSince(holder.id.worker, *pinged_at_)) continue;
-    holder.passed_over = true;
-    decision.blamed.push_back(holder.id.worker);
-  }
+  decision.silent = Silent();
   Begin(Longer());
   return decision;
 }

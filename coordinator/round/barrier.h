@@ -26,14 +26,9 @@ namespace lockstep::coordinator {
 
 class Barrier {
  public:
-  struct State {
-    // Much of it has to be copied before the attempt is decided, as holders have changed, or a
-    // checkpoint is being gathered.
-    bool copies = false;
-    std::vector<MemberId> needed;  // who alone has some of it
-  };
-  // An attempt's commit is sent now.
-  Barrier(const Job* job, const msg::Commit& commit, State state);
+  // An attempt's commit is sent now. `copies`: much state has to be copied before it is decided, as
+  // holders have changed, or a checkpoint is being gathered.
+  Barrier(const Job* job, const msg::Commit& commit, bool copies);
 
   // An error is a violation of the protocol by the sender. True: with it all have said so.
   Result<bool> OnHeld(const MemberId& from);
@@ -47,14 +42,12 @@ class Barrier {
   struct Decision {
     std::vector<WorkerId> ping;
     std::vector<WorkerId> blamed;  // another attempt is needed, without these
-    // Contributors who are no holders: those who still lack what they have do not get it. Without
-    // those who are needed as they are.
+    // Members that have not answered, whatever they hold: nobody should wait for what they have.
     std::vector<WorkerId> silent;
   };
   // While it is not decided.
   Decision OnDeadline();
-  // Once it is, and while somebody has not applied it. In `blamed` are those whom the others should
-  // not take the parameters from, each once.
+  // Once it is, and while somebody has not applied it. Nobody is blamed.
   Decision OnTakingDeadline();
   // For people.
   std::string Waiting() const;
@@ -63,17 +56,17 @@ class Barrier {
   struct Holder {
     MemberId id;
     bool held = false;
-    bool passed_over = false;
     std::uint64_t copied = 0;
   };
 
   void Begin(Duration patience);
   Duration Longer() const;
-  std::vector<WorkerId> Ping();
+  Decision Ping();
+  std::vector<WorkerId> Silent() const;
 
   const Job* job_;
-  std::vector<Holder> holders_;   // ascending
-  std::vector<WorkerId> others_;  // contributors, who hold nothing and are not needed
+  std::vector<Holder> holders_;    // ascending
+  std::vector<WorkerId> members_;  // of the attempt
   std::uint32_t awaited_ = 0;
   Time from_;
   Duration patience_{};

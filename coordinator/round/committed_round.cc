@@ -30,7 +30,8 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
-void CommittedRound::BeginAttempt(msg::Commit commit, Barrier::State state) {
+void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
+                                  const coordinator::Holders& holders) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
@@ -42,7 +43,8 @@ void CommittedRound::BeginAttempt(msg::Commit commit, Barrier::State state) {
   first_applied_at_.reset();
   publication_ = Publication(job_, commit_);
   barrier_.reset();
-  if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, std::move(state));
+  if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, copies);
+  state_holders_ = &holders;
   not_finite_.clear();
   answers_missing_ = 0;
   holders_.clear();
@@ -265,22 +267,33 @@ void CommittedRound::TryAgain(const std::string& why) {
 void CommittedRound::JudgeHolders() {
   const Barrier::Decision decision = barrier_->OnDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
-  if (decision.blamed.empty()) {
-    if (publication_.complete()) return;
-    for (const WorkerId worker : decision.silent) {
-      Member& member = job_->members.at(worker);
-      if (!member.live()) continue;
-      std::string why =
-          fmt::format("it is silent, and its part of round {} is waited for", round());
-      job_->Log(LogLevel::kWarning, "worker {} is behind: {}", worker, why);
-      job_->PutBehind(member, std::move(why));
-    }
-    return;
-  }
+  TellSilent(decision.silent);
+  if (decision.blamed.empty()) return PutSilentContributorsBehind(decision.silent);
   for (const WorkerId worker : decision.blamed) {
     job_->members.at(worker).owner_trial.Fail(round());
   }
   TryAgain(fmt::format("worker {} did not take its shards in time", decision.blamed.front()));
+}
+
+// New owners may lack what a stopped contributor has not sent them: the round is made without its
+// part, which costs no more than that is computed again. Not where a commit would lack the quorum
+// then (I5), or the state its last copy: both are waited for.
+void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& silent) {
+  if (commit_.attempt == Attempt(0) || publication_.complete()) return;
+  std::vector<MemberId> members;
+  for (const WorkerId worker : silent) members.push_back(job_->members.at(worker).id);
+  if (state_holders_ == nullptr || !state_holders_->AllBeside(members)) return;
+  for (const MemberId& id : members) {
+    Member* member = job_->members.Find(id);
+    if (member == nullptr || !member->live() ||
+        !Contains(commit_.parts, id, &CommittedPart::member) ||
+        job_->members.CountLive() <= job_->min_workers) {
+      continue;
+    }
+    std::string why = fmt::format("it is silent, and its part of round {} is waited for", round());
+    job_->Log(LogLevel::kWarning, "worker {} is behind: {}", id.worker, why);
+    job_->PutBehind(*member, std::move(why));
+  }
 }
 
 // They may have said that they have the new parameters, and have stopped since: as they are
@@ -288,16 +301,20 @@ void CommittedRound::JudgeHolders() {
 void CommittedRound::PassOverSilentHolders() {
   const Barrier::Decision decision = barrier_->OnTakingDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
-  for (const WorkerId worker : decision.blamed) {
-    std::vector<MemberId> to = Exchanging();
-    const auto by = std::ranges::find_if(to, [&](const MemberId& id) {
-      return barrier_->Holds(id) && !Contains(decision.blamed, id.worker);
-    });
-    if (by == to.end()) return;
-    job_->Log(LogLevel::kDebug, "round {}: worker {} is silent, its parameters are taken elsewhere",
+  TellSilent(decision.silent);
+}
+
+// Of one whose connection has ended its peers know.
+void CommittedRound::TellSilent(const std::vector<WorkerId>& silent) {
+  const std::vector<MemberId> to = Exchanging();
+  for (const WorkerId worker : silent) {
+    const auto owner = std::ranges::find(to, worker, &MemberId::worker);
+    const auto by =
+        std::ranges::find_if(to, [&](const MemberId& id) { return !Contains(silent, id.worker); });
+    if (owner == to.end() || by == to.end()) continue;
+    job_->Log(LogLevel::kDebug, "round {}: worker {} is silent, others go to who else has it",
               round(), worker);
-    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt,
-                              job_->members.at(worker).id, *by});
+    job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, *owner, *by});
   }
 }
 

@@ -38,6 +38,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/record/records.h"
 #include "coordinator/round/barrier.h"
+#include "coordinator/round/holders.h"
 #include "coordinator/round/publication.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
@@ -76,7 +77,8 @@ class CommittedRound {
 
   // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
   // been out.
-  void BeginAttempt(msg::Commit commit, Barrier::State state = {});
+  // `copies`: as in Barrier. `holders` outlive this.
+  void BeginAttempt(msg::Commit commit, bool copies, const coordinator::Holders& holders);
   void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
@@ -195,6 +197,9 @@ class CommittedRound {
   void TryAgain(const std::string& why);
   void JudgeHolders();
   void PassOverSilentHolders();
+  void PutSilentContributorsBehind(const std::vector<WorkerId>& silent);
+  // Others are to take what these have from whoever else has it.
+  void TellSilent(const std::vector<WorkerId>& silent);
   // Of the attempt's members, those that are told of it.
   std::vector<MemberId> Exchanging() const;
 
@@ -234,10 +239,11 @@ class CommittedRound {
   std::optional<Barrier> barrier_;
 
   std::string failover_reason_;
-  Time fenced_at_;                     // kFencing: since then
-  Time fence_until_;                   // and answers are awaited until then
-  std::uint32_t answers_missing_ = 0;  // slots whose answer is kWaiting
-  std::vector<MemberId> holders_;      // kFromHolders: the others take the sums from these
+  Time fenced_at_;                                       // kFencing: since then
+  Time fence_until_;                                     // and answers are awaited until then
+  std::uint32_t answers_missing_ = 0;                    // slots whose answer is kWaiting
+  const coordinator::Holders* state_holders_ = nullptr;  // with barrier_
+  std::vector<MemberId> holders_;  // kFromHolders: the others take the sums from these
 };
 
 }  // namespace lockstep::coordinator

@@ -171,12 +171,12 @@ bool Holders::Needed(const MemberId& member) const {
       has_, [&](const List& list) { return list.size() == 1 && list.front() == member; });
 }
 
-std::vector<MemberId> Holders::NeededMembers() const {
-  std::vector<MemberId> members;
-  for (const List& list : has_) {
-    if (list.size() == 1) members.push_back(list.front());
-  }
-  return members;
+bool Holders::AllBeside(std::span<const MemberId> members) const {
+  return std::ranges::all_of(has_, [&](const List& list) {
+    return std::ranges::any_of(list, [&](const MemberId& holder) {
+      return std::ranges::find(members, holder) == members.end();
+    });
+  });
 }
 
 }  // namespace lockstep::coordinator

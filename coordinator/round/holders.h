@@ -39,8 +39,8 @@ class Holders {
   std::optional<std::uint32_t> Lost() const;
   // Nobody else has some shard of it.
   bool Needed(const MemberId& member) const;
-  // All of whom that is true.
-  std::vector<MemberId> NeededMembers() const;
+  // Each shard is somebody's that is none of these.
+  bool AllBeside(std::span<const MemberId> members) const;
 
  private:
   using List = std::vector<MemberId>;

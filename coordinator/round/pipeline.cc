@@ -595,9 +595,10 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     if (carried) open_->Carry(*carried);
   }
   committed_->SetCarried(std::move(carried_workers));
-  const bool copies = holders().Copies(commit.owners) || gathers_.has_value();
-  gathers_ = commit.checkpoint_writer;
-  committed_->BeginAttempt(std::move(commit), {copies, holders().NeededMembers()});
+  const std::optional<MemberId> gatherer = std::exchange(gathers_, commit.checkpoint_writer);
+  if (commit.attempt == Attempt(0)) gathering_ = gatherer.has_value();
+  const bool copies = holders().Copies(commit.owners) || gathering_;
+  committed_->BeginAttempt(std::move(commit), copies, holders());
 }
 
 // From now on the round is a fact: its record goes to the run directory, its samples are counted.

@@ -185,7 +185,9 @@ class Pipeline {
   std::uint64_t updates_ = 0;     // committed
   Duration usual_application_{};  // from the last commit to the first who had applied it
   RoundId never_committed_;
-  std::optional<MemberId> gathers_;  // the state of the round before, for a checkpoint
+  // For a checkpoint: the state of the committed round; and somebody does so of the one before.
+  std::optional<MemberId> gathers_;
+  bool gathering_ = false;
 
   bool stopping_ = false;
   Time stop_at_ = kNever;

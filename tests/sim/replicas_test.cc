@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "tools/simulate/fault.h"
 #include "tools/simulate/fault_job.h"
@@ -79,26 +80,76 @@ INSTANTIATE_TEST_SUITE_P(Moments, ReplicasLosing,
 // waits for it: what others need of it they have from who else holds it.
 class ReplicasStopping : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(ReplicasStopping, AnyOneWorkerInARoundHoldsNobodyUp) {
+FaultJob LongJob() {
   FaultJob job = JobOf(9, 4, 2);
   job.min_workers = 2;
-  job.policy.name = "backup";
-  job.epochs = 30;  // it goes on for longer than the stop
+  job.epochs = 30;  // it goes on for longer than a stop
   job.slow.clear();
   job.faults.clear();
+  return job;
+}
+
+FaultOutcome RunWith(FaultJob job, const std::vector<std::string>& faults) {
+  for (const std::string& text : faults) {
+    const auto fault = ParseFault(text);
+    if (!fault) {
+      FaultOutcome outcome;
+      outcome.failure = fault.error().message;
+      return outcome;
+    }
+    job.faults.push_back(*fault);
+  }
+  return RunFaultJob(job);
+}
+
+TEST_P(ReplicasStopping, AnyOneWorkerInARoundHoldsNobodyUp) {
+  FaultJob job = LongJob();
+  job.policy.name = "backup";
   FaultOutcome quiet = RunFaultJob(job);
   ASSERT_EQ(quiet.failure, "") << quiet.details;
   for (std::uint32_t worker = 0; worker < 4; ++worker) {
     for (const int count : {1, 3}) {
       const std::string fault =
           fmt::format("stop@{}#{}+0.0002s:{},for=1.8s", GetParam(), count, worker);
-      const auto stop = ParseFault(fault);
-      ASSERT_TRUE(stop.ok()) << stop.error().message;
-      job.faults = {*stop};
-      FaultOutcome outcome = RunFaultJob(job);
+      FaultOutcome outcome = RunWith(job, {fault});
       ASSERT_EQ(outcome.failure, "") << fault << "\n" << outcome.details;
       EXPECT_LT(outcome.took, quiet.took + std::chrono::milliseconds(700)) << fault;
     }
+  }
+}
+
+// Two that together are all who hold a shard, as a host that stands still for a moment: they are
+// waited for, since without them the state is lost.
+TEST_P(ReplicasStopping, AllHoldersOfAShardForAMomentLosesNothing) {
+  for (const std::string policy : {"full", "backup"}) {
+    FaultJob job = LongJob();
+    job.policy.name = policy;
+    for (std::uint32_t worker = 0; worker < 4; ++worker) {
+      const std::string moment = fmt::format("stop@{}+0.0002s:", GetParam());
+      const std::vector<std::string> faults = {
+          fmt::format("{}{},for=0.9s", moment, worker),
+          fmt::format("{}{},for=0.9s", moment, (worker + 1) % 4)};
+      FaultOutcome outcome = RunWith(job, faults);
+      ASSERT_EQ(outcome.failure, "") << faults[0] << " " << policy << "\n" << outcome.details;
+      EXPECT_FALSE(outcome.all_lost) << faults[0] << " " << policy;
+    }
+  }
+}
+
+// One of them is back before long, and has what the other one has as well.
+TEST_P(ReplicasStopping, TheHolderThatIsBackIsAskedForTheState) {
+  FaultJob job = LongJob();
+  job.policy.name = "backup";
+  FaultOutcome quiet = RunFaultJob(job);
+  ASSERT_EQ(quiet.failure, "") << quiet.details;
+  for (std::uint32_t worker = 0; worker < 4; ++worker) {
+    const std::string moment = fmt::format("stop@{}+0.0002s:", GetParam());
+    const std::vector<std::string> faults = {
+        fmt::format("{}{},for=1.8s", moment, worker),
+        fmt::format("{}{},for=0.1s", moment, (worker + 1) % 4)};
+    FaultOutcome outcome = RunWith(job, faults);
+    ASSERT_EQ(outcome.failure, "") << faults[0] << "\n" << outcome.details;
+    EXPECT_LT(outcome.took, quiet.took + std::chrono::milliseconds(1300)) << faults[0];
   }
 }
 

@@ -223,35 +223,35 @@ void Holdings::TryHold() {
   context_.Tell(msg::Held{commit.round, commit.attempt});
 }
 
-// Who was given up as silent is a holder of nothing.
-Holdings::Trust Holdings::TrustIn(const MemberId& member, std::uint32_t shard) const {
-  if (rounds_.expected().value == 0) return Trust::kNone;
+bool Holdings::HoldsNothingNow(const MemberId& member) const {
+  if (rounds_.expected().value == 0) return false;
   const RoundSums* sums = rounds_.SumsOf(RoundId(rounds_.expected().value - 1));
-  if (sums == nullptr) return Trust::kNone;
-  const OwnerMap& owners = sums->commit().owners;
-  const std::vector<std::uint32_t> held = HeldBy(owners, member);
-  return Has(held, shard) ? Trust::kHolds : held.empty() ? Trust::kNone : Trust::kHoldsOthers;
+  return sums != nullptr && HeldBy(sums->commit().owners, member).empty();
 }
 
 // Whoever has said that it has the shard at this version has it until the round is decided, which
-// waits for this worker. One that is stopped has it too, and is connected, and does not answer.
+// waits for this worker. One that is stopped has it too, and is connected, and does not answer:
+// then all are told, or it holds nothing any more, as it was given up before the commit.
 std::optional<MemberId> Holdings::DonorOf(std::uint32_t shard, RoundId version) const {
   std::optional<MemberId> donor;
-  Trust most = Trust::kNone;
+  std::pair<std::uint32_t, bool> least;
   taking_.ForEachHeard([&](const MemberId& holder, const ParametersReady& ready) {
     if (ready.version != version.value || !peers_.Up(holder) || !Has(ready.shards, shard)) return;
-    const Trust trust = TrustIn(holder, shard);
-    if (donor && trust <= most) return;
+    const std::pair doubt(taking_.Silence(holder, version), HoldsNothingNow(holder));
+    if (donor && doubt >= least) return;
     donor = holder;
-    most = trust;
+    least = doubt;
   });
   return donor;
 }
 
 bool Holdings::GiveUpDonor(std::uint32_t shard, Lesson& lesson) {
-  const std::optional<MemberId> donor = DonorOf(shard, lesson.version);
-  if (!lesson.failed && donor && TrustIn(*donor, shard) > TrustIn(lesson.donor, shard)) {
-    GiveUp([&](std::uint32_t s) { return s == shard; });
+  const std::uint32_t silence = taking_.Silence(lesson.donor, lesson.version);
+  if (silence > 0 && !lesson.failed) {
+    const std::optional<MemberId> donor = DonorOf(shard, lesson.version);
+    if (donor && taking_.Silence(*donor, lesson.version) < silence) {
+      GiveUp([&](std::uint32_t s) { return s == shard; });
+    }
   }
   return lesson.failed && lesson.to_come == 0;
 }

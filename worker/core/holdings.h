@@ -108,10 +108,10 @@ class Holdings {
   // True when this worker has all of these shards at the version; else it goes on copying them.
   bool Learn(const std::vector<std::uint32_t>& shards, RoundId version);
   std::optional<MemberId> DonorOf(std::uint32_t shard, RoundId version) const;
-  // That it answers, by what it is to hold in the attempt that was committed last.
-  enum class Trust : std::uint8_t { kNone, kHoldsOthers, kHolds };
-  Trust TrustIn(const MemberId& member, std::uint32_t shard) const;
-  // A lesson is given up where there is a better donor. True: nothing of it can land any more.
+  // In the attempt that was committed last.
+  bool HoldsNothingNow(const MemberId& member) const;
+  // A lesson of a silent donor is given up where another has the shard. True: nothing of it can
+  // land any more.
   bool GiveUpDonor(std::uint32_t shard, Lesson& lesson);
   void DropAllBut(const std::vector<std::uint32_t>& shards);
   void BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version);

@@ -41,11 +41,13 @@ void Taking::Forget(const MemberId& holder, RoundId version) {
 }
 
 void Taking::PassOver(const MemberId& holder, RoundId version) {
-  passed_over_[holder] = version;
-  if (!op_ || emitted_ || version_.next != version) return;
+  Silent& silent = silent_[holder];
+  silent.upto = version;
+  ++silent.times;
+  if (!op_ || emitted_ || version_.next > version) return;
   FloatSet elsewhere;
   for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
-    if (SourceOf(s, version.value) == holder) continue;
+    if (SourceOf(s, version_.next.value) == holder) continue;
     for (const Slice& slice : context_.shards[s]) elsewhere.Merge(slice.range);
   }
   const auto unwanted = [&](const Want& want) {
@@ -54,28 +56,34 @@ void Taking::PassOver(const MemberId& holder, RoundId version) {
   for (const Want& want : fetcher_.Cancel(unwanted)) asked_.Remove(want.to.range);
 }
 
+std::uint32_t Taking::Silence(const MemberId& holder, RoundId version) const {
+  const auto at = silent_.find(holder);
+  return at == silent_.end() || version > at->second.upto ? 0 : at->second.times;
+}
+
 // What lies in the memory of one that is gone is as good, while it is mapped.
 void Taking::OnPeerDown(const MemberId& peer) {
   if (!peers_.Mapped(peer)) heard_.erase(peer);
-  passed_over_.erase(peer);
+  silent_.erase(peer);
 }
 
 std::optional<MemberId> Taking::SourceOf(std::uint32_t shard, std::uint64_t version) const {
   std::optional<MemberId> mapped;
   std::optional<MemberId> reached;
-  std::optional<MemberId> silent;
+  std::uint32_t silence = 0;
   for (const auto& [holder, ready] : heard_) {
     if (ready.version != version || !std::ranges::binary_search(ready.shards, shard)) continue;
     if (holder == context_.config.self) return holder;
     if (peers_.Mapped(holder)) {
       mapped = holder;
     } else if (peers_.Up(holder)) {
-      const auto at = passed_over_.find(holder);
-      auto& last = at != passed_over_.end() && at->second.value == version ? silent : reached;
-      if (!last) last = holder;
+      const std::uint32_t times = Silence(holder, RoundId(version));
+      if (reached && times >= silence) continue;
+      reached = holder;
+      silence = times;
     }
   }
-  return mapped ? mapped : reached ? reached : silent;
+  return mapped ? mapped : reached;
 }
 
 std::optional<Taking::Version> Taking::Newest(
@@ -101,6 +109,7 @@ void Taking::Begin(const Version& version, std::uint64_t op) {
     return entry.first != context_.config.self && !peers_.Up(entry.first) &&
            !peers_.Mapped(entry.first);
   });
+  std::erase_if(silent_, [&](const auto& entry) { return entry.second.upto < version.next; });
   version_ = version;
   op_ = op;
   emitted_ = giving_up_ = false;

@@ -47,8 +47,11 @@ class Taking {
   void ForEachHeard(Visit visit) const {
     for (const auto& [holder, ready] : heard_) visit(holder, ready);
   }
-  // It may be stopped: that version is taken from others, if they have it.
+  // It does not answer the coordinator: what it has up to that version, others go to who else has
+  // it, if anybody.
   void PassOver(const MemberId& holder, RoundId version);
+  // How often that was said of it, of this version.
+  std::uint32_t Silence(const MemberId& holder, RoundId version) const;
   // It has that version no longer.
   void Forget(const MemberId& holder, RoundId version);
 
@@ -101,7 +104,11 @@ class Taking {
   Fetcher& fetcher_;
   const Peers& peers_;
   std::map<MemberId, ParametersReady> heard_;
-  std::map<MemberId, RoundId> passed_over_;  // of which version
+  struct Silent {
+    RoundId upto;
+    std::uint32_t times = 0;
+  };
+  std::map<MemberId, Silent> silent_;
 
   Version version_;
   std::optional<std::uint64_t> op_;  // that ends it

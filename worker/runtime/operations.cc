@@ -145,16 +145,16 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   std::atomic<bool> all_made{true};
   ForEach(pieces, [&](const Piece& piece) {
     const Slice slice = slice_of(piece);
-    if (!sums_.Make(reduce, sources, slice, large)) all_made = false;
-    if (memory_.on_host()) sums_.MakeSquares(reduce, slice);  // while they are in the cache
+    if (!summing_.Make(reduce, sources, slice, large)) all_made = false;
+    if (memory_.on_host()) summing_.MakeSquares(reduce, slice);  // while they are in the cache
   });
   // A device does many operations of one kind at once.
   if (!memory_.on_host()) {
-    for (const Piece& piece : pieces) sums_.MakeSquares(reduce, slice_of(piece));
+    for (const Piece& piece : pieces) summing_.MakeSquares(reduce, slice_of(piece));
   }
   if (!memory_.Finish()) all_made = false;
-  const bool too_large = !all_made && sums_.FalseIsTooLarge();
-  if (!all_made && !too_large) done.not_finite = sums_.NotFinite(reduce, sources);
+  const bool too_large = !all_made && summing_.FalseIsTooLarge();
+  if (!all_made && !too_large) done.not_finite = summing_.NotFinite(reduce, sources);
   done.torn = !StillValid(sources);
   // Once: where it happens it happens in each round.
   if (too_large && !done.torn && !told_of_large_sums_.exchange(true)) {
@@ -285,7 +285,7 @@ void Operations::UpdateWidened(const UpdateScalars& scalars, const FloatRange& r
                                const OpenSource& sums, std::uint32_t entries) {
   std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
   for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-    sums_.Widen(sums, entries, piece, wide.data());
+    summing_.Widen(sums, entries, piece, wide.data());
     Update(scalars, piece, buffers_.parameters() + piece.first, wide.data());
   }
 }
@@ -315,20 +315,20 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
     const Input sum{sums, factor};
     memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
   };
-  if (!sums_.Plain(entries) && !memory_.on_host()) {
+  if (!summing_.Plain(entries) && !memory_.on_host()) {
     ForWidened(pieces, *sources,
                [&](const AsideRoom::Aside& one) { scale(one.at, one.piece.range); });
   } else {
     ForEach(pieces, [&](const Piece& of_slice) {
       const FloatRange& range = of_slice.range;
       const OpenSource& sums = (*sources)[of_slice.of];
-      if (sums_.Plain(entries)) {
+      if (summing_.Plain(entries)) {
         scale(sums.Floats(range.first), range);
         return;
       }
       std::vector<float> wide(std::min(range.count, kHotBytes / sizeof(float)));
       for (const FloatRange& piece : CutPieces(range, kHotBytes)) {
-        sums_.Widen(sums, entries, piece, wide.data());
+        summing_.Widen(sums, entries, piece, wide.data());
         scale(wide.data(), piece);
       }
     });
@@ -366,7 +366,7 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   float* parameters = buffers_.parameters();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
-    if (sums_.Plain(entries)) {
+    if (summing_.Plain(entries)) {
       Update(scalars, range, parameters + range.first, sources[slice].Floats(range.first));
     } else {
       UpdateWidened(scalars, range, sources[slice], entries);
@@ -392,7 +392,7 @@ event::OpDone Operations::Run(const action::Apply& apply) {
     digested = range.end();
   }
   std::vector<Piece> pieces = Pieces(ranges);
-  if (!sums_.Plain(entries) && !memory_.on_host()) {
+  if (!summing_.Plain(entries) && !memory_.on_host()) {
     ForWidened(pieces, sources, [&](const AsideRoom::Aside& one) {
       const FloatRange& range = one.piece.range;
       Update(scalars, range, parameters + range.first, one.at);

@@ -18,7 +18,7 @@
 #include "worker/runtime/crew.h"
 #include "worker/runtime/host_scratch.h"
 #include "worker/runtime/sources.h"
-#include "worker/runtime/sums.h"
+#include "worker/runtime/summing.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
@@ -35,7 +35,7 @@ class Operations {
         memory_(buffers.memory()),
         optimizer_(optimizer),
         sources_(buffers, arenas),
-        sums_(layout, buffers, rounding_seed),
+        summing_(layout, buffers, rounding_seed),
         aside_(memory_, scratch_floats),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -114,7 +114,7 @@ class Operations {
   ExchangeMemory& memory_;
   const Optimizer& optimizer_;
   Sources sources_;
-  Sums sums_;
+  Summing summing_;
   AsideRoom aside_;
   const std::uint32_t state_tensors_;
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The

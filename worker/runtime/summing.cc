@@ -1,4 +1,4 @@
-#include "worker/runtime/sums.h"
+#include "worker/runtime/summing.h"
 
 #include <algorithm>
 #include <array>
@@ -9,15 +9,15 @@
 
 namespace lockstep::worker {
 
-bool Sums::Make(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
-                const Slice& slice, bool large) {
+bool Summing::Make(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
+                   const Slice& slice, bool large) {
   if (few()) return MakeFew(reduce, sources, slice);
   if (buffers_.type() != NumberType::kFp32) return MakeNarrow(reduce, sources, slice);
   return MakePlain(reduce, sources, slice, large);
 }
 
-bool Sums::MakePlain(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
-                     const Slice& slice, bool large) {
+bool Summing::MakePlain(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
+                        const Slice& slice, bool large) {
   float* out = buffers_.At(reduce.out);
   std::vector<Input> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -27,7 +27,7 @@ bool Sums::MakePlain(const action::Reduce& reduce, const std::vector<OpenSource>
 }
 
 // The squares are of what all members apply, so of rounded sums.
-void Sums::MakeSquares(const action::Reduce& reduce, const Slice& slice) {
+void Summing::MakeSquares(const action::Reduce& reduce, const Slice& slice) {
   if (!reduce.norms || few()) return;
   std::byte* out = buffers_.Data(reduce.out);
   auto* norms =
@@ -43,8 +43,8 @@ void Sums::MakeSquares(const action::Reduce& reduce, const Slice& slice) {
   }
 }
 
-std::vector<std::uint32_t> Sums::NotFinite(const action::Reduce& reduce,
-                                           const std::vector<OpenSource>& sources) {
+std::vector<std::uint32_t> Summing::NotFinite(const action::Reduce& reduce,
+                                              const std::vector<OpenSource>& sources) {
   std::vector<std::uint32_t> inputs;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const bool finite = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
@@ -55,8 +55,8 @@ std::vector<std::uint32_t> Sums::NotFinite(const action::Reduce& reduce,
   return inputs;
 }
 
-bool Sums::MakeNarrow(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
-                      const Slice& slice) {
+bool Summing::MakeNarrow(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
+                         const Slice& slice) {
   auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
   std::vector<NarrowInput> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -69,8 +69,8 @@ bool Sums::MakeNarrow(const action::Reduce& reduce, const std::vector<OpenSource
 }
 
 // Grain by grain. A number that no contribution has is zero.
-bool Sums::MakeFew(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
-                   const Slice& slice) {
+bool Summing::MakeFew(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
+                      const Slice& slice) {
   const NumberType type = buffers_.type();
   const std::uint64_t number = layout_.number_bytes();
   const std::uint32_t kept = layout_.kept();
@@ -106,8 +106,8 @@ bool Sums::MakeFew(const action::Reduce& reduce, const std::vector<OpenSource>& 
   return fits;
 }
 
-void Sums::Widen(const OpenSource& sums, std::uint32_t entries, const FloatRange& range,
-                 float* to) const {
+void Summing::Widen(const OpenSource& sums, std::uint32_t entries, const FloatRange& range,
+                    float* to) const {
   if (entries == 0) {
     worker::Widen(buffers_.type(), sums.Narrow(range.first), to, range.count);
     return;

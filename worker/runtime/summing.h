@@ -17,10 +17,10 @@
 namespace lockstep::worker {
 
 // Any threads, each on slices of its own.
-class Sums {
+class Summing {
  public:
   // `rounding_seed`: sums of 16 bits are rounded at random, by this seed.
-  Sums(const Layout& layout, WorkerBuffers& buffers, std::optional<std::uint64_t> rounding_seed)
+  Summing(const Layout& layout, WorkerBuffers& buffers, std::optional<std::uint64_t> rounding_seed)
       : layout_(layout),
         buffers_(buffers),
         memory_(buffers.memory()),
