@@ -140,7 +140,9 @@ class Flexrr final : public WorkRule {
       const auto to = find(promise.to);
       if (to == view.workers.end() || to->member.worker != promise.to) continue;
       Sight& helper = sights_[static_cast<std::size_t>(to - view.workers.begin())];
-      helper.end += helper.start_cost + helper.Step() * promise.units;
+      const Duration more = helper.start_cost + helper.Step() * promise.units;
+      helper.end += more;
+      helper.promised += more;
       helper.start_cost = {};
       helper.idle = false;
     }

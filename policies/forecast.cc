@@ -48,10 +48,11 @@ void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Dura
       if (Computed(worker)) {
         prospect.begun_end = ExpectedDelivery(worker, view.now, longest);
       } else {
-        // What it was asked to give back will move, too.
+        // What it was asked to give back will move, too: it is in nobody's hands yet.
         prospect.movable = worker.revoking ? worker.units_given - Begun(worker) : sight.movable;
         prospect.begun_end = prospect.helps_from =
-            std::max(view.now, sight.end - QueueTime(worker, prospect.movable, sight.unit_time)) +
+            std::max(view.now, sight.end - sight.promised -
+                                   QueueTime(worker, prospect.movable, sight.unit_time)) +
             delivery;
       }
     }

@@ -25,6 +25,8 @@ struct Sight {
   // Of its queue's runs, for each unit in it: what is not counted as a unit comes or goes would be
   // there at the next look, and the units would go to and fro.
   Duration run_share{};
+  // What of `end` it is promised, and has not got yet.
+  Duration promised{};
   Duration Step() const { return unit_time + run_share; }  // by which one unit moves the end
 };
 

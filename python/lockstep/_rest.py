@@ -160,7 +160,10 @@ def _refuse(part: Part) -> None:
     if part.norm:
         raise UsageError(f"{part.norm} was in eval mode at job.prepare: call model.train() before it")
     if part.is_buffer:
-        raise UsageError(f"the buffer {part.name} changes in training, so it would differ between workers: not supported")
+        raise UsageError(
+            f"the buffer {part.name} changes in training, so it would differ between workers: not supported (a table that is made "
+            "anew to suit a batch is for register_buffer(..., persistent=False))"
+        )
     raise UsageError(
         f"{part.name} changes in training and is none of the optimizer's parameters, so each worker would have its own (a second "
         "optimizer, an average of the trained ones?): give job.prepare one optimizer of all that is trained, and keep averages "

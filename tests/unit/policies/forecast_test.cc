@@ -124,6 +124,13 @@ TEST(Forecast, OfAWorkerCountsWhatIsNotDelivered) {
   EXPECT_EQ(prospects[2].samples, 8);
   EXPECT_EQ(prospects[2].movable, 1u);
   EXPECT_EQ(prospects[2].begun_end, kNow + milliseconds(4));
+  // What it is promised may move yet, and is counted with its giver.
+  std::vector<Sight> promised = sights;
+  promised[2].end += milliseconds(20);
+  promised[2].promised = milliseconds(20);
+  prospects.clear();
+  TakeProspects(view, promised, milliseconds(4), &prospects);
+  EXPECT_EQ(prospects[2].begun_end, kNow + milliseconds(4));
 }
 
 }  // namespace
