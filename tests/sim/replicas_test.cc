@@ -80,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Moments, ReplicasLosing,
 // waits for it: what others need of it they have from who else holds it.
 class ReplicasStopping : public ::testing::TestWithParam<const char*> {};
 
-FaultJob LongJob() {
-  FaultJob job = JobOf(9, 4, 2);
+FaultJob LongJob(std::uint64_t seed = 9) {
+  FaultJob job = JobOf(seed, 4, 2);
   job.min_workers = 2;
   job.epochs = 30;  // it goes on for longer than a stop
   job.slow.clear();
@@ -122,7 +122,7 @@ TEST_P(ReplicasStopping, AnyOneWorkerInARoundHoldsNobodyUp) {
 // waited for, since without them the state is lost.
 TEST_P(ReplicasStopping, AllHoldersOfAShardForAMomentLosesNothing) {
   for (const std::string policy : {"full", "backup"}) {
-    FaultJob job = LongJob();
+    FaultJob job = LongJob(2);
     job.policy.name = policy;
     for (std::uint32_t worker = 0; worker < 4; ++worker) {
       const std::string moment = fmt::format("stop@{}+0.0002s:", GetParam());
