@@ -61,6 +61,11 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
     owed_ = true;
     return std::nullopt;
   }
+  // All of it has come, and state that is shared out may be lost with a holder: nobody gathers it
+  // once more.
+  if (again && last && sharded_ && current_->complete && current_->attempt == commit.attempt) {
+    return std::nullopt;
+  }
   const std::optional<MemberId> writer = ChooseWriter(commit);
   if (!writer) return std::nullopt;
   if (distrusted_.contains(*writer)) {
@@ -247,7 +252,9 @@ void Checkpointer::OnCopied(const Member& from, const msg::Copied& message) {
 }
 
 // Without the writer there is no file; without a voter there may still be a majority of the others.
-void Checkpointer::OnOut(const MemberId& member) {
+// Of state that is shared out all has come then, and only the round's end is waited for: with its
+// writer there may have gone what nobody else could write again.
+void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   distrusted_.erase(member);
   if (!current_) return;
   if (current_->writer == member && !current_->complete) {
@@ -259,7 +266,9 @@ void Checkpointer::OnOut(const MemberId& member) {
   }
   // What it has said still counts.
   if (!current_->votes.contains(member)) std::erase(current_->voters, member);
-  if (current_->voters.empty() && !current_->saving) {
+  const bool unconfirmed =
+      sharded_ ? doubtful && current_->writer == member : current_->voters.empty();
+  if (unconfirmed && !current_->saving) {
     job_->Log(LogLevel::kWarning,
               "nobody is left who could confirm the checkpoint after round {}: it is not kept",
               current_->round);

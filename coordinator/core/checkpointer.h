@@ -39,7 +39,8 @@ class Checkpointer {
   void OnClosed(RoundId round);
   Status On(Member& from, msg::StateChunk message);
   Status On(Member& from, const msg::ReplicaDigest& message);
-  void OnOut(const MemberId& member);
+  // `doubtful`: what it has written may not be what others have.
+  void OnOut(const MemberId& member, bool doubtful);
   // The writer gathers what it is to write, and gets on.
   void OnCopied(const Member& from, const msg::Copied& message);
   void Tick();  // gives up a writer that does not write

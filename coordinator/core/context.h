@@ -34,6 +34,7 @@ struct Leaving {
   bool refuse = false;        // what it was given is wrong: it need not come back as it is
   bool by_itself = false;     // it has said so
   bool disconnected = false;  // its connection has ended by itself
+  bool broken = false;        // it has broken the protocol
 };
 
 // How long a job waits for its quorum, and the option that says so.
@@ -139,6 +140,11 @@ struct Job {
     if (!member.connected()) return;
     Evict(member, reason);
     leaving.back().disconnected = true;
+  }
+  void BrokeProtocol(Member& member, const std::string& what) {
+    if (!member.connected()) return;
+    Evict(member, "it broke the protocol: it " + what);
+    leaving.back().broken = true;
   }
   // It is not live from now on, and catches up when it is heard. What it was last known to have it
   // still has, unless it is in doubt.

@@ -304,7 +304,7 @@ void Coordinator::TakeOut() {
     if (slot.id == behind.member) slot.out_because = behind.reason;
     rounds_.OnOut(behind.member, behind.reason);
     evaluation_.OnOut(behind.member);
-    checkpointer_.OnOut(behind.member);
+    checkpointer_.OnOut(behind.member, slot.id == behind.member && slot.in_doubt);
   }
   while (!job_.leaving.empty()) {
     const Leaving leaving = std::move(job_.leaving.front());
@@ -377,7 +377,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   relinking_.OnOut(leaving.member);
   rounds_.OnOut(leaving.member, leaving.reason);
   evaluation_.OnOut(leaving.member);
-  checkpointer_.OnOut(leaving.member);
+  checkpointer_.OnOut(leaving.member, leaving.broken);
 }
 
 // The measured paths bound the first exchange, of which nothing is known yet.
@@ -444,7 +444,7 @@ void Coordinator::On(Received event) {
   if (member == nullptr || member->leaving) return;
   member->last_heard = job_.now;
   const lockstep::Status status = Dispatch(*member, std::move(event.message));
-  if (!status) job_.Evict(*member, "it broke the protocol: it " + status.error().message);
+  if (!status) job_.BrokeProtocol(*member, status.error().message);
 }
 
 // Who hears what. More than one part may: the order is that in which they rely on each other.

@@ -32,7 +32,7 @@ void Ending::Advance() {
     if (evaluation_->running()) return;
     const CommittedRound* last = rounds_->committed();
     if (last != nullptr && anybody && !checkpointer_->IsDecided(last->round())) {
-      if (!checkpointer_->running()) SendLastAgain();        // its writer is out: another one
+      if (!checkpointer_->running()) AskForCheckpoint();     // its writer is out: another one
       if (!checkpointer_->IsDecided(last->round())) return;  // else there is none
     }
     if (anybody && outcome_ == JobOutcome::kCompleted) {
@@ -64,6 +64,13 @@ void Ending::Advance() {
                                                    checkpointer_->decided_error()));
   }
   Finish(outcome_, reason_);
+}
+
+// A writer that is at work when the last copy of a shard is lost may have had it already; whoever
+// is asked now has not.
+void Ending::AskForCheckpoint() {
+  if (rounds_->lost_state().empty()) return SendLastAgain();
+  checkpointer_->OnSaved(rounds_->committed()->round(), rounds_->lost_state() + job_->ResumeText());
 }
 
 // Its writer is out, or it has become the last one only now: in both cases somebody has to write

@@ -42,6 +42,7 @@ class Ending {
   void Finish(JobOutcome outcome, const std::string& reason);
 
  private:
+  void AskForCheckpoint();
   void SayFinish(const std::string& reason, bool failed, bool early);
   // Somebody who was left behind is copying what the job ended with.
   bool OthersCatchUp() const;

@@ -222,11 +222,12 @@ Status Pipeline::On(Member& from, const msg::Unreachable& message) {
 // The open round first: a fail-over that begins now finds its units with others already.
 void Pipeline::OnOut(const MemberId& member, const std::string& why) {
   planner_.holders().OnOut(member);
-  if (const auto shard = planner_.holders().Lost(); shard && !done_) {
-    job_->Fail(fmt::format(
+  if (const auto shard = planner_.holders().Lost(); shard && lost_state_.empty()) {
+    lost_state_ = fmt::format(
         "with worker {} the last copy of shard {} of the optimizer's state is lost "
-        "(optimizer.replicas = {}): {}{}",
-        member.worker, *shard, job_->start.config.optimizer.replicas, why, job_->ResumeText()));
+        "(optimizer.replicas = {}): {}",
+        member.worker, *shard, job_->start.config.optimizer.replicas, why);
+    if (!done_) job_->Fail(lost_state_ + job_->ResumeText());
   }
   if (open_) open_->OnOut(member);
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);

@@ -143,6 +143,8 @@ class Pipeline {
   const Sampler& sampler() const { return *sampler_; }
   // Where not everybody holds everything (optimizer.replicas).
   const Holders& holders() const { return planner_.holders(); }
+  // Of which part of the optimizer's state nobody has a copy any more, and why; empty: of none.
+  const std::string& lost_state() const { return lost_state_; }
   const AlgorithmChoice& algorithm() const { return planner_.algorithm(); }
   std::uint64_t updates() const { return updates_; }
   std::string Waiting() const;  // who is waited for and why; for people
@@ -188,6 +190,7 @@ class Pipeline {
   // For a checkpoint: the state of the committed round; and somebody does so of the one before.
   std::optional<MemberId> gathers_;
   bool gathering_ = false;
+  std::string lost_state_;
 
   bool stopping_ = false;
   Time stop_at_ = kNever;

@@ -157,5 +157,77 @@ INSTANTIATE_TEST_SUITE_P(Moments, ReplicasStopping,
                          ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
                                            "Decide_round_12", "Applied_round_12"));
 
+// At a job's end nobody copies any more what a lost holder had, and the last checkpoint is to have
+// it.
+struct LastRound {
+  std::uint64_t round = 0;
+  std::uint32_t writer = 0;
+
+  // Whoever is the `count`th to have applied it.
+  std::string Applied(int count) const { return fmt::format("@Applied_round_{}#{}", round, count); }
+};
+
+FaultJob ShortJob(std::uint64_t seed) {
+  FaultJob job = LongJob(seed);
+  job.epochs = 2;
+  return job;
+}
+
+// Of the job as it is without a fault.
+LastRound LastRoundOf(const FaultJob& job) {
+  LastRound last;
+  const FaultOutcome quiet = RunFaultJob(job, [&](const std::string& line) {
+    const std::size_t at = line.find(" -> coordinator: StateChunk");
+    if (at != std::string::npos) last.writer = static_cast<std::uint32_t>(line[at - 1] - '0');
+  });
+  EXPECT_EQ(quiet.failure, "") << quiet.details;
+  last.round = quiet.rounds - 1;
+  return last;
+}
+
+// One is stopped, so that the last round is not closed yet when the writer of the checkpoint is
+// lost, which has written all of it. As soon as it is closed another one is lost, perhaps the other
+// holder of a shard.
+TEST(ReplicasAtTheEnd, WhatHasBeenWrittenIsNotLostWithItsWriter) {
+  for (const std::uint64_t seed : {2, 9}) {
+    const FaultJob job = ShortJob(seed);
+    const LastRound last = LastRoundOf(job);
+    for (std::uint32_t i = 1; i < 4; ++i) {
+      const std::uint32_t stopped = (last.writer + i) % 4;
+      const std::uint32_t other = (last.writer + i % 3 + 1) % 4;
+      const std::vector<std::string> faults = {
+          fmt::format("stop@Decide_round_{}:{},for=0.3s", last.round, stopped),
+          fmt::format("crash{}+0.1s:{}", last.Applied(3), last.writer),
+          fmt::format("crash{}+0.00001s:{}", last.Applied(4), other)};
+      const FaultOutcome outcome = RunWith(job, faults);
+      ASSERT_EQ(outcome.failure, "") << faults[0] << " " << faults[2] << " seed " << seed << "\n"
+                                     << outcome.details;
+      EXPECT_TRUE(outcome.to_come.empty()) << faults[0] << " seed " << seed;
+      EXPECT_FALSE(outcome.all_lost) << faults[0] << " seed " << seed;
+    }
+  }
+}
+
+// Both holders of a shard, before its state is in the checkpoint: the job fails and names the
+// shard, and no other worker is asked for what nobody has.
+TEST(ReplicasAtTheEnd, WhatIsLostBeforeItIsWrittenIsNamed) {
+  std::uint64_t lost = 0;
+  for (const std::uint64_t seed : {2, 9}) {
+    const FaultJob job = ShortJob(seed);
+    const std::string closed = LastRoundOf(job).Applied(4) + "+0.00001s";
+    for (std::uint32_t first = 0; first < 4; ++first) {
+      const std::uint32_t second = (first + 1) % 4;
+      const std::string who = fmt::format("workers {} and {}, seed {}", first, second, seed);
+      const FaultOutcome outcome = RunWith(job, {fmt::format("crash{}:{}", closed, first),
+                                                 fmt::format("crash{}:{}", closed, second)});
+      ASSERT_EQ(outcome.failure, "") << who << "\n" << outcome.details;
+      EXPECT_TRUE(outcome.to_come.empty()) << who;
+      EXPECT_LT(outcome.took, std::chrono::seconds(9)) << who;
+      lost += outcome.all_lost ? 1 : 0;
+    }
+  }
+  EXPECT_GT(lost, 0u);
+}
+
 }  // namespace
 }  // namespace lockstep::simulate
