@@ -114,8 +114,9 @@ struct ExchangeSection {
   std::string algorithm = "direct";
   std::string dtype = "fp32";        // fp32 | bf16 | fp16
   std::string rounding = "nearest";  // nearest | stochastic
-  std::string compression = "none";  // none | topk
+  std::string compression = "none";  // none | topk | powersgd
   double topk_fraction = 0.01;
+  std::uint32_t powersgd_rank = 8;
   std::uint64_t bucket_bytes = 4u << 20;
   std::uint64_t piece_bytes = 1u << 20;
   std::uint32_t window = 8;   // pieces under way from one peer
@@ -123,9 +124,13 @@ struct ExchangeSection {
 
   // What a number of a contribution or a sum takes, where it lies and on its way.
   std::uint64_t number_bytes() const { return dtype == "fp32" ? 4 : 2; }
+  // A contribution has not all of a gradient's numbers.
+  bool compressed() const { return compression != "none"; }
+  // The rank of the factors that are sent of a matrix; 0: its numbers are.
+  std::uint32_t rank() const { return compression == "powersgd" ? powersgd_rank : 0; }
   // Of each block of a contribution so many numbers are sent; 0: all.
   std::uint32_t kept() const {
-    if (compression == "none") return 0;
+    if (compression != "topk") return 0;
     return static_cast<std::uint32_t>(std::ceil(topk_fraction * static_cast<double>(kSparseBlock)));
   }
 };

@@ -292,11 +292,16 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
             "How a number goes to 16 bits. nearest: to the nearest, in a tie to the even one; "
             "stochastic: to one of the two beside it, the nearer the likelier, so that on average "
             "nothing is lost; the same job makes the same choices");
-  table.Add("exchange.compression", &exchange->compression, Choice({"none", "topk"}),
+  table.Add("exchange.compression", &exchange->compression, Choice({"none", "topk", "powersgd"}),
             "topk: of each 1024 numbers of a gradient a contribution has those of the largest "
-            "magnitude; what it has not is added to the worker's next gradient");
+            "magnitude; powersgd: of each matrix of a gradient it has, by turns, one of two "
+            "factors of low rank. What it has not is added to the worker's next gradient");
   table.Add("exchange.topk_fraction", &exchange->topk_fraction, Number(0.0001, 0.5),
             "Of topk: how many of them, as a share; at least one");
+  table.Add(
+      "exchange.powersgd_rank", &exchange->powersgd_rank, Count(1, 64),
+      "Of powersgd: the factors' rank; a matrix with an extent under twice as much goes as it "
+      "is");
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
             "Gradients are cut into buckets of about this size, in the order in which the "
             "backward pass finishes them");
@@ -353,7 +358,7 @@ Status CheckRounding(const ExchangeSection& exchange) {
                     "bits, take bf16 or fp16",
                     exchange.rounding));
   }
-  if (exchange.kept() > 0) {
+  if (exchange.compressed()) {
     return Invalid(
         fmt::format("exchange.rounding = {} and exchange.compression = {}: what rounding takes is "
                     "added to the worker's next gradient, take nearest",
@@ -375,10 +380,10 @@ Status CheckAlgorithm(const JobConfig& config) {
                     "take fp32 or direct",
                     exchange.dtype));
   }
-  if (exchange.kept() > 0) {
+  if (exchange.compressed()) {
     return wrong(
-        fmt::format("exchange.compression = {}: sums have more numbers with each worker, "
-                    "take none or direct",
+        fmt::format("exchange.compression = {}: compressed sums go the direct "
+                    "way only, take none or direct",
                     exchange.compression));
   }
   if (config.policy.local() || config.policy.name == "async") {

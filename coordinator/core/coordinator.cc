@@ -41,7 +41,7 @@ lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& 
   };
   const ExchangeSection& exchange = config.exchange;
   if (auto fits =
-          refuse(exchange.kept() > 0 && policy.relaxed,
+          refuse(exchange.compressed() && policy.relaxed,
                  fmt::format("exchange.compression = {} and policy.name = {}: it does not wait "
                              "until it is known whether a contribution counts",
                              exchange.compression, config.policy.name));
@@ -68,7 +68,7 @@ lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& 
         without(config.optimizer.custom(),
                 "optimizer.name = custom updates all parameters at each worker"),
         without(exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
-        without(exchange.kept() > 0, "exchange.compression has to be none"),
+        without(exchange.compressed(), "exchange.compression has to be none"),
         without(passed_on, "exchange.algorithm has to be direct"),
         without(std::uint64_t{config.optimizer.replicas} * workers > kMostHolders,
                 "that are more than 65536 holders to tell everybody of")}) {

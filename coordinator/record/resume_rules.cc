@@ -19,6 +19,9 @@ enum class Rule : std::uint8_t {
   kEpochStart,  // another one only between two epochs
   kZeroOrNot,   // another one, but not from or to 0: it decides which tensors there are
   kLocalOrNot,  // another one, but not from or to `local`: it decides what a round is
+  // Another one, but not from or to `powersgd`: it decides which tensors there are. Checkpoints of
+  // before there was one do not say it.
+  kFactorsOrNot,
 };
 
 struct Bound {
@@ -35,7 +38,7 @@ constexpr std::string_view kData = "the epoch is one over the data it was begun 
 constexpr std::string_view kOrder =
     "in mid-epoch samples would count twice or never, since the order of samples follows from it";
 
-constexpr std::array<Bound, 13> kBound = {{
+constexpr std::array<Bound, 14> kBound = {{
     {"job.seed", Rule::kEpochStart, kOrder},
     {"model.name", Rule::kSame, kTensors},
     {"model.widths", Rule::kSame, kTensors},
@@ -49,7 +52,11 @@ constexpr std::array<Bound, 13> kBound = {{
     {"optimizer.momentum", Rule::kZeroOrNot, kState},
     {"local.momentum", Rule::kZeroOrNot, kState},
     {"policy.name", Rule::kLocalOrNot, "what a round is stays the same for the whole job"},
+    {"exchange.compression", Rule::kFactorsOrNot,
+     "with powersgd the factors of the last rounds are part of the state"},
 }};
+
+constexpr std::string_view kFactors = "powersgd";
 
 bool IsZero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 bool IsLocal(const std::string& value) { return value == "local" || value.starts_with("local+"); }
@@ -77,6 +84,8 @@ bool MayChange(const Bound& bound, const JobState& state, const std::string& bef
       return IsZero(before) == IsZero(now);
     case Rule::kLocalOrNot:
       return IsLocal(before) == IsLocal(now);
+    case Rule::kFactorsOrNot:
+      return (before == kFactors) == (now == kFactors);
   }
   return false;
 }
@@ -101,14 +110,17 @@ std::map<std::string, std::string> SettingsToRemember(const JobConfig& config) {
 
 Status CheckResume(const JobState& state, const JobConfig& config) {
   const auto now = SettingsToRemember(config);
-  for (const auto& [key, value] : now) {
-    if (state.settings.contains(key)) continue;
+  std::map<std::string, std::string> then = state.settings;
+  for (const Bound& bound : kBound) {
+    const std::string key(bound.key);
+    if (bound.rule == Rule::kFactorsOrNot) then.emplace(key, "none");
+    if (then.contains(key)) continue;
     return Error{ErrorCode::kInvalid,
                  fmt::format("--resume: the checkpoint does not say what {} was", key)};
   }
   for (const Bound& bound : kBound) {
     const std::string key(bound.key);
-    const std::string& before = state.settings.at(key);
+    const std::string& before = then.at(key);
     const std::string& value = now.at(key);
     if (before == value || MayChange(bound, state, before, value)) continue;
     const bool made_of_seed =

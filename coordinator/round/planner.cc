@@ -141,7 +141,7 @@ std::string OnlyDirect(const StartParameters& start) {
   if (config.exchange.dtype != "fp32") {
     return fmt::format("exchange.dtype = {} takes it", config.exchange.dtype);
   }
-  if (config.exchange.kept() > 0) {
+  if (config.exchange.compressed()) {
     return fmt::format("exchange.compression = {} takes it", config.exchange.compression);
   }
   if (config.policy.local() || config.policy.name == "async") {

@@ -106,7 +106,8 @@ class Rule:
             raise UsageError(
                 f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
             )
-        if self._parameters.averaged and (compression := config["exchange.compression"]) != "none":
+        # Factors are of matrices, and running statistics go as they are.
+        if self._parameters.averaged and (compression := config["exchange.compression"]) == "topk":
             raise UsageError(
                 f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: "
                 "use none"

@@ -151,6 +151,14 @@ class Bench(InAFolder):
         self.assertGreater(row["copied_per_byte"], 0.02)
         self.assertLess(row["copied_per_byte"], 0.06)
 
+    def test_exchange_of_factors(self):
+        out, _ = self.run_bench("exchange", "-n", 2, "--bytes", 1 << 20, "--rounds", 5, "--transport", "tcp", "--mapping", "off",
+                                "--set", "exchange.compression=powersgd", "--set", "exchange.powersgd_rank=8", "--json", "-")
+        (row,) = json.loads(out)["rows"]
+        # Eight columns of 512 for a matrix of 512 x 512, there and back. Half of either is fetched.
+        self.assertGreater(row["copied_per_byte"], 0.01)
+        self.assertLess(row["copied_per_byte"], 0.03)
+
     def test_exchange_copies_nothing_where_memory_is_mapped(self):
         sizes = {}
         for optimizer in ("sgd", "adamw"):

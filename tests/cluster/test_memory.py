@@ -137,6 +137,13 @@ class Memory(ClusterTest):
             self.check(one, state=1 + S, contributions=2 + 0.1, sums=4 * 0.07, staging=0.06, snapshots=1 + S, copies=0)
             self.assertGreater(one["contributions"], 1.9)
 
+    def test_with_factors(self):
+        # The same beside factors of little size. The last ones are in a tensor of state of which little is touched.
+        accounts = self.accounts(exchange__compression="powersgd", exchange__powersgd_rank=4, exchange__mapping="off", exchange__transport="tcp")
+        for one in accounts:
+            self.check(one, state=1 + S + 0.05, contributions=2 + 0.1, sums=4 * 0.05, staging=0.05, snapshots=1 + S + 0.05, copies=0)
+            self.assertGreater(one["contributions"], 1.9)
+
 
 if __name__ == "__main__":
     unittest.main()

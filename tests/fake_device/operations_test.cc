@@ -104,7 +104,8 @@ TEST_F(InTurns, WhatIsHeldIsUpdatedAsOnTheHost) {
                               ? std::shared_ptr(MakeFakeMemory(std::make_shared<FakeAddresses>()))
                               : std::shared_ptr<ExchangeMemory>();
       const auto buffers = Buffers(layout, memory, NumberType::kFp32, kShards);
-      Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, kScratchFloats);
+      Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, 0,
+                            kScratchFloats);
       Write(*buffers, before, 1);
       action::UpdateHeld update;
       update.from = before;
@@ -148,7 +149,7 @@ TEST_F(InTurns, SumsOfSixteenBitsAreAppliedAsOnTheHost) {
                             ? std::shared_ptr(MakeFakeMemory(std::make_shared<FakeAddresses>()))
                             : std::shared_ptr<ExchangeMemory>();
     const auto buffers = Buffers(layout, memory, NumberType::kBf16, 0);
-    Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, kScratchFloats);
+    Operations operations(layout, *buffers, arenas_, *optimizer_, std::nullopt, 0, kScratchFloats);
     Write(*buffers, {BufferKind::kState, 0, {}}, 1);
     buffers->memory().FromHost(buffers->Data(sums), numbers.data(),
                                kFloats * sizeof(std::uint16_t));

@@ -161,6 +161,8 @@ TEST(SimulatedJob, FewNumbersOfManyTakeALinkLittleTime) {
       return SecondsOfRounds(exchange, "1MiB", "--exchange.compression=" + compression);
     };
     EXPECT_NEAR(seconds("topk") / seconds("none"), (68.0 + 264.0) / (2 * 4096), 0.01);
+    // Eight columns of 512 of a matrix of 512 x 512, each way.
+    EXPECT_NEAR(seconds("powersgd") / seconds("none"), 8.0 / 512, 0.01);
   }
 }
 

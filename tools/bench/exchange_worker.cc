@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -140,6 +141,13 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
   job.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 0.0f); };
   job.dataset_digest = "nothing";
   job.train_samples = options.samples;
+  if (const ExchangeSection& exchange = (*session)->config().exchange; exchange.rank() > 0) {
+    // Square matrices, each a bucket.
+    const auto floats = std::min(options.parameters, exchange.bucket_bytes / sizeof(float));
+    const auto side = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(floats)));
+    const std::uint64_t rows = options.parameters / side;
+    job.tensors = {{"matrices", {rows, side}}, {"rest", {options.parameters - rows * side}}};
+  }
   job.memory = (*compute)->MakeExchangeMemory();
   if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun;
 

@@ -89,12 +89,27 @@ bool NobodyIsLeft(const std::string& reason) {
          reason.find("cannot reach") != std::string::npos;
 }
 
+// Of each block, but for some numbers in front.
+std::vector<worker::Matrix> MatricesOf(const FaultJob& job) {
+  std::vector<worker::Matrix> matrices;
+  for (const FloatRange& block : job.blocks) {
+    const std::uint64_t columns = 5 + block.count % 29;
+    const std::uint64_t rows = block.count / columns;
+    if (job.rank == 0 || rows < 2) continue;
+    matrices.push_back({block.end() - rows * columns, rows, columns});
+  }
+  std::ranges::sort(matrices, {}, &worker::Matrix::first);
+  return matrices;
+}
+
 class Run {
  public:
   Run(const FaultJob& job, const std::function<void(const std::string&)>& history)
       : job_(job),
         history_(history),
-        truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies, job.kept),
+        truth_(worker::Layout(job.blocks, job.bucket_bytes, sizeof(float), job.copies,
+                              worker::Compression{
+                                  .kept = job.kept, .rank = job.rank, .matrices = MatricesOf(job)}),
                job.cluster.machine.clip, ShardsOf(job) > 0, job.cluster.own_parameters),
         network_(job.seed),
         compute_(job.unit_time, job.slow, job.slow_factor),
@@ -154,7 +169,7 @@ class Run {
     outcome_.events = simulation_.queue().run();
     outcome_.applied = truth_.applied();
     outcome_.caught_up = truth_.caught_up();
-    if (job_.kept > 0) outcome_.counts["residuals"] += truth_.residuals().used();
+    if (job_.kept > 0 || job_.rank > 0) outcome_.counts["residuals"] += truth_.residuals().used();
     for (const auto& [name, count] : cluster_.counts) outcome_.counts[name] += count;
     return std::move(outcome_);
   }
@@ -199,7 +214,11 @@ class Run {
       std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
       return values;
     };
-    return {floats(saved.tensors.at(0)), floats(saved.tensors.at(1))};
+    State state;
+    for (std::uint32_t t = 0; t < saved.tensors.size(); ++t) {
+      TensorOf(state, t) = floats(saved.tensors[t]);
+    }
+    return state;
   }
 
   void OnSend(const coordinator::Send& send) {
@@ -339,6 +358,10 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   job.cluster.weighed = draw.seed % 2 == 1;
   job.linear_scaling = more.NextBelow(4) != 0;
   if (job.policy.name != "async") job.kept = draw.kept;
+  if (job.policy.name != "async" && draw.rank > 0) {
+    job.rank = draw.rank;
+    job.kept = 0;
+  }
   if (draw.whole_copies) job.copies = worker::Layout::Copies::kWhole;
   FaultMix mix = draw.mix;
   FaultMix added_mix = draw.more;
@@ -349,6 +372,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
       job.copies = worker::Layout::Copies::kBuckets;
       if (!synchronous) job.policy = PolicySection{};
       job.kept = 0;
+      job.rank = 0;
     }
   }
   job.cluster.own_parameters = draw.own_parameters;
@@ -356,6 +380,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (job.algorithm != "direct") {
     if (!synchronous) job.policy = PolicySection{};
     job.kept = 0;
+    job.rank = 0;
   }
   if (draw.poisoned && job.workers > 2 && job.kept == 0) {
     for (std::uint64_t i = 1 + more.NextBelow(3); i > 0; --i) {

@@ -35,6 +35,7 @@ struct FaultJob {
   // kWhole: as where the program makes the updates.
   worker::Layout::Copies copies = worker::Layout::Copies::kBuckets;
   std::uint32_t kept = 0;             // Layout::kept
+  std::uint32_t rank = 0;             // Layout::rank
   std::uint64_t given_under_way = 0;  // StartParameters::given_under_way; 0: as it is
   Cluster::Options cluster;
   Duration unit_time = std::chrono::microseconds(800);
@@ -60,6 +61,7 @@ struct FaultDraw {
   // optimizer.replicas; where the state is shared out, without all that needs it whole.
   std::optional<std::uint32_t> replicas;
   std::uint32_t kept = 0;            // FaultJob::kept, unless the policy is async
+  std::uint32_t rank = 0;            // likewise, in its place
   std::string algorithm = "direct";  // exchange.algorithm; else without what it does not go with
   bool own_parameters = false;       // Cluster::Options::own_parameters
   bool absences = false;             // kAway beside the other faults

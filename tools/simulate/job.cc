@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <optional>
 
@@ -38,12 +39,19 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
   return machine;
 }
 
-// The parameters as one block that the backward pass finishes in a few steps.
+// The parameters as one block that the backward pass finishes in a few steps. Where matrices are
+// exchanged as factors they are square ones, each a bucket.
 worker::Layout LayoutOf(const SimulateOptions& options) {
   const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
   const ExchangeSection& exchange = options.job.exchange;
+  worker::Compression compression{.kept = exchange.kept(), .rank = exchange.rank()};
+  if (exchange.rank() > 0) {
+    const std::uint64_t bucket = std::min(floats, exchange.bucket_bytes / sizeof(float));
+    const auto side = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(bucket)));
+    compression.matrices.push_back({0, floats / side, side});
+  }
   return worker::Layout({{0, floats}}, exchange.bucket_bytes, exchange.number_bytes(),
-                        worker::Layout::Copies::kBuckets, exchange.kept());
+                        worker::Layout::Copies::kBuckets, compression);
 }
 
 // For who chooses by it; other jobs are what they were without.
@@ -81,6 +89,9 @@ class JobRun {
       exchange.model_bytes = options.model_bytes;
       exchange.number_bytes = options.job.exchange.number_bytes();
       exchange.kept = options.job.exchange.kept();
+      if (options.job.exchange.rank() > 0) {
+        exchange.factor_bytes = LayoutOf(options).contribution_numbers() * exchange.number_bytes;
+      }
       exchange.train_samples = options.train_samples;
       exchange.measured_gb_per_second = MeasuredGb(options);
       exchange.machine = MachineOf(options);

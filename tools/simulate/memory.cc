@@ -22,8 +22,17 @@ State InitialState(const Layout& layout, std::uint64_t seed) {
   for (std::uint64_t i = 0; i < layout.parameter_count(); ++i) {
     state.parameters.push_back(random.NextUniform() - 0.5f);
   }
-  state.momentum.assign(layout.parameter_count(), 0.0f);
+  for (std::uint32_t t = 1; t <= StateTensors(layout); ++t) {
+    TensorOf(state, t).assign(layout.parameter_count(), 0.0f);
+  }
   return state;
+}
+
+std::uint32_t StateTensors(const Layout& layout) { return layout.rank() > 0 ? 2 : 1; }
+
+std::vector<float>& TensorOf(State& state, std::uint32_t tensor) {
+  LOCKSTEP_CHECK(tensor <= 2, "state tensor {}", tensor);
+  return tensor == 0 ? state.parameters : tensor == 1 ? state.momentum : state.factors;
 }
 
 void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
@@ -57,12 +66,29 @@ void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges
   }
 }
 
+void UpdateFactored(const worker::Factors& factors, const Layout& layout, RoundId round,
+                    const std::vector<float>& sum, const std::vector<std::uint32_t>& buckets,
+                    float scale, float learning_rate, float fraction, float clip_factor,
+                    State* state) {
+  std::vector<float> gradient(layout.parameter_count());
+  for (const std::uint32_t b : buckets) {
+    const FloatRange& bucket = layout.bucket(b);
+    const float* sums = sum.data() + layout.InSum(bucket, 0).first;
+    const worker::Factors::Known known = factors.KnownIn(round, b, state->factors.data());
+    factors.Gradient(known, sums, bucket, gradient.data() + bucket.first);
+    factors.Keep(known, sums, state->factors.data());
+    Update(gradient, {bucket}, scale, learning_rate, fraction, clip_factor, state);
+  }
+}
+
 void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum) {
   const FloatRange norms = layout.NormsOf(slice);
+  const FloatRange range = layout.InSum(slice.range, 0);
+  const std::uint64_t numbers = layout.SumNumbersOfGrain(slice.bucket);
   for (std::uint64_t g = 0; g * 2 < norms.count; ++g) {
     double squares = 0;
-    const std::uint64_t from = slice.range.first + g * worker::kGrain;
-    const std::uint64_t to = std::min(slice.range.end(), from + worker::kGrain);
+    const std::uint64_t from = range.first + g * numbers;
+    const std::uint64_t to = std::min(range.end(), from + numbers);
     for (std::uint64_t i = from; i < to; ++i) squares += double{(*sum)[i]} * (*sum)[i];
     std::memcpy(sum->data() + norms.first + 2 * g, &squares, sizeof(squares));
   }
@@ -107,21 +133,26 @@ std::uint64_t Digest(const float* floats, std::uint64_t count) {
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  if (a.size() != b.size()) return false;
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 Memory::Memory(const Layout& l) : layout(l) {
   // What was never written is NaN: using it shows.
   const float junk = std::nanf("");
   for (auto& buffer : contributions) buffer.assign(layout.contribution_numbers(), junk);
-  if (layout.kept() > 0) {
+  if (layout.compressed()) {
     for (auto& buffer : residual) buffer.assign(layout.parameter_count(), 0.0f);
   }
   for (auto& buffer : sums) buffer.assign(layout.sum_floats(), junk);
   for (auto& buffer : taken) buffer.assign(layout.sum_floats(), junk);
-  for (auto& buffer : state_out) buffer.assign(2 * layout.largest_copy(), junk);
-  state.parameters.assign(layout.parameter_count(), junk);
-  state.momentum.assign(layout.parameter_count(), junk);
+  const std::uint32_t tensors = 1 + StateTensors(layout);
+  for (auto& buffer : state_out) buffer.assign(tensors * layout.largest_copy(), junk);
+  for (std::uint32_t t = 0; t < tensors; ++t) {
+    // Beside the factors there is never anything.
+    const bool factors = layout.rank() > 0 && t == tensors - 1;
+    TensorOf(state, t).assign(layout.parameter_count(), factors ? 0.0f : junk);
+  }
 }
 
 std::vector<float>& Memory::At(const BufferId& buffer) {
@@ -135,8 +166,7 @@ std::vector<float>& Memory::At(const BufferId& buffer) {
     case BufferKind::kStateOut:
       return state_out.at(buffer.index);
     case BufferKind::kState:
-      LOCKSTEP_CHECK(buffer.index < 2, "state tensor {}", buffer.index);
-      return buffer.index == 0 ? state.parameters : state.momentum;
+      return TensorOf(state, buffer.index);
     case BufferKind::kStaging:
       break;
   }

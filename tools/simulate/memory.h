@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "worker/core/step_io.h"
+#include "worker/memory/factors.h"
 
 namespace lockstep::simulate {
 
@@ -18,12 +19,21 @@ using worker::FloatRange;
 using worker::Layout;
 using worker::Slice;
 
-// Model state after a round: parameters and one momentum tensor.
+// Model state after a round: parameters, one momentum tensor and, where matrices are exchanged as
+// factors, these.
 struct State {
   std::vector<float> parameters;
   std::vector<float> momentum;
+  std::vector<float> factors = {};
   bool operator==(const State&) const = default;
 };
+
+// The tensors of a state behind its parameters.
+std::uint32_t StateTensors(const Layout& layout);
+std::vector<float>& TensorOf(State& state, std::uint32_t tensor);
+inline const std::vector<float>& TensorOf(const State& state, std::uint32_t tensor) {
+  return TensorOf(const_cast<State&>(state), tensor);
+}
 
 State InitialState(const Layout& layout, std::uint64_t seed = 7);
 
@@ -34,6 +44,12 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
 // One update out of the sum of the gradients (Layout::sum_floats() floats).
 void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
             float learning_rate, float fraction, float clip_factor, State* state);
+
+// The same of some buckets where the sums are of factors.
+void UpdateFactored(const worker::Factors& factors, const Layout& layout, RoundId round,
+                    const std::vector<float>& sum, const std::vector<std::uint32_t>& buckets,
+                    float scale, float learning_rate, float fraction, float clip_factor,
+                    State* state);
 
 // Sums of squares by grain, as the reduction leaves them behind the sum.
 void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum);
@@ -55,7 +71,7 @@ struct Memory {
   std::array<std::vector<float>, worker::kSumBuffers> sums;
   std::array<std::vector<float>, worker::kSumBuffers> taken;
   std::array<std::vector<float>, worker::kStateOutBuffers> state_out;
-  std::array<std::vector<float>, 1 + kMaxParts> residual;  // where few numbers are sent
+  std::array<std::vector<float>, 1 + kMaxParts> residual;  // where not all numbers are sent
   std::map<BufferId, std::vector<float>> staging;
   std::map<BufferId, std::uint32_t> generations;
 };

@@ -54,6 +54,7 @@ std::vector<WorkerId> ModelledExchange::WitnessesOf(WorkerId slot) const {
 }
 
 std::uint64_t ModelledExchange::Options::GradientBytes(std::uint64_t entries) const {
+  if (factor_bytes > 0) return factor_bytes;
   const std::uint64_t numbers = model_bytes / sizeof(float);
   if (entries == 0) return numbers * number_bytes;
   const std::uint64_t blocks = (numbers + kSparseBlock - 1) / kSparseBlock;

@@ -27,6 +27,8 @@ class ModelledExchange {
     std::uint64_t model_bytes = 4u << 20;        // of the parameters
     std::uint64_t number_bytes = sizeof(float);  // of a number in a contribution or a sum
     std::uint64_t kept = 0;                      // of them in each block of a contribution; 0: all
+    std::uint64_t factor_bytes =
+        0;  // what the factors take in place of all that; 0: there are none
     std::uint64_t contribution_bytes() const { return GradientBytes(kept); }
     std::uint64_t sum_bytes(std::size_t parts) const { return GradientBytes(kept * parts); }
     // With so many entries for each block, unless that is more than all numbers take.

@@ -247,7 +247,7 @@ Status Check(const SimulateOptions& options) {
   if (options.exchange_times && options.workers < 2) {
     return Invalid("--exchange-times: it takes --workers 2 at least");
   }
-  if (options.exchange_times && options.job.exchange.kept() > 0) {
+  if (options.exchange_times && options.job.exchange.compressed()) {
     return Invalid("--exchange-times: all numbers are exchanged there, exchange.compression = " +
                    options.job.exchange.compression + " does nothing");
   }

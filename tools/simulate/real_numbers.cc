@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <set>
 
 #include "base/check.h"
 #include "worker/memory/sparse.h"
@@ -43,7 +45,9 @@ void RealNumbers::TakePiece(Numbers& server, const worker::BufferRange& from,
 
 void RealNumbers::Initialize(bool parameters) {
   if (!parameters) {
-    memory_->state.momentum.assign(memory_->layout.parameter_count(), 0.0f);
+    for (std::uint32_t t = 1; t <= StateTensors(memory_->layout); ++t) {
+      TensorOf(memory_->state, t).assign(memory_->layout.parameter_count(), 0.0f);
+    }
     return;
   }
   memory_->state = truth_->own_parameters() ? truth_->Draw(self_) : InitialState(memory_->layout);
@@ -57,15 +61,15 @@ void RealNumbers::ReadParameters(std::uint64_t offset, std::span<std::byte> byte
 
 void RealNumbers::StoreState(std::uint32_t tensor, std::uint64_t offset,
                              std::span<const std::byte> bytes) {
-  std::vector<float>& to = tensor == 0 ? memory_->state.parameters : memory_->state.momentum;
-  LOCKSTEP_CHECK(tensor < 2 && offset + bytes.size() <= to.size() * sizeof(float), "state");
+  std::vector<float>& to = TensorOf(memory_->state, tensor);
+  LOCKSTEP_CHECK(offset + bytes.size() <= to.size() * sizeof(float), "state");
   std::memcpy(reinterpret_cast<std::byte*>(to.data()) + offset, bytes.data(), bytes.size());
 }
 
 void RealNumbers::ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
                                  std::span<std::byte> bytes) {
-  const std::vector<float>& from = tensor == 0 ? checkpoint_.parameters : checkpoint_.momentum;
-  LOCKSTEP_CHECK(tensor < 2 && offset + bytes.size() <= from.size() * sizeof(float), "state");
+  const std::vector<float>& from = TensorOf(checkpoint_, tensor);
+  LOCKSTEP_CHECK(offset + bytes.size() <= from.size() * sizeof(float), "state");
   std::memcpy(bytes.data(), reinterpret_cast<const std::byte*>(from.data()) + offset, bytes.size());
 }
 
@@ -73,6 +77,14 @@ void RealNumbers::StartWork(const action::StartWork& work) {
   work_ = work;
   part_begun_ = {};
   if (residual_) residual_->OnStart(work.applied, work.copied);
+}
+
+void RealNumbers::BeginRun() {
+  run_parameters_ = Computed().parameters;
+  if (factor_form_ != nullptr && std::ranges::none_of(part_begun_, std::identity())) {
+    factor_form_->Begin(work_.round, Computed().factors.data());
+    work_factors_ = Computed().factors;
+  }
 }
 
 std::span<float> RealNumbers::Gradient(PartIndex part) {
@@ -87,6 +99,7 @@ void RealNumbers::FinishRun(const worker::UnitQueue::Take& take, std::span<const
     std::ranges::fill(gradient, 0.0f);
     if (residual_) residual_->Begin(take.part);
     sent_buckets_ = 0;
+    sends_numbers_ = true;
   }
   part_begun_[take.part.value] = true;
   if (is_void) return;
@@ -110,16 +123,17 @@ void RealNumbers::BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_
   std::vector<float>& to = memory_->At(work_.parts[take.part.value]);
   for (; sent_buckets_ < buckets; ++sent_buckets_) {
     const FloatRange& bucket = layout.bucket(sent_buckets_);
-    residual_->Send({work_.work, take.part}, bucket.first, bucket.count, worker::NumberType::kFp32,
-                    layout.kept(),
-                    reinterpret_cast<std::byte*>(&to[layout.InContribution(bucket).first]));
+    const bool fits =
+        residual_->Send({work_.work, take.part}, bucket.first, bucket.count, *form_,
+                        reinterpret_cast<std::byte*>(&to[layout.InContribution(bucket).first]));
+    sends_numbers_ = fits && sends_numbers_;
   }
 }
 
 std::vector<float> RealNumbers::Sent(PartIndex part) {
   const Layout& layout = memory_->layout;
   const std::vector<float>& contribution = memory_->At(work_.parts[part.value]);
-  if (!residual_) return contribution;
+  if (layout.kept() == 0) return contribution;
   std::vector<float> sent(layout.parameter_count() + worker::kGrain);
   for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
     AddEntries(contribution, layout.kept(), layout.bucket(b), 1, &sent);
@@ -131,8 +145,10 @@ std::vector<float> RealNumbers::Sent(PartIndex part) {
 bool RealNumbers::Seal(const worker::UnitQueue::Take& take) {
   BucketsFinal(take, memory_->layout.bucket_count());
   const std::vector<float> sent = Sent(take.part);
-  if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent);
+  if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent, work_factors_);
   truth_->OnSealed(self_, work_.round, take.part, sent, Computed());
+  // Rates may diverge, or a sample be poisoned; factors of what is no number are not made.
+  if (factor_form_ != nullptr && !sends_numbers_) return false;
   return !poison_.looked_for || std::ranges::all_of(sent, IsFinite);
 }
 
@@ -197,29 +213,32 @@ bool RealNumbers::Read(const worker::Source& source, const FloatRange& range,
 }
 
 void RealNumbers::Run(const action::Reduce& a, OpDone* done) {
-  if (residual_) return ReduceSparse(a, done);
+  if (memory_->layout.kept() > 0) return ReduceSparse(a, done);
   std::vector<float>& out = memory_->At(a.out);
   std::vector<float> input(out.size());
   bool first = true;
   for (const action::ReduceInput& in : a.inputs) {
     for (const Slice& slice : a.slices) {
-      if (!Read(in.source, slice.range, &input)) done->torn = true;
-      for (std::uint64_t i = slice.range.first; i < slice.range.end(); ++i) {
+      const FloatRange range = memory_->layout.InSum(slice.range, 0);
+      if (!Read(in.source, range, &input)) done->torn = true;
+      for (std::uint64_t i = range.first; i < range.end(); ++i) {
         const float term = in.weight * input[i];
         out[i] = first ? term : out[i] + term;
       }
     }
     first = false;
   }
-  const auto finite = [](const Slice& slice, const std::vector<float>& values) {
-    const auto from = values.begin() + static_cast<std::ptrdiff_t>(slice.range.first);
-    return std::all_of(from, from + static_cast<std::ptrdiff_t>(slice.range.count), IsFinite);
+  const auto finite = [&](const Slice& slice, const std::vector<float>& values) {
+    const FloatRange range = memory_->layout.InSum(slice.range, 0);
+    const auto from = values.begin() + static_cast<std::ptrdiff_t>(range.first);
+    return std::all_of(from, from + static_cast<std::ptrdiff_t>(range.count), IsFinite);
   };
   for (const Slice& slice : a.slices) {
     if (a.norms) AddNorms(memory_->layout, slice, &out);
     if (finite(slice, out)) continue;
     for (std::uint32_t i = 0; i < a.inputs.size(); ++i) {
-      if (!Read(a.inputs[i].source, slice.range, &input)) done->torn = true;
+      const FloatRange range = memory_->layout.InSum(slice.range, 0);
+      if (!Read(a.inputs[i].source, range, &input)) done->torn = true;
       if (!finite(slice, input)) done->not_finite.push_back(i);
     }
   }
@@ -286,7 +305,14 @@ void RealNumbers::Run(const action::Apply& a, OpDone* done) {
     floats += slice.range.count;
   }
   const float factor = ClipFactor(memory_->layout, sum, a.scale, a.clip);
-  Update(sum, ranges, a.scale, a.learning_rate, a.fraction, factor, &memory_->state);
+  if (layout.rank() > 0) {
+    std::set<std::uint32_t> buckets;
+    for (const FloatRange& range : ranges) buckets.insert(layout.BucketOf(range.first));
+    UpdateFactored(truth_->factors(), layout, a.round, sum, {buckets.begin(), buckets.end()},
+                   a.scale, a.learning_rate, a.fraction, factor, &memory_->state);
+  } else {
+    Update(sum, ranges, a.scale, a.learning_rate, a.fraction, factor, &memory_->state);
+  }
   const FloatRange& bucket = memory_->layout.bucket(a.digest_bucket);
   done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
   if (done->torn || floats < memory_->layout.parameter_count()) return;
@@ -297,9 +323,10 @@ void RealNumbers::Run(const action::CopyState& a, OpDone*) {
   const FloatRange bucket = memory_->layout.copy(a.bucket);
   auto& out = memory_->At(a.to);
   const auto first = static_cast<std::ptrdiff_t>(bucket.first);
-  std::copy_n(memory_->state.parameters.begin() + first, bucket.count, out.begin());
-  std::copy_n(memory_->state.momentum.begin() + first, bucket.count,
-              out.begin() + static_cast<std::ptrdiff_t>(memory_->layout.largest_copy()));
+  const auto apart = static_cast<std::ptrdiff_t>(memory_->layout.largest_copy());
+  for (std::uint32_t t = 0; t <= StateTensors(memory_->layout); ++t) {
+    std::copy_n(TensorOf(memory_->state, t).begin() + first, bucket.count, out.begin() + t * apart);
+  }
 }
 
 void RealNumbers::Run(const action::DigestState&, OpDone* done) {
@@ -309,8 +336,9 @@ void RealNumbers::Run(const action::DigestState&, OpDone* done) {
 
 void RealNumbers::Run(const action::DigestReplica&, OpDone* done) {
   DigestStream stream;
-  stream.Update(std::as_bytes(std::span(memory_->state.parameters)));
-  stream.Update(std::as_bytes(std::span(memory_->state.momentum)));
+  for (std::uint32_t t = 0; t <= StateTensors(memory_->layout); ++t) {
+    stream.Update(std::as_bytes(std::span(TensorOf(memory_->state, t))));
+  }
   done->replica = stream.Digest();
 }
 

@@ -37,8 +37,16 @@ class RealNumbers final : public Numbers {
         counts_(counts),
         memory_(std::make_shared<Memory>(truth->layout())) {
     auto& [kept, first, second] = memory_->residual;
-    if (memory_->layout.kept() > 0) {
+    if (memory_->layout.compressed()) {
       residual_.emplace(kept.data(), std::array{first.data(), second.data()}, kept.size());
+    }
+    if (memory_->layout.rank() > 0) {
+      auto form = std::make_unique<worker::FactorForm>(memory_->layout, truth_->factors());
+      factor_form_ = form.get();
+      form_ = std::move(form);
+    } else if (residual_) {
+      form_ =
+          std::make_unique<worker::LargestOnly>(worker::NumberType::kFp32, memory_->layout.kept());
     }
   }
 
@@ -62,7 +70,7 @@ class RealNumbers final : public Numbers {
   void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
                       std::span<std::byte> bytes) override;
   void StartWork(const worker::action::StartWork& work) override;
-  void BeginRun() override { run_parameters_ = Computed().parameters; }
+  void BeginRun() override;
   void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                  bool is_void) override;
   void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) override;
@@ -99,7 +107,7 @@ class RealNumbers final : public Numbers {
 
   // Where the gradient of the part is summed.
   std::span<float> Gradient(PartIndex part);
-  // What the contribution has, a number for each parameter.
+  // What the contribution has, a number for each parameter, or that of each factor.
   std::vector<float> Sent(PartIndex part);
   // Sums, or contributions, of so many entries for a grain, out of `from`: added, times `weight`,
   // to `to`, which has kGrain numbers more than the parameters.
@@ -115,9 +123,13 @@ class RealNumbers final : public Numbers {
   std::map<MemberId, std::shared_ptr<Memory>> mapped_;
   worker::action::StartWork work_;
   std::array<bool, kMaxParts> part_begun_{};
-  std::optional<worker::Residual> residual_;  // where few numbers are sent
-  std::uint32_t sent_buckets_ = 0;            // of the part in hand
-  std::vector<float> gradient_;               // of that, as a whole
+  std::optional<worker::Residual> residual_;  // where not all numbers are sent
+  std::unique_ptr<worker::SentForm> form_;
+  worker::FactorForm* factor_form_ = nullptr;  // with factors: form_
+  bool sends_numbers_ = true;                  // in the part in hand
+  std::uint32_t sent_buckets_ = 0;             // of the part in hand
+  std::vector<float> gradient_;                // of that, as a whole
+  std::vector<float> work_factors_;            // of the state that the work is computed with
   State copy_;
   State checkpoint_;
   std::vector<float> run_parameters_;  // at its beginning

@@ -8,7 +8,8 @@
 namespace lockstep::simulate {
 
 std::string Residuals::OnSent(const MemberId& member, RoundId round, PartIndex part,
-                              std::span<const float> gradient, std::span<const float> sent) {
+                              std::span<const float> gradient, std::span<const float> sent,
+                              std::span<const float> factors) {
   Account& account = of_[member];
   account.kept.resize(gradient.size());
   Left left{round, {gradient.begin(), gradient.end()}};
@@ -17,6 +18,40 @@ std::string Residuals::OnSent(const MemberId& member, RoundId round, PartIndex p
     used_ += any ? 1 : 0;
     for (std::size_t i = 0; i < left.floats.size(); ++i) left.floats[i] += account.kept[i];
   }
+  bool known = true;  // rates may diverge, and nothing is known then
+  std::string error = layout_.rank() > 0 ? TakeFactors(round, part, sent, factors, &left, &known)
+                                         : TakeLargest(round, part, sent, &left, &known);
+  if (!error.empty()) return error;
+  account.open[part.value].reset();
+  if (known) account.open[part.value] = std::move(left);
+  return "";
+}
+
+std::string Residuals::TakeFactors(RoundId round, PartIndex part, std::span<const float> sent,
+                                   std::span<const float> factors, Left* left, bool* known) const {
+  for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) {
+    const worker::FloatRange& bucket = layout_.bucket(b);
+    const worker::FloatRange at = layout_.InContribution(bucket);
+    std::vector<float> due(at.count);
+    auto* bytes = reinterpret_cast<std::byte*>(due.data());
+    float* numbers = left->floats.data() + bucket.first;
+    worker::Factors::Room room;
+    const worker::Factors::Known others = factors_.KnownIn(round, b, factors.data());
+    if (!factors_.Send(others, numbers, nullptr, bytes, &room)) {
+      *known = false;
+      return "";
+    }
+    factors_.Settle(others, bytes, nullptr, numbers, &room);
+    if (!std::ranges::equal(due, sent.subspan(at.first, at.count))) {
+      return fmt::format("of part {} of round {} it sent other factors of bucket {} than it has",
+                         part, round, b);
+    }
+  }
+  return "";
+}
+
+std::string Residuals::TakeLargest(RoundId round, PartIndex part, std::span<const float> sent,
+                                   Left* left, bool* known) const {
   for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) {
     const worker::FloatRange& bucket = layout_.bucket(b);
     for (const worker::FloatRange& grain :
@@ -25,9 +60,9 @@ std::string Residuals::OnSent(const MemberId& member, RoundId round, PartIndex p
       float most = 0;
       std::uint64_t count = 0;
       for (std::uint64_t i = grain.first; i < grain.end(); ++i) {
-        float& number = left.floats[i];
-        if (std::isnan(number)) {  // rates may diverge, and nothing is known then
-          account.open[part.value].reset();
+        float& number = left->floats[i];
+        if (std::isnan(number)) {
+          *known = false;
           return "";
         }
         if (sent[i] != 0) {
@@ -51,7 +86,6 @@ std::string Residuals::OnSent(const MemberId& member, RoundId round, PartIndex p
       }
     }
   }
-  account.open[part.value] = std::move(left);
   return "";
 }
 

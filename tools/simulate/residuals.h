@@ -1,4 +1,4 @@
-// What every worker should have kept of its gradients where it sends few numbers of them: the same
+// What every worker should have kept of its gradients where it does not send all of them: the same
 // account as worker/memory/residual.h has, drawn up from commits alone.
 #pragma once
 
@@ -11,17 +11,21 @@
 
 #include "base/messages.h"
 #include "worker/core/layout.h"
+#include "worker/memory/factors.h"
 
 namespace lockstep::simulate {
 
 class Residuals {
  public:
-  explicit Residuals(const worker::Layout& layout) : layout_(layout) {}
+  Residuals(const worker::Layout& layout, const worker::Factors& factors)
+      : layout_(layout), factors_(factors) {}
 
-  // A part of this gradient was sealed, and these numbers of it were sent; zeros where none were.
-  // What is wrong with that; empty: nothing.
+  // A part of this gradient was sealed, and these numbers of it were sent; zeros where none were;
+  // or these of factors, computed with the state that has `factors`. What is wrong with that;
+  // empty: nothing.
   std::string OnSent(const MemberId& member, RoundId round, PartIndex part,
-                     std::span<const float> gradient, std::span<const float> sent);
+                     std::span<const float> gradient, std::span<const float> sent,
+                     std::span<const float> factors);
   // It has applied the round, of these parts.
   void OnApplied(const MemberId& member, RoundId round, std::span<const CommittedPart> parts);
   // It has copied somebody's state.
@@ -40,7 +44,14 @@ class Residuals {
     std::array<std::optional<Left>, kMaxParts> open;
   };
 
+  // Takes from `left` what was sent of it.
+  std::string TakeLargest(RoundId round, PartIndex part, std::span<const float> sent, Left* left,
+                          bool* known) const;
+  std::string TakeFactors(RoundId round, PartIndex part, std::span<const float> sent,
+                          std::span<const float> factors, Left* left, bool* known) const;
+
   const worker::Layout& layout_;
+  const worker::Factors& factors_;
   std::map<MemberId, Account> of_;
   std::uint64_t used_ = 0;
 };

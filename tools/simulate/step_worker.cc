@@ -81,7 +81,7 @@ void StepWorker::OnMessage(const msg::ToWorker& message) {
   worker::MachineConfig config = options.machine;
   config.self = self_;
   config.term = welcome->term;
-  config.state_tensors = 1;
+  config.state_tensors = StateTensors(cluster_->layout);
   config.mapping = options.hosts > 0;
   config.host_id = HostId();
   numbers_ = cluster_->make_numbers(self_);
@@ -94,7 +94,7 @@ void StepWorker::OnMessage(const msg::ToWorker& message) {
   ready.train_samples = options.train_samples;
   ready.test_samples = options.test_samples;
   ready.parameter_count = options.whole_checkpoints ? cluster_->layout.parameter_count() : 1;
-  ready.state_tensors = options.whole_checkpoints ? 1 : 0;
+  ready.state_tensors = options.whole_checkpoints ? StateTensors(cluster_->layout) : 0;
   ready.own_parameters = options.own_parameters;
   host_->Send(ready);
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/random.h"
 #include "base/routes.h"
 
 namespace lockstep::simulate {
@@ -14,11 +15,22 @@ namespace {
 
 constexpr std::uint64_t kRoundsKept = 64;
 
+// But for the parameters.
+bool SameState(const State& a, const State& b) {
+  return SameBits(a.momentum, b.momentum) && SameBits(a.factors, b.factors);
+}
+
 }  // namespace
 
 std::uint64_t Truth::DigestOf(const State& state) const {
   const std::uint64_t parameters = Digest(state.parameters.data(), state.parameters.size());
-  return sharded_ ? parameters : parameters ^ Digest(state.momentum.data(), state.momentum.size());
+  if (sharded_) return parameters;
+  std::uint64_t digest = parameters ^ Digest(state.momentum.data(), state.momentum.size());
+  // Whose digest is not to undo that of the momentum where both are zero.
+  if (layout_.rank() > 0) {
+    digest ^= Mix64(Digest(state.factors.data(), state.factors.size()));
+  }
+  return digest;
 }
 
 void Truth::Complain(const MemberId& member, const std::string& what) {
@@ -123,7 +135,7 @@ bool Truth::AddParts(const msg::Commit& commit, const MemberId* of, bool first,
     if (of != nullptr && part.member != *of) continue;
     const SealedPart* sealed = FindSealed(commit, part);
     if (sealed == nullptr) return false;
-    for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
+    for (std::uint64_t i = 0; i < sealed->gradient.size(); ++i) {
       const float term = part.weight * sealed->gradient[i];
       (*sum)[i] = first && layout_.kept() == 0 ? term : (*sum)[i] + term;
     }
@@ -181,11 +193,18 @@ std::optional<State> Truth::Compute(const msg::Commit& commit) {
   std::optional<std::vector<float>> sum = SumOf(commit);
   if (!sum) return std::nullopt;
   std::vector<worker::FloatRange> all;
+  std::vector<std::uint32_t> buckets;
   for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) {
     AddNorms(layout_, {b, layout_.bucket(b)}, &*sum);
     all.push_back(layout_.bucket(b));
+    buckets.push_back(b);
   }
   const float factor = ClipFactor(layout_, *sum, commit.scale, clip_);
+  if (layout_.rank() > 0) {
+    UpdateFactored(factors_, layout_, commit.round, *sum, buckets, commit.scale,
+                   commit.learning_rate, commit.fraction, factor, &state);
+    return state;
+  }
   Update(*sum, all, commit.scale, commit.learning_rate, commit.fraction, factor, &state);
   return state;
 }
@@ -199,8 +218,9 @@ bool Truth::Learn(const msg::Commit& commit) {
 }
 
 void Truth::OnSent(const MemberId& member, RoundId round, PartIndex part,
-                   std::span<const float> gradient, std::span<const float> sent) {
-  const std::string error = residuals_.OnSent(member, round, part, gradient, sent);
+                   std::span<const float> gradient, std::span<const float> sent,
+                   std::span<const float> factors) {
+  const std::string error = residuals_.OnSent(member, round, part, gradient, sent, factors);
   if (!error.empty()) Complain(member, error);
 }
 
@@ -227,7 +247,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
   if (known->second.attempt != attempt) return "";
   ++applied_;
   if (SameBits(known->second.state.parameters, state.parameters) &&
-      (sharded_ || SameBits(known->second.state.momentum, state.momentum))) {
+      (sharded_ || SameState(known->second.state, state))) {
     return "";
   }
   for (std::uint64_t i = 0; i < layout_.parameter_count(); ++i) {
@@ -235,7 +255,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
     return fmt::format("round {} attempt {}: parameter {} is {}, not {}", round, attempt, i,
                        state.parameters[i], known->second.state.parameters[i]);
   }
-  return fmt::format("round {} attempt {}: the momentum differs", round, attempt);
+  return fmt::format("round {} attempt {}: the optimizer's state differs", round, attempt);
 }
 
 void Truth::OnHeld(const MemberId& member, RoundId round, Attempt attempt,
@@ -270,7 +290,7 @@ void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
   ++caught_up_;
   // Bits, not numbers: what has grown out of bounds is the same as well.
   if (!SameBits(known->second.state.parameters, state.parameters) ||
-      (!sharded_ && !SameBits(known->second.state.momentum, state.momentum))) {
+      (!sharded_ && !SameState(known->second.state, state))) {
     Complain(member, fmt::format("caught up to round {} wrongly", next));
   }
 }
@@ -286,7 +306,7 @@ bool Truth::Finite() const {
   const State& state = truth_.rbegin()->second.state;
   const auto finite = [](float value) { return std::isfinite(value); };
   return std::ranges::all_of(state.parameters, finite) &&
-         std::ranges::all_of(state.momentum, finite);
+         std::ranges::all_of(state.momentum, finite) && std::ranges::all_of(state.factors, finite);
 }
 
 void Truth::OnResumed(RoundId next, State state) {

@@ -43,9 +43,11 @@ class Truth {
   // A worker has sealed a part, with these parameters.
   void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
                 const State& state);
-  // Where few numbers of a gradient are sent: of this one, these (Residuals).
+  // Where not all of a gradient is sent: of this one, these (Residuals).
+  // `factors`: of the state that the work was computed with, where there are any.
   void OnSent(const MemberId& member, RoundId round, PartIndex part,
-              std::span<const float> gradient, std::span<const float> sent);
+              std::span<const float> gradient, std::span<const float> sent,
+              std::span<const float> factors);
   // It says that it has applied the round.
   void OnSaidApplied(const MemberId& member, RoundId round, Attempt attempt);
   // It has done this update and has this state now, or says so.
@@ -69,6 +71,7 @@ class Truth {
   std::uint64_t applied() const { return applied_; }      // updates compared
   std::uint64_t caught_up() const { return caught_up_; }  // states compared that were copied
   const Residuals& residuals() const { return residuals_; }
+  const worker::Factors& factors() const { return factors_; }
 
  private:
   struct Known {
@@ -115,7 +118,8 @@ class Truth {
   std::vector<std::string> errors_;
   std::uint64_t applied_ = 0;
   std::uint64_t caught_up_ = 0;
-  Residuals residuals_{layout_};
+  const worker::Factors factors_{layout_, worker::NumberType::kFp32, /*seed=*/7};
+  Residuals residuals_{layout_, factors_};
 };
 
 }  // namespace lockstep::simulate

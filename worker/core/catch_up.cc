@@ -122,15 +122,20 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
   copy_->attempt = ready.attempt;
   copy_->tag = ready.tag;
   const std::uint32_t tensors = 1 + context_.config.state_tensors;
-  copy_->missing = bucket.count * tensors;
+  copy_->missing = 0;
   PieceName name;
   name.kind = static_cast<std::uint32_t>(PieceKind::kState);
   name.attempt = ready.tag;
   name.round = ready.version;
   name.part = ready.buffer;
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, bucket},
-                 t * context_.layout.largest_copy());
+    const std::uint64_t at = t * context_.layout.largest_copy();
+    for (const FloatRange& range :
+         context_.layout.InStateTensor(t, context_.config.state_tensors, bucket)) {
+      copy_->missing += range.count;
+      fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, range},
+                   at + (range.first - bucket.first));
+    }
   }
   return {};
 }

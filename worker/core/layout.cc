@@ -1,6 +1,7 @@
 #include "worker/core/layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -36,13 +37,55 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
                  "the blocks of the model do not cover its {} parameters", total);
 }
 
+// Where a piece ends that begins at `at`: `most` numbers on at most, and not within a matrix that
+// is shorter than that.
+std::uint64_t EndOfPiece(std::uint64_t at, std::uint64_t end, std::uint64_t most,
+                         const std::vector<Matrix>& matrices) {
+  if (end - at <= most) return end;
+  const auto behind = std::ranges::lower_bound(matrices, at + most, {}, &Matrix::first);
+  if (behind == matrices.begin()) return at + most;
+  const Matrix& matrix = *std::prev(behind);
+  return matrix.first > at && matrix.end() > at + most ? matrix.first : at + most;
+}
+
+// As CutPieces, but where matrices go as factors not within them, or, if they are long, between
+// their rows.
+std::vector<FloatRange> CutBlock(const FloatRange& block, std::uint64_t most,
+                                 const Compression& compression) {
+  if (compression.rank == 0) return CutPieces(block, most * sizeof(float));
+  std::vector<FloatRange> pieces;
+  std::uint64_t at = block.first;
+  const auto cut_to = [&](std::uint64_t end) {
+    while (at < end) {
+      pieces.push_back(FloatRange::Between(at, EndOfPiece(at, end, most, compression.matrices)));
+      at = pieces.back().end();
+    }
+  };
+  for (const Matrix& matrix : compression.matrices) {
+    const bool within = matrix.first >= at && matrix.end() <= block.end();
+    if (!within || matrix.end() - matrix.first <= most) continue;
+    const std::uint64_t rows = RowsOfBucket(matrix, most);
+    if (!IsFactored(rows, matrix.columns, compression.rank)) continue;
+    cut_to(matrix.first);
+    while (at < matrix.end()) {
+      pieces.push_back({at, std::min(rows * matrix.columns, matrix.end() - at)});
+      at = pieces.back().end();
+    }
+  }
+  cut_to(block.end());
+  return pieces;
+}
+
 }  // namespace
 
 // In the order in which the backward pass finishes the blocks, so that "the first n buckets are
 // final" is one number.
 Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
-               std::uint64_t number_bytes, Copies copies, std::uint32_t kept)
-    : number_bytes_(number_bytes), whole_(copies == Copies::kWhole), kept_(kept) {
+               std::uint64_t number_bytes, Copies copies, const Compression& compression)
+    : number_bytes_(number_bytes),
+      whole_(copies == Copies::kWhole),
+      kept_(compression.kept),
+      rank_(compression.rank) {
   LOCKSTEP_CHECK(number_bytes == 4 || number_bytes == 2, "numbers of {} bytes", number_bytes);
   CheckCover(blocks);
   const std::uint64_t most = std::max<std::uint64_t>(kGrain, bucket_bytes / sizeof(float));
@@ -53,9 +96,7 @@ Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes
         Join(buckets_.back(), block)) {
       continue;
     }
-    for (const FloatRange& piece : CutPieces(block, most * sizeof(float))) {
-      buckets_.push_back(piece);
-    }
+    std::ranges::copy(CutBlock(block, most, compression), std::back_inserter(buckets_));
   }
   std::uint64_t grains = 0;
   for (std::uint32_t b = 0; b < bucket_count(); ++b) by_offset_.push_back(b);
@@ -68,7 +109,37 @@ Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes
   grain_start_.push_back(grains);
   LOCKSTEP_CHECK(!buckets_.empty() && largest_bucket_ > 0, "a model without a bucket");
   LOCKSTEP_CHECK(kept_ <= kGrain, "{} numbers are kept of {}", kept_, kGrain);
-  norm_offset_ = GrainsIn(parameter_count_) * kGrain;
+  LOCKSTEP_CHECK(kept_ == 0 || rank_ == 0, "{} numbers of each grain, and factors of rank {}",
+                 kept_, rank_);
+  if (rank_ > 0) LayOutFactors(compression.matrices);
+  norm_offset_ = GrainsIn(rank_ > 0 ? contribution_numbers() : parameter_count_) * kGrain;
+}
+
+void Layout::LayOutFactors(const std::vector<Matrix>& matrices) {
+  std::uint64_t start = 0;
+  for (const FloatRange& bucket : buckets_) {
+    stretches_.push_back(CutIntoStretches(bucket.first, bucket.count, matrices, rank_));
+    const std::uint64_t grains = GrainsIn(bucket.count);
+    factor_numbers_.push_back((NumbersOf(stretches_.back(), rank_) + grains - 1) / grains);
+    factors_start_.push_back(start);
+    start += grains * factor_numbers_.back();
+  }
+  factors_start_.push_back(start);
+}
+
+std::vector<FloatRange> Layout::FactorsWithin(const FloatRange& range) const {
+  std::vector<FloatRange> factors;
+  for (const std::uint32_t b : by_offset_) {
+    if (rank_ == 0 || buckets_[b].end() <= range.first || buckets_[b].first >= range.end())
+      continue;
+    for (const Stretch& stretch : stretches_[b]) {
+      const std::uint64_t end = stretch.first + (stretch.rows + stretch.columns) * rank_;
+      const std::uint64_t from = std::max(range.first, stretch.first);
+      const std::uint64_t to = std::min(range.end(), end);
+      if (!stretch.dense() && from < to) factors.push_back(FloatRange::Between(from, to));
+    }
+  }
+  return factors;
 }
 
 // Slices begin at a grain, so no two owners share one, and each sum of squares is computed by one
@@ -78,11 +149,15 @@ FloatRange Layout::NormsOf(const Slice& slice) const {
           numbers_per_norm() * GrainsIn(slice.range.count)};
 }
 
-std::uint64_t Layout::GrainAt(std::uint64_t parameter) const {
+std::uint32_t Layout::BucketOf(std::uint64_t parameter) const {
   const auto behind = std::ranges::upper_bound(by_offset_, parameter, {},
                                                [&](std::uint32_t b) { return buckets_[b].first; });
   LOCKSTEP_CHECK(behind != by_offset_.begin(), "parameter {} is in no bucket", parameter);
-  const std::uint32_t bucket = *std::prev(behind);
+  return *std::prev(behind);
+}
+
+std::uint64_t Layout::GrainAt(std::uint64_t parameter) const {
+  const std::uint32_t bucket = BucketOf(parameter);
   const std::uint64_t offset = parameter - buckets_[bucket].first;
   LOCKSTEP_CHECK(offset % kGrain == 0, "I1: a slice of bucket {} begins within a grain", bucket);
   return grain_start_[bucket] + offset / kGrain;
@@ -91,6 +166,7 @@ std::uint64_t Layout::GrainAt(std::uint64_t parameter) const {
 // Where the sums are as a whole, however they are shared out, no shorter in this form, they are in
 // the other one.
 std::uint32_t Layout::SumEntries(std::size_t contributions) const {
+  if (kept_ == 0) return 0;
   const std::uint64_t entries = std::min(kept_ * std::uint64_t{contributions}, kGrain);
   const bool shorter =
       grain_count() * NumbersOfGrain(static_cast<std::uint32_t>(entries)) < parameter_count_;
@@ -98,6 +174,12 @@ std::uint32_t Layout::SumEntries(std::size_t contributions) const {
 }
 
 FloatRange Layout::InSum(const FloatRange& slice, std::uint32_t entries) const {
+  if (rank_ > 0 && slice.count > 0) {
+    const std::uint32_t bucket = BucketOf(slice.first);
+    const std::uint64_t grain = GrainAt(slice.first) - grain_start_[bucket];
+    const std::uint64_t numbers = factor_numbers_[bucket];
+    return {factors_start_[bucket] + grain * numbers, GrainsIn(slice.count) * numbers};
+  }
   if (entries == 0 || slice.count == 0) return slice;
   const std::uint64_t numbers = NumbersOfGrain(entries);
   return {numbers * GrainAt(slice.first), numbers * GrainsIn(slice.count)};

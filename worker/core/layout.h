@@ -9,6 +9,7 @@
 #include "base/interval_set.h"
 #include "base/messages.h"
 #include "base/sparse_block.h"
+#include "worker/core/factored.h"
 
 namespace lockstep::worker {
 
@@ -35,6 +36,15 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
+// How less is exchanged than all numbers of a gradient; as it is: all.
+struct Compression {
+  // So many numbers of each grain are in a contribution, in the sparse form (base/sparse_block.h).
+  std::uint32_t kept = 0;
+  // Of these matrices, by offset, where they are large enough, a factor of this rank.
+  std::uint32_t rank = 0;
+  std::vector<Matrix> matrices = {};
+};
+
 // An example: blocks of 3000 and 2000 floats, cut at buckets of 4096 floats at most, are two
 // buckets, [2000, 5000) and [0, 2000), because the backward pass finishes the last block of a model
 // first. Two owners of equal weight share the first one by grains of 1024 floats, [2000, 3024) and
@@ -50,12 +60,12 @@ class Layout {
 
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
   // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes` of
-  // FP32; a longer block is cut. `number_bytes`: of a number in a contribution or a sum, 4 or 2.
-  // `kept`: how many numbers of each grain a contribution has, in the sparse form
-  // (base/sparse_block.h); 0: all of them.
+  // FP32; a longer block is cut. Matrices that go as factors
+  // are cut between their rows, into longer buckets where that makes the factors shorter.
+  // `number_bytes`: of a number in a contribution or a sum, 4 or 2.
   Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
          std::uint64_t number_bytes = sizeof(float), Copies copies = Copies::kBuckets,
-         std::uint32_t kept = 0);
+         const Compression& compression = {});
 
   std::uint64_t number_bytes() const { return number_bytes_; }
 
@@ -74,15 +84,42 @@ class Layout {
   // buckets, each as long as any other. Sums are too, with as many entries for a grain as their
   // contributions can have in it, unless all of its numbers take no more.
   std::uint32_t kept() const { return kept_; }
+  // Where matrices are exchanged as factors, contributions and sums are those of bucket after
+  // bucket. To have a place for each slice a bucket's numbers are cut into as many equal lengths as
+  // it has grains, the last of them filled up with zeros.
+  //
+  // The last factors of both kinds are kept in a tensor of the optimizer's state, at the beginning
+  // of their stretch: first that of the rows. All else in that tensor is zero.
+  std::uint32_t rank() const { return rank_; }
+  const std::vector<Stretch>& stretches(std::uint32_t bucket) const { return stretches_[bucket]; }
+  // What of that tensor is not zero, within `range`, by offset.
+  std::vector<FloatRange> FactorsWithin(const FloatRange& range) const;
+  // What has to be copied of a tensor of state, of `tensors` behind the parameters, within `range`:
+  // all, or, of that one, the factors.
+  std::vector<FloatRange> InStateTensor(std::uint32_t tensor, std::uint32_t tensors,
+                                        const FloatRange& range) const {
+    if (rank_ > 0 && tensor > 0 && tensor == tensors) return FactorsWithin(range);
+    return {range};
+  }
+  // Contributions have not all numbers of a gradient.
+  bool compressed() const { return kept_ > 0 || rank_ > 0; }
+  // The bucket that this parameter is in.
+  std::uint32_t BucketOf(std::uint64_t parameter) const;
+  // In a sum, where a grain is not in the sparse form: how many numbers it has, but for the last
+  // one of a bucket, which may have fewer.
+  std::uint64_t SumNumbersOfGrain(std::uint32_t bucket) const {
+    return rank_ == 0 ? kGrain : factor_numbers_[bucket];
+  }
   // Of a grain of the sums of so many contributions; 0: all numbers, at the parameters' offsets. A
   // function of the commit alone, as the sums themselves (I1).
   std::uint32_t SumEntries(std::size_t contributions) const;
   // What a buffer of a contribution holds.
   std::uint64_t contribution_numbers() const {
+    if (rank_ > 0) return factors_start_.back();
     return kept_ == 0 ? parameter_count_ : grain_count() * NumbersOfGrain(kept_);
   }
   // Where a slice, or a bucket, lies in a contribution, and in sums with so many entries for a
-  // grain.
+  // grain. (Of factors sums are as long as contributions, and have none.)
   FloatRange InContribution(const FloatRange& slice) const { return InSum(slice, kept_); }
   FloatRange InSum(const FloatRange& slice, std::uint32_t entries) const;
   std::uint64_t NumbersOfGrain(std::uint32_t entries) const {
@@ -107,6 +144,7 @@ class Layout {
 
  private:
   std::vector<Slice> Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const;
+  void LayOutFactors(const std::vector<Matrix>& matrices);
   // Counted in the order of the buckets; of the grain that begins at this parameter.
   std::uint64_t GrainAt(std::uint64_t parameter) const;
 
@@ -116,6 +154,12 @@ class Layout {
   std::uint64_t number_bytes_;
   bool whole_;
   std::uint32_t kept_;
+  std::uint32_t rank_;
+  // With a rank, by bucket: its stretches, how many numbers each of its grains has, and where those
+  // of the first one are, with the total at the end.
+  std::vector<std::vector<Stretch>> stretches_;
+  std::vector<std::uint64_t> factor_numbers_;
+  std::vector<std::uint64_t> factors_start_;
   std::uint64_t parameter_count_ = 0;
   std::uint64_t largest_bucket_ = 0;
   std::uint64_t norm_offset_ = 0;

@@ -203,7 +203,7 @@ Status ProtocolCheck::CheckRoots(const msg::Commit& m) const {
   if (m.owners.direct()) return {};
   const std::vector<MemberId> contributors = ContributorsOf(m);
   const OwnerMap roots = RootsOf(m.owners.algorithm, m.owners.version, contributors);
-  if (m.owners != roots || layout_.number_bytes() != sizeof(float) || layout_.kept() > 0 ||
+  if (m.owners != roots || layout_.number_bytes() != sizeof(float) || layout_.compressed() ||
       !std::ranges::is_sorted(m.members) || !std::ranges::includes(m.members, contributors)) {
     return Broken("it lets pass on the sums of round {} by who cannot", m.round);
   }

@@ -43,6 +43,8 @@ class ExchangeMemory {
   virtual void Free(std::byte* memory, std::size_t bytes) = 0;
   // All of what was allocated will be written, as soon as any of it is: large pages cost nothing.
   virtual void ExpectWhole(std::byte* /*memory*/, std::size_t /*bytes*/) {}
+  // Little of it will be written, here and there: large pages would be of no use.
+  virtual void ExpectLittle(std::byte* /*memory*/, std::size_t /*bytes*/) {}
   // What lies there is needed no more: whole pages of it are given back, where they can be. Any
   // thread.
   virtual void GiveBack(std::byte* /*memory*/, std::size_t /*bytes*/) {}

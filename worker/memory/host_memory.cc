@@ -44,6 +44,10 @@ void HostMemory::ExpectWhole(std::byte* memory, std::size_t bytes) {
   if (first < end) (void)::madvise(memory + (first - begin), end - first, MADV_HUGEPAGE);
 }
 
+void HostMemory::ExpectLittle(std::byte* memory, std::size_t bytes) {
+  (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);
+}
+
 // UCX, which keeps memory registered that it has sent from or received to, hears of this call by a
 // hook in the process (UCX_MEM_EVENTS; without it UCX keeps nothing).
 void HostMemory::GiveBack(std::byte* memory, std::size_t bytes) {

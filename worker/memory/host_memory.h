@@ -12,6 +12,7 @@ class HostMemory final : public ExchangeMemory {
   Result<std::byte*> Allocate(std::size_t bytes) override;
   void Free(std::byte* memory, std::size_t bytes) override;
   void ExpectWhole(std::byte* memory, std::size_t bytes) override;
+  void ExpectLittle(std::byte* memory, std::size_t bytes) override;
   void GiveBack(std::byte* memory, std::size_t bytes) override;
   // `memory` begins on a page.
   std::size_t Backed(const std::byte* memory, std::size_t bytes) const override;

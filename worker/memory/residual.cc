@@ -1,11 +1,9 @@
 #include "worker/memory/residual.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
-#include "worker/memory/sparse.h"
 
 namespace lockstep::worker {
 namespace {
@@ -14,14 +12,14 @@ void AddTo(float* block, const float* kept, std::uint64_t n) {
   for (std::uint64_t i = 0; i < n; ++i) block[i] += kept[i];
 }
 
-// Calls `visit(at, count, bytes)` for each block of these parameters.
+// Calls `visit(block, bytes)` for each block of these parameters.
 template <class Byte, class Visit>
-void ForEachBlock(std::uint64_t first, std::uint64_t n, NumberType type, std::uint32_t entries,
-                  Byte* bytes, Visit visit) {
-  const std::uint64_t number = NumberBytes(type);
-  for (const std::uint64_t end = first + n; first < end; first += kSparseBlock) {
-    visit(first, std::min(kSparseBlock, end - first), bytes);
-    bytes += SparseBlockNumbers(entries, number) * number;
+void ForEachBlock(std::uint64_t first, std::uint64_t n, SentForm& form, Byte* bytes, Visit visit) {
+  for (const std::uint64_t end = first + n; first < end;) {
+    const SentBlock block{first, std::min(form.most(), end - first)};
+    visit(block, bytes);
+    bytes += form.BytesOf(block);
+    first += block.count;
   }
 }
 
@@ -50,48 +48,36 @@ void Residual::OnStart(std::span<const SealedPart> parts, bool copied) {
   seen_.assign(parts.begin(), parts.end());
 }
 
-bool Residual::Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, NumberType type,
-                    std::uint32_t entries, std::byte* to) {
+bool Residual::Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
+                    std::byte* to) {
   Left& left = parts_[part.part.value];
   left.part = part;
   bool fits = true;
-  ForEachBlock(first, n, type, entries, to,
-               [&](std::uint64_t at, std::uint64_t count, std::byte* bytes) {
-                 float* block = left.floats + at;
-                 if (WithKept(part.part)) AddTo(block, kept_ + at, count);
-                 fits = TakeLargest(type, entries, block, count, bytes) && fits;
-               });
+  ForEachBlock(first, n, form, to, [&](const SentBlock& block, std::byte* bytes) {
+    fits =
+        form.Send(block, left.floats + block.first, KeptFor(part.part, block.first), bytes) && fits;
+  });
   return fits;
 }
 
 bool Residual::SendEarly(const SealedPart& part, std::uint64_t first, std::uint64_t n,
-                         NumberType type, std::uint32_t entries, std::byte* to) const {
+                         SentForm& form, std::byte* to) const {
   const float* gradient = parts_[part.part.value].floats;
-  std::array<float, kSparseBlock> block;
   bool fits = true;
-  ForEachBlock(first, n, type, entries, to,
-               [&](std::uint64_t at, std::uint64_t count, std::byte* bytes) {
-                 std::copy_n(gradient + at, count, block.data());
-                 if (WithKept(part.part)) AddTo(block.data(), kept_ + at, count);
-                 fits = TakeLargest(type, entries, block.data(), count, bytes) && fits;
-               });
+  ForEachBlock(first, n, form, to, [&](const SentBlock& block, std::byte* bytes) {
+    fits = form.SendEarly(block, gradient + block.first, KeptFor(part.part, block.first), bytes) &&
+           fits;
+  });
   return fits;
 }
 
-// A number less what is sent of it is what TakeLargest leaves.
-void Residual::Settle(const SealedPart& part, std::uint64_t first, std::uint64_t n, NumberType type,
-                      std::uint32_t entries, const std::byte* sent) {
+void Residual::Settle(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
+                      const std::byte* sent) {
   Left& left = parts_[part.part.value];
   left.part = part;
-  std::array<float, kSparseBlock> block;
-  ForEachBlock(first, n, type, entries, sent,
-               [&](std::uint64_t at, std::uint64_t count, const std::byte* bytes) {
-                 float* gradient = left.floats + at;
-                 std::copy_n(gradient, count, block.data());
-                 if (WithKept(part.part)) AddTo(block.data(), kept_ + at, count);
-                 AddSparse(type, entries, bytes, -1.0f, block.data());
-                 std::copy_n(block.data(), count, gradient);
-               });
+  ForEachBlock(first, n, form, sent, [&](const SentBlock& block, const std::byte* bytes) {
+    form.Settle(block, bytes, KeptFor(part.part, block.first), left.floats + block.first);
+  });
 }
 
 }  // namespace lockstep::worker

@@ -1,8 +1,8 @@
-// What a worker keeps of its gradients where it sends the largest numbers of each block only
-// (exchange.compression = topk): with the next gradient it gets another chance, so every number of
-// a gradient counts in the end (error feedback; Stich et al., "Sparsified SGD with Memory").
+// What a worker keeps of its gradients where it does not send all of them (exchange.compression):
+// with the next gradient it gets another chance, so all of a gradient counts in the end (error
+// feedback; Stich et al., "Sparsified SGD with Memory").
 //
-// A part that is sent is the largest of a sum, and what it leaves is the residual once that part is
+// What a part that is sent leaves of the sum that it was taken of is the residual once that part is
 // in the parameters. Until then both are there: of a part that is left out, whose units are given
 // to others, or that is computed again, the residual knows nothing. It goes with part 0; in a
 // second part, of which it is not known yet what becomes of the first, goes the gradient alone, and
@@ -19,7 +19,7 @@
 
 #include "base/exchange_words.h"
 #include "base/messages.h"
-#include "worker/memory/narrow.h"
+#include "worker/memory/sent_form.h"
 
 namespace lockstep::worker {
 
@@ -38,18 +38,18 @@ class Residual {
   float* Gradient(PartIndex part) { return parts_[part.value].floats; }
   void Begin(PartIndex part) { parts_[part.value].part = {}; }
 
-  // The gradient of `n` parameters of this part is final: what is sent of it goes to `to`, block
-  // after block with `entries` numbers of each, and the rest stays in its place. Once for each
-  // parameter and part. False: not all of it are numbers.
-  bool Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, NumberType type,
-            std::uint32_t entries, std::byte* to);
+  // The gradient of a bucket of this part, `n` parameters, is final: what is sent of it goes to
+  // `to`, block after block, and the rest stays in its place. Once for each parameter and part.
+  // False: not all of it are numbers.
+  bool Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
+            std::byte* to);
 
   // The same while the gradient is still read by others: it stays as it is, until nobody does and
   // Settle makes of it what Send would have. `sent`: what went, as it is still there.
-  bool SendEarly(const SealedPart& part, std::uint64_t first, std::uint64_t n, NumberType type,
-                 std::uint32_t entries, std::byte* to) const;
-  void Settle(const SealedPart& part, std::uint64_t first, std::uint64_t n, NumberType type,
-              std::uint32_t entries, const std::byte* sent);
+  bool SendEarly(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
+                 std::byte* to) const;
+  void Settle(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
+              const std::byte* sent);
 
   // What is in no part that was sent, for tests and people.
   std::span<const float> kept() const { return {kept_, count_}; }
@@ -60,6 +60,10 @@ class Residual {
     float* floats;
     SealedPart part;
   };
+  // What was kept from this parameter on, to be sent with the part; null: nothing.
+  const float* KeptFor(PartIndex part, std::uint64_t first) const {
+    return WithKept(part) ? kept_ + first : nullptr;
+  }
   bool WithKept(PartIndex part) const { return part.value == 0 && !empty_; }
 
   float* kept_;

@@ -148,6 +148,26 @@ class Custom final : public Optimizer {
   std::vector<std::string> names_;
 };
 
+class FactorsBehind final : public Optimizer {
+ public:
+  explicit FactorsBehind(std::unique_ptr<Optimizer> optimizer) : optimizer_(std::move(optimizer)) {
+    names_ = optimizer_->state_names();
+    names_.emplace_back("factors");
+  }
+  const std::vector<std::string>& state_names() const override { return names_; }
+  void ApplyBy(const rules::Loops& loops, const UpdateScalars& scalars,
+               const Elements& elements) const override {
+    LOCKSTEP_CHECK(elements.state.size() == names_.size());
+    Elements own = elements;
+    own.state = elements.state.first(names_.size() - 1);
+    optimizer_->ApplyBy(loops, scalars, own);
+  }
+
+ private:
+  const std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::string> names_;
+};
+
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
 bool Share(double x) { return x >= 0 && x < 1; }
@@ -160,6 +180,10 @@ void Optimizer::Apply(const UpdateScalars& scalars, const Elements& elements) co
 
 std::unique_ptr<Optimizer> MakeCustomOptimizer(std::uint32_t state_tensors) {
   return std::make_unique<Custom>(state_tensors);
+}
+
+std::unique_ptr<Optimizer> WithFactors(std::unique_ptr<Optimizer> optimizer) {
+  return std::make_unique<FactorsBehind>(std::move(optimizer));
 }
 
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config) {

@@ -75,4 +75,8 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config)
 // on, and is never applied.
 std::unique_ptr<Optimizer> MakeCustomOptimizer(std::uint32_t state_tensors);
 
+// With one tensor more behind its own, "factors", that it does not look at: what is known of the
+// gradient's factors (exchange.compression = powersgd) lies there.
+std::unique_ptr<Optimizer> WithFactors(std::unique_ptr<Optimizer> optimizer);
+
 }  // namespace lockstep::worker

@@ -19,6 +19,14 @@ Contribution::Contribution(const JobConfig& config, WorkerId self, const Layout&
     residual_.emplace(buffers_.residual(0), std::array{buffers_.residual(1), buffers_.residual(2)},
                       layout_.parameter_count());
   }
+  if (layout_.rank() > 0) {
+    factors_.emplace(layout_, buffers_.type(), seed_);
+    auto form = std::make_unique<FactorForm>(layout_, *factors_);
+    factor_form_ = form.get();
+    form_ = std::move(form);
+  } else if (residual_) {
+    form_ = std::make_unique<LargestOnly>(buffers_.type(), layout_.kept());
+  }
 }
 
 bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
@@ -26,7 +34,11 @@ bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   const bool first = part_ != begun;
   contribution_ = work.parts[part.value];
   if (first && residual_) {
-    if (!part_ || part_->work != begun.work) residual_->OnStart(work.applied, work.copied);
+    if (!part_ || part_->work != begun.work) {
+      residual_->OnStart(work.applied, work.copied);
+      // The state is that of the round before until the first run of the work is done.
+      if (factor_form_ != nullptr) factor_form_->Begin(work.round, buffers_.factors());
+    }
     residual_->Begin(part);
   }
   part_ = begun;
@@ -64,7 +76,7 @@ void Contribution::SendUpTo(std::uint32_t buckets, bool early) {
   }
   for (; buckets_ < buckets; ++buckets_) {
     const FloatRange& bucket = layout_.bucket(buckets_);
-    fits_ = (residual_ ? SendFew(bucket, early) : Narrow(bucket)) && fits_;
+    fits_ = (residual_ ? SendSome(bucket, early) : Narrow(bucket)) && fits_;
   }
   if (early) unsettled_ = buckets_;
 }
@@ -75,12 +87,10 @@ bool Contribution::Narrow(const FloatRange& range) {
                                   range.count, rounding_, range.first);
 }
 
-bool Contribution::SendFew(const FloatRange& bucket, bool early) {
+bool Contribution::SendSome(const FloatRange& bucket, bool early) {
   std::byte* to = InContribution(bucket);
-  return early ? residual_->SendEarly(*part_, bucket.first, bucket.count, buffers_.type(),
-                                      layout_.kept(), to)
-               : residual_->Send(*part_, bucket.first, bucket.count, buffers_.type(),
-                                 layout_.kept(), to);
+  return early ? residual_->SendEarly(*part_, bucket.first, bucket.count, *form_, to)
+               : residual_->Send(*part_, bucket.first, bucket.count, *form_, to);
 }
 
 void Contribution::Settle() {
@@ -88,8 +98,7 @@ void Contribution::Settle() {
   const std::uint32_t unsettled = std::exchange(unsettled_, 0u);
   for (std::uint32_t b = 0; b < unsettled; ++b) {
     const FloatRange& bucket = layout_.bucket(b);
-    residual_->Settle(*part_, bucket.first, bucket.count, buffers_.type(), layout_.kept(),
-                      InContribution(bucket));
+    residual_->Settle(*part_, bucket.first, bucket.count, *form_, InContribution(bucket));
   }
 }
 

@@ -1,5 +1,5 @@
 // The contribution that the compute thread has in hand: where its gradient is summed, and, where
-// what is exchanged is another memory than that (numbers of 16 bits, or few numbers of many), how
+// what is exchanged is another memory than that (numbers of 16 bits, or not all of them), how
 // much of the gradient has been put there.
 //
 // Not thread-safe: who is told by several threads what is final has a lock.
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/ids.h"
@@ -14,8 +15,10 @@
 #include "base/messages.h"
 #include "worker/core/layout.h"
 #include "worker/core/step_io.h"
+#include "worker/memory/factors.h"
 #include "worker/memory/narrow.h"
 #include "worker/memory/residual.h"
+#include "worker/memory/sent_form.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
@@ -48,7 +51,7 @@ class Contribution {
 
  private:
   void SendUpTo(std::uint32_t buckets, bool early);
-  bool SendFew(const FloatRange& bucket, bool early);
+  bool SendSome(const FloatRange& bucket, bool early);
   bool Narrow(const FloatRange& range);
   void Settle();
   std::byte* InContribution(const FloatRange& bucket);
@@ -59,7 +62,11 @@ class Contribution {
   const WorkerId self_;
   const Layout& layout_;
   WorkerBuffers& buffers_;
-  std::optional<Residual> residual_;  // where contributions have few numbers of many
+  // Where contributions have not all of a gradient.
+  std::optional<Residual> residual_;
+  std::unique_ptr<SentForm> form_;
+  std::optional<Factors> factors_;  // with factors: form_ is theirs
+  FactorForm* factor_form_ = nullptr;
 
   std::optional<SealedPart> part_;  // in hand
   BufferId contribution_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,7 +50,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         buffers_(buffers),
         memory_(buffers.memory()),
         compute_(compute),
-        operations_(layout, buffers, arenas_, optimizer, setup_.rounding_seed),
+        operations_(layout, buffers, arenas_, optimizer, setup_.rounding_seed, setup_.seed),
         transports_(*this, memory_, TransportsOf(setup_)),
         path_log_({.facts = setup_.paths,
                    .require_gpudirect = setup_.require_gpudirect,
@@ -359,7 +360,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     }
     // What was never written is zero, and most of it never will be where the state is shared out.
     if (setup_.core.shards > 0) return;
-    for (std::uint32_t t = 1; t <= state_tensors_; ++t) {
+    const std::uint32_t whole = state_tensors_ - (layout_.rank() > 0 ? 1 : 0);  // but factors
+    for (std::uint32_t t = 1; t <= whole; ++t) {
       memory_.Zero(buffers_.At({BufferKind::kState, t, {}}), count);
     }
   }
@@ -371,7 +373,21 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
       return;
     }
     auto* to = reinterpret_cast<std::byte*>(buffers_.At({BufferKind::kState, a.tensor, {}}));
+    if (layout_.rank() > 0 && a.tensor == state_tensors_) {
+      StoreFactors(to, a.offset, a.bytes);
+      return;
+    }
     memory_.FromHost(to + a.offset, a.bytes.data(), a.bytes.size());
+  }
+
+  // All else is zero and stays so: where nothing is written it takes no memory. (A job of another
+  // rank had other places.)
+  void StoreFactors(std::byte* to, std::uint64_t offset, std::span<const std::byte> bytes) {
+    const FloatRange floats{offset / sizeof(float), bytes.size() / sizeof(float)};
+    for (const FloatRange& range : layout_.FactorsWithin(floats)) {
+      std::memcpy(to + range.first * sizeof(float),
+                  bytes.data() + range.first * sizeof(float) - offset, range.count * sizeof(float));
+    }
   }
 
   void Do(action::UploadChunk& a) {

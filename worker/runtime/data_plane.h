@@ -40,6 +40,7 @@ class DataPlane {
     std::string data_host;                             // to listen on
     std::vector<transport::paths::Choice> transports;  // to open and to offer
     bool encryption = false;                           // exchange.encryption
+    std::uint64_t seed = 0;                            // of the job
     std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
     std::size_t connections = 1;                       // exchange.connections
     CrewSize::Setup threads;                           // of sums and updates

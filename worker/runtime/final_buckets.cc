@@ -31,8 +31,8 @@ std::vector<FloatRange> Finished(const std::vector<std::uint64_t>& blocks,
 FinalBuckets::FinalBuckets(const std::vector<std::uint64_t>& blocks,
                            const std::vector<std::uint32_t>& finish_order,
                            std::uint64_t bucket_bytes, std::uint64_t number_bytes,
-                           Layout::Copies copies, std::uint32_t kept)
-    : layout_(Finished(blocks, finish_order), bucket_bytes, number_bytes, copies, kept),
+                           Layout::Copies copies, const Compression& compression)
+    : layout_(Finished(blocks, finish_order), bucket_bytes, number_bytes, copies, compression),
       shares_(blocks.size()) {
   std::vector<std::uint32_t> by_position(layout_.bucket_count());
   for (std::uint32_t b = 0; b < layout_.bucket_count(); ++b) by_position[b] = b;

@@ -21,7 +21,8 @@ class FinalBuckets {
   FinalBuckets(const std::vector<std::uint64_t>& blocks,
                const std::vector<std::uint32_t>& finish_order, std::uint64_t bucket_bytes,
                std::uint64_t number_bytes = sizeof(float),
-               Layout::Copies copies = Layout::Copies::kBuckets, std::uint32_t kept = 0);
+               Layout::Copies copies = Layout::Copies::kBuckets,
+               const Compression& compression = {});
 
   const Layout& layout() const { return layout_; }
 

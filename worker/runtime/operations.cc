@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -72,11 +73,16 @@ bool Operations::Large(const std::vector<Piece>& pieces) {
 
 void Operations::ForEach(const std::vector<Piece>& pieces,
                          const std::function<void(const Piece&)>& work) {
+  ForEach(pieces, Large(pieces), work);
+}
+
+void Operations::ForEach(const std::vector<Piece>& pieces, bool large,
+                         const std::function<void(const Piece&)>& work) {
   if (!memory_.on_host()) {  // in order, and it may throw
     std::ranges::for_each(pieces, std::cref(work));
     return;
   }
-  if (!Large(pieces)) {  // others would come too late to be of use
+  if (!large) {  // others would come too late to be of use
     std::ranges::for_each(pieces, std::cref(work));
     return;
   }
@@ -84,9 +90,9 @@ void Operations::ForEach(const std::vector<Piece>& pieces,
 }
 
 std::uint64_t Operations::Bytes(const action::Reduce& reduce) const {
-  std::uint64_t floats = 0;
-  for (const Slice& slice : reduce.slices) floats += slice.range.count;
-  return floats * (reduce.inputs.size() + 1) * layout_.number_bytes();
+  std::uint64_t numbers = 0;
+  for (const Slice& slice : reduce.slices) numbers += layout_.InSum(slice.range, 0).count;
+  return numbers * (reduce.inputs.size() + 1) * layout_.number_bytes();
 }
 std::uint64_t Operations::Bytes(const action::CopySums& copy) const {
   std::uint64_t floats = 0;
@@ -107,8 +113,9 @@ std::uint64_t Operations::Bytes(const action::TakeParameters& take) const {
 std::uint64_t Operations::Bytes(const action::Apply& apply) const {
   std::uint64_t floats = 0;
   for (const action::SourceRange& slice : apply.slices) floats += slice.range.count;
-  return floats *
-         (layout_.number_bytes() + (2 + 2 * std::uint64_t{state_tensors_}) * sizeof(float));
+  // With a rank as many products as sums, which take as long.
+  return floats * ((std::uint64_t{1} + layout_.rank()) * layout_.number_bytes() +
+                   (2 + 2 * std::uint64_t{state_tensors_}) * sizeof(float));
 }
 std::uint64_t Operations::Bytes(const action::CopyState& copy) const {
   return 2 * (1 + std::uint64_t{state_tensors_}) * layout_.copy(copy.bucket).count * sizeof(float);
@@ -138,12 +145,14 @@ event::OpDone Operations::Run(const action::Reduce& reduce) {
   std::vector<FloatRange> ranges;
   for (const Slice& slice : reduce.slices) ranges.push_back(slice.range);
   const std::vector<Piece> pieces = Pieces(ranges);
-  const bool large = Large(pieces);
+  const bool large = layout_.rank() == 0
+                         ? Large(pieces)
+                         : Bytes(reduce) / (reduce.inputs.size() + 1) >= kLargeBytes;
   const auto slice_of = [&](const Piece& piece) {
     return Slice{reduce.slices[piece.of].bucket, piece.range};
   };
   std::atomic<bool> all_made{true};
-  ForEach(pieces, [&](const Piece& piece) {
+  ForEach(pieces, large, [&](const Piece& piece) {
     const Slice slice = slice_of(piece);
     if (!summing_.Make(reduce, sources, slice, large)) all_made = false;
     if (memory_.on_host()) summing_.MakeSquares(reduce, slice);  // while they are in the cache
@@ -315,7 +324,10 @@ std::optional<event::OpDone> Operations::Gather(const action::Apply& apply) {
     const Input sum{sums, factor};
     memory_.WeightedSum({&sum, 1}, gradient + range.first, range.count, large);
   };
-  if (!summing_.Plain(entries) && !memory_.on_host()) {
+  if (layout_.rank() > 0) {
+    ForFactored(apply, *sources,
+                [&](const FloatRange& range, const float* sums) { scale(sums, range); });
+  } else if (!summing_.Plain(entries) && !memory_.on_host()) {
     ForWidened(pieces, *sources,
                [&](const AsideRoom::Aside& one) { scale(one.at, one.piece.range); });
   } else {
@@ -363,6 +375,14 @@ event::OpDone Operations::Run(const action::Apply& apply) {
                               .fraction = apply.fraction,
                               .steps = apply.steps};
   NoteStateWritten();
+  if (layout_.rank() > 0) {
+    ForFactored(apply, sources, [&](const FloatRange& range, const float* gradient) {
+      Update(scalars, range, buffers_.parameters() + range.first, gradient);
+    });
+    done.torn = !StillValid(sources);
+    done.digest = DigestOfBucket(apply.digest_bucket);
+    return done;
+  }
   float* parameters = buffers_.parameters();
   const std::uint32_t entries = layout_.SumEntries(apply.parts);
   const auto update = [&](std::size_t slice, const FloatRange& range) {
@@ -417,6 +437,53 @@ event::OpDone Operations::Run(const action::Apply& apply) {
   done.digest =
       digested == bucket.end() ? digest.Digest().low : DigestOfBucket(apply.digest_bucket);
   return done;
+}
+
+// Each number of a bucket may come out of all of its sums, so these are gathered first; of some
+// buckets at a time, and then their pieces are shared out.
+void Operations::ForFactored(const action::Apply& apply, const std::vector<OpenSource>& sources,
+                             const std::function<void(const FloatRange&, const float*)>& use) {
+  constexpr std::uint64_t kAtOnce = 4u << 20;  // parameters
+  struct Gathered {
+    Factors::Known known;
+    std::vector<float> sums;
+  };
+  std::map<std::uint32_t, std::vector<std::size_t>> slices;  // by bucket
+  for (std::size_t i = 0; i < apply.slices.size(); ++i) {
+    slices[layout_.BucketOf(apply.slices[i].range.first)].push_back(i);
+  }
+  float* const last = buffers_.factors();
+  for (auto next = slices.begin(); next != slices.end();) {
+    std::vector<Gathered> gathered;
+    std::vector<FloatRange> ranges;
+    std::uint64_t parameters = 0;
+    for (; next != slices.end() && parameters < kAtOnce; ++next) {
+      const auto& [bucket, of_bucket] = *next;
+      const FloatRange all = layout_.InSum(layout_.bucket(bucket), 0);
+      Gathered one{factors_.KnownIn(apply.round, bucket, last), std::vector<float>(all.count)};
+      std::uint64_t there = 0;
+      for (const std::size_t s : of_bucket) {
+        const FloatRange at = layout_.InSum(apply.slices[s].range, 0);
+        factors_.Read(sources[s].data, at.first, at.count,
+                      one.sums.data() + (at.first - all.first));
+        there += at.count;
+      }
+      LOCKSTEP_CHECK(there == all.count, "I1: {} of the {} sums of bucket {}", there, all.count,
+                     bucket);
+      gathered.push_back(std::move(one));
+      ranges.push_back(layout_.bucket(bucket));
+      parameters += ranges.back().count;
+    }
+    ForEach(Pieces(ranges), [&](const Piece& of_bucket) {
+      const Gathered& from = gathered[of_bucket.of];
+      std::vector<float> gradient(std::min(of_bucket.range.count, kHotBytes / sizeof(float)));
+      for (const FloatRange& piece : CutPieces(of_bucket.range, kHotBytes)) {
+        factors_.Gradient(from.known, from.sums.data(), piece, gradient.data());
+        use(piece, gradient.data());
+      }
+    });
+    for (const Gathered& from : gathered) factors_.Keep(from.known, from.sums.data(), last);
+  }
 }
 
 event::OpDone Operations::Run(const action::UpdateHeld& update) {
@@ -521,11 +588,18 @@ event::OpDone Operations::Run(const action::TakeParameters& take) {
 event::OpDone Operations::Run(const action::CopyState& copy) {
   const FloatRange bucket = layout_.copy(copy.bucket);
   float* to = buffers_.At(copy.to);
-  const std::vector<FloatRange> tensors(1 + state_tensors_, bucket);
-  const std::vector<Piece> pieces = Pieces(tensors);
+  std::vector<FloatRange> ranges;
+  std::vector<std::uint32_t> tensors;
+  for (std::uint32_t t = 0; t <= state_tensors_; ++t) {
+    for (const FloatRange& range : layout_.InStateTensor(t, state_tensors_, bucket)) {
+      ranges.push_back(range);
+      tensors.push_back(t);
+    }
+  }
+  const std::vector<Piece> pieces = Pieces(ranges);
   const bool large = Large(pieces);
   ForEach(pieces, [&](const Piece& piece) {
-    const auto tensor = static_cast<std::uint32_t>(piece.of);
+    const std::uint32_t tensor = tensors[piece.of];
     memory_.Copy(to + tensor * layout_.largest_copy() + (piece.range.first - bucket.first),
                  buffers_.At({BufferKind::kState, tensor, {}}) + piece.range.first,
                  piece.range.count, large);
@@ -550,7 +624,8 @@ event::OpDone Operations::Run(const action::TakeSnapshot& take) {
       continue;
     }
     const float* from = buffers_.At(t == 0 ? take.parameters : BufferId{BufferKind::kState, t, {}});
-    const std::vector<Piece> pieces = Pieces({{0, layout_.parameter_count()}});
+    const std::vector<Piece> pieces =
+        Pieces(layout_.InStateTensor(t, state_tensors_, {0, layout_.parameter_count()}));
     const bool large = Large(pieces);
     ForEach(pieces, [&](const Piece& piece) {
       const FloatRange& range = piece.range;

@@ -13,6 +13,7 @@
 
 #include "worker/core/layout.h"
 #include "worker/core/step_io.h"
+#include "worker/memory/factors.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/aside.h"
 #include "worker/runtime/crew.h"
@@ -25,17 +26,18 @@ namespace lockstep::worker {
 
 class Operations {
  public:
-  // `rounding_seed`: sums of 16 bits are rounded at random, by this seed. `scratch_floats`: so many
-  // numbers a device puts aside at a time (16 MiB).
+  // `seed`: the job's. `rounding_seed`: sums of 16 bits are rounded at random, by this seed.
+  // `scratch_floats`: so many numbers a device puts aside at a time (16 MiB).
   Operations(const Layout& layout, WorkerBuffers& buffers, PeerArenas& arenas,
              const Optimizer& optimizer, std::optional<std::uint64_t> rounding_seed = std::nullopt,
-             std::uint64_t scratch_floats = 4u << 20)
+             std::uint64_t seed = 0, std::uint64_t scratch_floats = 4u << 20)
       : layout_(layout),
         buffers_(buffers),
         memory_(buffers.memory()),
         optimizer_(optimizer),
         sources_(buffers, arenas),
         summing_(layout, buffers, rounding_seed),
+        factors_(layout, buffers.type(), seed),
         aside_(memory_, scratch_floats),
         state_tensors_(static_cast<std::uint32_t>(optimizer.state_names().size())) {}
 
@@ -82,6 +84,8 @@ class Operations {
   std::vector<Piece> Pieces(const std::vector<FloatRange>& ranges) const;
   static bool Large(const std::vector<Piece>& pieces);
   void ForEach(const std::vector<Piece>& pieces, const std::function<void(const Piece&)>& work);
+  void ForEach(const std::vector<Piece>& pieces, bool large,
+               const std::function<void(const Piece&)>& work);
   // Calls with the floats, all at once where they lie, or piece by piece in a copy.
   void ReadByHost(const float* data, std::uint64_t count,
                   const std::function<void(std::span<const float>)>& read);
@@ -102,6 +106,11 @@ class Operations {
                   const std::function<void(const AsideRoom::Aside&)>& work);
   // Where the state lies in HeldState.
   void UpdateOnDevice(const action::UpdateHeld& update, const UpdateScalars& scalars);
+  // Calls with piece after piece of the parameters and the gradient's sums for them: the product of
+  // what is summed, which is one factor, with the other one. Any threads, each on pieces of its
+  // own. What is summed is kept.
+  void ForFactored(const action::Apply& apply, const std::vector<OpenSource>& sources,
+                   const std::function<void(const FloatRange&, const float*)>& use);
   // The state's parameters in `range` by sums that have to be widened.
   void UpdateWidened(const UpdateScalars& scalars, const FloatRange& range, const OpenSource& sums,
                      std::uint32_t entries);
@@ -115,6 +124,7 @@ class Operations {
   const Optimizer& optimizer_;
   Sources sources_;
   Summing summing_;
+  Factors factors_;  // where the layout has a rank
   AsideRoom aside_;
   const std::uint32_t state_tensors_;
   // Grows whenever the state changes, so snapshots with the same number are of the same values. The

@@ -196,7 +196,13 @@ class SessionImpl final : public Session {
       optimizer_ = std::move(*optimizer);
     }
     const NumberType type = NumberTypeOf(config_.exchange.dtype);
-    if (config_.exchange.kept() > 0 && description_.memory) {
+    const bool factors = config_.exchange.rank() > 0;
+    if (factors && description_.tensors.empty()) {
+      return Error{ErrorCode::kInvalid,
+                   "exchange.compression = powersgd needs the shapes of the tensors"};
+    }
+    if (factors) optimizer_ = WithFactors(std::move(optimizer_));
+    if (config_.exchange.compressed() && description_.memory) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("exchange.compression = {} is for gradients in the host's memory: "
                                "with a GPU set exchange.memory = host too",
@@ -205,7 +211,11 @@ class SessionImpl final : public Session {
     buckets_.emplace(description_.blocks, description_.finish_order, config_.exchange.bucket_bytes,
                      config_.exchange.number_bytes(),
                      custom ? Layout::Copies::kWhole : Layout::Copies::kBuckets,
-                     config_.exchange.kept());
+                     Compression{.kept = config_.exchange.kept(),
+                                 .rank = config_.exchange.rank(),
+                                 .matrices = factors ? MatricesOf(description_.tensors)
+                                                     : std::vector<Matrix>()});
+    if (factors) TellFactors();
     LOCKSTEP_CHECK(buckets_->layout().parameter_count() == description_.parameter_count,
                    "blocks of {} parameters in a model of {}", buckets_->layout().parameter_count(),
                    description_.parameter_count);
@@ -275,6 +285,42 @@ class SessionImpl final : public Session {
                          plane_->Post(event::CoordinatorGone{std::move(reason)});
                        }});
     return {};
+  }
+
+  void TellFactors() const {
+    const Layout& layout = buckets_->layout();
+    std::uint64_t factored = 0;
+    for (std::uint32_t b = 0; b < layout.bucket_count(); ++b) {
+      for (const Stretch& stretch : layout.stretches(b)) {
+        factored += stretch.dense() ? 0 : stretch.count;
+      }
+    }
+    const auto share = [&](std::uint64_t numbers) {
+      return 100.0 * static_cast<double>(numbers) / static_cast<double>(layout.parameter_count());
+    };
+    if (factored == 0) {
+      spdlog::warn(
+          "exchange.compression = powersgd: no matrix has {} rows and columns, so all numbers of a "
+          "gradient are exchanged; take a smaller exchange.powersgd_rank, or none",
+          2 * layout.rank());
+      return;
+    }
+    spdlog::info(
+        "{:.1f} % of the gradient go as factors of rank {}: a contribution has {:.1f} % of its "
+        "numbers",
+        share(factored), layout.rank(), share(layout.contribution_numbers()));
+  }
+  static std::vector<Matrix> MatricesOf(const std::vector<TensorInfo>& tensors) {
+    std::vector<Matrix> matrices;
+    std::uint64_t first = 0;
+    for (const TensorInfo& tensor : tensors) {
+      std::uint64_t values = 1;
+      for (const std::uint64_t extent : tensor.shape) values *= extent;
+      matrices.push_back(MatrixOf(first, tensor.shape));
+      if (matrices.back().rows == 0) matrices.pop_back();
+      first += values;
+    }
+    return matrices;
   }
 
   // The coordinator would close the connection.
@@ -491,6 +537,7 @@ class SessionImpl final : public Session {
     setup.job_key = welcome_.job_key;
     setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
     setup.encryption = config_.exchange.encryption == "on";
+    setup.seed = config_.job.seed;
     if (config_.exchange.rounding == "stochastic") setup.rounding_seed = config_.job.seed;
     setup.connections = config_.exchange.connections;
     setup.threads = {.configured = config_.exchange.threads,
@@ -714,8 +761,9 @@ class SessionImpl final : public Session {
     work.update = {buffers_->parameters(), count};
     work.parameters = work.update;
     work.gradient = {buffers_->update_gradient(), count};
-    if (StateTensors() > 0) {
-      work.state = {buffers_->At({BufferKind::kState, 1, {}}), StateTensors() * count};
+    if (const std::uint32_t tensors = StateTensors() - (config_.exchange.rank() > 0 ? 1 : 0);
+        tensors > 0) {
+      work.state = {buffers_->At({BufferKind::kState, 1, {}}), tensors * count};
     }
     work.learning_rate = update.learning_rate;
     work.fraction = update.fraction;

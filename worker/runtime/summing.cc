@@ -19,11 +19,12 @@ bool Summing::Make(const action::Reduce& reduce, const std::vector<OpenSource>& 
 bool Summing::MakePlain(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
                         const Slice& slice, bool large) {
   float* out = buffers_.At(reduce.out);
+  const FloatRange at = layout_.InSum(slice.range, 0);
   std::vector<Input> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] = {sources[i].Floats(slice.range.first), reduce.inputs[i].weight};
+    inputs[i] = {sources[i].Floats(at.first), reduce.inputs[i].weight};
   }
-  return memory_.WeightedSum(inputs, out + slice.range.first, slice.range.count, large);
+  return memory_.WeightedSum(inputs, out + at.first, at.count, large);
 }
 
 // The squares are of what all members apply, so of rounded sums.
@@ -32,14 +33,15 @@ void Summing::MakeSquares(const action::Reduce& reduce, const Slice& slice) {
   std::byte* out = buffers_.Data(reduce.out);
   auto* norms =
       reinterpret_cast<double*>(out + layout_.NormsOf(slice).first * layout_.number_bytes());
-  const FloatRange& range = slice.range;
+  const FloatRange range = layout_.InSum(slice.range, 0);
+  const std::uint64_t grain = layout_.SumNumbersOfGrain(slice.bucket);
   if (buffers_.type() == NumberType::kFp32) {
     memory_.SumOfSquaresByGrain(reinterpret_cast<const float*>(out) + range.first, range.count,
-                                kGrain, norms);
+                                grain, norms);
   } else {
     memory_.SumOfSquaresByGrain(buffers_.type(),
                                 reinterpret_cast<const std::uint16_t*>(out) + range.first,
-                                range.count, kGrain, norms);
+                                range.count, grain, norms);
   }
 }
 
@@ -48,7 +50,8 @@ std::vector<std::uint32_t> Summing::NotFinite(const action::Reduce& reduce,
   std::vector<std::uint32_t> inputs;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const bool finite = std::ranges::all_of(reduce.slices, [&](const Slice& slice) {
-      return memory_.AllFinite(sources[i].Floats(slice.range.first), slice.range.count);
+      const FloatRange at = layout_.InContribution(slice.range);
+      return memory_.AllFinite(sources[i].Floats(at.first), at.count);
     });
     if (!finite) inputs.push_back(static_cast<std::uint32_t>(i));
   }
@@ -58,14 +61,14 @@ std::vector<std::uint32_t> Summing::NotFinite(const action::Reduce& reduce,
 bool Summing::MakeNarrow(const action::Reduce& reduce, const std::vector<OpenSource>& sources,
                          const Slice& slice) {
   auto* out = reinterpret_cast<std::uint16_t*>(buffers_.Data(reduce.out));
+  const FloatRange at = layout_.InSum(slice.range, 0);
   std::vector<NarrowInput> inputs(reduce.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] = {sources[i].Narrow(slice.range.first), reduce.inputs[i].weight};
+    inputs[i] = {sources[i].Narrow(at.first), reduce.inputs[i].weight};
   }
   const Rounding rounding =
       rounding_seed_ ? RoundingOfSums(*rounding_seed_, reduce.round) : Rounding{};
-  return memory_.WeightedSum(buffers_.type(), inputs, out + slice.range.first, slice.range.count,
-                             rounding, slice.range.first);
+  return memory_.WeightedSum(buffers_.type(), inputs, out + at.first, at.count, rounding, at.first);
 }
 
 // Grain by grain. A number that no contribution has is zero.

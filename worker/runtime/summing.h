@@ -45,7 +45,7 @@ class Summing {
   // Sums of so many entries for a grain (Layout::SumEntries) are all of the gradient in FP32, to be
   // read where they lie.
   bool Plain(std::uint32_t entries) const {
-    return buffers_.type() == NumberType::kFp32 && entries == 0;
+    return buffers_.type() == NumberType::kFp32 && entries == 0 && layout_.rank() == 0;
   }
   // The sums of `range`, whose first parameter begins a grain, in FP32. On the host.
   void Widen(const OpenSource& sums, std::uint32_t entries, const FloatRange& range,

@@ -17,6 +17,20 @@ std::string BlockName(const BufferId& buffer) {
                      buffer.index);
 }
 
+namespace {
+
+// Of the pages, usually of so many bytes, that they lie in.
+std::uint64_t BytesOfFactors(const Layout& layout) {
+  constexpr std::uint64_t kPage = 4096;
+  std::uint64_t bytes = 0;
+  for (const FloatRange& range : layout.FactorsWithin({0, layout.parameter_count()})) {
+    bytes += (range.count * sizeof(float) + 2 * kPage - 1) / kPage * kPage;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
                              std::shared_ptr<ExchangeMemory> memory, NumberType type)
     : memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
@@ -26,10 +40,12 @@ WorkerBuffers::WorkerBuffers(const Layout& layout, std::uint32_t state_tensors,
       sum_floats_(layout.sum_floats()),
       state_out_floats_((1 + std::uint64_t{state_tensors}) * layout.largest_copy()),
       whole_(layout.whole()),
+      has_factors_(layout.rank() > 0),
+      factor_bytes_(BytesOfFactors(layout)),
       state_tensors_(state_tensors) {
   LOCKSTEP_CHECK(worker::NumberBytes(type) == layout.number_bytes(), "numbers of {} bytes, not {}",
                  layout.number_bytes(), worker::NumberBytes(type));
-  LOCKSTEP_CHECK(layout.kept() == 0 || memory_->on_host(), "few numbers of many, on a device");
+  LOCKSTEP_CHECK(!layout.compressed() || memory_->on_host(), "not all of a gradient, on a device");
 }
 
 Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
@@ -39,7 +55,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
                                                            std::uint32_t shards) {
   std::unique_ptr<WorkerBuffers> buffers(
       new WorkerBuffers(layout, state_tensors, std::move(memory), type));
-  const std::uint32_t gradients = layout.kept() > 0           ? 1 + kMaxParts
+  const std::uint32_t gradients = layout.compressed()         ? 1 + kMaxParts
                                   : type != NumberType::kFp32 ? 1
                                                               : 0;
   std::vector<BufferId> shared;
@@ -68,6 +84,7 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     }
     for (const BufferId& id : own) {
       const bool whole = id.kind == BufferKind::kState && id.index == 0;
+      if (buffers->HoldsFactors(id)) continue;
       if (parts == Parts::kSumsAndState && !whole) continue;
       // Whole copies of the state are made when somebody joins, and seldom two at once.
       const bool spare = layout.whole() && id.kind == BufferKind::kStateOut;
@@ -103,9 +120,13 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     // Copies for joiners are few buckets, if any.
     const bool in_parts =
         (parts != Parts::kNone && id.kind == BufferKind::kSum) ||
-        (parts == Parts::kSumsAndState && id.kind == BufferKind::kState && id.index > 0);
+        (parts == Parts::kSumsAndState && id.kind == BufferKind::kState && id.index > 0) ||
+        buffers->HoldsFactors(id);
     if (id.kind != BufferKind::kStateOut && !in_parts) {
       buffers->memory().ExpectWhole(pages->data(), buffers->PagesOf(id));
+    }
+    if (buffers->HoldsFactors(id)) {
+      buffers->memory().ExpectLittle(pages->data(), buffers->PagesOf(id));
     }
     buffers->pages_.emplace(id, std::move(*pages));
   }
@@ -293,7 +314,9 @@ MemoryAccount WorkerBuffers::Backed() {
         account.staging += pages.backed();
         break;
       case BufferKind::kState:
-        account.state += pages.backed();
+        // Pages of zeros that were read are none of their own.
+        account.state +=
+            HoldsFactors(buffer) ? std::min(pages.backed(), factor_bytes_) : pages.backed();
         break;
       case BufferKind::kStateOut:
         account.copies += pages.backed();
@@ -302,8 +325,12 @@ MemoryAccount WorkerBuffers::Backed() {
   }
   if (held_) account.state += held_->backed();
   std::set<const Pages*> snapshots;
-  for (const auto& [which, snapshot] : snapshots_) snapshots.insert(snapshot.pages.get());
-  for (const Pages* pages : snapshots) account.snapshots += pages->backed();
+  for (const auto& [which, snapshot] : snapshots_) {
+    if (!snapshots.insert(snapshot.pages.get()).second) continue;
+    const bool factors = has_factors_ && which.second == state_tensors_;
+    account.snapshots +=
+        factors ? std::min(snapshot.pages->backed(), factor_bytes_) : snapshot.pages->backed();
+  }
   return account;
 }
 

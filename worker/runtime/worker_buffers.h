@@ -80,6 +80,9 @@ class WorkerBuffers {
   float* Gradient(const BufferId& contribution);
   // The optimizer's tensors, where they are not buffers of kState: shared out, on a device.
   HeldState* held() { return held_ ? &*held_ : nullptr; }
+  // Where the layout has a rank: the last tensor of the optimizer's state, which has the factors of
+  // the last rounds (factors.h).
+  float* factors() { return At({BufferKind::kState, state_tensors_, {}}); }
   // The buffers of a Residual; null where contributions have all of the gradient.
   float* residual(std::uint32_t index) {
     return gradients_.size() == 1 + kMaxParts ? reinterpret_cast<float*>(gradients_[index].data())
@@ -128,6 +131,10 @@ class WorkerBuffers {
   // One that has no memory before it is used. On the host all have pages, which take memory when
   // they are touched.
   bool IsSpare(const BufferId& buffer) const;
+  // Of which few pages are touched.
+  bool HoldsFactors(const BufferId& buffer) const {
+    return has_factors_ && buffer.kind == BufferKind::kState && buffer.index == state_tensors_;
+  }
   // Bytes of the pages of a buffer of this worker's own.
   std::uint64_t PagesOf(const BufferId& buffer) const;
   // A DeviceError where a device has not got so much.
@@ -141,6 +148,8 @@ class WorkerBuffers {
   std::uint64_t sum_floats_;
   std::uint64_t state_out_floats_;
   bool whole_;
+  bool has_factors_;
+  std::uint64_t factor_bytes_;
   std::uint32_t state_tensors_;
   std::optional<transport::Arena> arena_;
   std::optional<HeldState> held_;  // set by Make

@@ -125,6 +125,27 @@ TEST(ResumeRules, WhatTheTensorsAndTheEpochHangOnStays) {
   EXPECT_THAT(Refusal(state, seed), HasSubstr("does not say what job.seed was"));
 }
 
+TEST(ResumeRules, FactorsAreOfTheStateOrNot) {
+  JobState state = Sound();
+  const auto refusal = [&](const char* name) {
+    JobConfig config;
+    config.exchange.compression = name;
+    const Status status = CheckResume(state, config);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  EXPECT_EQ(refusal("topk"), "");
+  EXPECT_THAT(refusal("powersgd"),
+              HasSubstr("exchange.compression = powersgd, but the checkpoint was made with none"));
+  state.settings["exchange.compression"] = "powersgd";
+  EXPECT_EQ(refusal("powersgd"), "");
+  EXPECT_THAT(refusal("none"), HasSubstr("made with powersgd"));
+  EXPECT_THAT(refusal("topk"), HasSubstr("made with powersgd"));
+  // One of before there was such a setting.
+  state.settings.erase("exchange.compression");
+  EXPECT_EQ(refusal("none"), "");
+  EXPECT_THAT(refusal("powersgd"), HasSubstr("made with none"));
+}
+
 TEST(ResumeRules, BetweenTwoEpochsTheSeedMayBeAnother) {
   JobState state = Sound();
   state.settings["data.format"] = "idx";

@@ -46,7 +46,7 @@ ROOMS = {
         "capi": {"worker/runtime", "worker/memory", "worker/compute"},
         "core": set(),
         "runtime": {"worker/core", "worker/memory", "worker/compute", "worker/optimizer"},
-        "memory": {"worker/optimizer"} | CLONES,
+        "memory": {"worker/optimizer", "worker/core/layout.h", "worker/core/factored.h"} | CLONES,
         "optimizer": CLONES,
         "data": CLONES,
         "compute": {"worker/memory", "worker/optimizer"},

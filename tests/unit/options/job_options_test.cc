@@ -126,6 +126,21 @@ TEST(JobOptions, OfEachBlockAShareIsKeptAndAtLeastOneNumber) {
   EXPECT_FALSE(ParseJobConfig("[exchange]\ntopk_fraction = 0\n", "x").ok());
 }
 
+TEST(JobOptions, FactorsHaveTheirRankAndNothingElseHas) {
+  EXPECT_EQ(JobConfig().exchange.rank(), 0u);
+  const auto parsed = ParseJobConfig("[exchange]\ncompression = powersgd\n", "x");
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->exchange.rank(), 8u);
+  EXPECT_EQ(parsed->exchange.kept(), 0u);
+  EXPECT_TRUE(parsed->exchange.compressed());
+  EXPECT_THAT(ErrorOf("[exchange]\npowersgd_rank = 0\n"), HasSubstr("exchange.powersgd_rank"));
+  EXPECT_THAT(ErrorOf("[exchange]\npowersgd_rank = 65\n"), HasSubstr("exchange.powersgd_rank"));
+  EXPECT_THAT(ErrorOf("[exchange]\ncompression = powersgd\nalgorithm = tree\n"),
+              HasSubstr("exchange.algorithm = tree and exchange.compression = powersgd"));
+  EXPECT_THAT(ErrorOf("[exchange]\ncompression = powersgd\n[policy]\nname = async\n"),
+              HasSubstr("exchange.compression = powersgd and policy.name = async"));
+}
+
 TEST(JobOptions, WhatMakesNoJobIsRefused) {
   EXPECT_THAT(ErrorOf("[job]\nepochs = 1\nrounds = 2\n"), HasSubstr("only one of them"));
   EXPECT_THAT(ErrorOf("[job]\nglobal_batch = 4\nunits = 8\n"), HasSubstr("job.units = 8"));

@@ -40,9 +40,8 @@ class ResidualTest : public ::testing::Test {
     const std::uint64_t block = SparseBlockNumbers(kKept, 4) * 4;
     std::vector<std::byte> bytes(3 * block);
     // In two buckets, the second one first.
-    EXPECT_TRUE(residual_.Send({work, index}, 1024, kCount - 1024, NumberType::kFp32, kKept,
-                               bytes.data() + block));
-    EXPECT_TRUE(residual_.Send({work, index}, 0, 1024, NumberType::kFp32, kKept, bytes.data()));
+    EXPECT_TRUE(residual_.Send({work, index}, 1024, kCount - 1024, form_, bytes.data() + block));
+    EXPECT_TRUE(residual_.Send({work, index}, 0, 1024, form_, bytes.data()));
     return bytes;
   }
   static std::vector<float> Sent(const std::vector<std::byte>& bytes) {
@@ -62,6 +61,7 @@ class ResidualTest : public ::testing::Test {
   std::vector<float> kept_ = std::vector<float>(kCount);
   std::vector<float> first_ = std::vector<float>(kCount);
   std::vector<float> second_ = std::vector<float>(kCount);
+  LargestOnly form_{NumberType::kFp32, kKept};
   Residual residual_{kept_.data(), {first_.data(), second_.data()}, kCount};
 };
 
@@ -138,6 +138,7 @@ TEST_F(ResidualTest, WhatIsSaidAgainCountsOnce) {
 // What goes while the gradient is still read: the same, and nobody sees it change.
 TEST_F(ResidualTest, EarlyOrLateTheSameIsSentAndKept) {
   for (const NumberType type : {NumberType::kFp32, NumberType::kBf16}) {
+    LargestOnly form(type, kKept);
     for (const std::uint8_t part : {0, 1}) {
       const std::uint64_t bytes =
           3 * SparseBlockNumbers(kKept, NumberBytes(type)) * NumberBytes(type);
@@ -155,11 +156,11 @@ TEST_F(ResidualTest, EarlyOrLateTheSameIsSentAndKept) {
         std::ranges::copy(gradient, residual_.Gradient(of.part));
         sent[early].resize(bytes);
         if (early) {
-          EXPECT_TRUE(residual_.SendEarly(of, 0, kCount, type, kKept, sent[early].data()));
+          EXPECT_TRUE(residual_.SendEarly(of, 0, kCount, form, sent[early].data()));
           EXPECT_TRUE(std::ranges::equal(gradient, std::span(residual_.Gradient(of.part), kCount)));
-          residual_.Settle(of, 0, kCount, type, kKept, sent[early].data());
+          residual_.Settle(of, 0, kCount, form, sent[early].data());
         } else {
-          EXPECT_TRUE(residual_.Send(of, 0, kCount, type, kKept, sent[early].data()));
+          EXPECT_TRUE(residual_.Send(of, 0, kCount, form, sent[early].data()));
         }
         Start({of});
         kept[early] = Kept();

@@ -189,8 +189,8 @@ class FewNumbersTest : public MachineTest {
  protected:
   static constexpr std::uint64_t kGrainNumbers = 15;
   FewNumbersTest() {
-    machine_ = StepMachine(
-        Config(), Layout({{0, 4096}}, 4 * 2048, sizeof(float), Layout::Copies::kBuckets, 10));
+    machine_ = StepMachine(Config(), Layout({{0, 4096}}, 4 * 2048, sizeof(float),
+                                            Layout::Copies::kBuckets, Compression{.kept = 10}));
   }
 };
 

@@ -128,7 +128,7 @@ TEST(Layout, FewNumbersOfEachGrainArePartitionedAlike) {
     const std::uint64_t number_bytes = random.NextBelow(2) == 0 ? 4 : 2;
     const auto kept = static_cast<std::uint32_t>(1 + random.NextBelow(512));
     const Layout layout(blocks, 4096 * (1 + random.NextBelow(3)), number_bytes,
-                        Layout::Copies::kBuckets, kept);
+                        Layout::Copies::kBuckets, Compression{.kept = kept});
     const OwnerMap map = RandomMap(random);
     const std::size_t parts = 1 + random.NextBelow(6);
     const std::uint32_t entries = layout.SumEntries(parts);
@@ -153,7 +153,7 @@ TEST(Layout, FewNumbersOfEachGrainArePartitionedAlike) {
 }
 
 TEST(Layout, SumsHaveNoMoreEntriesThanMakeThemShorter) {
-  const Layout layout({{0, 10240}}, 1 << 20, 4, Layout::Copies::kBuckets, 100);
+  const Layout layout({{0, 10240}}, 1 << 20, 4, Layout::Copies::kBuckets, Compression{.kept = 100});
   EXPECT_EQ(layout.SumEntries(1), 100u);
   EXPECT_EQ(layout.SumEntries(9), 900u);
   EXPECT_EQ(layout.SumEntries(10), 0u);

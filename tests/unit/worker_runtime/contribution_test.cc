@@ -32,7 +32,9 @@ struct Made {
     config.exchange.topk_fraction = 0.01;
     layout.emplace(std::vector<FloatRange>{{0, kGradient}}, kFloats * sizeof(float),
                    config.exchange.number_bytes(), Layout::Copies::kBuckets,
-                   config.exchange.kept());
+                   Compression{.kept = config.exchange.kept(),
+                               .rank = config.exchange.rank(),
+                               .matrices = {{0, 100, 90}, {9010, 30, 100}}});
     buffers = *WorkerBuffers::Make(*layout, 1, /*arena=*/false, nullptr,
                                    NumberTypeOf(config.exchange.dtype));
     contribution.emplace(config, WorkerId{1}, *layout, *buffers);
@@ -76,7 +78,9 @@ const std::vector<Exchanged> kExchanges = {{},
                                            {.dtype = "fp16"},
                                            {.dtype = "bf16", .rounding = "stochastic"},
                                            {.compression = "topk"},
-                                           {.dtype = "bf16", .compression = "topk"}};
+                                           {.dtype = "bf16", .compression = "topk"},
+                                           {.compression = "powersgd"},
+                                           {.dtype = "fp16", .compression = "powersgd"}};
 
 TEST(Contribution, WhatGoesEarlyIsWhatWouldGoInTheEnd) {
   for (const Exchanged& exchanged : kExchanges) {
@@ -120,6 +124,28 @@ TEST(Contribution, SaysWhatAreNoNumbersWhereOwnersWouldNotSeeIt) {
     EXPECT_FALSE(Made(exchanged).Make(1, PartIndex{0}, 0, kNan));
     EXPECT_TRUE(Made(exchanged).Make(1, PartIndex{0}, 0));
   }
+}
+
+// Not those of the work before, nor what the state becomes while it is computed.
+TEST(Contribution, FactorsAreOfTheStateInWhichItsWorkBegins) {
+  const Exchanged exchanged{.compression = "powersgd"};
+  const auto change = [](Made& made, float by) {
+    for (std::uint64_t i = 0; i < kGradient; ++i) {
+      made.buffers->factors()[i] += by * std::cos(static_cast<float>(i));
+    }
+  };
+  Made later(exchanged);
+  EXPECT_TRUE(later.Make(1, PartIndex{0}, 0));
+  change(later, 1);
+  Made anew(exchanged);
+  change(anew, 1);
+  for (Made* made : {&later, &anew}) {
+    EXPECT_TRUE(made->Make(2, PartIndex{0}, 0));
+    change(*made, 3);
+    EXPECT_TRUE(made->Make(2, PartIndex{1}, 0));
+  }
+  EXPECT_EQ(later.Bytes(PartIndex{0}), anew.Bytes(PartIndex{0}));
+  EXPECT_EQ(later.Bytes(PartIndex{1}), later.Bytes(PartIndex{0})) << "of the same gradient";
 }
 
 TEST(Contribution, RandomBitsAreOfTheSeedTheRoundAndThePart) {

@@ -118,7 +118,7 @@ struct Exchanging {
                       std::uint64_t bucket = kBucket)
       : type(exchanged),
         layout({{0, count}}, bucket * sizeof(float), NumberBytes(exchanged),
-               Layout::Copies::kBuckets, kept),
+               Layout::Copies::kBuckets, Compression{.kept = kept}),
         buffers(*WorkerBuffers::Make(layout, 2, /*arena=*/false, nullptr, exchanged)),
         operations(layout, *buffers, arenas, *optimizer, rounding_seed) {
     operations.UseThreads(threads);
@@ -387,7 +387,7 @@ TEST_P(HoldersByThreads, WhatTheyMakeAndOthersTakeHasTheBitsOfOne) {
 TEST_P(ByThreads, TheMeanThatAProgramIsGivenHasTheBitsOfOne) {
   const auto [type, kept] = GetParam();
   const Layout layout({{0, 3 * kLong}}, kLong * sizeof(float), NumberBytes(type),
-                      Layout::Copies::kWhole, kept);
+                      Layout::Copies::kWhole, Compression{.kept = kept});
   const auto optimizer = MakeCustomOptimizer(0);
   std::vector<std::vector<float>> ends;
   for (const std::size_t threads : {1, 4}) {
@@ -576,7 +576,7 @@ TEST_P(FewOfMany, AProgramIsGivenTheMean) {
   const auto [type, kept] = GetParam();
   Exchanging few(type, kept);
   const Layout layout({{0, 3 * kBucket + 7}}, kBucket * sizeof(float), NumberBytes(type),
-                      Layout::Copies::kWhole, kept);
+                      Layout::Copies::kWhole, Compression{.kept = kept});
   const auto optimizer = MakeCustomOptimizer(0);
   few.buffers = *WorkerBuffers::Make(layout, 0, /*arena=*/false, nullptr, type);
   Operations operations(layout, *few.buffers, few.arenas, *optimizer);
