@@ -155,6 +155,7 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
   job_.tensors = state.tensors;
   job_.state_names = state.state_names;
   job_.totals = state.totals;
+  resumed_ = {state.totals, state.updates};
   job_.saved_round = RoundId(state.next_round.value - 1);
   job_.train_loss = job_.start.train_loss;
   job_.metrics = job_.start.metrics;
@@ -512,9 +513,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
       message);
 }
 
-// The open round is to be the last; whoever cannot wait for it asks a second time.
+// The open round is to be the last; whoever cannot wait for it asks a second time. A job that its
+// program ends is ending already.
 void Coordinator::On(const StopRequested& event) {
-  const bool again = stopping_;
+  const bool again = std::exchange(asked_to_stop_, true);
+  if (stopping_ && !again) return;
   stopping_ = true;
   stop_outcome_ = JobOutcome::kInterrupted;
   stop_reason_ = event.reason;
@@ -632,7 +635,8 @@ Time Coordinator::ShortUntil() const {
 // For the progress line: how fast lately, by an exponentially weighted mean.
 void Coordinator::NoteClosed(const RoundRecord& record) {
   LastClosed& last = last_closed_;
-  const double took = record.commit - last.commit;
+  // The first one's time is its own: what was before it was no training.
+  const double took = record.commit - (last.commit > 0 ? last.commit : record.start);
   last.commit = record.commit;
   last.reason = record.reason;
   last.contributors = 0;
@@ -689,6 +693,7 @@ JobStatus Coordinator::Status(Time now) const {
   status.emulation = {job_.emulation.unit_seconds, slowdowns_.InForce()};
   status.transport = job_.transport;
   status.totals = job_.totals;
+  status.resumed = resumed_;
   // The round that is computed is what people watch; between the last commit and the end it is the
   // one that is applied.
   const RoundWork* open = rounds_.open() == nullptr ? nullptr : &rounds_.open()->work();

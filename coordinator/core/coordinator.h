@@ -142,11 +142,13 @@ class Coordinator {
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel
   // Somebody wants an end, or the disk is full: the open round is to be the last one.
   bool stopping_ = false;
+  bool asked_to_stop_ = false;                        // by a signal
   JobOutcome stop_outcome_ = JobOutcome::kCompleted;  // also of a job that is not stopped
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time
   Time reading_until_;   // after a stop of this process: nobody is judged before
   LastClosed last_closed_;
+  Resumed resumed_;
 };
 
 }  // namespace lockstep::coordinator

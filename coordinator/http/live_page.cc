@@ -177,14 +177,25 @@ function bytes(value) {
 }
 function median(values) {
   const sorted = values.filter((v) => v > 0).sort((a, b) => a - b);
-  return sorted.length ? sorted[sorted.length >> 1] : 0;
+  return sorted.length ? sorted[(sorted.length - 1) >> 1] : 0;
+}
+
+// Whether what was computed together was another worker's: it has moved as a whole or not at all,
+// unit by unit, and perhaps several times.
+function movedIn(round) {
+  const hops = new Map();
+  for (const m of round.moved) hops.set(m.range[0], {from: (hops.get(m.range[0]) || m).from, to: m.to});
+  return (run) => {
+    const hop = hops.get(run.range[0]);
+    return hop !== undefined && hop.from !== run.worker && hop.to === run.worker;
+  };
 }
 
 function drawFigures(status) {
   byId("phase").textContent = status.phase;
   const live = status.members.filter((m) => m.state === "live").length;
   const figures = [["epoch", status.epoch], ["round", status.round],
-    ["workers", live + " of " + status.members.length], ["samples/s", count(status.samples_per_second)],
+    ["workers", live + " of " + status.workers], ["samples/s", count(status.samples_per_second)],
     ["loss", status.loss === null ? "-" : status.loss.toPrecision(4)],
     ["test accuracy", status.test_accuracy === null ? "-" : (100 * status.test_accuracy).toFixed(2) + " %"],
     ["in the last commit", status.contributors + (status.excluded ? ", " + status.excluded + " not" : "")],
@@ -271,7 +282,7 @@ function drawUnits(status) {
   });
   let before = -100;
   for (const r of shown) {
-    const moved = (u) => r.moved.some((m) => m.to === u.worker && m.range[0] <= u.range[0] && u.range[1] <= m.range[1]);
+    const moved = movedIn(r);
     for (const u of r.units) {
       if (!row.has(u.worker)) continue;
       const other = moved(u);
@@ -368,8 +379,9 @@ function drawLast() {
   }
 }
 
+const patience = 10000;  // ms; a coordinator that is stopped takes requests and answers none
 async function ask(path) {
-  const answer = await fetch(path, {cache: "no-store"});
+  const answer = await fetch(path, {cache: "no-store", signal: AbortSignal.timeout(patience)});
   if (!answer.ok) throw new Error(path + ": " + answer.status);
   return answer.json();
 }
@@ -415,7 +427,7 @@ function drawAccess() {
 }
 // A coordinator that wants no proof has no nonces either.
 async function askAccess() {
-  const answer = await fetch("/nonce", {cache: "no-store"});
+  const answer = await fetch("/nonce", {cache: "no-store", signal: AbortSignal.timeout(patience)});
   if (!answer.ok && answer.status !== 404) throw new Error("/nonce: " + answer.status);
   access = !answer.ok ? "nothing" : window.isSecureContext && crypto.subtle ? "secret" : "elsewhere";
   if (access !== "secret") keys = [];
@@ -433,7 +445,8 @@ async function post(target, body, key) {
     headers["Lockstep-Nonce"] = nonce;
     headers["Lockstep-Proof"] = await proof(key, nonce, "POST", target, body);
   }
-  const answer = await fetch(target, {method: "POST", body: body, headers: headers, cache: "no-store"});
+  const answer = await fetch(target, {method: "POST", body: body, headers: headers, cache: "no-store",
+    signal: AbortSignal.timeout(patience)});
   const said = await answer.json();
   return {status: answer.status, text: answer.ok ? said.message : said.error};
 }

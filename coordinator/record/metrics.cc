@@ -73,17 +73,22 @@ std::string JobText(const JobStatus& status) {
           "Since the job's start, without the time between a stop and its resume.", status.seconds);
   text += One("lockstep_round", "gauge", "The open round.", status.round.value);
   text += One("lockstep_epoch", "gauge", "The epoch that it is in.", status.epoch.value);
-  text += One("lockstep_rounds_total", "counter", "Closed rounds.", status.totals.rounds);
-  text += One("lockstep_updates_total", "counter", "Updates of the parameters.", status.updates);
+  // Of this process: one that goes on before where the last one ended would count twice.
+  const Totals& before = status.resumed.totals;
+  text += One("lockstep_rounds_total", "counter", "Closed rounds, since the coordinator's start.",
+              status.totals.rounds - before.rounds);
+  text += One("lockstep_updates_total", "counter", "Updates of the parameters, likewise.",
+              status.updates - std::min(status.updates, status.resumed.updates));
   text += One("lockstep_samples_counted_total", "counter", "Samples in closed rounds.",
-              status.totals.samples_counted);
+              status.totals.samples_counted - before.samples_counted);
   text += One("lockstep_samples_moved_total", "counter",
               "Samples that another worker computed than the one that they were planned for.",
-              status.totals.samples_moved);
+              status.totals.samples_moved - before.samples_moved);
   text += One("lockstep_samples_requeued_total", "counter",
-              "Samples that were left out and come again.", status.totals.samples_requeued);
+              "Samples that were left out and come again.",
+              status.totals.samples_requeued - before.samples_requeued);
   text += One("lockstep_samples_dropped_total", "counter", "Samples that were left out for good.",
-              status.totals.samples_dropped);
+              status.totals.samples_dropped - before.samples_dropped);
   text +=
       One("lockstep_samples_per_second", "gauge", "The recent speed.", status.samples_per_second);
   if (status.loss) {
@@ -101,6 +106,7 @@ std::string JobText(const JobStatus& status) {
     text += One("lockstep_test_accuracy", "gauge", "Of the last evaluation, 0 to 1.",
                 *status.test_accuracy);
   }
+  text += One("lockstep_job_workers", "gauge", "Workers that the job is for.", status.workers);
   text += One("lockstep_contributors", "gauge", "Workers in the last commit.", status.contributors);
   text += One("lockstep_excluded", "gauge", "Workers with units that are not in the last commit.",
               status.excluded);

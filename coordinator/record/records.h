@@ -138,6 +138,12 @@ struct Totals {
   std::uint64_t samples_moved = 0;
 };
 
+// What a job that was resumed had done by its checkpoint; zero in any other.
+struct Resumed {
+  Totals totals;
+  std::uint64_t updates = 0;
+};
+
 // Of a job on virtual time.
 struct SimulatedRecord {
   std::string exchange;  // "full" or "modelled"
@@ -238,6 +244,7 @@ struct JobStatus {
   double seconds = 0;       // since the job's start
   Emulation emulation;      // with the slow-downs that are in force
   Totals totals;
+  Resumed resumed;
   std::vector<MemberStatus> members;  // every slot that was ever taken
 };
 

@@ -368,6 +368,7 @@ std::string StatusText(const JobStatus& status) {
   out["samples_per_second"] = status.samples_per_second;
   out["contributors"] = status.contributors;
   out["excluded"] = status.excluded;
+  out["workers"] = status.workers;
   out["policy"] = status.policy;
   out["transport"] = status.transport;
   out["reason"] = status.reason;

@@ -300,6 +300,19 @@ class Metrics(ClusterTest):
             wait_for("the other job's rounds alone", lambda: page.get("rounds.size > 0 && !rounds.has(1e9)"))
 
     @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
+    def test_what_the_page_reckons(self):
+        with Job(2, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, browser.Browser() as page:
+            self.start(job)
+            self.open_page(page)
+            self.assertEqual(page.get("median([0.08, 0, 0.02])"), 0.02)
+            self.assertEqual(page.get("median([3, 1, 2])"), 2)
+            # Two units go to worker 1 and are computed together, one goes there and back.
+            moved = ("movedIn({moved: [{from: 0, to: 1, range: [0, 4]}, {from: 0, to: 1, range: [4, 8]}, "
+                     "{from: 0, to: 1, range: [8, 12]}, {from: 1, to: 0, range: [8, 12]}]})")
+            for worker, first, last, expected in ((1, 0, 8, True), (0, 8, 12, False), (0, 12, 20, False)):
+                self.assertEqual(page.get(f"{moved}({{worker: {worker}, range: [{first}, {last}]}})"), expected)
+
+    @unittest.skipUnless(browser.PROGRAM, "there is no chromium")
     def test_the_page_changes_a_job_that_has_no_secret(self):
         with Job(3, LONG, coordinator_args=["--http", "127.0.0.1:0"]) as job, browser.Browser() as page:
             self.start(job)
@@ -423,7 +436,7 @@ class Metrics(ClusterTest):
                 wait_for("the links' speeds", lambda: len(ask("lockstep_link_bytes_per_second > 1e6")) == 2)
                 wait_for("the workers' memory", lambda: len(ask("lockstep_worker_resident_memory_bytes > 1e6")) == 2)
                 groups = json.loads(get(f"{address}/rules")[1])["data"]["groups"]
-                self.assertEqual([rule.get("lastError", "") for rule in groups[0]["rules"]], [""] * 6)
+                self.assertEqual([rule.get("lastError", "") for rule in groups[0]["rules"]], [""] * 7)
             finally:
                 process.terminate()
                 process.wait()

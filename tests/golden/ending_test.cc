@@ -62,6 +62,24 @@ TEST(Golden, StoppedByItsProgram) {
   CompareWithFile(s.text(), "stopped_by_its_program");
 }
 
+TEST(Golden, InterruptedWhileItsProgramEndsIt) {
+  Story s(
+      "A program stops the job, and SIGTERM comes while its checkpoint is written, once: it is "
+      "written, and the job completed",
+      {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.From(1, msg::StopAsked{"the loss does not get any better"});
+  s.Interrupt();
+  s.Upload(0, 0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.TellState(w, 0);
+  s.Saved(0);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Final{RoundId(0), "f00d"});
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "interrupted_while_its_program_ends_it");
+}
+
 TEST(Golden, StoppedByItsProgramWhileInterrupted) {
   Story s(
       "SIGINT, and a program that has heard of it stops the job: what it says of its run counts "

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,12 @@ class Parser(argparse.ArgumentParser):
                 os.unlink(path)
         except OSError as error:
             self.error(f"{option} {path}: {error.strerror}")
+
+
+def asked_to_end():
+    """The signals by which a tool is asked to end. One that was told to ignore a closed terminal (nohup) goes on doing so."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    return signals if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*signals, signal.SIGHUP]
 
 
 def numbers(text):

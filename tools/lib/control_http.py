@@ -147,7 +147,7 @@ class Connection:
         """Returns the coordinator's words."""
         if self.job_id is not None:
             self.status()
-        body = text.encode()
+        body = text.encode(errors="replace")
         headers = {"Content-Type": "text/plain"}
         if self.key is not None:
             try:
@@ -173,6 +173,8 @@ class Connection:
         except http.client.RemoteDisconnected:
             or_else = "has the job ended?" if self.run_dir else "has the job ended, or is this the address of --listen, not of --http?"
             raise HttpError(f"{self.name} has closed the connection without an answer: {or_else}") from None
+        except UnicodeError:  # as a name of a host has it
+            raise BadUsage(f"--http {self.name}: that is no name of a host") from None
         except http.client.HTTPException:
             raise HttpError(f"{self.name} answers no HTTP: is this the address of --http, not of --listen?") from None
         except OSError as error:

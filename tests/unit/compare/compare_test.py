@@ -292,14 +292,14 @@ class CompareTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def simulated(self, *words):
+    def simulated(self, *words, version=1):
         """Of a simulator that leaves a run, and fails if it is told to have 9 rounds; the runs that it was started for."""
         if not (self.folder / "made").exists():
             make_run(self.folder / "made", change=lambda _, summary: summary.update(simulated=True))
         starts = self.folder / "starts"
         starts.write_text("")
         self.stand_in("lockstep-simulate", '#!/bin/sh\nfor word; do [ "$last" = --run-dir ] && dir=$word; last=$word; done\n'
-                      f'echo "$dir" >> {starts}\ncp -r {self.folder}/made "$dir"\ncase "$*" in *job.rounds=9*) exit 130;; esac\n')
+                      f'echo "$dir" >> {starts}\ncp -r {self.folder}/made "$dir"\ncase "$*" in *job.rounds=9*) exit 130;; esac\n# {version}\n')
         result = self.compare("--build-dir", self.folder / "build", "--out", self.folder / "out", "--runs", 1, "--simulate",
                               "--policies", "full", "-n", 2, *words)
         return result, len(starts.read_text().splitlines())
@@ -325,6 +325,8 @@ class CompareTest(unittest.TestCase):
         trace.write_text("0 2\n")
         self.assertEqual(self.simulated(*words)[1], 1)
         self.assertEqual(self.simulated(*words)[1], 0)
+        self.assertEqual(self.simulated(*words, version=2)[1], 2)
+        self.assertEqual(self.simulated(*words, version=2)[1], 0)
 
     def test_a_script_that_has_changed_is_run_again(self):
         script, package = self.folder / "train.py", self.folder / "lockstep.py"  # a package in which `run` leaves a run

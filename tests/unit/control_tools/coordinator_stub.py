@@ -7,7 +7,7 @@ import threading
 MEMBER = {"worker": 0, "incarnation": 1, "state": "live", "host": "node", "pid": 17, "device": "cpu", "units_given": 4, "units_done": 1,
           "unit_seconds": 0.02, "silent_seconds": 0.1, "rounds_contributed": 9, "rounds_excluded": 0, "held_up_seconds": 0.5,
           "owner": True, "draining": False, "run_seconds": 5.0, "input_wait_seconds": None}
-STATUS = {"job_id": "0123456789abcdef", "phase": "training", "epoch": 1, "round": 12, "updates": 12, "loss": 0.25, "test_accuracy": None, "samples_per_second": 1234.5,
+STATUS = {"job_id": "0123456789abcdef", "phase": "training", "epoch": 1, "round": 12, "updates": 12, "loss": 0.25, "test_accuracy": None, "samples_per_second": 1234.5, "workers": 5,
           "policy": "full+none", "reason": "all 2 workers with units finished", "waiting_for": "waiting for worker 1 (1 of 4 units done)",
           "seconds": 3.5, "emulated": True, "unit_time_seconds": 0.02, "slowdowns": ["worker=1,factor=4"],
           "members": [MEMBER, {**MEMBER, "worker": 1, "unit_seconds": 0.08, "draining": True, "run_seconds": 5.0, "input_wait_seconds": 4.8}, {**MEMBER, "worker": 2, "away": "validation"}]}

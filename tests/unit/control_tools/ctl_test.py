@@ -39,6 +39,7 @@ class Ctl(unittest.TestCase):
         self.assertIn("policy full+none: all 2 workers with units finished", lines)
         self.assertIn("slow-down: worker=1,factor=4", lines)
         self.assertRegex(done.stdout, r"\n1 +live +1/4 +80 ms .*slow, 4.0x, waits for samples, 96 %, leaving\n")
+        self.assertEqual(lines[-2], "never there: workers 3, 4")
         self.assertRegex(done.stdout, r"\n0 +live +1/4 +20 ms .* 17\n")
 
     def test_status_as_json(self):
@@ -200,7 +201,8 @@ class Ctl(unittest.TestCase):
 
     def test_wrong_usage_is_one_line_and_status_2(self):
         for arguments in ([], ["status"], ["--http", "nowhere", "status"], ["--http", "a:1"], ["--http", "a:1", "drain", "x"],
-                          ["--http", "a:1", "drain", "-1"], ["--http", "a:1", "policy"], ["--http", "a:1", "fly"]):
+                          ["--http", "a:1", "drain", "-1"], ["--http", "a:1", "policy"], ["--http", "a:1", "fly"],
+                          ["--http", "a..b:80", "status"]):
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)

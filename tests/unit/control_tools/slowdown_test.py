@@ -116,8 +116,8 @@ class FromOutside(unittest.TestCase):
             process.kill()
         process.wait()
 
-    def start(self, *arguments):
-        tool = subprocess.Popen([SLOWDOWN, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start(self, *arguments, **more):
+        tool = subprocess.Popen([SLOWDOWN, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
         self.addCleanup(tool.stderr.close)
         self.addCleanup(tool.stdout.close)
         self.addCleanup(self.end, tool)
@@ -141,13 +141,25 @@ class FromOutside(unittest.TestCase):
         self.assertFalse(self.stopped())
 
     def test_whatever_ends_it_the_victim_goes_on(self):
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)):
             with self.subTest(number=number):
                 tool = self.start("--pid", self.victim.pid, "--mode", "stop")
                 wait_for("the stop", self.stopped)
                 tool.send_signal(number)
                 self.assertEqual(tool.wait(TIMEOUT_S), status)
                 wait_for("the go", lambda: not self.stopped())
+
+    def test_a_closed_terminal_is_nothing_to_who_ignores_it(self):
+        """As with nohup."""
+        tool = self.start("--pid", self.victim.pid, "--mode", "stop", "--duty", "0.5", "--period", "100ms",
+                          preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        wait_for("the stop", self.stopped)
+        tool.send_signal(signal.SIGHUP)
+        for _ in range(3):
+            wait_for("the go", lambda: not self.stopped())
+            wait_for("the stop", self.stopped)
+        tool.send_signal(signal.SIGTERM)
+        self.assertEqual(tool.wait(TIMEOUT_S), 143)
 
     def test_it_ends_with_its_victim(self):
         tool = self.start("--pid", self.victim.pid, "--mode", "stop")

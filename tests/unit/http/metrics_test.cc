@@ -93,6 +93,26 @@ TEST(JobMetrics, TellsOfWorkersWhateverTheyCallThemselves) {
   EXPECT_THAT(text, HasSubstr("lockstep_workers{state=\"lost\"} 1\n"));
 }
 
+// Who reads a counter takes a lower value for one that began at zero again.
+TEST(JobMetrics, CountsAnewWhereAJobIsResumed) {
+  JobStatus status = Training();
+  status.resumed = {{.rounds = 500, .samples_counted = 32'000, .samples_moved = 10}, 500};
+  status.totals = status.resumed.totals;
+  status.updates = 500;
+  std::string text = JobMetrics().Text(status);
+  EXPECT_THAT(text, HasSubstr("lockstep_rounds_total 0\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_updates_total 0\n"));
+  status.totals.rounds += 3;
+  status.totals.samples_counted += 192;
+  status.updates += 3;
+  text = JobMetrics().Text(status);
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_rounds_total 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_updates_total 3\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_samples_counted_total 192\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_samples_moved_total 0\n"));
+}
+
 TEST(JobMetrics, TellsOfLinksAndMemoryWhatIsKnown) {
   EXPECT_THAT(JobMetrics().Text(Training()), Not(HasSubstr("lockstep_link")));
   EXPECT_THAT(JobMetrics().Text(Training()), Not(HasSubstr("resident_memory")));
