@@ -5,7 +5,7 @@
 //   LOCKSTEP_POLICY_PLUGIN(section, workers) { return lockstep::policies::Policy{...}; }
 //
 // once; examples/policy_plugin.cc is a complete one. It runs in the coordinator's process and in
-// the simulator, on one thread. It must be pure, as any policy.
+// the simulator, on one thread. It must be pure, as any policy. What a rule throws ends the job.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace lockstep::policies {
 
 // Changes with this header, policy.h and job_config.h.
-inline constexpr std::uint32_t kPluginVersion = 3;
+inline constexpr std::uint32_t kPluginVersion = 4;
 
 }  // namespace lockstep::policies
 

@@ -89,6 +89,9 @@ struct RoundView {
   // formatting would dominate their cost.
   bool explain = false;
   std::uint64_t samples_planned = 0;
+  // Of them those that can still come: without units that are left out, and without contributions
+  // that are skipped because they are no numbers. An exact round closes over all of these.
+  std::uint64_t samples_wanted = 0;
   std::span<const WorkerView>
       workers;  // members that had units at the start or were given some, by ascending worker id
   // In an exact round: other live members that could be given units of it at once.
@@ -182,6 +185,8 @@ struct Policy {
   bool relaxed = false;
   // A round is some steps of each worker on its own, then the average of the parameters.
   bool local = false;
+  // Of a plug-in, set by who loads it: what a rule threw, once one has. It ends the job.
+  std::shared_ptr<const std::string> threw = {};
 };
 
 }  // namespace lockstep::policies

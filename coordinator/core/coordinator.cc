@@ -226,6 +226,9 @@ void Coordinator::AdvanceAll() {
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
+    if (job_.policy.threw && !job_.policy.threw->empty()) {
+      job_.Fail(fmt::format("policy {} threw: {}", job_.policy.name, *job_.policy.threw));
+    }
   } while (joined || !job_.leaving.empty() || !job_.behind.empty() ||
            (job_.failure && job_.phase != Phase::kFinished));
 }

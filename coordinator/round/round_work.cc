@@ -288,7 +288,10 @@ void RoundWork::Skip(WorkerId worker, PartIndex index) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   SealedPart& part = share.parts[index.value];
   LOCKSTEP_CHECK(!part.is_void, "a part of worker {} is skipped twice", worker);
-  for (const UnitTiming& timing : part.units) skipped_.push_back({worker, timing.unit.range});
+  for (const UnitTiming& timing : part.units) {
+    skipped_.push_back({worker, timing.unit.range});
+    skipped_samples_ += timing.unit.range.size();
+  }
   if (!part.delivered_at) --undelivered_;
   part = SealedPart{};
   part.is_void = true;
@@ -298,9 +301,7 @@ void RoundWork::Skip(WorkerId worker, PartIndex index) {
 // An exact round (the last of its epoch) closes only when it counts this many, so that the epoch is
 // whole but for what was dropped (I2).
 std::uint64_t RoundWork::SamplesWanted() const {
-  std::uint64_t wanted = units_.samples() - units_.SamplesLeftOut();
-  for (const Skipped& part : skipped_) wanted -= part.range.size();
-  return wanted;
+  return units_.samples() - units_.samples_left_out() - skipped_samples_;
 }
 
 // Progress is a hint for policies: it is clamped to what is known to be true, since a report may
@@ -494,7 +495,11 @@ void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
 
 // Its contribution is void: what it skipped is computed again as well, by others.
 void RoundWork::Unassign(WorkerShare* share) {
-  std::erase_if(skipped_, [&](const Skipped& part) { return part.worker == share->member.worker; });
+  std::erase_if(skipped_, [&](const Skipped& part) {
+    const bool its = part.worker == share->member.worker;
+    if (its) skipped_samples_ -= part.range.size();
+    return its;
+  });
   for (const UnitIndex unit : share->queue) {
     units_.Release(unit);
     units_.Unassign({unit, share->member.worker});
@@ -720,6 +725,7 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   view.finished = finished_;
   view.pending_revokes = pending_revokes_;
   view.samples_planned = units_.samples();
+  view.samples_wanted = SamplesWanted();
   view.workers = views_;
   return view;
 }
@@ -781,6 +787,10 @@ void RoundWork::CheckInvariants() const {
                  " {}, {}, {}, {}",
                  round(), with_units, finished, undelivered, revokes, with_units_, finished_,
                  undelivered_, pending_revokes_);
+  std::uint64_t skipped = 0;
+  for (const Skipped& part : skipped_) skipped += part.range.size();
+  LOCKSTEP_CHECK(skipped == skipped_samples_, "round {}: {} samples are skipped, not {}", round(),
+                 skipped, skipped_samples_);
   LOCKSTEP_CHECK(asked_.empty() == (revokes == 0), "round {}: a revoke without a deadline",
                  round());
   units.AtEnd();

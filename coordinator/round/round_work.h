@@ -184,6 +184,7 @@ class RoundWork {
 
   UnitTable units_;
   std::vector<Skipped> skipped_;
+  std::uint64_t skipped_samples_ = 0;  // of all of them
   std::vector<MoveRecord> moved_;
   std::vector<WorkerShare> shares_;          // parallel to views_
   std::vector<policies::WorkerView> views_;  // ascending

@@ -49,13 +49,14 @@ void UnitTable::Unassign(UnassignedUnit unit) {
 void UnitTable::LeaveOut(UnassignedUnit unit) {
   CheckIsWithNobody(unit.unit);
   left_out_.push_back(unit);
+  samples_left_out_ += RangeOf(unit.unit).size();
 }
 
 std::vector<UnassignedUnit> UnitTable::TakeUnassigned() { return std::exchange(unassigned_, {}); }
 
 // They are of the round as before, and go back to the sampler when it is committed.
 void UnitTable::LeaveUnassignedOut() {
-  left_out_.insert(left_out_.end(), unassigned_.begin(), unassigned_.end());
+  for (const UnassignedUnit& unit : unassigned_) LeaveOut(unit);
   unassigned_.clear();
 }
 
@@ -63,6 +64,7 @@ void UnitTable::LeaveUnassignedOut() {
 void UnitTable::TakeBackLeftOut() {
   unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
   left_out_.clear();
+  samples_left_out_ = 0;
 }
 
 // What a worker says is believed only where it is true of this table: its message may be wrong, or
@@ -86,12 +88,6 @@ void UnitTable::SealHeld(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].holder != kNobody && !units_[unit.value].sealed,
                  "I2: unit {} is sealed by nobody, or twice", unit);
   units_[unit.value].sealed = true;
-}
-
-std::uint64_t UnitTable::SamplesLeftOut() const {
-  std::uint64_t samples = 0;
-  for (const UnassignedUnit& unit : left_out_) samples += RangeOf(unit.unit).size();
-  return samples;
 }
 
 // A unit counts whole or not at all, so one that is touched by what is counted is in it.
@@ -124,6 +120,10 @@ void UnitTable::Recount::InQueueOf(WorkerId worker, UnitIndex unit) {
 
 // Exactly one: no unit is lost, and none is with two.
 void UnitTable::Recount::AtEnd() {
+  std::uint64_t left_out = 0;
+  for (const UnassignedUnit& unit : table_.left_out_) left_out += table_.RangeOf(unit.unit).size();
+  LOCKSTEP_CHECK(left_out == table_.samples_left_out_, "{} samples are left out, not {}", left_out,
+                 table_.samples_left_out_);
   for (std::size_t unit = 0; unit < places_.size(); ++unit) {
     const bool exists = table_.units_[unit].range.size() > 0;
     LOCKSTEP_CHECK(places_[unit] == (exists ? 1u : 0u), "I2: unit {} is in {} places", unit,

@@ -51,7 +51,7 @@ class UnitTable {
   const std::vector<UnassignedUnit>& unassigned() const { return unassigned_; }
   std::size_t count() const { return count_; }
   std::uint64_t samples() const { return samples_; }
-  std::uint64_t SamplesLeftOut() const;
+  std::uint64_t samples_left_out() const { return samples_left_out_; }
   // Of the units that have nothing of `counted`, merged.
   std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
 
@@ -82,6 +82,7 @@ class UnitTable {
   std::uint64_t samples_ = 0;
   std::vector<UnassignedUnit> unassigned_;  // to be given to somebody
   std::vector<UnassignedUnit> left_out_;    // the round does without them
+  std::uint64_t samples_left_out_ = 0;      // theirs
 };
 
 }  // namespace lockstep::coordinator

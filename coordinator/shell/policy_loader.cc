@@ -5,7 +5,9 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "coordinator/shell/guarded_policy.h"
 #include "policies/plugin.h"
 
 namespace lockstep::coordinator {
@@ -40,17 +42,21 @@ Result<policies::Policy> LoadPolicy(const PolicySection& section, std::uint32_t 
                              version(), policies::kPluginVersion));
   }
   policies::Policy policy;
-  make(&section, workers, &policy);
+  try {
+    make(&section, workers, &policy);
+    if (policy.name.empty() && policy.closing != nullptr && policy.work != nullptr) {
+      policy.name = fmt::format("{}+{}", policy.closing->name(), policy.work->name());
+    }
+  } catch (...) {
+    return error(fmt::format("threw: {}", WhatIsThrown()));
+  }
   if (policy.closing == nullptr || policy.work == nullptr) {
     return error("gave no closing rule or no work rule");
   }
   if (policy.local) {
     return error("says that its rounds are of local steps, which only policy.name = local has");
   }
-  if (policy.name.empty()) {
-    policy.name = fmt::format("{}+{}", policy.closing->name(), policy.work->name());
-  }
-  return policy;
+  return Guarded(std::move(policy));
 }
 
 }  // namespace lockstep::coordinator

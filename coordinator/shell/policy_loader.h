@@ -10,8 +10,8 @@
 namespace lockstep::coordinator {
 
 // Loads section.plugin (it stays loaded until the process ends) and asks it for its policy. The
-// error is one line that names the file: it cannot be loaded, is no plug-in, or is one for another
-// version.
+// error is one line that names the file: it cannot be loaded, is no plug-in, is one for another
+// version, or throws. What its rules throw later is in Policy::threw.
 Result<policies::Policy> LoadPolicy(const PolicySection& section, std::uint32_t workers);
 
 }  // namespace lockstep::coordinator

@@ -45,6 +45,7 @@ class RoundModel {
       worker.samples_given = kUnitSamples * worker.units_given;
       view_.samples_planned += kUnitSamples * worker.units_planned;
     }
+    view_.samples_wanted = view_.samples_planned;
     view_.workers = workers_;
     return view_;
   }

@@ -1,0 +1,19 @@
+// Rules of somebody else's, as a plug-in's: what one of them throws ends the job and not the
+// process, and what they say is text.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+// The same policy with Policy::threw. A rule that has thrown is not asked any more: nothing moves
+// and no round closes until the job has ended.
+policies::Policy Guarded(policies::Policy policy);
+
+// What is being thrown, for people: to be called where it is caught.
+std::string WhatIsThrown();
+
+}  // namespace lockstep::coordinator
