@@ -461,12 +461,15 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
+// Of a data set, to train with or to test with: they are numbered by 32 bits.
+inline constexpr std::uint64_t kMaxSamples = 0xFFFFFFFF;
+
 struct Ready {
   std::vector<TransportOffer> transports;
   std::string mapping_address;
-  std::string dataset_digest;  // hex
-  std::uint64_t train_samples = 0;
-  std::uint64_t test_samples = 0;
+  std::string dataset_digest;       // hex
+  std::uint64_t train_samples = 0;  // at most kMaxSamples
+  std::uint64_t test_samples = 0;   // likewise
   std::uint64_t parameter_count = 0;
   std::uint32_t state_tensors = 0;       // of the optimizer
   std::vector<TensorInfo> tensors;       // empty, or together parameter_count values

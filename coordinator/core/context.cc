@@ -1,6 +1,7 @@
 #include "coordinator/core/context.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/options.h"
@@ -77,6 +78,19 @@ std::string Job::RateNotFinite(RoundId round) const {
       "round {}: the learning rate is not finite (schedule.name = {}, schedule.factor = {:g}, "
       "schedule.step_every = {:g})",
       round, schedule.name, schedule.factor, schedule.step_every);
+}
+
+Status Job::CheckScalars(const msg::Commit& commit) const {
+  if (!std::isfinite(commit.learning_rate)) {
+    return Error{ErrorCode::kInvalid, RateNotFinite(commit.round)};
+  }
+  if (!std::isfinite(commit.loss)) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("round {}: the sum of the workers' losses is not finite, though each "
+                             "of them is",
+                             commit.round)};
+  }
+  return {};
 }
 
 std::string OtherProtocol(const msg::Hello& hello) {

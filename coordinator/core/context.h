@@ -104,7 +104,8 @@ struct Job {
   // What ends the job as failed, at the end of this step; the first reason stands.
   std::optional<std::string> failure;
   bool waits_for_quorum = false;
-  Time edge_broke_at;  // the latest time that two did not reach each other any more
+  bool said_metric_left_out = false;  // once for the job
+  Time edge_broke_at;                 // the latest time that two did not reach each other any more
 
   std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
   double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
@@ -188,6 +189,8 @@ struct Job {
   // finite: it has grown beyond the numbers, which RateNotFinite tells.
   float ScheduledRate(double position) const;
   std::string RateNotFinite(RoundId round) const;
+  // Of a commit: workers take no other.
+  Status CheckScalars(const msg::Commit& commit) const;
   void Fail(std::string reason) {
     if (!failure) failure = std::move(reason);
   }

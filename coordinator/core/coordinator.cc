@@ -40,6 +40,13 @@ lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& 
     return Error{ErrorCode::kInvalid, std::move(what)};
   };
   const ExchangeSection& exchange = config.exchange;
+  if (auto fits = refuse(config.optimizer.custom() && (policy.relaxed || policy.local),
+                         fmt::format("optimizer.name = custom and policy.name = {}: the workers' "
+                                     "program makes updates of synchronous rounds only",
+                                     config.policy.name));
+      !fits) {
+    return fits;
+  }
   if (auto fits =
           refuse(exchange.compressed() && policy.relaxed,
                  fmt::format("exchange.compression = {} and policy.name = {}: it does not wait "
@@ -254,9 +261,12 @@ void Coordinator::AdvanceRounds() {
         CloseRound();
         break;
       // Whatever is planned behind it is planned anew with it; then the rounds are asked again.
-      case Decision::Kind::kNextAttempt:
-        Commit(rounds_.DraftNextAttempt());
+      case Decision::Kind::kNextAttempt: {
+        auto draft = rounds_.DraftNextAttempt();
+        if (!draft) return job_.Fail(draft.error().message);
+        Commit(*std::move(draft));
         break;
+      }
       case Decision::Kind::kOpenAgain:
         rounds_.OpenAgain();
         break;

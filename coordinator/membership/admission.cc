@@ -251,6 +251,13 @@ Status Admission::On(Member& from, const msg::Ready& message) {
     job_->Evict(from, "it has no training samples or no parameters", true);
     return {};
   }
+  if (message.train_samples > msg::kMaxSamples || message.test_samples > msg::kMaxSamples) {
+    job_->Evict(from,
+                fmt::format("it has {} training samples and {} test samples, of at most {} each",
+                            message.train_samples, message.test_samples, msg::kMaxSamples),
+                true);
+    return {};
+  }
   const std::string& wanted = job_->start.config.data.digest;
   if (!wanted.empty() && message.dataset_digest != wanted) {
     job_->Evict(from,

@@ -100,6 +100,12 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
   msg::Sealed sealed = message;
   BoundTimes(from.id.worker, &sealed.units);
   if (Status status = work_.OnSealed(from, sealed, job_->now); !status) return status;
+  if (work_.metric_left_out() && !std::exchange(job_->said_metric_left_out, true)) {
+    job_->Log(LogLevel::kWarning,
+              "round {}: {} of worker {} is one metric more than the {} of all workers together: "
+              "those that come last are left out",
+              round(), *work_.metric_left_out(), from.id.worker, kMaxMetrics);
+  }
   if (!std::isfinite(sealed.loss_sum) && work_.Part(from.id.worker, sealed.part) != nullptr) {
     NoteNotFinite(from, sealed);
   }

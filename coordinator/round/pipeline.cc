@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -421,17 +420,14 @@ Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) cons
         RootsOf(commit.owners.algorithm, commit.owners.version + 1, ContributorsOf(commit));
   }
   CompleteDraft(work, &draft);
-  // Of a further attempt it is the same.
-  if (!std::isfinite(commit.learning_rate)) {
-    return Error{ErrorCode::kInvalid, job_->RateNotFinite(commit.round)};
-  }
+  if (Status scalars = job_->CheckScalars(commit); !scalars) return scalars.error();
   return draft;
 }
 
 // A further attempt has the same update number and scalars over the parts that can still be
 // fetched. Its owners are chosen out of who is there now, under a version above all that the round
 // had, so that sums of the old attempt are not taken for those of the new one.
-CommitDraft Pipeline::DraftNextAttempt() {
+Result<CommitDraft> Pipeline::DraftNextAttempt() {
   CheckMayTryAgain();
   CommitDraft draft{.commit = committed_->commit(),
                     .reason = committed_->failover_reason(),
@@ -458,6 +454,8 @@ CommitDraft Pipeline::DraftNextAttempt() {
   job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", commit.round, commit.attempt,
             commit.parts.size());
   CompleteDraft(committed_->work(), &draft);
+  // The rate is that of the first attempt; without some of its parts the loss may be another.
+  if (Status scalars = job_->CheckScalars(commit); !scalars) return scalars.error();
   return draft;
 }
 

@@ -110,7 +110,7 @@ class Pipeline {
   // --- what a decision is carried out by
   // kCommit. An error is why the job cannot go on, and nobody has heard of the commit.
   Result<CommitDraft> DraftCommit(policies::ClosingVerdict verdict) const;
-  CommitDraft DraftNextAttempt();  // kNextAttempt
+  Result<CommitDraft> DraftNextAttempt();  // kNextAttempt; likewise
   // Plans the next round under the policy that is in force now, opens it, and sends both.
   void MakeCommit(CommitDraft draft);
   std::shared_ptr<const RoundRecord> CloseCommitted();

@@ -83,6 +83,7 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
     for (SealedPart& part : share.parts) {
       if (part.is_void) continue;
       for (const UnitTiming& timing : part.units) units_.SealHeld(timing.unit.index);
+      Merge(part.metrics, &metrics_seen_);
       part.delivered_at.reset();
       part.ready_at = now;  // to be delivered
       ++undelivered_;
@@ -194,10 +195,8 @@ const SealedPart* RoundWork::Part(WorkerId worker, PartIndex part) const {
   return found.is_void ? nullptr : &found;
 }
 
-// Each counts once, over no more samples than there are; and what a commit says of all parts is
-// bounded, whoever brings which names.
+// Each counts once, over no more samples than there are.
 Status RoundWork::CheckMetrics(const msg::Sealed& sealed) const {
-  std::size_t names = metrics_seen_.size();
   for (auto metric = sealed.metrics.begin(); metric != sealed.metrics.end(); ++metric) {
     const auto same = [&](const Metric& other) { return SameMetric(other, *metric); };
     if (std::any_of(sealed.metrics.begin(), metric, same)) {
@@ -207,11 +206,25 @@ Status RoundWork::CheckMetrics(const msg::Sealed& sealed) const {
       return Violation(fmt::format("logged {} over {} samples of {}", metric->name, metric->samples,
                                    sealed.samples));
     }
-    names += std::ranges::any_of(metrics_seen_, same) ? 0 : 1;
   }
-  if (names <= kMaxMetrics) return {};
-  return Violation(fmt::format("logged {} metrics in a round, together with others, of at most {}",
-                               names, kMaxMetrics));
+  return {};
+}
+
+// What a commit says of all parts is bounded, whoever brings which names: no worker knows those of
+// the others, so what is one too many is left out and no fault.
+std::vector<Metric> RoundWork::KeepMetrics(const std::vector<Metric>& metrics) {
+  std::vector<Metric> kept;
+  for (const Metric& metric : metrics) {
+    const bool known = std::ranges::any_of(
+        metrics_seen_, [&](const Metric& other) { return SameMetric(other, metric); });
+    if (known || metrics_seen_.size() < kMaxMetrics) {
+      kept.push_back(metric);
+      Merge({metric}, &metrics_seen_);
+    } else if (!metric_left_out_) {
+      metric_left_out_ = metric.name;
+    }
+  }
+  return kept;
 }
 
 // A part is taken whole or not at all: what a message that turns out to be wrong has marked is
@@ -253,10 +266,9 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   part.runs = sealed.runs;
   part.divisor = sealed.divisor.value_or(sealed.samples);
   part.loss_sum = sealed.loss_sum;
-  part.metrics = sealed.metrics;
+  part.metrics = KeepMetrics(sealed.metrics);
   part.sent = sealed.sent;
   part.reading = sealed.reading;
-  Merge(part.metrics, &metrics_seen_);
   part.clock = from.clock;
   part.ready_at = now;
   // A sealed part is the surest sign of progress; reports of it may be behind, or never come.

@@ -153,6 +153,8 @@ class RoundWork {
     SampleRange range;
   };
   const std::vector<Skipped>& skipped() const { return skipped_; }
+  // The first that was one more than kMaxMetrics of all workers together.
+  const std::optional<std::string>& metric_left_out() const { return metric_left_out_; }
 
   // All of the above, recounted: O(units). For tests and the simulator.
   void CheckInvariants() const;
@@ -171,6 +173,7 @@ class RoundWork {
   void CountReceiptsAnew(const Members& members, Time now);
   void UpdateDelivered(WorkerShare* share, Time now);
   Status CheckMetrics(const msg::Sealed& sealed) const;
+  std::vector<Metric> KeepMetrics(const std::vector<Metric>& metrics);
   // Renews its view and the running counts after a change of the share.
   void RenewView(const WorkerShare& share, Time now);
   void Reindex();
@@ -195,6 +198,7 @@ class RoundWork {
   std::vector<std::vector<Duration>> receipts_late_;  // by slot; see ReceiptDelays
   std::optional<Time> last_sealed_;
   std::vector<Metric> metrics_seen_;  // in sealed parts, of whatever became of them; for the names
+  std::optional<std::string> metric_left_out_;
   // Counted along with each change of a share, so that judging a round costs no pass over them.
   std::uint32_t undelivered_ = 0;      // sealed parts that are not delivered
   std::uint32_t pending_revokes_ = 0;  // that wait for their answer

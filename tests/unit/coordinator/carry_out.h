@@ -21,7 +21,7 @@ inline void AdvanceRounds(Pipeline* rounds, std::vector<RoundRecord>* closed) {
     }
     if (commits) rounds->MakeCommit(*rounds->DraftCommit(std::move(decision.verdict)));
     if (decision.kind == Decision::Kind::kNextAttempt) {
-      rounds->MakeCommit(rounds->DraftNextAttempt());
+      rounds->MakeCommit(*rounds->DraftNextAttempt());
     }
     if (decision.kind == Decision::Kind::kOpenAgain) rounds->OpenAgain();
     if (decision.kind == Decision::Kind::kSendAgain) rounds->SendAgain(std::nullopt);

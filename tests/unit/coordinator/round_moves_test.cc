@@ -269,21 +269,41 @@ TEST_F(RoundMovesTest, MetricsAreOfThePartAndBounded) {
   }
   for (const std::vector<Metric>& metrics : std::vector<std::vector<Metric>>{
            {{"more", Reduction::kMean, 1, 5}},
-           {{"twice", Reduction::kSum, 1, 0}, {"twice", Reduction::kSum, 1, 0}},
-           many}) {
+           {{"twice", Reduction::kSum, 1, 0}, {"twice", Reduction::kSum, 1, 0}}}) {
     msg::Sealed wrong = SealedOf(PartIndex(0), 0, 4);
     wrong.metrics = metrics;
     EXPECT_FALSE(rounds_->On(At(0), wrong).ok()) << metrics.front().name;
   }
-  many.pop_back();
+  many.resize(kMaxMetrics);
   msg::Sealed right = SealedOf(PartIndex(0), 0, 4);
   right.metrics = many;
   EXPECT_TRUE(rounds_->On(At(0), right).ok());
+  // No worker knows how many the others have: it is no fault of its own.
   msg::Sealed other = SealedOf(PartIndex(0), 4, 8);
-  other.metrics = {{"another", Reduction::kSum, 1, 0}};
-  EXPECT_FALSE(rounds_->On(At(1), other).ok());
-  other.metrics = {many.front()};
+  other.metrics = {{"another", Reduction::kSum, 1, 0}, {"0", Reduction::kSum, 2, 0}};
+  actions_.clear();
   EXPECT_TRUE(rounds_->On(At(1), other).ok());
+  ASSERT_THAT(actions_, SizeIs(1));
+  EXPECT_THAT(std::get<LogLine>(actions_[0]).text, ::testing::HasSubstr("another of worker 1"));
+  Advance();
+  const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
+  ASSERT_THAT(commits, SizeIs(1));
+  ASSERT_THAT(commits[0].metrics, SizeIs(kMaxMetrics));
+  EXPECT_EQ(commits[0].metrics[0].name, "0");
+  EXPECT_EQ(commits[0].metrics[0].value, 3);
+}
+
+TEST_F(RoundMovesTest, LossesThatAreTooLargeTogetherEndTheJob) {
+  for (std::uint32_t w : {0u, 1u}) {
+    msg::Sealed large = SealedOf(PartIndex(0), 4 * w, 4 * w + 4);
+    large.loss_sum = 1e308;
+    ASSERT_TRUE(rounds_->On(At(w), large).ok());
+  }
+  Decision decision = rounds_->Decide();
+  ASSERT_EQ(decision.kind, Decision::Kind::kCommit);
+  const auto draft = rounds_->DraftCommit(std::move(decision.verdict));
+  ASSERT_FALSE(draft.ok());
+  EXPECT_THAT(draft.error().message, ::testing::HasSubstr("the sum of the workers' losses is not"));
 }
 
 TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "coordinator/core/coordinator.h"
 #include "coordinator/round/planner.h"
 #include "policies/registry.h"
@@ -56,6 +59,9 @@ TEST(Start, WhatDoesNotGoWithThePolicyIsOneLine) {
   wrong = start;
   wrong.config.optimizer.replicas = 2;
   EXPECT_THAT(ErrorOf(wrong), HasSubstr("policy.name = plugin needs all of the state"));
+  wrong = start;
+  wrong.config.optimizer.name = "custom";
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("optimizer.name = custom and policy.name = plugin"));
 }
 
 TEST(Start, AsManyUnitsAsThePolicyHasUseFor) {
@@ -144,6 +150,50 @@ TEST(Start, FailsWhenTooFewJoinInTimeAndSaysWhoIsMissing) {
   ASSERT_NE(finished, nullptr);
   EXPECT_EQ(finished->result.outcome, JobOutcome::kFailed);
   EXPECT_THAT(finished->result.reason, HasSubstr("worker 1 is not there"));
+}
+
+TEST(Start, AWorkerWithMoreSamplesThanCanBeNumberedIsPutOut) {
+  StartParameters start;
+  start.workers = 1;
+  for (const bool test : {false, true}) {
+    auto coordinator = std::move(*Coordinator::Make(start));
+    Actions actions;
+    coordinator->Step(Time{}, Connected{ConnectionId(1), "127.0.0.1"}, &actions);
+    coordinator->Step(Time{}, Received{ConnectionId(1), msg::Hello{}}, &actions);
+    msg::Ready ready;
+    ready.transports = {{"tcp", "address", ""}};
+    ready.train_samples = ready.parameter_count = 10;
+    (test ? ready.test_samples : ready.train_samples) = msg::kMaxSamples + 1;
+    actions.clear();
+    coordinator->Step(Time{}, Received{ConnectionId(1), ready}, &actions);
+    const bool refused = std::ranges::any_of(actions, [](const Action& action) {
+      const auto* send = std::get_if<Send>(&action);
+      const auto* refuse = send == nullptr ? nullptr : std::get_if<msg::Refuse>(&*send->message);
+      return refuse != nullptr && refuse->reason.find("4294967296") != std::string::npos;
+    });
+    EXPECT_TRUE(refused) << test;
+  }
+}
+
+TEST(Start, WhatARuleOfAPluginThrowsEndsTheJob) {
+  StartParameters start;
+  start.workers = 2;
+  start.config.policy.name = "plugin";
+  start.plugin = [](const PolicySection& section, std::uint32_t workers) {
+    PolicySection full = section;
+    full.name = "full";
+    auto policy = policies::MakePolicy(full, workers);
+    policy->threw = std::make_shared<const std::string>("a rule of its own");
+    return policy;
+  };
+  auto coordinator = std::move(*Coordinator::Make(start));
+  Actions actions;
+  coordinator->Step(Time{}, Connected{ConnectionId(1), "127.0.0.1"}, &actions);
+  ASSERT_TRUE(coordinator->finished());
+  const auto* finished = std::get_if<JobFinished>(&actions.back());
+  ASSERT_NE(finished, nullptr);
+  EXPECT_EQ(finished->result.outcome, JobOutcome::kFailed);
+  EXPECT_THAT(finished->result.reason, HasSubstr("full+none threw: a rule of its own"));
 }
 
 }  // namespace
