@@ -2,12 +2,14 @@
  * shows the loop. docs/c-interface.md has an example.
  *
  * Versions. LOCKSTEP_ABI_VERSION changes when a program that was built with another one would not
- * work: compare it with lockstep_abi_version() before anything else. Each structure begins with its
- * own size, which the caller sets; a size that the library does not know is an error.
+ * work: compare it with lockstep_abi_version() before anything else. The structures with a `size`
+ * (lockstep_join_options, lockstep_job, lockstep_work) begin with it, and the caller sets it: one
+ * that the library does not know is an error. The others have none.
  *
  * Errors. Functions that can fail return a lockstep_status; lockstep_error() then has one line for
  * people, of the last failure in the calling thread, until its next one. What a programmer did
- * wrong, as `done` without a run, ends the process with a message.
+ * wrong where there is no status, as lockstep_update_done without an update, ends the process with
+ * a message.
  *
  * Threads. All calls on a session come from one thread, but lockstep_interrupt, lockstep_cancelled,
  * lockstep_block_final and lockstep_block_final_after, which any may call; lockstep_join may be
@@ -66,7 +68,8 @@ typedef struct lockstep_join_options {
 /* Connects to the coordinator and receives the job's config. */
 lockstep_status lockstep_join(const lockstep_join_options* options, lockstep_session** session);
 
-/* Ends the session, leaves the job if it is still on. NULL is allowed. */
+/* Ends the session, leaves the job if it is still on. No other call on it is under way, of whatever
+ * thread, and none comes after. NULL is allowed. */
 void lockstep_end(lockstep_session* session);
 
 uint32_t lockstep_worker(const lockstep_session* session);      /* this worker's slot */
@@ -101,7 +104,8 @@ typedef struct lockstep_job {
   const uint32_t* finish_order;
   size_t block_count;
   /* Names and shapes of the parameters, in model order, for checkpoints; together parameter_count.
-   * Optional. */
+   * Optional. At most 65536, of at most 8 dimensions; the names, all different and not
+   * "__metadata__", have 1 to 4096 bytes of printable text. */
   const lockstep_tensor* tensors;
   size_t tensor_count;
   /* The parameters that a new job starts from, the same on every worker, which is checked unless
@@ -109,9 +113,10 @@ typedef struct lockstep_job {
    * work or the end. */
   const float* initial;
   /* Workers whose digests differ cannot be in one job. What else must be the same may stand behind
-   * that of the data, each after "; ": the message names what differs. */
+   * that of the data, each after "; ": the message names what differs. At most 4096 bytes,
+   * with what the groups of tensors put behind it, a few hundred. */
   const char* dataset_digest;
-  uint64_t train_samples;
+  uint64_t train_samples; /* at most 2^32 - 1, as test_samples */
   uint64_t test_samples;
   /* Where the job's optimizer.name is custom this program makes the updates (LOCKSTEP_UPDATE): not
    * 0 says that it can, and state_tensors how many times the parameters' size of state it keeps for
@@ -242,7 +247,9 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
 void lockstep_block_final(lockstep_session* session, uint32_t block);
 /* In a run, before lockstep_done: a number about it. A mean is one over `samples` of the run, and
  * counts so many times; they do not matter to the others. Each name once in a run for a reduction,
- * of 1 to 64 bytes; at most 64 of them in a job. It counts when the run's gradient does, once. */
+ * of 1 to 64 bytes of printable text; at most 64 of them in a job: of all workers together, where
+ * of more those that come last in a round are left out. It counts when the run's gradient does,
+ * once. */
 lockstep_status lockstep_log_metric(lockstep_session* session, const char* name,
                                     lockstep_reduction reduction, double value, uint64_t samples);
 /* Optional, in a run, before lockstep_done: of the time since lockstep_next gave it, for how many
@@ -259,6 +266,8 @@ lockstep_status lockstep_done(lockstep_session* session, uint64_t samples, doubl
  * loss of the round are the sums of all its runs divided by the sum of this. */
 lockstep_status lockstep_done_weighted(lockstep_session* session, uint64_t samples,
                                        uint64_t divisor, double loss_sum);
+/* `correct`: how many samples of `evaluate` are right, at most all of them; more, or no evaluation
+ * in hand, is a programmer's mistake. */
 void lockstep_evaluation_done(lockstep_session* session, double loss_sum, uint64_t correct);
 void lockstep_update_done(lockstep_session* session);
 
@@ -297,7 +306,8 @@ void lockstep_release(lockstep_memory* memory);
 /* Not 0 once the result of the current run cannot count any more. */
 int32_t lockstep_cancelled(const lockstep_session* session);
 
-/* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason. */
+/* Leaves the job: lockstep_next returns the end soon, and the coordinator is told this reason,
+ * before lockstep_begin has returned when it does. */
 void lockstep_interrupt(lockstep_session* session, const char* reason);
 
 /* This thread does something else, for at most so many seconds (above 0, at most 86400): validates,

@@ -13,10 +13,12 @@
 #include <utility>
 
 #include "base/emulated_unit.h"
+#include "base/ini.h"
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/program_options.h"
+#include "transport/control/codec.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
 #include "worker/optimizer/grouped.h"
@@ -100,7 +102,7 @@ class SessionImpl final : public Session {
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    if (control_ && !ended_) control_->Send(msg::Leave{leave_reason_});
+    if (control_ && (!ended_ || leave_untold_)) control_->Send(msg::Leave{leave_reason_});
     inbox_.Stop();
     plane_.reset();  // before the channel, to which it speaks
     control_.reset();
@@ -171,6 +173,7 @@ class SessionImpl final : public Session {
     const bool custom = config_.optimizer.custom();
     if (Status tensors = CheckTensors(); !tensors) return tensors;
     if (Status groups = CheckGroups(); !groups) return groups;
+    if (Status data = CheckData(); !data) return data;
     if (custom && description_.update_state_tensors.value_or(0) > kMostStateTensors) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("{} times the parameters' size of state for the program's updates, "
@@ -202,6 +205,7 @@ class SessionImpl final : public Session {
                    "exchange.compression = powersgd needs the shapes of the tensors"};
     }
     if (factors) optimizer_ = WithFactors(std::move(optimizer_));
+    if (Status names = CheckNames(); !names) return names;
     if (config_.exchange.compressed() && description_.memory) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("exchange.compression = {} is for gradients in the host's memory: "
@@ -284,6 +288,8 @@ class SessionImpl final : public Session {
                        [this](std::string reason) {
                          plane_->Post(event::CoordinatorGone{std::move(reason)});
                        }});
+    std::lock_guard lock(leaving_);
+    if (std::exchange(leave_untold_, false)) control_->Send(msg::Leave{leave_reason_});
     return {};
   }
 
@@ -343,6 +349,63 @@ class SessionImpl final : public Session {
     return Error{ErrorCode::kInvalid,
                  fmt::format("the tensors have not the {} values of the model's parameters",
                              description_.parameter_count)};
+  }
+
+  // What a message would not take, and what no checkpoint could have: there a tensor of the
+  // optimizer's state is called optimizer.STATE.NAME (coordinator/checkpoint/checkpoint_reader.h).
+  Status CheckNames() const {
+    namespace control = transport::control;
+    const std::vector<TensorInfo>& tensors = description_.tensors;
+    if (tensors.size() > control::kMaxTensors) {
+      return Invalid(
+          fmt::format("{} tensors, of at most {}", tensors.size(), control::kMaxTensors));
+    }
+    std::set<std::string> names;
+    for (const TensorInfo& tensor : tensors) {
+      const std::string& name = tensor.name;
+      if (name.empty() || name.size() > control::kMaxTextBytes || !IsPrintable(name)) {
+        return Invalid(fmt::format("a tensor is named {}: expected 1 to {} bytes of printable text",
+                                   Quoted(name), control::kMaxTextBytes));
+      }
+      if (name == "__metadata__") {
+        return Invalid("a tensor is named __metadata__, which is no tensor in a checkpoint");
+      }
+      if (!names.insert(name).second) {
+        return Invalid(fmt::format("two tensors are named {}", Quoted(name)));
+      }
+      if (tensor.shape.size() > control::kMaxDimensions) {
+        return Invalid(fmt::format("the tensor {} has {} dimensions, of at most {}", Quoted(name),
+                                   tensor.shape.size(), control::kMaxDimensions));
+      }
+    }
+    for (const std::string& state : optimizer_->state_names()) {
+      for (const TensorInfo& tensor : tensors) {
+        const std::string name = fmt::format("optimizer.{}.{}", state, tensor.name);
+        if (!names.contains(name)) continue;
+        return Invalid(
+            fmt::format("a tensor is named {}, as the optimizer's state of another one "
+                        "is in a checkpoint",
+                        Quoted(name)));
+      }
+    }
+    return {};
+  }
+  static Error Invalid(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
+
+  // With what the groups have put behind the digest: cut, it would not tell workers apart.
+  Status CheckData() const {
+    if (description_.dataset_digest.size() > transport::control::kMaxTextBytes) {
+      return Invalid(fmt::format("the digest of the data has {} bytes, of at most {}",
+                                 description_.dataset_digest.size(),
+                                 transport::control::kMaxTextBytes));
+    }
+    if (description_.train_samples > msg::kMaxSamples ||
+        description_.test_samples > msg::kMaxSamples) {
+      return Invalid(fmt::format("{} training samples and {} test samples, of at most {} each",
+                                 description_.train_samples, description_.test_samples,
+                                 msg::kMaxSamples));
+    }
+    return {};
   }
 
   // The job's own rules have them; where the program makes the updates they are its own affair.
@@ -436,6 +499,10 @@ class SessionImpl final : public Session {
       return Error{ErrorCode::kInvalid, fmt::format("a metric's name has {} bytes, of 1 to {}",
                                                     metric.name.size(), kMaxMetricNameBytes)};
     }
+    if (!IsPrintable(metric.name)) {
+      return Error{ErrorCode::kInvalid,
+                   fmt::format("a metric's name, {}, is no printable text", Quoted(metric.name))};
+    }
     const bool mean = metric.reduction == Reduction::kMean;
     if (mean && (metric.samples == 0 || metric.samples > run_.samples().size())) {
       return Error{ErrorCode::kInvalid,
@@ -447,20 +514,25 @@ class SessionImpl final : public Session {
     if (std::ranges::any_of(logged_, same)) {
       return Error{ErrorCode::kInvalid, fmt::format("{} was logged twice in a run", metric.name)};
     }
-    metric_names_.emplace(metric.name, metric.reduction);
-    if (metric_names_.size() > kMaxMetrics) {
+    const auto name = std::pair(metric.name, metric.reduction);
+    if (metric_names_.size() >= kMaxMetrics && !metric_names_.contains(name)) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("{} is one metric more than the {} that a job can have", metric.name,
                                kMaxMetrics)};
     }
+    metric_names_.insert(name);
     logged_.push_back(std::move(metric));
     return {};
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
-    LOCKSTEP_CHECK(plane_ != nullptr, "EvaluationDone before Begin");
-    plane_->Post(event::ChunkEvaluated{.evaluation = chunk_.evaluation,
-                                       .range = chunk_.range,
+    LOCKSTEP_CHECK(chunk_, "EvaluationDone without an evaluation");
+    const action::EvaluateChunk chunk = *std::exchange(chunk_, std::nullopt);
+    LOCKSTEP_CHECK(correct <= chunk.range.size(),
+                   "EvaluationDone with {} samples that are right, of {}", correct,
+                   chunk.range.size());
+    plane_->Post(event::ChunkEvaluated{.evaluation = chunk.evaluation,
+                                       .range = chunk.range,
                                        .loss_sum = loss_sum,
                                        .correct = correct});
   }
@@ -484,7 +556,9 @@ class SessionImpl final : public Session {
     if (std::exchange(interrupted_, true)) return;  // the first reason is what it leaves for
     leave_reason_ = reason;
     const bool begun = inbox_.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
-    if (!begun) compute_.End({.reason = std::move(reason), .left = true});
+    if (begun) return;
+    leave_untold_ = true;  // until Begin is over, or the session
+    compute_.End({.reason = std::move(reason), .left = true});
   }
 
   // As Stop, on the channel itself: it is for the coordinator alone.
@@ -795,8 +869,9 @@ class SessionImpl final : public Session {
   std::unique_ptr<Pacer> pacer_;
   std::unique_ptr<ControlLink> control_;
   std::unique_ptr<DataPlane> plane_;
-  std::mutex leaving_;  // guards the next two
+  std::mutex leaving_;  // guards the next three
   bool interrupted_ = false;
+  bool leave_untold_ = false;  // it was interrupted before there was anybody to tell it
   std::string leave_reason_ = "the worker ends";  // told where it leaves before the job's end
 
   // The compute thread's own.
@@ -816,9 +891,9 @@ class SessionImpl final : public Session {
   bool sends_early_ = true;  // in the run in hand
   RunSamples run_;
   RunSamples next_run_;
-  std::optional<Contribution> contribution_;  // to which the last run added
-  action::EvaluateChunk chunk_;               // that is being evaluated, or was last
-  std::optional<ProgramUpdate> update_;       // that is being made
+  std::optional<Contribution> contribution_;    // to which the last run added
+  std::optional<action::EvaluateChunk> chunk_;  // that is being evaluated
+  std::optional<ProgramUpdate> update_;         // that is being made
   std::optional<Time> away_since_;
   bool ended_ = false;  // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;

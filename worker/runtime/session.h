@@ -267,9 +267,11 @@ class Session {
   // In a run, before Done: a number about its samples. A mean is given as its sum over `samples` of
   // them, and divided by all samples of the round for which it was logged; each counts as often as
   // its gradient, which is once or not at all. Refused with one line: a name that is empty, too
-  // long or beyond kMaxMetrics of them, one that was logged in this run, a mean over more samples
-  // than the run has.
+  // long, not printable or beyond kMaxMetrics of them, one that was logged in this run, a mean over
+  // more samples than the run has. Of more names in a round, over all workers, those that come last
+  // are left out.
   virtual Status Log(Metric metric) = 0;
+  // `correct`: of the samples of Work::range, at most all.
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
   // The update is made: peers may be given the state from here on.
   virtual void UpdateDone() = 0;

@@ -59,6 +59,7 @@ struct Program {
   // is fenced, of all of them.
   std::latch* waits_for_second = nullptr;
   std::latch* begins_second = nullptr;
+  bool logs = false;  // in each run one metric more than a job can have
 };
 
 class Coordinating {
@@ -217,6 +218,10 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
         began = work.round;
         Train(**session, work, program, draw);
         if (program.leaves_in_2 && work.round == RoundId(2)) return "";
+        for (std::size_t i = 0; program.logs && i <= kMaxMetrics; ++i) {
+          const Status logged = (*session)->Log({std::to_string(i), Reduction::kSum, 1, 0});
+          EXPECT_EQ(logged.ok(), i < kMaxMetrics) << i << " in round " << work.round.value;
+        }
         (*session)->Done({.samples = work.samples.size(), .loss_sum = 1});
         break;
       default:
@@ -368,6 +373,11 @@ TEST_F(FinalBlocks, WhatIsNoNumberCountsForNothingAlthoughItWasSaid) {
   EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
   config_.exchange.algorithm = "ring";  // by the one whose it is
   EXPECT_EQ(Digest({.order = 8, .nan = true}, {.order = 9}), silent);
+}
+
+TEST_F(FinalBlocks, AMetricThatIsOneTooManyKeepsNoOtherOut) {
+  const std::string silent = Digest(kSilent, kSilent);
+  EXPECT_EQ(Digest({.reports = false, .logs = true}, kSilent), silent);
 }
 
 // Its units are somebody else's then, and nothing of what it said was final is in any sum.

@@ -1,4 +1,5 @@
-// A session whose coordinator refuses it: whenever that comes, the reason gets through.
+// A session whose coordinator refuses it: whenever that comes, the reason gets through. And what a
+// session refuses by itself, or tells a coordinator that says nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,11 +7,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/host_port.h"
@@ -24,10 +28,12 @@ namespace {
 using ::testing::HasSubstr;
 namespace control = transport::control;
 
-// Lets a worker in, and refuses it in the next breath or when it is ready.
+enum class Refuses : std::uint8_t { kAtOnce, kWhenReady, kNever };
+
+// Lets a worker in, and refuses it in the next breath, when it is ready, or not at all.
 class Refusing {
  public:
-  explicit Refusing(bool when_ready) : when_ready_(when_ready) {
+  explicit Refusing(Refuses when) : when_(when) {
     auto server =
         control::ControlServer::Listen(io_, {},
                                        {[this](std::unique_ptr<control::WorkerChannel> channel,
@@ -48,13 +54,21 @@ class Refusing {
   const std::string& address() const { return address_; }
   // Until the connection has ended at both ends.
   void AwaitEnd() { ended_.get_future().wait(); }
+  // What the worker has left for; empty: it has said nothing. After its end.
+  const std::string& Left() {
+    AwaitEnd();
+    return left_;
+  }
 
  private:
   void Welcomed(std::unique_ptr<control::WorkerChannel> channel) {
     channel_ = std::move(channel);
     channel_->Start({.on_message =
                          [this](const msg::FromWorker& message) {
-                           if (when_ready_ && std::holds_alternative<msg::Ready>(message)) Refuse();
+                           const auto* leave = std::get_if<msg::Leave>(&message);
+                           if (leave != nullptr) left_ = leave->reason;
+                           if (!std::holds_alternative<msg::Ready>(message)) return;
+                           if (when_ == Refuses::kWhenReady) Refuse();
                          },
                      .on_closed = [this](const Error&) { ended_.set_value(); },
                      .on_drained = nullptr});
@@ -68,34 +82,32 @@ class Refusing {
     welcome.config_text = ToIni(config);
     welcome.workers = 1;
     channel_->Send(welcome);
-    if (!when_ready_) Refuse();
+    if (when_ == Refuses::kAtOnce) Refuse();
   }
   void Refuse() {
     channel_->Send(msg::Refuse{"its data are other data", false});
     channel_->Close();
   }
 
-  const bool when_ready_;
+  const Refuses when_;
   boost::asio::io_context io_;
   std::unique_ptr<control::ControlServer> server_;
   std::unique_ptr<control::WorkerChannel> channel_;
   std::string address_;
+  std::string left_;
   std::promise<void> ended_;
   std::thread thread_;
 };
 
-class SessionRefused : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, SessionRefused, ::testing::Values(false, true), [](const auto& each) {
-  return each.param ? "WhenItIsReady" : "BeforeItBegins";
-});
-
-TEST_P(SessionRefused, TheReasonIsNotLost) {
-  Refusing coordinator(GetParam());
+SessionPtr JoinAt(const std::string& address) {
   SessionOptions options;
-  options.coordinator = coordinator.address();
+  options.coordinator = address;
   auto session = Session::Join(std::move(options));
-  ASSERT_TRUE(session.ok()) << session.error().message;
-  if (!GetParam()) coordinator.AwaitEnd();
+  EXPECT_TRUE(session.ok()) << session.error().message;
+  return session.ok() ? *std::move(session) : nullptr;
+}
+
+JobDescription Sixteen() {
   JobDescription job;
   job.parameter_count = 16;
   job.blocks = {16};
@@ -103,12 +115,88 @@ TEST_P(SessionRefused, TheReasonIsNotLost) {
   job.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 0.0f); };
   job.dataset_digest = "d";
   job.train_samples = 16;
-  ASSERT_TRUE((*session)->Begin(std::move(job)).ok());
-  const Work work = (*session)->Next();
+  return job;
+}
+
+class SessionRefused : public ::testing::TestWithParam<Refuses> {};
+INSTANTIATE_TEST_SUITE_P(, SessionRefused, ::testing::Values(Refuses::kAtOnce, Refuses::kWhenReady),
+                         [](const auto& each) {
+                           return each.param == Refuses::kWhenReady ? "WhenItIsReady"
+                                                                    : "BeforeItBegins";
+                         });
+
+TEST_P(SessionRefused, TheReasonIsNotLost) {
+  Refusing coordinator(GetParam());
+  const SessionPtr session = JoinAt(coordinator.address());
+  ASSERT_NE(session, nullptr);
+  if (GetParam() == Refuses::kAtOnce) coordinator.AwaitEnd();
+  ASSERT_TRUE(session->Begin(Sixteen()).ok());
+  const Work work = session->Next();
   EXPECT_EQ(work.kind, Work::Kind::kEnd);
   EXPECT_THAT(work.reason, HasSubstr("refuses this worker: its data are other data"));
   EXPECT_TRUE(work.failed);
   EXPECT_TRUE(work.unfit) << "status 2";
+}
+
+TEST(SessionThatIsInterrupted, TellsWhyAlsoBeforeItHasBegun) {
+  for (const bool begins : {false, true}) {
+    Refusing coordinator(Refuses::kNever);
+    SessionPtr session = JoinAt(coordinator.address());
+    ASSERT_NE(session, nullptr);
+    session->Interrupt("for a reason of its own");
+    if (begins) {
+      ASSERT_TRUE(session->Begin(Sixteen()).ok());
+      const Work work = session->Next();
+      EXPECT_EQ(work.kind, Work::Kind::kEnd);
+      EXPECT_TRUE(work.left);
+    }
+    session.reset();
+    EXPECT_EQ(coordinator.Left(), "for a reason of its own") << begins;
+  }
+}
+
+// In one line, here: a coordinator would close the connection, or could save nothing.
+TEST(SessionThatBegins, RefusesWhatNoJobCanHave) {
+  Refusing coordinator(Refuses::kNever);
+  const SessionPtr session = JoinAt(coordinator.address());
+  ASSERT_NE(session, nullptr);
+  const auto error = [&](const auto& change) {
+    JobDescription job = Sixteen();
+    job.tensors = {{"a", {8}}, {"b", {8}}};
+    change(job);
+    const Status begun = session->Begin(std::move(job));
+    EXPECT_FALSE(begun.ok());
+    return begun.ok() ? std::string() : begun.error().message;
+  };
+  const auto named = [&](std::string name) {
+    return error([&](JobDescription& job) { job.tensors[1].name = std::move(name); });
+  };
+  EXPECT_EQ(named("a"), "two tensors are named \"a\"");
+  EXPECT_THAT(named(""), HasSubstr("a tensor is named \"\""));
+  EXPECT_THAT(named("two\nlines"), HasSubstr("printable"));
+  EXPECT_THAT(named("\xff"), HasSubstr("printable"));
+  EXPECT_THAT(named(std::string(4097, 'x')), HasSubstr("1 to 4096 bytes"));
+  EXPECT_THAT(named("__metadata__"), HasSubstr("__metadata__"));
+  EXPECT_THAT(named("optimizer.momentum.a"), HasSubstr("the optimizer's state of another one"));
+  EXPECT_THAT(
+      error([](JobDescription& job) { job.tensors[1].shape = {8, 1, 1, 1, 1, 1, 1, 1, 1}; }),
+      HasSubstr("has 9 dimensions, of at most 8"));
+  EXPECT_THAT(error([](JobDescription& job) {
+                for (int i = 0; i < 65535; ++i) job.tensors.push_back({std::to_string(i), {0}});
+              }),
+              HasSubstr("65537 tensors"));
+  EXPECT_THAT(error([](JobDescription& job) { job.train_samples = msg::kMaxSamples + 1; }),
+              HasSubstr("4294967296 training samples"));
+  EXPECT_THAT(error([](JobDescription& job) { job.test_samples = ~std::uint64_t{0}; }),
+              HasSubstr("18446744073709551615 test samples"));
+  EXPECT_THAT(error([](JobDescription& job) { job.dataset_digest = std::string(4097, 'd'); }),
+              HasSubstr("has 4097 bytes"));
+  EXPECT_THAT(error([](JobDescription& job) {
+                job.dataset_digest = std::string(4096, 'd');
+                job.groups = {{.parameters = 16, .group = {.lr_factor = 2}}};
+              }),
+              HasSubstr("the digest of the data has 4"));
+  EXPECT_DEATH(session->EvaluationDone(0, 0), "EvaluationDone without an evaluation");
 }
 
 // What it has proven it need not be asked again.
