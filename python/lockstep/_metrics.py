@@ -72,12 +72,13 @@ class Log:
         for name, (kind, number) in checked.items():
             if name in self._values:
                 raise UsageError(f"job.log: {name} was logged already for this batch")
-            if self._kinds.setdefault(name, kind) is not kind:
+            if self._kinds.get(name, kind) is not kind:
                 raise UsageError(
                     f"job.log: {name} is reduced by {self._kinds[name].name.lower()} so far, and now by {kind.name.lower()}"
                 )
-            if len(self._kinds) > _MOST:
+            if name not in self._kinds and len(self._kinds) >= _MOST:
                 raise UsageError(f"job.log: {name} is one metric more than the {_MOST} that a job can have")
+            self._kinds[name] = kind
             self._values[name] = number, samples
 
     def all(self) -> Iterator[tuple[str, Reduction, float, int]]:

@@ -180,6 +180,11 @@ def _capsule(tensor: c_void_p) -> Any:
     return new(tensor, _DLPACK, None)
 
 
+def _check_address(address: int) -> None:
+    if not address:
+        raise UsageError("there is nothing at address 0: this work has no such values")
+
+
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
@@ -386,7 +391,7 @@ class Work:
 
 
 class Session:
-    """A worker of a job. All calls from one thread, but `interrupt` and `block_final`.
+    """A worker of a job. All calls from one thread, but `interrupt`, `cancelled` and `block_final`.
 
     From the first one on an error of ours that nobody catches ends the process with one line and its status, and no traceback.
 
@@ -414,6 +419,10 @@ class Session:
     ) -> None:
         end_with_one_line()
         self._process = os.getpid()
+        # While one thread ends the session, what others may call waits, and finds that it has ended. A handler of a signal may run
+        # in the thread that has it.
+        self._staying = threading.RLock()
+        self._work = Work(Kind.NONE)  # that is in hand
         self._count = self._state_count = 0
         self._on_host = device in (None, "cpu")
         options = _JoinOptions(
@@ -451,6 +460,8 @@ class Session:
                 size *= extent
             sizes.append(size)
         order = list(job.finish_order) or list(reversed(range(len(sizes))))
+        if len(order) != len(sizes):
+            raise UsageError(f"finish_order has {len(order)} entries for {len(sizes)} tensors: it names each once")
         self._count = sum(sizes)
         self._state_count = self._count * (job.state_tensors or 0)
         description = _Job(
@@ -480,7 +491,7 @@ class Session:
         kind = Kind(work.kind)
         if kind is Kind.NONE:
             return Work(kind)
-        return Work(
+        self._work = Work(
             kind=kind,
             epoch=work.epoch,
             round=work.round,
@@ -509,6 +520,7 @@ class Session:
             tells_final=bool(work.tells_final),
             counted=_counted(work) if work.has_counted else None,
         )
+        return self._work
 
     def array(self, address: int, *, state: bool = False) -> Any:
         """The parameters or the gradient (`state`: the state) of the work in hand as an array of ctypes, with the buffer protocol.
@@ -517,6 +529,7 @@ class Session:
         """
         if not self._on_host:
             raise UsageError("what lies in the memory of a GPU is no array: tensor has it")
+        _check_address(address)
         memory = c_void_p()
         _check(_library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
         array = (c_float * (self._state_count if state else self._count)).from_address(address)
@@ -527,6 +540,7 @@ class Session:
 
     def tensor(self, address: int, *, state: bool = False) -> Any:
         """The same, in the host's memory or a GPU's, as a capsule of DLPack, for from_dlpack of torch and others, once."""
+        _check_address(address)
         tensor = c_void_p()
         count = self._state_count if state else self._count
         _check(_library().lockstep_keep_tensor(self._open(), address, count, ctypes.byref(tensor)))
@@ -539,10 +553,12 @@ class Session:
     def block_final(self, tensor: int, stream: int | None = None) -> None:
         """Optional, in a run: the gradient of this tensor does not change any more in it, and may travel. Any thread, in any order,
         at most once for a tensor, before `done`. `stream`: of a GPU, as soon as all that was asked of it so far is done."""
-        if stream is None:
-            _library().lockstep_block_final(self._open(), tensor)
-        else:
-            _check(_library().lockstep_block_final_after(self._open(), tensor, stream))
+        self._open()  # before the lock: in a forked child nobody gives it back
+        with self._staying:
+            if stream is None:
+                _library().lockstep_block_final(self._open(), tensor)
+            else:
+                _check(_library().lockstep_block_final_after(self._open(), tensor, stream))
 
     def await_stream(self, stream: int) -> None:
         """Of a GPU: waits until all that was asked of it so far is done. Before `done`, `evaluation_done` and `update_done`."""
@@ -565,19 +581,36 @@ class Session:
             _check(_library().lockstep_done_weighted(self._open(), samples, divisor, loss_sum))
 
     def update_done(self) -> None:
-        _library().lockstep_update_done(self._open())
+        handle = self._open()
+        if self._work.kind is not Kind.UPDATE:
+            raise UsageError("update_done without an update in hand")
+        self._work = Work(Kind.NONE)
+        _library().lockstep_update_done(handle)
 
     def evaluation_done(self, loss_sum: float, correct: int) -> None:
-        _library().lockstep_evaluation_done(self._open(), loss_sum, correct)
+        """`correct`: how many samples of `evaluate` are right."""
+        handle = self._open()
+        if self._work.kind is not Kind.EVALUATE:
+            raise UsageError("evaluation_done without an evaluation in hand")
+        first, end = self._work.evaluate
+        if not 0 <= correct <= end - first:
+            raise UsageError(f"evaluation_done: {correct} samples are right, of {end - first}")
+        self._work = Work(Kind.NONE)
+        _library().lockstep_evaluation_done(handle, loss_sum, correct)
 
     def cancelled(self) -> bool:
-        """Whether the result of the run in hand cannot count any more."""
-        return bool(_library().lockstep_cancelled(self._open()))
+        """Whether the result of the run in hand cannot count any more. Any thread."""
+        self._open()
+        with self._staying:
+            return bool(_library().lockstep_cancelled(self._open()))
 
     def interrupt(self, reason: str) -> None:
         """Leaves the job with this reason: `next` returns the end soon. Any thread."""
-        if self._handle and os.getpid() == self._process:
-            _library().lockstep_interrupt(self._handle, reason.encode())
+        if os.getpid() != self._process:
+            return
+        with self._staying:
+            if self._handle:
+                _library().lockstep_interrupt(self._handle, reason.encode())
 
     def stop(self, reason: str) -> None:
         """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. What is
@@ -595,10 +628,14 @@ class Session:
 
     def end(self) -> None:
         """Leaves the job if it is still on. May be called again."""
-        handle, self._handle = self._handle, c_void_p()
         _open.discard(self)
-        if handle and os.getpid() == self._process:
-            _library().lockstep_end(handle)
+        if os.getpid() != self._process:  # nobody gives the lock back there
+            self._handle = c_void_p()
+            return
+        with self._staying:
+            handle, self._handle = self._handle, c_void_p()
+            if handle:
+                _library().lockstep_end(handle)
 
     def _open(self) -> c_void_p:
         if not self._handle:

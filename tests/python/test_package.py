@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest.mock
 
@@ -15,7 +16,7 @@ import package  # noqa: E402
 from package import HERE, ROOT, harness, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
-from lockstep import Session, UsageError, _settings, _torch  # noqa: E402
+from lockstep import Session, UsageError, _session, _settings, _torch  # noqa: E402
 from lockstep._own import OwnCoordinator  # noqa: E402
 
 
@@ -39,6 +40,88 @@ class SettingsTest(harness.ClusterTest):
         lines = _settings.differences({"optimizer.name": "adamw", "optimizer.nesterov": "true", "policy.name": "auto"},
                                       {"optimizer.name": "sgd", "optimizer.nesterov": "false", "policy.name": "auto"})
         self.assertEqual([line.split()[0] for line in lines], ["optimizer.name", "optimizer.nesterov"])
+
+
+def stand_in_library(works):
+    """Of a session that is let in at once, and given each of these: kind, and what it has."""
+    library = unittest.mock.MagicMock()
+    library.lockstep_config.return_value = b""
+    works = iter(works)
+
+    def join(_, handle):
+        handle._obj.value = 1
+        return 0
+
+    def next_work(_, __, to):
+        to._obj.kind, fields = next(works)
+        for name, value in fields.items():
+            setattr(to._obj, name, value)
+        return 0
+
+    library.lockstep_join, library.lockstep_next = join, next_work
+    return library
+
+
+class SessionTest(harness.ClusterTest):
+    def session(self, *works):
+        library = stand_in_library(works)
+        patch = unittest.mock.patch.object(_session, "_library", lambda: library)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return Session("127.0.0.1:1"), library
+
+    def refused(self, message, call, *arguments, **named):
+        with self.assertRaises(UsageError) as refused:
+            call(*arguments, **named)
+        self.assertIn(message, str(refused.exception))
+
+    def test_what_is_done_is_what_was_in_hand(self):
+        session, library = self.session((_session.Kind.EVALUATE, {"evaluate": _session._Range(10, 30)}), (_session.Kind.UPDATE, {}))
+        self.refused("without an evaluation", session.evaluation_done, 0.0, 0)
+        session.next()
+        self.refused("without an update", session.update_done)
+        for correct in (21, -1):
+            self.refused(f"{correct} samples are right, of 20", session.evaluation_done, 1.0, correct)
+        library.lockstep_evaluation_done.assert_not_called()
+        session.evaluation_done(1.0, 20)
+        library.lockstep_evaluation_done.assert_called_once()
+        self.refused("without an evaluation", session.evaluation_done, 1.0, 20)
+        session.next()
+        session.update_done()
+        library.lockstep_update_done.assert_called_once()
+
+    def test_memory_that_is_not_there_and_half_an_order_are_refused(self):
+        session, library = self.session((_session.Kind.UPDATE, {}))
+        state = session.next().state
+        for read in (session.floats, session.array, session.tensor):
+            self.refused("nothing at address 0", read, state)
+        tensors = [_session.Tensor("a", (2,)), _session.Tensor("b", (2,))]
+        self.refused("finish_order has 1 entries for 2 tensors", session.begin,
+                     _session.Job(tensors, initial=0, dataset_digest="", train_samples=1, finish_order=[0]))
+        library.lockstep_keep.assert_not_called()
+        library.lockstep_begin.assert_not_called()
+
+    def test_a_session_does_not_end_while_another_thread_asks_it(self):
+        session, library = self.session()
+        free = []
+
+        def others_could_end_it(*_):
+            thread = threading.Thread(target=lambda: free.append(session._staying.acquire(blocking=False)))
+            thread.start()
+            thread.join()
+            return 0
+
+        for call in ("interrupt", "cancelled", "block_final", "block_final_after", "end"):
+            getattr(library, f"lockstep_{call}").side_effect = others_could_end_it
+        session.interrupt("why")
+        session.cancelled()
+        session.block_final(0)
+        session.block_final(0, 7)
+        session.end()
+        self.assertEqual(free, [False] * 5)
+        session.interrupt("again")
+        self.refused("has ended", session.block_final, 0)
+        self.assertEqual(library.lockstep_interrupt.call_count, 1)
 
 
 class OwnTest(harness.ClusterTest):

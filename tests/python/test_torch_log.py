@@ -95,6 +95,9 @@ class LogTest(TorchTest):
             (loop("job.log({'a': 1}, samples=17)"), 2, "samples=17 of a batch that has 16"),
             (loop("job.log({f'a{i}': 1 for i in range(65)})"), 2, "one metric more than the 64"),
             (loop("job.log({f'a{i}': 1 for i in range(64)})"), 0, ""),
+            # Who goes on without the one that is too many still logs the others.
+            (loop("try: job.log({f'a{i}': 1 for i in range(65)})\n"
+                  "        except lockstep.UsageError as error: assert str(error).startswith('job.log: a64 is one metric more')"), 0, ""),
         ])
 
 
