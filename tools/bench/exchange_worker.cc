@@ -142,7 +142,7 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
   job.dataset_digest = "nothing";
   job.train_samples = options.samples;
   if (const ExchangeSection& exchange = (*session)->config().exchange; exchange.rank() > 0) {
-    // Square matrices, each a bucket.
+    // A matrix of as many columns as a square bucket has, cut into buckets.
     const auto floats = std::min(options.parameters, exchange.bucket_bytes / sizeof(float));
     const auto side = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(floats)));
     const std::uint64_t rows = options.parameters / side;

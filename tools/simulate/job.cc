@@ -40,7 +40,8 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
 }
 
 // The parameters as one block that the backward pass finishes in a few steps. Where matrices are
-// exchanged as factors they are square ones, each a bucket.
+// exchanged as factors they are one of as many columns as a square
+// bucket has, cut into buckets.
 worker::Layout LayoutOf(const SimulateOptions& options) {
   const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
   const ExchangeSection& exchange = options.job.exchange;

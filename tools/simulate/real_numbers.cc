@@ -325,7 +325,12 @@ void RealNumbers::Run(const action::CopyState& a, OpDone*) {
   const auto first = static_cast<std::ptrdiff_t>(bucket.first);
   const auto apart = static_cast<std::ptrdiff_t>(memory_->layout.largest_copy());
   for (std::uint32_t t = 0; t <= StateTensors(memory_->layout); ++t) {
-    std::copy_n(TensorOf(memory_->state, t).begin() + first, bucket.count, out.begin() + t * apart);
+    for (const FloatRange& range :
+         memory_->layout.InStateTensor(t, StateTensors(memory_->layout), bucket)) {
+      const auto at = static_cast<std::ptrdiff_t>(range.first);
+      std::copy_n(TensorOf(memory_->state, t).begin() + at, range.count,
+                  out.begin() + t * apart + (at - first));
+    }
   }
 }
 

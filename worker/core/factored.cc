@@ -52,14 +52,17 @@ Matrix MatrixOf(std::uint64_t first, const std::vector<std::uint64_t>& shape) {
 
 // A factor of columns is as long however few rows there are, so with fewer rows than columns the
 // factors of all buckets together are the longer the more there are.
-std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most) {
-  constexpr std::uint64_t kMostNumbers = (64u << 20) / sizeof(float);
+std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most, std::uint32_t rank) {
+  // A bucket is also what is copied at a time for who catches up, within a few rounds.
+  constexpr std::uint64_t kMostNumbers = (16u << 20) / sizeof(float);
   const std::uint64_t usual = most / matrix.columns;
   const std::uint64_t large = std::min(matrix.columns, kMostNumbers / matrix.columns);
   const std::uint64_t rows = std::min(matrix.rows, std::max(usual, large));
   if (rows == 0) return 0;
   const std::uint64_t buckets = (matrix.rows + rows - 1) / rows;
-  return (matrix.rows + buckets - 1) / buckets;
+  const std::uint64_t even = (matrix.rows + buckets - 1) / buckets;
+  // Fewer would not be factored.
+  return std::max(even, std::min(rows, 2 * std::uint64_t{rank}));
 }
 
 std::vector<Stretch> CutIntoStretches(std::uint64_t first, std::uint64_t count,

@@ -64,9 +64,9 @@ constexpr bool IsFactored(std::uint64_t rows, std::uint64_t columns, std::uint32
 }
 
 // How many rows of the matrix a bucket has that is cut out of it, where `most` numbers are what a
-// bucket has usually: equally many, and more where that makes the factors of all of them shorter,
-// up to 64 MiB.
-std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most);
+// bucket has usually: equally many, if that are not too few, and more where that makes the factors
+// of all of them shorter, up to 16 MiB.
+std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most, std::uint32_t rank);
 
 // The bucket [first, first + count) by offset, without gaps. `matrices`: by offset. What of a
 // matrix lies in it are whole rows, or it is not factored. Which matrices are turned is so that

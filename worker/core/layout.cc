@@ -64,7 +64,7 @@ std::vector<FloatRange> CutBlock(const FloatRange& block, std::uint64_t most,
   for (const Matrix& matrix : compression.matrices) {
     const bool within = matrix.first >= at && matrix.end() <= block.end();
     if (!within || matrix.end() - matrix.first <= most) continue;
-    const std::uint64_t rows = RowsOfBucket(matrix, most);
+    const std::uint64_t rows = RowsOfBucket(matrix, most, compression.rank);
     if (!IsFactored(rows, matrix.columns, compression.rank)) continue;
     cut_to(matrix.first);
     while (at < matrix.end()) {

@@ -28,11 +28,12 @@ Pair PairOf(Side side, const float* sent, const float* known) {
   return side == Side::kRows ? Pair{sent, known} : Pair{known, sent};
 }
 
-// Calls `visit(first, count, row)` for pieces of the stretch, of whole rows if it has any.
+// Calls `visit(first, count, row)` for pieces of the stretch, of whole rows if it has any, and then
+// of four at least, which AddTimesRowFactor takes together.
 template <class Visit>
 void ForEachPiece(const Stretch& stretch, Visit visit) {
   const std::uint64_t row = stretch.dense() ? 1 : stretch.columns;
-  const std::uint64_t most = std::max<std::uint64_t>(kHotNumbers / row, 1) * row;
+  const std::uint64_t most = std::max<std::uint64_t>(kHotNumbers / row, 4) * row;
   for (std::uint64_t at = 0; at < stretch.count; at += most) {
     visit(stretch.first + at, std::min(most, stretch.count - at), at / row);
   }

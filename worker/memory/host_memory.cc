@@ -45,7 +45,12 @@ void HostMemory::ExpectWhole(std::byte* memory, std::size_t bytes) {
 }
 
 void HostMemory::ExpectLittle(std::byte* memory, std::size_t bytes) {
-  (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  if (first < begin + bytes) {
+    (void)::madvise(memory + (first - begin), begin + bytes - first, MADV_NOHUGEPAGE);
+  }
 }
 
 // UCX, which keeps memory registered that it has sent from or received to, hears of this call by a

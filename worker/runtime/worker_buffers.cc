@@ -84,11 +84,11 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
     }
     for (const BufferId& id : own) {
       const bool whole = id.kind == BufferKind::kState && id.index == 0;
-      if (buffers->HoldsFactors(id)) continue;
       if (parts == Parts::kSumsAndState && !whole) continue;
-      // Whole copies of the state are made when somebody joins, and seldom two at once.
-      const bool spare = layout.whole() && id.kind == BufferKind::kStateOut;
-      if (!spare) bytes += buffers->PagesOf(id);
+      // Whole copies of the state, and those of long buckets, are made when somebody joins, and
+      // seldom two at once.
+      const bool spare = (layout.whole() || layout.rank() > 0) && id.kind == BufferKind::kStateOut;
+      if (!spare) bytes += buffers->PagesOf(id) - buffers->BytesForFactors(id);
     }
     if (layout.whole()) bytes += layout.parameter_count() * sizeof(float);
     const Status fits =
@@ -122,12 +122,12 @@ Result<std::unique_ptr<WorkerBuffers>> WorkerBuffers::Make(const Layout& layout,
         (parts != Parts::kNone && id.kind == BufferKind::kSum) ||
         (parts == Parts::kSumsAndState && id.kind == BufferKind::kState && id.index > 0) ||
         buffers->HoldsFactors(id);
+    const std::uint64_t little = buffers->BytesForFactors(id);
+    const std::uint64_t whole = buffers->PagesOf(id) - little;
     if (id.kind != BufferKind::kStateOut && !in_parts) {
-      buffers->memory().ExpectWhole(pages->data(), buffers->PagesOf(id));
+      buffers->memory().ExpectWhole(pages->data(), whole);
     }
-    if (buffers->HoldsFactors(id)) {
-      buffers->memory().ExpectLittle(pages->data(), buffers->PagesOf(id));
-    }
+    if (little > 0) buffers->memory().ExpectLittle(pages->data() + whole, little);
     buffers->pages_.emplace(id, std::move(*pages));
   }
   const auto as_parameters = [&]() -> Result<Pages> {
@@ -288,6 +288,17 @@ std::shared_ptr<const void> WorkerBuffers::Keep(const std::shared_ptr<WorkerBuff
   return buffers;
 }
 
+// Pages of zeros that were read are none of their own.
+std::uint64_t WorkerBuffers::BackedState(const BufferId& buffer, const Pages& pages) const {
+  constexpr std::uint64_t kPage = 4096;
+  const std::uint64_t little = BytesForFactors(buffer);
+  if (little == 0) return pages.backed();
+  const std::uint64_t whole = (PagesOf(buffer) - little) / kPage * kPage;
+  return memory_->Backed(pages.data(), whole) +
+         std::min<std::uint64_t>(memory_->Backed(pages.data() + whole, PagesOf(buffer) - whole),
+                                 factor_bytes_ + kPage);
+}
+
 MemoryAccount WorkerBuffers::Backed() {
   MemoryAccount account;
   if (arena_) {
@@ -314,9 +325,7 @@ MemoryAccount WorkerBuffers::Backed() {
         account.staging += pages.backed();
         break;
       case BufferKind::kState:
-        // Pages of zeros that were read are none of their own.
-        account.state +=
-            HoldsFactors(buffer) ? std::min(pages.backed(), factor_bytes_) : pages.backed();
+        account.state += BackedState(buffer, pages);
         break;
       case BufferKind::kStateOut:
         account.copies += pages.backed();

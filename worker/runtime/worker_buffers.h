@@ -135,6 +135,13 @@ class WorkerBuffers {
   bool HoldsFactors(const BufferId& buffer) const {
     return has_factors_ && buffer.kind == BufferKind::kState && buffer.index == state_tensors_;
   }
+  // At the end of its pages: those of the factors' tensor, also where all state is one run.
+  std::uint64_t BytesForFactors(const BufferId& buffer) const {
+    const bool run =
+        has_factors_ && whole_ && buffer.kind == BufferKind::kState && buffer.index == 1;
+    return HoldsFactors(buffer) || run ? Bytes(buffer) : 0;
+  }
+  std::uint64_t BackedState(const BufferId& buffer, const Pages& pages) const;
   // Bytes of the pages of a buffer of this worker's own.
   std::uint64_t PagesOf(const BufferId& buffer) const;
   // A DeviceError where a device has not got so much.

@@ -89,10 +89,12 @@ TEST(Factored, LongMatricesAreCutBetweenRows) {
 }
 
 TEST(Factored, NoBucketIsLongerThanALargeOne) {
-  EXPECT_EQ(RowsOfBucket({0, 50'000, 768}, 1u << 20), 1352u);   // 37 of up to 1365
-  EXPECT_EQ(RowsOfBucket({0, 4096, 11'008}, 1u << 20), 1366u);  // 3 of up to 1524
-  EXPECT_EQ(RowsOfBucket({0, 768, 50'000}, 1u << 20), 256u);    // 3 of up to 335
-  EXPECT_EQ(RowsOfBucket({0, 100, 20'000'000}, 1u << 20), 0u);
+  EXPECT_EQ(RowsOfBucket({0, 50'000, 768}, 1u << 20, 8), 1352u);  // 37 of up to 1365
+  EXPECT_EQ(RowsOfBucket({0, 4096, 11'008}, 1u << 20, 8), 373u);  // 11 of up to 381
+  EXPECT_EQ(RowsOfBucket({0, 768, 50'000}, 1u << 20, 8), 77u);    // 10 of up to 83
+  EXPECT_EQ(RowsOfBucket({0, 100, 5'000'000}, 1u << 20, 8), 0u);
+  // Evened out they would be too few to be factored.
+  EXPECT_EQ(RowsOfBucket({0, 40, 250'000}, 1u << 20, 8), 16u);  // not 14
 }
 
 TEST(Factored, ShortMatricesOfALongBlockAreNotCut) {
