@@ -182,15 +182,15 @@ MUTATIONS = [
     Mutation(
         "the pages of a share that is gone stay beside those of the new one",
         "worker/core/buffer_leases.cc",
-        "  context_.Emit(action::GiveBack{buffer});\n",
+        "  context_.Emit(action::GiveBack{buffer, {kept.begin(), kept.end()}});\n",
         "",
         WORKER,
     ),
     Mutation(
         "staging is given back with what is still needed in it",
         "worker/core/inputs.cc",
-        "  if (input.have.empty() && input.asked.empty()) {\n",
-        "  if (input.asked.empty()) {\n",
+        "    buffers_.Fit(staging, shape, input.have.Ranges());\n",
+        "    buffers_.Fit(staging, shape);\n",
         WORKER,
     ),
 ]

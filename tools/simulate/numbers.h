@@ -63,7 +63,7 @@ class Numbers {
   virtual void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) = 0;
 
   virtual void DropHeldState(const worker::action::DropHeldState& a) = 0;
-  virtual void GiveBack(const worker::BufferId& buffer) = 0;
+  virtual void GiveBack(const worker::action::GiveBack& a) = 0;
   // It says that it has applied this attempt.
   virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
   // It says that it has caught up and is level before round `next`.
@@ -99,7 +99,7 @@ class NoNumbers final : public Numbers {
     done->digest = a.round.value;
   }
   void DropHeldState(const worker::action::DropHeldState&) override {}
-  void GiveBack(const worker::BufferId&) override {}
+  void GiveBack(const worker::action::GiveBack&) override {}
   void Run(const worker::action::Apply& a, worker::event::OpDone* done) override {
     done->digest = a.round.value;
   }

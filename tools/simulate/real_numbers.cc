@@ -281,8 +281,17 @@ void RealNumbers::DropHeldState(const action::DropHeldState& a) {
   }
 }
 
-void RealNumbers::GiveBack(const worker::BufferId& buffer) {
-  std::ranges::fill(memory_->At(buffer), std::nanf(""));
+void RealNumbers::GiveBack(const action::GiveBack& a) {
+  auto& numbers = memory_->At(a.buffer);
+  std::size_t at = 0;
+  const auto drop = [&](std::size_t to) {
+    for (; at < to; ++at) numbers[at] = std::nanf("");
+  };
+  for (const FloatRange& range : a.kept) {
+    drop(range.first);
+    at = range.end();
+  }
+  drop(numbers.size());
 }
 
 void RealNumbers::Run(const action::Apply& a, OpDone* done) {

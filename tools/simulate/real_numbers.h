@@ -81,7 +81,7 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::UpdateHeld& a, worker::event::OpDone* done) override;
   void Run(const worker::action::TakeParameters& a, worker::event::OpDone* done) override;
   void DropHeldState(const worker::action::DropHeldState& a) override;
-  void GiveBack(const worker::BufferId& buffer) override;
+  void GiveBack(const worker::action::GiveBack& a) override;
   void Run(const worker::action::Apply& a, worker::event::OpDone* done) override;
   void Run(const worker::action::CopyState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::TakeSnapshot& a, worker::event::OpDone*) override {

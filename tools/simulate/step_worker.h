@@ -128,7 +128,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::GiveUpFetch& a);
   void Do(const worker::action::StoreInline& a) { numbers_->StoreInline(a); }
   void Do(const worker::action::OpenBlock& a) { numbers_->OpenBlock(a.buffer, a.generation); }
-  void Do(const worker::action::GiveBack& a) { numbers_->GiveBack(a.buffer); }
+  void Do(const worker::action::GiveBack& a) { numbers_->GiveBack(a); }
   void Do(const worker::action::StartWork& a);
   void Do(const worker::action::WakeCompute&) { Compute(); }
   void Do(const worker::action::VoidWork& a);

@@ -70,11 +70,11 @@ void Buffers::Release(const BufferId& buffer) {
 
 // Pages take memory from when they are first written. Whoever's share has changed would keep those
 // of the old share beside those of the new one, round by round more of them.
-void Buffers::Fit(const BufferId& buffer, std::uint64_t shape) {
+void Buffers::Fit(const BufferId& buffer, std::uint64_t shape, std::span<const FloatRange> kept) {
   LOCKSTEP_CHECK(!InUse(buffer), "I4: a buffer is given back that is in use");
   const auto [at, untouched] = fits_.try_emplace(buffer, shape);
   if (untouched || at->second == shape) return;
-  context_.Emit(action::GiveBack{buffer});
+  context_.Emit(action::GiveBack{buffer, {kept.begin(), kept.end()}});
   at->second = shape;
 }
 

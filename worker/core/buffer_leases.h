@@ -35,9 +35,10 @@ class Buffers {
   // Its content is needed no longer; uses may still be under way.
   void Release(const BufferId& buffer);
 
-  // Of a buffer that nobody uses and whose content is needed no longer: from here on only slices of
-  // this shape (ShapeOf) are written of it. Where other ones were, it is given back first.
-  void Fit(const BufferId& buffer, std::uint64_t shape);
+  // Of a buffer that nobody uses and whose content, but for `kept`, is needed no longer: from here
+  // on only slices of this shape (ShapeOf), in which `kept` lies, are written of it. Where other
+  // ones were, the rest is given back first.
+  void Fit(const BufferId& buffer, std::uint64_t shape, std::span<const FloatRange> kept = {});
   // It is written elsewhere, too, for once: the next Fit gives it back.
   void Spread(const BufferId& buffer) { fits_[buffer] = 0; }
 

@@ -264,16 +264,17 @@ void Inputs::FetchMissing(const Key& key, Input& input) {
   if (const RoundSums* sums = rounds_.SumsOf(round)) FetchMissing(key, input, sums->stood_in_for());
 }
 
-// The slices of one shard take the memory of one shard, whichever it was before. A second shard
-// beside the first one, of a later map or of an owner that is stood in for, is here for this part
-// only.
+// The slices of one shard take the memory of one shard, whichever it was before; what of them came
+// with the word that they are ready is there already. A second shard beside the first one, of a
+// later map or of an owner that is stood in for, is here for this part only.
 void Inputs::FitStaging(const Key& key, Input& input, std::span<const Slice> slices) {
   const std::uint64_t shape = ShapeOf(slices);
   if (input.fits == shape) return;
-  if (input.have.empty() && input.asked.empty()) {
-    buffers_.Fit(Staging(key), shape);
+  const BufferId staging = Staging(key);
+  if (HasNoneBut(input, slices) && input.asked.empty() && !buffers_.InUse(staging)) {
+    buffers_.Fit(staging, shape, input.have.Ranges());
   } else {
-    buffers_.Spread(Staging(key));
+    buffers_.Spread(staging);
   }
   input.fits = shape;
 }
@@ -284,12 +285,14 @@ void Inputs::FetchMissing(const Key& key, Input& input, std::span<const Slice> s
   name.attempt = input.ready.tag;
   name.round = input.ready.round.value;
   name.part = input.ready.part.value;
+  bool fitted = false;
   for (const Slice& slice : slices) {
     if (slice.bucket >= input.ready.buckets) continue;
     for (const FloatRange& lacking :
          input.have.Missing(context_.layout.InContribution(slice.range))) {
       for (const FloatRange& range : input.asked.Missing(lacking)) {
-        FitStaging(key, input, slices);
+        if (!fitted) FitStaging(key, input, slices);
+        fitted = true;
         input.asked.Merge(range);
         fetcher_.Add(input.member, name, {Staging(key), range}, range.first);
       }
@@ -312,6 +315,14 @@ bool Inputs::Has(const Input& input, std::span<const Slice> slices) const {
   return std::ranges::all_of(slices, [&](const Slice& slice) {
     return input.have.Covers(context_.layout.InContribution(slice.range));
   });
+}
+
+bool Inputs::HasNoneBut(const Input& input, std::span<const Slice> slices) const {
+  if (input.have.empty()) return true;
+  FloatSet of;
+  for (const Slice& slice : slices) of.Merge(context_.layout.InContribution(slice.range));
+  return std::ranges::all_of(input.have.Ranges(),
+                             [&](const FloatRange& range) { return of.Covers(range); });
 }
 
 // In place if its worker is mapped, whose generation is checked after the pass (I4); else the

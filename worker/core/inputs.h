@@ -95,6 +95,7 @@ class Inputs {
   bool Wanted(const Input& input) const;
   bool HasShard(const Input& input);
   bool Has(const Input& input, std::span<const Slice> slices) const;
+  bool HasNoneBut(const Input& input, std::span<const Slice> slices) const;
   void DropClosed(RoundId committed);
   void StoreInlined(const Key& key, Input& input, const InlineRanges& inlined,
                     std::span<const std::byte> floats);

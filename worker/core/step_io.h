@@ -343,11 +343,12 @@ struct TakeParameters {
 struct DropHeldState {
   std::vector<FloatRange> ranges;
 };
-// What is in this buffer is needed no longer, nobody uses it, and from here on other parts of it
-// will be written than until now: its pages go back, so that those of both do not add up. (An
-// arena's cannot.)
+// What is in this buffer, but for `kept` (ascending, apart), is needed no longer, nobody uses it,
+// and from here on other parts of it will be written than until now: its pages go back, so that
+// those of both do not add up. (An arena's cannot.)
 struct GiveBack {
   BufferId buffer;
+  std::vector<FloatRange> kept;
 };
 // Copies ranges of mapped blocks into the own sum buffer, at the same offsets.
 struct CopySums {

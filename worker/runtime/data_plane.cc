@@ -306,7 +306,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
     transport::StoreBeforeLaterWrites();
   }
 
-  void Do(action::GiveBack& a) { buffers_.GiveBack(a.buffer); }
+  void Do(action::GiveBack& a) { buffers_.GiveBack(a.buffer, a.kept); }
 
   void Do(action::StartWork& a) { compute_.StartWork(&core_->queue(), a); }
   void Do(action::WakeCompute&) { compute_.WakeCompute(); }

@@ -227,10 +227,20 @@ std::byte* WorkerBuffers::Data(const BufferId& buffer) {
   return found->second.data();
 }
 
-void WorkerBuffers::GiveBack(const BufferId& buffer) {
+void WorkerBuffers::GiveBack(const BufferId& buffer, std::span<const FloatRange> kept) {
   const std::lock_guard lock(mutex_);
   const auto found = pages_.find(buffer);
-  if (found != pages_.end()) memory_->GiveBack(found->second.data(), PagesOf(buffer));
+  if (found == pages_.end()) return;
+  const std::uint64_t bytes = NumberBytes(buffer);
+  const auto give_back = [&](std::uint64_t from, std::uint64_t to) {
+    if (from < to) memory_->GiveBack(found->second.data() + from, to - from);
+  };
+  std::uint64_t at = 0;
+  for (const FloatRange& range : kept) {
+    give_back(at, range.begin() * bytes);
+    at = range.end() * bytes;
+  }
+  give_back(at, PagesOf(buffer));
 }
 
 float* WorkerBuffers::At(const BufferId& buffer) {

@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,9 @@ class WorkerBuffers {
   // Any thread; the memory stays where it is. Who may read and write it: step_io.h. On a device it
   // is for memory() alone to follow the pointer.
   std::byte* Data(const BufferId& buffer);
-  // Its content is needed no longer and nobody uses it. What takes memory of it is given back,
-  // where it is not an arena's. Any thread.
-  void GiveBack(const BufferId& buffer);
+  // Its content is needed no longer, but for `kept` (numbers of it; ascending, apart), and nobody
+  // uses it. What takes memory of it is given back, where it is not an arena's. Any thread.
+  void GiveBack(const BufferId& buffer, std::span<const FloatRange> kept = {});
   // Of one that is FP32.
   float* At(const BufferId& buffer);
   // Numbers in the buffer, bytes of each, and of all.

@@ -279,7 +279,10 @@ class Shell {
     LOCKSTEP_CHECK(a.bytes.size() == a.to.range.count * sizeof(float));
   }
   void CarryOut(const action::OpenBlock& a) { SizeOf(a.buffer); }
-  void CarryOut(const action::GiveBack& a) { SizeOf(a.buffer); }
+  void CarryOut(const action::GiveBack& a) {
+    SizeOf(a.buffer);
+    for (const worker::FloatRange& range : a.kept) Within({a.buffer, range});
+  }
   void CarryOut(const action::StartWork& a) {
     for (const auto& part : a.parts) SizeOf(part);
     work_ = a.work;
