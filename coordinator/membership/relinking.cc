@@ -42,9 +42,12 @@ Status Relinking::On(Member& from, const msg::Unreachable& message) {
     Break(&link);
     job_->members.SetMending(ends.first.worker, ends.second.worker, true);
   }
-  link.said_broken[first ? 0 : 1] = true;
-  link.said_reached[first ? 0 : 1] = false;
-  if (link.said_broken[0] && link.said_broken[1] && link.formation == 0) {
+  bool& said = link.said_broken[first ? 0 : 1];
+  const bool is_news = !said;
+  said = true;
+  // What it took for the new connection, if a try is under way, was the old one.
+  if (link.formation != 0) Fail(&link);
+  if (is_news && link.said_broken[0] && link.said_broken[1]) {
     link.next_try = std::min(link.next_try, job_->now);
   }
   return {};

@@ -336,8 +336,26 @@ TEST(Golden, ABrokenLinkIsMadeAgain) {
   s.Wait(1.3);
   s.Reached(1);
   s.Reached(0);
+  s.Reached(1);
   s.Sealed(1);
   CompareWithFile(s.text(), "link_made_again");
+}
+
+TEST(Golden, ALinkIsMadeAgainWhoseConnectingEndSeesTheBreakLast) {
+  Story s("Of two that lose each other the one that connects still takes the old one for whole",
+          {});
+  s.Begin();
+  s.From(2, msg::Unreachable{s.Id(1), "timed out"});
+  s.Say("Worker 1 has no use for another connection, and says so.");
+  s.Wait(1.3);
+  s.Sealed(0);
+  s.Sealed(1);
+  s.Reached(1);
+  s.Say("Then it hears of the break, which ends that try: the next one is made at once.");
+  s.From(1, msg::Unreachable{s.Id(2), "timed out"});
+  s.Reached(1);
+  s.Reached(2);
+  CompareWithFile(s.text(), "link_made_again_seen_last");
 }
 
 TEST(Golden, AUnitThatIsSaidToHaveTakenYears) {

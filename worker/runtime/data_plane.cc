@@ -196,6 +196,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         buffers_.ForgetRegions();
         if (to == &active()) continue;
         transports_.Activate(*to, [this, rest = std::move(actions), i]() mutable {
+          PostTimer();
           EndIfDeviceFails([&] { CarryOut(std::move(rest), i + 1); });
         });
         return;
@@ -412,11 +413,18 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   }
 
   void Do(action::SetTimer& a) {
+    due_ = a.at;
+    PostTimer();
+  }
+  // On the transport on which the core lives: another one may be closed before it is due.
+  void PostTimer() {
     const std::uint64_t number = ++timer_;
-    if (a.at == kNever) return;
-    active().transport->PostAt(a.at, [this, number] {
+    if (due_ == kNever) return;
+    active().transport->PostAt(due_, [this, number] {
       transports_.Run([this, number] {
-        if (number == timer_) Handle(event::TimerDue{active().LastHeard()});
+        if (number != timer_) return;
+        due_ = kNever;
+        Handle(event::TimerDue{active().LastHeard()});
       });
     });
   }
@@ -452,7 +460,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   std::string mapping_address_;
   std::unique_ptr<transport::ArenaServer> arena_server_;
   std::unique_ptr<TaskThread> reduction_ = std::make_unique<TaskThread>("reduction");
-  std::uint64_t timer_ = 0;
+  std::uint64_t timer_ = 0;  // those that were set; only the last one counts
+  Time due_ = kNever;        // when that is
   // What is kept of HeldState, by cookie and by fetch.
   std::map<std::uint64_t, std::shared_ptr<const void>> served_;
   std::map<std::uint64_t, std::shared_ptr<const void>> fetched_;

@@ -4,11 +4,13 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -44,6 +46,7 @@ class Plane {
     setup.core.host_id = host;
     setup.paths = paths;
     setup.require_gpudirect = require_gpudirect;
+    setup.initialize = [](std::span<float> parameters) { std::ranges::fill(parameters, 1.0f); };
     setup.unfit = [this](const std::string& reason) {
       const std::lock_guard lock(mutex_);
       unfit_ = reason;
@@ -84,11 +87,12 @@ class Plane {
   }
 
   // nullopt: no answer to the Form, for very long.
-  std::optional<msg::Reached> WaitForReached() {
+  std::optional<msg::Reached> WaitForReached(std::uint32_t formation = 1) {
     std::unique_lock lock(mutex_);
+    const auto has_come = [&] { return reached_ && reached_->formation == formation; };
     changed_.wait_for(lock, std::chrono::seconds(90),
-                      [this] { return reached_.has_value() || !unfit_.empty(); });
-    return reached_;
+                      [&] { return has_come() || !unfit_.empty(); });
+    return has_come() ? reached_ : std::nullopt;
   }
   std::string unfit() {
     const std::lock_guard lock(mutex_);
@@ -172,6 +176,35 @@ TEST(DataPlane, ReportsPeersThatConnectedBeforeTheMachineMoved) {
   const auto first = early.WaitForReached();
   ASSERT_TRUE(first && first->peers.size() == 1);
   EXPECT_TRUE(first->peers.front().reached) << first->peers.front().error;
+}
+
+// It was set over the transport that is closed once the job has begun, and is due no later than the
+// one that is set after that.
+TEST(DataPlane, ATimerIsDueAlsoWhereItsTransportIsClosed) {
+  Plane plane(0, "", {}, false, /*with_ucx=*/true, /*formation=*/std::chrono::seconds(1));
+#ifndef LOCKSTEP_HAVE_UCX
+  GTEST_SKIP() << "this build has one transport only";
+#endif
+  PeerInfo nobody;
+  nobody.member = Member(1);
+  const auto form = [&](std::uint32_t formation, const char* transport,
+                        std::vector<PeerInfo> expect) {
+    (*plane).Post(event::FromCoordinator{msg::Form{.formation = formation,
+                                                   .transport = transport,
+                                                   .connect_to = {},
+                                                   .expect = std::move(expect)}});
+  };
+  form(1, "ucx", {nobody});
+  form(2, "tcp", {});
+  ASSERT_TRUE(plane.WaitForReached(2));
+  msg::Start start{.source = StateSource::kSeed, .plan = {}, .total_samples_before = 0};
+  start.plan.owners = {1, {{Member(0), 1}}};
+  start.plan.members = {Member(0)};
+  (*plane).Post(event::FromCoordinator{start});
+  form(3, "tcp", {nobody});
+  const auto reached = plane.WaitForReached(3);
+  ASSERT_TRUE(reached && reached->peers.size() == 1);
+  EXPECT_EQ(reached->peers.front().error, "no connection in time");
 }
 
 // Two that reach each other over TCP; both have their Form.
