@@ -343,6 +343,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   machine.piece_bytes = 1024 * (1 + random.NextBelow(8));
   machine.fetch_window = static_cast<std::uint32_t>(1 + random.NextBelow(4));
   machine.inline_bytes = std::array<std::uint64_t, 3>{0, 2048, 32768}[random.NextBelow(3)];
+  machine.part_inline_bytes = 2 * machine.inline_bytes;
   machine.clip = random.NextBelow(2) == 0 ? 0.0 : 0.05;
   machine.queue_capacity = 256;
   machine.chunk_bytes = 5000;

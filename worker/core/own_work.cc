@@ -476,17 +476,18 @@ bool OwnWork::Announce(Contribution& c, const MemberId& owner) {
       payload.push_back({c.buffer, range});
     }
     if (!anything && !c.sealed && !new_round) return false;
-    if (ready.inlined.Floats() * context_.layout.number_bytes() > context_.config.inline_bytes ||
+    const std::uint64_t bytes = ready.inlined.Floats() * context_.layout.number_bytes();
+    if (bytes > context_.config.inline_bytes ||
+        told.inlined + bytes > context_.config.part_inline_bytes ||
         payload.size() > kMaxInlineRanges) {
       ready.inlined.ranges.clear();
       payload.clear();
+    } else {
+      told.inlined += bytes;
     }
+    if (!c.sealed && !payload.empty()) NoteSent({context_.now, context_.now, bytes}, &told.sent);
   }
-  if (!c.sealed && !payload.empty()) {
-    NoteSent({context_.now, context_.now, ready.inlined.Floats() * context_.layout.number_bytes()},
-             &told.sent);
-  }
-  c.told[owner] = {c.round, c.buckets, c.sealed, std::move(told.sent)};
+  c.told[owner] = {c.round, c.buckets, c.sealed, told.inlined, std::move(told.sent)};
   context_.Say(owner, ready, std::move(payload));
   return true;
 }

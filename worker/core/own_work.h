@@ -129,6 +129,7 @@ class OwnWork {
     RoundId round;
     std::uint32_t buckets = 0;
     bool sealed = false;
+    std::uint64_t inlined = 0;         // bytes that rode along
     std::vector<SentPiece> sent = {};  // before it was sealed
   };
   // One part, in a buffer of its own. It is written by the compute thread until it is sealed, then

@@ -34,7 +34,9 @@ struct MachineConfig {
   std::uint64_t piece_bytes = 1u << 20;    // of one fetch
   std::uint32_t fetch_window = 8;          // fetches under way from one peer
   std::uint64_t inline_bytes = 32u << 10;  // payload that may ride on a small message; 0: none
-  std::uint64_t chunk_bytes = 1u << 20;    // of a checkpoint's StateChunk
+  // All that may ride to an owner of one part: what nobody has asked for knows no back-pressure.
+  std::uint64_t part_inline_bytes = 256u << 10;
+  std::uint64_t chunk_bytes = 1u << 20;  // of a checkpoint's StateChunk
   std::uint32_t chunks_in_flight = 4;
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round

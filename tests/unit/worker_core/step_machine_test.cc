@@ -243,6 +243,29 @@ TEST_F(SentAlongTest, CountsWhenItIsSaid) {
             (msg::SentBytes{8192, 4096, said.time_since_epoch().count()}));
 }
 
+// A bucket of the peer's rides along, and no more of the part.
+class SentAlongInPartTest : public SentEarlyTest {
+ protected:
+  SentAlongInPartTest() : SentEarlyTest(Inlining()) {}
+  static MachineConfig Inlining() {
+    MachineConfig config = Config();
+    config.inline_bytes = 4096;
+    config.part_inline_bytes = 6000;
+    return config;
+  }
+};
+
+TEST_F(SentAlongInPartTest, WhatIsBeyondTheBoundIsThereToBeFetched) {
+  Final(1);
+  ASSERT_EQ(All<action::ToPeer>().size(), 1u);
+  EXPECT_EQ(All<action::ToPeer>()[0].payload.size(), 1u);
+  Final(3);
+  ASSERT_EQ(All<action::ToPeer>().size(), 1u);
+  EXPECT_TRUE(All<action::ToPeer>()[0].payload.empty());
+  EXPECT_EQ(ready_.buckets, 3u);
+  Ask(8192);
+}
+
 TEST_F(StepMachineTest, APartSaysHowLongItsRunsWaitedForTheirSamples) {
   Begin(3);
   const std::uint32_t work = All<action::StartWork>().at(0).work;
