@@ -114,6 +114,9 @@ struct Options {
   std::size_t fetch_window = 8;
   // Of tcp: to each peer, 1 to 16, over which its fetches are spread. All members have it alike.
   std::size_t connections = 1;
+  // Of the job, or 0: unknown. When it begins all of them connect to one at once, and while none
+  // has proven anything that many have places beside those that strangers may have.
+  std::size_t members = 0;
   // Bytes of small messages queued for one peer; a Send that would exceed it is refused.
   std::size_t send_queue_bytes = 4u << 20;
   Duration connect_timeout = std::chrono::seconds(5);

@@ -225,7 +225,7 @@ class Server final : public ArenaServer {
 
   // Of the thread.
   std::vector<Pending> pending_;
-  Places places_{{.most = options_.max_pending}};
+  Places places_{{.most = options_.max_pending + options_.members}};
   Time accept_from_ = Time::min();
 
   std::thread thread_;

@@ -3,9 +3,9 @@
 //
 // One thread of its own, which also serves while the worker's other threads are busy. Processes of
 // other users (but root) are sent away unheard. Strangers cost little: at most max_pending
-// connections that have not proven themselves are open, each for at most handshake_timeout; when
-// more come, one gives way (transport/places.h; each process counts as an address). There is no
-// bound on how many peers are served.
+// connections that have not proven themselves are open beside as many as the job has members, each
+// for at most handshake_timeout; when more come, one gives way (transport/places.h; each process
+// counts as an address). There is no bound on how many peers are served.
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,7 @@ namespace lockstep::transport {
 struct ArenaServerOptions {
   MemberId self;
   std::size_t max_pending = 64;
+  std::size_t members = 0;  // of the job: all may come at once
   Duration handshake_timeout = std::chrono::seconds(5);
 };
 

@@ -13,7 +13,8 @@
 namespace lockstep::transport::ucx {
 namespace {
 
-// Connections that have not proven anything yet: what a stranger can make us keep.
+// Connections that have not proven anything yet, beside those of the job's members: what a stranger
+// can make us keep.
 constexpr std::size_t kMaxStrangers = 64;
 // How long an end that was refused has to read why.
 constexpr Duration kFarewellTime = std::chrono::milliseconds(500);
@@ -54,6 +55,8 @@ Engine::Engine(Options options, UcxWiring wiring, std::unique_ptr<Context> conte
       context_(std::move(context)) {}
 
 Engine::~Engine() = default;
+
+std::size_t Engine::MostStrangers() const { return kMaxStrangers + options_.members; }
 
 Status Engine::Open(Handler* handler) {
   handler_ = handler;
@@ -207,7 +210,7 @@ bool Engine::SendHandshake(Connection& connection, std::span<const std::byte> by
 void Engine::OnConnectionRequest(ucp_conn_request_h request) { requests_.push_back(request); }
 
 void Engine::Accept(ucp_conn_request_h request) {
-  if (stopping_ || strangers_ >= kMaxStrangers) {
+  if (stopping_ || strangers_ >= MostStrangers()) {
     listener_->Reject(request);
     return;
   }
@@ -241,7 +244,7 @@ std::uint32_t& Engine::EndpointsMade(const std::vector<std::byte>& address) {
 void Engine::NoteHello(const ActiveMessage& message) {
   const auto from = DecodeHandshake(message.header);
   if (!from || message.rendezvous || message.bytes > kMaxHelloBytes || stopping_ ||
-      hellos_.size() + strangers_ >= kMaxStrangers) {
+      hellos_.size() + strangers_ >= MostStrangers()) {
     spdlog::debug("ucx: a hello is malformed, or one too many");
     return;
   }
@@ -258,7 +261,7 @@ void Engine::NoteHello(const ActiveMessage& message) {
 void Engine::Accept(const Hello& hello) {
   std::span<const std::byte> body = hello.body;
   const auto introduction = DecodeIntroduction(body);
-  if (!introduction || stopping_ || strangers_ >= kMaxStrangers) return;
+  if (!introduction || stopping_ || strangers_ >= MostStrangers()) return;
   // Said already.
   for (const auto& [id, connection] : connections_) {
     if (connection->remote == hello.from) return;

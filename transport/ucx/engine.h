@@ -117,6 +117,8 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   bool FinishClosed();
   bool NothingNoted() const;
 
+  std::size_t MostStrangers() const;
+
   // exchange.cc: messages, fetches, serves.
   bool SendFrame(Connection& connection, Operation::Kind kind, Frame frame,
                  const HeaderBytes& header, std::span<const std::byte> body, std::size_t charge);
@@ -152,7 +154,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::unordered_map<FetchId, PendingFetch> fetches_;
   std::uint64_t next_peer_ = 1;
   std::uint64_t next_fetch_ = 1;
-  std::size_t strangers_ = 0;        // accepted, not yet up
+  std::size_t strangers_ = 0;        // accepted, not yet up; at most MostStrangers()
   std::size_t operations_open_ = 0;  // of all connections
   bool stopping_ = false;
 

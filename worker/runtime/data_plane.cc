@@ -34,6 +34,7 @@ TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   options.silence_timeout = setup.timeouts.unacknowledged;
   options.encryption = setup.encryption;
   options.connections = setup.connections;
+  options.members = setup.members;
   return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 
@@ -77,9 +78,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   Status Open() {
     path_log_.NoArena(setup_.no_arena);
     if (buffers_.arena() != nullptr) {
-      auto server = transport::ArenaServer::Start(
-          *buffers_.arena(), setup_.job_key,
-          {.self = setup_.core.self, .handshake_timeout = setup_.timeouts.connect});
+      auto server = transport::ArenaServer::Start(*buffers_.arena(), setup_.job_key,
+                                                  {.self = setup_.core.self,
+                                                   .members = setup_.members,
+                                                   .handshake_timeout = setup_.timeouts.connect});
       if (server) {
         arena_server_ = std::move(*server);
         mapping_address_ = arena_server_->address();

@@ -43,6 +43,7 @@ class DataPlane {
     std::uint64_t seed = 0;                            // of the job
     std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
     std::size_t connections = 1;                       // exchange.connections
+    std::size_t members = 0;                           // of the job, see transport::Options
     CrewSize::Setup threads;                           // of sums and updates
     Timeouts timeouts;
     transport::paths::Facts paths;

@@ -614,6 +614,7 @@ class SessionImpl final : public Session {
     setup.seed = config_.job.seed;
     if (config_.exchange.rounding == "stochastic") setup.rounding_seed = config_.job.seed;
     setup.connections = config_.exchange.connections;
+    setup.members = welcome_.workers;
     setup.threads = {.configured = config_.exchange.threads,
                      .environment = ThreadsOf(std::getenv("OMP_NUM_THREADS")),
                      .processors = UsableProcessors(),

@@ -182,9 +182,10 @@ class TlsPeer : public RawPeer {
 
 class HostileFixture : public ::testing::Test, public Handler {
  protected:
-  explicit HostileFixture(bool encryption, std::size_t connections = 1) {
+  explicit HostileFixture(bool encryption, std::size_t connections = 1, std::size_t members = 0) {
     options_.encryption = encryption;
     options_.connections = connections;
+    options_.members = members;
   }
   // A peer that speaks as the transport does.
   std::unique_ptr<RawPeer> MakePeer(const char* from = "127.0.0.1") {

@@ -55,6 +55,20 @@ TEST_P(HostileTest, ManyStrangersOfOneAddressPushNobodyElseOut) {
   EXPECT_TRUE(member->ReadFrame().has_value());
 }
 
+class LargeJobTest : public HostileFixture, public ::testing::WithParamInterface<bool> {
+ protected:
+  LargeJobTest() : HostileFixture(GetParam(), 1, /*members=*/200) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(Encryption, LargeJobTest, ::testing::Bool());
+
+// All of them connect before the first has said anything.
+TEST_P(LargeJobTest, MembersPushEachOtherOutOfNoPlace) {
+  std::vector<std::unique_ptr<RawPeer>> members;
+  for (int i = 0; i < 200; ++i) members.push_back(MakePeer());
+  for (int i : {0, 100, 199}) members[static_cast<std::size_t>(i)]->GreetAndSettle();
+}
+
 TEST_P(HostileTest, SettingsComeFirstAndOnce) {
   const auto early = MakePeer();
   early->Greet();
