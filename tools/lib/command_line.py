@@ -1,8 +1,10 @@
 """What the tools' command lines have in common."""
 
 import argparse
+import errno
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -10,15 +12,47 @@ BAD_USAGE = 2  # the exit status, here and of the programs, for what the user go
 VERSION = "0.1.0"  # as CMakeLists.txt says it, to which a test holds this
 
 
+MOST_BYTES = 16 << 20  # of a file that a user names; none that means anything is that large
+
+
+def complain(message):
+    """One line to standard error, which nobody may read any more."""
+    try:
+        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def read_regular(path, most=MOST_BYTES):
+    """All of a file that a user names, as bytes. A FIFO would be waited for, and a device may have no end: whatever is no regular file
+    of at most so many bytes is an OSError, as all else that is wrong."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:  # a null byte
+        raise OSError(errno.EINVAL, "is no name of a file", path) from None
+    with open(file, "rb") as opened:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is not a regular file", path)
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"has more than {most} bytes", path)
+    return data
+
+
 class Parser(argparse.ArgumentParser):
     """What is wrong is one line; --version is known."""
 
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)
+        # What others say is passed on in any locale; standard error does so by itself.
+        sys.stdout.reconfigure(errors="replace")
         self.add_argument("--version", action="version", version=f"{Path(sys.argv[0]).name} {VERSION}", help="print the version and exit")
 
     def error(self, message):
-        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+        complain(message)
         sys.exit(BAD_USAGE)
 
     def check_settings(self, settings, option="--set"):

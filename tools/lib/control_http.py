@@ -7,6 +7,8 @@ import json
 import os
 import socket
 
+from command_line import read_regular
+
 SECRET_ENVIRONMENT = "LOCKSTEP_SECRET_FILE"
 TIMEOUT_S = 10.0
 MOST_ANSWER = 16 << 20  # bytes
@@ -70,6 +72,11 @@ def find(http=None, run_dir=None, secret_file=None):
             raise ValueError(f"--http {error}") from None
         return http, secret_file or os.environ.get(SECRET_ENVIRONMENT)
     address = _read_line(run_dir, "http.address")
+    if address is not None:
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ValueError(f"--run-dir {run_dir}: http.address: {error}") from None
     if address is None and os.path.exists(os.path.join(run_dir, "summary.json")):
         raise HttpError(f"the job in {run_dir} has ended")
     if address is None:
@@ -80,26 +87,27 @@ def find(http=None, run_dir=None, secret_file=None):
 def _read_line(run_dir, name):
     """None: there is none."""
     try:
-        with open(os.path.join(run_dir, name), encoding="utf-8", errors="surrogateescape") as file:
-            return file.readline().rstrip("\n")
+        line = read_regular(os.path.join(run_dir, name)).decode(errors="surrogateescape").partition("\n")[0]
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(f"--run-dir {run_dir}: {name}: {error.strerror}") from None
+    if not line:
+        raise ValueError(f"--run-dir {run_dir}: {name}: has no line")
+    return line
 
 
 def read_secret(path, run_dir=None):
     """`run_dir`: where the path was found, if the user has not named it."""
     try:
-        with open(path, "rb") as file:
-            secret = file.read((1 << 16) + 1)
+        secret = read_regular(path, 1 << 16)
     except FileNotFoundError as error:
         if run_dir is not None:  # the launcher removes a job's secret at its end
             raise HttpError(f"the job in {run_dir} has ended, or runs on another host: its secret is not here") from None
         raise BadUsage(f"secret file {path}: {error.strerror}") from None
     except OSError as error:
         raise BadUsage(f"secret file {path}: {error.strerror}") from None
-    if not 16 <= len(secret) <= 1 << 16:
+    if len(secret) < 16:
         raise BadUsage(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
     return secret
 
@@ -112,8 +120,7 @@ def with_points(spec):
         if key != "file":
             continue
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                lines = [line.partition("#")[0].split() for line in file]
+            lines = [line.partition("#")[0].split() for line in read_regular(path).decode(errors="replace").split("\n")]
         except OSError as error:
             raise BadUsage(f"slowdown file = {path}: {error.strerror}") from None
         for number, words in enumerate(lines, 1):

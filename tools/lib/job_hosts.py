@@ -16,6 +16,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+from command_line import read_regular
+
 AGENT = Path(__file__).resolve().with_name("host_agent.py")
 MARK = b"lockstep host agent\n"  # as in host_agent.py
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
@@ -65,7 +67,7 @@ def read(path):
     """A host on each line, NAME[:WORKERS] and then KEY=VALUE; what follows a # is for people."""
     hosts = []
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode().splitlines()
     except OSError as error:
         raise BadHosts(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -76,6 +76,51 @@ class Ctl(unittest.TestCase):
             self.assertEqual(self.ask("status", "--secret-file", f"{folder}/none").returncode, 0, "which needs no secret")
         self.assertEqual(self.coordinator.requests, [])
 
+    def test_what_is_no_regular_file_is_neither_waited_for_nor_read_without_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = pathlib.Path(folder, "fifo")
+            os.mkfifo(fifo)
+            for path, what in ((fifo, "is not a regular file"), ("/dev/zero", "is not a regular file")):
+                done = self.ask("drain", "1", "--secret-file", str(path))
+                self.assertEqual((done.returncode, done.stderr), (2, f"ctl: secret file {path}: {what}\n"))
+                done = self.ask("slowdown", f"pattern=trace,file={path}")
+                self.assertEqual((done.returncode, done.stderr), (2, f"ctl: slowdown file = {path}: {what}\n"))
+            long = pathlib.Path(folder, "long")
+            long.write_bytes(b"s" * 65537)
+            done = self.ask("drain", "1", "--secret-file", str(long))
+            self.assertEqual((done.returncode, done.stderr), (2, f"ctl: secret file {long}: has more than 65536 bytes\n"))
+            fifo.rename(pathlib.Path(folder, "http.address"))
+            done = run("--run-dir", folder, "status")
+            self.assertEqual((done.returncode, done.stderr), (2, f"ctl: --run-dir {folder}: http.address: is not a regular file\n"))
+        self.assertEqual(self.coordinator.requests, [])
+
+    def test_a_run_directory_whose_files_are_damaged_is_one_line_and_status_2(self):
+        with tempfile.TemporaryDirectory() as folder:
+            address = pathlib.Path(folder, "http.address")
+            for text, why in (("", "has no line"), ("\n", "has no line"), ("nonsense\n", "nonsense: expected HOST:PORT, IPv6 as [::1]:8080"),
+                              ("127.0.0.1:99999\n", "127.0.0.1:99999: expected HOST:PORT, IPv6 as [::1]:8080")):
+                address.write_text(text)
+                for tool, *words in ((CTL, "status"), (pathlib.Path(CTL).with_name("slowdown"), "--slowdown", "worker=1,factor=2")):
+                    done = subprocess.run([tool, "--run-dir", folder, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+                    self.assertEqual((done.returncode, done.stderr), (2, f"{pathlib.Path(tool).name}: --run-dir {folder}: http.address: {why}\n"))
+            address.write_bytes(b"\xff\0\n")
+            self.assertRegex(run("--run-dir", folder, "status").stderr, r"\Actl: --run-dir [^\n]*: http.address: [^\n]*\n\Z")
+            address.write_text(self.coordinator.address + "\n")
+            for name in ("job.id", "secret.path"):
+                damaged = pathlib.Path(folder, name)
+                damaged.write_text("")
+                done = run("--run-dir", folder, "drain", "1")
+                self.assertEqual((done.returncode, done.stderr), (2, f"ctl: --run-dir {folder}: {name}: has no line\n"))
+                damaged.unlink()
+            pathlib.Path(folder, "secret.path").write_bytes(b"a\0b\n")
+            self.assertEqual(run("--run-dir", folder, "drain", "1").returncode, 2)
+
+    def test_an_answer_that_the_locale_does_not_have_is_printed_all_the_same(self):
+        self.coordinator.answer["message"] = "gr\u00fcn"
+        done = subprocess.run([CTL, "--http", self.coordinator.address, "drain", "1"], capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "gr?n\n", ""))
+
     def test_a_job_that_has_ended_is_told_by_its_run_directory(self):
         silent = CoordinatorStub()
         silent.close()

@@ -85,6 +85,14 @@ class AsksTheCoordinator(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (2, "slowdown: slowdown file = /nowhere: No such file or directory\n"))
         self.assertEqual(self.coordinator.requests, [])
 
+    def test_events_that_are_no_file_are_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = os.path.join(folder, "fifo")
+            os.mkfifo(fifo)
+            for path in (fifo, "/dev/zero"):
+                done = run("--http", self.coordinator.address, "--events", path)
+                self.assertEqual((done.returncode, done.stderr), (2, f"slowdown: --events {path}: is not a regular file\n"))
+
     def test_a_process_that_cannot_be_a_victim(self):
         for pid, words in ((0, "a process id is 1 or more"), (-3, "a process id is 1 or more"),
                            (1, "is the process that all others hang on")):

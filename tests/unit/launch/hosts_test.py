@@ -236,6 +236,9 @@ class HostsTest(launch_test.LaunchTest):
         self.assertIn("launch: --hosts-file: none: No such file or directory", self.refused(hosts=("--hosts-file", "none")))
         file.write_bytes(b"\xff\xfe")
         self.assertIn(f"launch: --hosts-file: {file}: is no UTF-8 text", self.refused(hosts=("--hosts-file", str(file))))
+        os.mkfifo(self.folder / "fifo")
+        for path in (self.folder / "fifo", "/dev/zero"):
+            self.assertIn(f"launch: --hosts-file: {path}: is not a regular file", self.refused(hosts=("--hosts-file", str(path))))
         self.assertIn("--env 1x=2: wants KEY=VALUE", self.refused("--env", "1x=2"))
         self.assertIn("--env NOBODYS: there is no such variable here", self.refused("--env", "NOBODYS"))
         self.assertIn("--python is for --hosts", self.refused(hosts=("-n", "2")))

@@ -58,7 +58,7 @@ def text_table(rows):
 
 
 def write_csv(path, rows):
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         keys = ["runs", "rounds", "loss"] + [key for key, _, _ in COLUMNS]
         out.writerow(["pattern", "policy"] + keys)
@@ -151,7 +151,7 @@ def write_picture(path, chart, series):
     style = "text{fill:#808890;font:11px system-ui,sans-serif}.grid{stroke:#80889055}.reference{stroke:#808890;stroke-dasharray:4 4}" + "".join(
         f".s{i}{{fill:{c}}}" for i, c in enumerate(COLOURS))
     body = chart.split(">", 1)[1].rsplit("</svg>", 1)[0]
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 20}" width="{width}"><style>{style}</style>{body}{key}</svg>\n')
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 20}" width="{width}"><style>{style}</style>{body}{key}</svg>\n', encoding="utf-8")
 
 
 def overview_charts(rows, target):
@@ -197,4 +197,5 @@ def write_html(path, about, patterns, runs, rows, target):
         f"it computed over the time it computed for; where it computed nothing that counts, that of its nearest round; in a run in which it never did, "
         f"its median speed in the others. <i>of ideal</i> compares times for each sample that counts, so "
         f"a policy that leaves samples out does not look quicker for it. Rows are medians of the runs; plots are of the run in the middle.</p>"
-        f"{charts.legend(series)}<div class='cards'>{''.join(cards)}</div>{sections}</html>")
+        f"{charts.legend(series)}<div class='cards'>{''.join(cards)}</div>{sections}</html>",
+        encoding="utf-8")
