@@ -45,6 +45,8 @@ if unknown:
     print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{near}"?)', file=sys.stderr)
     sys.exit(2)
 def stopped(number, _):
+    with open(os.path.join(run_dir, "stopped"), "a") as file:
+        print(signal.Signals(number).name, file=file)
     print("asked to stop by", signal.Signals(number).name, flush=True)
     if plan != "stubborn":
         sys.exit(7)
@@ -63,8 +65,8 @@ while len(channels) < joins:
     print("joined:", channel.makefile().readline().strip(), flush=True)
     channels.append(channel)
 print("all joined", flush=True)
+signal.signal(signal.SIGUSR1, lambda *_: [channel.sendall(b"print\\n") for channel in channels])
 if plan == "progress":
-    signal.signal(signal.SIGUSR1, lambda *_: [channel.sendall(b"print\\n") for channel in channels])
     sys.stdout.write("\\r\\x1b[Kround 1\\r\\x1b[Kround 2 of many")
     sys.stdout.flush()
 if plan in ("wait", "stubborn", "progress"):
@@ -430,11 +432,15 @@ class LaunchTest(unittest.TestCase):
 
     def test_bad_usage_is_one_line_and_status_2(self):
         (self.folder / "empty").mkdir()
+        (self.folder / "locked").mkdir(0)
         base = ["-n", "2", "--config", str(self.config)]
         for arguments in ([], ["-n", "0", "--config", str(self.config)], ["-n", "2", "--config", "none.ini"],
                           [*base, "--set", "nonsense"], [*base, "--slowdown", "worker=2,factor=3"],
                           [*base, "--slowdown", "fast"], [*base, "--resume"], [*base, "--unknown"],
-                          [*base, "--restart-workers", "-1"], [*base, "--build-dir", str(self.folder / "empty")]):
+                          [*base, "--restart-workers", "-1"], [*base, "--build-dir", str(self.folder / "empty")],
+                          ["-n", "2", "--config", "x" * 300], [*base, "--resume", "--run-dir", "x" * 300],
+                          ["-n", "2", "--config", "locked/job.ini"], [*base, "--resume", "--run-dir", "locked/run"],
+                          ["-n", "2", "--", "./" + "x" * 300], ["-n", "2", "--", "locked/program"]):
             with self.subTest(arguments):
                 done = subprocess.run([sys.executable, "-B", LAUNCH, *arguments], capture_output=True, text=True,
                                       timeout=TIMEOUT_S, cwd=self.folder)
@@ -496,6 +502,60 @@ class LaunchTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(TIMEOUT_S), 7)
         self.assert_none_left(seen)
+
+    def test_a_terminal_that_is_closed_ends_the_job_in_good_order(self):
+        for term in ("xterm", "dumb"):
+            with self.subTest(term):
+                pid, master = pty.fork()
+                if pid == 0:
+                    os.chdir(self.folder)
+                    os.environ["TERM"] = term
+                    command = self.command(plan="wait")
+                    os.execv(command[0], command)
+                seen = ""
+                while "all joined" not in seen:
+                    self.assertTrue(select.select([master], [], [], TIMEOUT_S)[0], seen)
+                    seen += os.read(master, 65536).decode()
+                os.close(master)  # kernel and shell both tell of it
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7, seen)
+                self.assertEqual((self.run_dir / "stopped").read_text(), "SIGTERM\n")
+                self.assert_none_left(seen)
+                (self.run_dir / "stopped").unlink()
+
+    def test_a_terminal_that_is_closed_is_no_second_signal(self):
+        process = self.start(plan="stubborn")
+        seen = self.read_until(process, "all joined")
+        process.send_signal(signal.SIGHUP)
+        self.read_until(process, "asked to stop by SIGTERM")
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(ONE_SIGNAL_S + 0.1)
+        process.send_signal(signal.SIGHUP)
+        # What comes after the first of these is heard after the signal.
+        for _ in range(2):
+            os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGUSR1)
+            for _ in range(2):
+                self.read_until(process, "still here")
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL)
+        self.assert_none_left(seen)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
+    def test_a_log_on_a_full_disk_ends_the_job_in_good_order(self):
+        with open("/dev/full", "w") as full:
+            process = subprocess.Popen(self.command(plan="wait"), stdout=full, stderr=full, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.assertEqual(process.wait(TIMEOUT_S), 7)
+        self.assertEqual((self.run_dir / "stopped").read_text(), "SIGTERM\n")
+
+    def test_others_text_is_passed_on_in_any_locale(self):
+        worker = self.folder / "lockstep-worker"
+        worker.write_text(worker.read_text().replace("import os, socket, sys\n", "import os, socket, sys\n"
+                                                     "sys.stdout.buffer.write(b'gr\\xc3\\xbc\\xc3\\x9fe \\xe2\\x96\\x88\\n')\nsys.stdout.flush()\n"))
+        for encoding, words in (("ascii", "gr??e ?"), ("utf-8", "gr\u00fc\u00dfe \u2588"), ("utf-8:strict", "gr\u00fc\u00dfe \u2588")):
+            done = subprocess.run(self.command(), capture_output=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                  env={**os.environ, "PYTHONIOENCODING": encoding})
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertIn(f"worker 1    | {words}\n", done.stdout.decode())
 
     def test_a_reader_that_goes_away_ends_the_job(self):
         process = self.start(plan="wait")
