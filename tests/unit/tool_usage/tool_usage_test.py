@@ -1,5 +1,7 @@
 """A mistake on a tool's command line is one line and status 2, before any work, and leaves nothing behind."""
 
+import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -75,6 +77,66 @@ class ToolUsage(unittest.TestCase):
 
     def test_an_output_is_not_made_for_what_is_refused(self):
         self.refused("fault-cost", "--build-dir", self.build, "--json", self.empty / "x", "--policy", "foo", said="it is refused")
+
+
+# As these are where the user's language is another one than English, for whoever does not ask for C's.
+APT_CACHE = """#!/bin/sh
+case "${LC_ALL:-$LANG}" in C) candidate=Candidate ;; *) candidate=Installationskandidat ;; esac
+printf '%s:\\n  %s: 1.0\\n' "$2" "$candidate"
+"""
+PYTHON = """#!/bin/sh
+for word; do
+  case "$previous" in
+    venv) mkdir -p "$word/bin" && cp "$0" "$word/bin/python" && cp "$0" "$word/bin/auditwheel" ;;
+    --outdir | --wheel-dir) touch "$word/made.whl" ;;
+  esac
+  previous=$word
+done
+"""
+
+
+class StandIns(unittest.TestCase):
+    """Scripts with small ones in the place of the system's programs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.bin = self.folder / "bin"
+        self.bin.mkdir()
+
+    def put(self, name, text):
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def run_tool(self, *words, cwd=None, **environment):
+        return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd or self.folder, timeout=60, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", **environment})
+
+    def test_packages_are_found_in_any_language(self):
+        self.put("dpkg-query", "#!/bin/sh\nexit 1\n")
+        self.put("apt-cache", APT_CACHE)
+        self.put("apt-get", f"#!/bin/sh\necho \"$@\" >>{self.folder}/asked\n")
+        self.put("sudo", "#!/bin/sh\n[ \"$1\" = -n ] && shift\nexec \"$@\"\n")
+        done = self.run_tool(TOOLS / "install-deps", "wheel", LANG="de_DE.UTF-8", LANGUAGE="de", LC_ALL="")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        asked = (self.folder / "asked").read_text()
+        for package in ("cmake", "libucx-dev", "python3-venv"):
+            self.assertRegex(asked, rf" install -y .*\b{package}\b")
+
+    def test_a_wheel_goes_where_the_user_stands(self):
+        tree, here = self.folder / "tree", self.folder / "here"
+        (tree / "tools" / "lib").mkdir(parents=True)
+        here.mkdir()
+        for name in ("wheel", "lib/common.sh"):
+            shutil.copy(TOOLS / name, tree / "tools" / name)
+        (tree / "tools" / "install-deps").write_text("#!/bin/sh\n")
+        (tree / "tools" / "install-deps").chmod(0o755)
+        self.put("python3", PYTHON)
+        for words, made in ((["dist"], here / "dist"), ([self.folder / "there"], self.folder / "there"), ([], tree / "build" / "dist")):
+            done = self.run_tool(tree / "tools" / "wheel", *words, cwd=here)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            self.assertTrue((made / "made.whl").exists(), done)
 
 
 if __name__ == "__main__":
