@@ -107,6 +107,12 @@ JobState StateFrom(const Json& json) {
   return state;
 }
 
+std::uint64_t Left(const SamplerState& sampler) {
+  std::uint64_t left = 0;
+  for (const SampleRange& range : sampler.uncounted) left += range.size();
+  return left;
+}
+
 // What must hold whatever the job was.
 std::string Contradiction(const JobState& state) {
   const SamplerState& sampler = state.sampler;
@@ -120,12 +126,14 @@ std::string Contradiction(const JobState& state) {
   if (state.totals.epochs != sampler.epoch.value) {
     return fmt::format("{} finished epochs before epoch {}", state.totals.epochs, sampler.epoch);
   }
-  std::uint64_t left = 0;
-  for (const SampleRange& range : sampler.uncounted) left += range.size();
-  if (state.totals.samples_counted !=
-      sampler.epoch.value * sampler.epoch_samples + sampler.epoch_samples - left) {
-    return fmt::format("{} samples were counted, which epoch {} with {} of {} samples left denies",
-                       state.totals.samples_counted, sampler.epoch, left, sampler.epoch_samples);
+  // What was skipped is among the dropped ones; at a job's end so is what was left out last, which
+  // the epoch still has.
+  const std::uint64_t settled = SettledSamples(sampler);
+  const std::uint64_t counted = state.totals.samples_counted;
+  if (counted > settled || settled - counted > state.totals.samples_dropped) {
+    return fmt::format(
+        "{} samples were counted and {} dropped, which epoch {} with {} of {} samples left denies",
+        counted, state.totals.samples_dropped, sampler.epoch, Left(sampler), sampler.epoch_samples);
   }
   return {};
 }
@@ -142,6 +150,10 @@ std::string InWords(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return "[" + text + "]";
+}
+
+std::uint64_t SettledSamples(const SamplerState& sampler) {
+  return sampler.epoch.value * sampler.epoch_samples + sampler.epoch_samples - Left(sampler);
 }
 
 std::string ToJson(const JobState& state) {

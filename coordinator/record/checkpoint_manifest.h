@@ -35,6 +35,9 @@ struct JobState {
 std::string InWords(const std::vector<std::uint64_t>& shape);
 std::string InWords(const std::vector<std::string>& names);
 
+// Of all epochs so far, not served again: counted or skipped.
+std::uint64_t SettledSamples(const SamplerState& sampler);
+
 // With a checksum of itself.
 std::string ToJson(const JobState& state);
 // Takes nothing that ToJson cannot have written: errors are one line and say what is wrong.

@@ -91,6 +91,9 @@ void ReadWork(const Json& line, RoundRecord* record) {
         {WorkerOf(move.at("from")), WorkerOf(move.at("to")), RangeOf(move.at("range"))});
   }
   record->dropped = RangesOf(line.at("dropped"));
+  for (const Json& skipped : line.value("skipped", Json::array())) {
+    record->skipped.push_back({WorkerOf(skipped.at("worker")), RangesOf(skipped.at("ranges"))});
+  }
   record->requeued = RangesOf(line.at("requeued"));
 }
 
@@ -125,7 +128,8 @@ RoundRecord Read(const Json& line) {
   record.policy = line.at("policy").get<std::string>();
   record.reason = line.at("reason").get<std::string>();
   ReadWork(line, &record);
-  record.loss = line.at("loss").is_number() ? line.at("loss").get<double>() : 0;
+  // What is none, or is not finite, is written as null.
+  record.loss = line.at("loss").is_number() ? line.at("loss").get<double>() : std::nan("");
   if (const auto metrics = line.find("metrics"); metrics != line.end()) {
     record.metrics = MetricsOf(*metrics);
   }

@@ -47,6 +47,35 @@ Status StillAt(const fs::path& path, int opened) {
                                            gone ? "removed" : "replaced by another")};
 }
 
+std::uint64_t SizeOf(const std::vector<SampleRange>& ranges) {
+  std::uint64_t samples = 0;
+  for (const SampleRange& range : ranges) samples += range.size();
+  return samples;
+}
+
+// Of the round after which a job goes on; `kept` has the bytes before it. What its job had no
+// further round for is not dropped after all.
+void TakeUpAgain(RoundRecord record, RunDirectory::Kept* kept) {
+  std::vector<SampleRange> skipped;
+  for (const SkippedRecord& part : record.skipped) {
+    skipped.insert(skipped.end(), part.ranges.begin(), part.ranges.end());
+  }
+  std::ranges::sort(skipped);
+  const auto stays = [&](const SampleRange& range) {
+    return std::ranges::binary_search(skipped, range);
+  };
+  const auto comes_again =
+      std::stable_partition(record.dropped.begin(), record.dropped.end(), stays);
+  if (comes_again != record.dropped.end()) {
+    record.requeued.insert(record.requeued.end(), comes_again, record.dropped.end());
+    std::ranges::sort(record.requeued);
+    record.dropped.erase(comes_again, record.dropped.end());
+    kept->last_line = RoundLine(record) + '\n';
+    kept->last_line_at = kept->rounds_bytes;
+  }
+  kept->left_out = SizeOf(record.requeued);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, bool resume) {
@@ -149,12 +178,14 @@ Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
   return text.str();
 }
 
-Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t samples) const {
+Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counted,
+                                              std::uint64_t skipped) const {
   Kept kept;
   auto lines = OpenRegularFile((path_ / kRounds).string());
   if (!lines) return lines.error();
   std::uint64_t round = 0;
-  std::uint64_t counted = 0;
+  std::uint64_t counted_there = 0;
+  std::uint64_t skipped_there = 0;
   const auto wrong = [&](const std::string& why) {
     return Error{ErrorCode::kInvalid, fmt::format("{}: {}", (path_ / kRounds).string(), why)};
   };
@@ -166,7 +197,9 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
       return wrong(fmt::format("line {} is the record of round {}, not {}", round + 1,
                                record->round, round));
     }
-    counted += record->samples;
+    counted_there += record->samples;
+    for (const SkippedRecord& part : record->skipped) skipped_there += SizeOf(part.ranges);
+    if (round + 1 == next.value) TakeUpAgain(*record, &kept);
     kept.latest =
         std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
     kept.train_loss = record->loss;
@@ -177,9 +210,13 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t sample
     return wrong(
         fmt::format("has the records of {} rounds, the checkpoint is that after {}", round, next));
   }
-  if (counted != samples) {
+  if (counted_there != counted) {
     return wrong(fmt::format("its rounds before {} have {} samples, the checkpoint knows of {}",
-                             next, counted, samples));
+                             next, counted_there, counted));
+  }
+  if (skipped_there != skipped) {
+    return wrong(fmt::format("its rounds before {} skip {} samples, the checkpoint knows of {}",
+                             next, skipped_there, skipped));
   }
   if (!fs::exists(path_ / kEvaluations)) return kept;
   auto text = ReadFile(kEvaluations);
@@ -217,23 +254,38 @@ Status RunDirectory::CutBack(const Kept& kept) {
   std::error_code ignored;
   fs::remove(path_ / kSummary, ignored);
   fs::remove(path_ / kTimeline, ignored);
+  if (Status cut = CutRounds(kept); !cut.ok()) return cut;
   auto rounds = OpenRegularFile((path_ / kRounds).string());
   if (!rounds) return rounds.error();
-  std::uint64_t read = 0;
-  for (std::string line; read < kept.rounds_bytes && std::getline(*rounds, line);) {
-    read += line.size() + 1;
+  for (std::string line; std::getline(*rounds, line);) {
     const auto record = RoundFromLine(line);
     if (!record) continue;  // Keep has read it
     if (Status written = AppendTimeline(*record); !written.ok()) return written;
   }
-  return CutRounds(static_cast<off_t>(kept.rounds_bytes));
+  return {};
 }
 
-Status RunDirectory::CutRounds(off_t bytes) {
+// The last line is written over the old one, which is as long or nearly so: whenever this process
+// ends, there are as many whole lines as before.
+Status RunDirectory::CutRounds(const Kept& kept) {
   const fs::path path = path_ / kRounds;
   const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() < 0) return IoError(path, "cannot open");
-  if (::ftruncate(file.get(), bytes) != 0) return IoError(path, "cannot cut back");
+  std::uint64_t bytes = kept.rounds_bytes;
+  if (!kept.last_line.empty()) {
+    bytes = kept.last_line_at;
+    for (std::string_view left = kept.last_line; !left.empty();) {
+      const ssize_t wrote =
+          ::pwrite(file.get(), left.data(), left.size(), static_cast<off_t>(bytes));
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0) return IoError(path, "cannot write");
+      left.remove_prefix(static_cast<std::size_t>(wrote));
+      bytes += static_cast<std::uint64_t>(wrote);
+    }
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    return IoError(path, "cannot cut back");
+  }
   if (::fsync(file.get()) != 0) return IoError(path, "cannot sync");
   return {};
 }

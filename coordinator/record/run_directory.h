@@ -49,6 +49,11 @@ class RunDirectory {
   // Of the rounds before `next`, which a resumed job goes on from.
   struct Kept {
     std::uint64_t rounds_bytes = 0;  // how much of rounds.jsonl, which may be gigabytes
+    // The last of them, where it is to say something else from now on, and where it begins: what
+    // was dropped for want of a further round comes again.
+    std::string last_line;
+    std::uint64_t last_line_at = 0;
+    std::uint64_t left_out = 0;  // samples that the last of them has left out, to come again
     std::string evaluations;
     double latest = 0;  // time in them, seconds since the job's start
     // What the last of them say.
@@ -57,8 +62,8 @@ class RunDirectory {
     std::optional<EvaluationRecord> evaluated = std::nullopt;
   };
   // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
-  // `samples` samples in all.
-  Result<Kept> Keep(RoundId next, std::uint64_t samples) const;
+  // so many samples in all that were counted and that were skipped.
+  Result<Kept> Keep(RoundId next, std::uint64_t counted, std::uint64_t skipped) const;
   // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them, and clears away what a
   // coordinator that was killed has left half written, and summary.json: the job has not ended.
   Status CutBack(const Kept& kept);
@@ -97,7 +102,7 @@ class RunDirectory {
   Status Append(Lines& lines, std::string line);
   void KeepRoom();
   void RemovePartialFiles();
-  Status CutRounds(off_t bytes);
+  Status CutRounds(const Kept& kept);
   Status Begin();  // of a job that is not resumed
   void EndTimelineBefore();
 

@@ -104,9 +104,16 @@ Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointSto
     return Error{ErrorCode::kNotFound,
                  fmt::format("--resume: {} holds no checkpoint", directory.checkpoints().string())};
   }
-  const JobState& state = (*newest)->state;
-  auto kept = directory.Keep(state.next_round, state.totals.samples_counted);
+  JobState& state = (*newest)->state;
+  Totals& totals = state.totals;
+  // JobStateFromJson has seen that these go together.
+  const std::uint64_t skipped = SettledSamples(state.sampler) - totals.samples_counted;
+  auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped);
   if (!kept) return kept.error();
+  // Of a job that had come to its end, the rest: there was no further round for it, and now there
+  // is.
+  const std::uint64_t rest = std::exchange(totals.samples_dropped, skipped) - skipped;
+  totals.samples_requeued += std::min(rest, kept->left_out);
   return Resumed{std::move(**newest), std::move(*kept)};
 }
 

@@ -74,6 +74,20 @@ TEST(JobState, WhatCannotBeIsRefused) {
   EXPECT_THAT(Wrong(state), HasSubstr("213 samples were counted"));
 }
 
+// With job.on_nan = skip. At a job's end what was left out last is dropped, too, and still of the
+// epoch.
+TEST(JobState, WhatWasSkippedIsNeitherCountedNorLeft) {
+  JobState state = Sound();
+  state.totals.samples_counted -= 20;
+  EXPECT_THAT(Wrong(state), HasSubstr("192 samples were counted and 0 dropped"));
+  state.totals.samples_dropped = 19;
+  EXPECT_THAT(Wrong(state), HasSubstr("192 samples were counted and 19 dropped"));
+  for (const std::uint64_t dropped : {20, 24}) {
+    state.totals.samples_dropped = dropped;
+    EXPECT_EQ(Wrong(state), "nothing");
+  }
+}
+
 TEST(JobState, EachChangedByteIsSeen) {
   const std::string text = ToJson(Sound());
   for (std::size_t i = 0; i < text.size(); ++i) {

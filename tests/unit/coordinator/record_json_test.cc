@@ -32,6 +32,8 @@ RoundRecord Example() {
                   {WorkerId(2), {4, 8}, -0.000012, 12.000001}};
   record.excluded = {WorkerId(1)};
   record.moved = {{WorkerId(1), WorkerId(2), {4, 8}}};
+  record.dropped = {{16, 20}};
+  record.skipped = {{WorkerId(1), {{16, 20}}}};
   record.requeued = {{12, 16}};
   record.loss = 0.6931471805599453;
   record.metrics = {{"accuracy", Reduction::kMean, 9, 12},
@@ -89,7 +91,7 @@ TEST(RoundLine, HasTheDocumentedKeys) {
   EXPECT_EQ(line["times"]["ready"]["2"], 12.25);
   EXPECT_EQ(line["sent"], (nlohmann::json{{"bytes", 4096}, {"early_bytes", 1024}}));
   EXPECT_EQ(line["contributors"][0]["weight"], 1.0);
-  EXPECT_EQ(line["dropped"], nlohmann::json::array());
+  EXPECT_EQ(line["dropped"], nlohmann::json::parse("[[16,20]]"));
   EXPECT_EQ(line["algorithm"], "tree");
   RoundRecord open = Example();
   open.applied.reset();

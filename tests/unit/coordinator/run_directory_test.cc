@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -109,9 +110,9 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
     ASSERT_TRUE(directory->AppendEvaluation(evaluation).ok());
   }
   const std::string all = TextOf(folder / "run/rounds.jsonl");
-  EXPECT_FALSE(directory->Keep(RoundId(6), 60).ok());
-  EXPECT_FALSE(directory->Keep(RoundId(3), 31).ok());
-  const auto kept = directory->Keep(RoundId(3), 30);
+  EXPECT_FALSE(directory->Keep(RoundId(6), 60, 0).ok());
+  EXPECT_FALSE(directory->Keep(RoundId(3), 31, 0).ok());
+  const auto kept = directory->Keep(RoundId(3), 30, 0);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   EXPECT_EQ(kept->latest, 2.0);
   EXPECT_EQ(kept->train_loss, 0.5);
@@ -125,6 +126,38 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
   EXPECT_EQ(all.substr(0, cut.size()), cut);
   const std::string evaluations = TextOf(folder / "run/evaluations.jsonl");
   EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 3);
+}
+
+// A job that had no further round, and gets one: what it dropped for that comes again, and what it
+// skipped does not.
+TEST(RunDirectory, WhatTheLastRoundHasDroppedComesAgain) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  RoundRecord last = Record(2);
+  last.loss = std::nan("");
+  last.skipped = {{WorkerId(1), {{30, 34}}}, {WorkerId(3), {{44, 46}}}};
+  last.dropped = {{20, 25}, {30, 34}, {40, 41}, {44, 46}};
+  std::string expected;
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    ASSERT_TRUE(directory->AppendRound(RoundLine(Record(round))).ok());
+    expected += RoundLine(Record(round)) + '\n';
+  }
+  ASSERT_TRUE(directory->AppendRound(RoundLine(last)).ok());
+  EXPECT_FALSE(directory->Keep(RoundId(3), 30, 0).ok());
+  EXPECT_FALSE(directory->Keep(RoundId(3), 30, 12).ok());
+  last.requeued = {{20, 25}, {40, 41}};
+  last.dropped = {{30, 34}, {44, 46}};
+  expected += RoundLine(last) + '\n';
+  // Also when nothing has come of that.
+  for (int times = 0; times < 2; ++times) {
+    const auto kept = directory->Keep(RoundId(3), 30, 6);
+    ASSERT_TRUE(kept.ok()) << kept.error().message;
+    EXPECT_EQ(kept->left_out, 6u);
+    ASSERT_TRUE(directory->CutBack(*kept).ok());
+    EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), expected);
+  }
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(3))).ok());
+  EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), expected + RoundLine(Record(3)) + '\n');
 }
 
 #ifndef LOCKSTEP_SANITIZED  // which keeps what was freed for a while
@@ -146,7 +179,7 @@ TEST(RunDirectory, RecordsAreNotHeldAsAWhole) {
   }
   const auto bytes = static_cast<long>(std::filesystem::file_size(folder / "run/rounds.jsonl"));
   const long before = MostMemoryBytes();
-  const auto kept = directory->Keep(RoundId(kRecords), kRecords * 10);
+  const auto kept = directory->Keep(RoundId(kRecords), kRecords * 10, 0);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   ASSERT_TRUE(directory->CutBack(*kept).ok());
   EXPECT_LT(MostMemoryBytes() - before, bytes / 4);
@@ -159,7 +192,7 @@ TEST(RunDirectory, AJobThatGoesOnHasNoSummary) {
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
   ASSERT_TRUE(directory->WriteLast("summary.json", "{}\n").ok());
-  const auto kept = directory->Keep(RoundId(1), 10);
+  const auto kept = directory->Keep(RoundId(1), 10, 0);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   EXPECT_TRUE(std::filesystem::exists(folder / "run/summary.json"));
   ASSERT_TRUE(directory->CutBack(*kept).ok());
@@ -171,7 +204,7 @@ TEST(RunDirectory, RecordsThatAreNoFileAreNotWaitedFor) {
   const test::TempFolder folder;
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   ASSERT_EQ(::mkfifo((folder / "run/rounds.jsonl").c_str(), 0600), 0);
-  const auto kept = directory->Keep(RoundId(1), 10);
+  const auto kept = directory->Keep(RoundId(1), 10, 0);
   ASSERT_FALSE(kept.ok());
   EXPECT_THAT(kept.error().message, HasSubstr("rounds.jsonl: is not a regular file"));
 }
@@ -198,7 +231,7 @@ TEST(RunDirectory, TheTimelineIsWholeAfterEachRound) {
     expected.push_back(round);
     EXPECT_EQ(RoundsOfTimeline(path), expected);
   }
-  const auto kept = directory->Keep(RoundId(3), 30);
+  const auto kept = directory->Keep(RoundId(3), 30, 0);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   ASSERT_TRUE(directory->CutBack(*kept).ok());
   EXPECT_EQ(RoundsOfTimeline(path), (std::vector<std::uint64_t>{0, 1, 2}));
