@@ -17,17 +17,6 @@ Error WriteError(const std::string& path, const char* action, int error) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path, action, std::strerror(error))};
 }
 
-// Makes a rename in the folder of `path` last.
-Status SyncFolder(const std::string& path) {
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) return WriteError(folder, "cannot be opened", errno);
-  // Some network file systems cannot sync a folder.
-  if (fsync(fd.get()) != 0 && errno != EINVAL) return WriteError(folder, "cannot be synced", errno);
-  return {};
-}
-
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, SafetensorsHeader header, OwnedFd file)
@@ -102,7 +91,7 @@ Status SafetensorsWriter::Commit() {
   if (fsync(file_.get()) != 0) return Fail("cannot be written", errno);
   if (rename(partial_.c_str(), path_.c_str()) != 0) return Fail("cannot be replaced", errno);
   open_ = false;
-  return SyncFolder(path_);
+  return SyncFolderOf(path_);
 }
 
 }  // namespace lockstep::coordinator

@@ -94,6 +94,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const fs::path& path, b
   OwnedFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock.get() < 0) return unusable(lock_path, std::strerror(errno));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return unusable(lock_path, fmt::format("cannot be locked: {}", std::strerror(errno)));
+    }
     return Error{
         ErrorCode::kRefused,
         fmt::format("{}: another coordinator is writing to this run directory", path.string())};

@@ -13,15 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status SyncDirectory(const fs::path& directory) {
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return IoError(directory, "cannot open");
-  const int rc = ::fsync(fd);
-  ::close(fd);
-  if (rc != 0) return IoError(directory, "cannot sync");
-  return {};
-}
-
 Status WriteAll(int fd, std::string_view text, const fs::path& path) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -44,6 +35,15 @@ OwnedFd::~OwnedFd() {
   if (fd_ >= 0) close(fd_);
 }
 
+Status SyncFolderOf(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const OwnedFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) return IoError(folder, "cannot open");
+  // Some network file systems cannot sync a folder.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return IoError(folder, "cannot sync");
+  return {};
+}
+
 Status WriteWholeFile(const fs::path& path, std::string_view text) {
   const fs::path temporary = path.string() + ".tmp";
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -57,7 +57,7 @@ Status WriteWholeFile(const fs::path& path, std::string_view text) {
     ::unlink(temporary.c_str());
     return status;
   }
-  return SyncDirectory(path.parent_path());
+  return SyncFolderOf(path);
 }
 
 }  // namespace lockstep::coordinator

@@ -29,6 +29,9 @@ class OwnedFd {
 // Of what errno says about `doing` something with the file.
 Error IoError(const std::filesystem::path& path, const std::string& doing);
 
+// Makes a rename in the folder of `path` last.
+Status SyncFolderOf(const std::filesystem::path& path);
+
 // Writes `path`.tmp, syncs it, renames it, syncs the directory. After an error the old file stays
 // and the temporary one is gone.
 Status WriteWholeFile(const std::filesystem::path& path, std::string_view text);

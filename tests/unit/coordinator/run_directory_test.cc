@@ -3,10 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <fstream>
@@ -15,6 +19,28 @@
 
 #include "coordinator/record/write_json.h"
 #include "tests/temp_folder.h"
+
+namespace {
+// What the calls below say; 0: what the kernel does.
+int g_lock_error = 0;
+int g_folder_sync_error = 0;
+}  // namespace
+
+// In the place of the C library's.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (g_lock_error == 0) return static_cast<int>(::syscall(SYS_flock, fd, operation));
+  errno = g_lock_error;
+  return -1;
+}
+
+extern "C" int fsync(int fd) {
+  struct stat status {};
+  if (g_folder_sync_error == 0 || ::fstat(fd, &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return static_cast<int>(::syscall(SYS_fsync, fd));
+  }
+  errno = g_folder_sync_error;
+  return -1;
+}
 
 namespace lockstep::coordinator {
 namespace {
@@ -158,6 +184,33 @@ TEST(RunDirectory, WhatTheLastRoundHasDroppedComesAgain) {
   }
   ASSERT_TRUE(directory->AppendRound(RoundLine(Record(3))).ok());
   EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), expected + RoundLine(Record(3)) + '\n');
+}
+
+TEST(RunDirectory, AFileSystemThatCannotLockIsNoOtherCoordinator) {
+  const test::TempFolder folder;
+  const auto held = std::move(*RunDirectory::Open(folder / "run", false));
+  const auto taken = RunDirectory::Open(folder / "run", false);
+  ASSERT_FALSE(taken.ok());
+  EXPECT_THAT(taken.error().message, HasSubstr("another coordinator is writing"));
+  g_lock_error = ENOLCK;
+  const auto none = RunDirectory::Open(folder / "other", false);
+  g_lock_error = 0;
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalid);
+  EXPECT_THAT(none.error().message, HasSubstr("other/lock: cannot be locked: No locks available"));
+}
+
+TEST(RunDirectory, AFileSystemThatCannotSyncFoldersWillDo) {
+  const test::TempFolder folder;
+  const auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  g_folder_sync_error = EINVAL;
+  const Status written = directory->WriteFile("term", "1\n");
+  g_folder_sync_error = EIO;
+  const Status failed = directory->WriteFile("term", "2\n");
+  g_folder_sync_error = 0;
+  EXPECT_TRUE(written.ok()) << written.error().message;
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message, HasSubstr("run: cannot sync"));
 }
 
 #ifndef LOCKSTEP_SANITIZED  // which keeps what was freed for a while
