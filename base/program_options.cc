@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/slowdown_trace.h"
 
@@ -73,6 +75,11 @@ Status CheckRequired(const CoordinatorOptions& options) {
   if (options.workers == 0) return Invalid("--workers: required, as --workers 4");
   if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
   return {};
+}
+
+bool IsRunDirectory(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::is_directory(std::filesystem::path(path) / "checkpoints", none);
 }
 
 Status CheckCoordinator(const CoordinatorOptions& options) {
@@ -165,16 +172,21 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
                                "stand in the config file");
   if (!options.print.empty()) return options;
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  if (Status checked = CheckRequired(options); !checked) return checked.error();
   std::string file = options.config_file;
   if (file.empty() && options.resume) file = options.run_dir + "/config.ini";
   if (!file.empty()) {
-    if (Status read = table.ReadFile(file); !read) return read.error();
+    const Status read = table.ReadFile(file);
+    if (!read && options.config_file.empty() && !IsRunDirectory(options.run_dir)) {
+      return Error{ErrorCode::kNotFound,
+                   fmt::format("--resume: {} is no run directory", options.run_dir)};
+    }
+    if (!read) return read.error();
   }
   // What the workers' program said of the job when it began stands there, and nowhere else.
   if (options.config_from_workers && options.resume && !options.config_file.empty()) {
     if (Status read = table.ReadFile(options.run_dir + "/config.ini"); !read) return read.error();
   }
-  if (Status checked = CheckRequired(options); !checked) return checked.error();
   if (options.config_from_workers && !options.resume) {
     if (settings == nullptr) {
       if (table.Given("job.join_timeout")) {

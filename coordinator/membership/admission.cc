@@ -69,6 +69,19 @@ std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) 
                      Less(ours, its));
 }
 
+// A resumed job whose epochs leave out what is less than a batch, with another batch than it had.
+std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
+  const std::uint64_t batch = job.start.config.job.global_batch;
+  if (!job.start.resume || train_samples == job.train_samples || train_samples % batch != 0 ||
+      job.train_samples % batch == 0) {
+    return {};
+  }
+  return fmt::format(
+      "; with drop_last an epoch has whole batches only, and job.global_batch = {} is another "
+      "batch than that of the checkpoint",
+      batch);
+}
+
 std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.dataset_digest != job.dataset_digest) return OtherData(job, worker, ready);
   const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
@@ -77,7 +90,8 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
                                      job.agreed_by, ours);
   };
   for (const std::string& text :
-       {differs("training samples", ready.train_samples, job.train_samples),
+       {differs("training samples", ready.train_samples, job.train_samples) +
+            OfWholeBatches(job, ready.train_samples),
         differs("test samples", ready.test_samples, job.test_samples),
         differs("parameters", ready.parameter_count, job.parameter_count),
         differs("tensors of optimizer state", ready.state_tensors, job.state_tensors)}) {

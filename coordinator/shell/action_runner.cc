@@ -37,8 +37,7 @@ bool CanWait(const Action& action) {
 }  // namespace
 
 ActionRunner::ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
-                           CheckpointStore& checkpoints,
-                           std::optional<CheckpointStore::Loaded> resume, Ports ports)
+                           CheckpointStore& checkpoints, std::optional<Resume> resume, Ports ports)
     : core_(std::move(core)),
       directory_(directory),
       checkpoints_(checkpoints),
@@ -87,11 +86,7 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     progress_.Clear();
     spdlog::log(SpdlogLevel(line->level), "{}", line->text);
   } else if (auto* closed = std::get_if<RoundClosed>(&action)) {
-    metrics_.Note(*closed->record);
-    std::string text = RoundLine(*closed->record);
-    Check(directory_.AppendRound(text), follow);
-    Check(directory_.AppendTimeline(*closed->record), follow);
-    recent_rounds_.Note(closed->record->round, std::move(text));
+    Note(*closed, follow);
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
     Check(directory_.AppendEvaluation(evaluated->record), follow);
   } else if (auto* stream = std::get_if<StreamState>(&action)) {
@@ -111,6 +106,17 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     WriteResult(std::move(finished->result));
     ports_.finished();
   }
+}
+
+void ActionRunner::Note(const RoundClosed& closed, std::vector<Event>& follow) {
+  if (resume_ && !resume_->config.empty()) {
+    Check(directory_.WriteFile("config.ini", std::exchange(resume_->config, {})), follow);
+  }
+  metrics_.Note(*closed.record);
+  std::string text = RoundLine(*closed.record);
+  Check(directory_.AppendRound(text), follow);
+  Check(directory_.AppendTimeline(*closed.record), follow);
+  recent_rounds_.Note(closed.record->round, std::move(text));
 }
 
 void ActionRunner::Save(const SaveCheckpoint& save) {
@@ -156,7 +162,7 @@ void ActionRunner::Stream(const StreamState& stream, std::vector<Event>& follow)
   LOCKSTEP_CHECK(resume_.has_value(), "state asked for in a job that does not resume");
   auto at = readers_.find(stream.to);
   if (at == readers_.end()) {
-    auto opened = CheckpointReader::Open(resume_->tensors, resume_->state);
+    auto opened = CheckpointReader::Open(resume_->checkpoint.tensors, resume_->checkpoint.state);
     if (!opened) return Check(opened.error(), follow);
     at = readers_.emplace(stream.to, std::move(*opened)).first;
   }

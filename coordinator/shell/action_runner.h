@@ -34,9 +34,15 @@ class ActionRunner {
     std::function<void(std::function<void()>)> post;
   };
 
+  struct Resume {
+    CheckpointStore::Loaded checkpoint;
+    // For config.ini, with the first round: had the workers refused it, the job would go on from
+    // the one that is there.
+    std::string config;
+  };
+
   ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
-               CheckpointStore& checkpoints, std::optional<CheckpointStore::Loaded> resume,
-               Ports ports);
+               CheckpointStore& checkpoints, std::optional<Resume> resume, Ports ports);
 
   ~ActionRunner();  // waits for the disk
 
@@ -58,6 +64,7 @@ class ActionRunner {
  private:
   void CarryOut(Action& action, std::vector<Event>& follow);
   void Check(const lockstep::Status& status, std::vector<Event>& follow);
+  void Note(const RoundClosed& closed, std::vector<Event>& follow);
   void Save(const SaveCheckpoint& save);
   // The last thing that is written, also when the disk is full.
   void WriteResult(JobResult result);
@@ -67,7 +74,7 @@ class ActionRunner {
   std::unique_ptr<Coordinator> core_;
   RunDirectory& directory_;
   CheckpointStore& checkpoints_;
-  std::optional<CheckpointStore::Loaded> resume_;
+  std::optional<Resume> resume_;
   std::map<ConnectionId, CheckpointReader> readers_;  // of those that it is being sent to
   Ports ports_;
   ProgressLine progress_;

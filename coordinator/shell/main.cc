@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -264,10 +265,14 @@ int Main(const std::vector<std::string>& arguments) {
     server = Server::Open(options);
     if (!server) return Fail(server.error());
   }
-  for (const auto& [name, text] :
-       {std::pair("term", fmt::format("{}\n", *term)), std::pair("config.ini", config_text)}) {
-    if (Status written = (*directory)->WriteFile(name, text); !written.ok())
-      return Fail(written.error());
+  if (Status written = (*directory)->WriteFile("term", fmt::format("{}\n", *term)); !written.ok()) {
+    return Fail(written.error());
+  }
+  std::optional<ActionRunner::Resume> resume;
+  if (loaded) {
+    resume = {std::move(*loaded), config_text};
+  } else if (Status written = (*directory)->WriteFile("config.ini", config_text); !written.ok()) {
+    return Fail(written.error());
   }
   for (const std::string& line : (*core)->Bounds()) spdlog::debug("bound: {}", line);
 
@@ -308,7 +313,7 @@ int Main(const std::vector<std::string>& arguments) {
           : "");
   auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
     return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints,
-                                          std::move(loaded), std::move(ports));
+                                          std::move(resume), std::move(ports));
   });
   if ((*directory)->Held().ok()) Remove(**directory, {kHttpAddress, kJobId});
   return Report(*runner);

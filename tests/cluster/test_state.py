@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import BIN, ClusterTest, Job, PATIENCE, check_epochs, wait_for
+from harness import BIN, ClusterTest, Job, PATIENCE, TOOLS, check_epochs, wait_for
 
 PACED = {"emulate.unit_time": "2ms"}
 # 116 MB of parameters and AdamW's two tensors.
@@ -125,6 +125,34 @@ class Resume(ClusterTest):
             go_on(job, "--job.rounds=30", "--optimizer.lr=0.01", "--job.global_batch=32", "--job.units=8")
             self.assertEqual(job.finish()["rounds"], 30)
             check_epochs(self, job.rounds(), 2048)
+
+    def test_what_no_round_was_made_with_is_not_kept(self):
+        with Job(2, PACED, job__rounds=60) as job:
+            self.interrupted(job, 5)
+            config = (job.run_dir / "config.ini").read_text()
+            done = coordinator(job, "--resume", "--optimizer.lr=0.01", "--job.join_timeout=1s")  # nobody comes, or whoever comes refuses it
+            self.assertEqual((done.returncode, job.summary()["status"]), (1, "failed"), done.stderr)
+            self.assertEqual((job.run_dir / "config.ini").read_text(), config)
+            go_on(job, "--optimizer.lr=0.02")
+            self.assertEqual(job.finish()["rounds"], 60)
+            self.assertEqual((job.run_dir / "config.ini").read_text(), config.replace("lr = 0.05\n", "lr = 0.02\n"))
+
+    def test_what_the_last_round_has_left_out_comes_again_where_there_is_another(self):
+        with Job(3, PACED, job__rounds=10, policy__name="backup", job__min_workers=1) as job:
+            job.start_coordinator()
+            for index in range(3):
+                job.start_worker(index, "--slowdown", "worker=2,factor=20")
+            first = job.finish()
+            left_out = job.rounds()[-1]["dropped"]
+            self.assertEqual(first["samples_dropped"], sum(end - begin for begin, end in left_out))
+            self.assertGreater(first["samples_dropped"], 0)
+            go_on(job, "--job.rounds=0", "--job.epochs=1", "--policy.name=full")
+            second = job.finish()
+            self.assertEqual((second["samples_dropped"], second["samples_counted"], second["epochs"]), (0, 2048, 1))
+            self.assertEqual(second["samples_requeued"], sum(end - begin for line in job.rounds() for begin, end in line["requeued"]))
+            self.assertEqual((job.rounds()[9]["dropped"], job.rounds()[9]["requeued"]), ([], left_out))
+            checked = subprocess.run([TOOLS / "check-run", job.run_dir], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
     def test_with_another_seed_only_between_two_epochs(self):
         source = pathlib.Path("/usr/share/datasets/fashion-mnist")
@@ -264,7 +292,8 @@ class Resume(ClusterTest):
             done = coordinator(job, "--config", job.config, "--resume")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertEqual(len(done.stderr.strip().split("\n")), 1, done.stderr)
-            self.assertIn(str(job.run_dir), done.stderr)
+            self.assertIn(f"--resume: {job.run_dir} is no run directory\n", done.stderr)
+            self.assertEqual(coordinator(job, "--resume").stderr, done.stderr)
             self.assertFalse(job.run_dir.exists(), "something is left behind")
 
     def test_later_than_the_time_to_join(self):

@@ -112,6 +112,30 @@ class ResumeTest(TorchTest):
         again = run(script, self.folder / "run")
         self.assertEqual(again.stdout, whole.stdout)
 
+    def test_with_drop_last_the_batch_stays_and_what_was_refused_is_not_kept(self):
+        script = self.script("""
+            import torch, lockstep
+            from torch.utils.data import DataLoader, TensorDataset
+            job = lockstep.init()
+            model = torch.nn.Linear(1, 1)
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = DataLoader(TensorDataset(torch.ones(100, 1)), batch_size=8, shuffle=True, drop_last=True)
+            model, opt, loader = job.prepare(model, opt, loader, epochs=4)
+            for _ in range(4):
+                for (x,) in loader:
+                    job.backward(model(x).square().mean())
+                    opt.step()
+            """)
+        words = ["-n", "2", "--run-dir", self.folder / "run", "--set", "job.epochs=0"]
+        done = lockstep_run(*words, "--set", "job.rounds=5", script)
+        self.assertEqual(done.returncode, 0, done)
+        refused = lockstep_run(*words, "--resume", "--set", "job.rounds=12", "--set", "job.global_batch=9", script)
+        self.assertEqual(refused.returncode, 2, refused)
+        self.assertIn("has 99 training samples, the checkpoint has 96; with drop_last an epoch has whole batches only, and job.global_batch = 9 is "
+                      "another batch than that of the checkpoint", refused.stdout)
+        done = lockstep_run(*words, "--resume", "--set", "job.rounds=12", script)
+        self.assertEqual(done.returncode, 0, done)
+
     def test_what_does_not_go_with_the_checkpoint_is_said(self):
         words = [WORKER, "epochs=6", "checkpoint=4", "optimizer=own", f"run_dir={self.folder / 'run'}"]
         kill_in_an_epoch(self, self.folder / "run", 9, *words)

@@ -41,6 +41,22 @@ TEST(CoordinatorOptions, ResumeReadsTheRunDirectorysConfig) {
   EXPECT_EQ(options->job.job.seed, 77u);
 }
 
+TEST(CoordinatorOptions, ResumeOfWhatIsNoRunDirectoryIsSaidSo) {
+  TempFolder folder;
+  const auto error = [](const Args& args) {
+    const auto options = ParseCoordinatorOptions(args);
+    return options.ok() ? "" : options.error().message;
+  };
+  EXPECT_EQ(error({"--workers=2", "--resume"}), "--run-dir: required, as --run-dir runs/a");
+  EXPECT_EQ(error({"--workers=2", "--resume", "--run-dir=" + folder.path()}),
+            "--resume: " + folder.path() + " is no run directory");
+  EXPECT_EQ(error({"--workers=2", "--resume", "--run-dir=" + folder.path() + "/typo"}),
+            "--resume: " + folder.path() + "/typo is no run directory");
+  std::filesystem::create_directory(folder.path() + "/checkpoints");
+  EXPECT_THAT(error({"--workers=2", "--resume", "--run-dir=" + folder.path()}),
+              HasSubstr("config.ini: No such file"));
+}
+
 TEST(CoordinatorOptions, WhatWorkersHaveSaidHoldsWhenTheJobIsResumed) {
   TempFolder folder;
   folder.Write("config.ini", "[job]\nseed = 77\nrounds = 7\n");
