@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <csignal>
 #include <memory>
 
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -18,6 +19,11 @@ void InitLogging(const std::string& process_name, const std::string& level) {
   }();
   logger->set_pattern("%H:%M:%S.%e " + process_name + " %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(level));
+}
+
+void OutliveFailedWrites() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 }  // namespace lockstep

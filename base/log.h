@@ -12,4 +12,9 @@ namespace lockstep {
 // (trace|debug|info|warn|error). Colours only on a terminal. Call once from main.
 void InitLogging(const std::string& process_name, const std::string& level);
 
+// What nobody reads any more (a pipe whose reader has ended, as tee does at Ctrl-C) and what is
+// beyond a limit of file sizes is a write that failed, as on a full disk, and does not end the
+// process. For main(), before it writes.
+void OutliveFailedWrites();
+
 }  // namespace lockstep

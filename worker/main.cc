@@ -92,6 +92,7 @@ int main(int argc, char** argv) {
   using lockstep::ErrorCode, lockstep::FromSeconds, lockstep::InitLogging, lockstep::Setting;
   namespace worker = lockstep::worker;
   lockstep::EndWhenOutOfMemory("lockstep-worker");
+  lockstep::OutliveFailedWrites();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   auto parsed = lockstep::ParseWorkerOptions(arguments);
   if (!parsed) return Fail(parsed.error());

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -169,6 +168,7 @@ int Report(const ActionRunner& runner) {
 }
 
 int Main(const std::vector<std::string>& arguments) {
+  OutliveFailedWrites();
   auto parsed = ParseCoordinatorOptions(arguments);
   if (!parsed) return Fail(parsed.error());
   CoordinatorOptions& options = *parsed;
@@ -177,7 +177,6 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   InitLogging("coordinator", options.log_level);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is a failed write, as a full disk is
 
   StartParameters parameters;
   parameters.workers = options.workers;

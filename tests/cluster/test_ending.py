@@ -1,10 +1,12 @@
 """With which parameters workers end, and what ends a job whose numbers are none any more."""
 
+import os
 import re
 import signal
+import subprocess
 import unittest
 
-from harness import ClusterTest, Job
+from harness import BIN, ClusterTest, Job, wait_for
 
 DIGEST = re.compile(r"this worker has the job's last parameters, SHA-256 ([0-9a-f]{64})")
 
@@ -47,6 +49,37 @@ class Ending(ClusterTest):
             self.assertEqual(job.wait("worker2"), 0)
             self.assertNotIn("last parameters", job.log("worker2"))
             job.finish()
+
+
+class UnreadOutput(ClusterTest):
+    def test_who_is_read_no_more_ends_in_good_order(self):
+        """As `lockstep-coordinator ... | tee log` at Ctrl-C, which tee gets as well."""
+        with Job(2, emulate__unit_time="3ms", job__rounds=100000, policy__name="full") as job:
+            pipes = {}
+
+            def start(name, command):
+                reader, writer = os.pipe()
+                job.processes[name] = subprocess.Popen([*map(str, command), "--log-level", "debug"], stdout=writer, stderr=writer, stdin=subprocess.DEVNULL)
+                os.close(writer)
+                pipes[name] = reader
+
+            start("coordinator", [BIN / "lockstep-coordinator", "--listen", job.listen, "--workers", 2, "--config", job.config, "--run-dir", job.run_dir])
+            address = job.run_dir / "coordinator.address"
+            wait_for("the coordinator's address", address.exists)
+            for index in range(2):
+                start(f"worker{index}", [BIN / "lockstep-worker", "--coordinator", address.read_text().strip(), "--id", index])
+            job.logs = {}
+            wait_for("two rounds", lambda: len(job.rounds()) >= 2, look_every=0.03)
+            for reader in pipes.values():
+                os.close(reader)
+            reached = len(job.rounds())
+            wait_for("more rounds", lambda: len(job.rounds()) >= reached + 5, look_every=0.03)
+            job.processes["coordinator"].send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 130)
+            for index in range(2):
+                self.assertEqual(job.wait(f"worker{index}"), 0)
+            self.assertEqual(job.summary()["status"], "interrupted")
+            self.assertEqual(job.summary()["checkpoint_round"], len(job.rounds()) - 1)
 
 
 class NotANumber(ClusterTest):
