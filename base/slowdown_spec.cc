@@ -360,7 +360,7 @@ Result<SlowdownSpec> ParseSlowdownSpec(std::string_view text) {
   return spec;
 }
 
-Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text) {
+Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text, SlowdownFiles files) {
   std::vector<SlowdownSpec> specs;
   while (!text.empty()) {
     const auto end = text.find('\n');
@@ -369,7 +369,7 @@ Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     Result<SlowdownSpec> spec = ParseSlowdownSpec(line);
     if (!spec) return spec.error();
-    if (!spec->file.empty()) {
+    if (files == SlowdownFiles::kRefused && !spec->file.empty()) {
       return Error{ErrorCode::kInvalid,
                    "slowdown file: no file is read here; write its points as points=0:1;10:4"};
     }

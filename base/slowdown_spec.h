@@ -64,9 +64,12 @@ inline constexpr std::size_t kMaxSlowdownBytes = 256u << 10;  // of all their te
 // line and name the key and what is known.
 Result<SlowdownSpec> ParseSlowdownSpec(std::string_view text);
 
-// One spec a line, at most kMaxSlowdownSpecs of them; blank lines are skipped. None of them may
-// name a file.
-Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text);
+// Whether a spec may name one: not where somebody else than who runs the process says it.
+enum class SlowdownFiles : std::uint8_t { kRefused, kTaken };
+
+// One spec a line, at most kMaxSlowdownSpecs of them; blank lines are skipped.
+Result<std::vector<SlowdownSpec>> ParseSlowdownLines(std::string_view text,
+                                                     SlowdownFiles files = SlowdownFiles::kRefused);
 
 // Canonical; ParseSlowdownSpec gives the same spec back. A trace that has been read is written out
 // point by point.

@@ -61,7 +61,7 @@ class _Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rounds = path / "rounds.jsonl"
-        if not self._rounds.is_file():
+        if not os.path.isfile(self._rounds):
             raise UsageError(f"export: {path}: there is no rounds.jsonl: no run directory, or no round is closed yet")
         # Of a running job more rounds come behind; what is exported ends here.
         self._size = self._rounds.stat().st_size
@@ -79,7 +79,7 @@ class _Run:
 
     def evaluations(self) -> Iterator[_Round]:
         path = self.path / "evaluations.jsonl"
-        return self._lines(path, path.stat().st_size, _OF_AN_EVALUATION) if path.is_file() else iter(())
+        return self._lines(path, path.stat().st_size, _OF_AN_EVALUATION) if os.path.isfile(path) else iter(())
 
     def summary(self) -> dict[str, Any]:
         """Empty while the job runs."""
@@ -133,6 +133,11 @@ def _values(record: _Round) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
+def _told(evaluation: _Round) -> list[str]:
+    """A loss that is not finite is null."""
+    return [name for name in ("loss", "accuracy") if evaluation[name] is not None]
+
+
 def _to_tensorboard(run: _Run, folder: Path) -> None:
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -151,7 +156,7 @@ def _to_tensorboard(run: _Run, folder: Path) -> None:
             for worker, waited in record.get("input_wait", {}).items():
                 writer.add_scalar(f"worker/{worker}/input_wait_seconds", waited, step, walltime=when)
         for record in run.evaluations():
-            for name in ("loss", "accuracy"):
+            for name in _told(record):
                 writer.add_scalar(f"test/{name}", record[name], record["round"])
     print(f"{folder}: {run.count} rounds")
 
@@ -274,7 +279,7 @@ def _to_otlp(run: _Run, out: IO[str]) -> None:
         write_spans(pending)
     ends = {record["round"]: _end(record) for record in run.rounds()}
     for record in run.evaluations():
-        for name in ("loss", "accuracy"):
+        for name in _told(record):
             attributes = [_attribute("lockstep.round", record["round"])]
             when = _nanos(run.at(ends.get(record["round"], run.latest)))
             point = {"timeUnixNano": when, "asDouble": float(record[name]), "attributes": attributes}

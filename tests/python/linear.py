@@ -1,7 +1,9 @@
-"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated] [away=FILE]
+"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated] [poisoned] [away=FILE]
 
 imitated: on the imitated device of tests/fake_device. away: worker 1 has a run of round 20 in hand, or of a later one, and does
 something else until that file is there; it prints whether others have computed the run by then.
+
+poisoned: of one sample the loss is no number.
 
 At the end it prints which policies were in force, and who was slow, in whatever round: "policies [...] slow [...]".
 
@@ -22,6 +24,7 @@ if "imitated" in sys.argv:
 
 FEATURES = 8
 SAMPLES = 1024
+POISON = 17
 SETTINGS = "[job]\nepochs = 12\nglobal_batch = 64\n[optimizer]\nlr = 0.5\nmomentum = 0.5\n"
 
 
@@ -90,6 +93,8 @@ def main():
             for i, x in enumerate(features):
                 gradient[i] += error * x
             loss += error * error / 2
+            if index == POISON and "poisoned" in sys.argv:
+                loss = float("nan")
         if imitated:
             for tensor in range(2):
                 session.block_final(tensor, late.ask())

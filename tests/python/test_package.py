@@ -235,6 +235,38 @@ class RunTest(harness.ClusterTest):
         self.assertEqual(len(re.findall(r"policies \['full\+flexrr'\] slow \[.*\(1,\).*\]", done.stdout)), 2, done.stdout)
         harness.check_epochs(self, rounds, 1024)
 
+    def test_a_recorded_slow_down_is_read_out_of_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder, "trace")
+            trace.write_text("# recorded\n0 1\n0.01 6\n")
+            done, rounds = self.linear("--policy", "flexrr", "--slowdown", f"worker=1,pattern=trace,file={trace}", "--set", "job.epochs=2",
+                                       "--set", "emulate.unit_time=2ms")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
+            trace.unlink()
+            done, _ = self.linear("--slowdown", f"worker=1,pattern=trace,file={trace}")
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn(f"lockstep: slowdown file = {trace}: No such file", done.stdout)
+
+    def test_a_job_that_has_skipped_samples_goes_on(self):
+        """Within the epoch of the first, and once others have come behind it."""
+        with tempfile.TemporaryDirectory() as folder:
+            job = harness.Job(2, folder=folder)
+            job.run_dir = pathlib.Path(folder, "run")
+            dropped = 0
+            for end, epochs in ((15, 0), (31, 1), (48, 3)):
+                done = run("-m", "lockstep", "run", "-n", "2", "--run-dir", job.run_dir, "--policy", "full", "--set", "job.on_nan=skip",
+                           "--set", "job.epochs=0", "--set", f"job.rounds={end}", *["--resume"] * (dropped > 0), HERE / "linear.py", "poisoned")
+                self.assertEqual(done.returncode, 0, done)
+                summary = job.summary()
+                skipped = sum(end - begin for line in job.rounds() for part in line.get("skipped", []) for begin, end in part["ranges"])
+                self.assertEqual((summary["samples_dropped"], summary["epochs"]), (skipped, epochs))
+                self.assertGreater(skipped, dropped)
+                dropped = skipped
+            checked = subprocess.run([ROOT / "tools" / "check-run", job.run_dir, "--samples", "1024"], capture_output=True, text=True, check=False)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+            self.assertEqual(sum(line["samples"] for line in job.rounds()), 3 * 1024 - dropped)
+
     def test_a_forked_child_cannot_harm_its_parents_session(self):
         done, _ = self.linear(arguments=["fork"])
         self.assertEqual(done.returncode, 0, done)
@@ -347,6 +379,9 @@ class ExportTest(harness.ClusterTest):
         # As of a program that says how long it waited for its samples.
         cls.rounds[-1]["input_wait"] = {"1": 0.25}
         (cls.run_dir / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in cls.rounds))
+        # As of a job whose numbers have become none.
+        evaluations = cls.run_dir / "evaluations.jsonl"
+        evaluations.write_text(re.sub(r'"loss":[^,}]*', '"loss":null', evaluations.read_text(), count=1))
 
     def export(self, *arguments, **more):
         return run("-m", "lockstep", "export", self.run_dir, *arguments, **more)
@@ -375,7 +410,7 @@ class ExportTest(harness.ClusterTest):
         self.assertEqual([span["name"] for span in spans].count("round"), len(self.rounds))
         self.assertEqual([span["name"] for span in spans].count("worker"), sum(len(line["times"]["ready"]) for line in self.rounds))
         self.assertEqual([point["asDouble"] for point in points["lockstep.loss"]], [line["loss"] for line in self.rounds])
-        self.assertIn("lockstep.test_accuracy", points)
+        self.assertEqual(len(points["lockstep.test_accuracy"]), len(points["lockstep.test_loss"]) + 1)
         waited = [span for span in spans if {"key": "lockstep.input_wait", "value": {"doubleValue": 0.25}} in span["attributes"]]
         self.assertEqual([span["attributes"][1]["value"] for span in waited], [{"intValue": "1"}])
         now = time.time()

@@ -150,7 +150,7 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
     return Error{ErrorCode::kInvalid, fmt::format("coordinator \"{}\": {}", options.coordinator,
                                                   address.error().message)};
   }
-  auto specs = lockstep::ParseSlowdownLines(Text(from.slowdowns));
+  auto specs = lockstep::ParseSlowdownLines(Text(from.slowdowns), lockstep::SlowdownFiles::kTaken);
   if (!specs) return specs.error();
   for (lockstep::SlowdownSpec& spec : *specs) {
     if (auto loaded = lockstep::LoadTrace(&spec); !loaded) return loaded.error();

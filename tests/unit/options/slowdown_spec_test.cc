@@ -155,6 +155,9 @@ TEST(SlowdownLines, AreOneSpecEach) {
   const auto file = ParseSlowdownLines("pattern=trace,file=/etc/passwd");
   ASSERT_FALSE(file.ok()) << "whoever sends lines has no business in our files";
   EXPECT_THAT(file.error().message, HasSubstr("no file is read here"));
+  const auto own = ParseSlowdownLines("pattern=trace,file=/a", SlowdownFiles::kTaken);
+  ASSERT_TRUE(own.ok()) << own.error().message;
+  EXPECT_EQ(own->front().file, "/a");
   std::string many;
   for (std::size_t i = 0; i <= kMaxSlowdownSpecs; ++i) many += "factor=2\n";
   EXPECT_FALSE(ParseSlowdownLines(many).ok());
