@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 import tempfile
-from pathlib import Path
 
 from lockstep import _place
 from lockstep._errors import Error
@@ -35,7 +34,7 @@ def _run(arguments: list[str]) -> int:
     rest.required = False  # older argparse says of what may be empty that it is missing
     options = parser.parse_args(arguments)
     options.package = True
-    if options.hosts is None and options.hosts_file is None and not Path(options.script).is_file():
+    if options.hosts is None and options.hosts_file is None and not os.path.isfile(options.script):
         parser.error(f"there is no script {options.script}")
     if options.devices:
         parser.error("--device: the script chooses its device")

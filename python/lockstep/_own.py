@@ -32,6 +32,26 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
+def _lacks_checkpoint(run_dir: Path) -> str:
+    """Why there is none to go on from; empty: there is one."""
+    try:
+        if any(map(_CHECKPOINT.fullmatch, os.listdir(run_dir / "checkpoints"))):
+            return ""
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "holds no checkpoint (resume='auto' begins a job where there is none)"
+
+
+def _written(path: Path) -> int | None:
+    """When; None: it is not there, or the coordinator says what is wrong with where it would be."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
 class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
     the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one."""
@@ -50,14 +70,14 @@ class OwnCoordinator:
             with open(os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
         where = Path(run_dir) if run_dir is not None else self._folder / "run"
-        found = any(_CHECKPOINT.fullmatch(file.name) for file in (where / "checkpoints").glob("round-*.json"))
-        if resume is True and not found:
+        lacks = _lacks_checkpoint(where)
+        if resume is True and lacks:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise UsageError(f"resume: {where} holds no checkpoint (resume='auto' begins a job where there is none)")
-        resume = bool(resume) and found
+            raise UsageError(f"resume: {where} {lacks}")
+        resume = bool(resume) and not lacks
         address = where / "coordinator.address"
         # Of an earlier job in that directory; looked at before the coordinator may have written its own.
-        stale = address.stat().st_mtime_ns if address.exists() else None
+        stale = _written(address)
         self._log = self._folder / "coordinator.log"
         with open(self._log, "wb") as log:
             # In a session of its own: the terminal's Ctrl-C is for the script, which ends the job.
@@ -90,7 +110,7 @@ class OwnCoordinator:
                 message = self.last_line()
                 self.stop()
                 raise UsageError(message or "the coordinator has ended before the job began")
-            if path.exists() and path.stat().st_mtime_ns != stale:
+            if _written(path) not in (None, stale):
                 return path.read_text(encoding="utf-8").strip()
         self.stop()
         raise JobFailed("the coordinator has not begun to listen")

@@ -146,6 +146,13 @@ class OwnTest(harness.ClusterTest):
             self.assertEqual(own.address, address.read_text(encoding="utf-8").strip())
             own.stop()
 
+    def test_a_run_directory_that_cannot_be_looked_at_is_one_line(self):
+        for resume in (True, "auto", False):
+            with self.subTest(resume), tempfile.TemporaryDirectory() as folder, self.assertRaises(UsageError) as refused:
+                OwnCoordinator(str(pathlib.Path(folder, "x" * 300)), resume=resume)
+            said = r"resume: [^\n]*x cannot be read" if resume is True else r"[^\n]*x: cannot make the run directory"
+            self.assertRegex(str(refused.exception), rf"\A{said}: File name too long\Z")
+
 
 class RunTest(harness.ClusterTest):
     def test_a_program_on_a_device_of_its_own_finds_the_same(self):
@@ -275,6 +282,7 @@ class RunTest(harness.ClusterTest):
     def test_wrong_usage_is_one_line_and_status_2(self):
         for arguments, message in (
                 (["run", "-n", "2", "no.py"], "there is no script no.py"),
+                (["run", "-n", "2", "x" * 300], "there is no script x"),
                 (["run", "-n", "0", HERE / "linear.py"], "-n wants at least one worker"),
                 (["run", HERE / "linear.py"], "required: -n"),
                 (["run", "-n", "2"], "required: SCRIPT\n"),
