@@ -7,9 +7,11 @@ job's secret, unless all workers have one in a file: whoever reaches that store 
 of torch.distributed.
 """
 
+import ipaddress
 import json
 import os
 import re
+import socket
 import tempfile
 import time
 import zlib
@@ -54,6 +56,8 @@ class Launched:
     port: int
     serves: bool  # this worker serves the store
     job: str  # of _STARTS
+    one_host: bool | None = None  # all workers are on one; None: the launcher does not tell
+    other_host: str = ""  # one of them that is not worker 0's, where the launcher tells
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:
@@ -79,8 +83,23 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
                 "torch.distributed (the host of worker 0, and a port that is free there)"
             )
         agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return Launched(launcher, numbers[0], numbers[1], host, int(port), serves=not agent and numbers[0] == 0, job=start)
+        return Launched(
+            *(launcher, numbers[0], numbers[1], host, int(port)),
+            serves=not agent and numbers[0] == 0,
+            job=start,
+            one_host=_on_one_host(launcher, environment),
+            other_host=_last_host(environment.get("SLURM_STEP_NODELIST", "")) if launcher == "srun" else "",
+        )
     return None
+
+
+def _on_one_host(launcher: str, environment: Mapping[str, str]) -> bool | None:
+    if launcher == "srun":
+        nodes = environment.get("SLURM_STEP_NUM_NODES")
+        return None if nodes is None else nodes == "1"
+    prefix = "" if launcher == "torchrun" else "OMPI_COMM_WORLD_"
+    here = environment.get(f"{prefix}LOCAL_WORLD_SIZE" if launcher == "torchrun" else f"{prefix}LOCAL_SIZE")
+    return None if here is None else here == environment.get(_LAUNCHERS[launcher][1])
 
 
 def _host_of_worker_0(launcher: str, environment: Mapping[str, str]) -> str:
@@ -97,6 +116,66 @@ def _first_host(hosts: str) -> str:
     """Of Slurm's lists: a1,b2; node[003-007,9]; r[1-2]n[01-16]."""
     name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     return re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", name.group()) if name else ""
+
+
+def _last_host(hosts: str) -> str:
+    """Of Slurm's lists, likewise."""
+    name = re.search(r"(?:[^,\[\]]|\[[^\]]*\])*\Z", hosts)
+    return re.sub(r"\[(?:[^\]]*[-,])?([^-,\]]*)\]", r"\1", name.group()) if name else ""
+
+
+def _reached(address: str) -> bool:
+    """By other hosts, as far as the address alone says."""
+    read = ipaddress.ip_address(address)
+    return not (read.is_loopback or read.is_link_local or read.is_unspecified)
+
+
+def _addresses(host: str) -> list[str]:
+    """None: the coordinator says what is wrong with the name."""
+    try:
+        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
+    except (OSError, UnicodeError):
+        return []
+
+
+def _address_towards(host: str) -> str | None:
+    """This host's, which the way to the other one begins at; nothing is sent."""
+    for address in _addresses(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as unsent:
+                unsent.connect((address, 9))
+                own = str(unsent.getsockname()[0])
+        except OSError:
+            continue
+        if _reached(own):
+            return own
+    return None
+
+
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")  # addresses that are nobody's: the way there is that to hosts that are not told
+
+
+def listen_host(where: Launched) -> str:
+    """On worker 0: by what its coordinator is reached. On Debian and Ubuntu a host's own name is 127.0.1.1 to itself."""
+    found = _addresses(where.host)
+    is_said = where.host == "localhost" or where.host in found  # an address
+    if where.one_host or is_said or not found:
+        return where.host
+    reached = [address for address in found if _reached(address)]
+    if reached:
+        return where.host if len(reached) == len(found) else reached[0]
+    for other in (where.other_host, *_ANYWHERE):
+        own = _address_towards(other) if other else None
+        if own is not None:
+            return own
+    alone = all(name == "lo" for _, name in socket.if_nameindex())
+    if where.one_host is None or alone:
+        return where.host
+    raise UsageError(
+        f"worker 0's host knows its name {where.host} as {found[0]}, where other hosts do not reach it, and no address of its own: "
+        "say with MASTER_ADDR the address by which they do"
+    )
 
 
 class Meeting:
@@ -145,7 +224,7 @@ class Meeting:
     ) -> tuple[str, str, OwnCoordinator | None]:
         """Its address, a file with its secret, and, on worker 0, what ends it. `secret_file`: that all workers have, if they do."""
         if self._where.worker == 0:
-            own = OwnCoordinator(run_dir, self._where.workers, self._where.host, secret_file, resume)
+            own = OwnCoordinator(run_dir, self._where.workers, listen_host(self._where), secret_file, resume)
             told = None if secret_file else Path(own.secret_file).read_bytes().hex()
             self.put("job", json.dumps([own.address, told]).encode())
             return own.address, own.secret_file, own

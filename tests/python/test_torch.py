@@ -652,6 +652,66 @@ print("parameters", *(p.double().sum().item() for p in model.parameters()), "res
         self.assertRegex(lines[9], r"^mpirun 1 4 127\.0\.0\.1 6[1-4]\d\d\d False 9$")
         self.assertIn("mpirun has started 4 workers: say with MASTER_ADDR and MASTER_PORT where they meet", lines[10])
 
+    def test_on_several_hosts_the_coordinator_is_where_others_reach_it(self):
+        """By what the host of worker 0 knows itself as, on Debian 127.0.1.1."""
+        script = self.script("""
+            import json, socket, sys
+            from lockstep import _launched
+            from lockstep._errors import UsageError
+
+            def resolved(host, *_, **__):
+                if host not in told["names"]:
+                    raise socket.gaierror(socket.EAI_NONAME, "unknown")
+                return [(socket.AF_INET6 if ":" in address else socket.AF_INET, 0, 0, "", (address, 0)) for address in told["names"][host]]
+
+            class Socket:
+                def __init__(self, *_):
+                    pass
+                def __enter__(self):
+                    return self
+                def __exit__(self, *_):
+                    pass
+                def connect(self, to):
+                    self.own = told["ways"].get(to[0])
+                    if self.own is None:
+                        raise OSError("no way there")
+                def getsockname(self):
+                    return self.own, 1
+
+            socket.getaddrinfo, socket.socket = resolved, Socket
+            socket.if_nameindex = lambda: [(1, "lo"), *[(2, "eth0")] * told["network"]]
+            for told in json.loads(sys.argv[1]):
+                try:
+                    print(_launched.listen_host(_launched.launched(told["environment"])))
+                except UsageError as error:
+                    print(error)
+            """)
+        slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "2",
+                 "SLURM_STEP_NODELIST": "n[1-2]"}
+        agents = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "5"}
+        itself = {"127.0.1.1": ["127.0.1.1"], "n1": ["127.0.1.1"], "n2": ["10.0.0.2"], "192.0.2.1": ["192.0.2.1"], "localhost": ["127.0.0.1"]}
+        cases = (
+            # Known by an address that others reach, alone or beside one that they do not.
+            (slurm, {"n1": ["10.0.0.1"]}, {}, "n1"),
+            (slurm, {"n1": ["127.0.1.1", "10.0.0.1"]}, {}, "10.0.0.1"),
+            (slurm, {"n1": ["::1", "fe80::1", "2001:db8::5"]}, {}, "2001:db8::5"),
+            # Else that from which the way to the others begins.
+            (slurm, itself, {"10.0.0.2": "10.0.0.1", "192.0.2.1": "172.16.0.1"}, "10.0.0.1"),
+            (agents, itself, {"192.0.2.1": "172.16.0.1"}, "172.16.0.1"),
+            (agents, itself, {}, "worker 0's host knows its name n1 as 127.0.1.1, where other hosts do not reach it, and no address of its own: "
+                                 "say with MASTER_ADDR the address by which they do"),
+            # All on one host, as is said or as there is no other.
+            ({**slurm, "SLURM_STEP_NUM_NODES": "1"}, itself, {}, "127.0.0.1"),
+            ({**agents, "LOCAL_WORLD_SIZE": "4"}, itself, {"192.0.2.1": "172.16.0.1"}, "n1"),
+            ({**agents, "MASTER_ADDR": "127.0.1.1"}, itself, {"192.0.2.1": "172.16.0.1"}, "127.0.1.1"),
+            ({**agents, "MASTER_ADDR": "localhost"}, itself, {"192.0.2.1": "172.16.0.1"}, "localhost"),
+            ({**agents, "MASTER_ADDR": "unknown"}, itself, {"192.0.2.1": "172.16.0.1"}, "unknown"),
+            ({name: value for name, value in agents.items() if name != "LOCAL_WORLD_SIZE"}, itself, {}, "n1"),
+        )
+        told = [{"environment": environment, "names": names, "ways": ways, "network": True} for environment, names, ways, _ in cases]
+        done = run(script, json.dumps([*told, {**told[5], "network": False}]))
+        self.assertEqual(done.stdout.splitlines(), [*(expected for *_, expected in cases), "n1"], done)
+
     def srun(self, script, environments=({}, {}, {})):
         """What srun sets, without it."""
         port = self.free_port()
