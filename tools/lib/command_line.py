@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import os
 import signal
 import stat
@@ -23,19 +24,25 @@ def complain(message):
         pass
 
 
-def read_regular(path, most=MOST_BYTES):
-    """All of a file that a user names, as bytes. A FIFO would be waited for, and a device may have no end: whatever is no regular file
-    of at most so many bytes is an OSError, as all else that is wrong."""
+def open_regular(path):
+    """A file that a user names, to be read as bytes. A FIFO would be waited for, and a device may have no end: whatever is no regular
+    file is an OSError, as all else that is wrong."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a null byte
         raise OSError(errno.EINVAL, "is no name of a file", path) from None
-    with open(file, "rb") as opened:
-        mode = os.fstat(file).st_mode
-        if stat.S_ISDIR(mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "is not a regular file", path)
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
+        return open(file, "rb")
+    os.close(file)
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "is not a regular file", path)
+
+
+def read_regular(path, most=MOST_BYTES):
+    """All of it; more than so many bytes are an OSError, too."""
+    with open_regular(path) as opened:
         data = opened.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"has more than {most} bytes", path)
@@ -48,7 +55,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)
         # What others say is passed on in any locale; standard error does so by itself.
-        sys.stdout.reconfigure(errors="replace")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
         self.add_argument("--version", action="version", version=f"{Path(sys.argv[0]).name} {VERSION}", help="print the version and exit")
 
     def error(self, message):

@@ -215,6 +215,13 @@ class MeasureTest(unittest.TestCase):
             path.write_bytes(kept)
         result = self.check(self.folder / "none")
         self.assertEqual((result.returncode, result.stderr), (2, f"check-run: {self.folder}/none/rounds.jsonl: No such file or directory\n"))
+        rounds.unlink()
+        os.mkfifo(rounds)
+        result = self.check(self.folder / "a")
+        self.assertEqual((result.returncode, result.stderr), (2, f"check-run: {rounds}: is not a regular file\n"))
+        result = self.check(self.folder / ("x" * 300))
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"\Acheck-run: .*x/rounds.jsonl: File name too long\n\Z")
 
 
 class CompareTest(unittest.TestCase):

@@ -2,9 +2,12 @@
 
 import bisect
 import json
+import os
 import statistics
 from collections import defaultdict
 from pathlib import Path
+
+from command_line import open_regular
 
 
 class BadRun(Exception):
@@ -30,7 +33,8 @@ A_JOB = SAMPLES_OF_A_JOB | {"workers": (int,), "wall_seconds": NUMBER, "test_acc
 
 def read_text(path):
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            return file.read().decode()
     except OSError as error:
         raise BadRun(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -81,12 +85,12 @@ class Run:
     def __init__(self, folder, only_samples=False):
         self.folder = Path(folder)
         summary = self.folder / "summary.json"
-        self.ended = summary.exists() or not only_samples
+        self.ended = os.path.exists(summary) or not only_samples
         self.rounds = read_lines(self.folder / "rounds.jsonl", self.ended)
         for number, record in enumerate(self.rounds, 1):
             check_shape(record, SAMPLES_OF_A_ROUND if only_samples else A_ROUND, f"{self.folder / 'rounds.jsonl'}:{number}")
         evaluations = self.folder / "evaluations.jsonl"
-        self.evaluations = read_lines(evaluations) if evaluations.exists() and not only_samples else []
+        self.evaluations = read_lines(evaluations) if os.path.exists(evaluations) and not only_samples else []
         for number, record in enumerate(self.evaluations, 1):
             check_shape(record, AN_EVALUATION, f"{evaluations}:{number}")
         self.summary = None
