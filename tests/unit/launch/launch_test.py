@@ -29,12 +29,20 @@ arguments = sys.argv[1:]
 value = lambda name: arguments[arguments.index(name) + 1]
 plan = next((a.split("=", 1)[1] for a in arguments if a.startswith("--plan.do=")), "finish")
 run_dir, workers = value("--run-dir"), int(value("--workers"))
+os.makedirs(run_dir, exist_ok=True)
+def stopped(number, _):
+    with open(os.path.join(run_dir, "stopped"), "a") as file:
+        print(signal.Signals(number).name, file=file)
+    os.write(1, f"asked to stop by {signal.Signals(number).name}\\n".encode())  # print() may have been interrupted
+    if plan != "stubborn":
+        sys.exit(7)
+signal.signal(signal.SIGINT, stopped)
+signal.signal(signal.SIGTERM, stopped)
 print("arguments:", *arguments, flush=True)
 secret = value("--secret-file")
 with open(secret, "rb") as file:
     print("secret:", secret, oct(os.stat(secret).st_mode & 0o777), oct(os.stat(os.path.dirname(secret)).st_mode & 0o777),
           len(file.read()), flush=True)
-os.makedirs(run_dir, exist_ok=True)
 if plan == "fail":
     print("starting", flush=True)
     print("lockstep-coordinator: bad.ini:3: unknown key", file=sys.stderr)
@@ -44,14 +52,6 @@ if unknown:
     near = "--workers" if unknown == "--foo.bar" else "--foo.ok"
     print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{near}"?)', file=sys.stderr)
     sys.exit(2)
-def stopped(number, _):
-    with open(os.path.join(run_dir, "stopped"), "a") as file:
-        print(signal.Signals(number).name, file=file)
-    print("asked to stop by", signal.Signals(number).name, flush=True)
-    if plan != "stubborn":
-        sys.exit(7)
-signal.signal(signal.SIGINT, stopped)
-signal.signal(signal.SIGTERM, stopped)
 listener = socket.create_server(("127.0.0.1", 0))
 temporary = os.path.join(run_dir, "address.tmp")
 with open(temporary, "w") as file:
