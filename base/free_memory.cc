@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -14,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "base/control_groups.h"
 
@@ -95,6 +97,27 @@ void EndForMemory() {
   std::_Exit(1);
 }
 
+std::terminate_handler g_abort = nullptr;
+
+// What std::thread throws is caught nowhere: a program cannot do without its threads.
+void EndForThreads() {
+  const std::exception_ptr thrown = std::current_exception();
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      std::fputs(g_program, stderr);
+      std::fputs(
+          ": cannot start a thread: a limit on processes (ulimit -u, pids.max) or on address space "
+          "(ulimit -v)\n",
+          stderr);
+      std::_Exit(1);
+    }
+  } catch (...) {  // not for this
+  }
+  g_abort();
+}
+
 }  // namespace
 
 std::uint64_t FreeMemoryBytes() {
@@ -111,9 +134,10 @@ Status CheckMemory(std::uint64_t bytes, std::string_view what) {
                            bytes, free)};
 }
 
-void EndWhenOutOfMemory(const char* program) {
+void EndWhenOutOfResources(const char* program) {
   g_program = program;
   std::set_new_handler(EndForMemory);
+  g_abort = std::set_terminate(EndForThreads);
 }
 
 }  // namespace lockstep

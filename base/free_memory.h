@@ -23,7 +23,8 @@ std::uint64_t ResidentBytes();
 Status CheckMemory(std::uint64_t bytes, std::string_view what);
 
 // Where memory runs out all the same, on any thread: "PROGRAM: out of memory" and status 1, instead
-// of an abort. For main(), once; `program` lives for ever.
-void EndWhenOutOfMemory(const char* program);
+// of an abort; and likewise where no thread can be started. For main(), once; `program` lives for
+// ever.
+void EndWhenOutOfResources(const char* program);
 
 }  // namespace lockstep

@@ -91,7 +91,7 @@ int Fail(const lockstep::Error& error) {
 int main(int argc, char** argv) {
   using lockstep::ErrorCode, lockstep::FromSeconds, lockstep::InitLogging, lockstep::Setting;
   namespace worker = lockstep::worker;
-  lockstep::EndWhenOutOfMemory("lockstep-worker");
+  lockstep::EndWhenOutOfResources("lockstep-worker");
   lockstep::OutliveFailedWrites();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   auto parsed = lockstep::ParseWorkerOptions(arguments);

@@ -322,6 +322,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::coordinator
 
 int main(int argc, char** argv) {
-  lockstep::EndWhenOutOfMemory("lockstep-coordinator");
+  lockstep::EndWhenOutOfResources("lockstep-coordinator");
   return lockstep::coordinator::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -89,6 +89,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
-  lockstep::EndWhenOutOfMemory("lockstep-bench");
+  lockstep::EndWhenOutOfResources("lockstep-bench");
   return lockstep::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -115,6 +115,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::doctor
 
 int main(int argc, char** argv) {
-  lockstep::EndWhenOutOfMemory("lockstep-doctor");
+  lockstep::EndWhenOutOfResources("lockstep-doctor");
   return lockstep::doctor::Main(lockstep::Arguments(argc, argv));
 }

@@ -94,6 +94,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::simulate
 
 int main(int argc, char** argv) {
-  lockstep::EndWhenOutOfMemory("lockstep-simulate");
+  lockstep::EndWhenOutOfResources("lockstep-simulate");
   return lockstep::simulate::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

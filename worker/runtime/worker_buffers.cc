@@ -199,8 +199,7 @@ std::size_t WorkerBuffers::ArenaBlock(const BufferId& buffer) const {
 
 Pages WorkerBuffers::Take(ExchangeMemory& memory, std::uint64_t bytes) {
   auto pages = Pages::Reserve(memory, bytes);
-  if (!pages && !memory.on_host()) throw DeviceError(pages.error().message);
-  LOCKSTEP_CHECK(pages.ok(), "{}", pages.error().message);
+  if (!pages) throw DeviceError(pages.error().message);
   return std::move(*pages);
 }
 

@@ -145,7 +145,7 @@ class WorkerBuffers {
   std::uint64_t BackedState(const BufferId& buffer, const Pages& pages) const;
   // Bytes of the pages of a buffer of this worker's own.
   std::uint64_t PagesOf(const BufferId& buffer) const;
-  // A DeviceError where a device has not got so much.
+  // A DeviceError where there is not so much: also of the host's, where address space is limited.
   static Pages Take(ExchangeMemory& memory, std::uint64_t bytes);
 
   const std::shared_ptr<ExchangeMemory> memory_;

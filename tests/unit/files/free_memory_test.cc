@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -59,13 +60,24 @@ TEST(FreeMemoryDeathTest, TheLimitOnAddressSpaceCounts) {
 TEST(FreeMemoryDeathTest, WhenThereIsNoneAProgramEndsWithALine) {
   const auto take_all = [] {
     LimitAddressSpace();
-    EndWhenOutOfMemory("lockstep-test");
+    EndWhenOutOfResources("lockstep-test");
     std::thread([] {
       std::unique_ptr<char[]> all(new char[std::size_t{1} << 31]);
       std::fprintf(stderr, "%p", static_cast<void*>(all.get()));
     }).join();
   };
   EXPECT_EXIT(take_all(), testing::ExitedWithCode(1), "^lockstep-test: out of memory\n$");
+}
+
+TEST(FreeMemoryDeathTest, WhenNoThreadCanBeStartedAProgramEndsWithALine) {
+  const auto start_many = []() noexcept {
+    LimitAddressSpace();
+    EndWhenOutOfResources("lockstep-test");
+    // A stack takes 8 MiB of the address space, or what else the limit on it says.
+    for (int i = 0; i < 100000; ++i) std::thread([] { ::pause(); }).detach();
+  };
+  EXPECT_EXIT(start_many(), testing::ExitedWithCode(1),
+              "^lockstep-test: cannot start a thread: .*\n$");
 }
 
 #endif
