@@ -39,6 +39,8 @@ struct Text {
   String& text;
 };
 
+// Where others connect to. It goes into their logs as well, but an address that has to be shown in
+// another way than it is said is none.
 template <class String>
 struct Address {
   explicit Address(String& s) : address(s) {}
@@ -213,6 +215,7 @@ class Reader {
   void Get(Address<String>& v) {
     const std::string& address = NextString();
     checks_.Require(address.size() <= kMaxAddressBytes, "an address that is too long");
+    checks_.Require(IsPrintable(address), "an address with unprintable characters");
     if (checks_.wrong().empty()) v.address = address;
   }
   void Get(std::vector<std::byte>& v) {

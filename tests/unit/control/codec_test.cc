@@ -352,6 +352,20 @@ TEST(Codec, AMessageTakesAboutTheMemoryOfItsBytes) {
   EXPECT_EQ(ErrorOf(msg::FromWorker(sealed)), "") << "as large as they come";
 }
 
+// They are shown where a connection fails, in the logs of others.
+TEST(Codec, AddressesHaveNoLinesOfTheirOwn) {
+  for (const std::string bad : {"x\n18:00:00 the job has ended", "\x1b[31m", "\xff", "a\tb"}) {
+    msg::Ready ready;
+    ready.transports = {{"tcp", bad, ""}};
+    EXPECT_THAT(ErrorOf(msg::FromWorker(ready)), HasSubstr("address with unprintable"));
+    ready.transports.clear();
+    ready.mapping_address = bad;
+    EXPECT_THAT(ErrorOf(msg::FromWorker(ready)), HasSubstr("address with unprintable"));
+    const msg::Form form{1, "tcp", {{kOne, bad, "", "host"}}, {}};
+    EXPECT_THAT(ErrorOf(msg::ToWorker(form)), HasSubstr("address with unprintable"));
+  }
+}
+
 TEST(Codec, LongReasonsAreCutNotRefused) {
   const auto decoded =
       DecodeFromWorker(BytesOf(Encode(msg::FromWorker(msg::Leave{std::string(100000, 'x')}))));
