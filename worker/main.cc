@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <boost/asio/ip/address.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -105,13 +104,6 @@ int main(int argc, char** argv) {
   if (lockstep::Status device = worker::CheckDevice(options.device); !device.ok()) {
     return Fail({ErrorCode::kInvalid, "--device " + device.error().message});
   }
-  boost::system::error_code no_address;
-  boost::asio::ip::make_address(options.data_host, no_address);
-  if (!options.data_host.empty() && no_address) {
-    return Fail({ErrorCode::kInvalid,
-                 "--data-host " + options.data_host + ": wants an IP address, as 192.168.7.12"});
-  }
-
   worker::SessionOptions session_options;
   session_options.coordinator = ToString(options.coordinator);
   session_options.secret_file = options.secret_file;

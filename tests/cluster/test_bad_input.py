@@ -108,7 +108,9 @@ class BadInput(ClusterTest):
     def test_worker_options(self):
         for arguments, words in ((["--device", "cuda:99"], ["cuda:99", "there is cpu"]),
                                  (["--require-gpudirect"], ["--require-gpudirect", "--device cpu"]),
-                                 (["--data-host", "node3"], ["node3", "IP address"])):
+                                 (["--data-host", "node3"], ["node3", "IP address"]),
+                                 (["--data-host", "10.78.0.3"], ["10.78.0.3", "--secret-file is required"]),
+                                 (["--data-host", "0.0.0.0"], ["0.0.0.0", "no address that others could connect to"])):
             done = subprocess.run([BIN / "lockstep-worker", "--coordinator", "127.0.0.1:1", *arguments], capture_output=True, text=True,
                                   timeout=30 * PATIENCE, check=False)
             self.assert_one_line(done, *words)

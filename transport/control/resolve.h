@@ -1,4 +1,4 @@
-// Addresses that need a secret and those that do not. Internal.
+// Addresses that need a secret and those that do not.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>

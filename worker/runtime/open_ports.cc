@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <boost/asio/ip/address.hpp>
 #include <string_view>
+
+#include "base/ini.h"
+#include "transport/control/resolve.h"
 
 namespace lockstep::worker {
 namespace {
@@ -21,6 +25,31 @@ std::string Plural(std::string_view noun, const std::vector<std::string>& of) {
 }
 
 }  // namespace
+
+// Peers prove the job's key, but without a secret whoever joins gets that one: the coordinator, to
+// which that is open, is on loopback then. And an address that means all of a host's own would have
+// every peer connect to itself.
+Status CheckDataHost(const std::string& host, bool has_secret) {
+  if (host.empty()) return {};
+  const auto wrong = [&](std::string_view why) {
+    return Error{ErrorCode::kInvalid, fmt::format("data host {}: {}", Printable(host), why)};
+  };
+  boost::system::error_code no_address;
+  auto address = boost::asio::ip::make_address(host, no_address);
+  if (no_address) return wrong("wants an IP address, as 192.168.7.12");
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    address = boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, address.to_v6());
+  }
+  if (address.is_unspecified()) {
+    return wrong(
+        "is no address that others could connect to: one of this host's own, as "
+        "192.168.7.12");
+  }
+  if (!has_secret && !transport::control::IsLoopback(address)) {
+    return wrong("beyond loopback a --secret-file is required");
+  }
+  return {};
+}
 
 std::string Describe(const OpenPorts& open) {
   constexpr std::string_view kProven = "for workers that prove the job's key";

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+
 namespace lockstep::worker {
 
 struct OpenPorts {
@@ -13,6 +15,10 @@ struct OpenPorts {
   bool rdma = false;             // UCX over RDMA alone, without a port
   std::string arena;             // the socket from which this worker's memory is mapped
 };
+
+// Whether a worker may listen at this address and name it to others (kInvalid: one line). Empty: it
+// was not said, and is that of the way to the coordinator.
+Status CheckDataHost(const std::string& host, bool has_secret);
 
 // One line: each port, and who may connect there.
 std::string Describe(const OpenPorts& open);

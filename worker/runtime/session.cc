@@ -29,6 +29,7 @@
 #include "worker/runtime/data_plane.h"
 #include "worker/runtime/final_buckets.h"
 #include "worker/runtime/local_steps.h"
+#include "worker/runtime/open_ports.h"
 #include "worker/runtime/pacer.h"
 #include "worker/runtime/run_samples.h"
 
@@ -111,6 +112,8 @@ class SessionImpl final : public Session {
   Status Open() {
     auto address = ParseHostPort(options_.coordinator);
     if (!address) return address.error();
+    const Status open = CheckDataHost(options_.data_host, !options_.secret_file.empty());
+    if (!open.ok()) return open.error();
     ControlLink::Callbacks callbacks;
     callbacks.on_message = [this](msg::ToWorker message) { inbox_.Put(std::move(message)); };
     callbacks.on_closed = [this](const Error& error) { inbox_.Close(error); };

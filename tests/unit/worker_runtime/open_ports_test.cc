@@ -28,5 +28,26 @@ TEST(OpenPorts, WarnsOfUcxByName) {
             std::string::npos);
 }
 
+TEST(OpenPorts, BeyondLoopbackTheyWantASecret) {
+  const auto refused = [](const std::string& host, bool has_secret) {
+    const Status status = CheckDataHost(host, has_secret);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  for (const std::string loopback : {"", "127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"}) {
+    EXPECT_EQ(refused(loopback, false), "") << loopback;
+  }
+  for (const std::string beyond : {"10.0.0.7", "fd00::7", "::ffff:10.0.0.7"}) {
+    EXPECT_EQ(refused(beyond, false),
+              "data host " + beyond + ": beyond loopback a --secret-file is required");
+    EXPECT_EQ(refused(beyond, true), "") << beyond;
+  }
+  for (const std::string any : {"0.0.0.0", "::", "::ffff:0.0.0.0"}) {
+    EXPECT_NE(refused(any, true).find("is no address that others could connect to"),
+              std::string::npos)
+        << any;
+  }
+  EXPECT_EQ(refused("node3\n", true), "data host node3?: wants an IP address, as 192.168.7.12");
+}
+
 }  // namespace
 }  // namespace lockstep::worker
