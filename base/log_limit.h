@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "base/time.h"
 
@@ -13,11 +14,13 @@ class LogLimit {
   // At most `lines` within `window`.
   LogLimit(std::uint64_t lines, Duration window) : lines_(lines), window_(window) {}
 
-  // Whether this line may be written. If not, it is counted.
+  // Whether this line may be written. If not, it is counted. A window that is over is followed by
+  // the next one whether or not anybody has asked how many were left out of it.
   bool Allow(Time now) {
-    if (now >= window_end_ && left_out_ == 0) {
+    if (now >= window_end_) {
       window_end_ = now + window_;
       written_ = 0;
+      to_tell_ += std::exchange(left_out_, 0);
     }
     if (written_ >= lines_) {
       ++left_out_;
@@ -27,13 +30,11 @@ class LogLimit {
     return true;
   }
 
-  // How many were left out, once the window is over: to be said in one line. To be asked now and
-  // then, and once at the end with kNever.
+  // How many were left out of the windows that are over: to be said in one line. To be asked now
+  // and then, and once at the end with kNever.
   std::uint64_t TakeLeftOut(Time now) {
-    if (left_out_ == 0 || now < window_end_) return 0;
-    const std::uint64_t count = left_out_;
-    left_out_ = 0;
-    return count;
+    if (now >= window_end_) to_tell_ += std::exchange(left_out_, 0);
+    return std::exchange(to_tell_, 0);
   }
 
   Duration window() const { return window_; }
@@ -43,7 +44,8 @@ class LogLimit {
   Duration window_;
   Time window_end_{};
   std::uint64_t written_ = 0;
-  std::uint64_t left_out_ = 0;
+  std::uint64_t left_out_ = 0;  // of the window
+  std::uint64_t to_tell_ = 0;   // of those before
 };
 
 }  // namespace lockstep

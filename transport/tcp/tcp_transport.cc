@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "transport/acceptor.h"
 #include "transport/places.h"
 #include "transport/tcp/connection.h"
@@ -39,7 +40,6 @@ constexpr std::size_t kMaxStrangers = 128;
 // it may have given up some of them.
 constexpr std::size_t kGroupsForming = 4;
 constexpr std::size_t kScratchBytes = 256u << 10;
-constexpr Duration kRefusalLogInterval = std::chrono::seconds(1);
 
 using Endpoint = asio::ip::tcp::endpoint;
 
@@ -146,6 +146,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   Status Listen();
   void OnConnection(Connection::Socket socket);
   void LogRefusal(const Error& error);
+  void TellRefusals(Time now);
   void FailConnect(const MemberId& who, const Error& error);
   void StopThread();
   void EndAll();
@@ -182,7 +183,10 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   FetchId last_fetch_;
   bool stopping_ = false;
   std::size_t failures_to_tell_ = 0;
-  Time last_refusal_log_;
+  // Strangers must not be able to fill the log.
+  LogLimit refusals_{20, std::chrono::seconds(10)};
+  asio::steady_timer refusals_over_{io_};  // waits while some are to be told
+  bool refusals_to_tell_ = false;
   std::thread thread_;
   std::once_flag stopped_;
 };
@@ -238,6 +242,8 @@ void TcpTransport::StopThread() {
 
 void TcpTransport::EndAll() {
   stopping_ = true;
+  refusals_over_.cancel();
+  TellRefusals(kNever);
   acceptor_ = nullptr;
   const Error reason{ErrorCode::kClosed, "the transport was stopped"};
   while (!arrived_.empty()) std::shared_ptr(arrived_.back())->End(reason);
@@ -443,11 +449,23 @@ void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) 
 }
 
 void TcpTransport::LogRefusal(const Error& error) {
-  // Strangers must not be able to fill the log.
-  const Time now = MonotonicNow();
-  if (stopping_ || now - last_refusal_log_ < kRefusalLogInterval) return;
-  last_refusal_log_ = now;
-  spdlog::warn("tcp: a connection to {} came to nothing: {}", address_, error.message);
+  if (stopping_) return;
+  if (refusals_.Allow(MonotonicNow())) {
+    spdlog::warn("tcp: a connection to {} came to nothing: {}", address_, error.message);
+  } else if (!std::exchange(refusals_to_tell_, true)) {
+    refusals_over_.expires_after(
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(refusals_.window()));
+    refusals_over_.async_wait([this](const boost::system::error_code& cancelled) {
+      refusals_to_tell_ = false;
+      if (!cancelled) TellRefusals(MonotonicNow());
+    });
+  }
+}
+
+void TcpTransport::TellRefusals(Time now) {
+  if (const std::uint64_t count = refusals_.TakeLeftOut(now); count > 0) {
+    spdlog::warn("tcp: {} more connections to {} came to nothing", count, address_);
+  }
 }
 
 void TcpTransport::OnDown(Connection& connection, const Error& reason) {

@@ -20,6 +20,16 @@ TEST(LogLimit, TheFirstOnesAreWrittenAndTheOthersCounted) {
   EXPECT_TRUE(limit.Allow(kNow + 11s));
 }
 
+// As where nobody asks: strangers that have used up one window would keep it quiet for ever.
+TEST(LogLimit, AWindowIsFollowedByTheNextOne) {
+  LogLimit limit(3, 10s);
+  int written = 0;
+  for (int i = 0; i < 1000; ++i) written += limit.Allow(kNow + i * 100ms) ? 1 : 0;
+  EXPECT_EQ(written, 30);
+  EXPECT_EQ(limit.TakeLeftOut(kNow + 99s), 9u * 97) << "of the windows that are over";
+  EXPECT_EQ(limit.TakeLeftOut(kNow + 100s), 97u);
+}
+
 TEST(LogLimit, NothingIsLostBetweenWindows) {
   LogLimit limit(1, 10s);
   std::uint64_t seen = 0;
