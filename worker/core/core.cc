@@ -705,6 +705,7 @@ StepMachine::View Core::view() const {
   view.queued = fetcher_.queued();
   view.pins = buffers_.pins();
   view.peers = peers_.known();
+  view.heard = sums_.heard();
   view.exited = ending_.over();
   if (parameters_.update()) {
     view.waiting_for = fmt::format("the update of round {}", parameters_.update()->round);

@@ -53,12 +53,16 @@ const HeardSums::Heard* HeardSums::Find(const MemberId& from, std::size_t kind,
   return of_it ? &*heard : nullptr;
 }
 
-// Of who is gone, too: nothing else forgets peers here.
-void HeardSums::ForgetBefore(RoundId round) {
+void HeardSums::ForgetBefore(RoundId round, std::optional<RoundId> committed,
+                             const std::function<bool(const MemberId&)>& known) {
+  const std::uint64_t soon = (committed ? committed->value : 0) + kSumBuffers;
+  const auto old = [&](const MemberId& from, RoundId said) {
+    return said < round || (said.value > soon && !known(from));
+  };
   for (auto& [from, kinds] : heard_) {
     for (auto& rounds : kinds) {
       for (auto& heard : rounds) {
-        if (heard && heard->ready.round < round) heard.reset();
+        if (heard && old(from, heard->ready.round)) heard.reset();
       }
     }
   }
@@ -67,6 +71,17 @@ void HeardSums::ForgetBefore(RoundId round) {
       return std::ranges::any_of(rounds, [](const auto& heard) { return heard.has_value(); });
     });
   });
+}
+
+std::size_t HeardSums::size() const {
+  std::size_t count = 0;
+  for (const auto& [from, kinds] : heard_) {
+    for (const auto& rounds : kinds) {
+      count += static_cast<std::size_t>(
+          std::ranges::count_if(rounds, [](const auto& heard) { return heard.has_value(); }));
+    }
+  }
+  return count;
 }
 
 void HeardSums::CheckInvariants() const {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -41,7 +42,11 @@ class HeardSums {
   // What it said last that it passes on of a shard, whole or partial sums.
   const Heard* FindPassed(const MemberId& from, std::uint32_t shard, bool whole,
                           const msg::Commit& commit) const;
-  void ForgetBefore(RoundId round);
+  // Also what peers that are not known any more said of rounds far beyond the last that is
+  // committed: no round that comes would take that away.
+  void ForgetBefore(RoundId round, std::optional<RoundId> committed,
+                    const std::function<bool(const MemberId&)>& known);
+  std::size_t size() const;  // announcements that are kept
 
   void CheckInvariants() const;
 

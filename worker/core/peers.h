@@ -40,6 +40,9 @@ class Peers {
 
   bool Up(const MemberId& peer) const;
   void ForEachUp(const std::function<void(const MemberId&)>& visit) const;
+  bool Knows(const MemberId& peer) const { return peers_.contains(peer); }
+  // The last commit that was heard of.
+  std::optional<RoundId> committed() const { return committed_; }
   // It is no member any more, by the coordinator.
   bool Left(const MemberId& peer) const;
   std::size_t known() const { return peers_.size(); }

@@ -104,6 +104,7 @@ class StepMachine {
     std::size_t queued = 0;   // fetches that wait for their window
     std::size_t pins = 0;     // served pieces that are not yet sent
     std::size_t peers = 0;    // that something is known of
+    std::size_t heard = 0;    // what peers said of their sums, and is kept
     bool exited = false;
     std::string waiting_for;  // for people
   };

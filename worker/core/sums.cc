@@ -125,6 +125,11 @@ bool Sums::OnOpDone(const event::OpDone& done) {
   });
 }
 
+void Sums::ForgetBefore(RoundId round) {
+  heard_.ForgetBefore(round, with_.peers.committed(),
+                      [this](const MemberId& peer) { return with_.peers.Knows(peer); });
+}
+
 void Sums::Update() {
   for (auto& [id, round] : rounds_.all()) {
     if (round.sums != nullptr) round.sums->Update();

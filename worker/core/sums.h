@@ -2,6 +2,7 @@
 // that it is of (round_sums.h), and answers for rounds of which nothing is known.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,8 +39,9 @@ class Sums {
   // True when the operation was of the sums.
   bool OnOpDone(const event::OpDone& done);
   // Nothing that was said of the rounds before it is needed.
-  void ForgetBefore(RoundId round) { heard_.ForgetBefore(round); }
+  void ForgetBefore(RoundId round);
   void Update();
+  std::size_t heard() const { return heard_.size(); }
   void CheckInvariants() const { heard_.CheckInvariants(); }
 
   bool MayApply(RoundId round) const;

@@ -73,6 +73,21 @@ TEST_F(PeerDownTest, QueuedSumsAreNotTakenFromTheContributions) {
   BreakBefore(part);
 }
 
+// Whatever rounds it named: nobody is left who would say more of them.
+TEST_F(PeerDownTest, WhatItSaidOfRoundsThatDoNotComeIsForgotten) {
+  Begin(0);
+  Do(event::PeerUp{kOther, "test"});
+  const auto says = [&](std::uint64_t round) {
+    Do(event::FromPeer{kOther, EncodePeerMessage(SumsOf(round))});
+  };
+  says(0);
+  says((std::uint64_t{1} << 47) + 1);
+  EXPECT_EQ(machine_.view().heard, 2u);
+  Do(event::PeerDown{kOther, "connection reset"});
+  Tell(msg::MemberLeft{kOther, "connection reset"});
+  EXPECT_EQ(machine_.view().heard, 1u) << "round 0 is to come";
+}
+
 // With the connection comes all that was lost with it, each piece once.
 TEST_F(PeerDownTest, WhatWasQueuedIsAskedForAgain) {
   Build(kSelf, kPeer);
