@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "base/options.h"
 #include "coordinator/membership/admission.h"
@@ -17,7 +19,8 @@ constexpr std::uint32_t kNamed = 8;  // of those that are waited for, in one lin
 Formation::Formation(Job* job)
     : job_(job),
       answered_(job->members.slots()),
-      reached_(job->members.slots(), job->members.slots()) {}
+      reached_(job->members.slots(), job->members.slots()),
+      missed_before_(job->members.slots()) {}
 
 std::vector<Member*> Formation::Participants() const {
   std::vector<Member*> participants;
@@ -161,10 +164,7 @@ Status Formation::On(Member& from, const msg::Reached& message) {
     if (peer == nullptr) continue;
     job_->members.SetPath(from.id.worker, path);
     reached_.Set(from.id.worker.value, path.peer.worker.value, path.reached);
-    if (!path.reached && unreached_.empty()) {
-      unreached_ = fmt::format("worker {} cannot reach worker {} over {}: {}", from.id.worker,
-                               path.peer.worker, job_->transport, path.error);
-    }
+    if (!path.reached) unreached_.try_emplace(from.id.worker, Missed{peer->id.worker, path.error});
   }
   answered_[from.id.worker.value] = true;
   return {};
@@ -176,13 +176,16 @@ bool Formation::ConcludeTry() {
   for (Member* member : participants) {
     if (!answered_[member->id.worker.value]) silent.push_back(member);
   }
-  if (!unreached_.empty()) {
-    Failed(unreached_);
+  // With the last transport it goes on without whoever is not reached. Who that is, all have to
+  // say.
+  const bool last = transports_.size() == 1;
+  if (!unreached_.empty() && !(last && participants.size() > job_->min_workers)) {
+    Failed(Unreached(unreached_.begin()->first));
     return false;
   }
   if (!silent.empty()) {
     if (job_->now < deadline_) return false;
-    if (transports_.size() > 1) {
+    if (!last) {
       Failed(fmt::format("worker {} did not connect over {} in time", silent.front()->id.worker,
                          job_->transport));
     } else {
@@ -190,16 +193,78 @@ bool Formation::ConcludeTry() {
     }
     return false;
   }
+  std::vector<std::uint32_t> missed(job_->members.slots());
+  const Member* first = nullptr;
   for (const Member* a : participants) {
     for (const Member* b : participants) {
-      if (a != b && !reached_.Test(a->id.worker.value, b->id.worker.value)) {
-        Failed(fmt::format("worker {} said nothing of its way to worker {} over {}", a->id.worker,
-                           b->id.worker, job_->transport));
-        return false;
-      }
+      if (ReachEachOther(*a, *b)) continue;
+      ++missed[a->id.worker.value];
+      if (first == nullptr) first = a;
     }
   }
-  return true;
+  if (first == nullptr) return true;
+  if (last) {
+    LeaveOut(participants, std::move(missed));
+  } else {
+    Failed(Unreached(first->id.worker));
+  }
+  return false;
+}
+
+bool Formation::ReachEachOther(const Member& a, const Member& b) const {
+  const std::uint32_t i = a.id.worker.value;
+  const std::uint32_t k = b.id.worker.value;
+  return i == k || (reached_.Test(i, k) && reached_.Test(k, i));
+}
+
+// Of a pair that does not reach each other nobody else can tell which end it is: the one that
+// misses more goes. Who has been in such a pair before is the likelier one, else one worker could
+// have all others put out, one with each try.
+void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed) {
+  std::vector<std::pair<Member*, std::uint32_t>> out;
+  const std::vector<std::uint32_t> of_all = missed;
+  const std::size_t others = participants.size() - 1;
+  for (;;) {
+    const auto worst = std::ranges::max_element(participants, {}, [&](const Member* member) {
+      const std::uint32_t worker = member->id.worker.value;
+      return std::tuple(missed[worker], missed_before_[worker], worker);
+    });
+    Member* member = *worst;
+    const std::uint32_t worker = member->id.worker.value;
+    if (missed[worker] == 0) break;
+    if (participants.size() <= job_->min_workers) return job_->Fail(Unreached(member->id.worker));
+    out.emplace_back(member, of_all[worker]);
+    participants.erase(worst);
+    for (const Member* other : participants) {
+      if (!ReachEachOther(*other, *member)) --missed[other->id.worker.value];
+    }
+  }
+  for (std::size_t i = 0; i < of_all.size(); ++i) missed_before_[i] += of_all[i];
+  for (const auto& [member, count] : out) {
+    job_->Evict(*member, fmt::format("it and {} of {} others do not reach each other: {}", count,
+                                     others, Unreached(member->id.worker)));
+  }
+}
+
+// Why, in the words of one end; best in its own.
+std::string Formation::Unreached(WorkerId worker) const {
+  auto said = unreached_.find(worker);
+  if (said == unreached_.end()) {
+    said = std::ranges::find_if(unreached_,
+                                [&](const auto& entry) { return entry.second.peer == worker; });
+  }
+  if (said == unreached_.end()) {
+    std::pair<WorkerId, WorkerId> way{worker, worker};
+    for (const Member* other : Participants()) {
+      const WorkerId peer = other->id.worker;
+      if (!reached_.Test(peer.value, worker.value) && peer != worker) way = {peer, worker};
+      if (!reached_.Test(worker.value, peer.value) && peer != worker) way = {worker, peer};
+    }
+    return fmt::format("worker {} said nothing of its way to worker {} over {}", way.first,
+                       way.second, job_->transport);
+  }
+  return fmt::format("worker {} cannot reach worker {} over {}: {}", said->first, said->second.peer,
+                     job_->transport, said->second.error);
 }
 
 void Formation::Failed(const std::string& reason) {

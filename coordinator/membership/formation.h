@@ -2,11 +2,14 @@
 //
 // Decides when gathering ends (all are ready, or the join timeout is over and job.min_workers are),
 // which transport the job uses, and whether all that form reach each other over it; where not, the
-// next transport is tried, and after the last one the job fails. In: members that become ready or
-// are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
-// not answer, the job's failure with the pair that cannot connect.
+// next transport is tried. With the last one who misses the most others is put out while
+// job.min_workers are left, else the job fails. In: members that become ready or are lost, Reached,
+// time. Out: Form orders, the job's phase and transport, evictions of who does not answer or is not
+// reached, the job's failure with the pair that cannot connect.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,6 +37,9 @@ class Formation {
   void Form();
   bool ConcludeTry();  // true: all reach each other
   void Failed(const std::string& reason);
+  bool ReachEachOther(const Member& a, const Member& b) const;  // both have said so
+  void LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed);
+  std::string Unreached(WorkerId worker) const;
   std::vector<Member*> Participants() const;
   std::string Missing() const;  // of many the first ones
 
@@ -47,7 +53,12 @@ class Formation {
   Time deadline_;
   std::vector<bool> answered_;  // by slot; each answers once
   BitMatrix reached_;           // [from][to], as `from` says
-  std::string unreached_;       // the first failure that was reported
+  struct Missed {
+    WorkerId peer;
+    std::string error;
+  };
+  std::map<WorkerId, Missed> unreached_;      // of who says so, the first that it does not reach
+  std::vector<std::uint32_t> missed_before_;  // in earlier tries with the last transport; by slot
 };
 
 }  // namespace lockstep::coordinator

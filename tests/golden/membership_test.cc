@@ -29,6 +29,69 @@ TEST(Golden, FormationWithoutUcx) {
   CompareWithFile(s.text(), "formation_without_ucx");
 }
 
+// That `from` says: `missed` is not reached, all others are.
+void ReachedAllBut(Story* s, std::uint32_t from, std::uint32_t missed, std::uint32_t formation) {
+  msg::Reached reached{formation, {}};
+  for (std::uint32_t w : {0u, 1u, 2u}) {
+    if (w == from || !s->IsConnected(w)) continue;
+    const bool there = w != missed;
+    reached.peers.push_back({s->Id(w), there, there ? "" : "timed out", false, "tcp", 1});
+  }
+  s->From(from, reached);
+}
+
+TEST(Golden, FormationGoesOnWithoutWhoIsNotReached) {
+  Story s(
+      "Behind a firewall worker 1 reaches nobody: with enough others the job goes on without it",
+      {.min_workers = 2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w, false);
+  ReachedAllBut(&s, 0, 1, 1);
+  ReachedAllBut(&s, 2, 1, 1);
+  s.NotReached(1);
+  s.Say("It may come back with another --data-host, until job.join_timeout is over.");
+  for (int i = 0; i < 200 && s.Status().phase == Phase::kGathering; ++i) {
+    s.Wait(0.5);
+    for (std::uint32_t w : {0u, 2u}) s.Pong(w);
+  }
+  s.Reached(0);
+  s.Reached(2);
+  EXPECT_EQ(s.Status().phase, Phase::kTraining);
+  CompareWithFile(s.text(), "formation_without_who_is_not_reached");
+}
+
+TEST(Golden, FormationFailsWithTooFew) {
+  Story s("Two do not reach each other, and all are needed", {.min_workers = 3});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Ready(w, false);
+  ReachedAllBut(&s, 0, 1, 1);
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "formation_with_too_few");
+}
+
+TEST(Golden, FormationTellsWhoIsInEachBrokenPair) {
+  Story s("One that says of another one at each try that it does not reach it is found out",
+          {.min_workers = 1});
+  const auto ready = [&s](std::uint32_t w) {
+    s.Hello(w, w);
+    s.Ready(w, false);
+  };
+  for (std::uint32_t w : {0u, 1u, 2u}) ready(w);
+  s.Say("It is the word of one against that of the other: the higher id goes.");
+  ReachedAllBut(&s, 0, 2, 1);
+  s.Reached(1);
+  s.Reached(2);
+  EXPECT_FALSE(s.IsConnected(2));
+  ready(2);
+  s.Say("Not again.");
+  ReachedAllBut(&s, 0, 1, 2);
+  s.Reached(1);
+  s.Reached(2);
+  EXPECT_FALSE(s.IsConnected(0));
+  EXPECT_TRUE(s.IsConnected(1));
+  CompareWithFile(s.text(), "formation_with_one_that_misses_others");
+}
+
 TEST(Golden, ConnectionsOverUcx) {
   Story s("Several connections are asked for, and the job uses UCX, which has its own",
           {.connections = 4});
