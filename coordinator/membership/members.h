@@ -83,6 +83,9 @@ struct ClockOffset {
   Time ToOurs(std::int64_t worker_ns) const {
     return Time(Duration(worker_ns)) - worker_minus_ours;
   }
+  std::int64_t ToTheirs(Time ours) const {
+    return (ours.time_since_epoch() + worker_minus_ours).count();
+  }
 };
 
 // How long what the worker says to the coordinator is on its way, beyond what it was when nothing

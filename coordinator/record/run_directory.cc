@@ -195,7 +195,8 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
   for (std::string line; round < next.value && std::getline(*lines, line); ++round) {
     const auto record = RoundFromLine(line);
     // The last line of a file that does not end with one was cut off.
-    if (!record || lines->eof()) return wrong(fmt::format("line {} is no record", round + 1));
+    if (lines->eof()) return wrong(fmt::format("line {} is cut off", round + 1));
+    if (!record) return wrong(fmt::format("line {}: {}", round + 1, record.error().message));
     if (record->round.value != round) {
       return wrong(fmt::format("line {} is the record of round {}, not {}", round + 1,
                                record->round, round));

@@ -98,7 +98,7 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
   from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
   from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
   msg::Sealed sealed = message;
-  BoundTimes(from.id.worker, &sealed.units);
+  BoundTimes(from, &sealed);
   if (Status status = work_.OnSealed(from, sealed, job_->now); !status) return status;
   if (work_.metric_left_out() && !std::exchange(job_->said_metric_left_out, true)) {
     job_->Log(LogLevel::kWarning,
@@ -117,19 +117,39 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
 }
 
 // A worker's word counts as far as it can be true: its units were computed one after the other,
-// since it was given the first, by our clock. How long its units take says how long it is waited
-// for (Liveness, flexrr): with times of its own choice it could stop and never be found out (I6).
-void OpenRound::BoundTimes(WorkerId worker, std::vector<UnitTiming>* units) const {
-  const WorkerShare* share = work_.Share(worker);
+// since it was given the first and until now, by our clock. How long its units take says how long
+// it is waited for (Liveness, flexrr): with times of its own choice it could stop and never be
+// found out (I6). Where they lie is written into the record, whose readers take no time that no job
+// has. What is out of place only because we know its clock no better is moved, not cut.
+void OpenRound::BoundTimes(const Member& from, msg::Sealed* sealed) const {
+  const WorkerShare* share = work_.Share(from.id.worker);
+  const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
   const Time since = share == nullptr ? work_.started() : share->since;
-  std::int64_t left = (job_->now - since + job_->stopped - stopped_before_).count();
-  LOCKSTEP_CHECK(left >= 0, "round {}: worker {} is given its units in the future", round(),
-                 worker);
-  for (UnitTiming& unit : *units) {
+  // Work that goes on from a round before was given out when this process had stopped for less.
+  const bool carried = view != nullptr && view->base < round();
+  const Time given = since + (carried ? Duration{} : stopped_before_);
+  const Time now = job_->now + job_->stopped;
+  LOCKSTEP_CHECK(given <= now, "round {}: worker {} is given its units in the future", round(),
+                 from.id.worker);
+  const std::int64_t earliest = from.clock.ToTheirs(given);
+  const std::int64_t latest = from.clock.ToTheirs(now);
+  std::int64_t left = latest - earliest;
+  std::int64_t begin = latest;
+  std::int64_t end = earliest;
+  for (UnitTiming& unit : sealed->units) {
     const std::int64_t took = std::min(unit.end_ns - unit.start_ns, left);
     unit.end_ns = unit.start_ns + took;
     left -= took;
+    begin = std::min(begin, unit.start_ns);
+    end = std::max(end, unit.end_ns);
   }
+  std::int64_t shift = std::min<std::int64_t>(latest - end, 0);
+  if (begin + shift < earliest) shift = earliest - begin;
+  for (UnitTiming& unit : sealed->units) {
+    unit.start_ns = std::clamp(unit.start_ns + shift, earliest, latest);
+    unit.end_ns = std::clamp(unit.end_ns + shift, earliest, latest);
+  }
+  sealed->sent.since_ns = std::clamp(sealed->sent.since_ns + shift, earliest, latest);
 }
 
 // By the worker's own clock at both ends: how long a message was on its way is no unit's time. Nor

@@ -84,7 +84,7 @@ class OpenRound {
 
  private:
   policies::RoundView View() const;
-  void BoundTimes(WorkerId worker, std::vector<UnitTiming>* units) const;
+  void BoundTimes(const Member& from, msg::Sealed* sealed) const;
   static void NoteRuns(const msg::Sealed& sealed, RunCost* cost);
   static void NoteUnits(const msg::Sealed& sealed, Member* from);
   void NoteUnfinished(const policies::WorkerView& view);

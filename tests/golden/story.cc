@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "coordinator/record/write_json.h"
 #include "tools/simulate/describe.h"
 
 namespace lockstep::coordinator {
@@ -89,7 +90,11 @@ void Story::Note(const Action& action) {
     constexpr std::array kLevels = {"debug", "info", "warning", "warning"};
     line(fmt::format("log {}: {}", kLevels.at(static_cast<std::size_t>(log->level)), log->text));
   } else if (const auto* closed = std::get_if<RoundClosed>(&action)) {
-    line(Describe(*closed->record));
+    record_ = closed->record;
+    // Or the job could never be resumed, and nobody could look at it.
+    const auto read = RoundFromLine(RoundLine(*record_));
+    LOCKSTEP_CHECK(read.ok(), "{}", read.error().message);
+    line(Describe(*record_));
   } else if (const auto* done = std::get_if<EvaluationDone>(&action)) {
     line(fmt::format("evaluation after round {}: accuracy {:.2f}", done->record.round,
                      done->record.accuracy));

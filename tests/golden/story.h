@@ -87,6 +87,9 @@ class Story {
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
   const msg::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
   const std::string& text() const { return text_; }
+  // Of the round that was closed last; null: none was.
+  const RoundRecord* record() const { return record_.get(); }
+  Time now() const { return now_; }
 
  private:
   struct Worker {
@@ -121,6 +124,7 @@ class Story {
   std::map<std::uint32_t, Worker> state_;  // by slot
   bool quiet_ = false;
   std::string text_;
+  std::shared_ptr<const RoundRecord> record_;
 };
 
 }  // namespace lockstep::coordinator

@@ -137,10 +137,22 @@ std::vector<std::string> LongTimes() {
   constexpr std::int64_t kLast = std::int64_t{1} << 60;
   const UnitTiming first{{UnitIndex(0), {0, 2}}, 0, kLast};
   const UnitTiming second{{UnitIndex(1), {2, 4}}, 0, kLast};
+  const UnitTiming last{{UnitIndex(0), {0, 2}}, kLast, kLast};
+  const UnitTiming last_too{{UnitIndex(1), {2, 4}}, kLast, kLast};
   std::vector<std::string> messages;
   for (const msg::FromWorker& message : {
            msg::FromWorker(msg::Sealed{
                RoundId(0), PartIndex(0), 4, 0, {first, second}, kLast, Attempt(0), {1, 1}}),
+           msg::FromWorker(msg::Sealed{RoundId(0),
+                                       PartIndex(0),
+                                       4,
+                                       0,
+                                       {last, last_too},
+                                       0,
+                                       Attempt(0),
+                                       {1, 1},
+                                       {},
+                                       {8, 4, kLast}}),
            msg::FromWorker(msg::Applied{RoundId(0), Attempt(0), 0, 0xd, kLast}),
            msg::FromWorker(msg::Pong{1, 0, kLast}),
        }) {

@@ -252,6 +252,21 @@ TEST(RunDirectory, AJobThatGoesOnHasNoSummary) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run/summary.json"));
 }
 
+// Which line, and what is wrong with it: somebody has to decide what becomes of the job.
+TEST(RunDirectory, ALineThatCannotBeReadIsNamed) {
+  const test::TempFolder folder;
+  auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  RoundRecord odd = Record(1);
+  odd.start = -2e9;
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  ASSERT_TRUE(directory->AppendRound(RoundLine(odd)).ok());
+  const auto kept = directory->Keep(RoundId(2), 20);
+  ASSERT_FALSE(kept.ok());
+  EXPECT_THAT(kept.error().message,
+              HasSubstr("rounds.jsonl: line 2: no record of a round: a time is -2000000000.0, "
+                        "expected -1"));
+}
+
 // A FIFO would have the coordinator wait for a writer for ever.
 TEST(RunDirectory, RecordsThatAreNoFileAreNotWaitedFor) {
   const test::TempFolder folder;
