@@ -23,7 +23,7 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
     Current& evaluation = *current_;
     evaluation.id = ++ids_;
     evaluation.holders.clear();
-    for (Chunk& chunk : evaluation.chunks) chunk = {chunk.range, std::nullopt, {}, false};
+    for (Chunk& chunk : evaluation.chunks) chunk = Chunk{chunk.range};
     evaluation.next = 0;
     evaluation.left = evaluation.chunks.size();
     evaluation.loss_sum = 0;
@@ -45,7 +45,7 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
       std::min(job_->test_samples, kChunksPerMember * std::max(job_->members.CountLive(), 1u));
   for (std::uint64_t i = 0; i < chunks; ++i) {
     const SampleRange range{job_->test_samples * i / chunks, job_->test_samples * (i + 1) / chunks};
-    evaluation.chunks.push_back({range, std::nullopt, {}, false});
+    evaluation.chunks.push_back(Chunk{range});
   }
   evaluation.left = evaluation.chunks.size();
   current_ = std::move(evaluation);
@@ -88,6 +88,9 @@ void Evaluation::Give(Member& member) {
   LOCKSTEP_CHECK(!chunk->done && chunk->range.size() > 0, "a chunk is given out for nothing");
   chunk->with = member.id;
   chunk->given = job_->now;
+  if (std::ranges::find(chunk->asked, member.id) == chunk->asked.end()) {
+    chunk->asked.push_back(member.id);
+  }
   job_->Send(member, msg::Evaluate{evaluation.id, evaluation.round, chunk->range});
 }
 
@@ -99,7 +102,9 @@ Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
   const auto chunk =
       std::lower_bound(evaluation.chunks.begin(), evaluation.chunks.end(), message.range,
                        [](const Chunk& c, const SampleRange& range) { return c.range < range; });
+  // One that was late with it, so that another one was asked as well, was asked all the same.
   if (chunk == evaluation.chunks.end() || chunk->range != message.range ||
+      std::ranges::find(chunk->asked, from.id) == chunk->asked.end() ||
       message.correct > message.range.size()) {
     return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   }
@@ -113,7 +118,7 @@ Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
     --evaluation.left;
   }
   if (evaluation.left > 0) {
-    Give(from);
+    GiveIfIdle(from);
     return {};
   }
   RecordIfPossible();
@@ -161,8 +166,14 @@ void Evaluation::Tick() {
 void Evaluation::GiveToIdle() {
   for (const MemberId& id : current_->holders) {
     Member* member = job_->members.Find(id);
-    if (member != nullptr && !Busy(id)) Give(*member);
+    if (member != nullptr) GiveIfIdle(*member);
   }
+}
+
+// Who has been put behind since may still tell its result, but holds the snapshot no more.
+void Evaluation::GiveIfIdle(Member& member) {
+  const auto& holders = current_->holders;
+  if (std::ranges::find(holders, member.id) != holders.end() && !Busy(member.id)) Give(member);
 }
 
 void Evaluation::CheckInvariants() const {

@@ -40,12 +40,15 @@ class Evaluation {
   void CheckInvariants() const;
 
  private:
-  // Invariant: counted once, when the first result for it comes.
+  // Invariant: counted once, when the first result for it comes. `asked` are those that were given
+  // it in this attempt, `with` the last of them, if that one has not been out since.
   struct Chunk {
+    explicit Chunk(const SampleRange& all) : range(all) {}
     SampleRange range;
     std::optional<MemberId> with;
     Time given;
     bool done = false;
+    std::vector<MemberId> asked;
   };
   // Invariants: chunks are disjoint, ascending and cover the test set; `left` of them are not done;
   // holders are members that have applied the round and have not been out since.
@@ -64,6 +67,7 @@ class Evaluation {
   void RecordIfPossible();
   void Give(Member& member);
   void GiveToIdle();
+  void GiveIfIdle(Member& member);
   bool Busy(const MemberId& member) const;
 
   Job* job_;
