@@ -58,7 +58,10 @@ class ServerImpl final : public Server {
       OnWorker(std::move(channel), std::move(hello));
     };
     handler.on_rejected = [this](const std::string& remote, const Error& error) {
-      if (rejections_.Allow(MonotonicNow()))
+      // Until there is a job to show the progress of, nobody else tells.
+      const Time now = MonotonicNow();
+      TellLeftOut(now);
+      if (rejections_.Allow(now))
         spdlog::warn("connection from {} came to nothing: {}", remote, error.message);
     };
     auto listening = control::ControlServer::Listen(io_, std::move(server), std::move(handler));
@@ -89,6 +92,7 @@ class ServerImpl final : public Server {
     awaits_settings_ = true;
     io_.run();
     awaits_settings_ = false;
+    TellLeftOut(kNever);
     signals_.cancel();
     farewell_.cancel();
     io_.restart();
