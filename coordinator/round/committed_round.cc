@@ -173,11 +173,10 @@ Status CommittedRound::On(const Member& from, const msg::NotFinite& message) {
     if (at != not_finite_.end() && *at == i) continue;
     const SealedPart* sealed = work_.Part(part.member.worker, part.part);
     why = NotFiniteText(*job_, work_, part.member.worker, sealed->units);
-    if (!MayLeaveOut(job_, why)) return {};
+    if (!MayLeaveOut(job_, why, from.id.worker)) return {};
     not_finite_.insert(at, i);
   }
   if (why.empty()) return {};
-  job_->Log(LogLevel::kDebug, "round {}: worker {} has found it", round(), from.id.worker);
   if (std::ranges::all_of(commit_.parts,
                           [&](const CommittedPart& part) { return HasLost(part); })) {
     job_->Fail(why + ", and so is every other contribution to the round");

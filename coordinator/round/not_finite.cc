@@ -23,12 +23,13 @@ std::string NotFiniteText(const Job& job, const RoundWork& work, WorkerId worker
   return what;
 }
 
-bool MayLeaveOut(Job* job, const std::string& what) {
+bool MayLeaveOut(Job* job, const std::string& what, std::optional<WorkerId> found_by) {
+  const std::string found = found_by ? fmt::format(", as worker {} says", *found_by) : "";
   if (job->start.config.job.on_nan == "stop") {
-    job->Fail(what + " (job.on_nan = stop)");
+    job->Fail(fmt::format("{} (job.on_nan = stop){}", what, found));
     return false;
   }
-  job->Log(LogLevel::kWarning, "{}: it is left out, and its samples are dropped", what);
+  job->Log(LogLevel::kWarning, "{}{}: it is left out, and its samples are dropped", what, found);
   return true;
 }
 

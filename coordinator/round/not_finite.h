@@ -3,6 +3,7 @@
 // looks; else whoever sums the gradients says it (msg::NotFinite).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,6 +19,7 @@ std::string NotFiniteText(const Job& job, const RoundWork& work, WorkerId worker
                           std::span<const UnitTiming> units);
 
 // Whether the round may go on without it, which is told. False: the job ends (job.on_nan).
-bool MayLeaveOut(Job* job, const std::string& what);
+// `found_by`: whose word it is, if not that of the worker that it is about.
+bool MayLeaveOut(Job* job, const std::string& what, std::optional<WorkerId> found_by = {});
 
 }  // namespace lockstep::coordinator
