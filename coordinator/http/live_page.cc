@@ -403,8 +403,8 @@ async function keyOf(secret) {
   const key = await derived(await derived(secret, "root"), "http");
   return crypto.subtle.importKey("raw", key, {name: "HMAC", hash: "SHA-256"}, false, ["sign"]);
 }
-async function proof(key, nonce, method, target, body) {
-  const text = ["lockstep-http v1", nonce, method, target, body].join("\n");
+async function proof(key, job, nonce, method, target, body) {
+  const text = ["lockstep-http v2", job, nonce, method, target, body].join("\n");
   const mac = new Uint8Array(await crypto.subtle.sign("HMAC", key, encoder.encode(text)));
   return [...mac].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -441,9 +441,12 @@ function say(text, kind) {
 async function post(target, body, key) {
   const headers = {"Content-Type": "text/plain"};
   if (key) {
-    const nonce = (await ask("/nonce")).nonce;
-    headers["Lockstep-Nonce"] = nonce;
-    headers["Lockstep-Proof"] = await proof(key, nonce, "POST", target, body);
+    // Nothing is signed but what a nonce looks like, and for no job but the one that is shown.
+    const offered = await ask("/nonce");
+    if (offered.job_id !== job) throw new Error("another job is here by now");
+    if (!/^[0-9a-f]{64}$/.test(offered.nonce)) throw new Error("that is no nonce");
+    headers["Lockstep-Nonce"] = offered.nonce;
+    headers["Lockstep-Proof"] = await proof(key, job, offered.nonce, "POST", target, body);
   }
   const answer = await fetch(target, {method: "POST", body: body, headers: headers, cache: "no-store",
     signal: AbortSignal.timeout(patience)});

@@ -7,6 +7,7 @@
 #include <openssl/rand.h>
 
 #include <charconv>
+#include <utility>
 
 #include "base/check.h"
 
@@ -39,12 +40,16 @@ void Fill(unsigned char* bytes, std::size_t count) {
 
 }  // namespace
 
-std::string ProofOf(const HttpProof::Key& key, std::string_view nonce, std::string_view method,
-                    std::string_view target, std::string_view body) {
-  return Hmac(key, fmt::format("lockstep-http v1\n{}\n{}\n{}\n{}", nonce, method, target, body));
+std::string ProofOf(const HttpProof::Key& key, std::string_view job_id, std::string_view nonce,
+                    std::string_view method, std::string_view target, std::string_view body) {
+  return Hmac(key, fmt::format("lockstep-http v2\n{}\n{}\n{}\n{}\n{}", job_id, nonce, method,
+                               target, body));
 }
 
-HttpProof::HttpProof(const Key& key) : key_(key), own_() { Fill(own_.data(), own_.size()); }
+HttpProof::HttpProof(const Key& key, std::string job_id)
+    : key_(key), job_id_(std::move(job_id)), own_() {
+  Fill(own_.data(), own_.size());
+}
 
 std::string HttpProof::Seal(std::string_view open) const {
   return Hmac(own_, open).substr(0, kSealDigits);
@@ -71,8 +76,10 @@ Status HttpProof::Check(Time now, std::string_view nonce, std::string_view proof
   if (!ours) return refused("the nonce is none of this coordinator");
   const Time made{Duration(static_cast<std::int64_t>(ns))};
   if (now - made >= kNonceLife) return refused("the nonce is too old");
-  if (!Same(ProofOf(key_, nonce, method, target, body), proof))
-    return refused("wrong secret: the --secret-file of the coordinator has other contents");
+  if (!Same(ProofOf(key_, job_id_, nonce, method, target, body), proof))
+    return refused(
+        "wrong secret: the --secret-file of the coordinator has other contents, or the change was "
+        "meant for another job");
   if (used_.size() >= kMostUsed) return refused("too many changes at once, try again later");
   if (!used_.emplace(nonce, made + kNonceLife).second)
     return refused("the nonce has been used already");

@@ -1,6 +1,7 @@
-// Proof of the job's secret for single HTTP requests: HMAC-SHA-256 over a fresh nonce, the method,
-// the target and the body. Each nonce is good for one request, so nothing that was heard on the way
-// can be said again. Nothing is encrypted.
+// Proof of the job's secret for single HTTP requests: HMAC-SHA-256 over the job's id, a fresh
+// nonce, the method, the target and the body. Each nonce is good for one request, so nothing that
+// was heard on the way can be said again; and what was meant for one job is no proof to another one
+// with the same secret. Nothing is encrypted.
 #pragma once
 
 #include <array>
@@ -22,7 +23,9 @@ class HttpProof {
 
   // `key`: derived from the secret. Nonces carry their own seal, so handing them out costs no
   // memory, however many are asked for.
-  explicit HttpProof(const Key& key);
+  HttpProof(const Key& key, std::string job_id);
+
+  const std::string& job_id() const { return job_id_; }
 
   std::string Nonce(Time now) const;  // 64 hexadecimal digits
   // The error is one line for whoever asked. A nonce that was good is used up.
@@ -33,12 +36,13 @@ class HttpProof {
   std::string Seal(std::string_view open) const;
 
   Key key_;
+  std::string job_id_;
   Key own_;  // of this process, for the nonces
   std::map<std::string, Time> used_;
 };
 
 // What a client computes, in hexadecimal digits.
-std::string ProofOf(const HttpProof::Key& key, std::string_view nonce, std::string_view method,
-                    std::string_view target, std::string_view body);
+std::string ProofOf(const HttpProof::Key& key, std::string_view job_id, std::string_view nonce,
+                    std::string_view method, std::string_view target, std::string_view body);
 
 }  // namespace lockstep::coordinator

@@ -93,7 +93,9 @@ HttpAnswer HttpRequests::Answer(Time now, const HttpRequest& request) {
   if (target == "/metrics")
     return {200, handlers_.metrics(), "text/plain; version=0.0.4; charset=utf-8"};
   if (path == "/rounds") return Rounds(target.substr(path.size()));
-  if (has_nonces) return {200, Dump({{"nonce", proof_->Nonce(now)}})};
+  if (has_nonces) {
+    return {200, Dump({{"nonce", proof_->Nonce(now)}, {"job_id", proof_->job_id()}})};
+  }
   return {200, handlers_.status()};
 }
 

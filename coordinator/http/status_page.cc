@@ -160,8 +160,8 @@ class StatusPageImpl final : public StatusPage {
     for (const auto& [ticket, exchange] : shared_->exchanges) exchange->CloseUnlessAnswered();
   }
 
-  Status Open(asio::io_context& io, const HostPort& wanted,
-              const std::optional<HttpProof::Key>& key, HttpRequests::Handlers handlers) {
+  Status Open(asio::io_context& io, const HostPort& wanted, std::optional<HttpProof> proof,
+              HttpRequests::Handlers handlers) {
     beast::error_code error;
     const auto host =
         asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
@@ -169,14 +169,13 @@ class StatusPageImpl final : public StatusPage {
       return Error{ErrorCode::kInvalid,
                    fmt::format("--http {}: expected an IP address and a port", ToString(wanted))};
     }
-    if (!host.is_loopback() && !key) {
+    if (!host.is_loopback() && !proof) {
       return Error{
           ErrorCode::kInvalid,
           fmt::format("--http {}: beyond loopback a --secret-file is required", ToString(wanted))};
     }
     shared_ = std::make_shared<Shared>(
-        HttpRequests(std::move(handlers), key ? std::optional<HttpProof>(*key) : std::nullopt,
-                     NamesOfThisHost()));
+        HttpRequests(std::move(handlers), std::move(proof), NamesOfThisHost()));
     // The connections share what they need with the page and know nothing of the page itself.
     transport::Acceptor::Handler handler;
     handler.on_connection = [shared = shared_](tcp::socket socket) {
@@ -216,10 +215,10 @@ class StatusPageImpl final : public StatusPage {
 
 Result<std::unique_ptr<StatusPage>> StatusPage::Listen(asio::io_context& io,
                                                        const HostPort& address,
-                                                       const std::optional<HttpProof::Key>& key,
+                                                       std::optional<HttpProof> proof,
                                                        HttpRequests::Handlers handlers) {
   auto page = std::make_unique<StatusPageImpl>();
-  if (Status opened = page->Open(io, address, key, std::move(handlers)); !opened.ok())
+  if (Status opened = page->Open(io, address, std::move(proof), std::move(handlers)); !opened.ok())
     return opened.error();
   return std::unique_ptr<StatusPage>(std::move(page));
 }

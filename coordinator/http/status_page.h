@@ -19,13 +19,13 @@ namespace lockstep::coordinator {
 
 class StatusPage {
  public:
-  // `key`: of the job's secret for this purpose: changes have to prove it. Required for an address
+  // `proof`: of the job's secret, which changes have to prove. Required for an address
   // that is not loopback (kInvalid without). kUnavailable when the port cannot be had. The handlers
   // are called on the io_context's thread for each request and may destroy the page; once it is
   // destroyed they are called no more.
   static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
                                                     const HostPort& address,
-                                                    const std::optional<HttpProof::Key>& key,
+                                                    std::optional<HttpProof> proof,
                                                     HttpRequests::Handlers handlers);
   virtual ~StatusPage() = default;
   virtual HostPort address() const = 0;

@@ -203,7 +203,7 @@ int Main(const std::vector<std::string>& arguments) {
     }
   }
   if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
-  auto server = Server::Open(options);
+  auto server = Server::Open(options, parameters.job_id);
   if (!server) return Fail(server.error());
   // What a resume reads and cuts back may take minutes. Until then nobody is to connect: a worker
   // waits for the first answer for seconds, and for somebody who listens for as long as it is told.
@@ -261,7 +261,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (loaded) {
     if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
     kept = {};
-    server = Server::Open(options);
+    server = Server::Open(options, job_id);
     if (!server) return Fail(server.error());
   }
   if (Status written = (*directory)->WriteFile("term", fmt::format("{}\n", *term)); !written.ok()) {

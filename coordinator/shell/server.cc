@@ -41,6 +41,8 @@ std::chrono::steady_clock::time_point SteadyTime(Time time) {
 
 class ServerImpl final : public Server {
  public:
+  explicit ServerImpl(std::string job_id) : job_id_(std::move(job_id)) {}
+
   Status Start(const CoordinatorOptions& options) {
     control::ControlServer::Options server;
     server.listen = options.listen;
@@ -128,9 +130,9 @@ class ServerImpl final : public Server {
       handlers.metrics = [this] { return runner_->MetricsText(); };
       handlers.rounds = [this](std::int64_t after) { return runner_->RecentRoundsText(after); };
       handlers.ask = [this](Event event) { return runner_->Ask(std::move(event)); };
-      std::optional<HttpProof::Key> key;
-      if (secret_) key = secret_->Derive("http");
-      auto page = StatusPage::Listen(io_, *options.http, key, std::move(handlers));
+      std::optional<HttpProof> proof;
+      if (secret_) proof.emplace(secret_->Derive("http"), job_id_);
+      auto page = StatusPage::Listen(io_, *options.http, std::move(proof), std::move(handlers));
       if (!page) return page.error();
       page_ = std::move(*page);
     }
@@ -381,6 +383,7 @@ class ServerImpl final : public Server {
     farewell_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
   }
 
+  const std::string job_id_;
   asio::io_context io_{1};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
   bool stop_asked_ = false;
@@ -414,8 +417,9 @@ class ServerImpl final : public Server {
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::Open(const CoordinatorOptions& options) {
-  auto server = std::make_unique<ServerImpl>();
+Result<std::unique_ptr<Server>> Server::Open(const CoordinatorOptions& options,
+                                             std::string job_id) {
+  auto server = std::make_unique<ServerImpl>(std::move(job_id));
   if (Status started = server->Start(options); !started.ok()) return started.error();
   return std::unique_ptr<Server>(std::move(server));
 }

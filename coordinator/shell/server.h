@@ -17,7 +17,8 @@ class Server {
  public:
   // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM
   // are the server's.
-  static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options);
+  static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options,
+                                              std::string job_id);
   virtual ~Server() = default;
 
   // "HOST:PORT" with the port that the kernel chose.

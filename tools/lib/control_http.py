@@ -5,6 +5,7 @@ import hmac
 import http.client
 import json
 import os
+import re
 import socket
 
 from command_line import read_regular
@@ -45,8 +46,8 @@ def key_of(secret):
     return _hkdf(_hkdf(secret, b"root"), b"http")
 
 
-def proof_of(key, nonce, method, target, body):
-    text = f"lockstep-http v1\n{nonce}\n{method}\n{target}\n".encode() + body
+def proof_of(key, job_id, nonce, method, target, body):
+    text = f"lockstep-http v2\n{job_id}\n{nonce}\n{method}\n{target}\n".encode() + body
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
@@ -158,14 +159,20 @@ class Connection:
         headers = {"Content-Type": "text/plain"}
         if self.key is not None:
             try:
-                nonce = self._request("GET", "/nonce")["nonce"]
+                offered = self._request("GET", "/nonce")
             except HttpError as error:
                 if not error.refused:
                     raise
-                nonce = None  # the job has no secret
-            if nonce is not None:
+                offered = None  # the job has no secret
+            if offered is not None:
+                # Nothing is signed but what a nonce looks like, and for no job but the one that is meant.
+                nonce, job_id = (str(offered.get(name)) for name in ("nonce", "job_id"))
+                if not re.fullmatch("[0-9a-f]{64}", nonce) or not re.fullmatch("[0-9a-f]{1,64}", job_id):
+                    raise HttpError(f"{self.name}: what answers there offers no nonce of this version")
+                if self.job_id not in (None, job_id):
+                    raise BadUsage(f"--run-dir {self.run_dir}: its job does not run any more: another job is at {self.name}")
                 headers["Lockstep-Nonce"] = nonce
-                headers["Lockstep-Proof"] = proof_of(self.key, nonce, "POST", target, body)
+                headers["Lockstep-Proof"] = proof_of(self.key, job_id, nonce, "POST", target, body)
         return self._request("POST", target, body, headers)["message"]
 
     def _request(self, method, target, body=None, headers=None):

@@ -15,7 +15,7 @@ constexpr const char* kTargets[] = {"/status", "/nonce",   "/slowdown", "/policy
 
 coordinator::HttpRequests MakeRequests(bool with_proof, std::size_t* asked) {
   std::optional<coordinator::HttpProof> proof;
-  if (with_proof) proof.emplace(coordinator::HttpProof::Key{});
+  if (with_proof) proof.emplace(coordinator::HttpProof::Key{}, "a job");
   return coordinator::HttpRequests(
       {.status = [] { return std::string("{}"); },
        .metrics = [] { return std::string("lockstep_round 1\n"); },
@@ -63,7 +63,7 @@ bool Run(Bytes bytes) {
     const auto nonce = nlohmann::json::parse(requests.Answer(now, ask).body);
     if (nonce.contains("nonce")) {
       request.nonce = nonce["nonce"].get<std::string>();
-      request.proof = coordinator::ProofOf(coordinator::HttpProof::Key{}, request.nonce,
+      request.proof = coordinator::ProofOf(coordinator::HttpProof::Key{}, "a job", request.nonce,
                                            request.method, request.target, request.body);
     }
   }

@@ -21,13 +21,14 @@ class CoordinatorStub:
         self.status, self.answer = 200, {"ok": True, "message": "done"}
         self.page = STATUS
         self.nonce = None
+        self.job_id = STATUS["job_id"]
         self.arrived = threading.Condition()
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 if self.path == "/nonce":
-                    self.reply(*((200, {"nonce": stub.nonce}) if stub.nonce else (404, {"error": "no"})))
+                    self.reply(*((200, {"nonce": stub.nonce, "job_id": stub.job_id}) if stub.nonce else (404, {"error": "no"})))
                 else:
                     self.reply(200, stub.page)
 

@@ -182,12 +182,32 @@ class Ctl(unittest.TestCase):
             for purpose in (b"root", b"http"):
                 extracted = hmac.new(b"lockstep job secret v1", key, hashlib.sha256).digest()
                 key = hmac.new(extracted, purpose + b"\1", hashlib.sha256).digest()
-            text = b"lockstep-http v1\n" + self.coordinator.nonce.encode() + b"\nPOST\n/policy\nfull"
+            text = b"lockstep-http v2\n0123456789abcdef\n" + self.coordinator.nonce.encode() + b"\nPOST\n/policy\nfull"
             headers = self.coordinator.requests[-1][2]
             self.assertEqual(headers["Lockstep-Nonce"], self.coordinator.nonce)
             self.assertEqual(headers["Lockstep-Proof"], hmac.new(key, text, hashlib.sha256).hexdigest())
             self.coordinator.nonce = None  # a job without a secret
             self.assertEqual(self.ask("policy", "full", "--secret-file", file.name).returncode, 0)
+
+    def test_nothing_is_signed_but_a_nonce_for_the_job_that_is_meant(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir, secret = pathlib.Path(folder, "run"), pathlib.Path(folder, "secret")
+            run_dir.mkdir()
+            secret.write_bytes(b"sixteen bytes and more\n")
+            for nonce, job_id in (("ab" * 32 + "\nPOST\n/drain\n0", "0123456789abcdef"), ("AB" * 32, "0123456789abcdef"),
+                                  ("ab" * 31, "0123456789abcdef"), ("ab" * 32, "x\ny"), ("ab" * 32, None), (7, "0123456789abcdef")):
+                self.coordinator.nonce, self.coordinator.job_id = nonce, job_id
+                done = self.ask("policy", "full", "--secret-file", str(secret))
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+                self.assertIn("offers no nonce of this version", done.stderr)
+            # A nonce of another job, by who answers in the place of this one.
+            self.coordinator.nonce, self.coordinator.job_id = "ab" * 32, "fedcba9876543210"
+            for name, text in (("http.address", self.coordinator.address), ("secret.path", secret), ("job.id", "0123456789abcdef")):
+                (run_dir / name).write_text(f"{text}\n")
+            done = run("policy", "full", "--run-dir", str(run_dir))
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn("another job is at", done.stderr)
+            self.assertEqual(self.coordinator.requests, [])
 
     def test_a_run_directory_says_where_and_by_what(self):
         self.coordinator.nonce = "ab" * 32

@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 constexpr Time kNow{1000s};
+constexpr const char* kJob = "0123456789abcdef";
 
 std::string Base64Sha256(const std::string& text) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -43,7 +44,7 @@ class HttpRequestsTest : public ::testing::Test {
       return std::string("done");
     };
     return {std::move(handlers),
-            with_secret ? std::optional<HttpProof>(KeyOf(7)) : std::nullopt,
+            with_secret ? std::optional<HttpProof>(HttpProof(KeyOf(7), kJob)) : std::nullopt,
             {"node7.cluster.example", "node7"}};
   }
   static HttpRequest Post(const std::string& target, const std::string& body) {
@@ -64,9 +65,10 @@ class HttpRequestsTest : public ::testing::Test {
     EXPECT_EQ(answer.status, 200u);
     return answer.body.substr(answer.body.find(':') + 2, 64);
   }
-  static HttpRequest Proven(HttpRequest request, const std::string& nonce, unsigned char key = 7) {
+  static HttpRequest Proven(HttpRequest request, const std::string& nonce, unsigned char key = 7,
+                            std::string_view job = kJob) {
     request.nonce = nonce;
-    request.proof = ProofOf(KeyOf(key), nonce, request.method, request.target, request.body);
+    request.proof = ProofOf(KeyOf(key), job, nonce, request.method, request.target, request.body);
     return request;
   }
 
@@ -195,6 +197,11 @@ TEST_F(HttpRequestsTest, WithASecretChangesProveIt) {
   other.target = "/drain";
   EXPECT_EQ(requests.Answer(kNow, other).status, 401u);
   EXPECT_EQ(requests.Answer(kNow, Proven(Post("/policy", "full"), good.nonce, 8)).status, 401u);
+  // Signed for another job with the same secret, by a nonce that somebody has handed on.
+  other = Proven(Post("/policy", "full"), good.nonce, 7, "fedcba9876543210");
+  EXPECT_THAT(requests.Answer(kNow, other).body, HasSubstr("meant for another job"));
+  EXPECT_THAT(requests.Answer(kNow, Get("/nonce")).body,
+              HasSubstr("\"job_id\":\"0123456789abcdef\""));
   EXPECT_TRUE(events_.empty());
   EXPECT_EQ(requests.Answer(kNow, good).status, 200u);
   EXPECT_THAT(requests.Answer(kNow, good).body, HasSubstr("used already"));

@@ -84,7 +84,7 @@ class Coordinating {
     EXPECT_TRUE(directory.ok());
     directory_ = *std::move(directory);
     checkpoints_.emplace(directory_->checkpoints(), 1);
-    auto server = Server::Open(options);
+    auto server = Server::Open(options, "a job");
     EXPECT_TRUE(server.ok());
     server_ = *std::move(server);
     thread_ = std::thread([this, core = *std::move(core)]() mutable {
