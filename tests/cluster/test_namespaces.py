@@ -113,6 +113,26 @@ class Namespaces(ClusterTest):
                 self.assertIn("worker 0 cannot reach worker 1 over tcp", log)
                 self.assertNotIn("did not connect", log)
 
+    def test_a_job_goes_on_without_who_is_not_reached(self):
+        # The worker on lsb says that peers reach it at an address to which nobody answers; without it there are enough.
+        with Network() as network:
+            network.inside(network.hosts["lsb"], "ip", "addr", "add", "10.78.0.3/24", "dev", "eth0")
+            for host in ("lsa", "lsc"):
+                network.inside(network.hosts[host], "ip", "route", "add", "10.78.0.0/24", "via", "10.77.0.9")
+                network.inside(network.hosts[host], "ip", "neigh", "add", "10.77.0.9", "lladdr", "02:00:00:00:00:09", "dev", "eth0")
+            with Job(3, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="2s", job__min_workers=2,
+                     job__join_timeout="20s", job__rounds=20) as job:
+                secret = self.secret(job)
+                job.coordinator_args += ["--secret-file", secret]
+                job.start_coordinator()
+                for index, (host, more) in enumerate((("lsa", ()), ("lsc", ()), ("lsb", ("--data-host", "10.78.0.3")))):
+                    job.start_worker(index, "--secret-file", secret, *more, prefix=network.prefix(host))
+                self.assertEqual(job.wait(seconds=60), 0)
+                log = job.log("coordinator")
+                self.assertIn("worker 2 is out: it and 2 of 2 others do not reach each other: worker ", log)
+                self.assertIn("it and 2 of 2 others do not reach each other", job.log("worker2"))
+                self.assertEqual({c["worker"] for line in job.rounds() for c in line["contributors"]}, {0, 1})
+
     def test_a_peer_that_is_cut_off_in_silence(self):
         # The two reach the coordinator's host all the time, each other no more: only TCP itself can tell, or that nothing comes.
         with Network() as network, Job(3, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",

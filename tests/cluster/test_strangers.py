@@ -84,6 +84,34 @@ class Places(ClusterTest):
             self.assertLess(len(lines), 200)
             wait_for("the count of the others", lambda: re.search(r"\d+ more connections came to nothing", job.log("coordinator")))
 
+    def test_what_is_not_told_is_counted_while_a_job_is_awaited(self):
+        """Nobody shows a progress then, and strangers must not have the log fall silent."""
+        with Job(1, coordinator_args=["--config-from-workers"]) as job:
+            job.start_coordinator()
+
+            def another():
+                with connect(job.address) as one:
+                    one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    one.recv(1)
+                return re.search(r"\d+ more connections came to nothing\n.* connection from", job.log("coordinator"))
+            wait_for("a second window of the log", another)
+
+    def test_a_worker_counts_what_it_does_not_tell(self):
+        with Job(1, LONG) as job:
+            job.start_coordinator()
+            job.start_worker(0)
+            address = wait_for("the data port", lambda: re.search(r"open to others: tcp ([0-9.:]+),", job.log("worker0"))).group(1)
+            connections = [0]
+
+            def another():
+                with connect(address) as one:
+                    one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    one.recv(1)
+                connections[0] += 1
+                return re.search(rf"tcp: (\d+) more connections to {address} came to nothing", job.log("worker0"))
+            left_out = int(wait_for("the count", another).group(1))
+            self.assertLessEqual(left_out, connections[0] - 20)
+
     def test_slow_requests_do_not_keep_ctl_out(self):
         with Job(1, LONG) as job, contextlib.ExitStack() as stack:
             job.start_coordinator("--http", "127.0.0.1:0")
