@@ -109,6 +109,24 @@ TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {
                         "[4, 8) of epoch 0 is not finite"));
 }
 
+// The word of one about another one, which nobody else has heard of.
+TEST_F(LeftOutTest, WhoSaysItOfAnotherOneIsNamed) {
+  for (const char* on_nan : {"stop", "skip"}) {
+    actions_.clear();
+    Start(on_nan);
+    Seal(0, 0, 1.0);
+    Seal(1, 0, 1.0);
+    ASSERT_TRUE(Finds(0, {1}).ok());
+    std::string said = job_->failure.value_or("");
+    for (const Action& action : actions_) {
+      if (const auto* line = std::get_if<LogLine>(&action)) said += line->text + "\n";
+    }
+    EXPECT_THAT(said, HasSubstr("gradient of worker 1 over the samples [4, 8) of epoch 0 is not "
+                                "finite"));
+    EXPECT_THAT(said, HasSubstr(", as worker 0 says")) << on_nan;
+  }
+}
+
 TEST_F(LeftOutTest, OrIsSkippedAndItsSamplesAreDropped) {
   Start("skip");
   Seal(0, 0, 1.0);

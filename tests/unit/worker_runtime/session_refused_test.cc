@@ -199,6 +199,20 @@ TEST(SessionThatBegins, RefusesWhatNoJobCanHave) {
   EXPECT_DEATH(session->EvaluationDone(0, 0), "EvaluationDone without an evaluation");
 }
 
+// Before anybody is asked: in C and Python there is nobody else who looks at it.
+TEST(SessionWithoutACoordinator, ListensNowhereThatWantsASecret) {
+  for (const std::string host : {"10.0.0.7", "0.0.0.0", "node3"}) {
+    SessionOptions options;
+    options.coordinator = "127.0.0.1:1";
+    options.data_host = host;
+    options.connect_timeout = std::chrono::milliseconds(100);
+    const auto session = Session::Join(std::move(options));
+    ASSERT_FALSE(session.ok());
+    EXPECT_EQ(session.error().code, ErrorCode::kInvalid);
+    EXPECT_THAT(session.error().message, HasSubstr("data host " + host + ": "));
+  }
+}
+
 // What it has proven it need not be asked again.
 TEST(SessionWithoutACoordinator, IsToldThatOneThatHasProvenTheSecretDoesNotAnswer) {
   const std::string secret_file =
