@@ -179,7 +179,7 @@ bool Formation::ConcludeTry() {
   // With the last transport it goes on without whoever is not reached. Who that is, all have to
   // say.
   const bool last = transports_.size() == 1;
-  if (!unreached_.empty() && !(last && participants.size() > job_->min_workers)) {
+  if (!unreached_.empty() && !(last && participants.size() > LeastOf(participants.size()))) {
     Failed(Unreached(unreached_.begin()->first));
     return false;
   }
@@ -211,6 +211,12 @@ bool Formation::ConcludeTry() {
   return false;
 }
 
+// Those that do without the others are more than half: of two workers neither trains alone because
+// of a firewall between them.
+std::size_t Formation::LeastOf(std::size_t participants) const {
+  return std::max<std::size_t>(job_->min_workers, participants / 2 + 1);
+}
+
 bool Formation::ReachEachOther(const Member& a, const Member& b) const {
   const std::uint32_t i = a.id.worker.value;
   const std::uint32_t k = b.id.worker.value;
@@ -224,6 +230,7 @@ void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uin
   std::vector<std::pair<Member*, std::uint32_t>> out;
   const std::vector<std::uint32_t> of_all = missed;
   const std::size_t others = participants.size() - 1;
+  const std::size_t least = LeastOf(participants.size());
   for (;;) {
     const auto worst = std::ranges::max_element(participants, {}, [&](const Member* member) {
       const std::uint32_t worker = member->id.worker.value;
@@ -232,7 +239,7 @@ void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uin
     Member* member = *worst;
     const std::uint32_t worker = member->id.worker.value;
     if (missed[worker] == 0) break;
-    if (participants.size() <= job_->min_workers) return job_->Fail(Unreached(member->id.worker));
+    if (participants.size() <= least) return job_->Fail(Unreached(member->id.worker));
     out.emplace_back(member, of_all[worker]);
     participants.erase(worst);
     for (const Member* other : participants) {

@@ -3,9 +3,9 @@
 // Decides when gathering ends (all are ready, or the join timeout is over and job.min_workers are),
 // which transport the job uses, and whether all that form reach each other over it; where not, the
 // next transport is tried. With the last one who misses the most others is put out while
-// job.min_workers are left, else the job fails. In: members that become ready or are lost, Reached,
-// time. Out: Form orders, the job's phase and transport, evictions of who does not answer or is not
-// reached, the job's failure with the pair that cannot connect.
+// job.min_workers and more than half are left, else the job fails. In: members that become ready or
+// are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
+// not answer or is not reached, the job's failure with the pair that cannot connect.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,8 @@ class Formation {
   void Form();
   bool ConcludeTry();  // true: all reach each other
   void Failed(const std::string& reason);
+  // How many have to be left of so many when some are left out.
+  std::size_t LeastOf(std::size_t participants) const;
   bool ReachEachOther(const Member& a, const Member& b) const;  // both have said so
   void LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed);
   std::string Unreached(WorkerId worker) const;

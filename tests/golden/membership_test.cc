@@ -69,6 +69,16 @@ TEST(Golden, FormationFailsWithTooFew) {
   CompareWithFile(s.text(), "formation_with_too_few");
 }
 
+TEST(Golden, FormationFailsOfTwoThatDoNotReachEachOther) {
+  Story s("Of two that do not reach each other neither trains alone",
+          {.workers = 2, .min_workers = 1});
+  for (std::uint32_t w : {0u, 1u}) s.Hello(w);
+  for (std::uint32_t w : {0u, 1u}) s.Ready(w, false);
+  s.NotReached(0);
+  EXPECT_TRUE(s.finished());
+  CompareWithFile(s.text(), "formation_of_two");
+}
+
 TEST(Golden, FormationTellsWhoIsInEachBrokenPair) {
   Story s("One that says of another one at each try that it does not reach it is found out",
           {.min_workers = 1});
