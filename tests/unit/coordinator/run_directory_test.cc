@@ -260,7 +260,7 @@ TEST(RunDirectory, ALineThatCannotBeReadIsNamed) {
   odd.start = -2e9;
   ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
   ASSERT_TRUE(directory->AppendRound(RoundLine(odd)).ok());
-  const auto kept = directory->Keep(RoundId(2), 20);
+  const auto kept = directory->Keep(RoundId(2), 20, 0);
   ASSERT_FALSE(kept.ok());
   EXPECT_THAT(kept.error().message,
               HasSubstr("rounds.jsonl: line 2: no record of a round: a time is -2000000000.0, "
