@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/system/error_code.hpp>
+#include <boost/system/system_error.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -99,20 +101,24 @@ void EndForMemory() {
 
 std::terminate_handler g_abort = nullptr;
 
-// What std::thread throws is caught nowhere: a program cannot do without its threads.
-void EndForThreads() {
+[[noreturn]] void EndForThreads() {
+  std::fputs(g_program, stderr);
+  std::fputs(
+      ": cannot start a thread: a limit on processes (ulimit -u, pids.max) or on address space "
+      "(ulimit -v)\n",
+      stderr);
+  std::_Exit(1);
+}
+
+// What std::thread and Asio's threads throw is caught nowhere: a program cannot do without them.
+void EndUncaught() {
   const std::exception_ptr thrown = std::current_exception();
   try {
     if (thrown) std::rethrow_exception(thrown);
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again) {
-      std::fputs(g_program, stderr);
-      std::fputs(
-          ": cannot start a thread: a limit on processes (ulimit -u, pids.max) or on address space "
-          "(ulimit -v)\n",
-          stderr);
-      std::_Exit(1);
-    }
+    if (error.code() == std::errc::resource_unavailable_try_again) EndForThreads();
+  } catch (const boost::system::system_error& error) {
+    if (error.code() == boost::system::errc::resource_unavailable_try_again) EndForThreads();
   } catch (...) {  // not for this
   }
   g_abort();
@@ -137,7 +143,7 @@ Status CheckMemory(std::uint64_t bytes, std::string_view what) {
 void EndWhenOutOfResources(const char* program) {
   g_program = program;
   std::set_new_handler(EndForMemory);
-  g_abort = std::set_terminate(EndForThreads);
+  g_abort = std::set_terminate(EndUncaught);
 }
 
 }  // namespace lockstep

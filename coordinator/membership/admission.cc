@@ -69,7 +69,8 @@ std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) 
                      Less(ours, its));
 }
 
-// A resumed job whose epochs leave out what is less than a batch, with another batch than it had.
+// A resumed job whose epochs leave out what is less than a batch: perhaps with another batch than
+// it had, or only since then.
 std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
   const std::uint64_t batch = job.start.config.job.global_batch;
   if (!job.start.resume || train_samples == job.train_samples || train_samples % batch != 0 ||
@@ -77,8 +78,8 @@ std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
     return {};
   }
   return fmt::format(
-      "; with drop_last an epoch has whole batches only, and job.global_batch = {} is another "
-      "batch than that of the checkpoint",
+      "; with drop_last an epoch has whole batches of job.global_batch = {} only: was that, or "
+      "drop_last, another one at the checkpoint?",
       batch);
 }
 

@@ -214,7 +214,8 @@ bool Formation::ConcludeTry() {
 // Those that do without the others are more than half: of two workers neither trains alone because
 // of a firewall between them.
 std::size_t Formation::LeastOf(std::size_t participants) const {
-  return std::max<std::size_t>(job_->min_workers, participants / 2 + 1);
+  return std::max<std::size_t>(job_->min_workers,
+                               std::max(participants, most_participants_) / 2 + 1);
 }
 
 bool Formation::ReachEachOther(const Member& a, const Member& b) const {
@@ -231,6 +232,7 @@ void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uin
   const std::vector<std::uint32_t> of_all = missed;
   const std::size_t others = participants.size() - 1;
   const std::size_t least = LeastOf(participants.size());
+  most_participants_ = std::max(most_participants_, participants.size());
   for (;;) {
     const auto worst = std::ranges::max_element(participants, {}, [&](const Member* member) {
       const std::uint32_t worker = member->id.worker.value;

@@ -61,6 +61,7 @@ class Formation {
   };
   std::map<WorkerId, Missed> unreached_;      // of who says so, the first that it does not reach
   std::vector<std::uint32_t> missed_before_;  // in earlier tries with the last transport; by slot
+  std::size_t most_participants_ = 0;         // of those tries
 };
 
 }  // namespace lockstep::coordinator

@@ -116,6 +116,9 @@ RoundRecord Read(const Json& line) {
   RoundRecord record;
   record.round = RoundId(CountFrom<std::uint64_t>(line.at("round"), "the round"));
   record.epoch = Epoch(CountFrom<std::uint32_t>(line.at("epoch"), "the epoch"));
+  if (const auto update = line.find("update"); update != line.end()) {
+    record.update = CountFrom<std::uint64_t>(*update, "the update");
+  }
   for (const Json& attempt : line.at("attempts")) {
     record.attempts.push_back({Attempt(CountFrom<std::uint32_t>(attempt.at("attempt"), "attempt")),
                                attempt.at("reason").get<std::string>()});

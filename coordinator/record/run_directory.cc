@@ -55,7 +55,7 @@ std::uint64_t SizeOf(const std::vector<SampleRange>& ranges) {
 
 // Of the round after which a job goes on; `kept` has the bytes before it. What its job had no
 // further round for is not dropped after all.
-void TakeUpAgain(RoundRecord record, RunDirectory::Kept* kept) {
+void TakeUpAgain(RoundRecord& record, RunDirectory::Kept* kept) {
   std::vector<SampleRange> skipped;
   for (const SkippedRecord& part : record.skipped) {
     skipped.insert(skipped.end(), part.ranges.begin(), part.ranges.end());
@@ -73,7 +73,6 @@ void TakeUpAgain(RoundRecord record, RunDirectory::Kept* kept) {
     kept->last_line = RoundLine(record) + '\n';
     kept->last_line_at = kept->rounds_bytes;
   }
-  kept->left_out = SizeOf(record.requeued);
 }
 
 }  // namespace
@@ -193,7 +192,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
     return Error{ErrorCode::kInvalid, fmt::format("{}: {}", (path_ / kRounds).string(), why)};
   };
   for (std::string line; round < next.value && std::getline(*lines, line); ++round) {
-    const auto record = RoundFromLine(line);
+    auto record = RoundFromLine(line);
     // The last line of a file that does not end with one was cut off.
     if (lines->eof()) return wrong(fmt::format("line {} is cut off", round + 1));
     if (!record) return wrong(fmt::format("line {}: {}", round + 1, record.error().message));
@@ -204,6 +203,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
     counted_there += record->samples;
     for (const SkippedRecord& part : record->skipped) skipped_there += SizeOf(part.ranges);
     if (round + 1 == next.value) TakeUpAgain(*record, &kept);
+    kept.requeued += SizeOf(record->requeued);
     kept.latest =
         std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});
     kept.train_loss = record->loss;

@@ -53,7 +53,7 @@ class RunDirectory {
     // was dropped for want of a further round comes again.
     std::string last_line;
     std::uint64_t last_line_at = 0;
-    std::uint64_t left_out = 0;  // samples that the last of them has left out, to come again
+    std::uint64_t requeued = 0;  // samples, by all of them as they are from now on
     std::string evaluations;
     double latest = 0;  // time in them, seconds since the job's start
     // What the last of them say.

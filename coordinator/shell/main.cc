@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -110,10 +109,10 @@ Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointSto
   const std::uint64_t skipped = SettledSamples(state.sampler) - totals.samples_counted;
   auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped);
   if (!kept) return kept.error();
-  // Of a job that had come to its end, the rest: there was no further round for it, and now there
-  // is.
-  const std::uint64_t rest = std::exchange(totals.samples_dropped, skipped) - skipped;
-  totals.samples_requeued += std::min(rest, kept->left_out);
+  // What a job that had come to its end has dropped comes again: there was no further round for it,
+  // and now there is.
+  totals.samples_dropped = skipped;
+  totals.samples_requeued = kept->requeued;
   return Resumed{std::move(**newest), std::move(*kept)};
 }
 

@@ -4,6 +4,7 @@
 #include "transport/control/channel_impl.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "transport/acceptor.h"
 #include "transport/control/resolve.h"
@@ -134,23 +135,32 @@ asio::awaitable<void> ControlClient::Impl::Run(std::shared_ptr<Impl> self) {
 
 asio::awaitable<Result<std::shared_ptr<Stream>>> ControlClient::Impl::TryAll(
     std::shared_ptr<Impl> self) {
+  const HostPort& coordinator = self->options.coordinator;
+  std::vector<tcp::endpoint> found;
   boost::system::error_code failure;
-  const auto found = co_await self->resolver.async_resolve(
-      self->options.coordinator.host, std::to_string(self->options.coordinator.port),
-      tcp::resolver::numeric_service, redirect_error(use_awaitable, failure));
-  if (failure) {
-    co_return Error{ErrorCode::kUnavailable,
-                    self->time_is_up ? "the name is not answered for" : failure.message()};
+  // Asio starts a thread for a name, and ends the process where there is none to be had.
+  const auto address = asio::ip::make_address(coordinator.host, failure);
+  if (!failure) {
+    found.emplace_back(address, coordinator.port);
+  } else {
+    const auto named = co_await self->resolver.async_resolve(
+        coordinator.host, std::to_string(coordinator.port), tcp::resolver::numeric_service,
+        redirect_error(use_awaitable, failure));
+    if (failure) {
+      co_return Error{ErrorCode::kUnavailable,
+                      self->time_is_up ? "the name is not answered for" : failure.message()};
+    }
+    for (const auto& entry : named) found.push_back(entry.endpoint());
   }
-  for (const auto& entry : found) {
-    if (!IsLoopback(entry.endpoint().address()) && !self->options.secret) {
-      co_return SecretRequired(self->options.coordinator);
+  for (const tcp::endpoint& endpoint : found) {
+    if (!IsLoopback(endpoint.address()) && !self->options.secret) {
+      co_return SecretRequired(coordinator);
     }
   }
   Error last{ErrorCode::kUnavailable, "the name has no address"};
-  for (const auto& entry : found) {
+  for (const tcp::endpoint& endpoint : found) {
     if (self->stopped || self->time_is_up) break;
-    auto connected = co_await Try(self, entry.endpoint());
+    auto connected = co_await Try(self, endpoint);
     if (connected.ok() || connected.error().code == ErrorCode::kRefused) co_return connected;
     last = connected.error();
   }

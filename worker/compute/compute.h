@@ -43,7 +43,7 @@ struct Granularity {
 };
 
 // What a device throws when it fails (no memory left, say): one line for people. The object can
-// only be destroyed then. The CPU throws it by Allocate alone.
+// only be destroyed then. The CPU throws it by Allocate, and when it is made.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -3,9 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
+#include "worker/compute/compute.h"
 #include "worker/compute/cuda/cuda_compute.h"
 
 namespace lockstep::worker {
@@ -48,6 +52,27 @@ TEST(Devices, AGpuThatIsNotThereIsRefusedInOneLine) {
     EXPECT_THAT(status.error().message, HasSubstr("cuda:0"));
   }
 }
+
+#ifndef LOCKSTEP_SANITIZED  // whose shadow takes more address space than there could be
+
+// It would ask for it for ever, at the first product.
+TEST(DevicesDeathTest, ACpuWithoutAddressSpaceForOpenBlasIsRefused) {
+  const auto make = [] {
+    constexpr rlim_t kBytes = rlim_t{100} << 20;
+    const rlimit limit{kBytes, kBytes};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      std::fprintf(stderr, "made: %d", static_cast<int>(MakeCompute("cpu", "fp32").ok()));
+    } catch (const DeviceError& error) {
+      std::fprintf(stderr, "%s", error.what());
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(make(), testing::ExitedWithCode(3), "^no 160 MiB of address space for OpenBLAS: ");
+}
+
+#endif
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -22,6 +22,7 @@ RoundRecord Example() {
   RoundRecord record;
   record.round = RoundId(7);
   record.epoch = Epoch(1);
+  record.update = 8;
   record.attempts = {{Attempt(0), "the first 2 of 3 workers"}, {Attempt(1), "a \"quoted\"\nword"}};
   record.algorithm = ExchangeAlgorithm::kTree;
   record.policy = "backup+none";

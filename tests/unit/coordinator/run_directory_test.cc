@@ -160,6 +160,7 @@ TEST(RunDirectory, WhatTheLastRoundHasDroppedComesAgain) {
   const test::TempFolder folder;
   auto directory = std::move(*RunDirectory::Open(folder / "run", false));
   RoundRecord last = Record(2);
+  last.update = 3;
   last.loss = std::nan("");
   last.skipped = {{WorkerId(1), {{30, 34}}}, {WorkerId(3), {{44, 46}}}};
   last.dropped = {{20, 25}, {30, 34}, {40, 41}, {44, 46}};
@@ -178,7 +179,7 @@ TEST(RunDirectory, WhatTheLastRoundHasDroppedComesAgain) {
   for (int times = 0; times < 2; ++times) {
     const auto kept = directory->Keep(RoundId(3), 30, 6);
     ASSERT_TRUE(kept.ok()) << kept.error().message;
-    EXPECT_EQ(kept->left_out, 6u);
+    EXPECT_EQ(kept->requeued, 6u);
     ASSERT_TRUE(directory->CutBack(*kept).ok());
     EXPECT_EQ(TextOf(folder / "run/rounds.jsonl"), expected);
   }

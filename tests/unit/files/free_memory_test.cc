@@ -5,11 +5,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -75,6 +77,21 @@ TEST(FreeMemoryDeathTest, WhenNoThreadCanBeStartedAProgramEndsWithALine) {
     EndWhenOutOfResources("lockstep-test");
     // A stack takes 8 MiB of the address space, or what else the limit on it says.
     for (int i = 0; i < 100000; ++i) std::thread([] { ::pause(); }).detach();
+  };
+  EXPECT_EXIT(start_many(), testing::ExitedWithCode(1),
+              "^lockstep-test: cannot start a thread: .*\n$");
+}
+
+// It says so with an exception of its own.
+TEST(FreeMemoryDeathTest, WhenAsioCannotStartAThreadAProgramEndsWithALine) {
+  const auto start_many = []() noexcept {
+    LimitAddressSpace();
+    EndWhenOutOfResources("lockstep-test");
+    try {
+      for (int i = 0; i < 100000; ++i) std::thread([] { ::pause(); }).detach();
+    } catch (const std::system_error&) {  // all there are
+    }
+    const boost::asio::thread_pool pool(1);
   };
   EXPECT_EXIT(start_many(), testing::ExitedWithCode(1),
               "^lockstep-test: cannot start a thread: .*\n$");

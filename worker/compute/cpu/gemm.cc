@@ -1,10 +1,16 @@
 #include "worker/compute/cpu/gemm.h"
 
 #include <cblas.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 // OpenBLAS chooses its kernels when it is loaded, through these two. They are in every build with
 // run-time dispatch but in none of its headers.
@@ -37,6 +43,24 @@ void ChooseKernels() {
 #endif
 }
 
+// OpenBLAS maps its work space at its first product. Where the limit on address space has no room
+// for that it asks again and again, for ever: so that is looked at before, and then it is taken.
+constexpr std::size_t kWorkSpaceBytes = std::size_t{160} << 20;  // 128 MiB, and some more
+void TakeWorkSpace() {
+  void* const room = ::mmap(nullptr, kWorkSpaceBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    throw DeviceError(fmt::format("no {} MiB of address space for OpenBLAS: {}",
+                                  kWorkSpaceBytes >> 20, std::strerror(errno)));
+  }
+  ::munmap(room, kWorkSpaceBytes);
+  constexpr std::size_t kSide = 256;
+  const std::vector<float> factor(kSide * kSide);
+  std::vector<float> product(kSide * kSide);
+  Gemm(Transpose::kNo, Transpose::kNo, kSide, kSide, kSide, factor.data(), factor.data(), 0.0f,
+       product.data());
+}
+
 CBLAS_TRANSPOSE ToBlas(Transpose t) { return t == Transpose::kYes ? CblasTrans : CblasNoTrans; }
 
 }  // namespace
@@ -46,6 +70,7 @@ void PrepareBlas() {
   std::call_once(once, [] {
     ChooseKernels();
     openblas_set_num_threads(1);
+    TakeWorkSpace();
   });
 }
 

@@ -8,7 +8,8 @@
 namespace lockstep::worker::cpu {
 
 // Holds OpenBLAS to one thread and to the kernels that fit this machine. Before the first product;
-// while no other thread reads or writes the environment.
+// while no other thread reads or writes the environment. A DeviceError where there is no address
+// space for OpenBLAS.
 void PrepareBlas();
 // As Compute::Gemm.
 void Gemm(Transpose transpose_a, Transpose transpose_b, std::size_t m, std::size_t n, std::size_t k,
