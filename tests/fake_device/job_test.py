@@ -14,6 +14,7 @@ from test_paths import can_make_hosts, host  # noqa: E402
 
 WORKER = pathlib.Path(os.environ["LOCKSTEP_FAKE_DEVICE_WORKER"])
 DEVICE_LINE = "gradients, parameters and optimizer state stay in its memory"
+VERBOSE = ("--log-level", "debug")
 MAPPED = "mapped (device memory)"
 STAGED = "staged through pinned memory"
 
@@ -31,6 +32,11 @@ class DeviceJob(Job):
 
     on_device = ()
     kinds = {}
+
+    def one_stood_in(self):
+        """On a busy machine one worker may make another's sums, too. That one goes on to the next round while it still makes its own, so
+        that it has contributions of both. Said to those who ask for it (`--log-level debug`)."""
+        return "stands in for" in self.log("coordinator")
 
     def start_worker(self, index, *arguments, name=None, **more):
         if index not in self.on_device:
@@ -130,22 +136,18 @@ class FakeDeviceJobs(ClusterTest):
         once more for an evaluation."""
         for workers, tensors, optimizer in ((2, 0, {"name": "sgd", "momentum": 0}), (4, 2, {"name": "adamw"})):
             options = {f"optimizer__{key}": value for key, value in optimizer.items()}
-            with DeviceJob(workers, model__widths="1024,1024", job__rounds=20, **options) as job:
+            with DeviceJob(workers, model__widths="1024,1024", job__rounds=20, coordinator_args=VERBOSE, **options) as job:
                 job.on_device = tuple(range(workers))
                 job.start().finish()
-                for worker in range(workers):
-                    self.assertEqual(job.wait(f"worker{worker}"), 0)
-                    mib, times = re.search(r"most memory of the exchange: (\S+) MiB, (\S+) times", job.log(f"worker{worker}")).groups()
-                    parameters = float(mib) * 2**20 / float(times)
-                    # And samples and activations, here less than once more.
-                    self.assertLess(most_memory(job, worker), (5 + tensors + 1 + 1) * parameters, job.log(f"worker{worker}"))
+                # And samples and activations, here less than once more.
+                self.check_held_memory(job, workers, 5 + tensors + 1 + 1, scratch=0)
 
     def test_replicas_take_a_devices_memory_by_what_is_held(self):
         """5 + S k / N times the parameters in a quiet job, where all are mapped, and once more for an evaluation; also of who writes the
         checkpoint, and of who goes on from one: all of its state passes through the host."""
         replicas, workers, tensors = 1, 4, 2
         with DeviceJob(workers, model__widths="1024,1024", job__rounds=20, optimizer__name="adamw", optimizer__replicas=replicas,
-                       checkpoint__every_rounds=5) as job:
+                       checkpoint__every_rounds=5, coordinator_args=VERBOSE) as job:
             job.on_device = tuple(range(workers))
             job.start().finish()
             self.check_held_memory(job, workers, 5 + tensors * replicas / workers + 1 + 1)
@@ -156,12 +158,14 @@ class FakeDeviceJobs(ClusterTest):
             self.assertEqual(job.finish()["rounds"], 30)
             self.check_held_memory(job, workers, 5 + tensors * replicas / workers + 1 + 1)
 
-    def check_held_memory(self, job, workers, most):
+    def check_held_memory(self, job, workers, most, scratch=16 * 2**20, contribution=1):
+        """`scratch`: bytes of an update; `contribution`: a part of one, as a multiple of the parameters."""
+        if job.one_stood_in():
+            most += contribution
         for worker in range(workers):
             self.assertEqual(job.wait(f"worker{worker}"), 0)
             log = job.log(f"worker{worker}")
             mib, times = re.findall(r"most memory of the exchange: (\S+) MiB, (\S+) times", log)[-1]
-            scratch = 16 * 2**20  # of an update
             parameters = float(mib) * 2**20 / float(times)
             self.assertLess(int(re.findall(r"(\d+) bytes of the device's memory at most", log)[-1]) - scratch, most * parameters, log)
 
@@ -255,10 +259,11 @@ class FakeDeviceJobs(ClusterTest):
 
     def test_two_bytes_take_less_of_a_devices_memory(self):
         """The gradient in FP32, and half of what a contribution and three sums take."""
-        with DeviceJob(4, model__widths="1024,1024", job__rounds=20, optimizer__name="adamw", exchange__dtype="bf16") as job:
+        with DeviceJob(4, model__widths="1024,1024", job__rounds=20, optimizer__name="adamw", exchange__dtype="bf16",
+                       coordinator_args=VERBOSE) as job:
             job.on_device = (0, 1, 2, 3)
             job.start().finish()
-            self.check_held_memory(job, 4, 1 + 4 * 0.5 + 3 + 1 + 1)
+            self.check_held_memory(job, 4, 1 + 4 * 0.5 + 3 + 1 + 1, contribution=0.5)
 
     def test_few_numbers_of_many_on_the_hosts_memory_alone(self):
         self.assert_wants_the_hosts_memory("exchange.compression", "topk")
