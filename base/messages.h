@@ -33,6 +33,13 @@ struct SampleRange {
   auto operator<=>(const SampleRange&) const = default;
 };
 
+// Samples of all of them.
+inline std::uint64_t SizeOf(const std::vector<SampleRange>& ranges) {
+  std::uint64_t samples = 0;
+  for (const SampleRange& range : ranges) samples += range.size();
+  return samples;
+}
+
 // The smallest work that moves. `index` is unique within the round.
 struct Unit {
   UnitIndex index;

@@ -107,12 +107,6 @@ JobState StateFrom(const Json& json) {
   return state;
 }
 
-std::uint64_t Left(const SamplerState& sampler) {
-  std::uint64_t left = 0;
-  for (const SampleRange& range : sampler.uncounted) left += range.size();
-  return left;
-}
-
 // What must hold whatever the job was.
 std::string Contradiction(const JobState& state) {
   const SamplerState& sampler = state.sampler;
@@ -133,7 +127,8 @@ std::string Contradiction(const JobState& state) {
   if (counted > settled || settled - counted > state.totals.samples_dropped) {
     return fmt::format(
         "{} samples were counted and {} dropped, which epoch {} with {} of {} samples left denies",
-        counted, state.totals.samples_dropped, sampler.epoch, Left(sampler), sampler.epoch_samples);
+        counted, state.totals.samples_dropped, sampler.epoch, SizeOf(sampler.uncounted),
+        sampler.epoch_samples);
   }
   return {};
 }
@@ -153,7 +148,8 @@ std::string InWords(const std::vector<std::string>& names) {
 }
 
 std::uint64_t SettledSamples(const SamplerState& sampler) {
-  return sampler.epoch.value * sampler.epoch_samples + sampler.epoch_samples - Left(sampler);
+  return sampler.epoch.value * sampler.epoch_samples + sampler.epoch_samples -
+         SizeOf(sampler.uncounted);
 }
 
 std::string ToJson(const JobState& state) {

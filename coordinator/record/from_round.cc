@@ -162,9 +162,9 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
   Totals& totals = job->totals;
   totals.rounds += 1;
   totals.samples_counted += record.samples;
-  for (const SampleRange& range : record.requeued) totals.samples_requeued += range.size();
+  totals.samples_requeued += SizeOf(record.requeued);
   for (const SkippedRecord& skipped : record.skipped) {
-    for (const SampleRange& range : skipped.ranges) totals.samples_dropped += range.size();
+    totals.samples_dropped += SizeOf(skipped.ranges);
   }
   totals.samples_moved += SamplesMoved(record.moved);
   job->sent.bytes += record.sent.bytes;

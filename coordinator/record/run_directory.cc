@@ -47,12 +47,6 @@ Status StillAt(const fs::path& path, int opened) {
                                            gone ? "removed" : "replaced by another")};
 }
 
-std::uint64_t SizeOf(const std::vector<SampleRange>& ranges) {
-  std::uint64_t samples = 0;
-  for (const SampleRange& range : ranges) samples += range.size();
-  return samples;
-}
-
 // Of the round after which a job goes on; `kept` has the bytes before it. What its job had no
 // further round for is not dropped after all.
 void TakeUpAgain(RoundRecord& record, RunDirectory::Kept* kept) {

@@ -18,7 +18,6 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/program_options.h"
-#include "transport/control/codec.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
 #include "worker/optimizer/grouped.h"
@@ -48,9 +47,6 @@ std::string HostId() {
   std::getline(in, id);
   return id;
 }
-
-// Of an update that the program makes: more than any optimizer keeps.
-constexpr std::uint32_t kMostStateTensors = 256;
 
 std::string HostName() {
   char name[256] = {};
@@ -174,15 +170,8 @@ class SessionImpl final : public Session {
   Status Begin(JobDescription description) override {
     description_ = std::move(description);
     const bool custom = config_.optimizer.custom();
-    if (Status tensors = CheckTensors(); !tensors) return tensors;
-    if (Status groups = CheckGroups(); !groups) return groups;
-    if (Status data = CheckData(); !data) return data;
-    if (custom && description_.update_state_tensors.value_or(0) > kMostStateTensors) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("{} times the parameters' size of state for the program's updates, "
-                               "and {} is the most",
-                               *description_.update_state_tensors, kMostStateTensors)};
-    }
+    NoteGroups();
+    if (Status can_be = CheckDescription(description_, custom); !can_be) return can_be;
     if (config_.policy.local()) {
       if (description_.collect || description_.memory) {
         return Error{ErrorCode::kInvalid,
@@ -208,7 +197,9 @@ class SessionImpl final : public Session {
                    "exchange.compression = powersgd needs the shapes of the tensors"};
     }
     if (factors) optimizer_ = WithFactors(std::move(optimizer_));
-    if (Status names = CheckNames(); !names) return names;
+    if (Status names = CheckNames(description_.tensors, optimizer_->state_names()); !names) {
+      return names;
+    }
     if (config_.exchange.compressed() && description_.memory) {
       return Error{ErrorCode::kInvalid,
                    fmt::format("exchange.compression = {} is for gradients in the host's memory: "
@@ -319,113 +310,12 @@ class SessionImpl final : public Session {
         "numbers",
         share(factored), layout.rank(), share(layout.contribution_numbers()));
   }
-  static std::vector<Matrix> MatricesOf(const std::vector<TensorInfo>& tensors) {
-    std::vector<Matrix> matrices;
-    std::uint64_t first = 0;
-    for (const TensorInfo& tensor : tensors) {
-      std::uint64_t values = 1;
-      for (const std::uint64_t extent : tensor.shape) values *= extent;
-      matrices.push_back(MatrixOf(first, tensor.shape));
-      if (matrices.back().rows == 0) matrices.pop_back();
-      first += values;
-    }
-    return matrices;
-  }
-
-  // The coordinator would close the connection.
-  Status CheckTensors() const {
-    if (description_.parameter_count == 0) {
-      return Error{ErrorCode::kInvalid, "a model without parameters"};
-    }
-    std::uint64_t left = description_.parameter_count;
-    for (const TensorInfo& tensor : description_.tensors) {
-      std::uint64_t values = 1;
-      for (const std::uint64_t extent : tensor.shape) {
-        values = extent == 0 || values <= left / extent ? values * extent : left + 1;
-      }
-      if (values > left) return WrongTensors();
-      left -= values;
-    }
-    return description_.tensors.empty() || left == 0 ? Status() : WrongTensors();
-  }
-  Status WrongTensors() const {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("the tensors have not the {} values of the model's parameters",
-                             description_.parameter_count)};
-  }
-
-  // What a message would not take, and what no checkpoint could have: there a tensor of the
-  // optimizer's state is called optimizer.STATE.NAME (coordinator/checkpoint/checkpoint_reader.h).
-  Status CheckNames() const {
-    namespace control = transport::control;
-    const std::vector<TensorInfo>& tensors = description_.tensors;
-    if (tensors.size() > control::kMaxTensors) {
-      return Invalid(
-          fmt::format("{} tensors, of at most {}", tensors.size(), control::kMaxTensors));
-    }
-    std::set<std::string> names;
-    for (const TensorInfo& tensor : tensors) {
-      const std::string& name = tensor.name;
-      if (name.empty() || name.size() > control::kMaxTextBytes || !IsPrintable(name)) {
-        return Invalid(fmt::format("a tensor is named {}: expected 1 to {} bytes of printable text",
-                                   Quoted(name), control::kMaxTextBytes));
-      }
-      if (name == "__metadata__") {
-        return Invalid("a tensor is named __metadata__, which is no tensor in a checkpoint");
-      }
-      if (!names.insert(name).second) {
-        return Invalid(fmt::format("two tensors are named {}", Quoted(name)));
-      }
-      if (tensor.shape.size() > control::kMaxDimensions) {
-        return Invalid(fmt::format("the tensor {} has {} dimensions, of at most {}", Quoted(name),
-                                   tensor.shape.size(), control::kMaxDimensions));
-      }
-    }
-    for (const std::string& state : optimizer_->state_names()) {
-      for (const TensorInfo& tensor : tensors) {
-        const std::string name = fmt::format("optimizer.{}.{}", state, tensor.name);
-        if (!names.contains(name)) continue;
-        return Invalid(
-            fmt::format("a tensor is named {}, as the optimizer's state of another one "
-                        "is in a checkpoint",
-                        Quoted(name)));
-      }
-    }
-    return {};
-  }
-  static Error Invalid(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
-
-  // With what the groups have put behind the digest: cut, it would not tell workers apart.
-  Status CheckData() const {
-    if (description_.dataset_digest.size() > transport::control::kMaxTextBytes) {
-      return Invalid(fmt::format("the digest of the data has {} bytes, of at most {}",
-                                 description_.dataset_digest.size(),
-                                 transport::control::kMaxTextBytes));
-    }
-    if (description_.train_samples > msg::kMaxSamples ||
-        description_.test_samples > msg::kMaxSamples) {
-      return Invalid(fmt::format("{} training samples and {} test samples, of at most {} each",
-                                 description_.train_samples, description_.test_samples,
-                                 msg::kMaxSamples));
-    }
-    return {};
-  }
 
   // The job's own rules have them; where the program makes the updates they are its own affair.
-  Status CheckGroups() {
-    if (description_.groups.empty()) return {};
-    if (config_.optimizer.custom()) {
-      description_.groups.clear();
-      return {};
-    }
-    std::uint64_t parameters = 0;
-    for (const GroupRun& run : description_.groups) parameters += run.parameters;
-    if (parameters != description_.parameter_count) {
-      return Error{ErrorCode::kInvalid, fmt::format("parameter groups of {} in a model of {}",
-                                                    parameters, description_.parameter_count)};
-    }
+  void NoteGroups() {
+    if (config_.optimizer.custom()) description_.groups.clear();
+    if (description_.groups.empty()) return;
     description_.dataset_digest += "; " + DigestOfGroups(description_.groups);
-    return {};
   }
 
   Work NextWithin(Duration limit) override {

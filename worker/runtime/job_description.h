@@ -1,0 +1,85 @@
+// What a program says of the model and the data that it trains, and what of that cannot be: the
+// coordinator would close the connection, or no checkpoint could hold it. Called in the compute
+// thread; errors are ErrorCode::kInvalid, in words for who wrote the program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/messages.h"
+#include "base/result.h"
+#include "worker/core/factored.h"
+#include "worker/optimizer/parameter_group.h"
+
+namespace lockstep::worker {
+
+class ExchangeMemory;
+
+// What is trained, as far as the exchange must know it.
+struct JobDescription {
+  std::uint64_t parameter_count = 0;  // FP32 values in model order
+  // Sizes of consecutive runs of parameters, in model order, whose gradients become final together;
+  // the backward pass is expected to finish them in `finish_order` (indices into `blocks`), in
+  // which buckets are laid out. Where it finishes them otherwise, what is final behind what is not
+  // waits.
+  std::vector<std::uint64_t> blocks;
+  std::vector<std::uint32_t> finish_order;
+  // Names and shapes of the parameters, in model order, for checkpoints. Optional.
+  std::vector<TensorInfo> tensors;
+  // Called at most once, in a new job; must give the same values on every worker, but see
+  // `own_parameters`.
+  std::function<void(std::span<float>)> initialize;
+  // Of those values, to tell whether they are the same; empty where they come from the job's seed.
+  std::string initial_digest;
+  // They are whatever they are, as drawn without a seed: the job begins with those of the worker
+  // with the lowest id. The same on every worker, which is checked.
+  bool own_parameters = false;
+  // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
+  // Work::gradient only where EndsPart says so. Called by Next or Done, with that memory, when a
+  // contribution ends otherwise: what would have been its last units was taken back after the sum
+  // was begun, or the run was paced. With it the memory is not zeroed beforehand.
+  std::function<void(std::span<float>)> collect;
+  // Optional, for a trainer that computes in the memory of a device: where the gradients, the
+  // parameters and the optimizer's state are to be. Work::parameters and Work::gradient then lie
+  // there, for the device alone to read and write; the gradient is not zeroed beforehand, and is
+  // complete on the device when Done or BlockFinal is called, as what an update changes is at
+  // UpdateDone.
+  std::shared_ptr<ExchangeMemory> memory;
+  // With optimizer.name = custom the program makes the updates itself (Work::Kind::kUpdate), and
+  // keeps so many times the parameters' size of state, zero before the first update, the same on
+  // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
+  // matter.
+  std::optional<std::uint32_t> update_state_tensors;
+  // Parameters that the job's own rules update with a rate, weight decay or momentum of their own.
+  // Together parameter_count; empty: all are alike. The same on every worker, which is checked.
+  ParameterGroups groups = {};
+  // What this worker computes at once at most, however much is given to it: samples, so that its
+  // memory is enough, and units, of which 1 makes each a run of its own. A unit is never divided;
+  // where job.units is auto it has no more samples than any worker's bound. Another worker's may be
+  // another.
+  RunBound run_bound;
+  // The samples. Workers whose digests differ cannot be in one job. What else must be the same may
+  // stand behind that of the data, each after "; ": the message names what differs.
+  std::string dataset_digest;
+  std::uint64_t train_samples = 0;
+  std::uint64_t test_samples = 0;
+};
+
+// All that can be told without the optimizer. `custom`: the program makes the updates
+// (optimizer.name).
+Status CheckDescription(const JobDescription& description, bool custom);
+
+// The tensors' names, beside those of the optimizer's state: in a checkpoint a tensor of it is
+// called optimizer.STATE.NAME (coordinator/checkpoint/checkpoint_reader.h).
+Status CheckNames(const std::vector<TensorInfo>& tensors,
+                  const std::vector<std::string>& state_names);
+
+// Those that have rows and columns, with where their values begin among the parameters.
+std::vector<Matrix> MatricesOf(const std::vector<TensorInfo>& tensors);
+
+}  // namespace lockstep::worker
