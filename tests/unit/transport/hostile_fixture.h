@@ -51,11 +51,10 @@ class RawPeer {
     EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     const int at_once = 1;
     ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
-    const timeval patience{30, 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    BePatient();
   }
   // Of a connection that came in.
-  explicit RawPeer(int socket) : socket_(socket) {}
+  explicit RawPeer(int socket) : socket_(socket) { BePatient(); }
   virtual ~RawPeer() { ::close(socket_); }
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;
@@ -140,6 +139,10 @@ class RawPeer {
   int socket_ = -1;
 
  private:
+  void BePatient() const {
+    const timeval patience{30, 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
   FrameHeader header_;
 };
 
