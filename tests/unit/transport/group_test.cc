@@ -386,7 +386,10 @@ class ConnectorTest : public ::testing::Test, public Handler {
   }
   // The next connection, proven; what it says of itself in `place`.
   std::unique_ptr<RawPeer> Accept(ConnectionPlace& place) {
-    const int came = ::accept(listening_, nullptr, nullptr);
+    int came = -1;
+    do {
+      came = ::accept(listening_, nullptr, nullptr);
+    } while (came < 0 && errno == EINTR);  // also when the process was stopped and goes on
     EXPECT_GE(came, 0);
     auto peer = std::make_unique<RawPeer>(came);
     Handshake handshake(Handshake::Role::kAcceptor, kServer, JobKey(), std::nullopt);

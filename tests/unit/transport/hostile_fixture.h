@@ -85,7 +85,7 @@ class RawPeer {
     for (;;) {
       const ssize_t got = ::recv(socket_, away.data(), away.size(), 0);
       if (got == 0) return true;
-      if (got < 0) return errno == ECONNRESET;
+      if (got < 0 && errno != EINTR) return errno == ECONNRESET;
     }
   }
   // The handshake alone.
@@ -132,9 +132,15 @@ class RawPeer {
 
  protected:
   virtual bool ReadAll(std::span<std::byte> bytes) {
-    // A read of nothing would wait for something.
-    return bytes.empty() || ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL) ==
-                                static_cast<ssize_t>(bytes.size());
+    // A read of nothing would wait for something. One with a time-out also ends when the process
+    // was stopped and goes on.
+    while (!bytes.empty()) {
+      const ssize_t got = ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
   }
   int socket_ = -1;
 
@@ -172,6 +178,7 @@ class TlsPeer : public RawPeer {
   bool ReadAll(std::span<std::byte> bytes) override {
     while (!bytes.empty()) {
       const int got = SSL_read(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()));
+      if (got <= 0 && SSL_want_read(ssl_.get()) && errno == EINTR) continue;
       if (got <= 0) return false;
       bytes = bytes.subspan(static_cast<std::size_t>(got));
     }
