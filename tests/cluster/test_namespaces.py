@@ -102,13 +102,13 @@ class Namespaces(ClusterTest):
             network.inside(network.hosts["lsb"], "ip", "addr", "add", "10.78.0.3/24", "dev", "eth0")
             network.inside(network.hosts["lsa"], "ip", "route", "add", "10.78.0.0/24", "via", "10.77.0.9")
             network.inside(network.hosts["lsa"], "ip", "neigh", "add", "10.77.0.9", "lladdr", "02:00:00:00:00:09", "dev", "eth0")
-            with Job(2, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="2s") as job:
+            with Job(2, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="4s") as job:
                 secret = self.secret(job)
                 job.coordinator_args += ["--secret-file", secret]
                 job.start_coordinator()
                 job.start_worker(0, "--secret-file", secret, prefix=network.prefix("lsa"))
                 job.start_worker(1, "--secret-file", secret, "--data-host", "10.78.0.3", prefix=network.prefix("lsb"))
-                self.assertEqual(job.wait(seconds=40), 1)
+                self.assertEqual(job.wait(seconds=80), 1)
                 log = job.log("coordinator")
                 self.assertIn("info the job uses tcp, because worker 0 does not have ucx: its host has no active RDMA port", log)
                 self.assertIn("worker 0 cannot reach worker 1 over tcp", log)
@@ -121,14 +121,14 @@ class Namespaces(ClusterTest):
             for host in ("lsa", "lsc"):
                 network.inside(network.hosts[host], "ip", "route", "add", "10.78.0.0/24", "via", "10.77.0.9")
                 network.inside(network.hosts[host], "ip", "neigh", "add", "10.77.0.9", "lladdr", "02:00:00:00:00:09", "dev", "eth0")
-            with Job(3, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="2s", job__min_workers=2,
+            with Job(3, listen="10.77.0.1:0", prefix=network.prefix("lsc"), liveness__timeout="4s", job__min_workers=2,
                      job__join_timeout="20s", job__rounds=20) as job:
                 secret = self.secret(job)
                 job.coordinator_args += ["--secret-file", secret]
                 job.start_coordinator()
                 for index, (host, more) in enumerate((("lsa", ()), ("lsc", ()), ("lsb", ("--data-host", "10.78.0.3")))):
                     job.start_worker(index, "--secret-file", secret, *more, prefix=network.prefix(host))
-                self.assertEqual(job.wait(seconds=60), 0)
+                self.assertEqual(job.wait(seconds=120), 0)
                 log = job.log("coordinator")
                 self.assertIn("worker 2 is out: it and 2 of 2 others do not reach each other: worker ", log)
                 self.assertIn("it and 2 of 2 others do not reach each other", job.log("worker2"))
@@ -137,7 +137,7 @@ class Namespaces(ClusterTest):
     def test_a_peer_that_is_cut_off_in_silence(self):
         # The two reach the coordinator's host all the time, each other no more: only TCP itself can tell, or that nothing comes.
         with Network() as network, Job(3, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",
-                                       prefix=network.prefix("lsc"), exchange__transport="tcp", liveness__timeout="2s",
+                                       prefix=network.prefix("lsc"), exchange__transport="tcp", liveness__timeout="4s",
                                        job__min_workers=1) as job:
             secret = self.secret(job)
             job.coordinator_args += ["--secret-file", secret]
