@@ -257,6 +257,56 @@ class CompareTest(unittest.TestCase):
         for svg in page.split("<svg ")[1:]:
             ElementTree.fromstring("<svg " + svg.split("</svg>")[0] + "</svg>")
 
+    def test_a_report_takes_from_the_runs_how_many_there_are_and_of_how_many_workers(self):
+        out = self.folder / "out"
+        words = ["--out", out, "--report-only", "--policies", "full", "--patterns", "one-slow"]
+        for run in (1, 2):
+            make_run(out / "one-slow" / f"full-{run}", workers=4)
+        result = self.compare(*words)  # of 5 runs three are not there
+        self.assertEqual(result.returncode, 1, result.stderr)
+        said = "4 workers, job.ini, real jobs, medians of 2 runs"
+        self.assertIn(said + "\n", result.stdout)
+        page = (out / "report.html").read_text()
+        self.assertIn(f"<p class='about'>{said}</p>", page)
+        self.assertIn("<code>worker=3,factor=4</code>", page)
+        self.assertEqual(self.compare(*words, "-n", 4, "--runs", 2).returncode, 0)
+        other = self.compare(*words, "-n", 8)
+        self.assertEqual((other.returncode, other.stdout, other.stderr),
+                         (2, "", f"compare: --workers 8: {out}/one-slow/full-1 is a run of 4\n"))
+        make_run(out / "none" / "full-1", workers=4)
+        self.assertIn("4 workers, job.ini, real jobs, medians of 1 to 2 runs", self.compare(*words[:-1], "none,one-slow").stdout)
+        make_run(out / "one-slow" / "full-3", workers=3)
+        mixed = self.compare(*words)
+        self.assertEqual((mixed.returncode, mixed.stdout, mixed.stderr),
+                         (2, "", f"compare: {out}/one-slow/full-1 is a run of 4 workers, {out}/one-slow/full-3 of 3\n"))
+
+    def test_a_policy_without_a_run_under_the_first_pattern_is_in_all_charts(self):
+        out = self.folder / "out"
+        for pattern, policies in (("none", ("full", "auto")), ("one-slow", ("full", "flexrr", "auto"))):
+            for policy in policies:
+                make_run(out / pattern / f"{policy}-1")
+        self.compare("--out", out, "--report-only", "--runs", 1, "--policies", "full,flexrr,auto", "--patterns", "none,one-slow")
+        for name in ("overview", "samples"):
+            chart = (out / f"{name}.svg").read_text()
+            self.assertIn("<title>one-slow, flexrr: ", chart)
+            self.assertRegex(chart, r'class="s1"/><text [^>]*>flexrr</text>')
+        page = (out / "report.html").read_text()
+        self.assertIn("<title>one-slow, flexrr: ", page)
+        legends = [key.split("</div>")[0] for key in page.split('<div class="legend">')[1:]]
+        colours = {"full": "k0", "flexrr": "k1", "auto": "k2"}
+        for key, policies in ((legends[0], colours), (legends[1], ("full", "auto")), (legends[3], colours)):  # between them, one of times
+            self.assertEqual(key, "".join(f'<span><i class="{colours[policy]}"></i>{policy}</span>' for policy in policies))
+        section = page.split("<h2>none</h2>")[1].split("<h2>")[0]
+        self.assertRegex(section, r'class="line l2"><title>auto</title>')
+        self.assertNotIn("l1", section)
+
+    def test_rows_are_in_the_order_that_was_asked_for(self):
+        out = self.folder / "out"
+        for policy, run in (("full", 2), ("auto", 1), ("auto", 2)):
+            make_run(out / "none" / f"{policy}-{run}")
+        result = self.compare("--out", out, "--report-only", "--runs", 2, "--policies", "full,auto", "--patterns", "none")
+        self.assertRegex(result.stdout, r"(?m)^full .*\nauto ")
+
     def test_a_report_says_whose_speed_no_run_tells(self):
         out = self.folder / "out"
         words = ["--out", out, "--report-only", "--runs", 1, "--patterns", "none", "-n", 2]

@@ -44,8 +44,9 @@ class Canvas:
         return "".join(self.parts) + "</svg>"
 
 
-def legend(names):
-    items = "".join(f'<span><i class="k{index}"></i>{escape(name)}</span>' for index, name in enumerate(names))
+def legend(colours):
+    """colours: [(index of its colour, name)]."""
+    items = "".join(f'<span><i class="k{index}"></i>{escape(name)}</span>' for index, name in colours)
     return f'<div class="legend">{items}</div>'
 
 

@@ -98,16 +98,17 @@ def gantt_of(run, title, rounds=3):
     return charts.gantt(title, run.workers, spans, marks, begin, chosen[-1]["times"]["commit"])
 
 
-def pattern_section(name, specs, policies, runs, rows, target):
-    series = list(policies)
-    typical = {policy: measure.median_run(runs[policy]) for policy in series}
+def pattern_section(name, specs, series, runs, rows):
+    """series: of the page; a policy without a run under this pattern keeps its colour."""
+    colours = [(index, policy) for index, policy in enumerate(series) if policy in rows]
+    typical = {policy: measure.median_run(runs[policy]) for _, policy in colours}
     cards = []
 
     def card(title, body):
         cards.append(f'<div class="card"><h3>{escape(title)}</h3>{body}</div>')
 
     losses, moved, contributors = [], [], []
-    for index, policy in enumerate(series):
+    for index, policy in colours:
         run = typical[policy]
         window = max(1, len(run.rounds) // 100)
         records = run.rounds
@@ -116,16 +117,16 @@ def pattern_section(name, specs, policies, runs, rows, target):
                                            for i in range(len(records))]))
         moved.append((policy, index, [(r["round"], len(measure.moved_units(r))) for r in records]))
         contributors.append((policy, index, [(r["round"], len({c["worker"] for c in r["contributors"]})) for r in records]))
-    names = charts.legend(series)
+    names = charts.legend(colours)
     if losses:
         card("Loss over time", charts.lines(f"loss, {name}", losses, "loss", "seconds"))
     card("Time of a round", charts.lines(
         f"round times, {name}",
-        [(policy, i, [(r["round"], 1e3 * s) for r, s in typical[policy].timed_rounds()]) for i, policy in enumerate(series)], "ms", "round"))
+        [(policy, i, [(r["round"], 1e3 * s) for r, s in typical[policy].timed_rounds()]) for i, policy in colours], "ms", "round"))
     card("Contributors of a round", charts.lines(f"contributors, {name}", contributors, "workers", "round"))
     if any(y for _, _, data in moved for _, y in data):
         card("Units moved in a round", charts.lines(f"moved units, {name}", moved, "units", "round"))
-    for policy in series:
+    for _, policy in colours:
         run = typical[policy]
         card(f"{policy}: three rounds", gantt_of(run, f"{name}, {policy}: three rounds"))
         shares = run.attribution()
@@ -154,9 +155,9 @@ def write_picture(path, chart, series):
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 20}" width="{width}"><style>{style}</style>{body}{key}</svg>\n', encoding="utf-8")
 
 
-def overview_charts(rows, target):
-    """The charts over all patterns: {file name: (title, SVG)}."""
-    names, series = list(rows), list(next(iter(rows.values())))
+def overview_charts(series, rows, target):
+    """The charts over all patterns: {file name: (title, SVG)}. series: all policies, each with the colour of its place."""
+    names = list(rows)
 
     def chart(title, column, unit, reference=None):
         return charts.bars(title, names, series, {p: {q: rows[p][q][column] for q in rows[p]} for p in names}, unit, reference=reference)
@@ -168,27 +169,24 @@ def overview_charts(rows, target):
     return made
 
 
-def write_pictures(folder, rows, target):
+def write_pictures(folder, series, rows, target):
     """Each chart over all patterns as NAME.svg; the names of the files."""
-    series = list(next(iter(rows.values())))
-    made = overview_charts(rows, target)
+    made = overview_charts(series, rows, target)
     for name, (_, chart) in made.items():
         write_picture(folder / f"{name}.svg", chart, series)
     return [f"{name}.svg" for name in made]
 
 
-def write_html(path, about, patterns, runs, rows, target):
-    """patterns: {name: [SPEC]}; runs, rows: {name: {policy: ...}}."""
-    names = list(rows)
-    series = list(next(iter(rows.values())))
+def write_html(path, about, patterns, series, runs, rows, target):
+    """patterns: {name: [SPEC]}; series: all policies; runs, rows: {name: {policy: ...}}."""
     every = [run for policies in runs.values() for group in policies.values() for run in group]
     badges = ""
     if any(run.summary.get("simulated") for run in every):
         badges += ' <span class="badge">simulated</span>'
     if any(run.emulated() for run in every):
         badges += ' <span class="badge">emulated</span>'
-    cards = [f'<div class="card"><h3>{title}</h3>{chart}</div>' for title, chart in overview_charts(rows, target).values()]
-    sections = "".join(pattern_section(p, patterns[p], list(rows[p]), runs[p], rows[p], target) for p in names)
+    cards = [f'<div class="card"><h3>{title}</h3>{chart}</div>' for title, chart in overview_charts(series, rows, target).values()]
+    sections = "".join(pattern_section(name, patterns[name], series, runs[name], rows[name]) for name in rows)
     path.write_text(
         f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<title>Lockstep: policies compared</title><style>{STYLE}</style><h1>Policies compared{badges}</h1>"
@@ -197,5 +195,5 @@ def write_html(path, about, patterns, runs, rows, target):
         f"it computed over the time it computed for; where it computed nothing that counts, that of its nearest round; in a run in which it never did, "
         f"its median speed in the others. <i>of ideal</i> compares times for each sample that counts, so "
         f"a policy that leaves samples out does not look quicker for it. Rows are medians of the runs; plots are of the run in the middle.</p>"
-        f"{charts.legend(series)}<div class='cards'>{''.join(cards)}</div>{sections}</html>",
+        f"{charts.legend(enumerate(series))}<div class='cards'>{''.join(cards)}</div>{sections}</html>",
         encoding="utf-8")
