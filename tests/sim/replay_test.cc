@@ -276,6 +276,31 @@ TEST_F(ReplayOfABrokenRun, NamesRangesSamplesAndTimesThatCannotBe) {
   ExpectRefused("took no time");
 }
 
+// What `tools/ctl policy` makes of it, or a resume: no row is of the run then.
+TEST_F(ReplayOfABrokenRun, NamesEachPolicyThatItRanUnder) {
+  for (std::size_t round : {3, 4}) lines_[round]["policy"] = "backup+none";
+  const auto table = Played();
+  ASSERT_TRUE(table.ok()) << table.error().message;
+  EXPECT_NE(table->find(" under full+none, then backup+none, "), std::string::npos) << *table;
+  EXPECT_EQ(table->find("(as it ran)"), std::string::npos) << *table;
+  EXPECT_NE(table->find("the policy changed in the run"), std::string::npos) << *table;
+  for (const char* row : {"\nfull+none ", "\nbackup+none "}) {
+    const auto at = table->find(row);
+    ASSERT_NE(at, std::string::npos) << *table;
+    EXPECT_EQ(table->find(row, at + 1), std::string::npos) << *table;
+  }
+  const auto asked = Played({"--policy.name=flexrr"});
+  ASSERT_TRUE(asked.ok()) << asked.error().message;
+  EXPECT_NE(asked->find("\nfull+flexrr "), std::string::npos) << *asked;
+  EXPECT_EQ(asked->find("\nbackup+none "), std::string::npos) << *asked;
+  lines_[0]["policy"] = "mine";  // a plug-in's own name
+  const auto plugin = Played();
+  ASSERT_TRUE(plugin.ok()) << plugin.error().message;
+  EXPECT_NE(plugin->find(" under mine, then full+none, then backup+none, "), std::string::npos);
+  EXPECT_NE(plugin->find("left out: policy.name = plugin: --policy.plugin must"), std::string::npos)
+      << *plugin;
+}
+
 TEST_F(ReplayOfABrokenRun, LoadsNoPluginThatOnlyTheRunNames) {
   {
     std::ofstream config(run_dir_ + "/config.ini", std::ios::trunc);

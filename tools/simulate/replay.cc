@@ -223,6 +223,10 @@ void FillGaps(RunTimes* run) {
   }
 }
 
+bool Has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 constexpr const char* kPlugin = "plugin";
 
 // Why the policy `plugin` is not played: a run directory is data, and must not choose what code is
@@ -399,7 +403,9 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   run.seconds = records.back().commit - records.front().start;
   if (run.seconds <= 0) return Unplayable("the run's rounds took no time");
   if (run.samples == 0) return Unplayable("the run's rounds have no samples");
-  run.policy = records.back().policy;
+  for (const auto& record : records) {
+    if (!Has(run.policies, record.policy)) run.policies.push_back(record.policy);
+  }
   return run;
 }
 
@@ -464,12 +470,22 @@ Result<std::string> Replay(const SimulateOptions& options) {
   }
   // Under what it ran, by the name that the registry knows it by. A plug-in has one of its own.
   const bool ran_plugin = options.job_of_run.policy.name == kPlugin;
-  const std::string as_it_ran = ran_plugin ? kPlugin : run->policy;
+  const std::string as_it_ran = ran_plugin ? kPlugin : run->policies.front();
+  // Then nothing that is played reproduces the run.
+  const bool changed = run->policies.size() > 1;
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (!Has(names, name)) names.push_back(name);
   };
-  if (!options.policy_given && ToIni(options.job) != ToIni(options.job_of_run)) add(as_it_ran);
+  if (!options.policy_given && changed) {
+    for (const std::string& name : run->policies) {
+      PolicySection section = options.job.policy;
+      section.name = name;
+      add(policies::MakePolicy(section, workers).ok() ? name : kPlugin);
+    }
+  } else if (!options.policy_given && ToIni(options.job) != ToIni(options.job_of_run)) {
+    add(as_it_ran);
+  }
   if (options.policy_given) {
     if (options.job.policy.name == kPlugin && options.job.policy.plugin.empty()) {
       return Unplayable(NotLoaded(options));
@@ -485,18 +501,23 @@ Result<std::string> Replay(const SimulateOptions& options) {
     add("auto");
   }
 
+  std::string ran_under;
+  for (const std::string& name : run->policies) {
+    ran_under += (ran_under.empty() ? "" : ", then ") + name;
+  }
   const auto rounds = static_cast<double>(run->rounds);
   const double real_rate = static_cast<double>(run->samples) / run->seconds;
   std::string text = fmt::format(
       "{}: {} rounds of {} workers under {}, {:.3f} ms a round, {:.0f} samples/s\n\n",
-      options.replay, run->rounds, workers, run->policy, 1e3 * run->seconds / rounds, real_rate);
+      options.replay, run->rounds, workers, ran_under, 1e3 * run->seconds / rounds, real_rate);
   text += fmt::format("{:<24} {:>14} {:>14} {:>18} {:>18}\n", "policy", "ms a round", "samples/s",
                       "rounds, times", "samples, times");
   std::optional<Prediction> of_the_run;
   const auto play = [&](const SimulateOptions& how, const std::string& name, bool as_it_was) {
     if (name == kPlugin && options.job.policy.plugin.empty()) {
-      if (!as_it_was) return;
-      text += fmt::format("{:<24} left out: {}\n", run->policy, NotLoaded(options));
+      if (!as_it_was && !changed) return;
+      text += fmt::format("{:<24} left out: {}\n", as_it_was ? run->policies.front() : name,
+                          NotLoaded(options));
       return;
     }
     auto prediction = Predict(how, *run, name);
@@ -513,9 +534,10 @@ Result<std::string> Replay(const SimulateOptions& options) {
                         as_it_was ? "  (as it ran)" : "");
     if (as_it_was) of_the_run = *std::move(prediction);
   };
-  play(as_run, as_it_ran, true);
+  if (!changed) play(as_run, as_it_ran, true);
   for (const std::string& name : names) play(options, name, false);
   text += "\n'times': as fast as the real run. Predictions are from measured times, so emulated.\n";
+  if (changed) text += "the policy changed in the run, so no row is of the run as it ran\n";
   for (std::uint32_t w = 0; w < workers; ++w) {
     const std::uint64_t excluded = run->workers[w].rounds_excluded;
     if (excluded == 0) continue;

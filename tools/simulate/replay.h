@@ -89,7 +89,9 @@ struct RunTimes {
   // all of a worker's runs in a round were of one length.
   double run_cost = 0;
   double seconds = 0;  // from the first round's start to the last commit
-  std::string policy;
+  // Under which its rounds were closed, each once and in the order in which they came: more than
+  // one where it was changed while the job ran, or the job was resumed under another.
+  std::vector<std::string> policies;
 };
 
 // kInvalid or kNotFound, one line.
