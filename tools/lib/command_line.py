@@ -3,6 +3,7 @@
 import argparse
 import errno
 import io
+import math
 import os
 import signal
 import stat
@@ -85,6 +86,17 @@ def asked_to_end():
     """The signals by which a tool is asked to end. One that was told to ignore a closed terminal (nohup) goes on doing so."""
     signals = [signal.SIGINT, signal.SIGTERM]
     return signals if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*signals, signal.SIGHUP]
+
+
+def finite(text):
+    """A type of arguments: a number, and neither nan, which is on no side of any bound, nor inf."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text}: expected a number")
+    return value
 
 
 def numbers(text):

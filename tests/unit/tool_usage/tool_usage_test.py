@@ -9,6 +9,11 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 REFUSES = "#!/bin/sh\necho some log >&2\necho \"$(basename $0): it is refused\" >&2\nexit 2\n"
+STEPS = """#!/bin/sh
+for word; do [ "$last" = --run-dir ] && dir=$word; last=$word; done
+mkdir "$dir"
+for at in 1 2 4; do echo "{\\"times\\": {\\"commit\\": $at}}"; done >"$dir/rounds.jsonl"
+"""
 PARSED = ("auto-gap", "backup-curve", "bench-link", "bench-peers", "bench-pytorch", "check-run", "compare", "ctl", "exchange-crossings",
           "fault-cost", "gpu-check", "launch", "lint", "slowdown")
 
@@ -59,6 +64,38 @@ class ToolUsage(unittest.TestCase):
         self.refused("fault-cost", *built, "--policy", "foo", said="it is refused")
         self.refused("auto-gap", *built, "-n", "0", said="0: expected")
         self.refused("auto-gap", *built, "--policies", "auto", said="--policies: names nothing to compare auto with")
+
+    def test_values_that_no_bound_holds_or_that_come_to_nothing(self):
+        built = ["--build-dir", self.build]
+        for option in ("--bound", "--bound-none", "--step"):
+            for value in ("nan", "inf", "-inf", "1e999", "x"):
+                self.refused("auto-gap", *built, f"{option}={value}", said=f"argument {option}: {value}: expected a number")
+        self.refused("auto-gap", *built, "--patterns", ",", said="--patterns: names no slow-down")
+        for step in ("0", "0.000001", "-1"):
+            self.refused("auto-gap", *built, "--step", step, said=f"--step {float(step):g}: less than a microsecond for each of 128 units of 4 workers")
+        self.refused("auto-gap", *built, "--step", "1e308", said="--step 1e+308: at most 3600")
+        self.refused("auto-gap", *built, "-n", 8, "--units", 8, "--step", "0.0000004", said="--step 4e-07: less than")
+        for value in ("nan", "inf"):
+            self.refused("fault-cost", *built, "--round", value, said=f"argument --round: {value}: expected a number")
+        for value in ("0", "0.000003", "-1"):
+            self.refused("fault-cost", *built, "--round", value, said="at least a microsecond for each of its 8 units")
+        self.refused("fault-cost", *built, "--round", "1e308", said="--round 1e+308: at most 60")
+        for value in ("0s", "0.00us"):
+            self.refused("backup-curve", *built, "--unit-time", value, said=f"--unit-time {value}: more than 0")
+        self.refused("bench-peers", *built, "--peers", ",", said="--peers ,: one of ")
+        outside = ["--pid", 1 << 30, "--mode", "stop"]  # a process that there is not
+        for value in ("501h", "9" * 400 + "s"):
+            for option in ("--for", "--period"):
+                self.refused("slowdown", *outside, option, value, said=f"argument {option}: {value}: expected at most 500h")
+        self.refused("slowdown", *outside, "--period", "0.9ms", said="--period must be at least 1ms")
+        self.refused("slowdown", "--mode", "link", "--dev", "x", "--rate", "0.0kbit", said="--rate 0.0kbit: expected a rate")
+
+    def test_of_few_steps_the_90th_percentile_is_no_longer_than_the_longest(self):
+        (self.build / "bin" / "lockstep-simulate").write_text(STEPS)
+        words = ["--build-dir", self.build, "--rounds", 3, "-b", 0]
+        done = subprocess.run([str(TOOLS / "backup-curve"), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-1], "| 0 | 1.500 | 1.900 | 1.000 | 1.000 |")
 
     def test_sizes_that_differ_have_names_that_differ(self):
         (self.build / "bin" / "lockstep-simulate").write_text('#!/bin/sh\necho \'{"direct": 1, "ring": 2, "tree": 3}\'\n')
