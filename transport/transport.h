@@ -126,6 +126,9 @@ struct Options {
   // What travels is encrypted and cannot be changed on its way, by keys derived from the job's. All
   // members have it alike; MakeTransport is kUnavailable for a transport that cannot.
   bool encryption = false;
+  // Called once, first of all on the data thread, for what a library expects of the thread that
+  // uses it (ExchangeMemory::EnterThread). Its error is Start's. Null: nothing.
+  std::function<Status()> enter_data_thread;
 };
 
 class Transport {

@@ -1,6 +1,9 @@
 // Who gets a connection, and what both ends know of each other.
 #include <gmock/gmock.h>
 
+#include <thread>
+#include <vector>
+
 #include "tests/conformance/fixture.h"
 #include "tests/conformance/make.h"
 
@@ -24,6 +27,30 @@ TEST_P(ConnectTest, BothEndsLearnWhoTheOtherIsAndHowBytesTravel) {
   const bool ucx = GetParam() == "ucx_addresses";
   EXPECT_EQ(a->capabilities().name, tcp ? "tcp" : ucx ? "ucx" : GetParam());
   EXPECT_FALSE(a->capabilities().version.empty());
+}
+
+TEST_P(ConnectTest, TheDataThreadEntersBeforeStartReturns) {
+  std::vector<std::thread::id> entered;
+  Options options = OptionsFor(Identity(1));
+  options.enter_data_thread = [&]() -> Status {
+    entered.push_back(std::this_thread::get_id());
+    return {};
+  };
+  auto node = MakeNode(options);
+  const auto data_thread = node->Run([](Transport&) { return std::this_thread::get_id(); });
+  EXPECT_THAT(entered, ::testing::ElementsAre(data_thread));
+}
+
+TEST_P(ConnectTest, ADataThreadThatCannotEnterDoesNotStart) {
+  Options options = OptionsFor(Identity(1));
+  options.enter_data_thread = []() -> Status {
+    return Error{ErrorCode::kUnavailable, "the device is gone"};
+  };
+  Node node(MakeUnstarted(options));
+  const Status started = node.Start();
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(started.error().message, "the device is gone");
 }
 
 TEST_P(ConnectTest, AWrongJobKeyIsRefused) {

@@ -72,4 +72,7 @@ std::unique_ptr<Compute> MakeFakeCompute(std::shared_ptr<FakeAddresses> addresse
 std::unique_ptr<ExchangeMemory> MakeFakeMemory(std::shared_ptr<FakeAddresses> addresses,
                                                const std::string& kind = "imitated");
 
+// Whether a device is the calling thread's (ExchangeMemory::EnterThread).
+bool EnteredThread();
+
 }  // namespace lockstep::worker

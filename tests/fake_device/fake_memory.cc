@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "tests/fake_device/fake_device.h"
 #include "tests/fake_device/fake_streams.h"
 #include "tests/fake_device/thread_copies.h"
@@ -72,6 +73,29 @@ class FakeLoops final : public rules::Loops {
   const Later later_;
 };
 
+thread_local bool entered = false;
+
+// Asked for by threads of transports, which have entered: UCX takes it from there without a word.
+class EnteredCopies final : public ThreadCopies {
+ public:
+  using ThreadCopies::ThreadCopies;
+  void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
+                std::function<void(bool)> done) override {
+    Check();
+    ThreadCopies::ToPinned(pinned, device, bytes, std::move(done));
+  }
+  void FromPinned(std::byte* device, const std::byte* pinned, std::size_t bytes,
+                  std::function<void(bool)> done) override {
+    Check();
+    ThreadCopies::FromPinned(device, pinned, bytes, std::move(done));
+  }
+
+ private:
+  static void Check() {
+    LOCKSTEP_CHECK(entered, "the transport's thread has not entered the device");
+  }
+};
+
 class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing {
  public:
   FakeMemory(std::shared_ptr<FakeAddresses> addresses, const std::string& kind)
@@ -80,6 +104,10 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   bool on_host() const override { return false; }
   Result<std::byte*> Allocate(std::size_t bytes) override { return addresses_->Allocate(bytes); }
   void Free(std::byte* memory, std::size_t /*bytes*/) override { addresses_->Free(memory); }
+  Status EnterThread() override {
+    entered = true;
+    return {};
+  }
 
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
@@ -199,12 +227,14 @@ class FakeMemory final : public ExchangeMemory, public transport::DeviceSharing 
   bool finite_ = true;            // likewise
   const FakeLoops loops_{*addresses_,
                          [this](std::function<void()> loop) { Ask(Kind::kLoop, std::move(loop)); }};
-  ThreadCopies copies_{[this](const std::byte* device, std::size_t bytes) {
+  EnteredCopies copies_{[this](const std::byte* device, std::size_t bytes) {
     return addresses_->Host(device, bytes);
   }};
 };
 
 }  // namespace
+
+bool EnteredThread() { return entered; }
 
 std::unique_ptr<ExchangeMemory> MakeFakeMemory(std::shared_ptr<FakeAddresses> addresses,
                                                const std::string& kind) {

@@ -39,6 +39,7 @@ TEST(DoctorOnAGpu, CopiesHaveASpeed) {
 
 TEST(DoctorOnAGpu, AGpuThatIsNotThereIsAnErrorAndNoMore) {
   EXPECT_FALSE(AllocateOn(99, 1024).ok());
+  EXPECT_FALSE(UseDevice(99).ok());
   EXPECT_FALSE(MeasureCopy(99, std::nullopt, Duration(1)).ok());
   EXPECT_TRUE(AllocateOn(0, 1024).ok());
 }

@@ -18,7 +18,7 @@ CudaFacts AskCuda();
 // Memory of a GPU.
 Result<std::shared_ptr<std::byte>> AllocateOn(int device, std::size_t bytes);
 // Makes a GPU the one of this thread.
-void UseDevice(int device);
+Status UseDevice(int device);
 
 struct Copied {
   std::string path;

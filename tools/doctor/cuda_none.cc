@@ -13,7 +13,7 @@ Result<std::shared_ptr<std::byte>> AllocateOn(int /*device*/, std::size_t /*byte
   return NotBuilt();
 }
 
-void UseDevice(int /*device*/) {}
+Status UseDevice(int /*device*/) { return NotBuilt(); }
 
 Result<Copied> MeasureCopy(std::optional<int> /*from*/, std::optional<int> /*to*/,
                            Duration /*length*/) {

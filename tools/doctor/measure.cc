@@ -123,13 +123,15 @@ class Reader final : public transport::Handler {
 };
 
 Result<std::unique_ptr<transport::Transport>> Open(const std::string& name, const std::string& host,
-                                                   const MemberId& self) {
+                                                   const MemberId& self,
+                                                   const std::optional<int>& gpu) {
   transport::Options options;
   options.self = self;
   options.job_key = Key();
   options.listen_host = host;
   options.fetch_window = kWindow;
   options.connect_timeout = kConnectTime;
+  if (gpu) options.enter_data_thread = [device = *gpu] { return UseDevice(device); };
   return transport::MakeTransport(name, options);
 }
 
@@ -155,7 +157,6 @@ Result<transport::RegionId> Register(transport::Transport& transport, std::byte*
   std::promise<Result<transport::RegionId>> promise;
   auto region = promise.get_future();
   transport.Post([&] {
-    if (gpu) UseDevice(*gpu);
     promise.set_value(transport.Register(
         gpu ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost, memory, kRegionBytes));
   });
@@ -169,9 +170,9 @@ Result<Measured> MeasureTransport(const std::string& name, const std::string& ho
   if (!source) return source.error();
   const auto destination = Allocate(gpu);
   if (!destination) return destination.error();
-  auto serving = Open(name, host, kServer);
+  auto serving = Open(name, host, kServer, gpu);
   if (!serving) return serving.error();
-  auto reading = Open(name, host, kReader);
+  auto reading = Open(name, host, kReader, gpu);
   if (!reading) return reading.error();
   Server server;
   Reader reader(**reading);

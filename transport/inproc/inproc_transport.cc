@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -35,8 +37,18 @@ Status InprocTransport::Start(Handler* handler) {
   if (options_.job_key.empty()) return Error{ErrorCode::kInvalid, "a transport needs a job key"};
   LOCKSTEP_CHECK(handler != nullptr && handler_ == nullptr, "Start is called once");
   handler_ = handler;
-  address_ = network_->Add({this, thread_, options_.self.worker});
+  const auto promise = std::make_shared<std::promise<Status>>();
+  auto entered = promise->get_future();
+  thread_->Post([this, promise] {
+    promise->set_value(options_.enter_data_thread ? options_.enter_data_thread() : Status());
+  });
   thread_->Start();
+  Status status = entered.get();
+  if (!status) {
+    thread_->Finish([] {});
+    return status;
+  }
+  address_ = network_->Add({this, thread_, options_.self.worker});
   return {};
 }
 

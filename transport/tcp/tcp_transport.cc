@@ -14,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/version.hpp>
 #include <charconv>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -222,13 +223,23 @@ Status TcpTransport::Start(Handler* handler) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] {
+  std::promise<Status> promise;
+  auto entered = promise.get_future();
+  thread_ = std::thread([this, promise = std::move(promise)]() mutable {
     pthread_setname_np(pthread_self(), "lockstep-tcp");
+    const Status status = options_.enter_data_thread ? options_.enter_data_thread() : Status();
+    promise.set_value(status);
+    if (!status) return;
     const auto work = asio::make_work_guard(io_);
     io_.run();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return {};
+  Status status = entered.get();
+  if (!status) {
+    thread_.join();
+    acceptor_ = nullptr;
+  }
+  return status;
 }
 
 void TcpTransport::StopThread() {

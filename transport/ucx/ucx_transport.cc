@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <thread>
 #include <utility>
@@ -91,6 +92,7 @@ class UcxTransport final : public Transport {
   }
 
   Capabilities capabilities_;
+  const std::function<Status()> enter_;  // may be null
   TaskQueue tasks_;
   std::shared_ptr<Engine> engine_;  // a weak one is in UCX's hands
   std::string address_;
@@ -100,7 +102,8 @@ class UcxTransport final : public Transport {
   bool stopping_ = false;  // the data thread's
 };
 
-UcxTransport::UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context) {
+UcxTransport::UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context)
+    : enter_(options.enter_data_thread) {
   capabilities_.name = "ucx";
   capabilities_.version = ucx::ucp_get_version_string();
   capabilities_.cuda_memory = context->supports_cuda();
@@ -140,11 +143,13 @@ void UcxTransport::PostAt(Time when, std::function<void()> task) {
   }
 }
 
-// UCX's worker belongs to the thread that made it, so it is made and ended here.
+// UCX's worker belongs to the thread that made it, so it is made and ended here. It takes a
+// device's memory by what is current on this thread.
 void UcxTransport::Run(Handler* handler, std::promise<Status> started) {
   pthread_setname_np(pthread_self(), "ucx-data");
   data_thread_ = std::this_thread::get_id();
-  const Status status = engine_->Open(handler);
+  Status status = enter_ ? enter_() : Status();
+  if (status) status = engine_->Open(handler);
   if (status) {
     address_ = engine_->address();
     tasks_.Open([worker = &engine_->worker()] { worker->Signal(); });

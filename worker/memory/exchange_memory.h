@@ -51,6 +51,10 @@ class ExchangeMemory {
   // How many of these bytes take memory. Any thread, at any time.
   virtual std::size_t Backed(const std::byte* /*memory*/, std::size_t bytes) const { return bytes; }
 
+  // The device is the calling thread's from here on, for a library that works with what is the
+  // thread's: UCX. All calls here choose it themselves. kUnavailable where it cannot be.
+  virtual Status EnterThread() { return {}; }
+
   // --- operations
   // `large`: more is written, of which this is a part, than stays in the caches.
   // False as of the function of this name. A device, which nobody waits for here, says true always:

@@ -21,7 +21,9 @@ void TransportSet::Open(const transport::paths::Choice& choice) {
   }
   // What the process listens on afterwards and did not before is this one's.
   const std::vector<std::string> before = transport::ListeningAddresses();
-  auto made = transport::MakeTransport(choice.maker, setup_.options);
+  transport::Options options = setup_.options;
+  options.enter_data_thread = [this] { return memory_.EnterThread(); };
+  auto made = transport::MakeTransport(choice.maker, std::move(options));
   transport::Capabilities library;
   if (made) library = (*made)->capabilities();
   if (made && !memory_.on_host() && !library.cuda_memory) {

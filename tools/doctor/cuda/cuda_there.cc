@@ -47,7 +47,7 @@ std::string PathBetween(int from, int to) {
   if (!Check(cudaDeviceCanAccessPeer(&can, from, to), "").ok() || can == 0) {
     return "through the host: no peer access";
   }
-  UseDevice(from);
+  static_cast<void>(UseDevice(from));
   static_cast<void>(Check(cudaDeviceEnablePeerAccess(to, 0), ""));
   return "peer access";
 }
@@ -85,9 +85,7 @@ CudaFacts AskCuda() {
 }
 
 Result<std::shared_ptr<std::byte>> AllocateOn(int device, std::size_t bytes) {
-  if (Status done = Check(cudaSetDevice(device), "the device cannot be used"); !done) {
-    return done.error();
-  }
+  if (Status done = UseDevice(device); !done) return done.error();
   void* memory = nullptr;
   if (Status done = Check(cudaMalloc(&memory, bytes), "no memory on the device"); !done) {
     return done.error();
@@ -100,7 +98,7 @@ Result<std::shared_ptr<std::byte>> AllocateOn(int device, std::size_t bytes) {
                                     [](std::byte* used) { cudaFree(used); });
 }
 
-void UseDevice(int device) { static_cast<void>(Check(cudaSetDevice(device), "")); }
+Status UseDevice(int device) { return Check(cudaSetDevice(device), "the device cannot be used"); }
 
 Result<Copied> MeasureCopy(std::optional<int> from, std::optional<int> to, Duration length) {
   const auto source = AllocateAt(from, kBytes);
@@ -109,7 +107,7 @@ Result<Copied> MeasureCopy(std::optional<int> from, std::optional<int> to, Durat
   if (!destination) return destination.error();
   Copied copied;
   copied.path = from && to ? PathBetween(*from, *to) : "pinned memory";
-  UseDevice(from ? *from : *to);
+  if (Status done = UseDevice(from ? *from : *to); !done) return done.error();
   // Between devices cudaMemcpy may return before it is done.
   const auto once = [&] {
     Status done = Check(cudaMemcpy(destination->get(), source->get(), kBytes, cudaMemcpyDefault),

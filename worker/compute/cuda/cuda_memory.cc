@@ -160,6 +160,15 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     cudaFree(memory);
   }
 
+  Status EnterThread() override {
+    if (const cudaError_t chosen = cudaSetDevice(number_); chosen != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return Error{ErrorCode::kUnavailable,
+                   fmt::format("cannot choose the GPU: {}", cudaGetErrorString(chosen))};
+    }
+    return {};
+  }
+
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
                    bool /*large*/) override {
     const Chosen here(number_);
