@@ -139,8 +139,10 @@ class HostLink {
   using Ticket = std::uint32_t;
   virtual ~HostLink() = default;
 
-  // This host memory will be copied from or to often; it stays where it is while the device lives.
-  // Any number of times for the same memory. Where it cannot be pinned, copies still work, slowly.
+  // This host memory will be copied from or to often. Not for memory that may be unmapped, or its
+  // pages given back, while the device lives: copies would go on with the pages that were pinned.
+  // Any number of times for the same memory. Where it cannot be pinned, copies still work, slowly,
+  // as they do from memory that never was.
   virtual void Pin(std::span<const float> host) = 0;
 
   // Computing that is asked for after this call sees `device` filled. `host` stays as it is until

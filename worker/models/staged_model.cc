@@ -71,7 +71,6 @@ const float* StagedModel::Bring(Copy& copy, std::span<const float> parameters,
     copy.memory = DeviceArray<float>(compute_, model_.parameter_count());
   }
   if (copy.version != version) {
-    link_.Pin(parameters);
     link_.Upload(parameters, copy.memory.get());
     copy.version = version;
   }
@@ -86,6 +85,7 @@ TrainResult StagedModel::TrainUnit(const Unit& unit, const Batch& batch,
   if (exchange_ == ExchangeOn::kDevice) {
     return TrainInPlace(unit, batch, on_final, meanwhile, cancelled);
   }
+  link_.Pin(unit.parameters);
   const float* parameters = Bring(training_, unit.parameters, unit.version);
   if (unit.first) link_.Zero(gradient_.get(), model_.parameter_count());
   Downloads downloads(*this, unit, on_final, meanwhile);
@@ -115,6 +115,7 @@ void StagedModel::Collect(std::span<float> gradient) {
 EvalResult StagedModel::Evaluate(std::span<const float> parameters, std::uint32_t version,
                                  const Batch& batch) {
   if (exchange_ == ExchangeOn::kDevice) return model_.Evaluate(parameters.data(), batch);
+  // Not pinned: others of the same numbers may lie elsewhere next time, and something else here.
   return model_.Evaluate(Bring(evaluated_, parameters, version), batch);
 }
 

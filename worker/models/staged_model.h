@@ -27,8 +27,8 @@ class StagedModel {
 
   // Memory is of the side where the exchange works.
   struct Unit {
-    std::span<const float> parameters;
-    std::uint32_t version = 0;  // the same version, the same parameters
+    std::span<const float> parameters;  // on the host they stay in a few places (HostLink::Pin)
+    std::uint32_t version = 0;          // the same version, the same parameters
     std::span<float> gradient;  // complete after the last run; on the host not written before
     bool first = false;         // the sum begins at zero
     // Asked once, when the backward pass of the run's last samples begins to finish blocks: whether
@@ -46,6 +46,7 @@ class StagedModel {
   // exchange works on the host's memory.
   void Collect(std::span<float> gradient);
 
+  // The parameters may lie in other memory each time, and what they lay in be gone.
   EvalResult Evaluate(std::span<const float> parameters, std::uint32_t version, const Batch& batch);
 
  private:

@@ -100,9 +100,12 @@ class FakeDevice final : public Compute, public HostLink {
     return cpu_->TakeLossSums();
   }
 
-  void Pin(std::span<const float> /*host*/) override {}
+  // As a driver does, it goes on with the pages that were pinned, whatever is mapped there now.
+  void Pin(std::span<const float> host) override { pinned_.try_emplace(host.data(), pages); }
   void Upload(std::span<const float> host, float* device) override {
     story.push_back("upload");
+    const auto pinned = pinned_.find(host.data());
+    ASSERT_TRUE(pinned == pinned_.end() || pinned->second == pages) << "pages that are gone";
     std::copy(host.begin(), host.end(), device);
   }
   void Zero(float* device, std::size_t count) override {
@@ -133,11 +136,13 @@ class FakeDevice final : public Compute, public HostLink {
   std::size_t under_way() const { return downloads_.size(); }
 
   std::vector<std::string> story;
+  int pages = 0;  // that lie under addresses now
   int staged = 0;
   std::atomic<bool>* cancel_at_download = nullptr;
 
  private:
   std::unique_ptr<Compute> cpu_ = MakeCpuCompute();
+  std::map<const float*, int> pinned_;  // with the pages of then
   std::array<std::vector<float>, 3> stages_;
   std::size_t next_stage_ = 0;
   Ticket next_ticket_ = 0;
@@ -237,6 +242,18 @@ TEST_F(StagedModelTest, ParametersTravelWhenTheyHaveChanged) {
   EXPECT_EQ(std::count(device_.story.begin(), device_.story.end(), "upload"), 1);
   Train(Unit(true, true, 2), batch);
   EXPECT_EQ(std::count(device_.story.begin(), device_.story.end(), "upload"), 1);
+}
+
+// A snapshot's memory goes when the next one is elsewhere, and a later one may come to lie there.
+TEST_F(StagedModelTest, EvaluatesWhatLiesAtAnAddressNow) {
+  const Batch batch = RandomBatch(spec_, 4);
+  Train(Unit(true, true), batch);
+  std::vector<float> snapshot = parameters_;
+  static_cast<void>(staged_->Evaluate(snapshot, 1, batch));
+  ++device_.pages;  // unmapped, and mapped anew at the same address
+  snapshot[0] += 1;
+  const double loss = staged_->Evaluate(snapshot, 2, batch).loss_sum;
+  EXPECT_EQ(loss, model_->Evaluate(snapshot.data(), batch).loss_sum);
 }
 
 TEST_F(StagedModelTest, WorksInPlaceWhereTheExchangeIsOnTheDevice) {
