@@ -81,6 +81,28 @@ TEST_P(StagedTest, APieceThatArrivesOnADeviceThatFailsIsNotThere) {
   EXPECT_EQ(fetcher_->seen().done.at(*fetch), FetchStatus::kPeerDown);
 }
 
+// One that cannot even be asked.
+TEST_P(StagedTest, ADeviceThatIsDeadEndsTheConnectionAndLetsNobodyUp) {
+  Connect();
+  copies_.dead = true;
+  const auto fetch = fetcher_->RunFetch(server_peer_, PatternPiece(0, 5000), Destination(0, 5000));
+  ASSERT_TRUE(fetch.ok());
+  const auto down = [](const Node::Seen& seen) { return !seen.down.empty(); };
+  ASSERT_TRUE(server_->Await(down));
+  ASSERT_TRUE(fetcher_->Await(down));
+  EXPECT_EQ(fetcher_->seen().done.at(*fetch), FetchStatus::kPeerDown);
+  EXPECT_EQ(server_->seen().serving, 0u);
+  // The rings of the one that is down are there for the next one, and none for a second.
+  const auto up = [](std::size_t peers) {
+    return [peers](const Node::Seen& seen) { return seen.up.size() == peers; };
+  };
+  auto second = MakeNode(Identity(3));
+  second->Connect(serving_identity_, server_->address());
+  ASSERT_TRUE(server_->Await(up(2)));
+  second->Stop();
+  EXPECT_TRUE(second->seen().up.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, StagedTest, ::testing::Values("staged"),
                          [](const auto& tested) { return tested.param; });
 

@@ -24,6 +24,7 @@ class ThreadCopies : public transport::DeviceCopies {
   using Translate = std::function<std::byte*(const std::byte* device, std::size_t bytes)>;
 
   std::atomic<bool> fail{false};  // the copies from here on
+  std::atomic<bool> dead{false};  // likewise, within the call, and there is no pinned memory
 
   // Without `translate` the device's memory is the host's.
   explicit ThreadCopies(Translate translate = nullptr) : translate_(std::move(translate)) {}
@@ -38,6 +39,7 @@ class ThreadCopies : public transport::DeviceCopies {
   }
 
   Result<std::byte*> AllocatePinned(std::size_t bytes) override {
+    if (dead) return Error{ErrorCode::kUnavailable, "the device has failed"};
     return static_cast<std::byte*>(std::calloc(bytes, 1));
   }
   void FreePinned(std::byte* memory, std::size_t /*bytes*/) override { std::free(memory); }
@@ -57,6 +59,7 @@ class ThreadCopies : public transport::DeviceCopies {
   }
 
   void Ask(std::function<void()> copy, std::function<void(bool)> done) {
+    if (dead) return done(false);
     {
       const std::lock_guard lock(mutex_);
       asked_.emplace_back(std::move(copy), std::move(done));

@@ -13,7 +13,8 @@ class DeviceCopies {
  public:
   virtual ~DeviceCopies() = default;
 
-  // Host memory that copies are fast from and to. kUnavailable where there is none left.
+  // Host memory that copies are fast from and to. kUnavailable where there is none left, or the
+  // device has failed.
   virtual Result<std::byte*> AllocatePinned(std::size_t bytes) = 0;
   virtual void FreePinned(std::byte* memory, std::size_t bytes) = 0;
 

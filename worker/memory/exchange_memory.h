@@ -9,7 +9,8 @@
 // asked for, and are done when Finish returns; but of those of one kind that are asked for one
 // behind the other (sums, squares, copies, widening, an optimizer's loops) none touches what
 // another one writes, for a device may do them at once. Everything else: any thread, done when it
-// returns. What fails for want of a device that works throws a DeviceError (compute/compute.h).
+// returns. What fails for want of a device that works throws a DeviceError (compute/compute.h),
+// but where an error is returned.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +39,8 @@ class ExchangeMemory {
 
   virtual bool on_host() const = 0;
 
-  // Zeroed, aligned to 64 bytes or better. kUnavailable where there is not so much left.
+  // Zeroed, aligned to 64 bytes or better. kUnavailable where there is not so much left, or the
+  // device fails.
   virtual Result<std::byte*> Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* memory, std::size_t bytes) = 0;
   // All of what was allocated will be written, as soon as any of it is: large pages cost nothing.

@@ -2,12 +2,16 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "transport/staging/device_copies.h"
+#include "worker/compute/compute.h"
 #include "worker/compute/cuda/cuda_device.h"
 #include "worker/compute/cuda/driver_call.h"
 #include "worker/memory/exchange_memory.h"
@@ -60,6 +64,31 @@ TEST(GpuThread, ATransportsHasTheDevice) {
   EXPECT_TRUE(first.get_future().get());
   EXPECT_TRUE(then.get_future().get());
   transports.Stop();
+}
+
+// A device that has failed, in a process of its own: nothing heals it.
+TEST(GpuThread, ADeviceThatHasFailedIsAnAnswer) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fails = [] {
+    const auto memory = Memory();
+    bool thrown = false;
+    try {
+      memory->AllFinite(reinterpret_cast<const float*>(64), 16);  // nobody's
+    } catch (const DeviceError&) {
+      thrown = true;
+    }
+    transport::DeviceCopies& copies = *memory->copies();
+    std::vector<std::byte> host(64);
+    std::promise<bool> out;
+    std::promise<bool> in;
+    auto* device = reinterpret_cast<std::byte*>(64);
+    copies.ToPinned(host.data(), device, host.size(), [&](bool ok) { out.set_value(ok); });
+    copies.FromPinned(device, host.data(), host.size(), [&](bool ok) { in.set_value(ok); });
+    const bool said = !out.get_future().get() && !in.get_future().get() &&
+                      !copies.AllocatePinned(4096).ok() && !memory->Allocate(4096).ok();
+    std::_Exit(thrown && said ? 0 : 1);
+  };
+  EXPECT_EXIT(fails(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -30,16 +30,21 @@ namespace {
 
 // Chooses the device for the calling thread.
 struct Chosen {
-  explicit Chosen(int number) { Check(cudaSetDevice(number), "choosing the device"); }
+  explicit Chosen(int number) { Check(cudaSetDevice(number), kChoosing); }
 };
 
 // The same for a while: what any thread calls, a program's too, leaves its device as it was.
 struct Visiting {
-  explicit Visiting(int number) : visitor(number) {
-    Check(visitor.status(), "choosing the device");
-  }
+  explicit Visiting(int number) : visitor(number) { Check(visitor.status(), kChoosing); }
   Visitor visitor;
 };
+
+// Of a call that throws nothing.
+Error Failed(const char* what, cudaError_t status) {
+  static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
+  return Error{ErrorCode::kUnavailable,
+               fmt::format("the GPU failed: {}: {}", what, cudaGetErrorString(status))};
+}
 
 Error NoMemory(const char* what, std::size_t bytes, cudaError_t status) {
   static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
@@ -144,15 +149,21 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
 
   bool on_host() const override { return false; }
   Result<std::byte*> Allocate(std::size_t bytes) override {
-    const Visiting here(number_);
+    const Visitor here(number_);
+    if (here.status() != cudaSuccess) return Failed(kChoosing, here.status());
     void* memory = nullptr;
     bytes = std::max<std::size_t>(bytes, 1);
     if (const cudaError_t status = cudaMalloc(&memory, bytes); status != cudaSuccess) {
       return NoMemory("the GPU's", bytes, status);
     }
-    const CallStreams::Borrowed stream(calls_);
-    Check(cudaMemsetAsync(memory, 0, bytes, stream.get()), "clearing memory");
-    stream.Wait();
+    try {
+      const CallStreams::Borrowed stream(calls_);
+      Check(cudaMemsetAsync(memory, 0, bytes, stream.get()), "clearing memory");
+      stream.Wait();
+    } catch (const DeviceError& error) {
+      cudaFree(memory);
+      return Error{ErrorCode::kUnavailable, error.what()};
+    }
     return static_cast<std::byte*>(memory);
   }
   void Free(std::byte* memory, std::size_t /*bytes*/) override {
@@ -161,12 +172,8 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
   Status EnterThread() override {
-    if (const cudaError_t chosen = cudaSetDevice(number_); chosen != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      return Error{ErrorCode::kUnavailable,
-                   fmt::format("cannot choose the GPU: {}", cudaGetErrorString(chosen))};
-    }
-    return {};
+    const cudaError_t chosen = cudaSetDevice(number_);
+    return chosen == cudaSuccess ? Status() : Failed(kChoosing, chosen);
   }
 
   bool WeightedSum(std::span<const Input> inputs, float* out, std::size_t n,
@@ -278,7 +285,8 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   ProgramStreams* streams() override { return streams_.get(); }
 
   Result<std::byte*> AllocatePinned(std::size_t bytes) override {
-    const Visiting here(number_);
+    const Visitor here(number_);
+    if (here.status() != cudaSuccess) return Failed(kChoosing, here.status());
     void* memory = nullptr;
     if (const cudaError_t status = cudaMallocHost(&memory, bytes); status != cudaSuccess) {
       return NoMemory("pinned", bytes, status);
@@ -291,16 +299,24 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
   void ToPinned(std::byte* pinned, const std::byte* device, std::size_t bytes,
                 std::function<void(bool)> done) override {
-    const Chosen here(number_);
-    out_.Copy(pinned, device, bytes, cudaMemcpyDeviceToHost, std::move(done));
+    Begin(out_, pinned, device, bytes, cudaMemcpyDeviceToHost, std::move(done));
   }
   void FromPinned(std::byte* device, const std::byte* pinned, std::size_t bytes,
                   std::function<void(bool)> done) override {
-    const Chosen here(number_);
-    in_.Copy(device, pinned, bytes, cudaMemcpyHostToDevice, std::move(done));
+    Begin(in_, device, pinned, bytes, cudaMemcpyHostToDevice, std::move(done));
   }
 
  private:
+  // The data thread has nobody to throw to: a device that fails is an answer as well.
+  void Begin(CopyStreams& streams, void* to, const void* from, std::size_t bytes,
+             cudaMemcpyKind kind, std::function<void(bool)> done) const {
+    if (cudaSetDevice(number_) == cudaSuccess) {
+      return streams.Copy(to, from, bytes, kind, std::move(done));
+    }
+    static_cast<void>(cudaGetLastError());
+    done(false);
+  }
+
   // What is put together of other kinds than this one.
   void AskAllBut(const void* kind) const {
     const auto ask = [&](auto& batch) {

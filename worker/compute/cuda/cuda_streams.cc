@@ -13,8 +13,6 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-constexpr const char* kChoosing = "choosing the device";
-
 // Where a stream of the program's has come is marked by an event. For that a stream of our own
 // waits, which then calls: a call in the program's own stream would hold it up.
 class CudaStreams final : public ProgramStreams {

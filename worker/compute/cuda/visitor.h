@@ -9,6 +9,8 @@
 
 namespace lockstep::worker::cuda {
 
+inline constexpr const char* kChoosing = "choosing the device";  // what failed, for people
+
 // By the driver's contexts: cudaSetDevice back to a GPU that nobody has used would take memory
 // there.
 class Visitor {
