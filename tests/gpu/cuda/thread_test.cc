@@ -66,6 +66,28 @@ TEST(GpuThread, ATransportsHasTheDevice) {
   transports.Stop();
 }
 
+// A program's thread computes where it did before.
+TEST(GpuThread, IsLeftAsItWas) {
+  std::thread([] {
+    EXPECT_FALSE(HasContext());
+    auto memory = Memory();
+    EXPECT_FALSE(HasContext());
+    auto some = memory->Allocate(4096);
+    ASSERT_TRUE(some.ok());
+    EXPECT_FALSE(HasContext());
+    memory->Free(*some, 4096);
+    memory.reset();
+    EXPECT_FALSE(HasContext());
+  }).join();
+}
+
+TEST(GpuThread, AMemoryOnAGpuThatIsNotThereIsAnError) {
+  std::thread([] {
+    EXPECT_THROW(static_cast<void>(MakeCudaExchangeMemory(99)), DeviceError);
+    EXPECT_FALSE(HasContext());
+  }).join();
+}
+
 // A device that has failed, in a process of its own: nothing heals it.
 TEST(GpuThread, ADeviceThatHasFailedIsAnAnswer) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

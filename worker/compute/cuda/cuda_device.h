@@ -18,7 +18,8 @@ Result<int> CudaDeviceCount();
 // Where GPU `number` hangs on PCI, "0000:3B:00.0"; empty where that is not known.
 std::string CudaPciAddress(int number);
 
-// Of GPU `number`, below CudaDeviceCount(). Throws a DeviceError where it cannot be used.
+// Of GPU `number`, below CudaDeviceCount(). The calling thread's device stays what it was. Throws a
+// DeviceError where it cannot be used.
 Result<std::shared_ptr<ExchangeMemory>> MakeCudaExchangeMemory(int number);
 
 }  // namespace lockstep::worker

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -139,9 +140,10 @@ class Flag {
 
 class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
  public:
-  explicit CudaMemory(int number) : number_(number), chosen_(number) {}
+  // The calling thread has chosen the GPU.
+  explicit CudaMemory(int number) : number_(number) {}
   ~CudaMemory() override {
-    const Visitor here(number_);
+    ending_.emplace(number_);
     cudaDeviceSynchronize();
     not_finite_.Free();
     found_.Free();
@@ -331,7 +333,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
   const int number_;
-  const Chosen chosen_;  // before all that is made on it
+  std::optional<Visitor> ending_;  // of the thread that ends this, until all below is gone
   const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
   const std::unique_ptr<ProgramStreams> streams_ = MakeCudaStreams(number_);
   CallStreams calls_;
@@ -354,6 +356,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
 }  // namespace
 
 std::unique_ptr<ExchangeMemory> MakeCudaMemory(int number) {
+  const Visiting here(number);  // a program's thread makes it, too
   return std::make_unique<CudaMemory>(number);
 }
 

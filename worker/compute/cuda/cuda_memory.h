@@ -7,7 +7,8 @@
 
 namespace lockstep::worker::cuda {
 
-// Of GPU `number`. Operations have a stream of their own, beside those that compute.
+// Of GPU `number`; the calling thread's device stays what it was. Operations have a stream of their
+// own, beside those that compute.
 std::unique_ptr<ExchangeMemory> MakeCudaMemory(int number);
 
 }  // namespace lockstep::worker::cuda

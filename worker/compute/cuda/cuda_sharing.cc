@@ -108,7 +108,7 @@ class Physical {
 class CudaSharing final : public transport::DeviceSharing {
  public:
   explicit CudaSharing(int number) : number_(number), driver_(FindDriver()) {
-    static_cast<void>(cudaSetDevice(number));
+    const Visitor here(number);  // the driver is begun by it
     if (!driver_) {
       unable_ = driver_.error().message;
       return;

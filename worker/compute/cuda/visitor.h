@@ -16,8 +16,12 @@ inline constexpr const char* kChoosing = "choosing the device";  // what failed,
 class Visitor {
  public:
   explicit Visitor(int number) {
-    known_ = FindDriverCall("cuCtxGetCurrent", get_) && FindDriverCall("cuCtxSetCurrent", set_) &&
-             get_(&before_) == CUDA_SUCCESS;
+    if (FindDriverCall("cuCtxGetCurrent", get_) && FindDriverCall("cuCtxSetCurrent", set_)) {
+      const CUresult got = get_(&before_);
+      // Nothing is current where nobody in the process has begun with the driver.
+      if (got != CUDA_SUCCESS) before_ = nullptr;
+      known_ = got == CUDA_SUCCESS || got == CUDA_ERROR_NOT_INITIALIZED;
+    }
     status_ = cudaSetDevice(number);
   }
   ~Visitor() {
