@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -80,7 +81,7 @@ class CopyStreams {
   }
 
   std::array<Stream, 4> streams_;
-  std::size_t next_ = 0;  // the data thread's
+  std::atomic<std::size_t> next_ = 0;  // of all data threads: each transport probes on its own
 };
 
 // Streams for calls that wait for what they ask for. Not the thread's own one
