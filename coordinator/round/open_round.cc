@@ -64,6 +64,7 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
   LOCKSTEP_CHECK(work_.undelivered() == 0,
                  "round {}: {} parts of a plan that is void are waited for", round(),
                  work_.undelivered());
+  gone_unfinished_.clear();
   // Whatever a rule waited for is gone with the plan; it is asked about the new one.
   look_again_ = kNever;
   owners_stale_ = false;
@@ -235,6 +236,7 @@ void OpenRound::OnOut(const MemberId& member) {
   if (view != nullptr && !view->finished_at) {
     Member& slot = job_->members.at(worker);
     slot.blocked_by_loss += job_->now - std::max(work_.started(), slot.last_progress);
+    if (view->units_given > 0) gone_unfinished_.push_back(worker);
   }
   work_.Remove(worker);
   const bool holds = std::ranges::any_of(work_.owners().holders, [&](const ShardHolders& shard) {
@@ -411,6 +413,12 @@ bool OpenRound::CanTake(const Member& member) const {
   return share == nullptr || (share->HasRoom() && !work_.WorkerViewOf(member.id.worker)->fenced);
 }
 
+// Back or not: nothing says that it would finish now. Others may be as slow, and were the round to
+// wait for each that is back, they would take turns for ever (I6).
+bool OpenRound::GoneUnfinished(WorkerId worker) const {
+  return std::ranges::find(gone_unfinished_, worker) != gone_unfinished_.end();
+}
+
 // The worker's account of its queue and ours change by the same order, so positions mean the same.
 void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
   LOCKSTEP_CHECK(taker.live(), "worker {} is given units and is out", taker.id.worker);
@@ -423,10 +431,11 @@ void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
   job_->Send(taker, std::move(assign));
 }
 
-// Who gets what nobody has. Those that are level come first; then those that will be soon. If the
-// policy can do without, the units go back to the sampler. When nobody can take any, the round
-// waits for an answer that may change that; after that it takes back who was fenced, closes
-// without, or begins anew: whichever is the first that keeps the round from waiting for ever (I6).
+// Who gets what nobody has. Those that are level come first; then those that will be soon. Whoever
+// was out with units of the round gets some only where nobody has any. If the policy can do
+// without, the units go back to the sampler. When nobody can take any, the round waits for an
+// answer that may change that; after that it takes back who was fenced, closes without, or begins
+// anew: whichever is the first that keeps the round from waiting for ever (I6).
 void OpenRound::PlaceUnassigned() {
   work_.TakeBackLeftOut();
   if (work_.unassigned().empty()) return;
@@ -438,6 +447,7 @@ void OpenRound::PlaceUnassigned() {
   bool later = false;           // somebody may take units in a while
   for (Member& member : job_->members.all()) {
     if (!member.connected()) continue;
+    if (view.with_units > 0 && GoneUnfinished(member.id.worker)) continue;
     if (CanTake(member)) {
       (member.next >= round() ? level : able).push_back(&member);
     } else if (member.live() && !member.away() && work_.CanBeginAnew(member.id.worker)) {
@@ -516,7 +526,8 @@ policies::RoundView OpenRound::View() const {
   if (!view.exact) return view;
   for (const Member& member : job_->members.all()) {
     const bool idle = member.next >= round() && work_.Share(member.id.worker) == nullptr;
-    view.idle += idle && CanTake(member) ? 1 : 0;
+    const bool gone = view.with_units > 1 && GoneUnfinished(member.id.worker);
+    view.idle += idle && !gone && CanTake(member) ? 1 : 0;
   }
   return view;
 }

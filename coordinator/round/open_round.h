@@ -100,6 +100,7 @@ class OpenRound {
   Time LetsGoOfAwayFrom() const;
   void LetGoOfAway();
   bool CanTake(const Member& member) const;
+  bool GoneUnfinished(WorkerId worker) const;
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
   void PlaceUnassigned();
   void SpreadUnassigned(const std::vector<Member*>& takers);
@@ -120,9 +121,10 @@ class OpenRound {
   const Duration stopped_before_;        // Job::stopped when this round was opened
   std::vector<AttemptRecord> attempts_;  // earlier ones, when the round is open again
   ReceiptWatch receipts_;
-  bool owners_stale_ = false;         // an owner is out, and nobody could take its place yet
-  Time look_again_ = kNever;          // the policy's
-  bool said_weight_refused_ = false;  // a policy's; said once
+  std::vector<WorkerId> gone_unfinished_;  // were out with units that they had not finished
+  bool owners_stale_ = false;              // an owner is out, and nobody could take its place yet
+  Time look_again_ = kNever;               // the policy's
+  bool said_weight_refused_ = false;       // a policy's; said once
 };
 
 }  // namespace lockstep::coordinator

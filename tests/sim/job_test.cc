@@ -368,6 +368,25 @@ TEST(SimulatedJob, WhatARunCostsIsNotToldByWhoHasFewUnits) {
   }
 }
 
+Result<JobOutcome> JobOf(std::vector<std::string> arguments) {
+  TempFolder folder;
+  arguments.push_back("--run-dir=" + (folder / "run"));
+  return SimulateIntoRunDirectory(Options(arguments));
+}
+
+// One is found too slow after the other, each while the one before is back; the other two have both
+// of their parts by then.
+TEST(SimulatedJob, TwoThatAreTooSlowDoNotTakeTurns) {
+  for (int seed = 1; seed <= 5; ++seed) {
+    const auto outcome =
+        JobOf({"--workers=4", "--exchange=full", "--job.rounds=40", "--unit-time=500ms",
+               "--worker-spread=0.2", "--slowdown=worker=2,factor=30,from=30s",
+               "--slowdown=worker=3,factor=30,from=30s", "--seed=" + std::to_string(seed)});
+    ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.error().message;
+    EXPECT_EQ(outcome->result.totals.rounds, 40u);
+  }
+}
+
 TEST(SimulatedJob, AThousandWorkers) {
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(
