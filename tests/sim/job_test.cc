@@ -387,6 +387,20 @@ TEST(SimulatedJob, TwoThatAreTooSlowDoNotTakeTurns) {
   }
 }
 
+// They copy the parameters, and get units of the round that is open.
+TEST(SimulatedJob, WhoIsBackComputesWhatItIsGivenInThatRound) {
+  for (const char* exchange : {"full", "modelled"}) {
+    for (int seed = 1; seed <= 3; ++seed) {
+      const auto outcome =
+          JobOf({"--workers=8", std::string("--exchange=") + exchange, "--job.rounds=60",
+                 "--unit-time=200ms", "--slowdown=pattern=pause,every=40s,length=15s",
+                 "--seed=" + std::to_string(seed)});
+      ASSERT_TRUE(outcome.ok()) << exchange << ", seed " << seed << ": " << outcome.error().message;
+      EXPECT_EQ(outcome->result.totals.rounds, 60u);
+    }
+  }
+}
+
 TEST(SimulatedJob, AThousandWorkers) {
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(

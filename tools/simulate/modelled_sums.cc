@@ -149,9 +149,12 @@ void ModelledWorker::On(const msg::TakeSums& m) {
   sums.last = sums.sent = std::max(sums.last, host_->now());
 }
 
+// As a worker's Core does: what was planned for it in the open round has been given away, and it
+// may get other units of that round.
 void ModelledWorker::On(const msg::CatchUp& m) {
   has_state_ = false;
   machine_->own.StopAll();
+  if (plan_ && plan_->round == m.open_round) TakeUnits(*plan_);
   const std::uint32_t order = copies_ = m.order;
   const Duration copy = 2 * exchange_->options.network.latency +
                         2 * exchange_->TakeTime(exchange_->options.model_bytes, host_->machine());

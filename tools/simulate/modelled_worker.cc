@@ -89,11 +89,16 @@ void ModelledWorker::Adopt(const Plan& plan) {
       plan.assignments.begin(), plan.assignments.end(), self_,
       [](const Assignment& assignment, const MemberId& id) { return assignment.member < id; });
   if (at != plan.assignments.end() && at->member == self_) own.assignments.push_back(*at);
-  if (plan.round >= machine_->rounds.first_not_closed()) {
-    machine_->rounds.At(plan.round).plan = plan.attempt;
-    machine_->own.OnPlan(own);
-  }
+  plan_ = own;
+  plan_->assignments.clear();
+  TakeUnits(own);
   TakeOwners(plan.round, plan.owners);
+}
+
+void ModelledWorker::TakeUnits(const Plan& own) {
+  if (own.round < machine_->rounds.first_not_closed()) return;
+  machine_->rounds.At(own.round).plan = own.attempt;
+  machine_->own.OnPlan(own);
 }
 
 void ModelledWorker::TakeOwners(RoundId round, const OwnerMap& map) {

@@ -86,6 +86,7 @@ class ModelledWorker final : public WorkerModel {
   void On(const msg::AskToLeave&) {}      // only the HTTP door asks
 
   void Adopt(const Plan& plan);
+  void TakeUnits(const Plan& own);
   void TakeOwners(RoundId round, const OwnerMap& map);
   void SayReceived();
   Committed* FindCommitted(RoundId round);
@@ -115,6 +116,7 @@ class ModelledWorker final : public WorkerModel {
   std::optional<std::pair<RoundId, Attempt>>
       waits_for_;  // the last publication that was waited for
   bool finished_ = false;
+  std::optional<Plan> plan_;         // the latest: what this worker needs of it, less its units
   std::deque<Committed> committed_;  // the latest
   Owning owning_;
   bool carries_ = false;  // the open round carries on work of the one before
