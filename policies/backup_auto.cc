@@ -34,7 +34,8 @@ class BackupAuto final : public ClosingRule {
 
   ClosingVerdict Judge(const RoundView& view) override {
     ClosingVerdict verdict;
-    const std::uint32_t need = view.exact ? view.with_units : Enough(view);
+    const std::uint32_t need =
+        view.exact ? view.with_units : std::min(view.with_units, Enough(view));
     if (need > 0 && view.finished >= need) {
       verdict.close = true;
       verdict.parts = AllDelivered(view);
@@ -49,7 +50,7 @@ class BackupAuto final : public ClosingRule {
   }
 
   bool CanDoWithout(const RoundView& view) override {
-    return !view.exact && view.with_units > 0 && view.with_units >= Enough(view);
+    return !view.exact && view.with_units >= Enough(view);
   }
 
   void OnCommitted(const RoundView& view) override {
@@ -67,9 +68,10 @@ class BackupAuto final : public ClosingRule {
   }
 
  private:
+  // b was chosen over the arrivals of those that had units: of a job that has lost some it is that
+  // many of the rest.
   std::uint32_t Enough(const RoundView& view) const {
-    const std::uint32_t all = view.configured_workers;
-    return std::min(view.with_units, all > backups_ ? all - backups_ : 1u);
+    return view.planned_workers > backups_ ? view.planned_workers - backups_ : 1;
   }
 
   Arrivals arrivals_{kWindow};

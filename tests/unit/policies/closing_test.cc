@@ -166,5 +166,34 @@ TEST(BackupAuto, LearnsFromTheRoundsAndSaysWhy) {
   EXPECT_THAT(verdict.reason, HasSubstr("auto: b = 1, contributions come 7.50 times as fast"));
 }
 
+// Of five, four are left; one of these is late.
+TEST(BackupAuto, LeavesAsManyOutWhereAWorkerIsLost) {
+  auto rule = MakeBackupAuto();
+  RoundModel round(4, 8, milliseconds(10));
+  round.view().configured_workers = 5;
+  round.SetUnitTime(3, milliseconds(100));
+  Learn(rule.get(), &round, 10);
+  round.AdvanceTo(round.now() + milliseconds(90));
+  const ClosingVerdict verdict = rule->Judge(round.view());
+  EXPECT_TRUE(verdict.close);
+  EXPECT_THAT(verdict.parts, SizeIs(3));
+}
+
+// What a worker that is lost had goes to others, unless so many are left out anyway.
+TEST(BackupAuto, DoesWithoutNoMoreThanItLeavesOut) {
+  auto rule = MakeBackupAuto();
+  RoundModel round(4, 8, milliseconds(10));
+  EXPECT_TRUE(rule->CanDoWithout(round.view()));
+  round.worker(3).units_given = 0;
+  EXPECT_FALSE(rule->CanDoWithout(round.view())) << "b = 0";
+  round.Next();
+  round.SetUnitTime(3, milliseconds(100));
+  Learn(rule.get(), &round, 10);
+  round.worker(3).units_given = 0;
+  EXPECT_TRUE(rule->CanDoWithout(round.view())) << "b = 1";
+  round.worker(2).units_given = 0;
+  EXPECT_FALSE(rule->CanDoWithout(round.view())) << "b = 1";
+}
+
 }  // namespace
 }  // namespace lockstep::policies
