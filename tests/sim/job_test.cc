@@ -401,6 +401,15 @@ TEST(SimulatedJob, WhoIsBackComputesWhatItIsGivenInThatRound) {
   }
 }
 
+// As much as a worker's program takes.
+TEST(SimulatedJob, AnyShareOfARoundMayComeToOneWorker) {
+  const auto outcome =
+      JobOf({"--workers=200", "--exchange=modelled", "--policy.name=balance", "--job.rounds=10",
+             "--job.global_batch=65536", "--unit-time=10ms", "--worker-spread=3"});
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(outcome->result.totals.rounds, 10u);
+}
+
 TEST(SimulatedJob, AThousandWorkers) {
   TempFolder folder;
   const auto outcome = SimulateIntoRunDirectory(

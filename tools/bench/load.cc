@@ -62,7 +62,7 @@ simulate::ModelledExchange::Options ExchangeOf(const LoadOptions& options) {
   exchange.network.memory_bytes_per_second = kFast;
   exchange.model_bytes = sizeof(float);
   exchange.train_samples = options.train_samples;
-  exchange.machine.queue_capacity = 64 + 8 * options.units;
+  exchange.machine.queue_capacity = worker::kMostUnits;
   return exchange;
 }
 

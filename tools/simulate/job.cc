@@ -31,11 +31,7 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
   machine.formation_timeout = FromSeconds(job.liveness.timeout_s);
   machine.peer_silence = worker::TimeoutsFrom(FromSeconds(job.liveness.timeout_s)).silence;
   machine.finish_timeout = FromSeconds(job.liveness.timeout_s);
-  const std::uint32_t units =
-      job.job.units > 0 ? job.job.units
-                        : std::max(4 * options.workers, std::min(64 * options.workers, 4096u));
-  // Many times its share may come to one worker; all of them when they are few.
-  machine.queue_capacity = std::min(2 * units + 16, 32 * (units / options.workers + 8));
+  machine.queue_capacity = worker::kMostUnits;
   return machine;
 }
 

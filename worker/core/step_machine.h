@@ -20,6 +20,9 @@
 
 namespace lockstep::worker {
 
+// Of a round, as job.units and plans have them: all may come to one worker.
+inline constexpr std::uint32_t kMostUnits = 65536;
+
 struct MachineConfig {
   MemberId self;
   Term term;

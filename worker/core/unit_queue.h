@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -50,7 +51,7 @@ class UnitQueue {
 
   // Positions, from 0, of at most `capacity` units given to this worker in a round.
   explicit UnitQueue(std::uint32_t capacity, const RunBound& bound = {})
-      : capacity_(capacity), bound_(bound), slots_(std::make_unique<Slot[]>(capacity)) {
+      : capacity_(capacity), bound_(bound), chunks_((capacity + kChunk - 1) / kChunk) {
     LOCKSTEP_CHECK(capacity > 0 && capacity <= kMaxCapacity, "capacity {}", capacity);
   }
 
@@ -84,7 +85,7 @@ class UnitQueue {
   }
 
   // A unit that was taken, of the present work.
-  Unit UnitAt(std::uint32_t position) const { return slots_[position].Load(); }
+  Unit UnitAt(std::uint32_t position) const { return SlotAt(position).Load(); }
 
   // While a run is in hand, at most until it succeeds: true where nothing is behind the run. Then
   // the part is being sealed, and the run is its last one.
@@ -110,7 +111,7 @@ class UnitQueue {
     const State s = Unpack(word_.load(std::memory_order_acquire));
     if (s.is_void) return units;
     const std::uint32_t end = s.head + NextTake(s);
-    for (std::uint32_t i = s.head; i < end; ++i) units.push_back(slots_[i].Load());
+    for (std::uint32_t i = s.head; i < end; ++i) units.push_back(SlotAt(i).Load());
     return units;
   }
 
@@ -124,7 +125,7 @@ class UnitQueue {
              const RunLimit& runs = {}) {
     LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
     LOCKSTEP_CHECK(first_part.value <= kMaxParts, "a queue begins at part {}", first_part);
-    std::copy(units.begin(), units.end(), slots_.get());
+    Store(0, units);
     work_ = work;
     runs_ = runs;
     State s;
@@ -144,7 +145,7 @@ class UnitQueue {
         return std::nullopt;
       }
       // The slots are ours: positions from the tail on are not taken by the compute thread.
-      std::copy(units.begin(), units.end(), slots_.get() + s.tail);
+      Store(s.tail, units);
       s.tail += static_cast<std::uint32_t>(units.size());
       if (word_.compare_exchange_weak(word, Pack(s), std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
@@ -205,6 +206,8 @@ class UnitQueue {
     std::atomic<decltype(SampleRange::from)> from_{};
     std::atomic<decltype(SampleRange::to)> to_{};
   };
+  static constexpr std::uint32_t kChunk = 256;  // units
+  using Chunk = std::array<Slot, kChunk>;
   class Limit {
    public:
     Limit& operator=(const RunLimit& limit) {
@@ -251,15 +254,28 @@ class UnitQueue {
     if (bound_.samples == 0) return most;
     std::uint64_t samples = 0;
     for (std::uint32_t count = 0; count < most; ++count) {
-      samples += slots_[s.head + count].Load().range.size();
+      samples += SlotAt(s.head + count).Load().range.size();
       if (samples > bound_.samples && count > 0) return count;
     }
     return most;
   }
 
+  // Of the data thread. A chunk is there before the word says that a unit is in it.
+  void Store(std::uint32_t position, const std::vector<Unit>& units) {
+    for (const Unit& unit : units) {
+      std::unique_ptr<Chunk>& chunk = chunks_[position / kChunk];
+      if (chunk == nullptr) chunk = std::make_unique<Chunk>();
+      (*chunk)[position++ % kChunk] = unit;
+    }
+  }
+  const Slot& SlotAt(std::uint32_t position) const {
+    return (*chunks_[position / kChunk])[position % kChunk];
+  }
+
   const std::uint32_t capacity_;
   const RunBound bound_;
-  std::unique_ptr<Slot[]> slots_;
+  // Few workers are ever given all units of a round; those of a simulated job are in one process.
+  std::vector<std::unique_ptr<Chunk>> chunks_;
   // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that.
   std::uint32_t work_ = 0;
   Limit runs_;

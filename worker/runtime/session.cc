@@ -35,8 +35,6 @@
 namespace lockstep::worker {
 namespace {
 
-// All units of a round (job.units allows no more) may come to one worker.
-constexpr std::uint32_t kMaxUnits = 65536;
 // Besides the connections to other workers: 128 of strangers, and what the program has open.
 constexpr std::uint64_t kOtherFiles = 256;
 constexpr Duration kWelcomeTimeout = std::chrono::seconds(30);
@@ -496,7 +494,7 @@ class SessionImpl final : public Session {
     setup.core.clip = local_steps_ ? 0 : config_.optimizer.clip;
     setup.core.piece_bytes = config_.exchange.piece_bytes;
     setup.core.fetch_window = config_.exchange.window;
-    setup.core.queue_capacity = kMaxUnits;
+    setup.core.queue_capacity = kMostUnits;
     setup.core.run_bound = description_.run_bound;
     setup.core.train_samples = description_.train_samples;
     setup.core.test_samples = description_.test_samples;

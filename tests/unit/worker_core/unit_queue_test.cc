@@ -167,6 +167,31 @@ TEST(UnitQueue, VoidAndFull) {
   EXPECT_EQ(queue.Append(Units(0, 1)), PartIndex(1));
 }
 
+// Memory comes piece by piece: none of it shows.
+TEST(UnitQueue, AsManyUnitsAsItHolds) {
+  constexpr std::uint32_t kUnits = 1000;
+  UnitQueue queue(kUnits);
+  queue.Reset(1, Units(0, 250), {}, {.units = 7});
+  for (std::uint32_t first = 250; first < kUnits; first += 125) {
+    ASSERT_EQ(queue.Append(Units(first, 125)), PartIndex(0));
+  }
+  EXPECT_EQ(queue.Append(Units(kUnits, 1)), std::nullopt);
+  std::uint32_t next = 0;
+  while (next < kUnits) {
+    const auto peek = queue.PeekNext();
+    const auto take = queue.TakeNext();
+    ASSERT_EQ(take.kind, Kind::kRun);
+    ASSERT_EQ(take.position, next);
+    ASSERT_EQ(take.count, peek.size());
+    for (std::uint32_t i = 0; i < take.count; ++i, ++next) {
+      EXPECT_EQ(queue.UnitAt(next), Units(next, 1)[0]);
+      EXPECT_EQ(peek[i], Units(next, 1)[0]);
+    }
+  }
+  queue.Reset(2, Units(5, 1));
+  EXPECT_EQ(queue.UnitAt(0), Units(5, 1)[0]);
+}
+
 // Two threads: each unit is either computed once or given back, in the part that Append named.
 TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
   constexpr std::uint32_t kUnits = 400;
