@@ -1,7 +1,7 @@
 // Work rule `balance`: for differences that last. Units are shared out in proportion to measured
 // speed, the global batch stays what it is. After Chen et al., "Semi-dynamic load balancing:
-// efficient distributed learning in non-dedicated environments", SoCC'20 (LB-BSP), section 3; the
-// speed is the exponentially weighted mean of the unit times.
+// efficient distributed learning in non-dedicated environments", SoCC'20 (LB-BSP), section 3;
+// instead of a forecast of the speed the median of what the units of the last three parts took.
 #pragma once
 
 #include <memory>
