@@ -176,6 +176,44 @@ class Job:
             raise AssertionError(f"the coordinator ended with status {code}:\n{self.log('coordinator')[-4000:]}")
         return self.summary()
 
+    def wait_for_contribution(self, worker, since, seconds=60.0):
+        """Until one of the rounds from `since` on counts something of that worker's."""
+        wait_for(f"worker {worker}'s contribution", lambda: any(
+            worker in {c["worker"] for c in line["contributors"]} for line in self.rounds()[since:]), seconds, look_every=0.03)
+
+    def kill_worker(self, index):
+        """Returns how many rounds there were when the coordinator knew of it. The next one may still count what it had done."""
+        lost = f"worker {index} is out"
+        before = self.log("coordinator").count(lost)
+        process = self.processes[f"worker{index}"]
+        process.kill()
+        process.wait()
+        wait_for("word of the loss", lambda: self.log("coordinator").count(lost) > before)
+        return len(self.rounds())
+
+    def interrupt(self, seconds=90.0):
+        """Ends a job that goes on until it is asked: so it cannot be over before a test is done with it. Returns its summary."""
+        self.processes["coordinator"].send_signal(signal.SIGINT)
+        code = self.wait("coordinator", seconds)
+        if code != 130:
+            raise AssertionError(f"the coordinator ended with status {code}, not interrupted:\n{self.log('coordinator')[-4000:]}")
+        summary = self.summary()
+        if summary["status"] != "interrupted":
+            raise AssertionError(f"the job is {summary['status']}, not interrupted")
+        return summary
+
+
+def count_alike(test, *runs):
+    """How many rounds runs of one job have made of the same parts, from the first one on: their losses are the same to the last
+    bit. Who stands still for a moment is left out of its round, and from there on they differ. `runs`: the rounds of each."""
+    for count, lines in enumerate(zip(*runs)):
+        parts = [[(c["worker"], c["part"], c["ranges"], c["weight"]) for c in line["contributors"]] for line in lines]
+        if any(one != parts[0] for one in parts):
+            return count
+        losses = [line["loss"] for line in lines]
+        test.assertEqual(len(set(losses)), 1, f"round {count}: {losses}")
+    return min(map(len, runs))
+
 
 def check_epochs(test, rounds, dataset_size):
     """Every sample at most once in an epoch, exactly once in each epoch but the last; independent of the program's own books."""

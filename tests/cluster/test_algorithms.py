@@ -4,12 +4,13 @@ and a direct second attempt when one of those they pass is stopped or gone."""
 import signal
 import unittest
 
-from harness import ClusterTest, Job
+from harness import ClusterTest, Job, wait_for
 
 SMALL_PIECES = {"optimizer.clip": 1.0, "model.widths": "256,512", "exchange.bucket_bytes": "64KiB", "exchange.piece_bytes": "16KiB",
                 "job.global_batch": 256, "policy.name": "full+none"}
 # Not one that rides on the messages.
-PACED = SMALL_PIECES | {"emulate.unit_time": "10ms", "job.rounds": 60, "job.units": 16, "job.min_workers": 2, "liveness.timeout": "4s"}
+PACED = SMALL_PIECES | {"emulate.unit_time": "10ms", "job.rounds": 100000, "job.units": 16, "job.min_workers": 2,
+                        "liveness.timeout": "4s"}
 OVER_TCP = {"exchange.mapping": "off", "exchange.transport": "tcp"}
 WAYS = {
     "mapped": {},
@@ -45,13 +46,15 @@ class Algorithms(ClusterTest):
             with self.subTest(algorithm=algorithm), Job(4, PACED | OVER_TCP, exchange__algorithm=algorithm) as job:
                 job.start()
                 job.wait_for_rounds(10)
-                job.processes["worker1"].kill()
-                job.wait_for_rounds(20)
+                at = job.kill_worker(1)
+                job.wait_for_rounds(at + 10)
                 job.start_worker(1, name="again")
-                summary = job.finish()
-                self.assertEqual(summary["rounds"], 60)
-                self.assertEqual(summary["digest_differs"], [])
-                self.assertEqual(job.rounds()[-1]["algorithm"], algorithm)
+                job.wait_for_contribution(1, at + 1)
+                # Second attempts are direct, and there are some on a busy machine.
+                back = len(job.rounds())
+                wait_for("a round that is passed on", lambda: algorithm in {line.get("algorithm") for line in job.rounds()[back:]})
+                self.assertEqual(job.interrupt()["digest_differs"], [])
+                self.assertEqual(job.wait("again"), 0)
 
     def test_survive_one_that_is_stopped_in_the_middle(self):
         """Under full, which waits for its units, or not for what it has to pass on."""
@@ -61,11 +64,10 @@ class Algorithms(ClusterTest):
                     job.start()
                     job.wait_for_rounds(10)
                     job.processes[f"worker{victim}"].send_signal(signal.SIGSTOP)
-                    job.wait_for_rounds(20)
+                    job.wait_for_rounds(len(job.rounds()) + 10)
                     job.processes[f"worker{victim}"].send_signal(signal.SIGCONT)
-                    summary = job.finish()
-                    self.assertEqual(summary["rounds"], 60)
-                    self.assertEqual(summary["digest_differs"], [])
+                    job.wait_for_rounds(len(job.rounds()) + 10)
+                    self.assertEqual(job.interrupt()["digest_differs"], [])
 
     def test_what_cannot_be_passed_on_is_refused(self):
         for settings in ({"policy.name": "async"}, {"policy.name": "local"}, {"exchange.dtype": "bf16"}, {"optimizer.replicas": 1},

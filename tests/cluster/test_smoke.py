@@ -7,18 +7,19 @@ from harness import ClusterTest, Job, check_epochs, wait_for
 
 class Smoke(ClusterTest):
     def test_job(self):
-        with Job(3, job__rounds=0, job__epochs=3, policy__name="backup", backup__workers=1, job__min_workers=1,
+        with Job(3, job__rounds=0, job__epochs=100000, policy__name="backup", backup__workers=1, job__min_workers=1,
                  exchange__mapping="off", exchange__transport="tcp", emulate__unit_time="3ms", evaluation__every_epochs=1,
                  checkpoint__every_epochs=1) as job:
             job.start()
             job.wait_for_rounds(8)
-            job.processes["worker2"].kill()
-            job.processes["worker2"].wait()
+            at = job.kill_worker(2)
             job.start_worker(2, name="worker2-again")
-            summary = job.finish()
-            self.assertEqual(summary["status"], "completed")
-            self.assertEqual(summary["samples_counted"], 3 * 2048)
-            check_epochs(self, job.rounds(), 2048)
+            job.wait_for_contribution(2, at + 1)
+            wait_for("three epochs", lambda: job.rounds()[-1]["epoch"] >= 3, seconds=60)
+            summary = job.interrupt()
+            rounds = job.rounds()
+            self.assertEqual(summary["samples_counted"], sum(line["samples"] for line in rounds))
+            check_epochs(self, rounds, 2048)
             for name in ("worker0", "worker1", "worker2-again"):
                 self.assertEqual(job.wait(name), 0, job.log(name))
 
