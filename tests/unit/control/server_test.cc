@@ -26,6 +26,19 @@ class ServerTest : public ControlTest {
     EXPECT_FALSE(result.ok());
     return result.ok() ? Error{} : result.error();
   }
+
+  // Nobody listens there, and no other process is given it: it is taken. The server can still have
+  // it, whose socket reuses addresses as this one does.
+  HostPort ClosedPort() {
+    using boost::asio::ip::tcp;
+    taken_.open(tcp::v4());
+    taken_.set_option(boost::asio::socket_base::reuse_address(true));
+    taken_.bind({boost::asio::ip::address_v4::loopback(), 0});
+    return {"127.0.0.1", taken_.local_endpoint().port()};
+  }
+
+ private:
+  boost::asio::ip::tcp::socket taken_{io_};
 };
 
 TEST_F(ServerTest, APortInUseIsNamed) {
@@ -76,9 +89,7 @@ TEST_F(ServerTest, NamesAndIPv6Work) {
 }
 
 TEST_F(ServerTest, TheClientTriesAgainUntilSomebodyListens) {
-  Listen();
-  const HostPort address = server_->address();
-  server_ = nullptr;
+  const HostPort address = ClosedPort();
   std::optional<Result<std::unique_ptr<CoordinatorChannel>>> result;
   ControlClient::Options options;
   options.coordinator = address;
@@ -94,9 +105,7 @@ TEST_F(ServerTest, TheClientTriesAgainUntilSomebodyListens) {
 }
 
 TEST_F(ServerTest, TheClientGivesUpWithTheReason) {
-  Listen();
-  const HostPort address = server_->address();
-  server_ = nullptr;
+  const HostPort address = ClosedPort();
   ControlClient::Options options;
   options.coordinator = address;
   options.connect_timeout = 300ms;

@@ -259,10 +259,11 @@ class Ctl(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, f"{tool} {version}\n", ""))
 
     def test_nobody_there(self):
-        silent = CoordinatorStub()
-        silent.close()
-        done = run("--http", silent.address, "status")
-        self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {silent.address}: Connection refused\n"))
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+            address = f"127.0.0.1:{closed.getsockname()[1]}"
+            done = run("--http", address, "status")
+        self.assertEqual((done.returncode, done.stderr), (1, f"ctl: {address}: Connection refused\n"))
 
     def test_wrong_usage_is_one_line_and_status_2(self):
         for arguments in ([], ["status"], ["--http", "nowhere", "status"], ["--http", "a:1"], ["--http", "a:1", "drain", "x"],
