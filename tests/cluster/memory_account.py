@@ -3,6 +3,7 @@
 import re
 
 SHARED = re.compile(r"round ([0-9]+), map ([0-9]+): the sums are shared among worker (.*)")
+BUCKET_MIB = 4  # exchange.bucket_bytes
 ACCOUNT = re.compile(r"most memory of the exchange: ([0-9.]+) MiB, ([0-9.]+) times the parameters: (.*)")
 
 
@@ -13,6 +14,11 @@ def account(log):
     kinds["total"] = float(found.group(2))
     kinds["mib"] = float(found.group(1))
     return kinds
+
+
+def copies_for_joiners(one, tensors):
+    """The most that `copies` may be of this account where a worker was put behind and copied the state anew."""
+    return 2 * tensors * BUCKET_MIB / (one["mib"] / one["total"])
 
 
 def shares(log, workers):
