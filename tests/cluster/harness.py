@@ -166,6 +166,13 @@ class Job:
             return len(self.rounds()) >= count
         wait_for(f"{count} closed rounds", there, seconds, look_every=0.03)
 
+    def go_back_to(self, checkpoint):
+        """As if the job had been killed after it had written this one: the next start with --resume goes on from there."""
+        for path in (self.run_dir / "checkpoints").iterdir():
+            if path.stem > checkpoint.stem:
+                path.unlink()
+        (self.run_dir / "summary.json").unlink()
+
     def summary(self):
         return json.loads((self.run_dir / "summary.json").read_text())
 
@@ -239,6 +246,58 @@ def check_epochs(test, rounds, dataset_size):
         if epoch != last:
             test.assertEqual(position, dataset_size)
         test.assertLessEqual(position, dataset_size)
+
+
+# Every job has to share this many rounds with another one of its test, and some two of them this many. The first round waits for a
+# quarter of liveness.timeout for a silent owner, the others for a quarter of a second.
+ROUNDS_OF_EACH = 1
+ROUNDS_OF_SOME = 3
+
+
+def commit_of(line):
+    """What decides a round's bits beside the parameters before it: the parts, in the order in which they are added, and whether
+    one is added after the other (direct and ring) or sums to sums."""
+    parts = [(c["worker"], c["part"], c["ranges"], c["weight"]) for c in line["contributors"]]
+    return parts, line.get("algorithm") == "tree"
+
+
+def rounds_in_common(ours, theirs, of=commit_of):
+    """How many rounds two jobs have from the first one on that are committed over the same."""
+    count = 0
+    for one, other in zip(ours, theirs):
+        if of(one) != of(other):
+            break
+        count += 1
+    return count
+
+
+def check_same_bits(test, runs, least=ROUNDS_OF_EACH):
+    """The same commits give the same bits. `runs`: {name: (rounds, summary)} of jobs that differ in what must not matter.
+
+    A worker that stands still for a moment is left out of its round, which is another commit; from there on its job has other
+    parameters than the rest. Up to there each two have the same losses and digests (after each round that of another bucket), and
+    those that have all commits in common end with the same parameters. On a quiet machine that is all of them. `least`: how many
+    rounds each has to have in common with another one, so that there was something to compare."""
+    names = list(runs)
+    most = dict.fromkeys(names, 0)
+    for at, one in enumerate(names):
+        for other in names[at + 1:]:
+            (ours, our_summary), (theirs, their_summary) = runs[one], runs[other]
+            common = rounds_in_common(ours, theirs)
+            for mine, its in zip(ours[:common], theirs[:common]):
+                where = f"round {mine['round']} of {one} and {other}"
+                test.assertEqual(mine["loss"], its["loss"], where)
+                # There is none of a round that was closed before anybody had told one.
+                if "digest" in mine and "digest" in its:
+                    test.assertEqual(*({key: line["digest"][key] for key in ("slice", "value")} for line in (mine, its)), where)
+            if common == min(len(ours), len(theirs)):
+                test.assertEqual(len(ours), len(theirs), f"{one} and {other}")
+                test.assertIsNotNone(our_summary["params_digest"], one)
+                test.assertEqual(our_summary["params_digest"], their_summary["params_digest"], f"{one} and {other}")
+            for name in (one, other):
+                most[name] = max(most[name], common)
+    test.assertGreaterEqual(min(most.values()), least, most)
+    test.assertGreaterEqual(max(most.values()), ROUNDS_OF_SOME, most)
 
 
 class ClusterTest(unittest.TestCase):

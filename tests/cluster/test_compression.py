@@ -18,8 +18,8 @@ class Compressed:
     def test_ways_agree_bit_for_bit(self):
         seen = set()
         for kind in self.kinds:
-            digest, losses = self.one_result({**self.form, **kind})
-            self.assertLess(losses[-1], losses[0])
+            digest, rounds = self.one_result({**self.form, **kind})
+            self.assertLess(rounds[-1]["loss"], rounds[0]["loss"])
             seen.add(digest)
         self.assertEqual(len(seen), len(self.kinds), "a setting changed nothing")
 

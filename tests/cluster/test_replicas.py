@@ -4,7 +4,7 @@ workers are lost, and less memory."""
 import signal
 import unittest
 
-from harness import ClusterTest, Job, count_alike, wait_for
+from harness import ROUNDS_OF_EACH, ClusterTest, Job, check_same_bits, count_alike, wait_for
 from memory_account import account, copies_for_joiners, shares, staged
 
 PACED = {"emulate.unit_time": "10ms", "job.rounds": 60, "job.units": 16, "job.global_batch": 64, "optimizer.name": "adamw",
@@ -16,15 +16,15 @@ class Replicas(ClusterTest):
     def test_has_the_bits_of_a_job_in_which_everybody_holds_everything(self):
         for path in PATHS:
             with self.subTest(path=path):
-                digests = {}
+                runs = {}
                 for replicas in ("all", 2, 1):
                     with Job(4, PACED | path, optimizer__replicas=replicas, optimizer__clip=1, emulate__unit_time="0s") as job:
                         job.start()
                         summary = job.finish()
                         self.assertEqual(summary["status"], "completed")
                         self.assertEqual(summary["digest_differs"], [])
-                        digests[replicas] = summary["params_digest"]
-                self.assertEqual(len(set(digests.values())), 1, digests)
+                        runs[replicas] = (job.rounds(), summary)
+                check_same_bits(self, runs)
 
     def test_survives_sigkill(self):
         for path in PATHS:
@@ -58,6 +58,21 @@ class Replicas(ClusterTest):
             self.assertIn("the last copy of shard", job.log("coordinator"))
 
     def test_is_resumed_from_a_checkpoint(self):
+        with Job(3, PACED, optimizer__replicas=2, checkpoint__every_rounds=10, checkpoint__keep=10) as job:
+            summary = job.start().finish()
+            self.assertEqual(summary["status"], "completed")
+            whole = (job.rounds(), summary)
+            for index in range(3):
+                job.wait(f"worker{index}")
+            # What is resumed has these rounds in common with it, however busy the machine is.
+            kept = sorted((job.run_dir / "checkpoints").glob("*.json"))[0]
+            job.go_back_to(kept)
+            job.start_coordinator("--resume")
+            for index in range(3):
+                job.start_worker(index)
+            summary = job.finish()
+            began_with = int(kept.stem.removeprefix("round-")) + 1
+            check_same_bits(self, {"whole": whole, "resumed": (job.rounds(), summary)}, began_with + ROUNDS_OF_EACH)
         with Job(3, PACED, optimizer__replicas=2, checkpoint__every_rounds=10, job__rounds=100000) as job:
             job.start()
             wait_for("a checkpoint", lambda: "checkpoint after round" in job.log("coordinator"))
@@ -71,11 +86,7 @@ class Replicas(ClusterTest):
                 job.start_worker(index)
             summary = job.finish()
             self.assertEqual(summary["status"], "completed")
-            resumed = job.rounds()
-        with Job(3, PACED, optimizer__replicas=2, checkpoint__every_rounds=10, job__rounds=rounds, emulate__unit_time="0s") as whole:
-            expected = whole.start().finish()
-            if count_alike(self, resumed, whole.rounds()) == rounds:
-                self.assertEqual(summary["params_digest"], expected["params_digest"])
+            count_alike(self, whole[0], job.rounds())
 
     LARGE = {"model.widths": "2048,2048", "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256, "data.synthetic_test": 16,
              "job.rounds": 12, "policy.name": "full+none", "optimizer.name": "adamw", "optimizer.lr": 0.001}

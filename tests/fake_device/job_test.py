@@ -9,7 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 
-from harness import BIN, ClusterTest, Job, check_epochs, wait_for  # noqa: E402
+from harness import BIN, ROUNDS_OF_EACH, ClusterTest, Job, check_epochs, check_same_bits, wait_for  # noqa: E402
 from test_paths import can_make_hosts, host  # noqa: E402
 
 WORKER = pathlib.Path(os.environ["LOCKSTEP_FAKE_DEVICE_WORKER"])
@@ -17,6 +17,7 @@ DEVICE_LINE = "gradients, parameters and optimizer state stay in its memory"
 VERBOSE = ("--log-level", "debug")
 MAPPED = "mapped (device memory)"
 STAGED = "staged through pinned memory"
+LOST = r"worker \d+ is out"  # and not one that was silent for a moment, and had written the checkpoint
 
 
 def path_lines(job, worker):
@@ -48,6 +49,7 @@ class DeviceJob(Job):
 
 
 def run(test, on_device, workers=3, **options):
+    """Rounds and summary of the job."""
     with DeviceJob(workers, **options) as job:
         job.on_device = on_device
         summary = job.start().finish()
@@ -55,25 +57,24 @@ def run(test, on_device, workers=3, **options):
             test.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
             test.assertEqual(DEVICE_LINE in job.log(f"worker{index}"), index in on_device)
         test.assertEqual(summary["status"], "completed")
-        # Nobody was lost, and came back, on the way.
-        for line in job.rounds():
-            test.assertEqual({c["worker"] for c in line["contributors"]}, set(range(workers)))
-        return summary
+        # Nobody was lost, and came back, on the way; one may have been silent for a moment, on a busy machine.
+        test.assertNotRegex(job.log("coordinator"), LOST)
+        return job.rounds(), summary
 
 
 class FakeDeviceJobs(ClusterTest):
     def compare(self, **options):
-        cpu = run(self, (), **options)
-        for on_device in ((0, 1, 2), (1,)):
-            device = run(self, on_device, **options)
-            self.assertEqual(device["params_digest"], cpu["params_digest"], on_device)
-            self.assertEqual(device["train_loss"], cpu["train_loss"])
+        runs = {}
+        for on_device in ((), (0, 1, 2), (1,)):
+            rounds, summary = runs[on_device] = run(self, on_device, **options)
+            self.assertEqual(summary["train_loss"], rounds[-1]["loss"])
             mapping = options.get("exchange__mapping", "auto") == "auto"
-            for path in device["paths"]:
+            for path in summary["paths"]:
                 ends = [path[end] in on_device for end in ("from", "to")]
                 self.assertEqual(STAGED in path["path"], ends[0] and not (ends[1] and mapping), path)
                 if ends[0] == ends[1] and mapping:
                     self.assertEqual(path["path"], MAPPED if ends[0] else "mapped")
+        check_same_bits(self, runs)
 
     def test_small_model_inline(self):
         self.compare(optimizer__momentum=0.9)
@@ -84,10 +85,10 @@ class FakeDeviceJobs(ClusterTest):
         options = dict(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", job__rounds=12)
         for more in (dict(optimizer__momentum=0.9, optimizer__clip=0.5), dict(optimizer__name="adamw", evaluation__every_epochs=1)):
             self.compare(**options, **more)
-        cpu = run(self, (), **options)
-        device = run(self, (0, 2), **options)
-        self.assertEqual(device["params_digest"], cpu["params_digest"])
-        for path in device["paths"]:
+        runs = {on_device: run(self, on_device, **options) for on_device in ((), (0, 2))}
+        check_same_bits(self, runs)
+        _, summary = runs[0, 2]
+        for path in summary["paths"]:
             between = {path["from"], path["to"]} == {0, 2}
             self.assertEqual(path["path"] == MAPPED, between, path)
 
@@ -95,12 +96,12 @@ class FakeDeviceJobs(ClusterTest):
         """Each path line names the reason, and the results are the same."""
         options = dict(exchange__transport="tcp", job__rounds=12, model__widths="512,512", exchange__piece_bytes="64KiB",
                        exchange__bucket_bytes="256KiB")
-        cpu = run(self, (), **options)["params_digest"]
+        cpu = run(self, (), **options)
         with DeviceJob(3, **options) as job:
             job.on_device = (0, 1, 2)
             job.kinds = {2: "peculiar"}
             summary = job.start().finish()
-            self.assertEqual(summary["params_digest"], cpu)
+            check_same_bits(self, {"cpu": cpu, "devices": (job.rounds(), summary)})
             self.assertEqual({frozenset((p["from"], p["to"])) for p in summary["paths"] if p["path"] == MAPPED}, {frozenset((0, 1))})
             reason = "it is in the memory of another kind of device (peculiar, not imitated)"
             lines = path_lines(job, 0)
@@ -241,13 +242,13 @@ class FakeDeviceJobs(ClusterTest):
             summary = job.start().finish()
             self.assertEqual({path["path"] for path in summary["paths"]}, {"mapped, staged through host memory"})
             self.assertNotIn(DEVICE_LINE, job.log("worker0"))
-        self.assertEqual(summary["params_digest"], run(self, (), workers=2)["params_digest"])
+            check_same_bits(self, {"device": (job.rounds(), summary), "cpu": run(self, (), workers=2)})
 
     def test_numbers_of_two_bytes(self):
         with DeviceJob(2, exchange__memory="host", exchange__dtype="bf16") as job:
             job.on_device = (0, 1)
             summary = job.start().finish()
-        self.assertEqual(summary["params_digest"], run(self, (), workers=2, exchange__dtype="bf16")["params_digest"])
+            check_same_bits(self, {"device": (job.rounds(), summary), "cpu": run(self, (), workers=2, exchange__dtype="bf16")})
         options = dict(model__widths="512,512", exchange__piece_bytes="64KiB", exchange__bucket_bytes="256KiB", job__rounds=12)
         for more in (dict(exchange__dtype="bf16", optimizer__name="adamw", optimizer__clip=0.5),
                      dict(exchange__dtype="fp16", exchange__rounding="stochastic", optimizer__momentum=0.9)):
@@ -309,7 +310,7 @@ class FakeDeviceJobs(ClusterTest):
                 self.assertEqual(job.finish()["status"], "completed")
                 for index in range(3):
                     self.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
-                self.assertNotIn(" is out", job.log("coordinator"))
+                self.assertNotRegex(job.log("coordinator"), LOST)
 
     def test_resumed_on_another_device(self):
         """A checkpoint that comes out of one memory goes on in the other."""
@@ -317,20 +318,26 @@ class FakeDeviceJobs(ClusterTest):
             self.compare_resumed(optimizer__momentum=0.9, optimizer__replicas=replicas, checkpoint__every_epochs=1)
 
     def compare_resumed(self, **options):
-        digests = set()
-        for first, then in (((0, 1), ()), ((), (0, 1)), ((0, 1), (0, 1)), ((), ())):
+        runs = {}
+        for first in ((0, 1), ()):
             with DeviceJob(2, job__rounds=32, **options) as job:
                 job.on_device = first
                 job.start().finish()
+                checkpoint, = (job.run_dir / "checkpoints").glob("*31.json")
                 job.config.write_text(job.config.read_text().replace("rounds = 32", "rounds = 48"))
-                job.on_device = then
-                job.start_coordinator("--resume")
-                for index in range(2):
-                    job.start_worker(index)
-                summary = job.finish()
-                self.assertEqual(summary["rounds"], 48)
-                digests.add(summary["params_digest"])
-        self.assertEqual(len(digests), 1)
+                # Both go on from the same one.
+                for then in ((0, 1), ()):
+                    for index in range(2):
+                        self.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
+                    job.go_back_to(checkpoint)
+                    job.on_device = then
+                    job.start_coordinator("--resume")
+                    for index in range(2):
+                        job.start_worker(index)
+                    summary = job.finish()
+                    self.assertEqual(summary["rounds"], 48)
+                    runs[f"{first}, then {then}"] = (job.rounds(), summary)
+        check_same_bits(self, runs, 32 + ROUNDS_OF_EACH)
 
 
 if __name__ == "__main__":
