@@ -300,6 +300,24 @@ def check_same_bits(test, runs, least=ROUNDS_OF_EACH):
     test.assertGreaterEqual(max(most.values()), ROUNDS_OF_SOME, most)
 
 
+def run_and_resume(test, job):
+    """A job that keeps all of its checkpoints completes, and once more from the first of them on: to the same bits, as what is resumed has
+    the rounds before in common with it, however busy the machine is. Returns the whole job's (rounds, summary)."""
+    summary = job.start().finish()
+    whole = (job.rounds(), summary)
+    for index in range(job.workers):
+        job.wait(f"worker{index}")
+    kept = sorted((job.run_dir / "checkpoints").glob("*.json"))[0]
+    job.go_back_to(kept)
+    job.start_coordinator("--resume")
+    for index in range(job.workers):
+        job.start_worker(index)
+    summary = job.finish()
+    began_with = int(kept.stem.removeprefix("round-")) + 1
+    check_same_bits(test, {"whole": whole, "resumed": (job.rounds(), summary)}, began_with + ROUNDS_OF_EACH)
+    return whole
+
+
 class ClusterTest(unittest.TestCase):
     maxDiff = None
 

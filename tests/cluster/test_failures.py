@@ -7,7 +7,7 @@ import re
 import signal
 import unittest
 
-from harness import ROUNDS_OF_EACH, ClusterTest, Job, check_epochs, check_same_bits, count_alike, wait_for
+from harness import ClusterTest, Job, check_epochs, count_alike, run_and_resume, wait_for
 
 # Without an end of its own: it could come before the run is disturbed.
 PACED = {"emulate.unit_time": "10ms", "job.rounds": 100000, "job.units": 16, "job.global_batch": 64}
@@ -150,19 +150,7 @@ class Ending(ClusterTest):
     def test_interrupt_leaves_a_checkpoint_and_resume_goes_on_bit_for_bit(self):
         whole = {"job.rounds": 120, "emulate.unit_time": "2ms"}
         with Job(3, whole, checkpoint__every_rounds=20, checkpoint__keep=10) as job:
-            summary = job.start().finish()
-            uninterrupted = (job.rounds(), summary)
-            for index in range(3):
-                job.wait(f"worker{index}")
-            # What is resumed has these rounds in common with it, however busy the machine is.
-            kept = sorted((job.run_dir / "checkpoints").glob("*.json"))[0]
-            job.go_back_to(kept)
-            job.start_coordinator("--resume")
-            for index in range(3):
-                job.start_worker(index)
-            summary = job.finish()
-            began_with = int(kept.stem.removeprefix("round-")) + 1
-            check_same_bits(self, {"uninterrupted": uninterrupted, "resumed": (job.rounds(), summary)}, began_with + ROUNDS_OF_EACH)
+            uninterrupted, _ = run_and_resume(self, job)
         with Job(3, whole, job__rounds=100000) as job:
             job.start()
             job.wait_for_rounds(20)
@@ -178,7 +166,7 @@ class Ending(ClusterTest):
             job.finish()
             self.assertEqual([line["round"] for line in job.rounds()], list(range(rounds)))
             self.assertEqual([line["update"] for line in job.rounds()], list(range(1, rounds + 1)))
-            count_alike(self, uninterrupted[0], job.rounds())
+            count_alike(self, uninterrupted, job.rounds())
 
     def test_a_run_directory_that_is_another_jobs_now_is_left_to_it(self):
         with Job(1, PACED, checkpoint__every_rounds=5) as forgotten, Job(1, PACED, job__rounds=15) as other:

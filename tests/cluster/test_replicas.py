@@ -4,7 +4,7 @@ workers are lost, and less memory."""
 import signal
 import unittest
 
-from harness import ROUNDS_OF_EACH, ClusterTest, Job, check_same_bits, count_alike, wait_for
+from harness import ClusterTest, Job, check_same_bits, count_alike, run_and_resume, wait_for
 from memory_account import account, copies_for_joiners, shares, staged
 
 PACED = {"emulate.unit_time": "10ms", "job.rounds": 60, "job.units": 16, "job.global_batch": 64, "optimizer.name": "adamw",
@@ -59,20 +59,8 @@ class Replicas(ClusterTest):
 
     def test_is_resumed_from_a_checkpoint(self):
         with Job(3, PACED, optimizer__replicas=2, checkpoint__every_rounds=10, checkpoint__keep=10) as job:
-            summary = job.start().finish()
+            whole, summary = run_and_resume(self, job)
             self.assertEqual(summary["status"], "completed")
-            whole = (job.rounds(), summary)
-            for index in range(3):
-                job.wait(f"worker{index}")
-            # What is resumed has these rounds in common with it, however busy the machine is.
-            kept = sorted((job.run_dir / "checkpoints").glob("*.json"))[0]
-            job.go_back_to(kept)
-            job.start_coordinator("--resume")
-            for index in range(3):
-                job.start_worker(index)
-            summary = job.finish()
-            began_with = int(kept.stem.removeprefix("round-")) + 1
-            check_same_bits(self, {"whole": whole, "resumed": (job.rounds(), summary)}, began_with + ROUNDS_OF_EACH)
         with Job(3, PACED, optimizer__replicas=2, checkpoint__every_rounds=10, job__rounds=100000) as job:
             job.start()
             wait_for("a checkpoint", lambda: "checkpoint after round" in job.log("coordinator"))
@@ -86,7 +74,7 @@ class Replicas(ClusterTest):
                 job.start_worker(index)
             summary = job.finish()
             self.assertEqual(summary["status"], "completed")
-            count_alike(self, whole[0], job.rounds())
+            count_alike(self, whole, job.rounds())
 
     LARGE = {"model.widths": "2048,2048", "job.global_batch": 16, "job.units": 8, "data.synthetic_train": 256, "data.synthetic_test": 16,
              "job.rounds": 12, "policy.name": "full+none", "optimizer.name": "adamw", "optimizer.lr": 0.001}
