@@ -258,8 +258,11 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   distrusted_.erase(member);
   if (!current_) return;
   if (current_->writer == member && !current_->complete) {
-    job_->Log(LogLevel::kWarning, "worker {}, which wrote the checkpoint after round {}, is out",
-              member.worker, current_->round);
+    job_->Log(
+        LogLevel::kWarning,
+        "the checkpoint after round {} comes to nothing: worker {}, which wrote it, is lost or "
+        "behind",
+        current_->round, member.worker);
     Drop();
     owed_ = true;
     return;

@@ -18,13 +18,33 @@
 namespace lockstep::simulate {
 namespace {
 
-FaultOutcome RunWith(const std::string& faults, std::uint32_t seed = 8) {
-  std::istringstream words(
-      fmt::format("--faults --seed {} --workers 3 --policy.name=full {}", seed, faults));
-  const std::vector<std::string> arguments{std::istream_iterator<std::string>(words), {}};
-  auto options = ParseSimulateOptions(arguments);
+SimulateOptions OptionsOf(const std::string& arguments) {
+  std::istringstream words("--faults " + arguments);
+  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  auto options = ParseSimulateOptions(all);
   EXPECT_TRUE(options.ok()) << options.error().message;
-  return RunFaultJob(FaultJobOf(*options, options->first_seed));
+  return *std::move(options);
+}
+
+FaultOutcome RunWith(const std::string& faults, std::uint32_t seed = 8) {
+  const SimulateOptions options =
+      OptionsOf(fmt::format("--seed {} --workers 3 --policy.name=full {}", seed, faults));
+  return RunFaultJob(FaultJobOf(options, options.first_seed));
+}
+
+TEST(Faults, AJobHasAsManyWorkersAsItsPolicyNeeds) {
+  const SimulateOptions options =
+      OptionsOf("--seeds 1..40 --policy.name=backup --backup.workers=2");
+  EXPECT_TRUE(CheckFaultJobs(options).ok());
+  std::set<std::uint32_t> workers;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    workers.insert(FaultJobOf(options, seed).workers);
+  }
+  EXPECT_EQ(*workers.begin(), 3u);
+  EXPECT_EQ(*workers.rbegin(), 6u);
+  const Status none = CheckFaultJobs(OptionsOf("--seed 1 --workers 1 --policy.name=backup"));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message, "backup.workers = 1 must be less than the 1 workers of the job");
 }
 
 TEST(Faults, AreWrittenAndReadAlike) {

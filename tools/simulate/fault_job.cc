@@ -316,8 +316,12 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   RandomStream random(draw.seed, 5);
   FaultJob job;
   job.seed = draw.seed;
-  job.workers = static_cast<std::uint32_t>(1 + random.NextBelow(6));
+  job.workers = static_cast<std::uint32_t>(1 + random.NextBelow(kMostDrawnWorkers));
   if (draw.workers) job.workers = *draw.workers;
+  while (draw.policy && !draw.workers && job.workers < kMostDrawnWorkers &&
+         !policies::MakePolicy(*draw.policy, job.workers).ok()) {
+    ++job.workers;  // it needs more of them
+  }
   const PolicySection policy = DrawPolicy(job.workers, random);
   job.policy = draw.policy.value_or(policy);
   job.plugin = draw.plugin;

@@ -49,9 +49,11 @@ struct FaultJob {
 };
 
 // What a draw leaves to the caller.
+inline constexpr std::uint32_t kMostDrawnWorkers = 6;
+
 struct FaultDraw {
   std::uint64_t seed = 1;
-  std::optional<std::uint32_t> workers;    // else 1 to 6
+  std::optional<std::uint32_t> workers;    // else 1 to kMostDrawnWorkers, as many as `policy` needs
   std::optional<PolicySection> policy;     // else any pair of rules, or auto
   policies::PluginMaker plugin = nullptr;  // instead of all that
   FaultMix mix;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "policies/registry.h"
 #include "tools/simulate/apart.h"
 
 namespace lockstep::simulate {
@@ -119,17 +120,20 @@ void PrintFailure(const SimulateOptions& options, std::uint64_t seed, const Apar
   if (options.shrink) Shrink(options, seed);
 }
 
+PolicySection PolicyOf(const SimulateOptions& options) {
+  PolicySection section;
+  section.name = options.job.policy.name;
+  section.backup_workers = options.job.policy.backup_workers;
+  return section;
+}
+
 }  // namespace
 
 FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   FaultDraw draw;
   draw.seed = seed;
   if (options.workers > 0) draw.workers = options.workers;
-  if (options.policy_given) {
-    draw.policy.emplace();
-    draw.policy->name = options.job.policy.name;
-    draw.policy->backup_workers = options.job.policy.backup_workers;
-  }
+  if (options.policy_given) draw.policy = PolicyOf(options);
   // Every kind of trouble alone, and all together.
   draw.mix.crashes = seed % 4 != 1;
   draw.mix.stops = seed % 4 != 2;
@@ -188,6 +192,13 @@ std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
     piece = std::max<std::size_t>(piece / 2, 1);
   }
   return faults;
+}
+
+Status CheckFaultJobs(const SimulateOptions& options) {
+  if (!options.policy_given) return {};
+  const auto policy = policies::MakePolicy(
+      PolicyOf(options), options.workers > 0 ? options.workers : kMostDrawnWorkers);
+  return policy ? Status() : policy.error();
 }
 
 bool RunFaultSeeds(const SimulateOptions& options) {

@@ -2,10 +2,14 @@
 // not end the others.
 #pragma once
 
+#include "base/result.h"
 #include "tools/simulate/fault_job.h"
 #include "tools/simulate/options.h"
 
 namespace lockstep::simulate {
+
+// An error: their policy is none for so many workers.
+Status CheckFaultJobs(const SimulateOptions& options);
 
 // Runs the seeds of the options and prints what came of them: of the first that fails the reason,
 // the command that runs it again and, with --shrink, the fewest faults that it takes and what

@@ -86,7 +86,10 @@ int Main(const std::vector<std::string>& arguments) {
   }
   if (options->exchange_times) return PrintExchangeTimes(*options);
   if (!options->replay.empty()) return RunReplay(*options);
-  if (options->faults) return RunFaultSeeds(*options) ? 0 : kStatusFailed;
+  if (options->faults) {
+    if (const Status jobs = CheckFaultJobs(*options); !jobs) return Fail(jobs.error());
+    return RunFaultSeeds(*options) ? 0 : kStatusFailed;
+  }
   return RunJob(*options);
 }
 
